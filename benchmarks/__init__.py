@@ -1,0 +1,1 @@
+"""Every claim of speed, runnable."""

@@ -1,0 +1,82 @@
+"""The picture of a search in the README, from what the demo wrote.
+
+    python -m examples.demo --json demo.json
+    python -m benchmarks.picture demo.json -o docs/images/search.svg
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.alternating import geomean
+
+# Okabe and Ito's colours: told apart by everyone.
+OURS, NUMPY, TORCH, FAINT = "#0072B2", "#999999", "#D55E00", "#56B4E9"
+COLOURS = {"numpy": NUMPY, "torch": TORCH}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("demo", type=Path, help="what the demo wrote with --json")
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    options = parser.parse_args()
+    data = json.loads(options.demo.read_text())
+    matplotlib.rcParams.update({"svg.fonttype": "none", "font.size": 10, "svg.hashsalt": "shapewright"})
+    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    best_so_far(left, data["trials"])
+    speed(right, data["rows"])
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(options.output, metadata={"Date": None})
+
+
+def best_so_far(axes: Axes, trials: list[dict[str, Any]]) -> None:
+    """Each trial's speed relative to the default at its instance, and the best so far in the mean of all instances."""
+    results = [trial.get("result", trial) for trial in trials]
+    timed = [
+        (number, json.dumps(result["instance"], sort_keys=True), result["latency_s"], result["round"])
+        for number, result in enumerate(results, start=1)
+        if result["latency_s"]
+    ]
+    default: dict[str, float] = {}
+    for _, name, latency, turn in timed:
+        if turn == 0:
+            default[name] = min(latency, default.get(name, latency))
+    best = dict(default)
+    line = []
+    for _, name, latency, _ in timed:
+        best[name] = min(best.get(name, latency), latency)
+        line.append(geomean([default[name] / best[name] for name in default]))
+    numbers, speeds = [number for number, *_ in timed], [default[name] / time for _, name, time, _ in timed]
+    axes.scatter(numbers, speeds, s=9, color=FAINT, label="one trial")
+    axes.step(numbers, line, where="post", color=OURS, label="best so far, mean of the tuned shapes")
+    axes.axhline(1.0, color=NUMPY, linewidth=0.8)
+    axes.set(title="The search", xlabel="trials", ylabel="speed relative to the library of theory", ylim=(0, None))
+    axes.legend(loc="lower right", frameon=False)
+
+
+def speed(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    """GFLOP/s over the shape variable for the library and its rivals; the tuned shapes are marked."""
+    shapes = [row["shape"] for row in rows]
+    for name in rows[0]["rivals_s"]:
+        ratio = geomean([row["rivals_s"][name] / row["ours_s"] for row in rows])
+        rates = [row["flops"] / row["rivals_s"][name] / 1e9 for row in rows]
+        label = f"{name} (ours is {ratio:.2f}x in the mean)"
+        axes.plot(shapes, rates, color=COLOURS.get(name, NUMPY), linewidth=1, label=label)
+    ours = [row["flops"] / row["ours_s"] / 1e9 for row in rows]
+    axes.plot(shapes, ours, color=OURS, linewidth=1.4, label="shapewright")
+    tuned = [index for index, row in enumerate(rows) if row["tuned_on"]]
+    axes.scatter([shapes[i] for i in tuned], [ours[i] for i in tuned], color=OURS, s=18, label="tuned on", zorder=3)
+    axes.set(title="The library, one thread", xlabel="T (m = 16 T)", ylabel="GFLOP/s", ylim=(0, None))
+    axes.legend(loc="lower right", frameon=False)
+
+
+if __name__ == "__main__":
+    main()

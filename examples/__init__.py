@@ -1,0 +1,1 @@
+"""Examples, each runnable: ``python -m examples.NAME`` from the repository's root."""

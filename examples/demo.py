@@ -1,0 +1,247 @@
+"""The main job from start to end: start everything, tune a dynamic-shape dense layer, pull its library, check it.
+
+    python -m examples.demo [--job JOB.yaml] [--keep DIR] [--json FILE]
+
+Every shape of the range is checked against NumPy, with a guard region behind the output, and timed against NumPy's
+BLAS (and PyTorch where it is installed), the sides taking turns, one thread each.
+"""
+
+from __future__ import annotations
+
+import os
+
+# One thread for every side. BLAS libraries read this when they are loaded, so before NumPy is.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+import argparse  # noqa: E402
+import importlib.util  # noqa: E402
+import json  # noqa: E402
+import signal  # noqa: E402
+import socket  # noqa: E402
+import subprocess  # noqa: E402
+import sys  # noqa: E402
+import tempfile  # noqa: E402
+import time  # noqa: E402
+from collections.abc import Callable, Iterator, Mapping  # noqa: E402
+from contextlib import contextmanager  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import httpx  # noqa: E402
+import numpy as np  # noqa: E402
+
+import shapewright as sw  # noqa: E402
+from benchmarks.alternating import alternate, geomean  # noqa: E402
+
+JOB = Path(__file__).with_name("bert_dense.yaml")
+READY_S = 120.0
+STOP_S = 30.0
+JOB_S = 600.0
+GUARD = 4096
+POISON = np.float32(12345.678)
+TOLERANCE = 1e-3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--job", type=Path, default=JOB, help="a job file with a dense workload of one shape variable")
+    parser.add_argument("--keep", type=Path, help="keep the pulled library here")
+    parser.add_argument("--json", type=Path, help="write the table and the trials here too")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="shapewright-demo-") as folder:
+        directory = options.keep or Path(folder) / "library"
+        with _service(Path(folder) / "data") as environment:
+            job_id = _tune(options.job, environment)
+            _shapewright(environment, "pull", str(options.job), "-o", str(directory), "--job", job_id)
+            trials = _trials(job_id, environment)
+        library = sw.load(directory)
+        say(f"\nlibrary: {library}; kernels:")
+        for kernel in library.kernels:
+            say(f"  {kernel.id}  {kernel}")
+        rows, wrong = _compare(library)
+    _conclude(library.dispatcher.task.shape_vars[0], rows, wrong)
+    if options.json:
+        options.json.write_text(json.dumps({"rows": rows, "trials": trials, "wrong": wrong}, indent=1) + "\n")
+    return 1 if wrong else 0
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+# -- the service ------------------------------------------------------------------------------------------------------
+@contextmanager
+def _service(data_dir: Path) -> Iterator[dict[str, str]]:
+    """`shapewright up` on embedded defaults; gives the environment that its clients need, and stops it at the end."""
+    port = _free_port()
+    url = f"http://127.0.0.1:{port}"
+    environment = {**os.environ, "SHAPEWRIGHT_URL": url, "SHAPEWRIGHT_DATA_DIR": str(data_dir)}
+    say(f"$ shapewright up --port {port}")
+    command = [sys.executable, "-m", "shapewright", "up", "--port", str(port), "--data-dir", str(data_dir)]
+    process = subprocess.Popen(command, env=environment)
+    try:
+        _wait_until_ready(process, url, environment)
+        yield environment
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], url: str, environment: dict[str, str]) -> None:
+    """Ready is a service that answers and a device that has registered."""
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise SystemExit(f"`shapewright up` ended with exit code {process.returncode} before it was ready")
+        try:
+            if httpx.get(f"{url}/readyz", timeout=5.0).status_code == httpx.codes.OK and _devices(environment):
+                return
+        except httpx.TransportError:
+            pass  # Not listening yet; the deadline bounds the wait.
+        time.sleep(0.3)
+    raise SystemExit(f"the service at {url} was not ready within {READY_S:g} s")
+
+
+def _devices(environment: dict[str, str]) -> bool:
+    command = [sys.executable, "-m", "shapewright", "devices", "--json"]
+    answer = subprocess.run(command, env=environment, capture_output=True, timeout=READY_S, check=False)
+    if answer.returncode != 0:
+        return False
+    data = json.loads(answer.stdout)
+    return bool(data.get("items", data) if isinstance(data, dict) else data)
+
+
+def _tune(job: Path, environment: dict[str, str]) -> str:
+    answer = json.loads(_shapewright(environment, "submit", str(job), "--wait", "--timeout", str(int(JOB_S)), "--json"))
+    if answer["state"] != "COMPLETED":
+        raise SystemExit(f"the job ended as {answer['state']}: `shapewright show {answer['job_id']}` tells why")
+    return str(answer["job_id"])
+
+
+def _shapewright(environment: dict[str, str], *arguments: str) -> str:
+    """Run a command of the CLI as a user would; its progress goes to our own stderr."""
+    say(f"$ shapewright {' '.join(arguments)}")
+    command = [sys.executable, "-m", "shapewright", *arguments]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=JOB_S + 60, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"`shapewright {arguments[0]}` ended with exit code {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _trials(job_id: str, environment: dict[str, str]) -> list[dict[str, Any]]:
+    """Every trial of the job, in order."""
+    with sw.Client(environment["SHAPEWRIGHT_URL"], data_dir=environment["SHAPEWRIGHT_DATA_DIR"]) as client:
+        return list(client.trials(job_id))
+
+
+# -- the comparison ---------------------------------------------------------------------------------------------------
+Row = dict[str, Any]
+Array = np.ndarray[Any, Any]
+Rival = Callable[[Array], Callable[[], object]]
+"""From an input, the call to time."""
+
+
+def _compare(library: sw.Library) -> tuple[list[Row], list[str]]:
+    """Check and time every shape of the range: a row for each, and what was wrong."""
+    task = library.dispatcher.task
+    (variable,) = task.shape_vars
+    extents = library.workload.extents({variable.name: variable.max})
+    rng = np.random.default_rng(0)
+    weight = rng.uniform(-1, 1, (extents["n"], extents["k"])).astype(np.float32)
+    packed, rivals = library.pack(weight), _rivals(weight)
+    tuned = {instance.shape[variable.name] for instance in task.instances}
+    say(f"\n{variable.name:>4} {'m':>6}  {'kernel':<12} {'ours us':>10} " + _columns(f"{name} us" for name in rivals)
+        + _columns(f"vs {name}" for name in rivals) + "(* tuned on)")  # fmt: skip
+    rows, wrong = [], []
+    for value in variable.values:
+        m = library.workload.extents({variable.name: value})["m"]
+        x = rng.uniform(-1, 1, (m, extents["k"])).astype(np.float32)
+        problem = _problem(library, x, weight, packed)
+        if problem:
+            wrong.append(f"{variable.name}={value}: {problem}")
+        times = _times(library, x, packed, extents["n"], rivals)
+        flops = library.workload.flops({variable.name: value})
+        kernel = library.kernel_for(**{variable.name: value}).id
+        rows.append({"shape": value, "m": m, "kernel": kernel, "tuned_on": value in tuned, "flops": flops, **times})
+        _show(rows[-1], list(rivals))
+    return rows, wrong
+
+
+def _times(library: sw.Library, x: Array, packed: sw.PackedWeight, n: int, rivals: Mapping[str, Rival]) -> Row:
+    out = np.empty((len(x), n), np.float32)
+    calls = {"ours": lambda: library(x, packed, out)} | {name: rival(x) for name, rival in rivals.items()}
+    times = alternate(calls, budget_s=0.25)
+    return {"ours_s": times["ours"], "rivals_s": {name: times[name] for name in rivals}}
+
+
+def _show(row: Row, rivals: list[str]) -> None:
+    mark = "*" if row["tuned_on"] else " "
+    say(f"{row['shape']:>3}{mark} {row['m']:>6}  {row['kernel']:<12} {row['ours_s'] * 1e6:>10.1f} "
+        + _columns(f"{row['rivals_s'][name] * 1e6:.1f}" for name in rivals)
+        + _columns(f"{row['rivals_s'][name] / row['ours_s']:.2f}x" for name in rivals))  # fmt: skip
+
+
+def _columns(texts: Any) -> str:
+    return " ".join(f"{text:>10}" for text in texts) + " "
+
+
+def _problem(library: sw.Library, x: Array, weight: Array, packed: sw.PackedWeight) -> str | None:
+    """What is wrong with the library's result for ``x``; None if it is NumPy's and nothing behind it was touched."""
+    size = len(x) * len(weight)
+    memory = np.full(size + GUARD, POISON, np.float32)
+    out = memory[:size].reshape(len(x), len(weight))
+    library(x, packed, out)
+    if not (memory[size:] == POISON).all():
+        return "memory behind the output was overwritten"
+    error = float(np.abs(out - x @ weight.T).max())
+    return None if error <= TOLERANCE else f"differs from NumPy by {error:g}"
+
+
+def _rivals(weight: Array) -> dict[str, Rival]:
+    """By name. Each has its output allocated beforehand where it can."""
+
+    def numpy(x: Array) -> Callable[[], object]:
+        transposed, out = weight.T, np.empty((len(x), len(weight)), np.float32)
+        return lambda: np.matmul(x, transposed, out=out)
+
+    rivals: dict[str, Rival] = {"numpy": numpy}
+    if importlib.util.find_spec("torch") is None:
+        say("PyTorch is not installed and not compared with: `make demo EXTRAS=bench` installs it")
+        return rivals
+    import torch  # noqa: PLC0415 - an optional rival
+
+    torch.set_num_threads(1)
+    constant = torch.from_numpy(weight)
+
+    def linear(x: Array) -> Callable[[], object]:
+        tensor = torch.from_numpy(x)
+        return lambda: torch.nn.functional.linear(tensor, constant)
+
+    return {**rivals, "torch": linear}
+
+
+def _conclude(variable: sw.ShapeVar, rows: list[Row], wrong: list[str]) -> None:
+    for name in rows[0]["rivals_s"]:
+        ratios = [row["rivals_s"][name] / row["ours_s"] for row in rows]
+        say(f"\ngeometric mean over {variable.name} in {variable.min}..{variable.max}: {geomean(ratios):.3f}x {name} "
+            f"(least {min(ratios):.2f}x, most {max(ratios):.2f}x)")  # fmt: skip
+    if wrong:
+        say(f"\nWRONG at {len(wrong)} of {len(rows)} shapes:\n  " + "\n  ".join(wrong))
+    else:
+        say(f"all {len(rows)} shapes match NumPy (largest difference allowed {TOLERANCE:g}), guard regions intact")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

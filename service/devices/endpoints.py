@@ -1,0 +1,15 @@
+"""The routes under /devices."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from service.dependencies import StorageDep
+from service.devices.schemas import DeviceList, DeviceOut
+
+router = APIRouter(prefix="/devices", tags=["devices"])
+
+
+@router.get("")
+def list_devices(storage: StorageDep) -> DeviceList:
+    return DeviceList(items=[DeviceOut.of(device) for device in storage.list_devices()])

@@ -1,0 +1,1 @@
+"""Tuning jobs: submitting them, and following what becomes of them."""

@@ -1,0 +1,106 @@
+"""The routes under /jobs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from starlette.exceptions import HTTPException
+
+from service.dependencies import After, CallerDep, Cursor, EventStreamsDep, Limit, SettingsDep, StorageDep
+from service.jobs import events, service
+from service.jobs.schemas import JobDetail, JobOut, JobPage, TrialList, TrialOut
+from tuner.storage import Job, JobState, Storage
+
+router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+
+async def _submitted(request: Request) -> tuple[bytes, str]:
+    """The body and its media type, which is one that a job can be written in."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    known = service.JSON_TYPES | service.YAML_TYPES
+    if media_type not in known:
+        detail = f"{media_type or 'a body without a Content-Type'} cannot be read: one of {', '.join(sorted(known))}"
+        raise HTTPException(415, detail, {"Accept-Post": ", ".join(sorted(known))})
+    return await request.body(), media_type
+
+
+def _existing(job_id: str, storage: StorageDep) -> Job:
+    return storage.get_job(job_id)
+
+
+def _first_event(
+    after: After = 0, last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None
+) -> int:
+    return events.start_after(last_event_id, after)
+
+
+SubmittedDep = Annotated[tuple[bytes, str], Depends(_submitted)]
+ExistingDep = Annotated[Job, Depends(_existing)]
+FirstEventDep = Annotated[int, Depends(_first_event)]
+
+
+@router.post("", status_code=201)
+def submit_job(
+    submitted: SubmittedDep,
+    caller: CallerDep,
+    storage: StorageDep,
+    response: Response,
+    idempotency_key: Annotated[str | None, Header()] = None,
+) -> JobDetail:
+    """Submit a job, in JSON or YAML. With an ``Idempotency-Key`` a repeated request gives the job of the first."""
+    key = service.check_idempotency_key(idempotency_key)
+    job, created = service.submit(storage, service.read_job(*submitted), caller.id, key)
+    response.headers["Location"] = f"/v1/jobs/{job.id}"
+    if not created:
+        response.headers["Idempotency-Replayed"] = "true"
+    return _whole(storage, job)
+
+
+@router.get("")
+def list_jobs(
+    storage: StorageDep, cursor: Cursor = None, state: Annotated[JobState | None, Query()] = None, limit: Limit = 50
+) -> JobPage:
+    """Jobs, newest first."""
+    return JobPage.of(storage.list_jobs(cursor, state, limit))
+
+
+@router.get("/{job_id}")
+def get_job(job: ExistingDep, storage: StorageDep) -> JobDetail:
+    return _whole(storage, job)
+
+
+@router.post("/{job_id}/cancel")
+def cancel_job(job_id: str, storage: StorageDep) -> JobOut:
+    """Ask a job to stop: at once if it waits, after its running trials if it runs. 409 if it has ended."""
+    return JobOut.of(storage.request_cancel(job_id))
+
+
+@router.post("/{job_id}/resume")
+def resume_job(job_id: str, storage: StorageDep) -> JobOut:
+    """Put a cancelled or failed job back in the queue, with everything it has measured. 409 in any other state."""
+    return JobOut.of(storage.resume_job(job_id))
+
+
+@router.get("/{job_id}/trials")
+def list_trials(
+    job_id: str, storage: StorageDep, after: After = 0, limit: Annotated[int, Query(ge=1, le=2000)] = 1000
+) -> TrialList:
+    """Trials of a job in the order they were stored."""
+    records = storage.list_trials(job_id, after, limit)
+    return TrialList(items=[TrialOut.of(record) for record in records], after=records[-1].seq if records else after)
+
+
+@router.get("/{job_id}/events", response_class=EventSourceResponse)
+async def follow_events(
+    job: ExistingDep, after: FirstEventDep, storage: StorageDep, streams: EventStreamsDep, settings: SettingsDep
+) -> AsyncIterator[ServerSentEvent]:
+    """Server-sent events: all so far, then each as it happens, until the job has ended. Ids are the cursor."""
+    async for event in events.follow(storage, job.id, after, streams, settings):
+        yield event
+
+
+def _whole(storage: Storage, job: Job) -> JobDetail:
+    return JobDetail.whole(job, storage.search_tasks(job.id))

@@ -1,0 +1,102 @@
+"""The event stream of a job: everything stored so far, then what is added, until the job has ended.
+
+The database is the only channel between workers and streams, so a stream asks it at short intervals. That makes any
+service process able to serve any stream, and a stream that breaks to go on elsewhere from its last number.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, dataclass
+
+import anyio
+from anyio import to_thread
+from fastapi.sse import ServerSentEvent
+
+from service.dependencies import EventStreams
+from service.settings import Settings
+from tuner.errors import InvalidInput
+from tuner.storage import JobEvent, Storage, StorageUnavailable
+
+BATCH = 500
+LONGEST_PAUSE = 3
+"""A stream without news looks for them less and less often, down to this many intervals apart."""
+END = "end"
+"""The comment that closes a stream whose job has ended; without it, a client has to connect again."""
+
+
+def start_after(last_event_id: str | None, after: int) -> int:
+    """Where a stream begins: what the client saw last, which a reconnecting browser says in ``Last-Event-ID``."""
+    if last_event_id is None or last_event_id == "":
+        return after
+    if not (last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) <= 18):
+        raise InvalidInput("Last-Event-ID", f"{last_event_id[:40]!r} is not an event's number", "an id of this stream")
+    return int(last_event_id)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads the events of a job from number ``after`` on, a batch at a time."""
+
+    storage: Storage
+    job_id: str
+    after: int
+    # Whatever ends a job stores a state event with it: until one comes there is no need to ask for the job's state.
+    may_have_ended: bool = True
+
+    def news(self) -> tuple[tuple[JobEvent, ...], bool]:
+        """The next events, and whether the job has ended and there are none."""
+        events = self._next()
+        if events or not self.may_have_ended:
+            return events, False
+        # The job first, its events second: what ended it was stored with the state, so nothing can slip between.
+        ended = self.storage.get_job(self.job_id).state.ended
+        self.may_have_ended = ended
+        events = self._next() if ended else ()
+        return events, ended and not events
+
+    def _next(self) -> tuple[JobEvent, ...]:
+        events = self.storage.list_events(self.job_id, self.after, BATCH)
+        if events:
+            self.after = events[-1].seq
+            self.may_have_ended |= any(event.kind == "state" for event in events)
+        return events
+
+
+async def follow(
+    storage: Storage,
+    job_id: str,
+    after: int,
+    streams: EventStreams,
+    settings: Settings,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> AsyncIterator[ServerSentEvent]:
+    """The events of a job from number ``after`` on. While the database is away the stream stays open and waits."""
+    reader = _Reader(storage, job_id, after)
+    closes_at, pause_s = clock() + settings.event_stream_s, settings.event_poll_s
+    streams.open += 1
+    try:
+        while not streams.closing and clock() < closes_at:
+            try:
+                events, ended = await to_thread.run_sync(reader.news, limiter=streams.limiter)
+            except StorageUnavailable:
+                events, ended = (), False
+            for event in events:
+                yield _framed(event)
+            if ended:
+                yield ServerSentEvent(comment=END)
+                return
+            pause_s = settings.event_poll_s if events else min(LONGEST_PAUSE * settings.event_poll_s, 1.5 * pause_s)
+            if not events:
+                await anyio.sleep(pause_s)
+    finally:
+        streams.open -= 1
+
+
+def _framed(event: JobEvent) -> ServerSentEvent:
+    # ASCII only, so that no reader's notion of a line break can cut an event in two.
+    data = json.dumps(asdict(event), ensure_ascii=True, allow_nan=False)
+    return ServerSentEvent(id=str(event.seq), event=event.kind, raw_data=data)

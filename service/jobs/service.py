@@ -1,0 +1,51 @@
+"""Submitting jobs: from the bytes of a request to a stored job, or to the reason why not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tuner.documents import read_json, read_yaml
+from tuner.errors import InvalidInput
+from tuner.jobspec import JobSpec, parse_job
+from tuner.rules import rule_for
+from tuner.storage import Device, Job, Storage
+from tuner.target import Target
+
+JSON_TYPES = frozenset({"application/json"})
+YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml"})
+MAX_IDEMPOTENCY_KEY = 200
+
+
+def submit(storage: Storage, spec: JobSpec, owner: str, idempotency_key: str | None) -> tuple[Job, bool]:
+    """Store a job for a device that has registered; tells whether it is new. Raises InvalidInput, Conflict."""
+    for task in spec.tasks:
+        rule_for(task.workload)  # raises here, rather than in a worker much later
+    return storage.create_job(on_device(spec, storage.list_devices()), owner, idempotency_key)
+
+
+def read_job(body: bytes, media_type: str) -> JobSpec:
+    """The checked job that a body holds, by its media type. Raises InvalidInput."""
+    read = read_yaml if media_type in YAML_TYPES else read_json
+    return parse_job(read(body))
+
+
+def on_device(spec: JobSpec, devices: Sequence[Device]) -> JobSpec:
+    """``spec`` with its native targets filled in by what its device registered with. Raises InvalidInput."""
+    return spec.on(_target_of(spec.device, devices))
+
+
+def _target_of(key: str, devices: Sequence[Device]) -> Target:
+    """Where devices with different targets share a key, the one seen last speaks for it."""
+    matching = [device for device in devices if device.key == key]
+    if matching:
+        return max(matching, key=lambda device: device.seen_at).target
+    known = ", ".join(sorted({device.key for device in devices}))
+    remedy = f"a device that did: {known}" if known else "none has so far: start a worker, or shapewright device serve"
+    raise InvalidInput("device", f"no device ever registered with the key {key!r}", remedy)
+
+
+def check_idempotency_key(key: str | None) -> str | None:
+    if key is not None and not (0 < len(key) <= MAX_IDEMPOTENCY_KEY and key.isascii() and key.isprintable()):
+        form = f"1 to {MAX_IDEMPOTENCY_KEY} printable ASCII characters"
+        raise InvalidInput("Idempotency-Key", f"{key[:40]!r} will not do", form)
+    return key

@@ -1,0 +1,91 @@
+"""How much a client may send: request bodies are read here, within a size and a time, before any route sees them."""
+
+from __future__ import annotations
+
+import anyio
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.problems import ProblemResponse, problem
+from service.settings import Settings
+
+
+class BodyLimit:
+    """Reads a request's body whole, or answers 413 or 408 and reads no more than it must."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        body = await self._read(Headers(scope=scope).get("content-length"), receive)
+        if isinstance(body, bytes):
+            await self._app(scope, _replayed(body, receive), send)
+        elif body is not None:
+            await self._refuse(body, scope, receive, send)
+
+    async def _read(self, length: str | None, receive: Receive) -> bytes | ProblemResponse | None:
+        """The body; the answer to one that is too large or too slow; None if the client has gone."""
+        limit = self._settings.max_body_bytes
+        if length is not None and length.isdecimal() and int(length[:18]) > limit:
+            return _too_large(limit)
+        chunks = bytearray()
+        with anyio.move_on_after(self._settings.body_timeout_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return None
+                chunks += message.get("body", b"")
+                if len(chunks) > limit:
+                    return _too_large(limit)
+                if not message.get("more_body", False):
+                    return bytes(chunks)
+        detail = f"the body did not arrive within {self._settings.body_timeout_s:g} s; send it again"
+        return problem(408, "body-too-slow", "The request took too long to arrive", detail)
+
+    async def _refuse(self, response: ProblemResponse, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, then throw away what is still arriving: a connection closed on a sender can cost it the answer."""
+        response.headers["Connection"] = "close"
+
+        async def hold_open(message: Message) -> None:
+            await send({**message, "more_body": True} if message["type"] == "http.response.body" else message)
+
+        await response(scope, receive, hold_open)
+        with anyio.move_on_after(self._settings.linger_s):
+            await self._discard(receive)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _discard(self, receive: Receive) -> None:
+        left = 16 * self._settings.max_body_bytes
+        while left > 0:
+            message = await receive()
+            if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                return
+            left -= len(message.get("body", b""))
+
+
+def _too_large(limit: int) -> ProblemResponse:
+    return problem(
+        413,
+        "body-too-large",
+        "The request is too large",
+        f"the body is larger than {limit} bytes; split the job, or leave instances to the default",
+        max_bytes=limit,
+    )
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """A ``receive`` that gives the body once, and after it what ``receive`` gives: the client's going away."""
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay

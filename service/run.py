@@ -1,0 +1,119 @@
+"""Running the service: one process that listens on a port until it is told to stop."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from service.app import DEFAULTS, create_app
+from service.dependencies import EventStreams
+from service.settings import Settings
+from tuner.errors import ShapewrightError
+from tuner.storage.sql import open_storage
+
+BACKLOG = 2048
+KEEP_ALIVE_S = 15
+
+_log = logging.getLogger(__name__)
+
+
+class PortInUse(ShapewrightError):
+    """The address to listen at is taken, or not ours to take."""
+
+
+def serve(
+    storage_url: str,
+    host: str = "127.0.0.1",
+    port: int = 8321,
+    *,
+    settings: Settings = DEFAULTS,
+    shutdown_s: float = 5.0,
+    on_ready: Callable[[str], None] = lambda url: None,
+) -> None:
+    """Serve until SIGINT or SIGTERM; returns within about ``shutdown_s`` seconds of it, open event streams or not.
+
+    ``on_ready`` is called with the service's URL once it accepts connections. Port 0 takes any free one. Raises
+    PortInUse before anything is started.
+    """
+    listener = bind(host, port)
+    try:
+        storage = open_storage(storage_url)
+        try:
+            server = Server(create_app(storage, settings=settings), shutdown_s, on_ready)
+            server.run(sockets=[listener])
+        finally:
+            storage.close()
+    finally:
+        listener.close()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that holds the address, so that no one can take it before the server listens. Raises PortInUse."""
+    family, kind, protocol, _, address = _resolve(host, port)
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise PortInUse(_refusal(host, port, error)) from None
+    return listener
+
+
+def _resolve(host: str, port: int) -> tuple[int, int, int, str, tuple[object, ...]]:
+    if not 0 <= port <= 65535:
+        raise PortInUse(f"cannot listen at {host}:{port}: ports end at 65535; choose another with --port")
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise PortInUse(f"cannot listen at {host}:{port}: {error.strerror}; give a host of this machine") from None
+
+
+def _refusal(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} of {host} is in use by another program; stop it, or choose another port with --port"
+    if error.errno == errno.EACCES:
+        return f"port {port} is not allowed to this user; choose one from 1024 on with --port"
+    return f"cannot listen at {host}:{port}: {error.strerror}; choose another host or port"
+
+
+class Server(uvicorn.Server):
+    """Ends open event streams first when it is told to stop, and returns instead of dying of the signal."""
+
+    def __init__(self, app: FastAPI, shutdown_s: float, on_ready: Callable[[str], None]) -> None:
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,  # logging is the caller's: standard output may hold a document
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=max(1, round(shutdown_s)),
+        )
+        super().__init__(config)
+        self._streams: EventStreams = app.state.event_streams
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            host, port = listener.getsockname()[:2]
+            self._on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        _log.info("stopping; %d event streams are open", self._streams.open)
+        self._streams.closing = True
+        await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # The base class would also raise the signal again once the server is down: the process would die of it
+        # before its owner could close what it opened.
+        self.force_exit = self.should_exit
+        self.should_exit = True

@@ -1,0 +1,1 @@
+"""What is known about workloads: the best kernel for a shape, dispatchers, libraries."""

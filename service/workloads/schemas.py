@@ -1,0 +1,55 @@
+"""What the workload routes answer with. Latencies in seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from tuner.storage import Page, WorkloadRow
+
+
+class WorkloadOut(BaseModel):
+    """A workload that some job was submitted for, and how much is known about it."""
+
+    key: str
+    workload: dict[str, Any]
+    created_at: str
+    jobs: int
+    records: int
+    targets: list[str]
+
+    @staticmethod
+    def of(row: WorkloadRow) -> WorkloadOut:
+        return WorkloadOut(
+            key=row.key,
+            workload=row.workload,
+            created_at=row.created_at,
+            jobs=row.jobs,
+            records=row.records,
+            targets=list(row.targets),
+        )
+
+
+class WorkloadPage(BaseModel):
+    """A part of the list of workloads, newest first. ``cursor`` asks for the next part; null at the end."""
+
+    items: list[WorkloadOut]
+    cursor: str | None
+
+    @staticmethod
+    def of(page: Page[WorkloadRow]) -> WorkloadPage:
+        return WorkloadPage(items=[WorkloadOut.of(row) for row in page.items], cursor=page.cursor)
+
+
+class BestOut(BaseModel):
+    """The best known micro-kernel for one shape. ``match``: exact, dispatched, nearest or default, how it was found."""
+
+    workload_key: str
+    target_fingerprint: str
+    threads: int
+    shape: dict[str, int]
+    match: str
+    kernel: dict[str, Any]
+    latency_s: float | None
+    predicted_latency_s: float | None

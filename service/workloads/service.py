@@ -1,0 +1,79 @@
+"""What the database knows about a workload, and how a library travels."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import zipfile
+from collections.abc import Mapping
+
+from service.workloads.schemas import BestOut
+from tuner import lookup
+from tuner.errors import InvalidInput
+from tuner.storage import Artifact, NotFound, SearchTaskRow, Storage
+from tuner.task import check_shape, parse_shape
+from tuner.workload import format_shape
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def best(storage: Storage, workload_key: str, target: str | None, shape_text: str) -> BestOut:
+    """The best known kernel for a shape. Raises NotFound, and InvalidInput for a shape that does not fit."""
+    shape = parse_shape(shape_text)
+    row = storage.latest_task(workload_key, fingerprint(target))
+    check_shape(row.task, shape)
+    dispatch, threads = _dispatch_of(storage, row), row.task.threads
+    exact = storage.best_record(workload_key, row.target_fingerprint, threads, format_shape(shape))
+    # Records of other shapes matter only where no library answers: reading them is the costly part.
+    others = dispatch is None and exact is None
+    records = storage.records_of_workload(workload_key, row.target_fingerprint, threads) if others else ()
+    answer = lookup.best(row.task, dispatch, exact, records, shape)
+    return BestOut(
+        workload_key=workload_key,
+        target_fingerprint=row.target_fingerprint,
+        threads=threads,
+        shape=shape,
+        **answer.to_json(),
+    )
+
+
+def fingerprint(target: str | None) -> str | None:
+    """The ``target`` of a query, None if it is left out. ``native`` means nothing to a service: whose would it be?"""
+    if target == "native":
+        remedy = "a fingerprint, as GET /v1/devices lists them"
+        raise InvalidInput("target", "native is another target on every machine", remedy)
+    return target or None
+
+
+def archive(files: Mapping[str, bytes]) -> bytes:
+    """The files as a ZIP archive, the same bytes for the same files."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as packed:
+        for name in sorted(files):
+            packed.writestr(zipfile.ZipInfo(name, _EPOCH), files[name], zipfile.ZIP_DEFLATED, compresslevel=1)
+    return buffer.getvalue()
+
+
+def library_headers(artifact: Artifact, content: bytes) -> dict[str, str]:
+    """``ETag`` names the library by its digest; ``Content-Digest`` (RFC 9530) lets the receiver check the transfer."""
+    digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
+    return {
+        "ETag": etag(artifact),
+        "Content-Digest": f"sha-256=:{digest}:",
+        "Content-Disposition": f'attachment; filename="{artifact.workload_key}.zip"',
+        "Cache-Control": "no-cache",
+    }
+
+
+def etag(artifact: Artifact) -> str:
+    return f'"{artifact.digest}"'
+
+
+def _dispatch_of(storage: Storage, row: SearchTaskRow) -> dict[str, object] | None:
+    """The dispatch table of the newest library, unless that was built for another number of threads."""
+    try:
+        artifact = storage.latest_artifact(row.workload_key, row.target_fingerprint)
+    except NotFound:
+        return None
+    return artifact.dispatch if artifact.threads == row.task.threads else None

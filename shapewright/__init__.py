@@ -1,0 +1,61 @@
+"""Shapewright: tuned kernels for tensor programs whose shapes are dynamic.
+
+    import shapewright as sw
+
+    T = sw.ShapeVar("T", range(1, 129))
+    task = sw.SearchTask(sw.ops.dense, args=dict(m=16 * T, n=2304, k=768), shape_vars=(T,))
+    library = sw.tune(task, trials=256).build()
+    library(x, library.pack(w), out)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shapewright import ops
+from tuner.errors import InvalidInput, ShapewrightError
+from tuner.task import SearchTask
+from tuner.workload import ShapeVar, Workload, WorkloadInstance
+
+if TYPE_CHECKING:
+    from shapewright.client import Client
+    from shapewright.library import Library, PackedWeight, load
+    from shapewright.session import TuneResult
+    from shapewright.session import tune_here as tune
+
+__all__ = [
+    "Client",
+    "InvalidInput",
+    "Library",
+    "PackedWeight",
+    "SearchTask",
+    "ShapeVar",
+    "ShapewrightError",
+    "TuneResult",
+    "Workload",
+    "WorkloadInstance",
+    "load",
+    "ops",
+    "tune",
+]
+
+_LAZY = {
+    "Client": ("shapewright.client", "Client"),
+    "Library": ("shapewright.library", "Library"),
+    "PackedWeight": ("shapewright.library", "PackedWeight"),
+    "TuneResult": ("shapewright.session", "TuneResult"),
+    "load": ("shapewright.library", "load"),
+    "tune": ("shapewright.session", "tune_here"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Parts with heavier dependencies are imported at their first use: a build script need not pay for a client."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415
+
+    module, attribute = _LAZY[name]
+    value = getattr(import_module(module), attribute)
+    globals()[name] = value
+    return value

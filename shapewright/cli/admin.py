@@ -1,0 +1,93 @@
+"""Commands for whoever runs a service: `devices`, `keys`, `db`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from shapewright.cli import options
+from shapewright.cli.jobs import client
+from shapewright.cli.output import as_json, emit, table
+
+
+@click.command()
+@options.service
+@as_json
+def devices(url: str | None, key: str | None, json_output: bool) -> None:
+    """List the devices that have registered with the service."""
+    with client(url, key) as service:
+        found = service.devices()
+    rows = ((row["id"], row["key"], row["state"], row["target_fingerprint"], row["seen_at"]) for row in found)
+    emit(found, json_output, table(("ID", "KEY", "STATE", "TARGET", "SEEN"), rows))
+
+
+@click.group()
+def keys() -> None:
+    """Create, list and revoke API keys, in the database itself."""
+
+
+@keys.command("create")
+@click.argument("name")
+@options.database_url
+@options.data_dir
+@as_json
+def create_key(name: str, database_url: str | None, data_dir: Path | None, json_output: bool) -> None:
+    """Create an API key. Its secret is shown this once: only a hash of it is stored."""
+    storage = options.open_database(database_url, data_dir)
+    try:
+        key, secret = storage.create_key(name)
+    finally:
+        storage.close()
+    emit({**asdict(key), "secret": secret}, json_output, secret)
+
+
+@keys.command("list")
+@options.database_url
+@options.data_dir
+@as_json
+def list_keys(database_url: str | None, data_dir: Path | None, json_output: bool) -> None:
+    """List API keys, revoked ones included."""
+    storage = options.open_database(database_url, data_dir)
+    try:
+        found = storage.list_keys()
+    finally:
+        storage.close()
+    rows = ((key.id, key.name, key.created_at, key.revoked_at or "") for key in found)
+    emit([asdict(key) for key in found], json_output, table(("ID", "NAME", "CREATED", "REVOKED"), rows))
+
+
+@keys.command("revoke")
+@click.argument("key_id", metavar="ID")
+@options.database_url
+@options.data_dir
+@as_json
+def revoke_key(key_id: str, database_url: str | None, data_dir: Path | None, json_output: bool) -> None:
+    """Revoke an API key: it is refused from now on."""
+    storage = options.open_database(database_url, data_dir)
+    try:
+        key = storage.revoke_key(key_id)
+    finally:
+        storage.close()
+    emit(asdict(key), json_output, f"{key.id} revoked")
+
+
+@click.group()
+def db() -> None:
+    """Look after the database."""
+
+
+@db.command()
+@options.database_url
+@options.data_dir
+@as_json
+def upgrade(database_url: str | None, data_dir: Path | None, json_output: bool) -> None:
+    """Bring the database to the schema of this version; a new database is created."""
+    from tuner.storage.sql import upgrade as upgrade_schema  # noqa: PLC0415  (keeps --help fast)
+
+    revision = upgrade_schema(options.database(database_url, data_dir))
+    emit({"revision": revision}, json_output, f"the database is at revision {revision}")
+
+
+COMMANDS = (devices, keys, db)

@@ -1,0 +1,217 @@
+"""Live progress of a job on stderr: a panel that redraws itself on a terminal, plain lines everywhere else."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+BARS = "▁▂▃▄▅▆▇█"
+PLAIN_EVERY_S = 2.0
+"""Plain lines come at most this often, so that a log stays readable."""
+
+
+@dataclass
+class TaskView:
+    """How one search task of the job stands."""
+
+    phase: str = "theory"
+    trials: int = 0
+    trials_budget: int | None = None
+    failed: int = 0
+    elapsed_s: float = 0.0
+    seconds_budget: float | None = None
+    speedups: list[float] = field(default_factory=list)
+    objective_s: float | None = None
+
+    def apply(self, data: Mapping[str, Any]) -> None:
+        self.phase = str(data.get("phase", self.phase))
+        self.trials = int(data.get("trials") or self.trials)
+        self.failed = int(data.get("failed") or self.failed)
+        self.trials_budget = data.get("trials_budget", self.trials_budget)
+        self.seconds_budget = data.get("seconds_budget", self.seconds_budget)
+        self.elapsed_s = float(data.get("elapsed_s") or self.elapsed_s)
+        self.objective_s = data.get("objective_s", self.objective_s)
+        if (speedup := data.get("speedup_vs_default")) is not None:
+            self.speedups.append(float(speedup))
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the budget is spent: by the clock, or by the pace of the trials, whichever is sooner."""
+        ends = []
+        if self.seconds_budget is not None:
+            ends.append(self.seconds_budget - self.elapsed_s)
+        if self.trials_budget and self.trials:
+            ends.append(self.elapsed_s / self.trials * (self.trials_budget - self.trials))
+        return max(0.0, min(ends)) if ends else None
+
+    @property
+    def share(self) -> float | None:
+        """How much of the budget is spent, 0 to 1."""
+        shares = []
+        if self.seconds_budget:
+            shares.append(self.elapsed_s / self.seconds_budget)
+        if self.trials_budget:
+            shares.append(self.trials / self.trials_budget)
+        return min(1.0, max(shares)) if shares else None
+
+
+@dataclass
+class JobView:
+    """What a stream of job events adds up to."""
+
+    job_id: str
+    name: str = ""
+    state: str = "WAITING"
+    error: str = ""
+    tasks: dict[int, TaskView] = field(default_factory=dict)
+    current: int = 0
+    libraries: int = 0
+    message: str = ""
+
+    def apply(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Take one event in. Kinds that this version does not know change nothing."""
+        if kind == "state":
+            self.state = str(data.get("state", self.state))
+            self.error = str(data.get("error") or "")
+        elif kind == "progress":
+            self.current = int(data.get("position") or 0)
+            self.tasks.setdefault(self.current, TaskView()).apply(data)
+        elif kind == "library":
+            self.libraries += 1
+            self.message = f"library {str(data.get('digest', ''))[:12]}"
+        elif kind == "log":
+            self.message = str(data.get("message", ""))
+
+    @property
+    def task(self) -> TaskView:
+        return self.tasks.get(self.current) or TaskView()
+
+    def line(self) -> str:
+        """``RUNNING search  32/256 trials (1 failed)  1.42x over default  2m10s left``"""
+        task = self.task
+        parts = [self.state + (f" {task.phase}" if self.tasks and self.state == "RUNNING" else "")]
+        if self.current:
+            parts.append(f"search task {self.current + 1}")
+        if self.tasks:
+            parts.append(trials_text(task))
+        if task.speedups:
+            parts.append(f"{task.speedups[-1]:.2f}x over default")
+        if self.state == "RUNNING" and task.left_s is not None:
+            parts.append(f"{duration(task.left_s)} left")
+        return "  ".join(parts + [text for text in (self.error, self.message) if text])
+
+
+def trials_text(task: TaskView) -> str:
+    budget = f"/{task.trials_budget}" if task.trials_budget is not None else ""
+    return f"{task.trials}{budget} trials" + (f" ({task.failed} failed)" if task.failed else "")
+
+
+def duration(seconds: float) -> str:
+    """``2h03m``, ``2m10s`` or ``7s``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes:02}m"
+    return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
+
+
+def sparkline(values: list[float], width: int = 32) -> str:
+    """The last ``width`` values as bars, from the least to the greatest of them."""
+    shown = values[-width:]
+    if not shown:
+        return ""
+    low, high = min(shown), max(shown)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((value - low) * scale)] for value in shown)
+
+
+class Display(Protocol):
+    """Shows a job while its events arrive. Used as a context manager; ``show`` after each event."""
+
+    def show(self, view: JobView) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class PlainDisplay:
+    """One line for each change of state or phase, and one every few seconds in between."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._shown: tuple[object, ...] = ()
+        self._last_s = float("-inf")
+
+    def show(self, view: JobView) -> None:
+        what = (view.state, view.current, view.task.phase, view.libraries, view.message)
+        if what != self._shown or self._clock() - self._last_s >= PLAIN_EVERY_S:
+            print(f"{view.job_id}  {view.line()}", file=self._stream, flush=True)
+            self._shown, self._last_s = what, self._clock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class LiveDisplay:
+    """A panel on a terminal: state, a bar of the budget, the speed-up over the default as it grew."""
+
+    def __init__(self) -> None:
+        from rich.console import Console  # noqa: PLC0415  (rich takes a while to import, and only this needs it)
+        from rich.live import Live  # noqa: PLC0415
+
+        self._live = Live(console=Console(stderr=True), refresh_per_second=8, transient=False)
+
+    def show(self, view: JobView) -> None:
+        self._live.update(panel(view))
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+
+def panel(view: JobView) -> RenderableType:
+    from rich.panel import Panel  # noqa: PLC0415
+    from rich.progress_bar import ProgressBar  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    task = view.task
+    rows = Table.grid(padding=(0, 2))
+    rows.add_row("state", Text(view.state + (f" ({task.phase})" if view.state == "RUNNING" else "")))
+    rows.add_row("trials", Text(trials_text(task)))
+    if task.share is not None:
+        rows.add_row("budget", ProgressBar(total=1.0, completed=task.share, width=32))
+    if task.left_s is not None and view.state == "RUNNING":
+        rows.add_row("time left", Text(duration(task.left_s)))
+    if task.speedups:
+        rows.add_row("speed-up", Text(f"{task.speedups[-1]:.2f}x over default  {sparkline(task.speedups)}"))
+    for text in filter(None, (view.error, view.message)):
+        rows.add_row("", Text(text))
+    title = view.name or view.job_id
+    place = f", search task {view.current + 1}" if view.current else ""
+    return Panel(rows, title=Text(title + place), title_align="left", expand=False)
+
+
+def display_for(stream: TextIO | None = None) -> Display:
+    """A live panel where stderr is a terminal, plain lines where it is not."""
+    stream = stream or sys.stderr
+    return LiveDisplay() if stream.isatty() else PlainDisplay(stream)

@@ -1,0 +1,91 @@
+"""Commands about what searches have found: `best`, `pull`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from shapewright.cli import options
+from shapewright.cli.jobs import client
+from shapewright.cli.output import as_json, emit
+from tuner.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from tuner.task import SearchTask
+
+workload = click.argument("workload", metavar="WORKLOAD")
+target = click.option("--target", help="A target's fingerprint [default: the job file's, or the newest known].")
+
+
+@click.command()
+@workload
+@click.option("--shape", required=True, help="A value for each shape variable, as in T=37,S=4.")
+@target
+@options.service
+@as_json
+def best(
+    *, workload: str, shape: str, target: str | None, url: str | None, key: str | None, json_output: bool
+) -> None:
+    """Tell the best known micro-kernel of WORKLOAD (a key or a job file) for one shape."""
+    name, target = named(workload, target)
+    with client(url, key) as service:
+        found = service.best(name, shape, target)
+    measured, predicted = _microseconds(found["latency_s"]), _microseconds(found["predicted_latency_s"])
+    kernel = found["kernel"]
+    text = f"{found['match']}  {kernel.get('name', kernel.get('id', ''))}  measured {measured}  predicted {predicted}"
+    emit(found, json_output, text)
+
+
+@click.command()
+@workload
+@options.output
+@click.option("--job", metavar="ID", help="Only a library that this job built.")
+@click.option("--digest", metavar="SHA256", help="Only the library with this digest.")
+@target
+@options.service
+@as_json
+def pull(
+    *,
+    workload: str,
+    directory: Path,
+    job: str | None,
+    digest: str | None,
+    target: str | None,
+    url: str | None,
+    key: str | None,
+    json_output: bool,
+) -> None:
+    """Fetch the newest library of WORKLOAD (a key or a job file)."""
+    name, target = named(workload, target)
+    with client(url, key) as service:
+        manifest = service.download_library(name, directory, job=job, digest=digest, target=target)
+    text = f"{directory}: library {manifest['digest']} for {manifest['target_fingerprint']}"
+    emit({"directory": str(directory), **manifest}, json_output, text)
+
+
+def named(workload: str, target: str | None) -> tuple[str, str | None]:
+    """The workload's key and the target's fingerprint, from a key or the path of a job file."""
+    path = Path(workload)
+    if not path.exists():
+        if "/" in workload or path.suffix in (".yaml", ".yml", ".json"):
+            raise InvalidInput("workload", f"there is no file {workload}", "a workload's key, or a job file")
+        return workload, target
+    spec, _ = options.read_job(path)
+    task = _only(spec.tasks)
+    return task.workload.key, target or (task.target.fingerprint if task.target else None)
+
+
+def _only(tasks: tuple[SearchTask, ...]) -> SearchTask:
+    keys = sorted({task.workload.key for task in tasks})
+    if len(keys) > 1:
+        raise InvalidInput("workload", f"the job file has {len(keys)} workloads", f"name one: {', '.join(keys)}")
+    return tasks[0]
+
+
+def _microseconds(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{seconds * 1e6:.1f} us"
+
+
+COMMANDS = (best, pull)

@@ -1,0 +1,59 @@
+"""The `shapewright` command: its sub-commands, and what their errors become."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from shapewright.cli import admin, jobs, libraries, local, parts, tune, up
+from shapewright.cli.output import CommandFailed, ExitCode, failure_of, report
+
+DEBUG = "SHAPEWRIGHT_DEBUG"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="shapewright", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Tune tensor programs whose shapes are dynamic.
+
+    `up` starts a service on this machine; `submit` hands it a job; `pull` fetches the library that comes of it. `tune`
+    does the same in one process, without a service.
+    """
+
+
+for _group in (up, parts, tune, local, jobs, libraries, admin):
+    for _command in _group.COMMANDS:
+        cli.add_command(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command line (this process's own unless given) and exit with its code."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line; the exit code. Errors are told in one message, never a traceback."""
+    try:
+        result = cli.main(list(arguments), prog_name="shapewright", standalone_mode=False)
+    except (click.Abort, KeyboardInterrupt):
+        return _failed(CommandFailed(ExitCode.INTERRUPTED, "interrupted"), arguments)
+    except Exception as error:  # the boundary: beyond it there is only a shell
+        return _failed(failure_of(error) or _bug(error), arguments)
+    return result if isinstance(result, int) else ExitCode.DONE
+
+
+def _failed(failure: CommandFailed, arguments: Sequence[str]) -> int:
+    report(failure, "--json" in arguments)
+    return failure.code
+
+
+def _bug(error: Exception) -> CommandFailed:
+    if os.environ.get(DEBUG):
+        traceback.print_exception(error)
+    what = f"unexpected {type(error).__name__}: {error}"
+    text = f"{what}; this is a defect of Shapewright ({DEBUG}=1 prints where it was)"
+    return CommandFailed(ExitCode.BUG, text)

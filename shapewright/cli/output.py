@@ -1,0 +1,157 @@
+"""What a command leaves behind: one document or some text on stdout, a message on stderr, an exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import click
+
+from tuner.errors import InvalidInput, ShapewrightError
+
+Document = dict[str, Any] | list[dict[str, Any]]
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class ExitCode(IntEnum):
+    """The exit codes that scripts may rely on; BUG is the one no command means to end with."""
+
+    DONE = 0
+    JOB_FAILED = 1
+    REFUSED = 2
+    UNREACHABLE = 3
+    NOT_ALLOWED = 4
+    NOT_FOUND = 5
+    OUT_OF_TIME = 6
+    BUG = 70
+    INTERRUPTED = 130
+
+
+_KINDS = {
+    ExitCode.JOB_FAILED: "job_failed",
+    ExitCode.REFUSED: "refused",
+    ExitCode.UNREACHABLE: "unreachable",
+    ExitCode.NOT_ALLOWED: "not_allowed",
+    ExitCode.NOT_FOUND: "not_found",
+    ExitCode.OUT_OF_TIME: "out_of_time",
+    ExitCode.BUG: "bug",
+    ExitCode.INTERRUPTED: "interrupted",
+}
+
+_NAMED = ("field", "problem", "remedy")
+"""The members of a problem document that say which input is to blame."""
+
+
+class CommandFailed(Exception):
+    """A command's end with another exit code than 0.
+
+    ``details`` go into the JSON document beside the message, and ``result`` beside the error: what there is to tell
+    of a command that did something.
+    """
+
+    def __init__(
+        self, code: ExitCode, message: str, *, result: Mapping[str, Any] | None = None, **details: object
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.result = result or {}
+        self.details = details
+
+    def document(self) -> dict[str, Any]:
+        error = {"kind": _KINDS[self.code], "exit_code": int(self.code), "message": str(self), **self.details}
+        return {**self.result, "error": {name: value for name, value in error.items() if value not in (None, "")}}
+
+
+def as_json(command: Command) -> Command:
+    """Gives a command ``--json`` (parameter ``json_output``)."""
+    option = click.option("--json", "json_output", is_flag=True, help="One JSON document on stdout, nothing else.")
+    return option(command)
+
+
+def emit(document: Document, json_output: bool, text: str) -> None:
+    """The result of a command: the document as JSON, or the text that a person reads."""
+    if json_output:
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    elif text:
+        click.echo(text)
+
+
+def say(message: str) -> None:
+    """A line of progress, for people: on stderr."""
+    click.echo(message, err=True)
+
+
+def report(failure: CommandFailed, json_output: bool) -> None:
+    """Tell why a command ended: on stdout as JSON where that was asked for, on stderr otherwise."""
+    if json_output:
+        emit(failure.document(), True, "")
+    else:
+        say(f"shapewright: {failure}")
+
+
+@contextmanager
+def quiet_stdout() -> Iterator[None]:
+    """Inside, whatever is written to file descriptor 1 goes to stderr: compilers and their libraries print there."""
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(saved, 1)
+        os.close(saved)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Columns as wide as they must be, for people."""
+    lines = [list(header), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
+    return "\n".join("  ".join(cells).rstrip() for cells in padded)
+
+
+def failure_of(error: Exception) -> CommandFailed | None:
+    """The failure that an error raised on purpose stands for; None for one that nobody foresaw."""
+    if isinstance(error, CommandFailed):
+        return error
+    if isinstance(error, click.ClickException):
+        return CommandFailed(ExitCode.REFUSED, _usage(error))
+    if isinstance(error, InvalidInput):
+        named = {name: getattr(error, name) for name in _NAMED}
+        return CommandFailed(ExitCode.REFUSED, str(error), **named)
+    if isinstance(error, ShapewrightError):
+        problem = getattr(error, "problem", None)
+        members = problem if isinstance(problem, dict) else {}
+        return CommandFailed(_code_of(error), str(error), **{name: members.get(name) for name in _NAMED})
+    if isinstance(error, OSError) and error.filename:
+        return CommandFailed(ExitCode.REFUSED, f"{error.filename}: {error.strerror}", field=str(error.filename))
+    return None
+
+
+def _usage(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    hint = f" (see {context.command_path} --help)" if context else ""
+    return error.format_message().rstrip(".") + hint
+
+
+def _code_of(error: ShapewrightError) -> ExitCode:
+    # Imported only once there is an error: most commands need neither.
+    from shapewright import errors  # noqa: PLC0415
+    from tuner.storage import NotFound, StorageUnavailable  # noqa: PLC0415
+
+    codes: tuple[tuple[type[ShapewrightError], ExitCode], ...] = (
+        (errors.NotAllowed, ExitCode.NOT_ALLOWED),
+        (errors.ServiceNotFound, ExitCode.NOT_FOUND),
+        (errors.Refused, ExitCode.REFUSED),
+        # Whatever else goes wrong between us and a service: it does not answer as one.
+        (errors.ServiceError, ExitCode.UNREACHABLE),
+        (NotFound, ExitCode.NOT_FOUND),
+        (StorageUnavailable, ExitCode.UNREACHABLE),
+    )
+    return next((code for kind, code in codes if isinstance(error, kind)), ExitCode.REFUSED)

@@ -1,0 +1,109 @@
+"""The parts of a service on their own, as `up` and containers start them: `serve`, `worker`, `device serve`."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import click
+
+from shapewright import defaults
+from shapewright.cli import options
+from shapewright.cli.output import as_json, emit
+from tuner.errors import InvalidInput
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=defaults.DEFAULT_PORT, show_default=True, help="0 takes any."
+)
+@options.database_url
+@options.data_dir
+@as_json
+def serve(host: str, port: int, database_url: str | None, data_dir: Path | None, json_output: bool) -> None:
+    """Serve the HTTP API until told to stop."""
+    from service.run import serve as serve_api  # noqa: PLC0415  (FastAPI, for this command alone)
+
+    log_to_stderr()
+    url = options.database(database_url, data_dir)
+    serve_api(url, host, port, on_ready=lambda at: emit({"url": at}, json_output, f"serving at {at}"))
+
+
+@click.command()
+@click.option("--tracker", required=True, metavar="HOST:PORT", help="The tracker that hands out devices.")
+@click.option("--ray-address", metavar="ADDRESS", help="A Ray cluster to build on [default: one of its own, here].")
+@click.option("--device-key", "device_keys", multiple=True, help="Only jobs for devices of this key; may be repeated.")
+@click.option("--name", help="Names this worker in the database [default: HOSTNAME:PID].")
+@options.database_url
+@options.data_dir
+def worker(
+    *,
+    tracker: str,
+    ray_address: str | None,
+    device_keys: tuple[str, ...],
+    name: str | None,
+    database_url: str | None,
+    data_dir: Path | None,
+) -> None:
+    """Work off jobs until told to stop: build on Ray, measure on the tracker's devices."""
+    address = host_port(tracker, "--tracker")
+    from worker.run import run_worker  # noqa: PLC0415  (Ray and TVM, for this command alone)
+
+    log_to_stderr()
+    run_worker(
+        options.database(database_url, data_dir),
+        address,
+        data_dir=data_dir or defaults.data_dir(),
+        device_keys=device_keys or None,
+        ray_address=ray_address,
+        name=name,
+    )
+
+
+@click.group()
+def device() -> None:
+    """Devices: the machines that candidates are measured on."""
+
+
+@device.command("serve")
+@click.option("--tracker", required=True, metavar="HOST:PORT", help="The tracker to register with.")
+@click.option("--key", default="local", show_default=True, help="What a job's `device` names.")
+@click.option("--id", "device_id", help="Names this device, the same after a restart [default: HOSTNAME:KEY].")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0 takes a free one.")
+@click.option("--address", help="The address that others reach this machine by, if it is another.")
+@as_json
+def serve_device(
+    *,
+    tracker: str,
+    key: str,
+    device_id: str | None,
+    host: str,
+    port: int,
+    address: str | None,
+    json_output: bool,
+) -> None:
+    """Serve this machine as a device until told to stop. It runs what workers send it: private networks only."""
+    host_port(tracker, "--tracker")
+    from worker.device_server import main as serve_sessions  # noqa: PLC0415  (TVM, for this command alone)
+
+    # The device announces itself with one line of JSON either way.
+    given = {"--tracker": tracker, "--key": key, "--id": device_id, "--host": host, "--port": port}
+    given["--address"] = address
+    serve_sessions([str(text) for name, value in given.items() if value is not None for text in (name, value)])
+
+
+def host_port(text: str, field: str) -> tuple[str, int]:
+    """``HOST:PORT``. Raises InvalidInput."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InvalidInput(field, f"{text!r} is not an address", "as in 127.0.0.1:9190")
+    return host, int(port)
+
+
+def log_to_stderr() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+
+
+COMMANDS = (serve, worker, device)

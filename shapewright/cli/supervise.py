@@ -1,0 +1,171 @@
+"""The child processes of `shapewright up`: started with a marker, restarted when they die, ended without a trace."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from shapewright.guard import DEADLINE_S, GRACE_S, marked_environment
+
+FIRST_DELAY_S = 0.5
+LONGEST_DELAY_S = 30.0
+STEADY_S = 60.0
+"""A child that lived this long is taken to have been well, and its next restart comes at once again."""
+STOP_S = 15.0
+"""A part that was asked to end is killed after this; a worker may need most of it to give its job back."""
+TAIL_LINES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One child: its name, its command, whether everything ends with it instead of its being restarted, and what its
+    environment has besides ours. Secrets go there: every user of the machine can read a command line."""
+
+    name: str
+    argv: tuple[str, ...]
+    essential: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Child:
+    part: Part
+    process: subprocess.Popen[bytes]
+    started_s: float
+    delay_s: float = FIRST_DELAY_S
+    due_s: float | None = None
+
+
+@dataclass
+class Supervisor:
+    """Starts parts and looks after them. A context manager: leaving it ends everything that was started.
+
+    ``logs`` is the directory that takes each part's output, ``say`` gets a line for each restart. Not thread-safe.
+    """
+
+    logs: Path
+    say: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    up_id: str = field(default_factory=lambda: secrets.token_hex(16))
+    _children: list[_Child] = field(default_factory=list)
+    _guard: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self._guard = self._spawn_guard()
+        return self
+
+    def start(self, part: Part) -> None:
+        """Start a part. Its output goes to ``NAME.log``, after what is there already."""
+        self._children.append(_Child(part, self._spawn(part), self.clock()))
+
+    def look(self) -> str | None:
+        """Restart what has died and is due; a message if an essential part has died. Call it a few times a second."""
+        if self._guard is not None and self._guard.poll() is not None:
+            self._guard = self._spawn_guard()
+        for child in self._children:
+            code = child.process.poll()
+            if code is None:
+                continue
+            if child.part.essential:
+                return f"{child.part.name} ended with {ending(code)}; {self.tail(child.part.name)}"
+            self._restart(child, code)
+        return None
+
+    def alive(self, name: str) -> bool:
+        return any(child.part.name == name and child.process.poll() is None for child in self._children)
+
+    def tail(self, name: str) -> str:
+        """The last lines that a part has printed."""
+        path = self.logs / f"{name}.log"
+        lines = path.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+        return "\n".join([f"the end of {path}:", *(f"  {line}" for line in lines)])
+
+    def stop(self) -> None:
+        """End the parts, the last started first so that none misses one it needs; then let the guard sweep."""
+        for child in reversed(self._children):
+            _end(child.process)
+        self._children.clear()
+        if self._guard is not None and self._guard.stdin is not None:
+            self._guard.stdin.close()
+            self._guard.wait(timeout=GRACE_S + DEADLINE_S)
+            self._guard = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _restart(self, child: _Child, code: int) -> None:
+        """Restart after a delay that doubles with every death in a row."""
+        now = self.clock()
+        if child.due_s is None:
+            if now - child.started_s >= STEADY_S:
+                child.delay_s = FIRST_DELAY_S
+            child.due_s = now + child.delay_s
+            self.say(f"{child.part.name} ended with {ending(code)}; starting it again in {child.delay_s:g} s")
+            child.delay_s = min(LONGEST_DELAY_S, child.delay_s * 2)
+        elif now >= child.due_s:
+            child.process, child.started_s, child.due_s = self._spawn(child.part), now, None
+
+    def _spawn(self, part: Part) -> subprocess.Popen[bytes]:
+        with (self.logs / f"{part.name}.log").open("ab") as log:
+            return subprocess.Popen(
+                part.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**marked_environment(self.up_id), **part.environment},
+                # A terminal's Ctrl-C reaches `up` alone, which then ends its parts in order.
+                start_new_session=True,
+            )
+
+    def _spawn_guard(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "shapewright.guard", self.up_id],
+            stdin=subprocess.PIPE,
+            env=marked_environment(self.up_id),
+            start_new_session=True,
+        )
+
+
+def ending(code: int) -> str:
+    """How a process ended, from its return code."""
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def command(*arguments: str) -> tuple[str, ...]:
+    """A `shapewright` command line run by this very interpreter."""
+    return (sys.executable, "-m", "shapewright", *arguments)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(timeout=STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(timeout=STOP_S)
+
+
+def wait_until(
+    ready: Callable[[], bool], deadline_s: float, look: Callable[[], str | None], stopped: Callable[[float], bool]
+) -> str | None:
+    """Wait for ``ready``. None once it is, "" if stopped, a message if ``look`` has one. Raises TimeoutError."""
+    until = time.monotonic() + deadline_s
+    while not ready():
+        if (message := look()) is not None:
+            return message
+        if stopped(0.1):
+            return ""
+        if time.monotonic() > until:
+            raise TimeoutError(f"not ready after {deadline_s:g} s")
+    return None

@@ -1,0 +1,193 @@
+"""`shapewright tune`: the search of a worker, in this process, recorded in a directory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shapewright.cli import options
+from shapewright.cli.display import Display, JobView, display_for
+from shapewright.cli.jobs import tell_outcome
+from shapewright.cli.output import CommandFailed, ExitCode, as_json, quiet_stdout, say
+
+if TYPE_CHECKING:
+    from tuner.jobspec import JobSpec
+    from tuner.measure import Builder, Runner
+    from tuner.measure.local_builder import LocalBuilder
+    from tuner.measure.local_device import LocalDevice
+    from tuner.storage import Job, Lease, Storage
+
+LOOK_S = 0.5
+"""How often the display is brought up to date: seldom, because candidates are measured meanwhile."""
+LEASE_WAIT_S = 25.0
+"""Longer than the lease of a run that was killed."""
+STOP_S = 60.0
+
+
+@click.command()
+@options.job_file
+@options.output
+@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads of a kernel, in place of the job's.")
+@as_json
+def tune(job: Path, directory: Path, threads: int | None, json_output: bool) -> int:
+    """Search in this process, without a service, and write the library into a directory.
+
+    Everything measured is recorded in DIR/tuning.db: the same command goes on where an earlier one was interrupted.
+    """
+    spec = _spec(job, threads)
+    with quiet_stdout(), closing(_storage(directory)) as storage:
+        lease = _lease(storage, spec)
+        _run(storage, lease)
+        ended = storage.get_job(lease.job.id)
+        libraries = _write(storage, lease, directory) if ended.state.value == "COMPLETED" else []
+    for library in libraries:
+        say(f"library {library['digest']} is in {library['directory']}")
+    return tell_outcome({**_document(ended, lease), "libraries": libraries}, json_output)
+
+
+@dataclass(frozen=True)
+class LocalTools:
+    """Builds on child processes, measures on a private device: what a worker's tools are to a worker."""
+
+    local_builder: LocalBuilder
+    device: LocalDevice
+
+    def builder(self) -> Builder:
+        return self.local_builder
+
+    def runner(self, _key: str) -> Runner:
+        from tuner.measure.rpc_runner import RpcRunner  # noqa: PLC0415  (TVM)
+
+        return RpcRunner(self.device.connect)
+
+
+@contextmanager
+def _tools() -> Iterator[LocalTools]:
+    from tuner.measure.local_builder import LocalBuilder  # noqa: PLC0415  (TVM)
+    from tuner.measure.local_device import LocalDevice  # noqa: PLC0415
+
+    with _deaf():
+        local_device = LocalDevice()
+    with local_device as device, closing(LocalBuilder()) as builder:
+        yield LocalTools(builder, device)
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes that are started inside do not hear Ctrl-C, which reaches all that a terminal has in the foreground:
+    this process ends them in order, and no candidate is called broken because its builder or device went away."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _spec(path: Path, threads: int | None) -> JobSpec:
+    from tuner.jobspec import parse_job  # noqa: PLC0415  (keeps --help fast)
+    from tuner.target import native  # noqa: PLC0415
+
+    spec, document = options.read_job(path)
+    if threads is not None:
+        spec = parse_job({**document, "threads": threads})
+    return spec.on(native())
+
+
+def _storage(directory: Path) -> Storage:
+    from tuner.storage.sql import open_storage, upgrade  # noqa: PLC0415  (keeps --help fast)
+
+    url = f"sqlite:///{options.writable(directory, '--output').resolve() / 'tuning.db'}"
+    upgrade(url)
+    return open_storage(url)
+
+
+def _lease(storage: Storage, spec: JobSpec) -> Lease:
+    """The lease of a new job, or of an unfinished one that asks for the same."""
+    from worker.heartbeat import LEASE_S  # noqa: PLC0415  (keeps --help fast)
+
+    job = _unfinished(storage, spec) or storage.create_job(spec)[0]
+    until = time.monotonic() + LEASE_WAIT_S
+    while (lease := storage.lease_job(f"tune:{os.getpid()}", LEASE_S)) is None:
+        if time.monotonic() > until:
+            raise CommandFailed(ExitCode.REFUSED, f"another process is at job {job.id}; wait, or use another directory")
+        time.sleep(LOOK_S)
+    return lease
+
+
+def _unfinished(storage: Storage, spec: JobSpec) -> Job | None:
+    """The job to go on with; all others are cancelled, so that they are not leased in its place."""
+    found = None
+    for job in storage.list_jobs(limit=200).items:
+        if not job.state.ended:
+            if found is None and job.spec == spec.source:
+                found = job
+                say(f"going on with job {job.id}, {job.trials} trials of it are recorded")
+            else:
+                storage.request_cancel(job.id)
+    return found
+
+
+def _run(storage: Storage, lease: Lease) -> None:
+    """Run the job in a thread, and show it here; Ctrl-C ends it after what is being measured."""
+    from worker.job_runner import JobRunner  # noqa: PLC0415  (TVM)
+
+    stopping = threading.Event()
+    view = JobView(lease.job.id, lease.job.name, lease.job.state.value)
+    with _tools() as tools:
+        runner = JobRunner(storage, tools, stopping=stopping.is_set)
+        with _deaf():
+            # Threads, and what they start, hear what the thread that made them hears.
+            thread = threading.Thread(target=runner.run, args=(lease,), daemon=True)
+            thread.start()
+        with display_for() as display:
+            try:
+                _show(storage, view, display, thread)
+            except KeyboardInterrupt:
+                say("stopping; the same command goes on from here")
+                stopping.set()
+                thread.join(STOP_S)
+                raise
+
+
+def _show(storage: Storage, view: JobView, display: Display, thread: threading.Thread) -> None:
+    seen, alive = 0, True
+    while alive:
+        alive = thread.is_alive()
+        for event in storage.list_events(view.job_id, seen):
+            view.apply(event.kind, event.data)
+            display.show(view)
+            seen = event.seq
+        thread.join(LOOK_S)
+
+
+def _write(storage: Storage, lease: Lease, directory: Path) -> list[dict[str, Any]]:
+    """Write the library of each search task: of the only one into ``directory``, of several below it."""
+    from shapewright.download import write  # noqa: PLC0415  (keeps --help fast)
+
+    written = []
+    for task in lease.tasks:
+        artifact = storage.latest_artifact(task.workload_key, task.target_fingerprint, lease.job.id)
+        several = len(lease.tasks) > 1
+        place = directory / task.workload_key / task.target_fingerprint if several else directory
+        write(storage.artifact_files(artifact.digest), place)
+        facts = {"workload_key": task.workload_key, "target_fingerprint": task.target_fingerprint}
+        written.append({"directory": str(place), "digest": artifact.digest, **facts})
+    return written
+
+
+def _document(job: Job, lease: Lease) -> dict[str, Any]:
+    keys = list(dict.fromkeys(task.workload_key for task in lease.tasks))
+    facts = {"id": job.id, "state": job.state.value, "error": job.error, "trials": job.trials, "summary": job.summary}
+    return {**facts, "workload_keys": keys}
+
+
+COMMANDS = (tune,)

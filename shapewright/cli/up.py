@@ -1,0 +1,214 @@
+"""`shapewright up`: database, API, worker, tracker and devices in one, and nothing left when it ends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import psutil
+
+from shapewright import defaults
+from shapewright.cli import options
+from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, say
+from shapewright.cli.supervise import Part, Supervisor, command, wait_until
+
+if TYPE_CHECKING:
+    from tuner.storage import Storage
+
+HOST = "127.0.0.1"
+START_S = 90.0
+"""How long each part may take to start: Ray and the compiler need seconds, more on a busy machine."""
+LOOK_S = 0.25
+"""How often the parts are looked after."""
+DEVICE_KEY = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one `up` runs, and where."""
+
+    port: int
+    data_dir: Path
+    database_url: str
+    devices: int
+    tracker_port: int
+    scratch: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}/"
+
+    @property
+    def tracker(self) -> str:
+        return f"{HOST}:{self.tracker_port}"
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(1, 65535), default=defaults.DEFAULT_PORT, show_default=True)
+@options.data_dir
+@options.database_url
+@click.option("--devices", type=click.IntRange(0, 64), default=1, show_default=True, help="Local devices to serve.")
+@as_json
+def up(port: int, data_dir: Path | None, database_url: str | None, devices: int, json_output: bool) -> None:
+    """Start everything on this machine: database, API, worker, tracker and devices. Ctrl-C ends all of it."""
+    directory = options.writable(data_dir or defaults.data_dir()).resolve()
+    check_free(port)
+    url = options.database(database_url, directory)
+    stop = threading.Event()
+    with _signals(stop), _scratch(directory) as scratch:
+        plan = Plan(port, directory, url, devices, free_port(), scratch)
+        say(f"starting; logs are in {directory / 'logs'}")
+        storage = _prepared(plan)
+        try:
+            with Supervisor(directory / "logs", say) as supervisor:
+                _run(plan, supervisor, storage, stop, json_output)
+        finally:
+            storage.close()
+    say("stopped; nothing is left running")
+
+
+def _prepared(plan: Plan) -> Storage:
+    """The database, migrated, with a key in the key file."""
+    from tuner.storage.sql import open_storage, upgrade  # noqa: PLC0415  (keeps --help fast)
+
+    upgrade(plan.database_url)
+    storage = open_storage(plan.database_url)
+    ensure_key(storage, defaults.key_file(plan.data_dir))
+    return storage
+
+
+@contextmanager
+def _scratch(directory: Path) -> Iterator[Path]:
+    """A directory for temporary files; those of a run that was killed are removed."""
+    for left in directory.glob("up-*"):
+        if not psutil.pid_exists(int(left.name.removeprefix("up-"))):
+            shutil.rmtree(left, ignore_errors=True)
+    own = directory / f"up-{os.getpid()}"
+    own.mkdir(exist_ok=True)
+    try:
+        yield own
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def ensure_key(storage: Storage, path: Path) -> None:
+    """Leave a key that the database knows in ``path``, readable by its owner alone."""
+    if path.exists() and storage.find_key(path.read_text().strip()) is not None:
+        path.chmod(0o600)
+        return
+    _, secret = storage.create_key("up")
+    fresh = path.with_suffix(".new")
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secret + "\n")
+    fresh.replace(path)
+
+
+def check_free(port: int) -> None:
+    """Fail if something listens at the port already."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            what = f"port {port} of {HOST} cannot be used: {error.strerror}"
+            message = f"{what}; stop what listens there, or choose another with --port"
+            raise CommandFailed(ExitCode.REFUSED, message, field="port") from None
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _run(plan: Plan, supervisor: Supervisor, storage: Storage, stop: threading.Event, json_output: bool) -> None:
+    """Start the parts, tell the URL once they are ready, look after them until ``stop``."""
+    seen_before = {device.id: device.seen_at for device in storage.list_devices()}
+
+    def registered() -> bool:
+        now = [device for device in storage.list_devices() if seen_before.get(device.id) != device.seen_at]
+        return len(now) >= plan.devices
+
+    # Parts to start, the one among those started that is waited for, and how to see that it is ready.
+    steps: tuple[tuple[tuple[Part, ...], str, Callable[[], bool]], ...] = (
+        ((tracker_part(plan),), "tracker", lambda: _listens(plan.tracker_port)),
+        ((api_part(plan), *device_parts(plan), worker_part(plan)), "api", lambda: _listens(plan.port)),
+        ((), "worker", registered),
+    )
+    for parts, awaited, ready in steps:
+        for part in parts:
+            supervisor.start(part)
+        try:
+            message = wait_until(ready, START_S, supervisor.look, stop.wait)
+        except TimeoutError as error:
+            message = f"{awaited} is {error}; {supervisor.tail(awaited)}"
+        if message == "":
+            return
+        if message is not None:
+            raise CommandFailed(ExitCode.UNREACHABLE, message)
+    emit({"url": plan.url, "data_dir": str(plan.data_dir), "pid": os.getpid()}, json_output, f"ready: {plan.url}")
+    sys.stdout.flush()
+    while not stop.wait(LOOK_S):
+        if (message := supervisor.look()) is not None:
+            raise CommandFailed(ExitCode.UNREACHABLE, message)
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection((HOST, port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def tracker_part(plan: Plan) -> Part:
+    return Part("tracker", (sys.executable, "-m", "worker.tracker", "--port", str(plan.tracker_port)))
+
+
+def device_parts(plan: Plan) -> tuple[Part, ...]:
+    where = ("--tracker", plan.tracker, "--key", DEVICE_KEY)
+    name = f"{socket.gethostname()}:{DEVICE_KEY}"
+    commands = (command("device", "serve", *where, "--id", f"{name}:{number}") for number in range(plan.devices))
+    environment = {"TMPDIR": str(plan.scratch)}
+    return tuple(Part(f"device-{number}", argv, environment=environment) for number, argv in enumerate(commands))
+
+
+def api_part(plan: Plan) -> Part:
+    line = command("serve", "--host", HOST, "--port", str(plan.port))
+    return Part("api", line, essential=True, environment=_database(plan))
+
+
+def worker_part(plan: Plan) -> Part:
+    line = command("worker", "--tracker", plan.tracker, "--data-dir", str(plan.data_dir))
+    return Part("worker", line, environment=_database(plan))
+
+
+def _database(plan: Plan) -> dict[str, str]:
+    return {"SHAPEWRIGHT_DATABASE_URL": plan.database_url}
+
+
+@contextmanager
+def _signals(stop: threading.Event) -> Iterator[None]:
+    """Inside, the signals that ask a process to end set ``stop`` instead."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+COMMANDS = (up,)

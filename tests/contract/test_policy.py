@@ -1,0 +1,184 @@
+"""What every SearchPolicy does, on a synthetic device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from tests.fakes import TASK, latency_s
+from tuner.cost_model import PairCostModel
+from tuner.kernel import MicroKernel
+from tuner.policy import EvolutionarySearch, EvolutionSettings, SearchPolicy, Suggestion
+from tuner.records import ErrorKind, MeasureResult
+from tuner.rules import rule_for
+from tuner.selection import select
+from tuner.task import SearchTask
+
+Make = Callable[[SearchTask, int], SearchPolicy]
+Fails = Callable[[MicroKernel], bool]
+RULE = rule_for(TASK.workload)
+SHAPES = [instance.shape for instance in TASK.instances]
+WEIGHTS = np.array([instance.weight for instance in TASK.instances])
+
+
+QUICK = EvolutionSettings(population=64, generations=3, theory_samples=300)
+"""Smaller than the default: a round takes a tenth of a second."""
+
+
+def _evolutionary(task: SearchTask, seed: int) -> SearchPolicy:
+    return EvolutionarySearch(task, RULE.space(task), PairCostModel(task, seed), seed, QUICK)
+
+
+MAKERS: dict[str, Make] = {"evolutionary": _evolutionary}
+
+
+@pytest.fixture(params=MAKERS)
+def make(request: pytest.FixtureRequest) -> Make:
+    return MAKERS[request.param]
+
+
+def answers(suggestions: Sequence[Suggestion], fails: Fails = lambda kernel: False) -> list[MeasureResult]:
+    """What the synthetic device says to these suggestions."""
+    found = []
+    for suggestion in suggestions:
+        for instance in suggestion.instances:
+            time = latency_s(TASK, suggestion.kernel, instance.shape)
+            failed = MeasureResult(suggestion.kernel, instance, error_kind=ErrorKind.CRASH, error="signal 11")
+            found.append(failed if fails(suggestion.kernel) else MeasureResult(suggestion.kernel, instance, time))
+    return found
+
+
+def searched(policy: SearchPolicy, trials: int, fails: Fails = lambda kernel: False) -> list[MeasureResult]:
+    results: list[MeasureResult] = []
+    while len(results) < trials and (suggestions := policy.suggest(trials - len(results))):
+        found = answers(suggestions, fails)
+        assert len(found) <= trials - len(results)
+        policy.update(found)
+        results += found
+    return results
+
+
+def set_cost(kernels: Sequence[MicroKernel]) -> float:
+    """The weighted time of the best set that these kernels hold, on the synthetic device."""
+    table = np.array([[latency_s(TASK, kernel, shape) for shape in SHAPES] for kernel in kernels])
+    chosen = select(table, WEIGHTS, TASK.max_kernels, [RULE.layout(TASK, kernel) for kernel in kernels])
+    return float((table[chosen].min(axis=0) * WEIGHTS).sum())
+
+
+def test_suggestions_are_legal_and_for_the_tasks_instances(make: Make) -> None:
+    policy = make(TASK, 0)
+    for _ in range(3):
+        suggestions = policy.suggest(40)
+        assert 0 < sum(len(suggestion.instances) for suggestion in suggestions) <= 40
+        for suggestion in suggestions:
+            assert RULE.space(TASK).kernel(dict(suggestion.kernel.values)) == suggestion.kernel
+            assert set(suggestion.instances) <= set(TASK.instances)
+            assert len(set(suggestion.instances)) == len(suggestion.instances) == len(suggestion.predicted_s)
+            assert all(predicted > 0 for predicted in suggestion.predicted_s)
+        assert len({suggestion.kernel for suggestion in suggestions}) == len(suggestions)
+        policy.update(answers(suggestions))
+
+
+@pytest.mark.parametrize("trials", [0, 1, 2, 7])
+def test_no_more_trials_are_suggested_than_asked_for(make: Make, trials: int) -> None:
+    policy = make(TASK, 0)
+    for _ in range(2):
+        suggestions = policy.suggest(trials)
+        assert sum(len(suggestion.instances) for suggestion in suggestions) <= trials
+        assert bool(suggestions) == bool(trials)
+        policy.update(answers(suggestions))
+
+
+def test_the_first_round_times_the_default_on_every_instance(make: Make) -> None:
+    timed = {instance for suggestion in make(TASK, 0).suggest(1000) for instance in suggestion.instances}
+    assert timed == set(TASK.instances)
+
+
+def test_the_same_seed_and_results_give_the_same_suggestions(make: Make) -> None:
+    one, other = make(TASK, 5), make(TASK, 5)
+    for _ in range(3):
+        suggestions = one.suggest(30)
+        assert suggestions == other.suggest(30)
+        one.update(answers(suggestions))
+        other.update(answers(suggestions))
+    assert make(TASK, 6).suggest(30) != make(TASK, 5).suggest(30)
+
+
+def test_a_kernel_that_failed_is_never_suggested_again(make: Make) -> None:
+    failed: set[MicroKernel] = set()
+    policy = make(TASK, 0)
+    for _ in range(8):
+        suggestions = policy.suggest(20)
+        assert failed.isdisjoint(suggestion.kernel for suggestion in suggestions)
+        found = answers(suggestions, fails=lambda kernel: kernel["nv"] != 2)
+        policy.update(found)
+        failed |= {result.kernel for result in found if not result.ok}
+    assert failed
+
+
+def test_when_everything_fails_nothing_is_tried_twice(make: Make) -> None:
+    policy = make(TASK, 0)
+    tried: list[MicroKernel] = []
+    for _ in range(4):
+        suggestions = policy.suggest(20)
+        tried += [suggestion.kernel for suggestion in suggestions]
+        policy.update(answers(suggestions, fails=lambda kernel: True))
+    assert tried
+    assert len(tried) == len(set(tried))
+
+
+def test_a_policy_is_rebuilt_from_its_results(make: Make) -> None:
+    results = searched(make(TASK, 0), 60)
+    again = make(TASK, 1)
+    again.update(results)
+    known = {result.kernel for result in results}
+    suggestions = again.suggest(20)
+    assert suggestions
+    assert known.isdisjoint(suggestion.kernel for suggestion in suggestions)
+    more = searched(again, 80)
+    assert set_cost([*known, *(result.kernel for result in more)]) <= set_cost(list(known))
+
+
+def test_a_search_beats_theory_by_far_and_comes_near_the_best(make: Make) -> None:
+    policy = make(TASK, 0)
+    first = policy.suggest(1000)
+    theory = set_cost([suggestion.kernel for suggestion in first])
+    policy.update(answers(first))
+    found = searched(policy, 250)
+    rng, space = np.random.default_rng(0), RULE.space(TASK)
+    # No set can be better than the best kernel of a fair sample of the space at each shape, by much.
+    sample = list({space.sample(rng) for _ in range(4000)})
+    table = np.array([[latency_s(TASK, kernel, shape) for shape in SHAPES] for kernel in sample])
+    ideal = float((table.min(axis=0) * WEIGHTS).sum())
+    reached = set_cost([*(suggestion.kernel for suggestion in first), *(result.kernel for result in found)])
+    assert reached < 0.85 * theory
+    assert reached < 1.15 * ideal
+
+
+def test_a_search_ends_by_itself_when_nothing_helps(make: Make) -> None:
+    task = SearchTask("dense", {"m": 4, "n": 16, "k": 4}, target=TASK.target)
+    policy = make(task, 0)
+    for _ in range(200):
+        suggestions = policy.suggest(50)
+        if not suggestions:
+            break
+        policy.update(
+            [
+                MeasureResult(suggestion.kernel, instance, 1e-6)
+                for suggestion in suggestions
+                for instance in suggestion.instances
+            ]
+        )
+    else:
+        pytest.fail("200 rounds without any gain, and it still suggests")
+
+
+def test_results_of_other_shapes_and_nothing_at_all_do_no_harm(make: Make) -> None:
+    policy = make(TASK, 0)
+    policy.update([])
+    suggestions = policy.suggest(30)
+    policy.update(answers(suggestions))
+    policy.update([])
+    assert policy.suggest(10)

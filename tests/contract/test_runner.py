@@ -1,0 +1,164 @@
+"""What every Runner does: on a private device and on one that a tracker hands out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.measuring import (
+    BEFORE_THE_START,
+    CRASH,
+    HANG,
+    HANG_WHEN_TIMED,
+    PAST_THE_END,
+    RIGHT,
+    SLOW,
+    TASK,
+    UNWRITTEN,
+    WRONG,
+    built,
+    kernel,
+    request,
+)
+from tuner.measure import BuildResult, Runner, RunRequest
+from tuner.measure.connecting import Tracker
+from tuner.measure.local_device import LocalDevice
+from tuner.measure.rpc_runner import RpcRunner
+from tuner.records import ErrorKind
+from tuner.task import SearchTask
+from tuner.workload import ShapeVar, WorkloadInstance
+from worker.device_server import start_device
+from worker.tracker import start_tracker
+
+LIMIT_S = 2.0
+
+
+class Bed:
+    """A runner, and the process that serves its device."""
+
+    def __init__(self, runner: Runner, server_pid: int) -> None:
+        self.runner = runner
+        self.server_pid = server_pid
+
+
+@pytest.fixture(scope="module", params=["private", "tracker"])
+def bed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    directory: Path = tmp_path_factory.mktemp("device")
+    if request.param == "private":
+        with LocalDevice(directory) as device:
+            yield Bed(RpcRunner(device.connect, timeout_s=LIMIT_S), device.pid)
+        return
+    with start_tracker(data_dir=directory) as tracker:
+        address = ("127.0.0.1", tracker.port)
+        with start_device(address, "local", data_dir=directory) as served:
+            client = Tracker(*address)
+            yield Bed(RpcRunner(lambda life_s: client.request("local", life_s, 20.0), timeout_s=LIMIT_S), served.pid)
+
+
+@pytest.fixture
+def runner(bed: Bed) -> Iterator[Runner]:
+    yield bed.runner
+    bed.runner.close()
+
+
+def test_a_right_kernel_gets_a_latency_for_each_instance_in_order(runner: Runner) -> None:
+    found = runner.run(TASK, [request(RIGHT, 1, 5, 64), request(SLOW, 2, 7)])
+    assert [(result.kernel, result.instance.shape) for result in found] == [
+        (kernel(1), {"T": 5}),
+        (kernel(1), {"T": 64}),
+        (kernel(2), {"T": 7}),
+    ]
+    assert all(result.ok and result.error_kind is None for result in found)
+    assert all(result.latency_s in result.samples_s or len(result.samples_s) % 2 == 0 for result in found)
+    slow = found[2].latency_s
+    assert slow is not None and 0.001 <= slow < 0.1
+    assert found[0].build_s == 0.01
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "says"),
+    [
+        (WRONG, "at [1, 2]"),
+        (UNWRITTEN, "1 of 888 elements are wrong"),
+        (PAST_THE_END, "1 elements past the end of its output were overwritten, the nearest 2 away"),
+        (BEFORE_THE_START, "1 elements before the start of its output were overwritten, the nearest 3 away"),
+    ],
+)
+def test_what_computes_or_writes_wrongly_is_wrong_and_says_how(runner: Runner, behaviour: str, says: str) -> None:
+    found = runner.run(TASK, [request(behaviour, 1, 5, 64)])
+    assert [result.error_kind for result in found] == [ErrorKind.WRONG, ErrorKind.WRONG]
+    assert says in found[0].error
+    assert found[0].latency_s is None
+
+
+def test_only_the_culprit_of_a_crash_is_blamed(runner: Runner) -> None:
+    found = runner.run(TASK, [request(RIGHT, 1), request(CRASH, 2), request(RIGHT, 3)])
+    assert [result.error_kind for result in found] == [None, ErrorKind.CRASH, None]
+    assert "died" in found[1].error
+
+
+@pytest.mark.parametrize("behaviour", [HANG, HANG_WHEN_TIMED])
+def test_a_hang_is_a_result_and_frees_the_device(runner: Runner, behaviour: str) -> None:
+    started = time.monotonic()
+    found = runner.run(TASK, [request(behaviour, 1, 5, 64), request(RIGHT, 2)])
+    assert [result.error_kind for result in found] == [ErrorKind.RUN_TIMEOUT, ErrorKind.RUN_TIMEOUT, None]
+    assert LIMIT_S <= found[0].run_s + found[1].run_s < time.monotonic() - started
+
+
+def test_what_was_not_built_keeps_its_reason(runner: Runner) -> None:
+    failed = BuildResult(kernel(1), None, 3.0, ErrorKind.BUILD_TIMEOUT, "too slow")
+    found = runner.run(TASK, [RunRequest(failed, (WorkloadInstance.of({"T": 5}),))])
+    assert [(result.error_kind, result.error, result.build_s) for result in found] == [
+        (ErrorKind.BUILD_TIMEOUT, "too slow", 3.0)
+    ]
+
+
+def test_what_cannot_be_loaded_is_a_result(runner: Runner) -> None:
+    junk = BuildResult(kernel(1), b"no shared object", 0.0)
+    found = runner.run(TASK, [RunRequest(junk, (WorkloadInstance.of({"T": 5}),)), request(RIGHT, 2)])
+    assert [result.error_kind for result in found] == [ErrorKind.WRONG, None]
+
+
+def test_verify_says_which_dims_are_wrong(runner: Runner) -> None:
+    dims = [{"m": 4}, {"m": 5}, {"m": 8}, {"m": 200}]
+    assert runner.verify(TASK, built(RIGHT), dims) == []
+    found = runner.verify(TASK, built(PAST_THE_END), dims)
+    assert [values for values, _ in found] == [{"m": 5}]
+    assert "past the end" in found[0][1]
+
+
+def test_a_crash_under_verification_is_wrong_at_its_dims_alone(runner: Runner) -> None:
+    found = runner.verify(TASK, built("if (m == 5) raise(SIGSEGV);"), [{"m": 4}, {"m": 5}, {"m": 6}])
+    assert [values for values, _ in found] == [{"m": 5}]
+
+
+def test_the_device_serves_another_task_next(runner: Runner) -> None:
+    size = ShapeVar("S", range(1, 33))
+    other = SearchTask("matmul", {"m": size, "n": size, "k": size}, (size,), instances=[8], target=TASK.target)
+    assert runner.run(TASK, [request()])[0].ok
+    square = RunRequest(built(), (WorkloadInstance.of({"S": 8}),))
+    assert runner.run(other, [square])[0].ok
+    assert runner.run(TASK, [request()])[0].ok
+
+
+def test_the_device_is_found_again_when_its_session_was_killed(bed: Bed) -> None:
+    bed.runner.run(TASK, [request()])
+    for session in psutil.Process(bed.server_pid).children():
+        os.kill(session.pid, signal.SIGKILL)
+    bed.runner.run(TASK, [request(RIGHT, 1)])
+    assert bed.runner.run(TASK, [request(RIGHT, 2)])[0].ok
+    bed.runner.close()
+
+
+def test_close_gives_the_device_back_at_once(bed: Bed) -> None:
+    bed.runner.run(TASK, [request()])
+    assert len(psutil.Process(bed.server_pid).children()) == 1
+    bed.runner.close()
+    _, alive = psutil.wait_procs(psutil.Process(bed.server_pid).children(), timeout=5)
+    assert alive == []

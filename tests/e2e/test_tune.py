@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from tests.e2e.conftest import JOB, STOP_S, environment, until
+from tuner.storage import StorageUnavailable
+from tuner.storage.sql import open_storage
+
+
+def tuning(job: Path, directory: Path) -> subprocess.Popen[str]:
+    line = [sys.executable, "-m", "shapewright", "tune", str(job), "-o", str(directory), "--json"]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        line, env=environment(directory), stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
+
+
+def records(directory: Path) -> int:
+    """How many trials the directory's database holds; 0 while there is none."""
+    if not (directory / "tuning.db").exists():
+        return 0
+    storage = open_storage(f"sqlite:///{directory / 'tuning.db'}")
+    try:
+        return int(storage.counts()["records"])
+    except StorageUnavailable:
+        return 0
+    finally:
+        storage.close()
+
+
+def failures(directory: Path) -> list[str]:
+    storage = open_storage(f"sqlite:///{directory / 'tuning.db'}")
+    (job,) = storage.list_jobs().items
+    found = [record.result.error for record in storage.list_trials(job.id) if not record.result.ok]
+    storage.close()
+    return found
+
+
+def test_an_interrupted_tune_leaves_no_process_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    job, directory = tmp_path / "job.yaml", tmp_path / "out"
+    job.write_text(JOB.replace("trials: 8, seconds: 60", "trials: 16, seconds: 90"))
+    first = tuning(job, directory)
+    until(lambda: records(directory) > 0)
+    children = psutil.Process(first.pid).children(recursive=True)
+    assert children
+    # As a terminal does it: to the whole group of processes.
+    os.killpg(first.pid, signal.SIGINT)
+    out, err = first.communicate(timeout=STOP_S)
+    assert first.returncode == 130, err
+    assert json.loads(out)["error"]["kind"] == "interrupted"
+    until(lambda: not any(child.is_running() and child.status() != "zombie" for child in children))
+    known = records(directory)
+    assert failures(directory) == [], "no candidate is blamed for the interruption"
+    second = tuning(job, directory)
+    out, err = second.communicate(timeout=150)
+    assert second.returncode == 0, err
+    done = json.loads(out)
+    assert f"going on with job {done['job_id']}, {known} trials" in err
+    assert known <= done["trials"] <= 16
+    assert records(directory) == done["trials"]
+    (library,) = done["libraries"]
+    manifest = json.loads((directory / "manifest.json").read_text())
+    assert manifest["digest"] == library["digest"]
+    assert (directory / "library.so").stat().st_size > 0

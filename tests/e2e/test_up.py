@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from shapewright.guard import marked
+from tests.e2e.conftest import JOB, Up, until
+from tuner.storage.sql import open_storage
+
+Start = Callable[..., Up]
+LIBRARY = {"library.so", "dispatch.json", "manifest.json"}
+
+
+def test_from_nothing_to_a_library_and_back_to_nothing(start: Start, tmp_path: Path) -> None:
+    up = start()
+    up_id = up.up_id
+    assert stat.S_IMODE((up.data_dir / "client.key").stat().st_mode) == 0o600
+    (device,) = up.shapewright("devices", "--json").json
+    assert device["key"] == "local"
+    done = up.shapewright("submit", up.job, "--wait", "--timeout", 120, "--json")
+    assert done.code == 0, done.out + up.logs()
+    assert done.json["state"] == "COMPLETED"
+    assert done.json["trials"] <= 8
+    assert "trials" in done.err
+    (key,) = done.json["workload_keys"]
+    best = up.shapewright("best", key, "--shape", "T=5", "--json").json
+    assert best["match"] in ("exact", "dispatched")
+    assert best["kernel"]["id"]
+    check_library(up, key, done.json["job_id"], tmp_path / "library")
+    assert up.shapewright("jobs", "--key", "wrong").code == 4
+    assert len(marked(up_id)) > 5
+    assert up.stop() == 0
+    assert marked(up_id) == []
+    gone = up.shapewright("jobs", "--json")
+    assert gone.code == 3
+    assert "shapewright up" in gone.json["error"]["message"]
+
+
+def test_the_same_on_postgresql_and_killed_without_warning(start: Start, postgres_url: str) -> None:
+    up = start("--database-url", postgres_url)
+    up_id = up.up_id
+    done = up.shapewright("submit", up.job, "--wait", "--timeout", 120, "--json")
+    assert done.code == 0, done.out + up.logs()
+    storage = open_storage(postgres_url)
+    records = storage.list_trials(done.json["job_id"])
+    storage.close()
+    assert len(records) == done.json["trials"] > 0
+    os.kill(up.process.pid, signal.SIGKILL)
+    up.process.wait(30)
+    until(lambda: marked(up_id) == [])
+
+
+def test_a_worker_killed_in_mid_search_is_replaced_and_the_job_completes(start: Start) -> None:
+    up = start()
+    up.job.write_text(JOB.replace("trials: 8, seconds: 60", "trials: 24, seconds: 90"))
+    job_id = up.shapewright("submit", up.job, "--json").json["job_id"]
+    storage = open_storage(f"sqlite:///{up.data_dir / 'tuning.db'}")
+    try:
+        until(lambda: len(storage.list_trials(job_id)) > 0)
+        before = {record.seq: record for record in storage.list_trials(job_id)}
+        up.part("worker").kill()
+        done = up.shapewright("watch", job_id, "--timeout", 140, "--json")
+        assert done.code == 0, done.out + up.logs()
+        assert storage.get_job(job_id).epoch > 1, "another worker took it over"
+        after = {record.seq: record for record in storage.list_trials(job_id)}
+    finally:
+        storage.close()
+    assert before.items() <= after.items(), "what was acknowledged is still there"
+    assert len(after) <= 24
+    told = up.stderr.read_text()
+    assert "worker ended with signal 9; starting it again" in told
+    assert up.stop() == 0
+
+
+def check_library(up: Up, key: str, job_id: str, directory: Path) -> None:
+    pulled = up.shapewright("pull", up.job, "-o", directory, "--job", job_id, "--json")
+    assert pulled.code == 0, pulled.out
+    assert {path.name for path in directory.iterdir()} >= LIBRARY
+    manifest = json.loads((directory / "manifest.json").read_text())
+    assert (manifest["workload_key"], manifest["job_id"]) == (key, job_id)
+    assert manifest["digest"] == pulled.json["digest"]

@@ -1,0 +1,139 @@
+"""A synthetic device behind the interfaces of a real one: latencies are a function of kernel and shape.
+
+The function is far from what theory expects of the same kernel, as a real device is: it has a width of tile of its
+own that it likes, pays for padding, for unrolling in a hidden way, and favours big tiles only on large shapes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tuner.kernel import MicroKernel
+from tuner.measure import BuildResult, RunRequest
+from tuner.records import ErrorKind, MeasureResult
+from tuner.storage import NewEvent
+from tuner.target import Target
+from tuner.task import SearchTask
+from tuner.workload import JsonObject, ShapeVar, WorkloadInstance
+
+T = ShapeVar("T", range(1, 129))
+V3 = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
+WIDE = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v4", "num-cores": 2})
+TASK = SearchTask(
+    "dense", {"m": T, "n": 96, "k": 32}, (T,), instances=[1, 7, 24, 61, 128], target=WIDE, max_kernels=4
+)
+
+
+def latency_s(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -> float:
+    """Seconds that the synthetic device takes: always the same for the same question."""
+    extents = task.workload.extents(shape)
+    m, n, k = (extents[axis] for axis in "mnk")
+    mr, columns = kernel["mr"], 16 * kernel["nv"]
+    rows = m if kernel["tail"] else math.ceil(m / mr) * mr
+    work = rows * math.ceil(n / columns) * columns * k
+    # Half the speed at tiles of one row, full speed near 24 accumulators, less beyond.
+    speed = 1.0 / (1.0 + 0.5 * math.log2(24 / min(24, mr * kernel["nv"])) + 0.15 * max(0, mr * kernel["nv"] - 24))
+    quirk = 1.0 + 0.6 * (kernel["ku"] in (1, 8)) + 0.4 * (kernel["ahead"] == 1)
+    quirk += 0.02 * math.sqrt(abs(kernel["mb"] - 12))
+    return 1e-7 * (1 + 0.3 * kernel["tail"]) + 2e-11 * work / speed * quirk
+
+
+Time = Callable[[SearchTask, MicroKernel, Mapping[str, int]], float]
+
+
+@dataclass
+class FakeClock:
+    """A clock that only moves when somebody works."""
+
+    now_s: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class FakeBuilder:
+    """Builds nothing, in ``build_s`` of the fake clock. ``broken`` says which kernels cannot be built."""
+
+    clock: FakeClock = field(default_factory=FakeClock)
+    build_s: float = 0.0
+    broken: Callable[[MicroKernel], bool] = lambda kernel: False
+    built: list[MicroKernel] = field(default_factory=list)
+
+    def build(self, task: SearchTask, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
+        self.built += kernels
+        self.clock.now_s += self.build_s * len(kernels)
+        return [self._build(kernel) for kernel in kernels]
+
+    def _build(self, kernel: MicroKernel) -> BuildResult:
+        if self.broken(kernel):
+            return BuildResult(kernel, None, self.build_s, ErrorKind.BUILD, "broken on purpose")
+        return BuildResult(kernel, b"binary", self.build_s)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class FakeRunner:
+    """The synthetic device. ``wrong`` says at which dims a library computes wrongly, when it is verified."""
+
+    clock: FakeClock = field(default_factory=FakeClock)
+    run_s: float = 0.0
+    time: Time = latency_s
+    crashes: Callable[[MicroKernel], bool] = lambda kernel: False
+    wrong: Callable[[Mapping[str, int]], str | None] = lambda dims: None
+    ran: list[tuple[MicroKernel, WorkloadInstance]] = field(default_factory=list)
+    verified: list[list[Mapping[str, int]]] = field(default_factory=list)
+
+    def run(self, task: SearchTask, requests: Sequence[RunRequest]) -> list[MeasureResult]:
+        return [
+            self._run(task, request.build, instance) for request in requests for instance in request.instances
+        ]
+
+    def _run(self, task: SearchTask, build: BuildResult, instance: WorkloadInstance) -> MeasureResult:
+        self.ran.append((build.kernel, instance))
+        self.clock.now_s += self.run_s
+        if build.binary is None:
+            return MeasureResult(build.kernel, instance, error_kind=build.error_kind, error=build.error)
+        if self.crashes(build.kernel):
+            return MeasureResult(build.kernel, instance, error_kind=ErrorKind.CRASH, error="signal 11")
+        found = self.time(task, build.kernel, instance.shape)
+        return MeasureResult(build.kernel, instance, found, (found,))
+
+    def verify(
+        self, task: SearchTask, build: BuildResult, dims: Sequence[Mapping[str, int]]
+    ) -> list[tuple[Mapping[str, int], str]]:
+        self.verified.append(list(dims))
+        return [(values, problem) for values in dims if (problem := self.wrong(values)) is not None]
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class FakeRecorder:
+    """Keeps everything that a search records, in order."""
+
+    results: list[MeasureResult] = field(default_factory=list)
+    events: list[NewEvent] = field(default_factory=list)
+    spent_s: list[float] = field(default_factory=list)
+    summaries: list[JsonObject] = field(default_factory=list)
+
+    def record(
+        self, results: Sequence[MeasureResult], events: Sequence[NewEvent], spent_s: float, summary: JsonObject
+    ) -> None:
+        self.results += results
+        self.events += events
+        self.spent_s.append(spent_s)
+        self.summaries.append(summary)
+
+    def progress(self, phase: str) -> list[JsonObject]:
+        return [event.data for event in self.events if event.kind == "progress" and event.data["phase"] == phase]
+
+
+def measured(task: SearchTask, kernel: MicroKernel, *instances: WorkloadInstance) -> list[MeasureResult]:
+    """What the synthetic device would answer."""
+    return [MeasureResult(kernel, instance, latency_s(task, kernel, instance.shape)) for instance in instances]

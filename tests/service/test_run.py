@@ -1,0 +1,84 @@
+"""The server as a process: its port, its start, its end."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from service.run import PortInUse, bind, serve
+from tests.serving import JOB
+from tuner.jobspec import parse_job
+from tuner.storage import Storage
+from tuner.target import native
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import sys
+from service.run import serve
+serve(sys.argv[1], port=0, shutdown_s=2, on_ready=lambda url: print(url, flush=True))
+print("closed")
+"""
+
+
+def test_a_port_in_use_is_named_with_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortInUse, match=rf"port {port} .*in use.*--port"):
+            bind("127.0.0.1", port)
+
+
+def test_serving_on_a_port_in_use_starts_nothing(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(PortInUse):
+        serve(f"sqlite:///{tmp_path / 'tuning.db'}", port=taken.getsockname()[1])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("host", "port"), [("no.such.host.invalid", 0), ("192.0.2.1", 0), ("127.0.0.1", 99999)])
+def test_an_address_that_is_not_ours_is_refused(host: str, port: int) -> None:
+    with pytest.raises(PortInUse, match=re.escape(f"{host}:{port}")):
+        bind(host, port)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_streams_open(storage: Storage, database: Path, key: str, number: signal.Signals) -> None:
+    """It returns to its caller, which can close what it opened; the port is free again; streams end whole."""
+    job, _ = storage.create_job(parse_job(JOB).on(native()))
+    with running(database) as (process, url):
+        headers = {"Authorization": f"Bearer {key}"}
+        with httpx.stream("GET", f"{url}/v1/jobs/{job.id}/events", headers=headers, timeout=20) as response:
+            lines = response.iter_lines()
+            assert next(lines) == "event: state"
+            process.send_signal(number)
+            assert "RUNNING" not in "".join(lines)
+        assert process.wait(20) == 0
+        assert process.stdout is not None
+        assert process.stdout.read() == "closed\n"
+        bind("127.0.0.1", int(url.rpartition(":")[2])).close()
+
+
+def test_what_was_acknowledged_outlives_a_kill(storage: Storage, database: Path, key: str) -> None:
+    with running(database) as (process, url):
+        made = httpx.post(f"{url}/v1/jobs", json=JOB, headers={"Authorization": f"Bearer {key}"}).json()
+        process.kill()
+        process.wait(20)
+    assert storage.get_job(made["id"]).name == JOB["name"]
+
+
+@contextmanager
+def running(database: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [sys.executable, "-c", PROGRAM, f"sqlite:///{database}"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()

@@ -1,0 +1,142 @@
+"""What the service knows about workloads: best kernels, dispatchers, libraries."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import zipfile
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.serving import JOB, assert_problem, lease, small_dispatcher, store_library
+from tuner.dispatcher import Dispatcher
+from tuner.kernel import MicroKernel
+from tuner.records import MeasureResult
+from tuner.storage import JobState, Lease, Storage
+from tuner.workload import WorkloadInstance
+
+FAST = MicroKernel("x86_contraction", 1, (("mr", 2),))
+
+
+@pytest.fixture
+def held(api: TestClient, storage: Storage) -> Lease:
+    assert api.post("/v1/jobs", json=JOB).status_code == 201
+    return lease(storage)
+
+
+@pytest.fixture
+def path(held: Lease) -> str:
+    return f"/v1/workloads/{held.tasks[0].workload_key}"
+
+
+def measure(storage: Storage, held: Lease, t: int, latency_s: float, kernel: MicroKernel = FAST) -> None:
+    result = MeasureResult(kernel, WorkloadInstance.of({"T": t}), latency_s=latency_s)
+    storage.append_results(held, held.tasks[0].id, [result])
+
+
+def test_workloads_are_listed_with_what_is_known(api: TestClient, storage: Storage, held: Lease, path: str) -> None:
+    measure(storage, held, 5, 1e-3)
+    [item] = api.get("/v1/workloads").json()["items"]
+    assert (item["key"], item["jobs"], item["records"]) == (held.tasks[0].workload_key, 1, 1)
+    assert item["targets"] == [held.tasks[0].target_fingerprint]
+    assert api.get(path).json() == item
+
+
+def test_with_nothing_measured_the_default_is_best(api: TestClient, path: str) -> None:
+    found = api.get(f"{path}/best", params={"shape": "T=37"}).json()
+    assert (found["match"], found["latency_s"], found["shape"]) == ("default", None, {"T": 37})
+    assert found["kernel"]["kernel"]["rule"] == "x86_contraction"
+
+
+def test_a_measured_shape_is_an_exact_match(api: TestClient, storage: Storage, held: Lease, path: str) -> None:
+    measure(storage, held, 5, 2e-3, MicroKernel("x86_contraction", 1, (("mr", 1),)))
+    measure(storage, held, 5, 1e-3)
+    found = api.get(f"{path}/best", params={"shape": "T=5"}).json()
+    assert (found["match"], found["latency_s"], found["kernel"]["id"]) == ("exact", 1e-3, FAST.id)
+
+
+def test_without_a_library_the_nearest_shape_answers(
+    api: TestClient, storage: Storage, held: Lease, path: str
+) -> None:
+    measure(storage, held, 5, 1e-3)
+    found = api.get(f"{path}/best", params={"shape": "T=6"}).json()
+    assert (found["match"], found["kernel"]["id"], found["latency_s"]) == ("nearest", FAST.id, None)
+
+
+def test_a_library_answers_for_every_shape(api: TestClient, storage: Storage, held: Lease, path: str) -> None:
+    store_library(storage, held)
+    dispatcher = small_dispatcher(held.tasks[0].task)
+    for t, match in ((1, "dispatched"), (64, "dispatched"), (65, "dispatched"), (500, "default")):
+        found = api.get(f"{path}/best", params={"shape": f"T={t}"}).json()
+        assert (found["match"], found["kernel"]["id"]) == (match, dispatcher.kernel_for({"T": t}).id)
+
+
+@pytest.mark.parametrize("shape", ["", "T", "T=", "T=x", "T=-1", "S=4", "T=1,S=2", "T=1,T=2", f"T={'9' * 900}"])
+def test_a_shape_that_does_not_fit_is_refused(api: TestClient, path: str, shape: str) -> None:
+    answer = api.get(f"{path}/best", params={"shape": shape})
+    assert_problem(answer, 422)
+    assert answer.json()["field"] == "shape"
+
+
+@pytest.mark.parametrize("what", ["", "/best?shape=T=1", "/dispatcher", "/library"])
+def test_an_unknown_workload_is_not_found(api: TestClient, what: str) -> None:
+    assert_problem(api.get(f"/v1/workloads/dense-0{what}"), 404)
+
+
+@pytest.mark.parametrize("what", ["/dispatcher", "/library"])
+def test_a_workload_without_a_library_says_so(api: TestClient, path: str, what: str) -> None:
+    answer = api.get(f"{path}{what}")
+    assert_problem(answer, 404)
+    assert "library" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("what", ["/best?shape=T=1&", "/dispatcher?", "/library?"])
+def test_targets_never_mix(api: TestClient, storage: Storage, held: Lease, path: str, what: str) -> None:
+    store_library(storage, held)
+    assert api.get(f"{path}{what}target={held.tasks[0].target_fingerprint}").status_code == 200
+    assert_problem(api.get(f"{path}{what}target=llvm-other-0"), 404)
+    answer = api.get(f"{path}{what}target=native")
+    assert_problem(answer, 422)
+    assert "fingerprint" in answer.json()["remedy"]
+
+
+def test_the_dispatcher_can_be_read_back(api: TestClient, storage: Storage, held: Lease, path: str) -> None:
+    artifact = store_library(storage, held)
+    answer = api.get(f"{path}/dispatcher")
+    assert answer.headers["ETag"] == f'"{artifact.digest}"'
+    assert Dispatcher.from_json(answer.json()) == small_dispatcher(held.tasks[0].task)
+
+
+def test_a_library_comes_with_its_digests(api: TestClient, storage: Storage, held: Lease, path: str) -> None:
+    artifact = store_library(storage, held)
+    answer = api.get(f"{path}/library")
+    assert answer.headers["content-type"] == "application/zip"
+    assert answer.headers["ETag"] == f'"{artifact.digest}"'
+    digest = base64.b64encode(hashlib.sha256(answer.content).digest()).decode()
+    assert answer.headers["Content-Digest"] == f"sha-256=:{digest}:"
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as packed:
+        assert {name: packed.read(name) for name in packed.namelist()} == storage.artifact_files(artifact.digest)
+    assert api.get(f"{path}/library").content == answer.content
+
+
+def test_a_library_that_the_client_has_is_not_sent_again(
+    api: TestClient, storage: Storage, held: Lease, path: str
+) -> None:
+    etag = f'"{store_library(storage, held).digest}"'
+    answer = api.get(f"{path}/library", headers={"If-None-Match": etag})
+    assert (answer.status_code, answer.content, answer.headers["ETag"]) == (304, b"", etag)
+
+
+def test_a_library_can_be_asked_for_by_job_or_digest(
+    api: TestClient, storage: Storage, held: Lease, path: str
+) -> None:
+    first = store_library(storage, held, b"first")
+    storage.finish_job(held, JobState.COMPLETED)
+    api.post("/v1/jobs", json=JOB)
+    second = store_library(storage, lease(storage), b"second")
+    for query, expected in (("", second), (f"job={held.job.id}", first), (f"digest={first.digest}", first)):
+        assert api.get(f"{path}/library?{query}").headers["ETag"] == f'"{expected.digest}"'
+    assert_problem(api.get(f"{path}/library?job={held.job.id}&digest={second.digest}"), 404)
+    assert_problem(api.get(f"{path}/library?digest=abc"), 422)

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from shapewright.cli.main import run
+from tests.serving import register_local, serving
+from tests.shapewright.cli_bed import SMALL_JOB, Bed, Ran, arguments
+from tuner.storage.sql import open_storage, upgrade
+
+Shapewright = Callable[..., Ran]
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data directory of the test's own, and none of the settings of whoever runs it."""
+    for name in ("SHAPEWRIGHT_URL", "SHAPEWRIGHT_API_KEY", "SHAPEWRIGHT_DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    directory = tmp_path / "data"
+    directory.mkdir()
+    monkeypatch.setenv("SHAPEWRIGHT_DATA_DIR", str(directory))
+    return directory
+
+
+@pytest.fixture
+def shapewright(capfd: pytest.CaptureFixture[str], data_dir: Path) -> Shapewright:
+    """Runs a command line in this process: ``shapewright("jobs", "--json")``."""
+
+    def run_line(*parts: object) -> Ran:
+        capfd.readouterr()
+        code = run(arguments(*parts))
+        return Ran(code, *capfd.readouterr())
+
+    return run_line
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    path = tmp_path / "job.yaml"
+    path.write_text(SMALL_JOB)
+    return path
+
+
+@pytest.fixture
+def bed(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+    """A service with one device, at SHAPEWRIGHT_URL, its key in the data directory."""
+    url = f"sqlite:///{data_dir / 'tuning.db'}"
+    upgrade(url)
+    storage = open_storage(url)
+    register_local(storage)
+    (data_dir / "client.key").write_text(storage.create_key("tests")[1])
+    with serving(storage) as address:
+        monkeypatch.setenv("SHAPEWRIGHT_URL", address)
+        yield Bed(address, data_dir, url, storage)
+    storage.close()
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

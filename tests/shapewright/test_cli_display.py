@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from shapewright.cli.display import JobView, PlainDisplay, TaskView, duration, panel, sparkline
+
+PROGRESS: dict[str, Any] = {
+    "position": 0,
+    "round": 3,
+    "trials": 32,
+    "trials_budget": 256,
+    "elapsed_s": 20.0,
+    "seconds_budget": 180.0,
+    "speedup_vs_default": 1.42,
+    "objective_s": 1e-4,
+    "failed": 1,
+    "phase": "search",
+}
+
+
+def view(**changes: Any) -> JobView:
+    found = JobView("job-1", "qkv")
+    found.apply("state", {"state": "RUNNING"})
+    found.apply("progress", PROGRESS | changes)
+    return found
+
+
+def test_a_line_tells_state_trials_speedup_and_time_left() -> None:
+    assert view().line() == "RUNNING search  32/256 trials (1 failed)  1.42x over default  2m20s left"
+
+
+def test_time_left_is_what_comes_first_the_clock_or_the_last_trial() -> None:
+    assert view(elapsed_s=20.0, seconds_budget=180.0).task.left_s == pytest.approx(140.0)
+    assert view(elapsed_s=179.0, seconds_budget=180.0).task.left_s == pytest.approx(1.0)
+    assert view(seconds_budget=None, trials_budget=None).task.left_s is None
+    assert view(seconds_budget=10.0).task.left_s == 0.0
+
+
+def test_before_the_first_progress_a_line_promises_nothing() -> None:
+    assert JobView("job-1").line() == "WAITING"
+
+
+def test_an_ended_job_has_no_time_left_and_tells_its_error() -> None:
+    found = view()
+    found.apply("state", {"state": "FAILED", "error": "the device burnt down"})
+    assert "left" not in found.line()
+    assert found.line().endswith("the device burnt down")
+
+
+def test_search_tasks_of_one_job_are_kept_apart() -> None:
+    found = view()
+    found.apply("progress", PROGRESS | {"position": 1, "trials": 2, "speedup_vs_default": None})
+    assert "search task 2  2/256 trials" in found.line()
+    assert "over default" not in found.line()
+    assert found.tasks[0].trials == 32
+
+
+def test_kinds_that_are_not_known_change_nothing() -> None:
+    found = view()
+    before = found.line()
+    found.apply("a kind of a later version", {"state": "ODD"})
+    assert found.line() == before
+
+
+def test_a_panel_shows_the_same_with_a_sparkline() -> None:
+    found = view()
+    found.apply("progress", PROGRESS | {"speedup_vs_default": 2.0})
+    console = Console(width=100, file=io.StringIO(), record=True)
+    console.print(panel(found))
+    text = console.export_text()
+    for part in ("qkv", "RUNNING (search)", "32/256 trials (1 failed)", "2m20s", "2.00x over default", "▁█"):
+        assert part in text
+
+
+def test_plain_lines_come_at_changes_and_otherwise_seldom() -> None:
+    now = 0.0
+    stream = io.StringIO()
+    display = PlainDisplay(stream, clock=lambda: now)
+    found = view()
+    for trials in range(32, 42):
+        now += 0.5
+        found.apply("progress", PROGRESS | {"trials": trials})
+        display.show(found)
+    lines = stream.getvalue().splitlines()
+    assert [line.split()[3] for line in lines] == ["32/256", "36/256", "40/256"]
+    found.apply("progress", PROGRESS | {"phase": "verify"})
+    display.show(found)
+    assert "verify" in stream.getvalue().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"), [([], ""), ([1.0], "▁"), ([1.0, 1.0], "▁▁"), ([1.0, 1.5, 2.0], "▁▅█"), ([2.0, 1.0], "█▁")]
+)
+def test_sparklines(values: list[float], bars: str) -> None:
+    assert sparkline(values) == bars
+
+
+def test_a_sparkline_shows_the_last_values() -> None:
+    assert sparkline([9.0, 1.0, 2.0], width=2) == "▁█"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0s"), (7, "7s"), (130, "2m10s"), (7380, "2h03m")])
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_the_share_of_a_budget_is_the_one_further_along() -> None:
+    assert TaskView(trials=64, trials_budget=256, elapsed_s=90.0, seconds_budget=180.0).share == pytest.approx(0.5)
+    assert TaskView(trials=64).share is None

@@ -1,0 +1,215 @@
+"""`submit`, `jobs`, `show`, `watch`, `cancel`, `resume`, `best`, `pull`, `devices` against a real service."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.serving import lease
+from tests.shapewright.cli_bed import Bed, complete
+from tests.shapewright.conftest import Shapewright
+from tuner.storage import JobState
+
+
+def test_submit_tells_the_job_its_state_and_its_workloads(shapewright: Shapewright, bed: Bed, job_file: Path) -> None:
+    ran = shapewright("submit", job_file, "--json")
+    assert ran.code == 0
+    assert set(ran.json) == {"job_id", "state", "workload_keys"}
+    assert ran.json["state"] == "WAITING"
+    assert bed.storage.get_job(ran.json["job_id"]).name == "small"
+    (task,) = bed.storage.search_tasks(ran.json["job_id"])
+    assert ran.json["workload_keys"] == [task.workload_key]
+
+
+def test_the_same_idempotency_key_gives_the_same_job(shapewright: Shapewright, bed: Bed, job_file: Path) -> None:
+    first = shapewright("submit", job_file, "--idempotency-key", "k1", "--json").json
+    assert shapewright("submit", job_file, "--idempotency-key", "k1", "--json").json == first
+    job_file.write_text(job_file.read_text().replace("small", "other"))
+    refused = shapewright("submit", job_file, "--idempotency-key", "k1", "--json")
+    assert refused.code == 2
+    assert refused.error["field"] == "Idempotency-Key"
+
+
+def test_submit_wait_shows_progress_on_stderr_and_one_document_on_stdout(
+    shapewright: Shapewright, bed: Bed, job_file: Path
+) -> None:
+    worker = threading.Thread(target=_work_off_one_job, args=(bed,))
+    worker.start()
+    ran = shapewright("submit", job_file, "--wait", "--timeout", 30, "--json")
+    worker.join()
+    assert ran.code == 0
+    assert ran.json["state"] == "COMPLETED"
+    assert ran.json["summary"] == {"speedup_vs_default": 1.5}
+    assert "1.50x over default" in ran.err
+    assert "4/4 trials" in ran.err
+
+
+def test_a_wait_that_takes_too_long_ends_with_6_and_leaves_the_job(
+    shapewright: Shapewright, bed: Bed, job_file: Path
+) -> None:
+    ran = shapewright("submit", job_file, "--wait", "--timeout", 0.3, "--json")
+    assert ran.code == 6
+    assert "the job goes on" in ran.error["message"]
+    assert [job.state for job in bed.storage.list_jobs().items] == [JobState.WAITING]
+
+
+def test_a_job_that_failed_ends_its_watch_with_1_and_the_reason(
+    shapewright: Shapewright, bed: Bed, job_file: Path
+) -> None:
+    job_id = shapewright("submit", job_file, "--json").json["job_id"]
+    bed.storage.finish_job(lease(bed.storage), JobState.FAILED, error="the device burnt down")
+    ran = shapewright("watch", job_id, "--json")
+    assert ran.code == 1
+    assert "the device burnt down" in ran.error["message"]
+    assert ran.json["state"] == "FAILED"
+
+
+def test_on_a_terminal_the_progress_is_a_panel(shapewright: Shapewright, bed: Bed, job_file: Path) -> None:
+    job_id = shapewright("submit", job_file, "--json").json["job_id"]
+    complete(bed.storage, lease(bed.storage))
+    terminal, side = pty.openpty()
+    line = [sys.executable, "-m", "shapewright", "watch", job_id, "--json"]
+    watching = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=side, env={**os.environ, "TERM": "xterm"})
+    os.close(side)
+    shown = _read_terminal(terminal)
+    out, _ = watching.communicate(timeout=60)
+    assert json.loads(out)["state"] == "COMPLETED"
+    for part in ("small", "COMPLETED", "4/4 trials", "1.50x over default", "╭"):
+        assert part in shown
+
+
+def test_cancel_and_resume(shapewright: Shapewright, bed: Bed, job_file: Path) -> None:
+    job_id = shapewright("submit", job_file, "--json").json["job_id"]
+    assert shapewright("cancel", job_id, "--json").json["state"] == "CANCELLED"
+    assert shapewright("watch", job_id).code == 1
+    again = shapewright("cancel", job_id, "--json")
+    assert again.code == 2
+    assert "CANCELLED" in again.error["message"]
+    assert shapewright("resume", job_id, "--json").json["state"] == "WAITING"
+
+
+def test_jobs_lists_by_state_and_show_tells_everything(shapewright: Shapewright, bed: Bed, job_file: Path) -> None:
+    job_id = shapewright("submit", job_file, "--json").json["job_id"]
+    assert [job["id"] for job in shapewright("jobs", "--state", "WAITING", "--json").json] == [job_id]
+    assert shapewright("jobs", "--state", "FAILED", "--json").json == []
+    assert job_id in shapewright("jobs").out
+    shown = shapewright("show", job_id, "--json").json
+    assert shown["spec"]["name"] == "small"
+    assert len(shown["tasks"]) == 1
+    assert "dense(m=16*T, n=64, k=32)" in shapewright("show", job_id).out
+
+
+def test_best_takes_a_job_file_or_a_key(shapewright: Shapewright, bed: Bed, job_file: Path) -> None:
+    key = shapewright("submit", job_file, "--json").json["workload_keys"][0]
+    before = shapewright("best", key, "--shape", "T=7", "--json").json
+    assert before["match"] == "default"
+    complete(bed.storage, lease(bed.storage))
+    found = shapewright("best", job_file, "--shape", "T=7", "--json")
+    assert found.code == 0
+    assert found.json["match"] == "dispatched"
+    assert {"match", "kernel", "latency_s", "predicted_latency_s"} <= set(found.json)
+    assert shapewright("best", key, "--shape", "T=7", "--json").json == found.json
+    wrong = shapewright("best", key, "--shape", "S=7", "--json")
+    assert (wrong.code, wrong.error["field"]) == (2, "shape")
+
+
+def test_pull_writes_the_library_of_the_newest_or_of_one_job(
+    shapewright: Shapewright, bed: Bed, job_file: Path, tmp_path: Path
+) -> None:
+    shapewright("submit", job_file)
+    held = lease(bed.storage)
+    digest = complete(bed.storage, held)
+    directory = tmp_path / "library"
+    pulled = shapewright("pull", job_file, "-o", directory, "--job", held.job.id, "--digest", digest, "--json")
+    assert pulled.code == 0
+    assert pulled.json["digest"] == digest
+    assert pulled.json["directory"] == str(directory)
+    assert {path.name for path in directory.iterdir()} == set(pulled.json["files"]) | {"manifest.json"}
+    assert json.loads((directory / "manifest.json").read_text())["job_id"] == held.job.id
+    missing = shapewright("pull", job_file, "-o", tmp_path / "other", "--digest", "0" * 64, "--json")
+    assert missing.code == 5
+    assert not (tmp_path / "other").exists()
+
+
+def test_devices_lists_what_registered(shapewright: Shapewright, bed: Bed) -> None:
+    (device,) = shapewright("devices", "--json").json
+    assert (device["id"], device["key"]) == ("local-0", "local")
+    assert "local-0" in shapewright("devices").out
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "says"),
+    [
+        (["show", "no-such-job"], 5, "no-such-job"),
+        (["watch", "no-such-job"], 5, "no-such-job"),
+        (["cancel", "no-such-job"], 5, "no-such-job"),
+        (["best", "dense-0000000000000000", "--shape", "T=1"], 5, "dense-0000000000000000"),
+        (["pull", "dense-0000000000000000", "-o", "nowhere"], 5, "dense-0000000000000000"),
+        (["jobs", "--key", "wrong"], 4, "API key"),
+        (["jobs", "--url", "http://127.0.0.1:9"], 3, "shapewright up"),
+        (["jobs", "--url", "no url"], 2, "http://127.0.0.1:8321"),
+        (["jobs", "--state", "SLEEPING"], 2, "WAITING"),
+        (["best", "no-such.yaml", "--shape", "T=1"], 2, "no-such.yaml"),
+        (["submit", "no-such.yaml"], 2, "no-such.yaml"),
+        (["submit"], 2, "JOB.yaml"),
+        (["nothing-like-that"], 2, "nothing-like-that"),
+    ],
+)
+def test_errors_have_a_code_and_a_message_and_no_traceback(
+    shapewright: Shapewright, bed: Bed, line: list[str], code: int, says: str
+) -> None:
+    ran = shapewright(*line)
+    assert ran.code == code
+    assert says in ran.err
+    assert ran.err.count("\n") == 1, "one line"
+    assert ran.out == ""
+    as_json = shapewright(*line, "--json")
+    assert as_json.code == code
+    assert says in as_json.error["message"]
+    assert as_json.err == ""
+
+
+def test_a_refused_job_names_the_field_the_problem_and_the_remedy(
+    shapewright: Shapewright, bed: Bed, job_file: Path
+) -> None:
+    job_file.write_text(job_file.read_text().replace("16*T", "16*S"))
+    ran = shapewright("submit", job_file, "--json")
+    assert ran.code == 2
+    assert ran.error["field"] == "workload.args.m"
+    assert ran.error["problem"]
+    assert ran.error["remedy"]
+    assert bed.storage.list_jobs().items == ()
+
+
+def test_a_missing_key_says_where_one_would_be(shapewright: Shapewright, bed: Bed) -> None:
+    (bed.data_dir / "client.key").unlink()
+    ran = shapewright("jobs", "--json")
+    assert ran.code == 4
+    assert str(bed.data_dir / "client.key") in ran.error["message"]
+
+
+def _read_terminal(terminal: int) -> str:
+    """What is shown until the other side is closed."""
+    shown = b""
+    with os.fdopen(terminal, "rb", buffering=0) as reader:
+        try:
+            while chunk := reader.read(4096):
+                shown += chunk
+        except OSError as error:
+            assert error.errno == errno.EIO, "how Linux tells that a terminal is gone"
+    return shown.decode()
+
+
+def _work_off_one_job(bed: Bed) -> None:
+    ready = threading.Event()
+    while (held := bed.storage.lease_job("worker-1", 60.0)) is None:
+        ready.wait(0.05)
+    complete(bed.storage, held)

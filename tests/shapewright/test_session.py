@@ -1,0 +1,74 @@
+"""`sw.tune` from task to library, on this machine's own device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import shapewright as sw
+from tuner.records import Phase
+
+T = sw.ShapeVar("T", range(1, 33))
+TASK = sw.SearchTask(
+    sw.ops.dense, args={"m": 2 * T, "n": 48, "k": 32}, shape_vars=(T,), instances=[1, 7, 32], weights=[1.0, 2.0, 1.0]
+)
+
+
+@pytest.fixture(scope="module")
+def events() -> list[dict[str, Any]]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def result(events: list[dict[str, Any]]) -> sw.TuneResult:
+    return sw.tune(TASK, trials=8, seed=1, callbacks=[events.append])
+
+
+def check(library: sw.Library, rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    x, w = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((rows, 32), (48, 32)))
+    out = np.full((rows, 48), np.nan, np.float32)
+    library(x, library.pack(w), out)
+    np.testing.assert_allclose(out, x @ w.T, rtol=1e-4, atol=3e-5)
+
+
+def test_a_small_budget_gives_a_library_that_is_right(result: sw.TuneResult) -> None:
+    library = result.build()
+    for rows in (1, 2, 3, 14, 64, 65, 200):
+        check(library, rows)
+
+
+def test_every_trial_is_told_and_timed_on_the_device(result: sw.TuneResult, events: list[dict[str, Any]]) -> None:
+    assert 0 < len(result.results) <= 8
+    assert all(found.ok or found.error for found in result.results)
+    assert any(found.ok for found in result.results)
+    assert {found.phase for found in result.results} <= set(Phase)
+    assert events[-1]["trials"] == result.summary["trials"] == len(result.results)
+    assert events[0]["phase"] == "theory"
+    assert result.task.target is not None
+    assert result.summary["phase"] == "done"
+
+
+def test_the_library_is_kept_where_it_is_asked_for(result: sw.TuneResult, tmp_path: Path) -> None:
+    library = result.build(tmp_path / "deep" / "folder")
+    assert library.directory == tmp_path / "deep" / "folder"
+    again = sw.load(library.directory)
+    assert again.digest == library.digest == result.summary["digest"]
+    check(again, 5)
+
+
+def test_no_process_is_left_behind(result: sw.TuneResult) -> None:
+    names = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    assert result.results
+    assert [name for name in names if "device_process" in name or "popen" in name] == []
+
+
+@pytest.mark.parametrize("budget", [{}, {"trials": -1}, {"seconds": 0}])
+def test_a_search_needs_a_budget(budget: dict[str, Any]) -> None:
+    with pytest.raises(sw.InvalidInput) as caught:
+        sw.tune(TASK, **budget)
+    assert caught.value.field.startswith("budget")

@@ -1,0 +1,78 @@
+"""What importing costs: a compiler or a cluster only where programs are built; and what `shapewright` offers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import shapewright as sw
+
+HEAVY = ("tvm", "tvm_ffi", "ray", "torch", "xgboost", "fastapi", "plotly", "sqlalchemy")
+LIGHT = ("httpx", "rich", "click")
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def loaded_by(statement: str, *names: str) -> set[str]:
+    """Which of these top-level modules a new interpreter has loaded after the statement."""
+    report = f"import sys; {statement}; print(*sorted({{n.partition('.')[0] for n in sys.modules}} & set({names!r})))"
+    line = [sys.executable, "-c", report]
+    found = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT)
+    return set(found.stdout.split())
+
+
+def test_what_is_loaded_is_noticed() -> None:
+    assert loaded_by("from tuner.measure import local_builder", "tvm", "tvm_ffi", "json") == {"tvm", "tvm_ffi", "json"}
+
+
+@pytest.mark.parametrize(
+    "module", ["shapewright", "tuner.jobspec", "tuner.lookup", "tuner.dispatcher", "tuner.library", "tuner.storage"]
+)
+def test_what_reads_and_answers_loads_no_compiler(module: str) -> None:
+    allowed = {"xgboost"} if module == "tuner.lookup" else set()
+    assert loaded_by(f"import {module}", *HEAVY) <= allowed
+
+
+@pytest.mark.parametrize("module", ["tuner.tuning", "tuner.rules", "tuner.measure", "tuner.measure.verify"])
+def test_what_tunes_loads_the_compiler_only_to_build(module: str) -> None:
+    assert loaded_by(f"import {module}", *HEAVY) <= {"xgboost", "sqlalchemy"}
+
+
+def test_importing_shapewright_is_light() -> None:
+    assert loaded_by("import shapewright", *HEAVY, *LIGHT) == set()
+    task = "import shapewright as sw; sw.SearchTask('dense', {'m': 1, 'n': 1, 'k': 1})"
+    assert loaded_by(task, *HEAVY, *LIGHT) == set()
+
+
+def test_a_library_is_used_without_the_compiler() -> None:
+    assert loaded_by("import shapewright as sw; sw.load", "tvm", "ray", "torch", "xgboost", "httpx") == set()
+
+
+def test_the_public_surface_is_this() -> None:
+    assert sw.__all__ == [
+        "Client",
+        "InvalidInput",
+        "Library",
+        "PackedWeight",
+        "SearchTask",
+        "ShapeVar",
+        "ShapewrightError",
+        "TuneResult",
+        "Workload",
+        "WorkloadInstance",
+        "load",
+        "ops",
+        "tune",
+    ]
+    for name in sw.__all__:
+        assert getattr(sw, name) is not None
+    assert sw.ops.__all__ == sorted(sw.ops.__all__)
+    for name in sw.ops.__all__:
+        assert getattr(sw.ops, name).name == name
+
+
+def test_a_name_that_is_none_says_so() -> None:
+    with pytest.raises(AttributeError, match="module 'shapewright' has no attribute 'tuen'"):
+        _ = sw.tuen

@@ -1,0 +1,265 @@
+"""What a newcomer and a deployment start with: the Makefile, CI's script, pins, containers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from shapewright.cli.main import cli
+
+ROOT = Path(__file__).parents[1]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+TARGETS = ("demo", "test", "soak", "install", "serve", "lint", "bench", "clean")
+
+# Stands in for an interpreter: says what it was asked, and "makes" environments of more of its kind.
+FAKE_PYTHON = """#!/bin/bash
+echo "$(basename "$0") $*" >>"$LOG"
+case "$*" in
+  *version_info*) exit ${TOO_OLD:-0} ;;
+  *ensurepip*) exit ${NO_VENV:-0} ;;
+  --version) echo "Python 3.9.2" ;;
+  *"pip --version"*) [ ! -e "$(dirname "$0")/broken" ] ;;
+  "-m venv --clear .venv") mkdir -p .venv/bin && rm -f .venv/bin/broken && cp "$0" .venv/bin/python ;;
+esac
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with a Makefile, no environment, and an interpreter that only says what it was asked."""
+    root = tmp_path / "checkout"
+    (root / ".ci").mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml", ".ci/run"):
+        shutil.copy(ROOT / name, root / name)
+    script(tmp_path / "python3", FAKE_PYTHON)
+    return root
+
+
+def script(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def make(checkout: Path, *arguments: str, **settings: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Run make, and what it asked of the interpreter."""
+    log = checkout / "log"
+    log.write_text("")
+    environment = {"PATH": os.environ["PATH"], "LOG": str(log), **settings}
+    line = ["make", *arguments, f"PYTHON={checkout.parent / 'python3'}"]
+    ran = subprocess.run(line, cwd=checkout, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return ran, log.read_text().splitlines()
+
+
+def installs(asked: list[str]) -> list[str]:
+    return [line.split()[-1] for line in asked if "pip install" in line]
+
+
+def test_make_has_every_target_of_the_contract(checkout: Path) -> None:
+    told = make(checkout, "help")[0].stdout
+    for target in TARGETS:
+        assert f"make {target} " in told
+        assert make(checkout, "--dry-run", target)[0].returncode == 0
+
+
+def test_install_makes_the_environment_once(checkout: Path) -> None:
+    ran, asked = make(checkout, "install")
+    assert ran.returncode == 0, ran.stderr
+    assert installs(asked) == [".[server]"]
+    assert make(checkout, "install")[1] == [], "a second run has nothing to do"
+    assert installs(make(checkout, "install", "EXTRAS=bench,dev")[1]) == [".[bench,dev,server]"]
+    assert make(checkout, "install", "EXTRAS=dev,bench")[1] == [], "the order of extras does not matter"
+    (checkout / "pyproject.toml").touch()
+    os.utime(checkout / "pyproject.toml", (4_000_000_000, 4_000_000_000))
+    assert installs(make(checkout, "install")[1]) == [".[server]"], "new pins are installed"
+
+
+def test_a_half_made_environment_is_made_anew(checkout: Path) -> None:
+    make(checkout, "install")
+    (checkout / ".venv" / "bin" / "python").unlink()
+    _, asked = make(checkout, "install")
+    assert "python3 -m venv --clear .venv" in asked
+    assert installs(asked) == [".[server]"]
+    # Interrupted before it had pip, and so before its stamp was written.
+    for stamp in (checkout / ".venv").glob(".installed-*"):
+        stamp.unlink()
+    (checkout / ".venv" / "bin" / "broken").touch()
+    assert "python3 -m venv --clear .venv" in make(checkout, "install")[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"TOO_OLD": "1"}, ("needs Python 3.11 or newer", "Python 3.9.2", "PYTHON=")),
+        ({"NO_VENV": "1"}, ("lacks the venv module", "apt-get install python3-venv")),
+    ],
+)
+def test_an_interpreter_that_will_not_do_is_told(checkout: Path, settings: Mapping[str, str], says: str) -> None:
+    ran, asked = make(checkout, "test", **settings)
+    assert ran.returncode != 0
+    for part in says:
+        assert part in ran.stderr
+    assert installs(asked) == []
+
+
+def test_targets_install_what_they_need(checkout: Path) -> None:
+    assert installs(make(checkout, "test")[1]) == [".[dev,server]"]
+    assert installs(make(checkout, "bench")[1]) == [".[bench,server]"]
+    _, asked = make(checkout, "demo", "EXTRAS=bench")
+    assert "python -m examples.demo" in asked
+
+
+def ci(checkout: Path, stubs: Mapping[str, str]) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Run CI's script where only ``stubs`` and the simplest commands exist."""
+    commands = checkout.parent / "bin"
+    commands.mkdir()
+    for name in ("bash", "dirname", "env", "cat"):
+        (commands / name).symlink_to(shutil.which(name) or f"/bin/{name}")
+    for name, body in stubs.items():
+        script(commands / name, f'#!/bin/bash\necho "{name} $*" >>"$LOG"\n{body}\n')
+    log = checkout / "log"
+    log.write_text("")
+    environment = {"PATH": str(commands), "LOG": str(log)}
+    line = [str(checkout / ".ci" / "run")]
+    ran = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return ran, log.read_text().splitlines()
+
+
+WHOLE = {"make": "", "python3": "", "gcc": "", "apt-get": "", "id": "echo 0"}
+
+
+def test_ci_installs_what_is_missing_then_lints_and_tests(checkout: Path) -> None:
+    ran, log = ci(checkout, {name: body for name, body in WHOLE.items() if name != "gcc"})
+    assert ran.returncode == 0, ran.stderr
+    steps = [line for line in log if line.startswith(("apt-get", "make"))]
+    assert steps[0].startswith("apt-get update")
+    assert steps[1].startswith("apt-get install")
+    assert "gcc" in steps[1].split()
+    assert steps[2:] == ["make lint", "make test"]
+
+
+def test_ci_fails_with_the_first_of_them_that_fails(checkout: Path) -> None:
+    ran, log = ci(checkout, WHOLE | {"make": '[ "$1" != lint ]'})
+    assert ran.returncode != 0
+    assert "make test" not in log
+
+
+def test_ci_without_root_says_what_is_missing(checkout: Path) -> None:
+    stubs = {name: body for name, body in WHOLE.items() if name != "gcc"}
+    ran, log = ci(checkout, stubs | {"id": "echo 1000"})
+    assert ran.returncode != 0
+    assert "missing: gcc" in ran.stderr
+    assert not any(line.startswith("apt-get") for line in log)
+
+
+def test_every_dependency_is_pinned() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert set(extras) == {"server", "bench", "gpu", "dev"}
+    lists = (PROJECT["project"]["dependencies"], *extras.values())
+    for requirement in (requirement for requirements in lists for requirement in requirements):
+        assert re.fullmatch(r"[\w.-]+(\[\w+\])?==[\w.]+", requirement), requirement
+
+
+def test_the_command_is_where_the_distribution_says() -> None:
+    module, _, name = PROJECT["project"]["scripts"]["shapewright"].partition(":")
+    assert callable(getattr(import_module(module), name))
+
+
+def test_the_distribution_and_the_image_hold_every_package() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks", "examples"}
+    included = {pattern.rstrip("*") for pattern in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]}
+    assert packages == included
+    image = (ROOT / "Dockerfile").read_text()
+    context = (ROOT / ".dockerignore").read_text().splitlines()
+    for package in packages:
+        assert f"COPY {package} {package}" in image
+        assert f"!{package}" in context
+
+
+def test_versions_of_python_agree() -> None:
+    assert PROJECT["project"]["requires-python"] == ">=3.11"
+    assert "FROM python:3.11" in (ROOT / "Dockerfile").read_text()
+
+
+def words(value: str | list[str] | None) -> list[str]:
+    return shlex.split(value) if isinstance(value, str) else list(value or ())
+
+
+def shapewright_lines() -> Iterator[tuple[str, list[str]]]:
+    """(service, arguments) of every `shapewright` command line of the containers."""
+    for name, service in COMPOSE["services"].items():
+        if service.get("image") != "shapewright":
+            continue
+        line = words(service.get("entrypoint", ["shapewright"])) + words(service.get("command"))
+        if line[:2] == ["sh", "-c"]:
+            line = shlex.split(line[2])
+        if "shapewright" in line:
+            yield name, line[line.index("shapewright") + 1 :]
+
+
+def parse(command: click.Command, name: str, arguments: list[str], parent: click.Context | None = None) -> str:
+    """The path of the sub-command that takes the arguments. Raises UsageError if none does."""
+    context = command.make_context(name, list(arguments), parent=parent)
+    if not isinstance(command, click.Group):
+        return context.command_path
+    # What a group has not parsed itself is its sub-command's.
+    rest = [*context._protected_args, *context.args]
+    found_name, found, rest = command.resolve_command(context, rest)
+    assert found is not None and found_name is not None
+    return parse(found, found_name, rest, context)
+
+
+def test_the_containers_run_command_lines_that_parse() -> None:
+    found = {service: parse(cli, "shapewright", arguments) for service, arguments in shapewright_lines()}
+    assert found == {
+        "migrate": "shapewright db upgrade",
+        "api": "shapewright serve",
+        "worker": "shapewright worker",
+        "device": "shapewright device serve",
+    }
+
+
+def test_a_command_line_that_does_not_parse_is_noticed() -> None:
+    with pytest.raises(click.UsageError):
+        parse(cli, "shapewright", ["worker", "--trackr", "tracker:9190"])
+
+
+def test_every_part_is_there_and_its_health_is_looked_after() -> None:
+    services = COMPOSE["services"]
+    assert set(services) == {"postgres", "migrate", "api", "ray-head", "worker", "tracker", "device"}
+    for name in ("postgres", "api", "ray-head", "tracker"):
+        assert services[name]["healthcheck"]["test"][0] == "CMD"
+    for service in services.values():
+        for needed, condition in service.get("depends_on", {}).items():
+            healthy = condition["condition"] == "service_healthy"
+            assert "healthcheck" in services[needed] if healthy else needed == "migrate"
+
+
+def test_only_the_api_is_published_and_only_to_this_machine() -> None:
+    published = {name: service["ports"] for name, service in COMPOSE["services"].items() if "ports" in service}
+    assert published == {"api": ["127.0.0.1:8321:8321"]}
+    networks = COMPOSE["networks"]
+    for name in ("tracker", "device", "worker", "ray-head", "postgres", "migrate"):
+        assert all(networks[network].get("internal") for network in COMPOSE["services"][name]["networks"])
+
+
+def test_no_secret_is_baked_in() -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    passwords = re.findall(r"PASSWORD: (\S+)", text) + re.findall(r"shapewright:(\S+)@", text)
+    assert passwords
+    assert all(password.startswith("${POSTGRES_PASSWORD:?") for password in passwords)
+    for service in COMPOSE["services"].values():
+        environment = service.get("environment", {})
+        assert not any(re.search("KEY|TOKEN|SECRET", name) for name in environment)

@@ -1,0 +1,125 @@
+"""Device processes and the ways to them: they end with their parent, come back after a crash; every wait ends."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.measuring import CRASH, RIGHT, TASK, request
+from tuner.measure import DeviceLost
+from tuner.measure.child import Child, ChildFailed
+from tuner.measure.connecting import OutOfTime, Tracker, connect_server, within
+from tuner.measure.device_process import parse_address
+from tuner.measure.local_device import MODULE, LocalDevice
+from tuner.measure.rpc_runner import RpcRunner
+from tuner.records import ErrorKind
+
+
+def test_a_device_that_was_killed_is_started_again(tmp_path: Path) -> None:
+    with LocalDevice(tmp_path) as device:
+        runner = RpcRunner(device.connect, timeout_s=5.0)
+        assert runner.run(TASK, [request()])[0].ok
+        before = device.pid
+        os.kill(before, signal.SIGKILL)
+        # The session's process ends with its server; the candidate is not blamed for that.
+        assert [found.error_kind for found in runner.run(TASK, [request(RIGHT, 1)])] == [None]
+        assert device.pid != before
+        assert [found.error_kind for found in runner.run(TASK, [request(CRASH, 2)])] == [ErrorKind.CRASH]
+        runner.close()
+
+
+def test_a_device_ends_with_its_parent_and_leaves_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from tuner.measure.child import Child;"
+        f"child = Child({MODULE!r}, []); print(child.pid, flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    device = psutil.Process(int(parent.stdout.readline()))
+    assert device.is_running()
+    parent.kill()
+    parent.wait(10)
+    parent.stdout.close()
+    _, alive = psutil.wait_procs([device], timeout=10)
+    assert alive == [] or alive[0].status() == psutil.STATUS_ZOMBIE
+
+
+def test_stop_removes_the_files_of_a_child(tmp_path: Path) -> None:
+    with LocalDevice(tmp_path) as device:
+        runner = RpcRunner(device.connect, timeout_s=5.0)
+        runner.run(TASK, [request(), request(CRASH, 1)])
+        assert any(tmp_path.rglob("*"))
+        runner.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_child_that_ends_before_it_is_ready_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ChildFailed, match="exit code 2"):
+        Child(MODULE, ["--port", "no number"], data_dir=tmp_path)
+
+
+def test_a_tracker_that_is_not_there_is_a_lost_device() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        tracker = Tracker("127.0.0.1", probe.getsockname()[1])
+    with pytest.raises(DeviceLost, match="no device 'local' from tracker"):
+        tracker.request("local", 5.0, wait_s=0.3)
+    with pytest.raises(DeviceLost, match="does not answer"):
+        tracker.servers()
+
+
+def test_a_listener_that_never_answers_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        started = time.monotonic()
+        assert connect_server("127.0.0.1", port, "", 5.0, wait_s=0.5) is None
+        with pytest.raises(DeviceLost):
+            Tracker("127.0.0.1", port).request("local", 5.0, wait_s=0.5)
+        assert time.monotonic() - started < 20
+
+
+def test_within_gives_the_value_the_error_or_up() -> None:
+    assert within(5.0, lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        within(5.0, lambda: 1 // 0)
+    with pytest.raises(OutOfTime):
+        within(0.05, lambda: time.sleep(1))
+
+
+def test_an_error_from_within_keeps_nothing_of_its_caller_alive() -> None:
+    """Else a session would stay open, and its device taken, until a garbage collection."""
+
+    class Session:
+        gone = False
+
+        def __del__(self) -> None:
+            Session.gone = True
+
+    def caller() -> None:
+        session = Session()
+        try:
+            within(5.0, lambda: 1 // 0)
+        except ZeroDivisionError:
+            assert not session.gone
+
+    gc.disable()
+    try:
+        caller()
+        assert Session.gone
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("text", ["9190", "host:", "host:x", ":1"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not an address"):
+        parse_address(text)

@@ -1,0 +1,171 @@
+"""The x86 contraction rule: what it takes, its space, and what its theory says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner.cost_model import extents_of
+from tuner.errors import IllegalKernel, InvalidInput
+from tuner.kernel import MicroKernel, SearchSpace
+from tuner.rules import RULES, rule_for
+from tuner.rules.x86_contraction import X86Contraction
+from tuner.target import Target
+from tuner.task import SearchTask
+from tuner.workload import ShapeVar, Workload
+
+RULE = X86Contraction()
+T = ShapeVar("T", range(0, 129))
+WIDE = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
+NARROW = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
+OLDEST = Target.from_json({"kind": "llvm", "mcpu": "x86-64", "num-cores": 2})
+
+
+def task(op: str = "dense", target: Target = WIDE, threads: int = 1) -> SearchTask:
+    return SearchTask(op, {"m": 16 * T, "n": 2304, "k": 768}, (T,), target=target, threads=threads)
+
+
+OPS, TARGETS = ("dense", "matmul"), (WIDE, NARROW, OLDEST)
+TASKS = [task(op, target, threads) for op in OPS for target in TARGETS for threads in (1, 6)]
+
+
+def _text(space: SearchSpace) -> str:
+    lines = [f"{axis.name:6}{axis.doc}: {' '.join(map(str, axis.choices))}" for axis in space.axes]
+    kernels = [space.sample(np.random.default_rng(seed)) for seed in range(6)]
+    lines += [f"{space.size} points", *(f"{kernel.id}  {kernel}" for kernel in kernels)]
+    return "\n".join([f"{space.rule} version {space.rule_version}", *lines, ""])
+
+
+@pytest.mark.parametrize("op", ["dense", "matmul"])
+def test_the_space_is_the_golden_one(op: str, golden: Callable[[str, str], None]) -> None:
+    found = task(op, threads=4)
+    golden(f"space_{op}.txt", _text(RULE.space(found)) + f"safe  {RULE.safe_kernel(found)}\n")
+
+
+def test_the_rule_takes_contractions_and_says_why_it_passes() -> None:
+    assert rule_for(task().workload) in RULES
+    for workload, reason in [
+        (Workload.of("dense", {"m": 8, "n": "T", "k": 8}), "must not depend on shape variables"),
+        (replace(Workload.of("dense", {"m": 8, "n": 8, "k": 8}), dtype="float16"), "float16 is not float32"),
+    ]:
+        assert reason in str(RULE.refuses(workload))
+        with pytest.raises(InvalidInput, match=reason) as caught:
+            rule_for(workload)
+        assert caught.value.field == "workload"
+    assert RULE.refuses(Workload.of("matmul", {"m": "T", "n": "T", "k": "T"})) is None
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(TASKS), st.integers(0, 2**32 - 1))
+def test_every_move_gives_a_legal_kernel(found: SearchTask, seed: int) -> None:
+    space, rng = RULE.space(found), np.random.default_rng(seed)
+    first, second = space.sample(rng), space.sample(rng)
+    for kernel in (first, second, space.mutate(first, rng), space.crossover(first, second, rng)):
+        assert space.kernel(dict(kernel.values)) == kernel
+
+
+@pytest.mark.parametrize("found", TASKS, ids=str)
+def test_the_safe_kernel_is_legal_everywhere(found: SearchTask) -> None:
+    kernel = RULE.safe_kernel(found)
+    assert RULE.space(found).kernel(dict(kernel.values)) == kernel
+
+
+def test_sampling_is_not_stuck_and_uses_every_choice() -> None:
+    space = RULE.space(task("matmul", threads=2))
+    rng = np.random.default_rng(0)
+    seen: dict[str, Counter[int]] = {axis.name: Counter() for axis in space.axes}
+    for _ in range(3000):
+        for name, value in space.sample(rng).values:
+            seen[name][value] += 1
+    assert {axis.name: set(axis.choices) for axis in space.axes} == {name: set(found) for name, found in seen.items()}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"mr": 14, "nv": 3}, r"mr=14 nv=3 needs 46 vector registers, there are 32"),
+        ({"mr": 10, "nv": 2, "ku": 8, "tail": 1}, r"ku=8 and tail=1 unroll 880 operations, limit 768"),
+        ({"mr": 1, "tail": 1}, r"tail=1 needs mr above 1"),
+        ({"pack": 1, "mb": 8}, r"needs mb=256, got 8"),
+        ({"near": 8}, r"near=8 needs a packed operand"),
+        ({"mr": 11}, r"mr=11 is not one of"),
+    ],
+)
+def test_an_illegal_kernel_is_told_its_need_and_the_limit(change: dict[str, int], says: str) -> None:
+    plain = {"mr": 4, "nv": 2, "mb": 8, "ku": 1, "near": 0, "ahead": 0, "tail": 0, "pack": 0, "tn": 1}
+    space = RULE.space(task("matmul"))
+    assert space.kernel(plain)
+    with pytest.raises(IllegalKernel, match=says):
+        space.kernel(plain | change)
+
+
+def test_the_space_depends_on_hardware_and_threads_alone() -> None:
+    def drawn(found: SearchTask) -> list[MicroKernel]:
+        rng = np.random.default_rng(0)
+        return [RULE.space(found).sample(rng) for _ in range(50)]
+
+    base = task()
+    small = ShapeVar("T", range(3, 5))
+    for other in (
+        SearchTask(base.workload, shape_vars=(small,), target=WIDE),
+        SearchTask(base.workload, shape_vars=(T,), instances=[1], weights=[7.0], target=WIDE, max_kernels=2),
+    ):
+        assert RULE.space(other).axes == RULE.space(base).axes
+        assert drawn(other) == drawn(base)
+    assert RULE.space(task(threads=2)).size == 2 * RULE.space(base).size
+    assert drawn(task(target=NARROW)) != drawn(base)
+
+
+def test_the_layout_follows_the_register_tile() -> None:
+    kernel = RULE.safe_kernel(task())
+    layout = RULE.layout(task(), kernel)
+    assert layout is not None
+    assert layout.panel == kernel["nv"] * 16
+    assert RULE.layout(task("matmul"), RULE.safe_kernel(task("matmul"))) is None
+
+
+def test_a_task_without_a_target_is_told_to_find_one() -> None:
+    with pytest.raises(ValueError, match=r"resolve it with task\.on"):
+        RULE.space(SearchTask("dense", {"m": T, "n": 8, "k": 8}, (T,)))
+
+
+# -- theory -----------------------------------------------------------------------------------------------------------
+SHAPES = [{"T": t} for t in (0, 1, 2, 5, 64, 128)]
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(TASKS), st.integers(0, 2**32 - 1))
+def test_theory_and_features_are_finite_for_every_kernel_and_shape(found: SearchTask, seed: int) -> None:
+    kernel = RULE.space(found).sample(np.random.default_rng(seed))
+    extents = extents_of(found.workload, SHAPES)
+    latency = RULE.prior_latency_s(found, kernel, extents)
+    assert latency.shape == (len(SHAPES),)
+    assert np.isfinite(latency).all()
+    assert (latency > 0).all()
+    assert (latency[-1] > latency[:3]).all()
+    features = RULE.features(found, kernel, extents)
+    assert features.shape[0] == len(SHAPES)
+    assert np.isfinite(features).all()
+
+
+def test_theory_knows_padding_balance_and_threads() -> None:
+    def latency(m: int, threads: int = 1, **change: int) -> float:
+        rows = ShapeVar("M", range(1, 4097))
+        found = SearchTask("dense", {"m": rows, "n": 2304, "k": 768}, (rows,), target=WIDE, threads=threads)
+        plain = {"mr": 8, "nv": 3, "mb": 8, "ku": 1, "near": 0, "ahead": 0, "tail": 0, "pack": 0, "tn": 1}
+        kernel = RULE.space(found).kernel(plain | change)
+        return float(RULE.prior_latency_s(found, kernel, extents_of(found.workload, [{"M": m}]))[0])
+
+    # A ragged rest of one row costs a whole tile if it is padded, far less with exact code.
+    assert latency(9) / latency(8) > 1.2
+    assert latency(9, tail=1) < latency(9)
+    assert latency(16, tail=1) == pytest.approx(latency(16))
+    # Two threads halve a large shape; one tile cannot be shared along m, but can along n.
+    assert 1.7 < latency(2048) / latency(2048, threads=2) <= 2.01
+    assert latency(8, threads=2, tn=2) < latency(8, threads=2, tn=1)

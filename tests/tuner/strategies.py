@@ -1,0 +1,102 @@
+"""Hypothesis strategies for the core's values."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from tuner.kernel import MicroKernel
+from tuner.ops import EPILOGUES
+from tuner.records import ErrorKind, MeasureResult, Phase
+from tuner.target import Hardware, Target
+from tuner.task import SearchTask
+from tuner.workload import ShapeVar, Workload, WorkloadInstance
+
+SIZES = st.integers(1, 4096)
+LATENCIES = st.floats(1e-9, 10.0, allow_nan=False)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+def _var(name: str) -> st.SearchStrategy[ShapeVar]:
+    ranges = st.tuples(st.integers(1, 64), st.integers(0, 64)).map(lambda pair: range(pair[0], sum(pair) + 1))
+    values = st.lists(st.integers(1, 128), min_size=1, max_size=5).map(tuple)
+    return (ranges | values).map(lambda values: ShapeVar(name, values))
+
+
+def _dims(*names: str) -> st.SearchStrategy[str]:
+    forms = ["{0}", "16*{0}", "{0}+128", "128*{0}-{0}", "({0}+1)//2", "8*({0}//3)+1", "200-{0}"]
+    if len(names) > 1:
+        forms += ["{0}*{1}", "{0}+{1}", "{0}*({1}%5)"]
+    return st.permutations(names).flatmap(lambda order: st.sampled_from(forms).map(lambda form: form.format(*order)))
+
+
+EPILOGUE_LISTS = st.lists(st.sampled_from(sorted(EPILOGUES)), max_size=3, unique=True).map(tuple)
+WORKLOADS = st.builds(
+    lambda op, m, n, k, epilogue: Workload.of(op, {"m": m, "n": n, "k": k}, epilogue=epilogue),
+    st.sampled_from(["dense", "matmul"]),
+    _dims("T") | _dims("T", "S") | SIZES,
+    SIZES,
+    SIZES,
+    EPILOGUE_LISTS,
+)
+HARDWARE = st.builds(
+    Hardware,
+    vector_bytes=st.sampled_from([16, 32, 64]),
+    vector_registers=st.sampled_from([16, 32]),
+    fma_per_cycle=st.integers(1, 2),
+    l1d_bytes=st.integers(1, 2**20),
+    l2_bytes=st.integers(1, 2**24),
+    l3_bytes=st.integers(1, 2**30),
+    cores=st.integers(1, 256),
+    features=st.lists(st.sampled_from(["avx2", "fma", "avx512f"]), unique=True).map(tuple),
+)
+TARGETS = st.builds(Target, st.just("llvm"), st.sampled_from(["x86-64-v3", "sapphirerapids"]), HARDWARE)
+KERNELS = st.builds(
+    MicroKernel,
+    st.sampled_from(["x86_contraction", "other"]),
+    st.integers(1, 9),
+    st.dictionaries(st.sampled_from(["mr", "nv", "ku", "tail"]), st.integers(0, 512), min_size=1).map(
+        lambda values: tuple(values.items())
+    ),
+)
+WEIGHTS = st.floats(0, 1e6, allow_nan=False)
+INSTANCES = st.builds(
+    WorkloadInstance.of, st.dictionaries(st.sampled_from(["T", "S"]), st.integers(0, 4096), min_size=1), WEIGHTS
+)
+
+
+@st.composite
+def results(draw: st.DrawFn) -> MeasureResult:
+    samples = draw(st.none() | st.lists(LATENCIES, min_size=1, max_size=4).map(tuple))
+    return MeasureResult(
+        kernel=draw(KERNELS),
+        instance=draw(INSTANCES),
+        latency_s=min(samples) if samples else None,
+        samples_s=samples or (),
+        error_kind=None if samples else draw(st.sampled_from(ErrorKind)),
+        error="" if samples else draw(TEXT),
+        build_s=draw(LATENCIES),
+        run_s=draw(LATENCIES),
+        predicted_s=draw(st.none() | LATENCIES),
+        round=draw(st.integers(0, 99)),
+        phase=draw(st.sampled_from(Phase)),
+        attempt=draw(st.integers(0, 9)),
+    )
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> SearchTask:
+    workload = draw(WORKLOADS)
+    variables = tuple(draw(_var(name)) for name in sorted(workload.variables))
+    shape = st.fixed_dictionaries({var.name: st.sampled_from(list(var.values)) for var in variables})
+    several = st.lists(shape, min_size=1, max_size=4, unique_by=lambda values: tuple(sorted(values.items())))
+    shapes = draw(st.none() | several)
+    weights = None if shapes is None else [draw(st.floats(0.01, 1e6)) for _ in shapes]
+    return SearchTask(
+        workload,
+        shape_vars=variables,
+        instances=shapes,
+        weights=weights,
+        target=draw(st.none() | TARGETS),
+        threads=draw(st.integers(1, 8)),
+        max_kernels=draw(st.integers(1, 16)),
+    )

@@ -1,0 +1,35 @@
+"""Results of trials as JSON."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+
+from tests.tuner.strategies import results
+from tuner.kernel import MicroKernel
+from tuner.records import ErrorKind, MeasureResult, Phase
+from tuner.workload import WorkloadInstance
+
+
+@given(results())
+def test_a_result_comes_back_from_json(result: MeasureResult) -> None:
+    again = MeasureResult.from_json(json.loads(json.dumps(result.to_json())))
+    assert again == result
+    assert again.ok == result.ok == (result.error_kind is None)
+
+
+def test_json_names_the_kernel_and_the_kinds() -> None:
+    kernel = MicroKernel("r", 1, (("a", 1),))
+    result = MeasureResult(kernel, WorkloadInstance.of({"T": 5}), error_kind=ErrorKind.CRASH, error="signal 11")
+    data = result.to_json()
+    assert data["kernel_id"] == kernel.id
+    assert (data["error_kind"], data["phase"], data["latency_s"]) == ("crash", "search", None)
+    assert data["instance"] == {"T": 5, "weight": 1.0}
+
+
+def test_what_a_record_leaves_out_has_a_default() -> None:
+    kernel = MicroKernel("r", 1, (("a", 1),))
+    found = MeasureResult.from_json({"kernel": kernel.to_json(), "instance": {"T": 5}, "latency_s": 1e-6})
+    assert found == MeasureResult(kernel, WorkloadInstance.of({"T": 5}), 1e-6)
+    assert (found.phase, found.attempt, found.round) == (Phase.SEARCH, 0, 0)

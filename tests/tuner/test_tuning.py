@@ -1,0 +1,377 @@
+"""The tuning loop, on a synthetic device: budgets, stops, resumption, verification, and what it tells as it goes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.fakes import TASK, FakeBuilder, FakeClock, FakeRecorder, FakeRunner
+from tuner import codegen, library
+from tuner.dispatcher import Dispatcher, Tree, choose
+from tuner.errors import InvalidInput
+from tuner.jobspec import Budget
+from tuner.kernel import MicroKernel
+from tuner.measure import DeviceLost
+from tuner.policy.evolutionary import EvolutionSettings
+from tuner.records import PROTOCOL, MeasureResult, Phase, TuningRecord
+from tuner.rules import rule_for
+from tuner.task import SearchTask
+from tuner.tuning import Cancelled, Tuned, VerificationFailed, tune
+from tuner.workload import ShapeVar
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small populations, and binaries that nothing is compiled for: what is tested here is the loop."""
+    settings = partial(EvolutionSettings, population=32, generations=2, theory_samples=200)
+    monkeypatch.setattr("tuner.policy.evolutionary.EvolutionSettings", settings)
+    monkeypatch.setattr(codegen, "module_of", lambda task, kernels, tree: (kernels, tree))
+    monkeypatch.setattr(codegen, "compile_module", lambda task, module: repr(module).encode())
+    monkeypatch.setattr(codegen, "module_json", lambda module: "{}")
+
+
+class Bench:
+    """A tune() with all its collaborators at hand."""
+
+    def __init__(self, build_s: float = 0.0, run_s: float = 0.0) -> None:
+        self.clock = FakeClock()
+        self.builder = FakeBuilder(self.clock, build_s)
+        self.runner = FakeRunner(self.clock, run_s)
+        self.recorder = FakeRecorder()
+
+    def tune(
+        self, trials: int | None = None, seconds: float | None = None, task: SearchTask = TASK, **more: Any
+    ) -> Tuned:
+        return tune(
+            task,
+            builder=self.builder,
+            runner=self.runner,
+            recorder=self.recorder,
+            budget=Budget(trials, seconds),
+            clock=self.clock,
+            **more,
+        )
+
+    @property
+    def results(self) -> list[MeasureResult]:
+        return self.recorder.results
+
+
+def records(results: list[MeasureResult]) -> list[TuningRecord]:
+    return [TuningRecord(TASK.workload.key, "f", 1, PROTOCOL, result) for result in results]
+
+
+def identities(results: list[MeasureResult]) -> list[tuple[str, str, int]]:
+    return [(result.kernel.id, str(result.instance), result.attempt) for result in results]
+
+
+# -- budgets ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("trials", [1, 3, 24, 60])
+def test_no_more_than_the_budgeted_trials_are_run(trials: int) -> None:
+    bench = Bench()
+    tuned = bench.tune(trials)
+    assert len(bench.results) == len(bench.runner.ran) <= trials
+    assert len(bench.results) >= 0.6 * trials
+    assert tuned.summary["trials"] == len(bench.results)
+    assert {result.phase for result in bench.results} == ({Phase.SEARCH} if trials < 4 else set(Phase))
+
+
+def test_without_trials_the_library_is_the_one_of_theory() -> None:
+    bench = Bench()
+    tuned = bench.tune(0)
+    assert bench.runner.ran == []
+    assert bench.builder.built == []
+    assert len(bench.runner.verified) == 1
+    assert 1 <= tuned.summary["kernels"] <= TASK.max_kernels
+    assert [tuned.summary[name] for name in ("trials", "objective_s", "speedup_vs_default")] == [0, None, None]
+    dispatcher = Dispatcher.from_json(tuned.dispatch)
+    assert all(row.measured_latency_s is None for row in dispatcher.table)
+    assert dispatcher.kernels == Dispatcher.from_json(Bench().tune(0).dispatch).kernels
+
+
+def test_the_search_ends_when_its_seconds_are_over() -> None:
+    bench = Bench(build_s=1.0, run_s=0.5)
+    started = bench.clock()
+    bench.tune(seconds=60)
+    assert 40 <= bench.clock() - started <= 70
+    assert bench.recorder.spent_s == sorted(bench.recorder.spent_s)
+    assert bench.recorder.spent_s[-1] <= 70
+
+
+def test_a_moment_is_enough_for_the_library_of_theory() -> None:
+    bench = Bench(build_s=1.0)
+    assert bench.tune(seconds=0.001).summary["trials"] == 0
+
+
+def test_seconds_spent_before_count() -> None:
+    bench = Bench(build_s=1.0, run_s=0.5)
+    started = bench.clock()
+    bench.tune(seconds=60, spent_s=50.0)
+    assert bench.clock() - started <= 20
+    assert min(bench.recorder.spent_s) >= 50.0
+
+
+def test_both_budgets_hold() -> None:
+    bench = Bench(build_s=1.0)
+    bench.tune(trials=1000, seconds=20)
+    assert bench.clock.now_s <= 1000 + 20 + 5
+    bench = Bench(build_s=1.0)
+    bench.tune(trials=10, seconds=1000)
+    assert len(bench.results) <= 10
+
+
+def test_a_search_that_can_gain_nothing_ends_early_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = partial(EvolutionSettings, population=16, generations=1, theory_samples=20, patience=1, least_gain=0.1)
+    monkeypatch.setattr("tuner.policy.evolutionary.EvolutionSettings", settings)
+    task = SearchTask("dense", {"m": 4, "n": 16, "k": 4}, target=TASK.target)
+    bench = Bench()
+    bench.runner.time = lambda task, kernel, shape: 1e-6
+    bench.tune(trials=5000, task=task)
+    assert len(bench.results) < 1000
+    logs = [event.data["message"] for event in bench.recorder.events if event.kind == "log"]
+    assert any("ends early" in message for message in logs)
+
+
+# -- what it finds ----------------------------------------------------------------------------------------------------
+def test_the_result_is_better_than_the_default_and_its_table_says_what_was_measured() -> None:
+    bench = Bench()
+    tuned = bench.tune(120)
+    assert tuned.summary["speedup_vs_default"] > 1.05
+    dispatcher = Dispatcher.from_json(tuned.dispatch)
+    assert len(dispatcher.kernels) <= TASK.max_kernels
+    rule = rule_for(TASK.workload)
+    assert len({rule.layout(TASK, kernel) for kernel in dispatcher.kernels}) == 1
+    assert [dict(row.shape)["T"] for row in dispatcher.table] == list(range(1, 129))
+    measured = {dict(row.shape)["T"] for row in dispatcher.table if row.measured_latency_s is not None}
+    assert measured <= {instance.shape["T"] for instance in TASK.instances}
+    assert measured
+    for t in (0, 129, 10_000):
+        assert dispatcher.kernel_for({"T": t}) == dispatcher.kernels[dispatcher.safe_kernel]
+
+
+def test_the_same_seed_gives_the_same_library() -> None:
+    one, other = (Bench().tune(40, seed=3) for _ in range(2))
+    assert one.manifest["digest"] == other.manifest["digest"]
+    assert one.summary == other.summary
+
+
+def test_files_belong_together() -> None:
+    tuned = Bench().tune(10, job_id="j-1")
+    assert library.check_files(tuned.files) == tuned.manifest
+    assert json.loads(tuned.files[library.DISPATCH]) == json.loads(json.dumps(tuned.dispatch))
+    assert (tuned.manifest["job_id"], tuned.manifest["workload_key"]) == ("j-1", TASK.workload.key)
+
+
+def test_a_workload_of_fixed_size_is_tuned_too() -> None:
+    task = SearchTask("matmul", {"m": 33, "n": 48, "k": 16}, target=TASK.target)
+    bench = Bench()
+    tuned = bench.tune(12, task=task)
+    assert Dispatcher.from_json(tuned.dispatch).kernel_for({})
+    assert bench.runner.verified == [[{}]]
+
+
+def test_empty_shapes_may_be_part_of_the_range() -> None:
+    rows = ShapeVar("T", range(0, 33))
+    task = SearchTask("dense", {"m": rows, "n": 96, "k": 32}, (rows,), instances=[0, 8, 32], target=TASK.target)
+    bench = Bench()
+    tuned = bench.tune(40, task=task)
+    assert len(Dispatcher.from_json(tuned.dispatch).table) == 33
+
+
+def test_two_dims_and_instances_without_weight() -> None:
+    t, s = ShapeVar("T", range(1, 65)), ShapeVar("S", range(1, 33))
+    instances = [{"T": 1, "S": 1}, {"T": 64, "S": 32}, {"T": 9, "S": 30}]
+    task = SearchTask("matmul", {"m": t, "n": 4 * s, "k": 16}, (t, s), instances, [0, 3, 1], TASK.target)
+    bench = Bench()
+    tuned = bench.tune(30, task=task)
+    dispatcher = Dispatcher.from_json(tuned.dispatch)
+    assert dispatcher.task == task
+    for shape in ({"T": 65, "S": 1}, {"T": 1, "S": 33}, {"T": 0, "S": 0}):
+        assert dispatcher.kernel_for(shape) == dispatcher.kernels[dispatcher.safe_kernel]
+    assert {tuple(dims) for dims in bench.runner.verified[0]} == {("m", "n")}
+
+
+# -- stops and resumption ---------------------------------------------------------------------------------------------
+def test_a_stop_is_noticed_soon_and_what_was_measured_is_recorded() -> None:
+    bench = Bench()
+    with pytest.raises(Cancelled):
+        bench.tune(1000, should_stop=lambda: len(bench.runner.ran) >= 12)
+    assert len(bench.results) == len(bench.runner.ran) < 12 + 4 * len(TASK.instances)
+
+
+def test_a_stop_before_the_first_trial_runs_nothing() -> None:
+    bench = Bench()
+    with pytest.raises(Cancelled):
+        bench.tune(10, should_stop=lambda: True)
+    assert bench.runner.ran == []
+
+
+@pytest.mark.parametrize("after", [1, 14, 30])
+def test_a_search_goes_on_from_its_records_without_loss_or_repetition(after: int) -> None:
+    first = Bench()
+    with pytest.raises(Cancelled):
+        first.tune(60, should_stop=lambda: len(first.runner.ran) >= after)
+    second = Bench()
+    tuned = second.tune(60, past=records(first.results))
+    together = first.results + second.results
+    assert len(together) <= 60
+    assert len(set(identities(together))) == len(together)
+    assert tuned.summary["trials"] == len(together)
+    for key, attempts in itertools.groupby(sorted(identities(together)), key=lambda row: row[:2]):
+        found = [attempt for *_, attempt in attempts]
+        assert found == list(range(len(found))), key
+
+
+def test_records_that_fill_the_budget_leave_only_the_build() -> None:
+    first = Bench()
+    first.tune(40)
+    second = Bench()
+    tuned = second.tune(len(first.results), past=records(first.results))
+    assert second.runner.ran == []
+    assert tuned.summary["trials"] == len(first.results)
+
+
+def test_a_lost_device_ends_the_search_with_its_results_recorded() -> None:
+    bench = Bench()
+    run = bench.runner.run
+
+    def lost(task: SearchTask, requests: Any) -> list[MeasureResult]:
+        if len(bench.runner.ran) > 10:
+            raise DeviceLost("gone")
+        return run(task, requests)
+
+    bench.runner.run = lost  # type: ignore[method-assign]
+    with pytest.raises(DeviceLost):
+        bench.tune(200)
+    assert len(bench.results) == len(bench.runner.ran) > 10
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+def test_kernels_that_fail_are_recorded_and_never_chosen() -> None:
+    bench = Bench()
+    bench.builder.broken = lambda kernel: kernel["ku"] == 2
+    bench.runner.crashes = lambda kernel: kernel["tail"] == 1
+    tuned = bench.tune(80)
+    failed = [result for result in bench.results if not result.ok]
+    assert failed
+    assert all(result.error for result in failed)
+    assert tuned.summary["failed"] == len(failed)
+    for kernel in Dispatcher.from_json(tuned.dispatch).kernels:
+        assert kernel["ku"] != 2
+        assert kernel["tail"] == 0
+
+
+def test_a_kernel_that_fails_verification_is_excluded_and_the_rest_chosen_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    rejected: list[MicroKernel] = []
+
+    def wrong(dims: Mapping[str, int]) -> str | None:
+        if len(bench.runner.verified) == 1 and dims["m"] == 61:
+            return "3 of 96 elements are wrong, at m=61"
+        return None
+
+    bench.runner.wrong = wrong
+    chosen: list[list[MicroKernel]] = []
+
+    def spy(task: SearchTask, kernels: Sequence[MicroKernel], tree: Tree) -> tuple[Any, Tree]:
+        chosen.append(list(kernels))
+        rejected.append(kernels[choose(tree, {"m": 61})])
+        return kernels, tree
+
+    monkeypatch.setattr(codegen, "module_of", spy)
+    tuned = bench.tune(40)
+    assert len(chosen) == 2
+    assert rejected[0] in chosen[0]
+    assert rejected[0] not in chosen[1]
+    assert list(Dispatcher.from_json(tuned.dispatch).kernels) == chosen[1]
+    assert any("at m=61" in event.data.get("message", "") for event in bench.recorder.events)
+
+
+def test_when_every_library_is_wrong_the_search_fails_and_says_so() -> None:
+    bench = Bench()
+    bench.runner.wrong = lambda dims: "wrong" if dims["m"] == 128 else None
+    with pytest.raises(VerificationFailed, match=r"failed"):
+        bench.tune(20)
+    assert len(bench.results) > 0
+
+
+def test_when_every_kernel_fails_the_search_fails_within_its_budget() -> None:
+    bench = Bench()
+    bench.runner.crashes = lambda kernel: True
+    bench.runner.wrong = lambda dims: "the device's process died"
+    with pytest.raises(VerificationFailed, match=r"dense.* failed"):
+        bench.tune(30)
+    assert len(bench.results) <= 30
+    assert not any(result.ok for result in bench.results)
+
+
+def test_when_theory_fails_the_search_goes_on_to_what_works() -> None:
+    bench = Bench()
+    bench.runner.crashes = lambda kernel: kernel in bench.builder.built[:4]
+    tuned = bench.tune(80)
+    crashed = set(bench.builder.built[:4])
+    assert not any(result.ok for result in bench.results if result.kernel in crashed)
+    assert crashed.isdisjoint(Dispatcher.from_json(tuned.dispatch).kernels)
+
+
+def test_the_verified_shapes_are_inside_the_range_and_beyond() -> None:
+    bench = Bench()
+    bench.tune(0)
+    (shapes,) = bench.runner.verified
+    rows = [dims["m"] for dims in shapes]
+    assert len(set(rows)) == len(rows)
+    assert {0, 1, 2, 7, 24, 61, 128, 129} <= set(rows)
+    assert len(rows) > 25
+
+
+@pytest.mark.parametrize("policy", ["random", ""])
+def test_a_policy_that_is_not_known_is_refused(policy: str) -> None:
+    with pytest.raises(ValueError, match="is not known"):
+        Bench().tune(1, policy=policy)
+
+
+def test_a_workload_that_no_rule_takes_is_refused() -> None:
+    task = SearchTask("dense", {"m": 4, "n": "T", "k": 4}, (ShapeVar("T", range(1, 3)),), target=TASK.target)
+    with pytest.raises(InvalidInput, match="no schedule rule takes"):
+        Bench().tune(1, task=task)
+
+
+# -- what it tells ----------------------------------------------------------------------------------------------------
+def _never_falls(values: list[Any], by: Callable[[Any, Any], bool] = lambda one, other: one <= other) -> bool:
+    return all(by(one, other) for one, other in itertools.pairwise(values))
+
+
+def test_events_and_summaries_only_ever_grow() -> None:
+    bench = Bench(build_s=0.1, run_s=0.1)
+    tuned = bench.tune(60)
+    summaries = [*bench.recorder.summaries, tuned.summary]
+    for name in ("trials", "failed", "elapsed_s"):
+        assert _never_falls([summary[name] for summary in summaries]), name
+    trials = [event.data for event in bench.recorder.events if event.kind == "trials"]
+    assert sum(data["count"] for data in trials) == len(bench.results)
+    assert sum(data["failed"] for data in trials) == sum(not result.ok for result in bench.results)
+    phases = [summary["phase"] for summary in summaries]
+    order = [phase for phase, _ in itertools.groupby(phases)]
+    assert order == ["theory", "search", "select", "build", "verify", "done"]
+    speedups = [summary["speedup_vs_default"] for summary in summaries if summary["phase"] == "search"]
+    assert all(speedup >= 1 for speedup in speedups)
+    assert _never_falls(speedups, lambda one, other: one <= other + 1e-9)
+    json.dumps(summaries, allow_nan=False)
+
+
+def test_results_carry_what_was_expected_and_when() -> None:
+    bench = Bench()
+    bench.tune(60)
+    assert all(result.predicted_s and result.predicted_s > 0 for result in bench.results)
+    assert _never_falls([result.round for result in bench.results])
+    search = [result for result in bench.results if result.phase is Phase.SEARCH]
+    assert {result.attempt for result in search} == {0}
+    assert any(result.attempt == 1 for result in bench.results if result.phase is Phase.FINAL)
+    assert len(bench.builder.built) == len(set(bench.builder.built))

@@ -1,0 +1,94 @@
+"""From what a search knows to a library: choose the set, fit the dispatcher, build, and say where to verify."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.cost_model import CostModel
+from tuner.dispatcher import Dispatcher, TableRow, bounded, fit
+from tuner.kernel import MicroKernel
+from tuner.latency import Measured, latency_table
+from tuner.library import LibraryFiles, package
+from tuner.rules import rule_for
+from tuner.selection import select, spread_weights
+from tuner.task import SearchTask
+
+VERIFY_SHAPES = 24
+VERIFY_FLOPS = 6e10
+"""Of all verified shapes together: the float64 reference takes about a second for it on one core."""
+
+
+def choose_set(
+    task: SearchTask, model: CostModel, measured: Measured, pool: Sequence[MicroKernel], limit: int
+) -> list[MicroKernel]:
+    """The at most ``limit`` kernels of ``pool`` that together serve the whole range best, the most useful first."""
+    shapes = task.shapes()
+    latency = latency_table(task, model, measured, pool, shapes)
+    rule = rule_for(task.workload)
+    groups = [rule.layout(task, kernel) for kernel in pool]
+    return [pool[index] for index in select(latency, _shape_weights(task, shapes), limit, groups)]
+
+
+def make_dispatcher(
+    task: SearchTask, model: CostModel, measured: Measured, kernels: Sequence[MicroKernel]
+) -> Dispatcher:
+    """The tree over every shape of the range; outside it the kernel that is best in the mean of log latencies."""
+    workload, shapes = task.workload, task.shapes()
+    latency = latency_table(task, model, measured, kernels, shapes).T
+    safe = int(np.log(latency).sum(axis=0).argmin())
+    names = workload.dynamic_dims
+    points = _points(task, shapes).astype(np.int64)
+    exprs = workload.exprs
+    bounds = {name: exprs[name].bounds(task.ranges) for name in names}
+    bare = Dispatcher(task, tuple(kernels), safe, bounded(fit(names, points, latency), bounds, safe))
+    table = []
+    for row, shape in enumerate(shapes):
+        index = bare.index_for(workload.dims(shape))
+        known = measured.latency_s(kernels[index], tuple(sorted(shape.items())))
+        table.append(TableRow(shape, index, float(latency[row, index]), known))
+    return replace(bare, table=tuple(table))
+
+
+def build_library(dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
+    """Compile and package."""
+    from tuner import codegen  # noqa: PLC0415 - needs TVM, which what imports this module may live without
+
+    module = codegen.module_of(dispatcher.task, dispatcher.kernels, dispatcher.tree)
+    binary = codegen.compile_module(dispatcher.task, module)
+    return package(dispatcher, binary, codegen.module_json(module), codegen.toolchain(), job_id)
+
+
+def verification_dims(task: SearchTask) -> list[dict[str, int]]:
+    """Dims to verify a library at: the least, the tuned, many of the range, some past it; VERIFY_FLOPS in all."""
+    workload, shapes = task.workload, task.shapes()
+    names, largest = workload.dynamic_dims, workload.dims(shapes[-1])
+    rng = np.random.default_rng(0)
+    some = [shapes[index] for index in rng.permutation(len(shapes))[:VERIFY_SHAPES]]
+    tuned = [instance.shape for instance in task.instances]
+    found = [dict.fromkeys(names, small) for small in (0, 1, 2, 7)]
+    found += [workload.dims(shape) for shape in (shapes[0], *tuned, shapes[-1], *some)]
+    found += [{name: size + extra for name, size in largest.items()} for extra in (1, 13)]
+    # Dims between those of the range are served too: ragged ones, whatever their expressions.
+    found += [{name: int(rng.integers(1, size + 2)) for name, size in largest.items()} for _ in some]
+    kept, flops = [], 0.0
+    for dims in {tuple(sorted(dims.items())): dims for dims in found}.values():
+        cost = 2.0 * float(np.prod(list(workload.extents_of_dims(dims).values()), dtype=np.float64))
+        if flops + cost <= VERIFY_FLOPS:
+            kept.append(dims)
+            flops += cost
+    return kept
+
+
+def _shape_weights(task: SearchTask, shapes: Sequence[Mapping[str, int]]) -> NDArray[np.float64]:
+    weights = np.array([instance.weight for instance in task.instances])
+    return spread_weights(weights, _points(task, shapes), _points(task, [i.shape for i in task.instances]))
+
+
+def _points(task: SearchTask, shapes: Sequence[Mapping[str, int]]) -> NDArray[np.float64]:
+    """[shapes, dims]: the dynamic dims."""
+    rows = [task.workload.dims(shape) for shape in shapes]
+    return np.array([[row[name] for name in task.workload.dynamic_dims] for row in rows], np.float64)

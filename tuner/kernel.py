@@ -1,0 +1,135 @@
+"""Micro-kernels: frozen vectors of tile sizes and annotations, and the spaces they are drawn from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tuner.errors import IllegalKernel
+
+
+@dataclass(frozen=True, slots=True)
+class MicroKernel:
+    """A point of a rule's search space: how one tile of the computation is carried out, whatever the shape.
+
+    ``values`` gives each axis of the space its choice, sorted by the axes' names so that it does not matter in which
+    order a database or a file gives them back. The meaning of each axis stands with the rule that names it.
+    """
+
+    rule: str
+    rule_version: int
+    values: tuple[tuple[str, int], ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(sorted(self.values)))
+
+    def __getitem__(self, axis: str) -> int:
+        for name, value in self.values:
+            if name == axis:
+                return value
+        raise KeyError(axis)
+
+    @property
+    def id(self) -> str:
+        """Twelve hex digits that name this micro-kernel everywhere."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"rule": self.rule, "rule_version": self.rule_version, "values": dict(self.values)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> MicroKernel:
+        return MicroKernel(data["rule"], data["rule_version"], tuple(data["values"].items()))
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One decision of a space: its name, what it means, and the values it can take in ascending order."""
+
+    name: str
+    doc: str
+    choices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """All legal micro-kernels of one rule for one workload and target.
+
+    Axes are sampled jointly; ``check`` raises IllegalKernel, with the need and the limit, for a point that the
+    hardware cannot carry. Sampling is by rejection, so ``check`` must let a fair share of points pass.
+    """
+
+    rule: str
+    rule_version: int
+    axes: tuple[Axis, ...]
+    check: Callable[[MicroKernel], None]
+
+    def kernel(self, values: Mapping[str, int]) -> MicroKernel:
+        """The micro-kernel with these values, checked. Raises IllegalKernel."""
+        kernel = MicroKernel(self.rule, self.rule_version, tuple((axis.name, values[axis.name]) for axis in self.axes))
+        for axis in self.axes:
+            if kernel[axis.name] not in axis.choices:
+                raise IllegalKernel(f"{axis.name}={kernel[axis.name]} is not one of {axis.choices}")
+        self.check(kernel)
+        return kernel
+
+    def legal(self, values: Mapping[str, int]) -> MicroKernel | None:
+        try:
+            return self.kernel(values)
+        except IllegalKernel:
+            return None
+
+    @property
+    def size(self) -> int:
+        """How many points there are before ``check``."""
+        return int(np.prod([len(axis.choices) for axis in self.axes], dtype=object))
+
+    def points(self) -> Iterator[MicroKernel]:
+        """Every legal micro-kernel; only for spaces small enough to list."""
+        grid = np.ndindex(*(len(axis.choices) for axis in self.axes))
+        for index in grid:
+            values = {axis.name: axis.choices[i] for axis, i in zip(self.axes, index, strict=True)}
+            if (kernel := self.legal(values)) is not None:
+                yield kernel
+
+    def sample(self, rng: np.random.Generator) -> MicroKernel:
+        """A legal micro-kernel, each point as likely as any other."""
+        for _ in range(100_000):
+            values = {axis.name: axis.choices[int(rng.integers(len(axis.choices)))] for axis in self.axes}
+            if (kernel := self.legal(values)) is not None:
+                return kernel
+        raise IllegalKernel("no legal micro-kernel found in 100,000 draws: the limits exclude the space")
+
+    def mutate(self, kernel: MicroKernel, rng: np.random.Generator) -> MicroKernel:
+        """``kernel`` with one or two axes changed, mostly to a neighbouring choice; itself if nothing legal is near."""
+        for _ in range(64):
+            values = dict(kernel.values)
+            for axis in rng.choice(np.array(self.axes, dtype=object), size=int(rng.integers(1, 3)), replace=False):
+                here = axis.choices.index(values[axis.name])
+                step = (
+                    int(rng.choice([-1, 1]))
+                    if rng.random() < 0.7
+                    else int(rng.integers(-len(axis.choices), len(axis.choices)))
+                )
+                values[axis.name] = axis.choices[min(max(here + step, 0), len(axis.choices) - 1)]
+            found = self.legal(values)
+            if found is not None and found != kernel:
+                return found
+        return kernel
+
+    def crossover(self, first: MicroKernel, second: MicroKernel, rng: np.random.Generator) -> MicroKernel:
+        """Each axis from one parent or the other; ``first`` if no legal mix is found."""
+        for _ in range(32):
+            values = {axis.name: (first if rng.random() < 0.5 else second)[axis.name] for axis in self.axes}
+            if (found := self.legal(values)) is not None:
+                return found
+        return first

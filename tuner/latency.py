@@ -1,0 +1,95 @@
+"""What is known of each kernel's latency at every shape of a range: measured where it was, else the model, corrected.
+
+For a kernel that was measured at some shapes, the model's error there (in logarithms) is carried over to the shapes
+between them, weighted by the inverse square of the distance in the logarithms of the dims: one kernel's error changes
+slowly with the shape, so eight measured shapes say much about all 128.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.cost_model import CostModel
+from tuner.kernel import MicroKernel
+from tuner.records import MeasureResult
+from tuner.task import SearchTask
+from tuner.workload import WorkloadInstance
+
+Floats = NDArray[np.float64]
+ShapeKey = tuple[tuple[str, int], ...]
+OWN_ERROR_REACH = 0.02
+"""Squared log distance at which the nearest measurement starts to share its say with others."""
+
+
+class Measured:
+    """The results of one search task by kernel and shape. Several attempts count as their median."""
+
+    def __init__(self, results: Iterable[MeasureResult] = ()) -> None:
+        self._times: dict[MicroKernel, dict[ShapeKey, list[float]]] = {}
+        self.failed: set[MicroKernel] = set()
+        self.trials = 0
+        self.failures = 0
+        self.add(results)
+
+    def add(self, results: Iterable[MeasureResult]) -> None:
+        for result in results:
+            self.trials += 1
+            if result.latency_s is None:
+                self.failures += 1
+                self.failed.add(result.kernel)
+            else:
+                times = self._times.setdefault(result.kernel, {})
+                times.setdefault(result.instance.values, []).append(result.latency_s)
+
+    @property
+    def kernels(self) -> list[MicroKernel]:
+        """Every kernel that was measured and never failed, in the order of their first results."""
+        return [kernel for kernel in self._times if kernel not in self.failed]
+
+    def latency_s(self, kernel: MicroKernel, shape: ShapeKey) -> float | None:
+        times = self._times.get(kernel, {}).get(shape)
+        return statistics.median(times) if times else None
+
+    def attempts(self, kernel: MicroKernel, shape: ShapeKey) -> int:
+        return len(self._times.get(kernel, {}).get(shape, ()))
+
+    def shapes(self, kernel: MicroKernel) -> list[ShapeKey]:
+        return list(self._times.get(kernel, {}))
+
+    def best_s(self, instance: WorkloadInstance) -> float | None:
+        """The fastest time of any kernel at this instance."""
+        times = [self.latency_s(kernel, instance.values) for kernel in self.kernels]
+        return min((time for time in times if time is not None), default=None)
+
+
+def log_points(task: SearchTask, shapes: Sequence[Mapping[str, int]]) -> Floats:
+    """[shapes, dims]: the dynamic dims, plus one, in logarithms."""
+    dims = [task.workload.dims(shape) for shape in shapes]
+    return np.log(np.array([[row[name] + 1 for name in task.workload.dynamic_dims] for row in dims], np.float64))
+
+
+def latency_table(
+    task: SearchTask,
+    model: CostModel,
+    measured: Measured,
+    kernels: Sequence[MicroKernel],
+    shapes: Sequence[Mapping[str, int]],
+) -> Floats:
+    """[kernels, shapes] expected latencies in seconds."""
+    table = np.log(model.predict(kernels, shapes).latency_s)
+    points = log_points(task, shapes)
+    for row, kernel in enumerate(kernels):
+        known = measured.shapes(kernel)
+        if not known:
+            continue
+        known_shapes = [dict(key) for key in known]
+        times = np.log([measured.latency_s(kernel, key) or np.nan for key in known])
+        errors = times - np.log(model.predict([kernel], known_shapes).latency_s[0])
+        distance = ((points[:, None, :] - log_points(task, known_shapes)[None, :, :]) ** 2).sum(axis=2)
+        say = 1.0 / (distance + OWN_ERROR_REACH * (distance > 0) + 1e-9)
+        table[row] += (say * errors).sum(axis=1) / say.sum(axis=1)
+    return np.exp(table)

@@ -1,0 +1,153 @@
+"""What happens on the device: candidates are loaded, verified and timed in one process that may die of any of them.
+
+The functions that ``register`` makes known are called by RpcRunner over TVM RPC, each session in a process of its
+own, so a Bench lives as long as a session.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+
+from tuner.codegen import ENTRY
+from tuner.kernel import MicroKernel
+from tuner.layout import PanelLayout
+from tuner.measure.limits import time_limit
+from tuner.measure.timing import Timed, measure
+from tuner.measure.verify import Case, Floats, Guarded, cases, operand_shape, random_array
+from tuner.records import ErrorKind
+from tuner.rules import rule_for
+from tuner.task import SearchTask
+from tuner.workload import JsonObject
+
+OPEN, TRIAL, VERIFY, DESCRIBE = (f"shapewright.{name}" for name in ("open", "trial", "verify", "describe"))
+MAX_ERROR = 2000
+
+
+class Bench:
+    """Measures candidates of one search task in this process. Inputs and references are made once and kept."""
+
+    def __init__(self, task: SearchTask, directory: Path) -> None:
+        # Read by TVM when it starts its thread pool, at the first parallel loop of the first candidate.
+        os.environ["TVM_NUM_THREADS"] = str(task.threads)
+        self._task = task
+        self._directory = directory
+        self._cases = cases(task.workload)
+        self._arrays: dict[tuple[str, tuple[int, ...], PanelLayout | None], Floats] = {}
+        self._loaded = 0
+
+    def trial(self, kernel: MicroKernel, binary: bytes, shapes: Sequence[Mapping[str, int]]) -> list[JsonObject]:
+        """Verify a candidate and time it on each of ``shapes``: what MeasureResult wants to know of each."""
+        try:
+            module = self._load(binary)
+            call = module[ENTRY]
+            layout = self._layout(kernel)
+            problem = self._verify(call, layout)
+        except Exception as error:  # a candidate that raises is a result
+            return [_failure(ErrorKind.WRONG, f"{type(error).__name__}: {error}") for _ in shapes]
+        if problem:
+            return [_failure(ErrorKind.WRONG, problem) for _ in shapes]
+        return [self._timed(module, layout, shape) for shape in shapes]
+
+    def verify(self, kernel: MicroKernel, binary: bytes, dims: Mapping[str, int]) -> str | None:
+        """What is wrong with a build at these dims; None if nothing is."""
+        try:
+            call = self._load(binary)[ENTRY]
+            return self._check(call, self._layout(kernel), Case.of(self._task.workload, dims))
+        except Exception as error:  # a build that raises is a result
+            return f"{type(error).__name__}: {error}"[-MAX_ERROR:]
+
+    def _load(self, binary: bytes) -> Any:
+        # Each under a name of its own: the loader takes a known path for a library that it has already.
+        self._loaded += 1
+        path = self._directory / f"candidate{self._loaded}.so"
+        path.write_bytes(binary)
+        try:
+            return tvm.runtime.load_module(str(path))
+        finally:
+            path.unlink()
+
+    def _layout(self, kernel: MicroKernel) -> PanelLayout | None:
+        workload = self._task.workload
+        if not any(operand.constant for operand in workload.operands):
+            return None
+        return rule_for(workload).layout(self._task, kernel)
+
+    def _verify(self, call: Callable[..., object], layout: PanelLayout | None) -> str | None:
+        problems = (self._check(call, layout, case) for case in self._cases)
+        return next((problem for problem in problems if problem), None)
+
+    def _check(self, call: Callable[..., object], layout: PanelLayout | None, case: Case) -> str | None:
+        inputs = [
+            layout.pack(array) if operand.constant and layout else array
+            for operand, array in zip(self._task.workload.operands, case.inputs, strict=False)
+        ]
+        return case.check(inputs, lambda operands: call(*map(tvm_ffi.from_dlpack, operands)))
+
+    def _timed(self, module: Any, layout: PanelLayout | None, shape: Mapping[str, int]) -> JsonObject:
+        operands = self._operands(shape, layout)
+        call = module[ENTRY]
+
+        def sample(number: int, repeat: int) -> tuple[float, ...]:
+            return tuple(module.time_evaluator(ENTRY, tvm.cpu(), number=number, repeat=repeat)(*operands).results)
+
+        try:
+            timed: Timed = measure(lambda: call(*operands), sample)
+        except Exception as error:  # a candidate that raises is a result
+            return _failure(ErrorKind.WRONG, f"{type(error).__name__}: {error}")
+        return {"latency_s": timed.latency_s, "samples_s": timed.samples_s}
+
+    def _operands(self, shape: Mapping[str, int], layout: PanelLayout | None) -> list[Any]:
+        workload = self._task.workload
+        extents = workload.extents(shape)
+        arrays = [
+            self._array(operand.name, operand_shape(operand, extents), layout if operand.constant else None)
+            for operand in workload.operands
+        ]
+        return [tvm_ffi.from_dlpack(array) for array in arrays]
+
+    def _array(self, name: str, shape: tuple[int, ...], layout: PanelLayout | None) -> Floats:
+        key = (name, shape, layout)
+        if key not in self._arrays:
+            values = random_array(name, shape)
+            self._arrays[key] = Guarded.copy_of(layout.pack(values) if layout else values).array
+        return self._arrays[key]
+
+
+def register(describe: Callable[[], JsonObject]) -> None:
+    """Make the functions of a device known to TVM RPC. Call before serving; sessions inherit them."""
+    open_bench: list[Bench] = []
+
+    def start(request: str) -> str:
+        """Prepare for candidates of one task: inputs, references, threads."""
+        open_bench[:] = [Bench(SearchTask.from_json(json.loads(request)), Path.cwd())]
+        return json.dumps(describe())
+
+    def limited(request: str, work: Callable[[Bench, MicroKernel, JsonObject], object]) -> str:
+        """Do ``work``; the process ends (SIGALRM) if that takes longer than the request's limit_s."""
+        data = json.loads(request)
+        with time_limit(data["limit_s"]):
+            return json.dumps(work(open_bench[0], MicroKernel.from_json(data["kernel"]), data))
+
+    def trial(request: str, binary: bytes) -> str:
+        """Measure one candidate on the request's shapes."""
+        return limited(request, lambda bench, kernel, data: bench.trial(kernel, bytes(binary), data["shapes"]))
+
+    def verify(request: str, binary: bytes) -> str:
+        """Check one build at the request's dims."""
+        return limited(request, lambda bench, kernel, data: bench.verify(kernel, bytes(binary), data["dims"]))
+
+    tvm_ffi.register_global_func(OPEN, start, override=True)
+    tvm_ffi.register_global_func(TRIAL, trial, override=True)
+    tvm_ffi.register_global_func(VERIFY, verify, override=True)
+    tvm_ffi.register_global_func(DESCRIBE, lambda: json.dumps(describe()), override=True)
+
+
+def _failure(kind: ErrorKind, message: str) -> JsonObject:
+    return {"error_kind": kind.value, "error": message[-MAX_ERROR:]}

@@ -1,0 +1,44 @@
+"""One build inside a builder's child process: whatever happens becomes a BuildResult or the end of the process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from tuner.kernel import MicroKernel
+from tuner.measure._base import BuildResult
+from tuner.measure.limits import time_limit
+from tuner.records import ErrorKind
+from tuner.task import SearchTask
+
+Build = Callable[[SearchTask, MicroKernel], bytes]
+"""Compiles a candidate: the bytes of a shared object. Raises whatever went wrong. Travels to children pickled."""
+
+MAX_ERROR = 2000
+"""Characters kept of a compiler's message; the end of it says what went wrong."""
+
+
+def build_one(build: Build, task: SearchTask, kernel: MicroKernel, timeout_s: float) -> BuildResult:
+    """Build one candidate in this process, which ends (SIGALRM) if that takes longer than ``timeout_s``.
+
+    A timer of the operating system also ends a compiler that hangs in native code, and it works when whoever asked
+    for the build is gone.
+    """
+    started = time.monotonic()
+    try:
+        with time_limit(timeout_s):
+            binary = build(task, kernel)
+    except Exception as error:  # a candidate that cannot be built is a result
+        return failed_build(kernel, ErrorKind.BUILD, f"{type(error).__name__}: {error}", time.monotonic() - started)
+    return BuildResult(kernel, binary, time.monotonic() - started)
+
+
+def lost_build(kernel: MicroKernel, build_s: float, timeout_s: float) -> BuildResult:
+    """The result of a build whose process ended under it: out of time if it had used its time, else a crash."""
+    if build_s >= timeout_s:
+        return failed_build(kernel, ErrorKind.BUILD_TIMEOUT, f"the build took longer than {timeout_s:g} s", build_s)
+    return failed_build(kernel, ErrorKind.BUILD, "the compiler's process ended without an answer", build_s)
+
+
+def failed_build(kernel: MicroKernel, kind: ErrorKind, message: str, build_s: float) -> BuildResult:
+    return BuildResult(kernel, None, build_s, kind, message[-MAX_ERROR:])

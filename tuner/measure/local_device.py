@@ -1,0 +1,49 @@
+"""A private device on this machine: an RPC server in a child process that no tracker knows."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import TracebackType
+
+from tvm.rpc import RPCSession
+
+from tuner.measure._base import DeviceLost
+from tuner.measure.child import Child
+from tuner.measure.connecting import connect_server
+
+MODULE = "tuner.measure.device_process"
+WAIT_S = 20.0
+
+
+class LocalDevice:
+    """Starts the server; ``connect`` opens a session on it, and starts another server if this one has died."""
+
+    def __init__(self, data_dir: Path | None = None) -> None:
+        self._data_dir = data_dir
+        self._lock = threading.Lock()
+        self._child = Child(MODULE, [], data_dir=data_dir)
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def connect(self, session_timeout_s: float) -> RPCSession:
+        """A session that the server ends after ``session_timeout_s``. Raises DeviceLost."""
+        with self._lock:
+            if not self._child.alive():
+                self._child.stop()
+                self._child = Child(MODULE, [], data_dir=self._data_dir)
+        session = connect_server("127.0.0.1", self._child.port, "", session_timeout_s, WAIT_S)
+        if session is None:
+            raise DeviceLost(f"the device's process (pid {self.pid}) does not answer on port {self._child.port}")
+        return session
+
+    def close(self) -> None:
+        self._child.stop()
+
+    def __enter__(self) -> LocalDevice:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()

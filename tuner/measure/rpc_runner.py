@@ -1,0 +1,202 @@
+"""A Runner over TVM RPC: candidates go to a device's process, which verifies and times them (see bench.py)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from tvm.rpc import RPCSession
+
+from tuner.measure._base import BuildResult, DeviceLost, RunRequest
+from tuner.measure.bench import OPEN, TRIAL, VERIFY
+from tuner.measure.connecting import OutOfTime, within
+from tuner.records import ErrorKind, MeasureResult
+from tuner.task import SearchTask
+from tuner.workload import JsonObject, WorkloadInstance
+
+Connect = Callable[[float], RPCSession]
+"""Opens a session that the device ends after so many seconds. Raises DeviceLost."""
+
+RUN_TIMEOUT_S = 10.0
+VERIFY_TIMEOUT_S = 60.0
+OPEN_TIMEOUT_S = 60.0
+GRACE_S = 10.0
+"""How much longer than the device's own limits the runner waits before it calls the device lost."""
+HOLD_S = 20.0
+"""A session is given up after so long, between two candidates: others may be waiting for the device."""
+
+
+log = logging.getLogger(__name__)
+
+
+class SessionDied(Exception):
+    """The process behind the session ended, or cannot be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session that is prepared for one search task. ``server`` names the process that serves the device."""
+
+    rpc: RPCSession
+    task: SearchTask
+    server: str
+    opened_s: float
+
+    @classmethod
+    def open(cls, connect: Connect, task: SearchTask, life_s: float) -> Self:
+        """Raises DeviceLost."""
+        rpc = connect(life_s)
+        opened_s = time.monotonic()
+        request = json.dumps(task.to_json())
+        try:
+            about = json.loads(within(OPEN_TIMEOUT_S, lambda: rpc.get_function(OPEN)(request)))
+        except (RuntimeError, OutOfTime) as error:
+            raise DeviceLost(f"the device cannot prepare for {task.workload}: {_brief(error)}") from error
+        return cls(rpc, task, about["server"], opened_s)
+
+    def ask(self, function: str, data: JsonObject, binary: bytes) -> Any:
+        """What the device's ``function`` answers within ``limit_s`` of the request. Raises DeviceLost, SessionDied."""
+        text = json.dumps(data)
+        try:
+            answer = within(
+                data["limit_s"] + GRACE_S, lambda: self.rpc.get_function(function)(text, bytearray(binary))
+            )
+        except OutOfTime as error:
+            raise DeviceLost(f"the device stopped answering: {error}") from error
+        except RuntimeError as error:
+            raise SessionDied(_brief(error)) from error
+        return json.loads(answer)
+
+    def close(self) -> None:
+        """Free the device. Not left to the garbage collector, which would take its time."""
+        try:
+            within(GRACE_S, self.rpc.get_function("CloseRPCConnection"))
+        except (RuntimeError, OutOfTime) as error:
+            log.info("the session had ended already: %s", _brief(error))
+
+
+class RpcRunner:
+    """Measures candidates one at a time, many in one session.
+
+    A candidate may take ``timeout_s`` in all (verification and every instance); the device's process kills itself
+    after that, and the next candidate goes to a new session. A device whose process was replaced under a candidate
+    gets it once more, so that only what crashes twice, or crashes a device that stays, is called a crash. The session
+    is kept between calls for up to ``hold_s``, and no longer than until ``close``. Not for use from several threads.
+    """
+
+    def __init__(self, connect: Connect, *, timeout_s: float = RUN_TIMEOUT_S, hold_s: float = HOLD_S) -> None:
+        self._connect = connect
+        self._timeout_s = timeout_s
+        self._hold_s = hold_s
+        self._session: Session | None = None
+
+    def run(self, task: SearchTask, requests: Sequence[RunRequest]) -> list[MeasureResult]:
+        found: list[MeasureResult] = []
+        for request in requests:
+            if request.build.binary is None:
+                found += [_not_built(request, instance) for instance in request.instances]
+            else:
+                found += self._measure(task, request)
+        return found
+
+    def verify(
+        self, task: SearchTask, build: BuildResult, dims: Sequence[Mapping[str, int]]
+    ) -> list[tuple[Mapping[str, int], str]]:
+        found = ((values, self._verify_at(task, build, values)) for values in dims)
+        return [(values, problem) for values, problem in found if problem is not None]
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _open(self, task: SearchTask) -> Session:
+        """The session at hand, or a new one if it is old or prepared for another task. Raises DeviceLost."""
+        if self._session is None or not self._serves(self._session, task):
+            # The old one is given back first: there may be only one device.
+            self.close()
+            life_s = self._hold_s + OPEN_TIMEOUT_S + max(self._timeout_s, VERIFY_TIMEOUT_S) + GRACE_S
+            self._session = Session.open(self._connect, task, life_s)
+        return self._session
+
+    def _serves(self, session: Session, task: SearchTask) -> bool:
+        return session.task == task and time.monotonic() - session.opened_s <= self._hold_s
+
+    def _measure(self, task: SearchTask, request: RunRequest) -> list[MeasureResult]:
+        died_on = []
+        while True:
+            session = self._open(task)
+            started = time.monotonic()
+            try:
+                answers = session.ask(TRIAL, self._trial(request), request.build.binary or b"")
+            except SessionDied as death:
+                self._session = None
+                died_on.append(session.server)
+                spent_s = time.monotonic() - started
+                if spent_s >= self._timeout_s:
+                    return _all(request, ErrorKind.RUN_TIMEOUT, f"not done after {self._timeout_s:g} s", spent_s)
+                if len(died_on) == 2 or self._open(task).server == session.server:
+                    return _all(request, ErrorKind.CRASH, f"the device's process died of it: {death}", spent_s)
+            else:
+                return _results(request, answers, time.monotonic() - started)
+
+    def _trial(self, request: RunRequest) -> JsonObject:
+        shapes = [instance.shape for instance in request.instances]
+        return {"kernel": request.build.kernel.to_json(), "shapes": shapes, "limit_s": self._timeout_s}
+
+    def _verify_at(self, task: SearchTask, build: BuildResult, dims: Mapping[str, int]) -> str | None:
+        if build.binary is None:
+            return f"not built: {build.error}"
+        data = {"kernel": build.kernel.to_json(), "dims": dict(dims), "limit_s": VERIFY_TIMEOUT_S}
+        session = self._open(task)
+        try:
+            problem: str | None = session.ask(VERIFY, data, build.binary)
+        except SessionDied as death:
+            self._session = None
+            place = ", ".join(f"{name}={value}" for name, value in dims.items())
+            return f"the device's process died, or took longer than {VERIFY_TIMEOUT_S:g} s, at {place}: {death}"
+        return problem
+
+
+def _brief(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1][:300] if lines else type(error).__name__
+
+
+def _not_built(request: RunRequest, instance: WorkloadInstance) -> MeasureResult:
+    build = request.build
+    return MeasureResult(
+        build.kernel, instance, error_kind=build.error_kind or ErrorKind.BUILD, error=build.error, build_s=build.build_s
+    )
+
+
+def _all(request: RunRequest, kind: ErrorKind, message: str, run_s: float) -> list[MeasureResult]:
+    answer = {"error_kind": kind.value, "error": message}
+    return _results(request, [answer for _ in request.instances], run_s)
+
+
+def _results(request: RunRequest, answers: Sequence[JsonObject], spent_s: float) -> list[MeasureResult]:
+    """``spent_s`` is what the candidate took in all; each instance is charged its share."""
+    share_s = spent_s / max(1, len(answers))
+    return [
+        _result(request, instance, answer, share_s)
+        for instance, answer in zip(request.instances, answers, strict=True)
+    ]
+
+
+def _result(request: RunRequest, instance: WorkloadInstance, answer: JsonObject, run_s: float) -> MeasureResult:
+    kind: Any = answer.get("error_kind")
+    return MeasureResult(
+        request.build.kernel,
+        instance,
+        latency_s=answer.get("latency_s"),
+        samples_s=tuple(answer.get("samples_s", ())),
+        error_kind=ErrorKind(kind) if kind else None,
+        error=answer.get("error", ""),
+        build_s=request.build.build_s,
+        run_s=run_s,
+    )

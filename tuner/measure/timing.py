@@ -1,0 +1,61 @@
+"""How latencies are measured: the protocol named by ``tuner.records.PROTOCOL``.
+
+Protocol v1, for one micro-kernel on one instance:
+
+- operands of random values in [-1, 1), allocated once, aligned to 64 bytes; caches as earlier calls left them (warm);
+- one thread pool of ``task.threads`` threads, in a process that does nothing else;
+- warm-up: one call, then more until WARM_UP_S have passed;
+- a sample is the mean of as many calls in a row as MIN_SAMPLE_S takes, one at least;
+- SAMPLES samples, or as many as BUDGET_S allows, LEAST_SAMPLES at least;
+- the latency is the median of the samples.
+
+A change of anything here takes another name.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+WARM_UP_S = 0.004
+MIN_SAMPLE_S = 0.004
+SAMPLES = 8
+LEAST_SAMPLES = 3
+BUDGET_S = 0.08
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A latency and the samples it is the median of, in seconds."""
+
+    latency_s: float
+    samples_s: tuple[float, ...]
+
+
+def measure(call: Callable[[], object], sample: Callable[[int, int], tuple[float, ...]]) -> Timed:
+    """Measure ``call`` by the protocol. ``sample(number, repeat)`` gives ``repeat`` means of ``number`` calls each."""
+    number, repeat = plan(warm_up(call))
+    samples = sample(number, repeat)
+    return Timed(statistics.median(samples), samples)
+
+
+def warm_up(call: Callable[[], object]) -> float:
+    """Call until WARM_UP_S have passed; the fastest call, in seconds, is what the plan goes by."""
+    fastest, started = math.inf, time.perf_counter()
+    while True:
+        before = time.perf_counter()
+        call()
+        now = time.perf_counter()
+        fastest = min(fastest, now - before)
+        if now - started >= WARM_UP_S:
+            return fastest
+
+
+def plan(estimate_s: float) -> tuple[int, int]:
+    """(calls per sample, samples) for a kernel of about ``estimate_s``."""
+    number = max(1, math.ceil(MIN_SAMPLE_S / max(estimate_s, 1e-7)))
+    affordable = int(BUDGET_S / (number * max(estimate_s, 1e-7)))
+    return number, min(SAMPLES, max(LEAST_SAMPLES, affordable))

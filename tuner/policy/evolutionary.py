@@ -1,0 +1,226 @@
+"""Evolutionary search for a *set* of micro-kernels.
+
+A kernel's fitness is the weighted gain that the set has when this kernel joins it, not its own speed: DietCode
+(MLSys 2022) takes the maximum over the instances, so kernels that serve the same shapes crowd out the rest. Each round
+evolves a population on the cost model alone (tile mutation and crossover), then takes candidates by three quotas: the
+largest gain of the set, the best candidate of each instance in turn, and the most uncertain promising one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.cost_model import CostModel
+from tuner.kernel import MicroKernel, SearchSpace
+from tuner.policy._base import Suggestion
+from tuner.records import MeasureResult
+from tuner.rules import rule_for
+from tuner.selection import select
+from tuner.task import SearchTask
+from tuner.workload import WorkloadInstance
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class EvolutionSettings:
+    """How wide and how long the search between two batches of measurements is."""
+
+    population: int = 256
+    generations: int = 4
+    fresh: float = 0.25
+    kernels_per_round: int = 8
+    instances_per_kernel: int = 3
+    theory_samples: int = 3000
+    optimism: float = 0.5
+    """Standard deviations of log latency that a candidate is given the benefit of."""
+    patience: int = 4
+    """Rounds without any expected gain above ``least_gain`` before the search ends by itself."""
+    least_gain: float = 0.003
+
+
+class EvolutionarySearch:
+    """The default policy. ``results`` from before (of the same task) may be passed to ``update`` to go on from them."""
+
+    def __init__(
+        self, task: SearchTask, space: SearchSpace, model: CostModel, seed: int = 0,
+        settings: EvolutionSettings | None = None,
+    ) -> None:  # fmt: skip
+        self._task, self._space, self._model = task, space, model
+        self._settings = settings or EvolutionSettings()
+        self._rng = np.random.default_rng(seed)
+        self._rule = rule_for(task.workload)
+        self._shapes = [instance.shape for instance in task.instances]
+        weights = np.array([instance.weight for instance in task.instances])
+        self._weights = weights / weights.sum()
+        self._measured: dict[MicroKernel, dict[int, float]] = {}
+        self._failed: set[MicroKernel] = set()
+        self._idle_rounds = 0
+
+    # -- the two verbs --------------------------------------------------------------------------------------------
+    def update(self, results: Sequence[MeasureResult]) -> None:
+        places = {instance.values: index for index, instance in enumerate(self._task.instances)}
+        for result in results:
+            place = places.get(result.instance.values)
+            if result.latency_s is None:
+                self._failed.add(result.kernel)
+                self._measured.pop(result.kernel, None)
+            elif place is not None and result.kernel not in self._failed:
+                times = self._measured.setdefault(result.kernel, {})
+                times[place] = min(result.latency_s, times.get(place, np.inf))
+        self._model.update(results)
+
+    def suggest(self, trials: int) -> list[Suggestion]:
+        if trials <= 0 or self._idle_rounds >= self._settings.patience:
+            return []
+        picked = self._improving() if self._measured else self._first()
+        return self._within(picked, trials)
+
+    # -- theory ---------------------------------------------------------------------------------------------------
+    def theory(self) -> list[MicroKernel]:
+        """The set that the model alone chooses now: of many samples and one generation of their best's neighbours."""
+        pool = [self._rule.safe_kernel(self._task)]
+        pool += [self._space.sample(self._rng) for _ in range(self._settings.theory_samples)]
+        pool = self._distinct(pool)
+        for _ in range(2):
+            fitness = self._model.predict(pool, self._shapes).latency_s
+            best = [pool[index] for row in fitness.argsort(axis=0)[:8] for index in row]
+            pool = self._distinct(pool + [self._space.mutate(kernel, self._rng) for kernel in best for _ in range(4)])
+        latency = self._model.predict(pool, self._shapes).latency_s
+        return [pool[index] for index in select(latency, self._weights, self._task.max_kernels, self._groups(pool))]
+
+    def _first(self) -> list[tuple[MicroKernel, list[int]]]:
+        """The library of theory, on every instance that each of its kernels serves, and on a few besides.
+
+        So every instance has a measured time of the default, which a search must beat.
+        """
+        kernels = self.theory()
+        latency = self._model.predict(kernels, self._shapes).latency_s
+        serves = latency.argmin(axis=0)
+        ends = {0, len(self._shapes) // 2, len(self._shapes) - 1}
+        picked = [
+            (kernel, sorted(set(np.flatnonzero(serves == index).tolist()) | ends))
+            for index, kernel in enumerate(kernels)
+        ]
+        safe = self._rule.safe_kernel(self._task)
+        if safe not in kernels and safe not in self._failed:
+            picked.append((safe, sorted(ends)))
+        # Those that serve most first, in case the budget ends before all are measured.
+        return sorted(
+            picked, key=lambda pick: -int((serves == kernels.index(pick[0])).sum()) if pick[0] in kernels else 0
+        )
+
+    # -- evolution ------------------------------------------------------------------------------------------------
+    def _improving(self) -> list[tuple[MicroKernel, list[int]]]:
+        pool, gains, spread = self._evolved()
+        total = gains @ self._weights
+        if len(pool) == 0 or total.max() < self._settings.least_gain:
+            self._idle_rounds += 1
+        else:
+            self._idle_rounds = 0
+        if not pool:
+            return []
+        wanted = self._settings.kernels_per_round
+        order: list[int] = []
+        order += [int(index) for index in (-total).argsort()[: wanted // 2]]
+        turns = self._rng.permutation(len(self._shapes))
+        order += [int(gains[:, place].argmax()) for place in turns[: wanted // 2]]
+        order += [int((total + 0.5 * (spread @ self._weights)).argmax())]
+        picked = list(dict.fromkeys(order))[: wanted + 1]
+        return [(pool[index], self._instances_for(gains[index])) for index in picked]
+
+    def _evolved(self) -> tuple[list[MicroKernel], Floats, Floats]:
+        """New kernels with their expected gains (log of the set's time over theirs, 0 if slower) at each instance."""
+        settings = self._settings
+        parents = self._parents()
+        pool = self._distinct(parents + self._fresh(settings.population))
+        for generation in range(settings.generations):
+            scores = self._gains(pool)[0] @ self._weights
+            keep = [pool[index] for index in (-scores).argsort()[: settings.population // 4]] + parents
+            children = [self._child(keep) for _ in range(settings.population)]
+            fresh = (
+                self._fresh(int(settings.population * settings.fresh)) if generation < settings.generations - 1 else []
+            )
+            pool = self._distinct(keep + children + fresh)
+        pool = [kernel for kernel in pool if kernel not in self._measured]
+        if not pool:
+            return [], np.zeros((0, len(self._shapes))), np.zeros((0, len(self._shapes)))
+        gains, spread = self._gains(pool)
+        return pool, gains, spread
+
+    def _gains(self, pool: Sequence[MicroKernel]) -> tuple[Floats, Floats]:
+        prediction = self._model.predict(pool, self._shapes)
+        expected = prediction.latency_s * np.exp(-self._settings.optimism * prediction.spread)
+        incumbent, handicap = self._incumbents(self._groups(pool), prediction.latency_s)
+        # A trace of its own speed breaks ties between kernels that are expected to gain nothing.
+        own = np.log(incumbent / expected)
+        return np.maximum(own - handicap[:, None], 0.0) + 1e-3 * np.minimum(own, 0.0), prediction.spread
+
+    def _incumbents(self, groups: Sequence[Hashable], predicted_s: Floats) -> tuple[Floats, Floats]:
+        """For each kernel of the pool: the set's time at each instance, and how far its layout lags behind.
+
+        Kernels of another packed layout cannot join the set. Theirs is a set of its own, which takes over only when it
+        is better as a whole; until then its gains count less by as much as it lags.
+        """
+        best: dict[Hashable, Floats] = {}
+        for kernel, group in zip(self._measured, self._groups(list(self._measured)), strict=True):
+            times = best.setdefault(group, np.full(len(self._shapes), np.inf))
+            for place, latency in self._measured[kernel].items():
+                times[place] = min(times[place], latency)
+        for group in dict.fromkeys(groups):
+            members = [index for index, other in enumerate(groups) if other == group]
+            floor = predicted_s[members].min(axis=0) * 1.02
+            times = best.get(group, floor)
+            best[group] = np.where(np.isinf(times), floor, times)
+        totals = {group: float((np.log(best[group]) * self._weights).sum()) for group in dict.fromkeys(groups)}
+        lead = min(totals.values())
+        return np.stack([best[group] for group in groups]), np.array([0.5 * (totals[group] - lead) for group in groups])
+
+    def _parents(self) -> list[MicroKernel]:
+        """The fastest measured kernels of each instance."""
+        parents: dict[MicroKernel, None] = {}
+        for place in range(len(self._shapes)):
+            timed = [(times[place], kernel) for kernel, times in self._measured.items() if place in times]
+            parents |= dict.fromkeys(kernel for _, kernel in sorted(timed, key=lambda pair: pair[0])[:4])
+        return list(parents)
+
+    def _child(self, parents: Sequence[MicroKernel]) -> MicroKernel:
+        first = parents[int(self._rng.integers(len(parents)))]
+        if self._rng.random() < 0.3:
+            second = parents[int(self._rng.integers(len(parents)))]
+            first = self._space.crossover(first, second, self._rng)
+        return self._space.mutate(first, self._rng)
+
+    def _fresh(self, count: int) -> list[MicroKernel]:
+        return [self._space.sample(self._rng) for _ in range(count)]
+
+    def _distinct(self, kernels: Sequence[MicroKernel]) -> list[MicroKernel]:
+        return [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._failed]
+
+    def _groups(self, kernels: Sequence[MicroKernel]) -> list[Hashable]:
+        return [self._rule.layout(self._task, kernel) for kernel in kernels]
+
+    # -- what to measure ------------------------------------------------------------------------------------------
+    def _instances_for(self, gains: Floats) -> list[int]:
+        """The instances where the kernel is expected to gain most; one that gains nowhere goes to one of its best."""
+        order = (-gains * self._weights).argsort()[: self._settings.instances_per_kernel]
+        helped = [int(place) for place in order if gains[place] > self._settings.least_gain]
+        return sorted(helped or [int(order[0])])
+
+    def _within(self, picked: Sequence[tuple[MicroKernel, list[int]]], trials: int) -> list[Suggestion]:
+        suggestions = []
+        for kernel, places in picked:
+            kept = places[: max(0, trials)]
+            trials -= len(kept)
+            if kept:
+                suggestions.append(self._suggestion(kernel, kept))
+        return suggestions
+
+    def _suggestion(self, kernel: MicroKernel, places: Sequence[int]) -> Suggestion:
+        instances: tuple[WorkloadInstance, ...] = tuple(self._task.instances[place] for place in places)
+        predicted = self._model.predict([kernel], [instance.shape for instance in instances]).latency_s[0]
+        return Suggestion(kernel, instances, tuple(float(latency) for latency in predicted))

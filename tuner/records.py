@@ -1,0 +1,119 @@
+"""Trials and what comes of them: the values that builders, runners, policies and the database exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tuner.kernel import MicroKernel
+from tuner.workload import WorkloadInstance
+
+PROTOCOL = "v1"
+"""Names the way latencies are measured (see tuner/measure); records of different protocols never mix."""
+
+
+class ErrorKind(StrEnum):
+    """Why a trial has no latency."""
+
+    BUILD = "build"
+    BUILD_TIMEOUT = "build_timeout"
+    CRASH = "crash"
+    WRONG = "wrong"
+    RUN_TIMEOUT = "run_timeout"
+    DEVICE = "device"
+
+
+class Phase(StrEnum):
+    """What a trial was for."""
+
+    SEARCH = "search"
+    FINAL = "final"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureInput:
+    """One trial to make: a micro-kernel on one instance."""
+
+    kernel: MicroKernel
+    instance: WorkloadInstance
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureResult:
+    """What came of one trial: a latency, or an error kind and message. ``latency_s`` is the median of ``samples_s``.
+
+    ``predicted_s`` is what the cost model expected before the trial, ``round`` the search round that chose it,
+    ``attempt`` counts repeats of the same (kernel, instance) within one search task, from 0.
+    """
+
+    kernel: MicroKernel
+    instance: WorkloadInstance
+    latency_s: float | None = None
+    samples_s: tuple[float, ...] = ()
+    error_kind: ErrorKind | None = None
+    error: str = ""
+    build_s: float = 0.0
+    run_s: float = 0.0
+    predicted_s: float | None = None
+    round: int = 0
+    phase: Phase = Phase.SEARCH
+    attempt: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return self.latency_s is not None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kernel": self.kernel.to_json(),
+            "kernel_id": self.kernel.id,
+            "instance": self.instance.to_json(),
+            "latency_s": self.latency_s,
+            "samples_s": list(self.samples_s),
+            "error_kind": self.error_kind.value if self.error_kind else None,
+            "error": self.error,
+            "build_s": self.build_s,
+            "run_s": self.run_s,
+            "predicted_s": self.predicted_s,
+            "round": self.round,
+            "phase": self.phase.value,
+            "attempt": self.attempt,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> MeasureResult:
+        values = dict(data["instance"])
+        weight = values.pop("weight", 1.0)
+        kind = data.get("error_kind")
+        return MeasureResult(
+            kernel=MicroKernel.from_json(data["kernel"]),
+            instance=WorkloadInstance.of(values, weight),
+            latency_s=data.get("latency_s"),
+            samples_s=tuple(data.get("samples_s", ())),
+            error_kind=ErrorKind(kind) if kind else None,
+            error=data.get("error", ""),
+            build_s=data.get("build_s", 0.0),
+            run_s=data.get("run_s", 0.0),
+            predicted_s=data.get("predicted_s"),
+            round=data.get("round", 0),
+            phase=Phase(data.get("phase", "search")),
+            attempt=data.get("attempt", 0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TuningRecord:
+    """A measured (micro-kernel, instance) with everything that its latency depends on, as the database holds it."""
+
+    workload_key: str
+    target_fingerprint: str
+    threads: int
+    protocol: str
+    result: MeasureResult
+    seq: int = 0
+    job_id: str | None = None
+    search_task_id: int | None = None
+    created_at: str = ""
+    provenance: str = "measured"

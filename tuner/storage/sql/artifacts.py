@@ -1,0 +1,118 @@
+"""Libraries: a job's product, with its dispatcher and its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Select, insert, select, update
+
+from tuner.errors import InvalidInput
+from tuner.storage._base import Artifact, Lease, NewEvent, NotFound
+from tuner.storage.sql._rows import AnyRow, Part, append_events, insert_new, lock_leased
+from tuner.storage.sql.jobs import find_task
+from tuner.storage.sql.schema import artifact_files, artifacts, dispatchers, search_tasks, targets, workloads
+from tuner.workload import JsonObject
+
+
+class Artifacts(Part):
+    def save_library(
+        self,
+        lease: Lease,
+        search_task_id: int,
+        files: Mapping[str, bytes],
+        manifest: JsonObject,
+        dispatch: JsonObject,
+        events: Sequence[NewEvent] = (),
+    ) -> Artifact:
+        """A library that the search task has already, by its digest, is not stored again, nor are its events."""
+        digest = manifest.get("digest")
+        if not isinstance(digest, str) or not digest:
+            raise InvalidInput("manifest.digest", f"{digest!r} is not a digest", "the library's SHA-256 in hex")
+        if not files:
+            raise InvalidInput("files", "a library without files", "the files that `pull` writes, by name")
+        with self._database.write() as connection:
+            job = lock_leased(connection, lease)
+            task = find_task(connection, job.id, search_task_id)
+            if insert_new(connection, artifacts, [_columns(task, digest, manifest)]):
+                _insert_content(connection, search_task_id, digest, files, dispatch)
+                data = {"digest": digest, "search_task_id": search_task_id}
+                append_events(connection, job.id, [*events, NewEvent("library", data)])
+            connection.execute(update(search_tasks).where(search_tasks.c.id == search_task_id).values(done=True))
+            saved = _select().where(artifacts.c.search_task_id == search_task_id, artifacts.c.digest == digest)
+            return _artifact_of(connection.execute(saved).one())
+
+    def latest_artifact(
+        self,
+        workload_key: str,
+        target_fingerprint: str | None = None,
+        job_id: str | None = None,
+        digest: str | None = None,
+    ) -> Artifact:
+        wanted = {
+            workloads.c.key: workload_key,
+            targets.c.fingerprint: target_fingerprint,
+            search_tasks.c.job_id: job_id,
+            artifacts.c.digest: digest,
+        }
+        given = {column: value for column, value in wanted.items() if value is not None}
+        query = _select().where(*(column == value for column, value in given.items()))
+        with self._database.read() as connection:
+            row = connection.execute(query.order_by(artifacts.c.id.desc()).limit(1)).one_or_none()
+        if row is None:
+            asked = ", ".join(f"{column.name} {value!r}" for column, value in given.items())
+            raise NotFound(f"no library for workload {asked}")
+        return _artifact_of(row)
+
+    def artifact_files(self, digest: str) -> dict[str, bytes]:
+        newest = select(artifacts.c.id).where(artifacts.c.digest == digest).order_by(artifacts.c.id.desc()).limit(1)
+        query = select(artifact_files).where(artifact_files.c.artifact_id == newest.scalar_subquery())
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(artifact_files.c.name)).all()
+        if not rows:
+            raise NotFound(f"no library with digest {digest!r}")
+        return {row.name: bytes(row.content) for row in rows}
+
+
+def _columns(task: AnyRow, digest: str, manifest: JsonObject) -> JsonObject:
+    return {
+        "digest": digest,
+        "search_task_id": task.id,
+        "workload_id": task.workload_id,
+        "target_id": task.target_id,
+        "threads": task.threads,
+        "manifest": manifest,
+    }
+
+
+def _insert_content(
+    connection: Connection, search_task_id: int, digest: str, files: Mapping[str, bytes], dispatch: JsonObject
+) -> None:
+    saved = select(artifacts.c.id).where(artifacts.c.search_task_id == search_task_id, artifacts.c.digest == digest)
+    number = connection.execute(saved).scalar_one()
+    rows = [{"artifact_id": number, "name": name, "content": content} for name, content in files.items()]
+    connection.execute(insert(artifact_files), rows)
+    connection.execute(insert(dispatchers), {"artifact_id": number, "dispatch": dispatch})
+
+
+def _select() -> Select[Any]:
+    return (
+        select(artifacts, dispatchers.c.dispatch, workloads.c.key, targets.c.fingerprint, search_tasks.c.job_id)
+        .join(dispatchers, dispatchers.c.artifact_id == artifacts.c.id)
+        .join(workloads, workloads.c.id == artifacts.c.workload_id)
+        .join(targets, targets.c.id == artifacts.c.target_id)
+        .join(search_tasks, search_tasks.c.id == artifacts.c.search_task_id)
+    )
+
+
+def _artifact_of(row: AnyRow) -> Artifact:
+    return Artifact(
+        digest=row.digest,
+        workload_key=row.key,
+        target_fingerprint=row.fingerprint,
+        threads=row.threads,
+        job_id=row.job_id,
+        manifest=row.manifest,
+        dispatch=row.dispatch,
+        created_at=row.created_at,
+    )

@@ -1,0 +1,105 @@
+"""Column types and SQL functions that mean the same on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, DateTime, Integer, Text, bindparam
+from sqlalchemy.engine import Dialect
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import Double, TypeDecorator, TypeEngine
+
+SQLITE_NOW = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now'"
+
+BigInt = BigInteger().with_variant(Integer(), "sqlite")
+"""A 64-bit integer. SQLite numbers rows by itself only if the column is called INTEGER."""
+
+
+class Instant(TypeDecorator[str]):
+    """A moment in UTC as ISO 8601 text: ``timestamptz`` in PostgreSQL, text of fixed width in SQLite."""
+
+    impl = DateTime
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(Text() if dialect.name == "sqlite" else DateTime(timezone=True))
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
+        if isinstance(value, datetime):
+            return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        return None if value is None else str(value)
+
+
+class SafeText(TypeDecorator[str]):
+    """Text that somebody else may have written. What a database refuses (NUL, half surrogates) is replaced."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else value.replace("\0", "\ufffd").encode(errors="replace").decode()
+
+
+class now(FunctionElement[str]):  # noqa: N801  (reads as the SQL function that it is)
+    """The database's clock, read when the statement runs (not when its transaction began)."""
+
+    type = Instant()
+    inherit_cache = True
+
+
+class later(FunctionElement[str]):  # noqa: N801
+    """``later(seconds)``: the database's clock, that many seconds from now."""
+
+    type = Instant()
+    inherit_cache = True
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(bindparam("seconds", float(seconds), Double(), unique=True))
+
+
+@compiles(now, "postgresql")
+def _now_postgresql(element: ColumnElement[str], compiler: SQLCompiler, **kw: Any) -> str:
+    return "clock_timestamp()"
+
+
+@compiles(now, "sqlite")
+def _now_sqlite(element: ColumnElement[str], compiler: SQLCompiler, **kw: Any) -> str:
+    return f"{SQLITE_NOW})"
+
+
+@compiles(later, "postgresql")
+def _later_postgresql(element: later, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"(clock_timestamp() + make_interval(secs => {compiler.process(element.clauses, **kw)}))"
+
+
+@compiles(later, "sqlite")
+def _later_sqlite(element: later, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"{SQLITE_NOW}, printf('%+.3f seconds', {compiler.process(element.clauses, **kw)}))"
+
+
+def to_json(value: object) -> str:
+    """JSON text as the standard has it: NaN and the infinities, which it lacks, become null."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False)
+
+
+def canonical(value: object) -> str:
+    """JSON text that is equal for equal values, whatever the order of their keys."""
+    return json.dumps(_finite(value), sort_keys=True)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,54 @@
+"""Keyset cursors: opaque text that says after which row a page begins."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from tuner.errors import InvalidInput
+from tuner.storage._base import Page
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+MAX_NUMBER = 2**62
+
+
+def encode(listing: str, number: int) -> str:
+    return base64.urlsafe_b64encode(f"{listing}:{number}".encode()).decode().rstrip("=")
+
+
+def decode(listing: str, cursor: str | None) -> int | None:
+    """The number that ``encode`` was given. Raises InvalidInput unless it came from the same listing."""
+    if cursor is None:
+        return None
+    try:
+        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+        text = base64.b64decode(padded, altchars=b"-_", validate=True).decode("ascii")
+    except (binascii.Error, UnicodeError):
+        text = ""
+    name, _, number = text.partition(":")
+    if name != listing or not number.isdecimal() or len(number) > 18:
+        raise InvalidInput("cursor", f"{cursor[:80]!r} is not a cursor of this list", "take it from a page")
+    return int(number)
+
+
+def page(listing: str, rows: Sequence[R], limit: int, number: Callable[[R], int], item: Callable[[R], T]) -> Page[T]:
+    """A page of at most ``limit`` items from up to ``limit + 1`` rows: the one too many tells that there is more."""
+    kept = rows[:limit]
+    cursor = encode(listing, number(kept[-1])) if len(rows) > limit else None
+    return Page(tuple(item(row) for row in kept), cursor)
+
+
+def checked(limit: int) -> int:
+    """Raises InvalidInput unless ``limit`` is at least 1."""
+    if limit < 1:
+        raise InvalidInput("limit", f"{limit} is not a number of rows", "1 or more")
+    return min(limit, MAX_NUMBER)
+
+
+def position(after: int) -> int:
+    """``after`` as a number that the databases can hold: no row has a higher one, nor one below 0."""
+    return max(0, min(after, MAX_NUMBER))

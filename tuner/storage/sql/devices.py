@@ -1,0 +1,48 @@
+"""Devices that have registered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Select, select, update
+
+from tuner.storage._base import Device
+from tuner.storage.sql._rows import AnyRow, Part, insert_new
+from tuner.storage.sql.columns import now
+from tuner.storage.sql.jobs import target_ids
+from tuner.storage.sql.schema import devices, targets
+from tuner.target import Target
+from tuner.workload import JsonObject
+
+READY = "ready"
+
+
+class Devices(Part):
+    def register_device(self, device_id: str, key: str, target: Target, description: JsonObject) -> Device:
+        """A device starts out ``ready``; registering again leaves its state as it is."""
+        with self._database.write() as connection:
+            known = target_ids(connection, [target])
+            values = {"key": key, "target_id": known[target.fingerprint], "description": description}
+            if insert_new(connection, devices, [{"id": device_id, "state": READY, **values}]) == 0:
+                connection.execute(update(devices).where(devices.c.id == device_id).values(seen_at=now(), **values))
+            return _device_of(connection.execute(_select().where(devices.c.id == device_id)).one())
+
+    def list_devices(self) -> tuple[Device, ...]:
+        with self._database.read() as connection:
+            return tuple(map(_device_of, connection.execute(_select().order_by(devices.c.key, devices.c.id))))
+
+
+def _select() -> Select[Any]:
+    return select(devices, targets.c.target).join(targets, targets.c.id == devices.c.target_id)
+
+
+def _device_of(row: AnyRow) -> Device:
+    return Device(
+        id=row.id,
+        key=row.key,
+        target=Target.from_json(row.target),
+        state=row.state,
+        description=row.description,
+        registered_at=row.registered_at,
+        seen_at=row.seen_at,
+    )

@@ -1,0 +1,166 @@
+"""Connections: which databases are taken, how each is set up, and what their failures mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    DBAPIError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    ProgrammingError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from tuner.errors import InvalidInput
+from tuner.storage._base import StorageUnavailable
+from tuner.storage.sql.columns import to_json
+
+BUSY_S = 30
+"""How long a SQLite connection waits for another's write to end, unless its URL says ``?timeout=``."""
+CONNECT_S = 5
+POOL_S = 10
+"""How long a thread waits for a connection when all are in use."""
+POSTGRESQL_LIMITS = (
+    "-c statement_timeout=30s -c lock_timeout=20s -c idle_in_transaction_session_timeout=60s -c timezone=UTC"
+)
+UPGRADE = "run `shapewright db upgrade`"
+
+_FORM = "sqlite:///path/to/file.db or postgresql://user@host:5432/name"
+
+
+class Database:
+    """An engine and its two ways in: a transaction that reads, and one that writes.
+
+    Both raise StorageUnavailable for whatever is the database's own trouble; everything else passes through.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._writing = engine.execution_options(immediate=True)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """One consistent view on SQLite; on PostgreSQL each statement sees what was committed before it."""
+        with self._translated(), self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """Committed at the end, rolled back if the body raises. On SQLite the only writer, from the first statement."""
+        with self._translated(), self._writing.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (DBAPIError, PoolTimeout) as error:
+            reason = _trouble(error, self.engine.url)
+            if reason is None:
+                raise
+            raise StorageUnavailable(f"database {self.engine.url}: {reason}") from error
+
+
+def connect(text: str) -> Database:
+    """A database by its URL; nothing is opened yet. Raises InvalidInput on field ``database_url``."""
+    url = parse_url(text)
+    engine = _sqlite(url) if url.get_backend_name() == "sqlite" else _postgresql(url)
+    return Database(engine)
+
+
+def parse_url(text: str) -> URL:
+    """``text`` as a URL with the driver filled in."""
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        raise InvalidInput("database_url", "is not a URL", _FORM) from None
+    if url.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
+        return url.set(drivername="postgresql+psycopg")
+    if url.drivername not in ("sqlite", "sqlite+pysqlite"):
+        raise InvalidInput("database_url", f"{url.drivername} is not supported", _FORM)
+    if url.database in (None, "", ":memory:") or "mode" in url.query:
+        raise InvalidInput("database_url", "names no file; several processes share the database", _FORM)
+    return url
+
+
+def _sqlite(url: URL) -> Engine:
+    engine = create_engine(
+        url,
+        json_serializer=to_json,
+        connect_args={} if "timeout" in url.query else {"timeout": BUSY_S},
+        pool_size=5,
+        max_overflow=45,
+        pool_timeout=POOL_S,
+    )
+    event.listen(engine, "connect", _set_up_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _set_up_sqlite(dbapi_connection: Any, _record: object) -> None:
+    # The driver must not begin transactions by itself: _begin_sqlite does, and says which kind.
+    dbapi_connection.isolation_level = None
+    cursor = dbapi_connection.cursor()
+    if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A transaction that reads first and writes later fails at once if another has written in between, however long
+    # it would be willing to wait; taking the write lock at the start makes it wait its turn.
+    immediate = connection.get_execution_options().get("immediate", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+
+def _postgresql(url: URL) -> Engine:
+    # The URL's own settings come last, and so win.
+    options = " ".join([POSTGRESQL_LIMITS, *url.normalized_query.get("options", ())])
+    limits = {"connect_timeout": CONNECT_S, "tcp_user_timeout": 20_000, "application_name": "shapewright"}
+    return create_engine(
+        url,
+        json_serializer=to_json,
+        connect_args={**{k: v for k, v in limits.items() if k not in url.query}, "options": options},
+        pool_size=5,
+        max_overflow=15,
+        pool_timeout=POOL_S,
+        pool_pre_ping=True,
+    )
+
+
+def _trouble(error: DBAPIError | PoolTimeout, url: URL) -> str | None:
+    """Why the database cannot do it now and what to do about it; None if the statement itself was at fault."""
+    if isinstance(error, PoolTimeout):
+        return f"no free connection within {POOL_S} s; try again later"
+    text = str(error.orig).strip().split("\n")[0]
+    if _is_out_of_step(error, text):
+        return f"its schema is not the one this version wants ({text}); {UPGRADE}"
+    passing = type(error) is DatabaseError or isinstance(error, OperationalError | InterfaceError | InternalError)
+    return f"{text}; {_remedy(text, url)}" if passing else None
+
+
+def _is_out_of_step(error: DBAPIError, text: str) -> bool:
+    # psycopg: UndefinedTable, UndefinedColumn. SQLite has no codes for these.
+    state = getattr(error.orig, "sqlstate", None)
+    missing = state in ("42P01", "42703") and isinstance(error, ProgrammingError)
+    return missing or text.startswith(("no such table", "no such column")) or "has no column named" in text
+
+
+def _remedy(text: str, url: URL) -> str:
+    if text == "unable to open database file":
+        return f"make sure that the directory {Path(url.database or '.').absolute().parent} exists and is writable"
+    if "locked" in text or "timeout" in text:
+        return "another connection holds it; try again later"
+    if url.get_backend_name() == "sqlite":
+        return "make sure that the file is a database, can be written to, and that the disk has room"
+    return "make sure that the server runs and that the URL is right, then try again"

@@ -1,0 +1,192 @@
+"""Jobs, for anyone: submit, look, cancel, resume."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Select, and_, select
+
+from tuner.errors import InvalidInput
+from tuner.jobspec import JobSpec
+from tuner.storage._base import (
+    Conflict,
+    IdempotencyMismatch,
+    Job,
+    JobState,
+    NewEvent,
+    NotFound,
+    Page,
+    SearchTaskRow,
+)
+from tuner.storage.sql import cursors
+from tuner.storage.sql._rows import (
+    AnyRow,
+    Part,
+    append_events,
+    end,
+    find_job,
+    insert_new,
+    job_of,
+    lock_job,
+    set_state,
+)
+from tuner.storage.sql.columns import canonical
+from tuner.storage.sql.engine import Database
+from tuner.storage.sql.schema import jobs, search_tasks, targets, workloads
+from tuner.target import Target
+from tuner.task import SearchTask
+
+
+class Jobs(Part):
+    """``clock`` (nanoseconds) only makes ids sort roughly by age; nothing is decided by it."""
+
+    def __init__(self, database: Database, clock: Callable[[], int] = time.time_ns) -> None:
+        super().__init__(database)
+        self._clock = clock
+
+    def create_job(self, spec: JobSpec, owner: str = "", idempotency_key: str | None = None) -> tuple[Job, bool]:
+        job_id = f"job-{self._clock() // 1000:013x}{secrets.token_hex(3)}"
+        row = {
+            "id": job_id,
+            "name": spec.name,
+            "owner": owner,
+            "idempotency_key": idempotency_key,
+            "state": JobState.WAITING.value,
+            "device": spec.device,
+            "spec": spec.source,
+            "summary": {},
+        }
+        with self._database.write() as connection:
+            if insert_new(connection, jobs, [row]) == 0:
+                return _earlier(connection, spec, owner, idempotency_key), False
+            _insert_tasks(connection, job_id, spec)
+            append_events(connection, job_id, [NewEvent("state", {"state": JobState.WAITING.value})])
+            return find_job(connection, job_id), True
+
+    def get_job(self, job_id: str) -> Job:
+        with self._database.read() as connection:
+            return find_job(connection, job_id)
+
+    def list_jobs(self, cursor: str | None = None, state: JobState | None = None, limit: int = 50) -> Page[Job]:
+        query = select(jobs).order_by(jobs.c.number.desc()).limit(cursors.checked(limit) + 1)
+        if (before := cursors.decode("jobs", cursor)) is not None:
+            query = query.where(jobs.c.number < before)
+        if state is not None:
+            query = query.where(jobs.c.state == state.value)
+        with self._database.read() as connection:
+            rows = connection.execute(query).all()
+        return cursors.page("jobs", rows, limit, lambda row: int(row.number), job_of)
+
+    def search_tasks(self, job_id: str) -> tuple[SearchTaskRow, ...]:
+        with self._database.read() as connection:
+            find_job(connection, job_id)
+            return tasks_of(connection, job_id)
+
+    def request_cancel(self, job_id: str) -> Job:
+        with self._database.write() as connection:
+            job = lock_job(connection, job_id)
+            if job.state is JobState.WAITING:
+                return end(connection, job_id, JobState.CANCELLED)
+            if job.state is JobState.RUNNING:
+                return set_state(connection, job_id, JobState.CANCELLING, {})
+            if job.state is JobState.CANCELLING:
+                return job
+            raise Conflict(f"job {job_id} is {job.state}: only a job that has not ended can be cancelled")
+
+    def resume_job(self, job_id: str) -> Job:
+        with self._database.write() as connection:
+            job = lock_job(connection, job_id)
+            if job.state not in (JobState.CANCELLED, JobState.FAILED):
+                raise Conflict(f"job {job_id} is {job.state}: only a CANCELLED or FAILED job can be resumed")
+            event = {"resumed": True}
+            return set_state(connection, job_id, JobState.WAITING, event, error="", ended_at=None, worker=None)
+
+
+def select_tasks() -> Select[Any]:
+    """Search tasks with the names of their workloads and targets."""
+    return (
+        select(search_tasks, workloads.c.key, targets.c.fingerprint)
+        .join(workloads, workloads.c.id == search_tasks.c.workload_id)
+        .join(targets, targets.c.id == search_tasks.c.target_id)
+    )
+
+
+def tasks_of(connection: Connection, job_id: str) -> tuple[SearchTaskRow, ...]:
+    query = select_tasks().where(search_tasks.c.job_id == job_id).order_by(search_tasks.c.position)
+    return tuple(map(task_of, connection.execute(query)))
+
+
+def task_of(row: AnyRow) -> SearchTaskRow:
+    return SearchTaskRow(
+        id=row.id,
+        job_id=row.job_id,
+        position=row.position,
+        # Row has a method of that name.
+        count=row._mapping["count"],
+        workload_key=row.key,
+        target_fingerprint=row.fingerprint,
+        task=SearchTask.from_json(row.task),
+        spent_s=row.spent_s,
+        done=row.done,
+    )
+
+
+def find_task(connection: Connection, job_id: str, search_task_id: int) -> AnyRow:
+    """The row of a search task of this job. Raises NotFound."""
+    wanted = and_(search_tasks.c.id == search_task_id, search_tasks.c.job_id == job_id)
+    row = connection.execute(select(search_tasks).where(wanted)).one_or_none()
+    if row is None:
+        raise NotFound(f"job {job_id} has no search task {search_task_id}")
+    return row
+
+
+def target_ids(connection: Connection, found: Sequence[Target]) -> dict[str, int]:
+    """The row number of each target by its fingerprint; new ones are added."""
+    values = {target.fingerprint: target.to_json() for target in found}
+    rows = [{"fingerprint": name, "target": values[name]} for name in sorted(values)]
+    insert_new(connection, targets, rows)
+    query = select(targets.c.fingerprint, targets.c.id).where(targets.c.fingerprint.in_(values))
+    return {row.fingerprint: row.id for row in connection.execute(query)}
+
+
+def _workload_ids(connection: Connection, tasks: Sequence[SearchTask]) -> dict[str, int]:
+    values = {task.workload.key: task.workload.to_json() for task in tasks}
+    insert_new(connection, workloads, [{"key": key, "workload": values[key]} for key in sorted(values)])
+    query = select(workloads.c.key, workloads.c.id).where(workloads.c.key.in_(values))
+    return {row.key: row.id for row in connection.execute(query)}
+
+
+def _insert_tasks(connection: Connection, job_id: str, spec: JobSpec) -> None:
+    known_workloads = _workload_ids(connection, spec.tasks)
+    known_targets = target_ids(connection, [_target(task, index) for index, task in enumerate(spec.tasks)])
+    rows = [
+        {
+            "job_id": job_id,
+            "position": index,
+            "count": count,
+            "workload_id": known_workloads[task.workload.key],
+            "target_id": known_targets[_target(task, index).fingerprint],
+            "threads": task.threads,
+            "task": task.to_json(),
+        }
+        for index, (task, count) in enumerate(zip(spec.tasks, spec.counts, strict=True))
+    ]
+    connection.execute(search_tasks.insert(), rows)
+
+
+def _target(task: SearchTask, index: int) -> Target:
+    if task.target is None:
+        raise InvalidInput(f"tasks[{index}].target", "is native and not filled in", "use spec.on(target)")
+    return task.target
+
+
+def _earlier(connection: Connection, spec: JobSpec, owner: str, idempotency_key: str | None) -> Job:
+    """The job that the idempotency key was first used for. Raises IdempotencyMismatch if its body was another."""
+    same = and_(jobs.c.owner == owner, jobs.c.idempotency_key == idempotency_key)
+    row = connection.execute(select(jobs).where(same)).one()
+    if canonical(row.spec) != canonical(spec.source):
+        raise IdempotencyMismatch(f"idempotency key {idempotency_key!r} was used for another body; use a new key")
+    return job_of(row)

@@ -1,0 +1,63 @@
+"""Bring a database to the schema of this version, from an installed package too: no alembic.ini is needed."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+
+from tuner.storage.sql.engine import Database, connect
+
+ADVISORY_LOCK = 0x73776D6967
+"""Any number that nobody else uses: upgrades of one PostgreSQL database come one after the other."""
+
+
+def upgrade(url: str, revision: str = "head") -> str:
+    """Migrate the database upwards, creating it if it is a SQLite file; the revision it is at afterwards.
+
+    All or nothing, and safe to call from several processes at once. Raises StorageUnavailable, InvalidInput.
+    """
+    database = connect(url)
+    try:
+        _upgrade(database, revision)
+        return current(database) or "base"
+    finally:
+        database.engine.dispose()
+
+
+def current(database: Database) -> str | None:
+    """The revision that the database is at; None if it has no tables yet. Raises StorageUnavailable."""
+    with database.read() as connection:
+        return MigrationContext.configure(connection).get_current_revision()
+
+
+@cache
+def head() -> str:
+    """The revision that this version wants."""
+    revision = ScriptDirectory.from_config(config()).get_current_head()
+    if revision is None:
+        raise RuntimeError("the package was installed without its migrations; install it again")
+    return revision
+
+
+def config() -> Config:
+    """What Alembic needs to know. Put a connection into ``attributes`` before a command that opens the database."""
+    found = Config()
+    found.set_main_option("script_location", str(files("migrations")).replace("%", "%%"))
+    return found
+
+
+def _upgrade(database: Database, revision: str) -> None:
+    with database.write() as connection:
+        if connection.dialect.name == "postgresql":
+            # A large table may take longer to change than any other statement may.
+            connection.execute(text("SET LOCAL statement_timeout = '15min'"))
+            connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": ADVISORY_LOCK})
+        settings = config()
+        settings.attributes["connection"] = connection
+        command.upgrade(settings, revision)

@@ -1,0 +1,190 @@
+"""Tuning records: trials as columns, and back again."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, Text, and_, cast, select
+
+from tuner.kernel import MicroKernel
+from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
+from tuner.storage.sql import cursors
+from tuner.storage.sql._rows import AnyRow, Part, find_job, insert_new
+from tuner.storage.sql.schema import micro_kernels, search_tasks, targets, tuning_records, workloads
+from tuner.task import parse_shape
+from tuner.workload import JsonObject, WorkloadInstance
+
+MEASURED = "measured"
+"""The provenance of a record of this database's own devices; others decide nothing until they are measured here."""
+
+_record = tuning_records.c
+
+
+class Records(Part):
+    def list_trials(
+        self, job_id: str, after: int = 0, limit: int = 1000, search_task_id: int | None = None
+    ) -> tuple[TuningRecord, ...]:
+        query = _select().where(_record.id > cursors.position(after)).order_by(_record.id).limit(cursors.checked(limit))
+        with self._database.read() as connection:
+            find_job(connection, job_id)
+            known = connection.scalars(select(search_tasks.c.id).where(search_tasks.c.job_id == job_id)).all()
+            wanted = [number for number in known if search_task_id in (None, number)]
+            return _records_of(connection.execute(query.where(_record.search_task_id.in_(wanted))))
+
+    def records_of_task(self, search_task_id: int) -> tuple[TuningRecord, ...]:
+        return self._all(_select().where(_record.search_task_id == search_task_id).order_by(_record.id))
+
+    def records_of_workload(
+        self, workload_key: str, target_fingerprint: str, threads: int = 1, limit: int = 100_000
+    ) -> tuple[TuningRecord, ...]:
+        same = (_on(target_fingerprint, threads), _of(workload_key))
+        return self._all(_select().where(*same).order_by(_record.id).limit(cursors.checked(limit)))
+
+    def records_of_target(
+        self, target_fingerprint: str, threads: int, rule: str, limit: int = 20_000
+    ) -> tuple[tuple[JsonObject, TuningRecord], ...]:
+        same = and_(_on(target_fingerprint, threads), _record.rule == rule, _decides())
+        query = _select().where(same).order_by(_record.id.desc()).limit(cursors.checked(limit))
+        with self._database.read() as connection:
+            found = _records_of(connection.execute(query))
+            known = select(workloads.c.key, workloads.c.workload)
+            keys = sorted({record.workload_key for record in found})
+            by_key = {row.key: row.workload for row in connection.execute(known.where(workloads.c.key.in_(keys)))}
+        return tuple((by_key[record.workload_key], record) for record in found)
+
+    def best_record(
+        self, workload_key: str, target_fingerprint: str, threads: int, instance_key: str
+    ) -> TuningRecord | None:
+        same = (_on(target_fingerprint, threads), _of(workload_key), _record.instance == instance_key)
+        fastest = _select().where(*same, _decides()).order_by(_record.latency_s, _record.id).limit(1)
+        return next(iter(self._all(fastest)), None)
+
+    def _all(self, query: Select[Any]) -> tuple[TuningRecord, ...]:
+        with self._database.read() as connection:
+            return _records_of(connection.execute(query))
+
+
+def insert_results(connection: Connection, task: AnyRow, results: Sequence[MeasureResult]) -> int:
+    """Store the results of a search task (a row of search_tasks) that are not there yet; how many those were."""
+    kernels = {result.kernel: result.kernel.id for result in results}
+    rows = [
+        {"id": kernel_id, "rule": kernel.rule, "rule_version": kernel.rule_version, "kernel": kernel.to_json()}
+        for kernel, kernel_id in sorted(kernels.items(), key=lambda item: item[1])
+    ]
+    insert_new(connection, micro_kernels, rows)
+    shared = {
+        "search_task_id": task.id,
+        "workload_id": task.workload_id,
+        "target_id": task.target_id,
+        "threads": task.threads,
+        "protocol": PROTOCOL,
+        "provenance": MEASURED,
+    }
+    trials = [{**shared, **_columns(result), "kernel_id": kernels[result.kernel]} for result in results]
+    return insert_new(connection, tuning_records, trials)
+
+
+def _columns(result: MeasureResult) -> JsonObject:
+    latency_s, error_kind, error = result.latency_s, result.error_kind, result.error
+    if latency_s is not None and not math.isfinite(latency_s):
+        # Such a "latency" would sort before or after every other, and JSON cannot carry it.
+        error = error or f"measured a latency of {latency_s} s"
+        latency_s, error_kind = None, error_kind or ErrorKind.DEVICE
+    return {
+        "rule": result.kernel.rule,
+        "instance": str(result.instance),
+        "attempt": result.attempt,
+        "latency_s": latency_s,
+        "error_kind": error_kind.value if error_kind else None,
+        "error": error,
+        "weight": result.instance.weight,
+        "samples_s": [sample for sample in result.samples_s if math.isfinite(sample)],
+        "build_s": _finite(result.build_s) or 0.0,
+        "run_s": _finite(result.run_s) or 0.0,
+        "predicted_s": _finite(result.predicted_s),
+        "round": result.round,
+        "phase": result.phase.value,
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _select() -> Select[Any]:
+    return (
+        select(
+            tuning_records,
+            # As text, to be parsed once for all trials of a kernel.
+            cast(micro_kernels.c.kernel, Text).label("kernel"),
+            workloads.c.key.label("workload_key"),
+            targets.c.fingerprint,
+            search_tasks.c.job_id,
+        )
+        .join(micro_kernels, micro_kernels.c.id == _record.kernel_id)
+        .join(workloads, workloads.c.id == _record.workload_id)
+        .join(targets, targets.c.id == _record.target_id)
+        .outerjoin(search_tasks, search_tasks.c.id == _record.search_task_id)
+    )
+
+
+def _on(target_fingerprint: str, threads: int) -> ColumnElement[bool]:
+    """Records that may be compared with each other: one target, as many threads, the protocol of this version."""
+    # Numbers looked up beforehand, not a condition on a joined table: the indexes begin with them.
+    target_id = select(targets.c.id).where(targets.c.fingerprint == target_fingerprint).scalar_subquery()
+    return and_(_record.target_id == target_id, _record.threads == threads, _record.protocol == PROTOCOL)
+
+
+def _of(workload_key: str) -> ColumnElement[bool]:
+    return _record.workload_id == select(workloads.c.id).where(workloads.c.key == workload_key).scalar_subquery()
+
+
+def _decides() -> ColumnElement[bool]:
+    return and_(_record.latency_s.is_not(None), _record.provenance == MEASURED)
+
+
+def _records_of(rows: Iterable[AnyRow]) -> tuple[TuningRecord, ...]:
+    # Many trials share a kernel or an instance: each is built once.
+    kernels: dict[str, MicroKernel] = {}
+    instances: dict[tuple[str, float], WorkloadInstance] = {}
+    found = []
+    for row in rows:
+        if (kernel := kernels.get(row.kernel_id)) is None:
+            kernel = kernels[row.kernel_id] = MicroKernel.from_json(json.loads(row.kernel))
+        place = (row.instance, row.weight)
+        if (instance := instances.get(place)) is None:
+            instance = instances[place] = WorkloadInstance.of(parse_shape(row.instance), row.weight)
+        found.append(_record_of(row, kernel, instance))
+    return tuple(found)
+
+
+def _record_of(row: AnyRow, kernel: MicroKernel, instance: WorkloadInstance) -> TuningRecord:
+    result = MeasureResult(
+        kernel=kernel,
+        instance=instance,
+        latency_s=row.latency_s,
+        samples_s=tuple(row.samples_s),
+        error_kind=ErrorKind(row.error_kind) if row.error_kind else None,
+        error=row.error,
+        build_s=row.build_s,
+        run_s=row.run_s,
+        predicted_s=row.predicted_s,
+        round=row.round,
+        phase=Phase(row.phase),
+        attempt=row.attempt,
+    )
+    return TuningRecord(
+        workload_key=row.workload_key,
+        target_fingerprint=row.fingerprint,
+        threads=row.threads,
+        protocol=row.protocol,
+        result=result,
+        seq=row.id,
+        job_id=row.job_id,
+        search_task_id=row.search_task_id,
+        created_at=row.created_at,
+        provenance=row.provenance,
+    )

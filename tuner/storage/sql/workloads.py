@@ -1,0 +1,84 @@
+"""Workloads, and how much is known about each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection, distinct, exists, func, select
+
+from tuner.storage._base import NotFound, Page, SearchTaskRow, WorkloadRow
+from tuner.storage.sql import cursors
+from tuner.storage.sql._rows import AnyRow, Part
+from tuner.storage.sql.jobs import select_tasks, task_of
+from tuner.storage.sql.schema import artifacts, search_tasks, targets, tuning_records, workloads
+
+
+@dataclass(slots=True)
+class _Known:
+    jobs: int = 0
+    records: int = 0
+    targets: set[str] = field(default_factory=set)
+
+
+class Workloads(Part):
+    def list_workloads(self, cursor: str | None = None, limit: int = 50) -> Page[WorkloadRow]:
+        query = select(workloads).order_by(workloads.c.id.desc()).limit(cursors.checked(limit) + 1)
+        if (before := cursors.decode("workloads", cursor)) is not None:
+            query = query.where(workloads.c.id < before)
+        with self._database.read() as connection:
+            rows = connection.execute(query).all()
+            known = _known(connection, [row.id for row in rows])
+        return cursors.page("workloads", rows, limit, lambda row: int(row.id), lambda row: _workload_of(row, known))
+
+    def get_workload(self, workload_key: str) -> WorkloadRow:
+        with self._database.read() as connection:
+            row = connection.execute(select(workloads).where(workloads.c.key == workload_key)).one_or_none()
+            if row is None:
+                raise NotFound(f"no workload {workload_key!r}")
+            return _workload_of(row, _known(connection, [row.id]))
+
+    def latest_task(self, workload_key: str, target_fingerprint: str | None = None) -> SearchTaskRow:
+        query = select_tasks().where(workloads.c.key == workload_key)
+        if target_fingerprint is not None:
+            query = query.where(targets.c.fingerprint == target_fingerprint)
+        built = exists().where(artifacts.c.search_task_id == search_tasks.c.id)
+        with self._database.read() as connection:
+            row = connection.execute(query.order_by(built.desc(), search_tasks.c.id.desc()).limit(1)).one_or_none()
+        if row is None:
+            place = "" if target_fingerprint is None else f" on target {target_fingerprint}"
+            raise NotFound(f"no job has been submitted for workload {workload_key!r}{place}")
+        return task_of(row)
+
+
+def _known(connection: Connection, ids: Sequence[int]) -> Mapping[int, _Known]:
+    known = {number: _Known() for number in ids}
+    task, record = search_tasks.c, tuning_records.c
+    submitted = select(task.workload_id, func.count(distinct(task.job_id)).label("jobs")).group_by(task.workload_id)
+    for row in connection.execute(submitted.where(task.workload_id.in_(ids))):
+        known[row.workload_id].jobs = row.jobs
+    asked = select(task.workload_id, targets.c.fingerprint).distinct().join(targets, targets.c.id == task.target_id)
+    for row in connection.execute(asked.where(task.workload_id.in_(ids))):
+        known[row.workload_id].targets.add(row.fingerprint)
+    recorded = (
+        select(record.workload_id, targets.c.fingerprint, func.count().label("records"))
+        .join(targets, targets.c.id == record.target_id)
+        .where(record.workload_id.in_(ids))
+        .group_by(record.workload_id, targets.c.fingerprint)
+    )
+    for row in connection.execute(recorded):
+        known[row.workload_id].targets.add(row.fingerprint)
+        known[row.workload_id].records += row.records
+    return known
+
+
+def _workload_of(row: AnyRow, known: Mapping[int, _Known]) -> WorkloadRow:
+    found = known[row.id]
+    return WorkloadRow(
+        key=row.key,
+        workload=row.workload,
+        created_at=row.created_at,
+        jobs=found.jobs,
+        records=found.records,
+        targets=tuple(sorted(found.targets)),
+    )

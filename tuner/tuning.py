@@ -1,0 +1,280 @@
+"""One search from start to library: the loop that `shapewright tune`, `sw.tune` and the workers all run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from tuner import assembly, progress
+from tuner.cost_model import PairCostModel
+from tuner.dispatcher import Dispatcher
+from tuner.errors import ShapewrightError
+from tuner.jobspec import Budget
+from tuner.kernel import MicroKernel
+from tuner.latency import Measured
+from tuner.library import LIBRARY, LibraryFiles
+from tuner.measure import Builder, BuildResult, Runner, RunRequest
+from tuner.policy import EvolutionarySearch, Suggestion
+from tuner.records import MeasureResult, Phase, TuningRecord
+from tuner.rules import rule_for
+from tuner.storage import NewEvent
+from tuner.task import SearchTask
+from tuner.workload import JsonObject
+
+FINAL_SHARE = 0.3
+"""The most of a budget of trials or seconds that is kept for timing the finalists again, verifying and building."""
+FINAL_SECONDS = 25.0
+SPARE_FINALISTS = 3
+VERIFY_ROUNDS = 4
+
+
+class Recorder(Protocol):
+    """Where a search leaves its results as it goes. A call returns only when they are safe."""
+
+    def record(
+        self, results: Sequence[MeasureResult], events: Sequence[NewEvent], spent_s: float, summary: JsonObject
+    ) -> None:
+        """``spent_s``: wall time charged to the task so far; ``summary``: how it stands (see tuner.progress)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The outcome: the files of a library by name, its parsed manifest and dispatch table, and the search's figures."""
+
+    files: Mapping[str, bytes]
+    manifest: JsonObject
+    dispatch: JsonObject
+    summary: JsonObject
+
+
+class Cancelled(Exception):
+    """``should_stop`` said so; everything measured has been recorded."""
+
+
+class VerificationFailed(ShapewrightError):
+    """No set of kernels passed verification: nothing that could be handed out."""
+
+
+def tune(
+    task: SearchTask,
+    *,
+    builder: Builder,
+    runner: Runner,
+    recorder: Recorder,
+    budget: Budget,
+    policy: str = "evolutionary",
+    seed: int = 0,
+    past: Sequence[TuningRecord] = (),
+    warm: Sequence[tuple[JsonObject, TuningRecord]] = (),
+    spent_s: float = 0.0,
+    should_stop: Callable[[], bool] = lambda: False,
+    job_id: str | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Tuned:
+    """Search, select, time, verify, build.
+
+    ``past`` are this very task's own records (after a worker's death): the policy is rebuilt from them and they count
+    against the budget, as does ``spent_s``. ``warm`` are other jobs' records on this target. Raises Cancelled,
+    DeviceLost, VerificationFailed.
+    """
+    if policy != "evolutionary":
+        raise ValueError(f"policy {policy!r} is not known")
+    search = _Search(task, builder, runner, recorder, budget, seed, warm, spent_s, should_stop, clock)
+    search.resume([record.result for record in past])
+    search.explore()
+    return search.finish(job_id)
+
+
+class _Search:
+    """The state of one call of ``tune``."""
+
+    def __init__(
+        self,
+        task: SearchTask,
+        builder: Builder,
+        runner: Runner,
+        recorder: Recorder,
+        budget: Budget,
+        seed: int,
+        warm: Sequence[tuple[JsonObject, TuningRecord]],
+        spent_s: float,
+        should_stop: Callable[[], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        self._task, self._builder, self._runner, self._recorder = task, builder, runner, recorder
+        self._budget, self._should_stop, self._clock = budget, should_stop, clock
+        self._started = clock() - spent_s
+        self._rule = rule_for(task.workload)
+        self._model = PairCostModel(task, seed, warm)
+        self._policy = EvolutionarySearch(task, self._rule.space(task), self._model, seed)
+        self._theory = self._policy.theory()
+        self._measured = Measured()
+        self._attempts: dict[tuple[MicroKernel, tuple[tuple[str, int], ...]], int] = {}
+        self._defaults: dict[str, float] = {}
+        self._builds: dict[MicroKernel, BuildResult] = {}
+        self._rounds = 0
+
+    # -- the search -----------------------------------------------------------------------------------------------
+    def resume(self, results: Sequence[MeasureResult]) -> None:
+        """Take in what an earlier worker measured for this task."""
+        if not results:
+            return
+        self._rounds = 1 + max(result.round for result in results)
+        self._learn(results)
+
+    def explore(self) -> None:
+        """Rounds of suggest, build, run, update until the budget's share is spent or nothing is expected to help."""
+        while (left := self._trials_left(self._final_trials())) > 0 and self._seconds_left(self._final_seconds()) > 0:
+            suggestions = self._policy.suggest(left)
+            if not suggestions:
+                self._note("no candidate is expected to help: the search ends early")
+                return
+            self._trial(suggestions, Phase.SEARCH, "search" if self._rounds else "theory")
+            self._rounds += 1
+
+    def _trial(self, suggestions: Sequence[Suggestion], phase: Phase, label: str) -> None:
+        """Build and run, a few kernels at a time so that a stop or the end of the budget is noticed soon."""
+        for start in range(0, len(suggestions), 4):
+            self._check_stop()
+            batch = suggestions[start : start + 4]
+            builds = self._built([suggestion.kernel for suggestion in batch])
+            requests = [
+                RunRequest(build, suggestion.instances) for build, suggestion in zip(builds, batch, strict=True)
+            ]
+            found = self._runner.run(self._task, requests)
+            expected = [latency for suggestion in batch for latency in suggestion.predicted_s]
+            results = [
+                replace(
+                    result, predicted_s=latency, round=self._rounds, phase=phase, attempt=self._next_attempt(result)
+                )
+                for result, latency in zip(found, expected, strict=True)
+            ]
+            self._learn(results)
+            self._record(results, label)
+            if self._seconds_left(0.0) <= 0:
+                return
+
+    def _built(self, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
+        """Builds, kept for the finalists' second timing."""
+        missing = [kernel for kernel in kernels if kernel not in self._builds]
+        for build in self._builder.build(self._task, missing) if missing else []:
+            self._builds[build.kernel] = build
+        return [self._builds[kernel] for kernel in kernels]
+
+    def _learn(self, results: Sequence[MeasureResult]) -> None:
+        for result in results:
+            key = (result.kernel, result.instance.values)
+            self._attempts[key] = max(self._attempts.get(key, 0), result.attempt + 1)
+        self._measured.add(results)
+        self._policy.update(results)
+        self._note_defaults(results)
+
+    def _note_defaults(self, results: Sequence[MeasureResult]) -> None:
+        """The default at an instance is the fastest of the first round there: theory's kernels and the safe one."""
+        for result in results:
+            if result.ok and result.round == 0 and result.phase is Phase.SEARCH:
+                name = str(result.instance)
+                latency = result.latency_s or 0.0
+                self._defaults[name] = min(latency, self._defaults.get(name, latency))
+
+    def _next_attempt(self, result: MeasureResult) -> int:
+        return self._attempts.get((result.kernel, result.instance.values), 0)
+
+    # -- the set --------------------------------------------------------------------------------------------------
+    def finish(self, job_id: str | None) -> Tuned:
+        """Time the finalists again, choose, build, verify; a kernel that fails is excluded and the rest chosen anew."""
+        if self._measured.kernels:
+            self._time_finalists()
+        excluded: set[MicroKernel] = set()
+        for _ in range(VERIFY_ROUNDS):
+            self._check_stop()
+            kernels = self._chosen(self._task.max_kernels, excluded)
+            dispatcher = assembly.make_dispatcher(self._task, self._model, self._measured, kernels)
+            self._progress("build")
+            files = assembly.build_library(dispatcher, job_id)
+            self._progress("verify")
+            wrong = self._wrong_kernels(dispatcher, files)
+            if not wrong:
+                data = self._summary("done") | {"kernels": len(dispatcher.kernels), "digest": files.manifest["digest"]}
+                return Tuned(files.files, files.manifest, files.dispatch, data)
+            excluded |= wrong
+        raise VerificationFailed(f"{VERIFY_ROUNDS} sets of kernels for {self._task.workload} failed verification")
+
+    def _time_finalists(self) -> None:
+        finalists = self._chosen(self._task.max_kernels, set())
+        spare = self._chosen(SPARE_FINALISTS, set(finalists)) if len(self._measured.kernels) > len(finalists) else []
+        instances = self._task.instances
+        suggestions: list[Suggestion] = []
+        left = self._trials_left(0)
+        for kernel in (*finalists, *spare):
+            taken = instances[: max(0, left)]
+            left -= len(taken)
+            if taken:
+                predicted = self._model.predict([kernel], [instance.shape for instance in taken]).latency_s[0]
+                suggestions.append(Suggestion(kernel, taken, tuple(map(float, predicted))))
+        if self._seconds_left(self._final_seconds() / 2) > 0:
+            self._trial(suggestions, Phase.FINAL, "select")
+
+    def _chosen(self, limit: int, excluded: set[MicroKernel]) -> list[MicroKernel]:
+        """The best set by what is known now: of the measured kernels, or of theory's where there are none."""
+        banned = excluded | self._measured.failed
+        pool = [kernel for kernel in self._measured.kernels if kernel not in banned]
+        pool = pool or [
+            kernel for kernel in (*self._theory, self._rule.safe_kernel(self._task)) if kernel not in banned
+        ]
+        if not pool:
+            raise VerificationFailed(f"every kernel tried for {self._task.workload} failed")
+        return assembly.choose_set(self._task, self._model, self._measured, pool, limit)
+
+    def _wrong_kernels(self, dispatcher: Dispatcher, files: LibraryFiles) -> set[MicroKernel]:
+        """Kernels of the library that compute something wrongly at some of many shapes, inside the range and beyond."""
+        build = BuildResult(dispatcher.kernels[0], files.files[LIBRARY], 0.0)
+        wrong = self._runner.verify(self._task, build, assembly.verification_dims(self._task))
+        for _, problem in wrong:
+            self._note(f"verification: {problem}")
+        return {dispatcher.kernels[dispatcher.index_for(dims)] for dims, _ in wrong}
+
+    # -- the budget -----------------------------------------------------------------------------------------------
+    def _elapsed_s(self) -> float:
+        return self._clock() - self._started
+
+    def _final_trials(self) -> int:
+        wanted = (self._task.max_kernels + SPARE_FINALISTS) * len(self._task.instances)
+        return min(wanted, int(FINAL_SHARE * self._budget.trials)) if self._budget.trials else 0
+
+    def _final_seconds(self) -> float:
+        return min(FINAL_SECONDS, FINAL_SHARE * self._budget.seconds) if self._budget.seconds else 0.0
+
+    def _trials_left(self, reserve: int) -> int:
+        if self._budget.trials is None:
+            return 1_000_000
+        return self._budget.trials - reserve - self._measured.trials
+
+    def _seconds_left(self, reserve: float) -> float:
+        if self._budget.seconds is None:
+            return float("inf")
+        return self._budget.seconds - reserve - self._elapsed_s()
+
+    def _check_stop(self) -> None:
+        if self._should_stop():
+            raise Cancelled
+
+    # -- telling --------------------------------------------------------------------------------------------------
+    def _summary(self, phase: str) -> JsonObject:
+        now = progress.standing(self._task, self._measured, self._defaults)
+        return progress.summary(now, self._measured, self._budget, self._elapsed_s(), self._rounds, phase)
+
+    def _record(self, results: Sequence[MeasureResult], phase: str) -> None:
+        data = self._summary(phase)
+        trials = {"count": len(results), "failed": sum(not result.ok for result in results)}
+        events = [NewEvent("trials", trials), NewEvent("progress", data)]
+        self._recorder.record(results, events, self._elapsed_s(), data)
+
+    def _progress(self, phase: str) -> None:
+        data = self._summary(phase)
+        self._recorder.record([], [NewEvent("progress", data)], self._elapsed_s(), data)
+
+    def _note(self, message: str) -> None:
+        self._recorder.record([], [NewEvent("log", {"message": message})], self._elapsed_s(), self._summary("search"))

@@ -1,0 +1,35 @@
+"""Splitting a job's budget over its search tasks: each has its share by count, what it leaves goes to later ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tuner.jobspec import Budget
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """A search task as the budget sees it: how often its workload occurs, what it has used, whether it is done."""
+
+    count: int
+    trials: int
+    spent_s: float
+    done: bool
+
+
+def share(budget: Budget, tasks: Sequence[Spending], position: int) -> Budget:
+    """What the task at ``position`` may use in all, its own past use included. Tasks are searched in order."""
+    ended = [task for task in tasks if task.done]
+    to_come = [task for index, task in enumerate(tasks) if not task.done and index > position]
+    own = tasks[position]
+    fraction = own.count / (own.count + sum(task.count for task in to_come))
+    trials = seconds = None
+    if budget.trials is not None:
+        left = budget.trials - sum(task.trials for task in ended) - sum(task.trials for task in to_come)
+        trials = max(0, math.ceil(left * fraction))
+    if budget.seconds is not None:
+        left_s = budget.seconds - sum(task.spent_s for task in ended) - sum(task.spent_s for task in to_come)
+        seconds = max(0.0, left_s * fraction)
+    return Budget(trials, seconds)

@@ -1,0 +1,91 @@
+"""The Ray cluster that a worker builds on: one of its own on this machine, or one that is there already.
+
+A cluster of its own ends with ``stop``. If the worker is killed, Ray's daemons notice within seconds and end, taking
+the actors with them; two small helpers of Ray (its agents) follow within about a minute.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import psutil
+import ray
+
+log = logging.getLogger(__name__)
+
+MAX_DIRECTORY = 40
+"""Characters: Ray puts Unix sockets some 65 characters below its directory, and their paths end at 107."""
+OBJECT_STORE_BYTES = 80 * 2**20
+"""The least Ray takes: only binaries of a few kilobytes pass through."""
+DAEMONS = ("raylet", "gcs_server")
+
+
+class Cluster:
+    """A connection to Ray. One at a time in a process, because Ray allows no more."""
+
+    def __init__(self, data_dir: Path, address: str | None = None, cores: int | None = None) -> None:
+        """Connect to ``address``, or start a cluster of ``cores`` (all that this process may use) in ``data_dir``."""
+        self._directory: Path | None = None
+        self._daemons: list[psutil.Process] = []
+        quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
+        if address is not None:
+            ray.init(address=address, **quiet)
+            return
+        self._directory = _directory(data_dir)
+        ray.init(
+            address="local",
+            num_cpus=cores or len(os.sched_getaffinity(0)),
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            _temp_dir=str(self._directory),
+            _node_ip_address="127.0.0.1",
+            **quiet,
+        )
+        self._daemons = [child for child in psutil.Process().children(recursive=True) if _is_daemon(child)]
+
+    @property
+    def cores(self) -> int:
+        return int(ray.cluster_resources().get("CPU", 1))
+
+    def alive(self) -> bool:
+        """Whether Ray's own processes run; calls to a cluster that has lost one hang instead of failing."""
+        return ray.is_initialized() and all(_runs(daemon) for daemon in self._daemons)
+
+    def stop(self) -> None:
+        """End the cluster if it is ours, leave it if it is not."""
+        ray.shutdown()
+        for daemon in self._daemons:
+            if _runs(daemon):
+                daemon.kill()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _directory(data_dir: Path) -> Path:
+    """A directory for this process's cluster, in ``data_dir`` if the path is short enough for Ray."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    for left in data_dir.glob("ray-*"):
+        if not psutil.pid_exists(int(left.name.removeprefix("ray-"))):
+            shutil.rmtree(left, ignore_errors=True)
+    wanted = data_dir.resolve() / f"ray-{os.getpid()}"
+    if len(str(wanted)) <= MAX_DIRECTORY:
+        return wanted
+    return Path(tempfile.mkdtemp(prefix="sw-"))
+
+
+def _is_daemon(process: psutil.Process) -> bool:
+    try:
+        return process.name() in DAEMONS
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,43 @@
+"""Serving this machine as a device of a tracker: ``python -m worker.device_server --tracker HOST:PORT --key local``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tuner.measure import device_process
+from tuner.measure.child import Child
+
+MODULE = "worker.device_server"
+
+
+def start_device(
+    tracker: tuple[str, int],
+    key: str = "local",
+    *,
+    device_id: str = "",
+    host: str = "127.0.0.1",
+    port: int = 0,
+    data_dir: Path | None = None,
+) -> Child:
+    """Serve this machine as a device in a child process, and wait until it listens.
+
+    ``device_id`` names the device in the database, the same after every restart; several devices of one machine need
+    one each. The child ends with ``stop``, or when this process is gone; a session that crashes or hangs costs only
+    itself. Raises ChildFailed.
+    """
+    args = ["--tracker", f"{tracker[0]}:{tracker[1]}", "--key", key, "--host", host, "--port", str(port)]
+    return Child(MODULE, [*args, "--id", device_id], data_dir=data_dir)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """As ``tuner.measure.device_process``, with a tracker and a key required."""
+    argv = sys.argv[1:] if argv is None else argv
+    options = device_process.parse_options(argv)
+    if options.tracker is None or not options.key:
+        sys.exit("worker.device_server: give --tracker HOST:PORT and --key KEY")
+    device_process.main(argv)
+
+
+if __name__ == "__main__":
+    main()

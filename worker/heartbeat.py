@@ -1,0 +1,58 @@
+"""Keeping a lease alive from a thread of its own, and hearing of cancellation there."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from types import TracebackType
+
+from tuner.storage import JobState, Lease, LeaseLost, Storage, StorageUnavailable
+
+log = logging.getLogger(__name__)
+
+LEASE_S = 15.0
+HEARTBEAT_S = 3.0
+
+
+class Heartbeat:
+    """Extends ``lease`` every ``every_s`` while the context is open. A database that is away is asked again."""
+
+    def __init__(self, storage: Storage, lease: Lease, lease_s: float = LEASE_S, every_s: float = HEARTBEAT_S) -> None:
+        self._storage = storage
+        self._lease = lease
+        self._lease_s = lease_s
+        self._every_s = every_s
+        self._end = threading.Event()
+        self._cancelling = threading.Event()
+        self._lost = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def cancelling(self) -> bool:
+        """Whether someone asked for the job's cancellation."""
+        return self._cancelling.is_set()
+
+    def lost(self) -> bool:
+        """Whether another worker has the job now, or the job has ended."""
+        return self._lost.is_set()
+
+    def __enter__(self) -> Heartbeat:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._end.set()
+        self._thread.join(timeout=self._lease_s)
+
+    def _run(self) -> None:
+        while not self._end.wait(self._every_s):
+            try:
+                state = self._storage.heartbeat(self._lease, self._lease_s)
+            except LeaseLost as error:
+                log.warning("job %s: %s", self._lease.job.id, error)
+                self._lost.set()
+                return
+            except StorageUnavailable as error:
+                log.warning("job %s: no heartbeat, the database is away: %s", self._lease.job.id, error)
+                continue
+            if state is JobState.CANCELLING:
+                self._cancelling.set()

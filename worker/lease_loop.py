@@ -1,0 +1,51 @@
+"""The worker's main loop: look at the devices, lease a job, run it, and so on until told to stop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tuner.measure import DeviceLost
+from tuner.storage import Lease, Storage, StorageUnavailable
+from worker.devices import DeviceList
+from worker.heartbeat import LEASE_S
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.5
+AWAY_S = 2.0
+"""How long to wait when the database or the tracker is away."""
+
+
+@dataclass
+class LeaseLoop:
+    """Leases jobs for the devices that are there and hands them to ``run``, one at a time."""
+
+    storage: Storage
+    devices: DeviceList
+    run: Callable[[Lease], object]
+    worker: str
+    stop: threading.Event
+    lease_s: float = LEASE_S
+    poll_s: float = POLL_S
+
+    def forever(self) -> None:
+        """Returns when ``stop`` is set. Outages of the database and the tracker are waited out."""
+        while not self.stop.is_set():
+            try:
+                lease = self._next()
+            except (StorageUnavailable, DeviceLost) as error:
+                log.warning("%s; looking again in %g s", error, AWAY_S)
+                self.stop.wait(AWAY_S)
+                continue
+            if lease is None:
+                self.stop.wait(self.poll_s)
+                continue
+            log.info("job %s (%s) leased, epoch %d", lease.job.id, lease.job.name, lease.epoch)
+            self.run(lease)
+
+    def _next(self) -> Lease | None:
+        keys = self.devices.refresh()
+        return self.storage.lease_job(self.worker, self.lease_s, keys) if keys else None

@@ -1,0 +1,155 @@
+"""A worker process: Ray to build on, a tracker's devices to measure on, the database to take jobs from."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from tuner.measure import Builder, BuilderLost, Runner
+from tuner.measure.connecting import Tracker, within
+from tuner.measure.rpc_runner import RpcRunner
+from tuner.storage import Lease, LeaseLost, Storage, StorageUnavailable
+from tuner.storage.sql import open_storage
+from worker.cluster import Cluster
+from worker.devices import DeviceList
+from worker.job_runner import JobRunner
+from worker.lease_loop import LeaseLoop
+from worker.ray_builder import RayBuilder
+
+log = logging.getLogger(__name__)
+
+DEVICE_WAIT_S = 120.0
+"""How long a batch waits for a free device before it is called lost."""
+CLOSE_S = 8.0
+STOP_S = 10.0
+"""How long a worker that was told to stop may take; then it gives its job back and ends in the middle of things."""
+
+
+@dataclass
+class RayTools:
+    """A builder on Ray, replaced along with its cluster when that has died, and runners through a tracker."""
+
+    tracker: Tracker
+    start: Callable[[], Cluster]
+    _cluster: Cluster | None = None
+    _builder: RayBuilder | None = None
+
+    def builder(self) -> Builder:
+        if self._builder is not None and self._cluster is not None and self._cluster.alive():
+            return self._builder
+        self.close()
+        try:
+            self._cluster = self.start()
+        except (RuntimeError, OSError, ValueError) as error:
+            raise BuilderLost(f"Ray did not start: {error}") from error
+        self._builder = RayBuilder(actors=self._cluster.cores, alive=self._cluster.alive)
+        self._builder.start()
+        return self._builder
+
+    def runner(self, key: str) -> Runner:
+        return RpcRunner(lambda timeout_s: self.tracker.request(key, timeout_s, DEVICE_WAIT_S))
+
+    def close(self) -> None:
+        if self._builder is not None:
+            self._builder.close()
+        if self._cluster is not None:
+            self._cluster.stop()
+        self._builder = self._cluster = None
+
+
+def run_worker(
+    storage_url: str,
+    tracker: tuple[str, int],
+    *,
+    data_dir: Path,
+    device_keys: Sequence[str] | None = None,
+    ray_address: str | None = None,
+    name: str | None = None,
+    stop: threading.Event | None = None,
+) -> None:
+    """Work until ``stop`` is set or SIGTERM or SIGINT comes (which needs the main thread).
+
+    ``device_keys`` restricts the worker to devices of these keys. Without ``ray_address`` it starts a Ray cluster of
+    its own on this machine. When it stops it gives its job back and ends its children, within STOP_S.
+    """
+    stop = stop or threading.Event()
+    storage = open_storage(storage_url)
+    client = Tracker(*tracker)
+    tools = RayTools(client, lambda: _start_cluster(data_dir, ray_address, stop))
+    current = _Current(storage, JobRunner(storage, tools, stopping=stop.is_set))
+    keys = tuple(device_keys) if device_keys is not None else None
+    loop = LeaseLoop(storage, DeviceList(storage, client, keys), current.run, name or worker_name(), stop)
+    threading.Thread(target=_end_anyway, args=(stop, current, tools), name="end anyway", daemon=True).start()
+    try:
+        # Before the first job rather than in it: the actors take seconds to load the compiler.
+        tools.builder()
+        log.info("worker %s is up", loop.worker)
+        loop.forever()
+    finally:
+        tools.close()
+        storage.close()
+        current.done.set()
+
+
+def _start_cluster(data_dir: Path, address: str | None, stop: threading.Event) -> Cluster:
+    cluster = Cluster(data_dir, address)
+    # Ray installs a handler of its own for SIGTERM when it starts.
+    _stop_on_signals(stop)
+    return cluster
+
+
+def worker_name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+class _Current:
+    """The job that the worker is at, for whoever has to give it back in a hurry."""
+
+    def __init__(self, storage: Storage, runner: JobRunner) -> None:
+        self._storage = storage
+        self._runner = runner
+        self._lease: Lease | None = None
+        self.done = threading.Event()
+
+    def run(self, lease: Lease) -> None:
+        self._lease = lease
+        self._runner.run(lease)
+        self._lease = None
+
+    def release(self) -> None:
+        if self._lease is not None:
+            try:
+                self._storage.release_job(self._lease)
+            except (LeaseLost, StorageUnavailable) as error:
+                log.warning("job %s could not be given back: %s", self._lease.job.id, error)
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    if threading.current_thread() is not threading.main_thread():
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        log.info("%s: stopping", signal.Signals(number).name)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+
+
+def _end_anyway(stop: threading.Event, current: _Current, tools: RayTools) -> None:
+    """End the process if it has not stopped in time: a build or a measurement under way cannot be interrupted."""
+    stop.wait()
+    if not current.done.wait(STOP_S):
+        log.warning("not stopped within %g s: ending now", STOP_S)
+        current.release()
+        try:
+            within(CLOSE_S, tools.close)
+        finally:
+            os._exit(1)
