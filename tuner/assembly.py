@@ -65,7 +65,9 @@ def build_library(dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
 def verification_dims(task: SearchTask) -> list[dict[str, int]]:
     """Dims to verify a library at: the least, the tuned, many of the range, some past it; VERIFY_FLOPS in all."""
     workload, shapes = task.workload, task.shapes()
-    names, largest = workload.dynamic_dims, workload.dims(shapes[-1])
+    names = workload.dynamic_dims
+    every = [workload.dims(shape) for shape in shapes]
+    largest = {name: max(dims[name] for dims in every) for name in names}
     rng = np.random.default_rng(0)
     some = [shapes[index] for index in rng.permutation(len(shapes))[:VERIFY_SHAPES]]
     tuned = [instance.shape for instance in task.instances]

@@ -24,6 +24,8 @@ FORMAT = 1
 MAX_DEPTH = 16
 TOLERATED_REGRET = 0.002
 """Mean regret that a subtree may cost before it is worth its comparisons."""
+MAX_LEAVES = 256
+"""Of a whole tree: where more than that would be needed, the latencies are noisier than the tolerance is fine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,10 @@ def fit(dims: Sequence[str], points: NDArray[np.int64], latency_s: NDArray[np.fl
     regret = latency_s / latency_s.min(axis=1, keepdims=True) - 1.0
     if not dims:
         return Leaf(int(regret.sum(axis=0).argmin()))
-    return _pruned(_grow(tuple(dims), points, regret, MAX_DEPTH), tuple(dims), points, regret)[0]
+    grown, tolerated = _grow(tuple(dims), points, regret, MAX_DEPTH), TOLERATED_REGRET
+    while _leaves(tree := _pruned(grown, tuple(dims), points, regret, tolerated)[0]) > MAX_LEAVES:
+        tolerated *= 2
+    return tree
 
 
 def bounded(tree: Tree, bounds: Mapping[str, tuple[int, int]], safe: int) -> Tree:
@@ -104,10 +109,14 @@ def _best_split(values: NDArray[np.int64], regret: NDArray[np.float64], dim: int
     return float(left[index] + right[index]), float(imbalance[index]), dim, threshold
 
 
+def _leaves(tree: Tree) -> int:
+    return 1 if isinstance(tree, Leaf) else _leaves(tree.then) + _leaves(tree.otherwise)
+
+
 def _pruned(
-    tree: Tree, dims: tuple[str, ...], points: NDArray[np.int64], regret: NDArray[np.float64]
+    tree: Tree, dims: tuple[str, ...], points: NDArray[np.int64], regret: NDArray[np.float64], tolerated: float
 ) -> tuple[Tree, float]:
-    """``tree`` with every subtree replaced by a leaf that costs at most TOLERATED_REGRET more in the mean.
+    """``tree`` with every subtree replaced by a leaf that costs at most ``tolerated`` more regret in the mean.
 
     Also the regret of ``tree`` as it was grown: what a leaf costs is compared with that, so that the cost of pruning
     does not add up from level to level.
@@ -115,11 +124,11 @@ def _pruned(
     if isinstance(tree, Leaf):
         return tree, float(regret[:, tree.kernel].sum())
     below = points[:, dims.index(tree.dim)] <= tree.at_most
-    then, then_regret = _pruned(tree.then, dims, points[below], regret[below])
-    otherwise, otherwise_regret = _pruned(tree.otherwise, dims, points[~below], regret[~below])
+    then, then_regret = _pruned(tree.then, dims, points[below], regret[below], tolerated)
+    otherwise, otherwise_regret = _pruned(tree.otherwise, dims, points[~below], regret[~below], tolerated)
     grown = then_regret + otherwise_regret
     best = int(regret.sum(axis=0).argmin())
-    if regret[:, best].sum() - grown <= TOLERATED_REGRET * len(points):
+    if regret[:, best].sum() - grown <= tolerated * len(points):
         return Leaf(best), grown
     return (then if then == otherwise else Node(tree.dim, tree.at_most, then, otherwise)), grown
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tuner.dims import variables_of
 from tuner.errors import InvalidInput
 from tuner.target import Target
 from tuner.task import SearchTask, parse_instances, parse_shape_vars
-from tuner.workload import JsonObject, Workload
+from tuner.workload import JsonObject, ShapeVar, Workload, WorkloadInstance
 
 FIELDS = (
     *("name", "workload", "workloads", "shape_vars", "instances", "target", "targets"),
@@ -73,13 +74,13 @@ def parse_job(data: object) -> JobSpec:
             workload = Workload.from_json(item)
         except InvalidInput as error:
             raise error.within(field) from None
-        used = tuple(var for var in shape_vars if var.name in workload.variables)
+        used = _used(shape_vars, workload) if "workloads" in data else shape_vars
         for target_field, target in targets:
             try:
                 task = SearchTask(
                     workload,
-                    shape_vars=used if "workloads" in data else shape_vars,
-                    instances=instances,
+                    shape_vars=used,
+                    instances=instances if used == shape_vars else _projected(instances, shape_vars, used),
                     target=target,
                     threads=data.get("threads", 1),
                     max_kernels=data.get("max_kernels", 8),
@@ -88,6 +89,10 @@ def parse_job(data: object) -> JobSpec:
                 raise _placed(error, field, target_field) from None
             tasks.append(task)
             counts.append(_count(item, field))
+    used_names = variables_of(expr for task in tasks for _, expr in task.workload.args)
+    for var in shape_vars:
+        if var.name not in used_names:
+            raise InvalidInput(f"shape_vars.{var.name}", "no dim of any workload uses it", "leave it out")
     return JobSpec(
         name=_name(data.get("name", str(tasks[0].workload)[:MAX_NAME])),
         tasks=tuple(tasks),
@@ -98,6 +103,24 @@ def parse_job(data: object) -> JobSpec:
         seed=_seed(data.get("seed", 0)),
         source=dict(data),
     )
+
+
+def _used(shape_vars: tuple[ShapeVar, ...], workload: Workload) -> tuple[ShapeVar, ...]:
+    return tuple(var for var in shape_vars if var.name in workload.variables)
+
+
+def _projected(
+    instances: list[WorkloadInstance] | None, declared: tuple[ShapeVar, ...], used: tuple[ShapeVar, ...]
+) -> list[WorkloadInstance] | None:
+    """A job's instances for a workload that uses some of its variables: where shapes become one, weights add up."""
+    if instances is None:
+        return None
+    dropped = {var.name for var in declared} - {var.name for var in used}
+    weights: dict[tuple[tuple[str, int], ...], float] = {}
+    for instance in instances:
+        kept = tuple((name, value) for name, value in instance.values if name not in dropped)
+        weights[kept] = weights.get(kept, 0.0) + instance.weight
+    return [WorkloadInstance(values, weight) for values, weight in weights.items()]
 
 
 def parse_budget(data: object) -> Budget:

@@ -109,6 +109,28 @@ def test_workloads_of_one_job_may_use_different_variables() -> None:
     assert [task.ranges for task in spec.tasks] == [{"T": (1, 4)}, {"S": (7, 7)}]
 
 
+def test_instances_of_a_job_fit_each_of_its_workloads() -> None:
+    job = {
+        "workloads": [
+            {"op": "dense", "args": {"m": "T", "n": 64, "k": 64}},
+            {"op": "matmul", "args": {"m": "T", "n": "S", "k": 64}},
+        ],
+        "shape_vars": {"T": {"min": 1, "max": 8}, "S": {"min": 1, "max": 8}},
+        "instances": [{"T": 1, "S": 2, "weight": 1.0}, {"T": 1, "S": 3, "weight": 2.0}, {"T": 4, "S": 4}],
+        "budget": {"trials": 1},
+    }
+    dense, matmul = parse_job(job).tasks
+    assert [(i.shape, i.weight) for i in dense.instances] == [({"T": 1}, 3.0), ({"T": 4}, 1.0)]
+    assert [i.shape for i in matmul.instances] == [{"T": 1, "S": 2}, {"T": 1, "S": 3}, {"T": 4, "S": 4}]
+
+
+def test_a_variable_that_no_workload_uses_is_refused() -> None:
+    workloads = [{"op": "dense", "args": {"m": "T", "n": 64, "k": 64}}]
+    ranges = {"T": {"min": 1, "max": 8}, "S": {"min": 1, "max": 8}}
+    error = refused({"workloads": workloads, "shape_vars": ranges, "budget": {"trials": 1}})
+    assert error.field == "shape_vars.S"
+
+
 def test_native_is_filled_in_and_other_targets_stay() -> None:
     spec = parse_job({**{k: v for k, v in JOB.items() if k != "target"}, "targets": ["native", V3]}).on(native())
     assert [task.target for task in spec.tasks] == [native(), Target.from_json(V3)]

@@ -77,7 +77,8 @@ class EvolutionarySearch:
     def suggest(self, trials: int) -> list[Suggestion]:
         if trials <= 0 or self._idle_rounds >= self._settings.patience:
             return []
-        picked = self._improving() if self._measured else self._first()
+        # Not again where all of theory failed: the search goes on to what differs from it.
+        picked = self._improving() if self._measured or self._failed else self._first()
         return self._within(picked, trials)
 
     # -- theory ---------------------------------------------------------------------------------------------------

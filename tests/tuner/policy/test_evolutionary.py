@@ -64,7 +64,8 @@ def test_instances_without_weight_get_few_trials() -> None:
 
 
 def test_patience_bounds_the_rounds_without_gain() -> None:
-    policy = search(settings=EvolutionSettings(population=16, generations=1, theory_samples=20, patience=2, least_gain=9.0))
+    impatient = EvolutionSettings(population=16, generations=1, theory_samples=20, patience=2, least_gain=9.0)
+    policy = search(settings=impatient)
     policy.update([result for s in policy.suggest(1000) for result in measured(TASK, s.kernel, *s.instances)])
     rounds = 0
     while policy.suggest(10):

@@ -1,0 +1,36 @@
+"""Libraries that do less, from the same search's results: what the choice of a set and the dispatcher bring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shapewright.download import write
+from shapewright.session import TuneResult
+from tuner import assembly
+from tuner.cost_model import PairCostModel
+from tuner.kernel import MicroKernel
+from tuner.latency import Measured, latency_table
+
+
+def save_ablation(name: str, tuned: TuneResult, directory: Path) -> Path:
+    """Build the ablation ``name`` and write it into ``directory``.
+
+    ``single``: the one kernel that serves the whole range best. ``bucket``: the kernel that is best at the largest
+    shape, for all of them (as Nimble, MLSys 2021, tunes for one large shape).
+    """
+    task, measured = tuned.task, Measured(tuned.results)
+    model = PairCostModel(task)
+    model.update(tuned.results)
+    if name == "single":
+        kernel = assembly.choose_set(task, model, measured, measured.kernels, 1)[0]
+    else:
+        kernel = _best_at_largest(tuned, model, measured)
+    dispatcher = assembly.make_dispatcher(task, model, measured, [kernel])
+    write(assembly.build_library(dispatcher, None).files, directory)
+    return directory
+
+
+def _best_at_largest(tuned: TuneResult, model: PairCostModel, measured: Measured) -> MicroKernel:
+    shapes = tuned.task.shapes()
+    table = latency_table(tuned.task, model, measured, measured.kernels, [shapes[-1]])
+    return measured.kernels[int(table[:, 0].argmin())]

@@ -1,0 +1,139 @@
+"""The sides of a comparison: for a shape, the call each makes on the same inputs; here or in processes of their own.
+
+Spinning thread pools disturb each other, so with more than one thread each side lives in a process of its own and they
+take turns across processes.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.alternating import Sampler, sampler
+from tuner.workload import Workload
+
+Array = NDArray[np.float32]
+Shape = Mapping[str, int]
+Call = Callable[[], object]
+WAIT_S = 600.0
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS")
+
+
+def limit_threads(threads: int) -> None:
+    """For libraries that are not loaded yet: they read the environment when they are."""
+    for name in THREAD_VARIABLES:
+        os.environ[name] = str(threads)
+
+
+def inputs_of(workload: Workload, shape: Shape) -> list[Array]:
+    """The inputs of a call at ``shape``, in [-1, 1): the same in every process, a constant one at every shape."""
+    extents = workload.extents(shape)
+    arrays = []
+    for operand in workload.operands[:-1]:
+        size = tuple(extents[axis] for axis in operand.axes)
+        rng = np.random.default_rng([zlib.crc32(operand.name.encode()), *size])
+        arrays.append(rng.uniform(-1, 1, size).astype(np.float32))
+    return arrays
+
+
+def side(
+    name: str, workload: Workload, any_shape: Shape, library: Path | None, threads: int
+) -> Callable[[Shape], Call]:
+    """The calls of one side: a library of ours in ``library``, or the rival of that name. Raises DoesNotApply."""
+    constant = workload.op.contraction.right.constant
+    weight = inputs_of(workload, any_shape)[1] if constant else None
+    if library is not None:
+        return _ours(workload, library, weight)
+    import torch  # noqa: PLC0415 - only where a rival is asked for
+
+    from benchmarks.rivals import RIVALS  # noqa: PLC0415
+
+    torch.set_num_threads(threads)
+    prepared = RIVALS[name].prepare(workload, weight)
+
+    def call(shape: Shape) -> Call:
+        left, right = inputs_of(workload, shape)[:2]
+        return prepared(left, right)
+
+    return call
+
+
+def _ours(workload: Workload, directory: Path, weight: Array | None) -> Callable[[Shape], Call]:
+    import shapewright as sw  # noqa: PLC0415 - not in the processes of rivals
+
+    library = sw.load(directory)
+    packed = library.pack(weight) if weight is not None else None
+
+    def call(shape: Shape) -> Call:
+        inputs: list[object] = list(inputs_of(workload, shape))
+        if packed is not None:
+            inputs[1] = packed
+        extents = workload.extents(shape)
+        out = np.empty([extents[axis] for axis in workload.operands[-1].axes], np.float32)
+        return lambda: library(*inputs, out)
+
+    return call
+
+
+@contextmanager
+def elsewhere(
+    name: str, workload: Workload, any_shape: Shape, library: Path | None, threads: int
+) -> Iterator[Callable[[Shape], Sampler]]:
+    """The samplers of one side in a process of its own. Raises DoesNotApply, and TimeoutError if it does not answer."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=_serve, args=(theirs, name, workload.to_json(), dict(any_shape), library, threads), daemon=True
+    )
+    process.start()
+    try:
+        _answer(name, ours)
+
+        def samples(shape: Shape) -> Sampler:
+            def sample(number: int) -> float:
+                ours.send((dict(shape), number))
+                return float(_answer(name, ours))
+
+            return sample
+
+        yield samples
+    finally:
+        process.terminate()
+        process.join(WAIT_S)
+
+
+def _answer(name: str, connection: Connection) -> float:
+    if not connection.poll(WAIT_S):
+        raise TimeoutError(f"{name} did not answer within {WAIT_S:g} s")
+    answer = connection.recv()
+    if isinstance(answer, Exception):
+        raise answer
+    return float(answer)
+
+
+def _serve(
+    connection: Connection, name: str, workload: dict[str, object], any_shape: Shape, library: Path | None, threads: int
+) -> None:
+    """Answer requests for samples until the connection ends. The first answer says whether the side applies."""
+    limit_threads(threads)
+    known: tuple[Shape, Sampler] | None = None
+    try:
+        call = side(name, Workload.from_json(workload), any_shape, library, threads)
+        connection.send(0.0)
+        while True:
+            shape, number = connection.recv()
+            if known is None or known[0] != shape:
+                known = (shape, sampler(call(shape)))
+            connection.send(known[1](number))
+    except EOFError:
+        return
+    except Exception as error:
+        connection.send(error)

@@ -1,0 +1,61 @@
+"""Suite files: workloads over shape variables, the shapes that a search may see, the shapes that are timed.
+
+    name: ...
+    shape_vars: {T: {min: 1, max: 128}}
+    tune: [{T: 5}, {T: 24, weight: 2.0}]
+    test: [{T: 1}, {T: 5}]
+    workloads:
+      - {name: qkv, op: dense, args: {m: 16*T, n: 2304, k: 768}, dtype: float32}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tuner.documents import read_yaml
+from tuner.errors import InvalidInput
+from tuner.target import Target
+from tuner.task import SearchTask, parse_instances, parse_shape_vars
+from tuner.workload import Workload
+
+FIELDS = {"name", "source", "shape_vars", "tune", "test", "workloads"}
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One workload of a suite: what is tuned, and the shapes to time (each with whether the search saw it)."""
+
+    name: str
+    task: SearchTask
+    test: tuple[dict[str, int], ...]
+
+    def tuned_on(self, shape: Mapping[str, int]) -> bool:
+        return any(instance.shape == dict(shape) for instance in self.task.instances)
+
+
+def read_suite(path: Path, target: Target, threads: int) -> tuple[str, list[Benchmark]]:
+    """The suite's name and its benchmarks. Raises InvalidInput naming the field that is wrong."""
+    data = read_yaml(path.read_bytes())
+    if not isinstance(data, Mapping) or not {"workloads", "tune", "test"} <= set(data):
+        raise InvalidInput(str(path), "is not a suite", f"fields: {', '.join(sorted(FIELDS))}")
+    unknown = sorted(set(data) - FIELDS)
+    if unknown:
+        raise InvalidInput(unknown[0], "is not a field of a suite", f"fields: {', '.join(sorted(FIELDS))}")
+    shape_vars = parse_shape_vars(data.get("shape_vars"))
+    tune, test = parse_instances(data["tune"]), parse_instances(data["test"]) or []
+    benchmarks = []
+    for index, item in enumerate(data["workloads"]):
+        try:
+            workload = Workload.from_json(item)
+            task = SearchTask(workload, shape_vars=shape_vars, instances=tune, target=target, threads=threads)
+        except InvalidInput as error:
+            raise error.within(f"workloads[{index}]") from None
+        benchmarks.append(Benchmark(_name(item, workload), task, tuple(instance.shape for instance in test)))
+    return str(data.get("name", path.stem)), benchmarks
+
+
+def _name(item: Mapping[str, Any], workload: Workload) -> str:
+    return str(item.get("name", workload.key))

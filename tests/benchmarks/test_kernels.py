@@ -1,0 +1,61 @@
+"""The harness on a suite of its own: its document has the form that the contract gives."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.suite import read_suite
+from tuner.errors import InvalidInput
+from tuner.target import native
+
+SUITES = Path(__file__).parents[2] / "benchmarks" / "suites"
+TINY = """
+name: tiny
+shape_vars: {T: {min: 1, max: 16}}
+tune: [{T: 4}, {T: 16, weight: 2.0}]
+test: [{T: 3}, {T: 16}]
+workloads:
+  - {name: small, op: dense, args: {m: 4*T, n: 64, k: 48}, dtype: float32}
+"""
+
+
+@pytest.mark.parametrize("name", ["dietcode-dense", "tokens-dense", "square"])
+def test_suites_of_the_catalogues_operators_are_read(name: str) -> None:
+    found, benchmarks = read_suite(SUITES / f"{name}.yaml", native(), 1)
+    assert found == name
+    for benchmark in benchmarks:
+        seen = [benchmark.tuned_on(shape) for shape in benchmark.test]
+        assert any(seen), "some test shapes are tuned on"
+        assert not all(seen), "and some are not"
+
+
+def test_a_wrong_workload_of_a_suite_is_named(tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(TINY.replace("op: dense", "op: dens"))
+    with pytest.raises(InvalidInput, match=r"workloads\[0\]\.op: 'dens' is not in the catalogue"):
+        read_suite(suite, native(), 1)
+
+
+def test_the_document_has_rows_summary_and_protocol(tmp_path: Path) -> None:
+    suite, out = tmp_path / "suite.yaml", tmp_path / "out.json"
+    suite.write_text(TINY)
+    command = [sys.executable, "-m", "benchmarks.kernels", str(suite), "--trials", "4", "--seconds", "30"]
+    done = subprocess.run(
+        [*command, "--against", "bucket,single", "--json", str(out)],
+        cwd=SUITES.parents[1], capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    document = json.loads(out.read_text())
+    assert [row["shape"] for row in document["rows"]] == [{"T": 3}, {"T": 16}]
+    for row in document["rows"]:
+        assert set(row) >= {"workload", "shape", "tuned_on", "ours_s", "rivals_s"}
+        assert set(row) >= {"flops", "peak_fraction", "max_abs_error"}
+        assert set(row["rivals_s"]) == {"bucket", "single"}
+        assert row["max_abs_error"] < 1e-4
+    assert document["summary"]["trials"] <= 4
+    assert document["protocol"]["threads"] == 1
