@@ -5,7 +5,11 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import json
+import os
+import tempfile
+import threading
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +24,15 @@ from tuner.target import Target, native
 from tuner.workload import JsonObject, Workload
 
 ENTRY = "kernel"
+MOST_THREADS = "TVM_NUM_THREADS"
+BIG_CORES = 1
+"""TVM's mode of a pool whose threads go to the fastest cores, which on most machines are all."""
 REFUSALS = (TypeError, ValueError, RuntimeError, BufferError)
 """What a kernel raises for operands that it does not take as they are."""
+
+
+_pool = threading.local()
+"""How many threads TVM's pool of the calling thread has been told to use."""
 
 
 class PackedWeight:
@@ -32,6 +43,9 @@ class PackedWeight:
     def __init__(self, digest: str, tensor: Any) -> None:
         self.digest = digest
         self.tensor = tensor
+
+    def __repr__(self) -> str:
+        return f"<PackedWeight {tuple(self.tensor.shape)} for library {self.digest[:12]}>"
 
 
 class Library:
@@ -52,6 +66,7 @@ class Library:
         layout = manifest["packed_layout"]
         self._layout = PanelLayout.from_json(layout) if layout else None
         self._weight = next((i for i, operand in enumerate(self.workload.operands) if operand.constant), None)
+        self._threads: int = manifest["threads"]
         self._module = module
         self._function = module[ENTRY]
 
@@ -80,7 +95,13 @@ class Library:
         return PackedWeight(self.digest, _ffi().from_dlpack(_aligned(self._layout.pack(array))))
 
     def __call__(self, *operands: Any) -> None:
-        """Compute; the last operand is written. Raises InvalidInput for operands that do not fit."""
+        """Compute; the last operand is written. Raises InvalidInput for operands that do not fit.
+
+        A library tuned for several threads runs on TVM's pool, which every calling thread has for itself; its size is
+        set at the thread's first call.
+        """
+        if self._threads > 1 and getattr(_pool, "threads", 0) != self._threads:
+            _size_pool(self._threads)
         if self._weight is not None:
             operands = self._with_packed(operands)
         try:
@@ -151,7 +172,8 @@ class Library:
         return ", ".join(f"{operand.name} {self._shape_text(i)}" for i, operand in enumerate(self.workload.operands))
 
     def __repr__(self) -> str:
-        return f"<Library {self.workload}: {len(self.kernels)} kernels, {self.digest[:12]}>"
+        plural = "s" * (len(self.kernels) != 1)
+        return f"<Library {self.workload}: {len(self.kernels)} kernel{plural}, {self.digest[:12]}>"
 
 
 def load(directory: str | Path) -> Library:
@@ -167,7 +189,7 @@ def load(directory: str | Path) -> Library:
     manifest = files_of.check_files(found)
     _check_cpu(manifest)
     dispatcher = Dispatcher.from_json(json.loads(found[files_of.DISPATCH]))
-    return Library(directory, manifest, dispatcher, _load_module(directory / files_of.LIBRARY))
+    return Library(directory, manifest, dispatcher, _load_module(found[files_of.LIBRARY]))
 
 
 def _check_cpu(manifest: JsonObject) -> None:
@@ -179,15 +201,43 @@ def _check_cpu(manifest: JsonObject) -> None:
         )
 
 
-def _load_module(path: Path) -> Any:
-    """The module in ``path``. Parallel loops and workspaces need TVM's runtime library, a few MB, no more of TVM."""
+def _load_module(binary: bytes) -> Any:
+    """The module in ``binary``, from a file of its own: the loader takes a path that it has seen for the library that
+    it loaded from there, even if the file has been replaced since."""
+    _load_runtime()
+    with tempfile.NamedTemporaryFile(prefix="shapewright-", suffix=".so") as file:
+        file.write(binary)
+        file.flush()
+        return _ffi().load_module(file.name)
+
+
+@cache
+def _load_runtime() -> None:
+    """Parallel loops and workspaces need TVM's runtime library, a few MB; no more of TVM."""
     spec = importlib.util.find_spec("tvm")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         runtime = Path(folder) / "lib" / "libtvm_runtime.so"
         if runtime.is_file():
             _ffi()  # libtvm_ffi.so, which the runtime needs
             ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
-    return _ffi().load_module(str(path))
+
+
+def _size_pool(threads: int) -> None:
+    """Have parallel loops that this thread starts run on so many threads; TVM's own choice is half of the machine's.
+
+    TVM reads the most that it may use from the environment when it makes a thread's pool, which ``configure`` does.
+    """
+    configure = _ffi().get_global_func("runtime.config_threadpool")
+    before = os.environ.get(MOST_THREADS)
+    os.environ[MOST_THREADS] = str(max(threads, int(before or 0)))
+    try:
+        configure(BIG_CORES, threads)
+    finally:
+        if before is None:
+            del os.environ[MOST_THREADS]
+        else:
+            os.environ[MOST_THREADS] = before
+    _pool.threads = threads
 
 
 def _ffi() -> Any:

@@ -21,13 +21,19 @@ Callback = Callable[[JsonObject], None]
 """Called with the data of every progress event (see tuner.progress.summary)."""
 
 
-@dataclass
+@dataclass(repr=False)
 class TuneResult:
     """What `sw.tune` found: every result it measured, the figures, and the library."""
 
     task: SearchTask
     tuned: Tuned
     results: list[MeasureResult] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        kernels, trials = self.summary["kernels"], self.summary["trials"]
+        speedup = self.summary["speedup_vs_default"]
+        gain = f", {speedup:.2f}x over default" if speedup else ""
+        return f"<TuneResult {self.task.workload}: {trials} trials{gain}, {kernels} kernel{'s' * (kernels != 1)}>"
 
     @property
     def summary(self) -> JsonObject:

@@ -16,6 +16,7 @@ from tuner.library import LibraryFiles, package
 from tuner.rules import rule_for
 from tuner.selection import select, spread_weights
 from tuner.task import SearchTask
+from tuner.workload import Workload
 
 VERIFY_SHAPES = 24
 VERIFY_FLOPS = 6e10
@@ -31,6 +32,12 @@ def choose_set(
     rule = rule_for(task.workload)
     groups = [rule.layout(task, kernel) for kernel in pool]
     return [pool[index] for index in select(latency, _shape_weights(task, shapes), limit, groups)]
+
+
+def objective_s(task: SearchTask, model: CostModel, measured: Measured, kernels: Sequence[MicroKernel]) -> float:
+    """The weighted time of all instances with the best of these kernels at each: as measured, or else as expected."""
+    latency = latency_table(task, model, measured, kernels, [instance.shape for instance in task.instances])
+    return float(latency.min(axis=0) @ np.array([instance.weight for instance in task.instances]))
 
 
 def make_dispatcher(
@@ -62,8 +69,12 @@ def build_library(dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
     return package(dispatcher, binary, codegen.module_json(module), codegen.toolchain(), job_id)
 
 
-def verification_dims(task: SearchTask) -> list[dict[str, int]]:
-    """Dims to verify a library at: the least, the tuned, many of the range, some past it; VERIFY_FLOPS in all."""
+def verification_dims(dispatcher: Dispatcher) -> list[dict[str, int]]:
+    """Dims to verify a library at: the least, the tuned, many of the range, some past it; VERIFY_FLOPS in all.
+
+    Whatever that takes, the smallest dims that each kernel serves are among them.
+    """
+    task = dispatcher.task
     workload, shapes = task.workload, task.shapes()
     names = workload.dynamic_dims
     every = [workload.dims(shape) for shape in shapes]
@@ -76,13 +87,21 @@ def verification_dims(task: SearchTask) -> list[dict[str, int]]:
     found += [{name: size + extra for name, size in largest.items()} for extra in (1, 13)]
     # Dims between those of the range are served too: ragged ones, whatever their expressions.
     found += [{name: int(rng.integers(1, size + 2)) for name, size in largest.items()} for _ in some]
-    kept, flops = [], 0.0
-    for dims in {tuple(sorted(dims.items())): dims for dims in found}.values():
-        cost = 2.0 * float(np.prod(list(workload.extents_of_dims(dims).values()), dtype=np.float64))
-        if flops + cost <= VERIFY_FLOPS:
+    smallest: dict[int, dict[str, int]] = {}
+    for dims in sorted(every + found, key=lambda dims: _flops(workload, dims)):
+        if _flops(workload, dims) > 0:
+            smallest.setdefault(dispatcher.index_for(dims), dims)
+    kept, flops = list(smallest.values()), sum(_flops(workload, dims) for dims in smallest.values())
+    for dims in found:
+        cost = _flops(workload, dims)
+        if dims not in kept and flops + cost <= VERIFY_FLOPS:
             kept.append(dims)
             flops += cost
     return kept
+
+
+def _flops(workload: Workload, dims: Mapping[str, int]) -> float:
+    return 2.0 * float(np.prod(list(workload.extents_of_dims(dims).values()), dtype=np.float64))
 
 
 def _shape_weights(task: SearchTask, shapes: Sequence[Mapping[str, int]]) -> NDArray[np.float64]:

@@ -85,8 +85,9 @@ def _entry(task: SearchTask, layout: Any, callees: Sequence[Any], tree: Tree) ->
 
 def _dispatch(tree: Tree, dims: dict[str, Any], calls: Sequence[Any]) -> None:
     if isinstance(tree, Leaf):
-        I.evaluate(calls[tree.kernel])
-        return
+        code = I.Bind(calls[tree.kernel])
+        with I.Assert(code == tirx.IntImm("int32", 0), "the kernel could not run: out of memory or threads"):
+            return
     with I.If(dims[tree.dim] <= tirx.IntImm("int64", tree.at_most)):
         with I.Then():
             _dispatch(tree.then, dims, calls)

@@ -44,7 +44,7 @@ _Atom = str | _Quotient
 _Monomial = tuple[_Atom, ...]  # sorted by text, repeated for powers; () is the constant
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class DimExpr:
     """An integer expression in normal form: the sum over ``terms`` of coefficient x product of atoms."""
 
@@ -148,6 +148,9 @@ class DimExpr:
         if self.constant is not None:
             return _normal({(): self.constant // divisor if operator == "//" else self.constant % divisor})
         return _normal({(_Quotient(self, operator, divisor),): 1})
+
+    def __repr__(self) -> str:
+        return f"<DimExpr {self}>"
 
     def __str__(self) -> str:
         # Nothing starts with a sign: what is added stands before what is taken away, and parse_dim reads it again.

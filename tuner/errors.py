@@ -15,7 +15,7 @@ class InvalidInput(ShapewrightError, ValueError):
     """
 
     def __init__(self, field: str, problem: str, remedy: str = "") -> None:
-        super().__init__(f"{field}: {problem}" + (f" ({remedy})" if remedy else ""))
+        super().__init__((f"{field}: " if field else "") + problem + (f" ({remedy})" if remedy else ""))
         self.field = field
         self.problem = problem
         self.remedy = remedy

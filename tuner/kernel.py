@@ -13,7 +13,7 @@ import numpy as np
 from tuner.errors import IllegalKernel
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class MicroKernel:
     """A point of a rule's search space: how one tile of the computation is carried out, whatever the shape.
 
@@ -39,6 +39,9 @@ class MicroKernel:
         """Twelve hex digits that name this micro-kernel everywhere."""
         text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def __repr__(self) -> str:
+        return f"<MicroKernel {self.id}: {self}>"
 
     def to_json(self) -> dict[str, Any]:
         return {"rule": self.rule, "rule_version": self.rule_version, "values": dict(self.values)}
@@ -95,8 +98,7 @@ class SearchSpace:
 
     def points(self) -> Iterator[MicroKernel]:
         """Every legal micro-kernel; only for spaces small enough to list."""
-        grid = np.ndindex(*(len(axis.choices) for axis in self.axes))
-        for index in grid:
+        for index in np.ndindex(*(len(axis.choices) for axis in self.axes)):
             values = {axis.name: axis.choices[i] for axis, i in zip(self.axes, index, strict=True)}
             if (kernel := self.legal(values)) is not None:
                 yield kernel

@@ -8,6 +8,7 @@ slowly with the shape, so eight measured shapes say much about all 128.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -30,6 +31,7 @@ class Measured:
 
     def __init__(self, results: Iterable[MeasureResult] = ()) -> None:
         self._times: dict[MicroKernel, dict[ShapeKey, list[float]]] = {}
+        self._errors: Counter[str] = Counter()
         self.failed: set[MicroKernel] = set()
         self.trials = 0
         self.failures = 0
@@ -39,6 +41,7 @@ class Measured:
         for result in results:
             self.trials += 1
             if result.latency_s is None:
+                self._errors[f"{result.error_kind}: {result.error}".removesuffix(": ")] += 1
                 self.failures += 1
                 self.failed.add(result.kernel)
             else:
@@ -54,8 +57,10 @@ class Measured:
         times = self._times.get(kernel, {}).get(shape)
         return statistics.median(times) if times else None
 
-    def attempts(self, kernel: MicroKernel, shape: ShapeKey) -> int:
-        return len(self._times.get(kernel, {}).get(shape, ()))
+    @property
+    def commonest_error(self) -> str:
+        """What failed most often, and how often: ``3x crash: ...``; empty if nothing did."""
+        return "".join(f"{count}x {text}" for text, count in self._errors.most_common(1))
 
     def shapes(self, kernel: MicroKernel) -> list[ShapeKey]:
         return list(self._times.get(kernel, {}))

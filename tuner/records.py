@@ -33,14 +33,6 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class MeasureInput:
-    """One trial to make: a micro-kernel on one instance."""
-
-    kernel: MicroKernel
-    instance: WorkloadInstance
-
-
-@dataclass(frozen=True, slots=True)
 class MeasureResult:
     """What came of one trial: a latency, or an error kind and message. ``latency_s`` is the median of ``samples_s``.
 

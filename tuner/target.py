@@ -82,17 +82,18 @@ class Target:
 _AVX2 = ("avx2", "fma")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512vl", "avx512dq")
 _VNNI = (*_AVX512, "avx512_vnni")
-_AMX = (*_VNNI, "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8")
+_ICELAKE = (*_VNNI, "avx512_vbmi", "avx512_vbmi2", "avx512_bitalg", "avx512_vpopcntdq", "gfni", "vaes")
+_AMX = (*_ICELAKE, "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8")
 _CPUS: Mapping[str, tuple[tuple[str, ...], int, int]] = {
     "x86-64": ((), 32, 256),
     "x86-64-v3": (_AVX2, 32, 512),
     "x86-64-v4": (_AVX512, 32, 1024),
     "haswell": (_AVX2, 32, 256),
     "znver3": (_AVX2, 32, 512),
-    "znver4": ((*_VNNI, "avx512_bf16"), 32, 1024),
+    "znver4": ((*_ICELAKE, "avx512_bf16"), 32, 1024),
     "skylake-avx512": (_AVX512, 32, 1024),
     "cascadelake": (_VNNI, 32, 1024),
-    "icelake-server": (_VNNI, 48, 1280),
+    "icelake-server": (_ICELAKE, 48, 1280),
     "sapphirerapids": (_AMX, 48, 2048),
 }
 _KNOWN_FEATURES = tuple(dict.fromkeys(("avx", *_AMX)))

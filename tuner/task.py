@@ -23,7 +23,7 @@ MAX_WEIGHT = 1e12
 WEIGHTS = f"a number from 0 to {MAX_WEIGHT:g}"
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class SearchTask:
     """What one search optimises: ``workload`` over the ranges of ``shape_vars``, weighted by ``instances``.
 
@@ -67,7 +67,14 @@ class SearchTask:
 
     def on(self, target: Target) -> SearchTask:
         """The same task for ``target``."""
-        return replace_task(self, target=target)
+        return SearchTask(
+            self.workload,
+            shape_vars=self.shape_vars,
+            instances=self.instances,
+            target=target,
+            threads=self.threads,
+            max_kernels=self.max_kernels,
+        )
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:
@@ -83,6 +90,9 @@ class SearchTask:
         names = [var.name for var in self.shape_vars]
         grids = [_thinned(var.values, per_var) for var in self.shape_vars]
         return [dict(zip(names, point, strict=True)) for point in itertools.product(*grids)]
+
+    def __repr__(self) -> str:
+        return f"<SearchTask {self.workload} at {len(self.instances)} instances, {self.threads} threads>"
 
     def to_json(self) -> JsonObject:
         return {
@@ -105,17 +115,6 @@ class SearchTask:
             threads=data.get("threads", 1),
             max_kernels=data.get("max_kernels", 8),
         )
-
-
-def replace_task(task: SearchTask, *, target: Target | None) -> SearchTask:
-    return SearchTask(
-        task.workload,
-        shape_vars=task.shape_vars,
-        instances=task.instances,
-        target=target,
-        threads=task.threads,
-        max_kernels=task.max_kernels,
-    )
 
 
 def default_instances(variables: Sequence[ShapeVar]) -> list[Mapping[str, int]]:

@@ -17,17 +17,19 @@ from tuner.latency import Measured
 from tuner.library import LIBRARY, LibraryFiles
 from tuner.measure import Builder, BuildResult, Runner, RunRequest
 from tuner.policy import EvolutionarySearch, Suggestion
-from tuner.records import MeasureResult, Phase, TuningRecord
+from tuner.records import ErrorKind, MeasureResult, Phase, TuningRecord
 from tuner.rules import rule_for
 from tuner.storage import NewEvent
 from tuner.task import SearchTask
-from tuner.workload import JsonObject
+from tuner.workload import JsonObject, WorkloadInstance
 
 FINAL_SHARE = 0.3
 """The most of a budget of trials or seconds that is kept for timing the finalists again, verifying and building."""
 FINAL_SECONDS = 25.0
 SPARE_FINALISTS = 3
 VERIFY_ROUNDS = 4
+VERIFY_BATCH = 16
+"""Shapes verified between two looks at whether the search is to stop."""
 
 
 class Recorder(Protocol):
@@ -109,10 +111,9 @@ class _Search:
         self._rule = rule_for(task.workload)
         self._model = PairCostModel(task, seed, warm)
         self._policy = EvolutionarySearch(task, self._rule.space(task), self._model, seed)
-        self._theory = self._policy.theory()
         self._measured = Measured()
         self._attempts: dict[tuple[MicroKernel, tuple[tuple[str, int], ...]], int] = {}
-        self._defaults: dict[str, float] = {}
+        self._default_pairs: set[tuple[MicroKernel, WorkloadInstance]] = set()
         self._builds: dict[MicroKernel, BuildResult] = {}
         self._rounds = 0
 
@@ -126,16 +127,30 @@ class _Search:
 
     def explore(self) -> None:
         """Rounds of suggest, build, run, update until the budget's share is spent or nothing is expected to help."""
+        self._complete_default()
         while (left := self._trials_left(self._final_trials())) > 0 and self._seconds_left(self._final_seconds()) > 0:
             suggestions = self._policy.suggest(left)
             if not suggestions:
                 self._note("no candidate is expected to help: the search ends early")
                 return
-            self._trial(suggestions, Phase.SEARCH, "search" if self._rounds else "theory")
+            self._trial(suggestions, Phase.SEARCH, "search" if self._rounds else "theory", self._final_seconds())
             self._rounds += 1
 
-    def _trial(self, suggestions: Sequence[Suggestion], phase: Phase, label: str) -> None:
-        """Build and run, a few kernels at a time so that a stop or the end of the budget is noticed soon."""
+    def _complete_default(self) -> None:
+        """Measure the default where a worker died before it had: promises about the default need every instance."""
+        known = self._defaults()
+        missing = [instance for instance in self._task.instances if str(instance) not in known]
+        missing = missing[: max(0, self._trials_left(0))]
+        if self._rounds and missing:
+            rounds, self._rounds = self._rounds, 0
+            self._trial(self._policy.theory_at(missing), Phase.SEARCH, "theory", self._final_seconds())
+            self._rounds = rounds
+
+    def _trial(self, suggestions: Sequence[Suggestion], phase: Phase, label: str, reserve_s: float) -> None:
+        """Build and run, a few kernels at a time so that a stop or the end of the budget is noticed soon.
+
+        Ends early once only ``reserve_s`` of the budget is left.
+        """
         for start in range(0, len(suggestions), 4):
             self._check_stop()
             batch = suggestions[start : start + 4]
@@ -153,7 +168,7 @@ class _Search:
             ]
             self._learn(results)
             self._record(results, label)
-            if self._seconds_left(0.0) <= 0:
+            if self._seconds_left(reserve_s) <= 0:
                 return
 
     def _built(self, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
@@ -169,15 +184,18 @@ class _Search:
             self._attempts[key] = max(self._attempts.get(key, 0), result.attempt + 1)
         self._measured.add(results)
         self._policy.update(results)
-        self._note_defaults(results)
-
-    def _note_defaults(self, results: Sequence[MeasureResult]) -> None:
-        """The default at an instance is the fastest of the first round there: theory's kernels and the safe one."""
         for result in results:
             if result.ok and result.round == 0 and result.phase is Phase.SEARCH:
-                name = str(result.instance)
-                latency = result.latency_s or 0.0
-                self._defaults[name] = min(latency, self._defaults.get(name, latency))
+                self._default_pairs.add((result.kernel, result.instance))
+
+    def _defaults(self) -> dict[str, float]:
+        """By instance the default's latency: the fastest of the first round, theory's kernels and the safe one."""
+        found: dict[str, float] = {}
+        for kernel, instance in self._default_pairs:
+            latency = self._measured.latency_s(kernel, instance.values)
+            if latency is not None and kernel not in self._measured.failed:
+                found[str(instance)] = min(latency, found.get(str(instance), latency))
+        return found
 
     def _next_attempt(self, result: MeasureResult) -> int:
         return self._attempts.get((result.kernel, result.instance.values), 0)
@@ -187,24 +205,29 @@ class _Search:
         """Time the finalists again, choose, build, verify; a kernel that fails is excluded and the rest chosen anew."""
         if self._measured.kernels:
             self._time_finalists()
-        excluded: set[MicroKernel] = set()
         for _ in range(VERIFY_ROUNDS):
             self._check_stop()
-            kernels = self._chosen(self._task.max_kernels, excluded)
+            kernels = self._chosen(self._task.max_kernels)
             dispatcher = assembly.make_dispatcher(self._task, self._model, self._measured, kernels)
             self._progress("build")
             files = assembly.build_library(dispatcher, job_id)
             self._progress("verify")
-            wrong = self._wrong_kernels(dispatcher, files)
+            wrong = self._wrong(dispatcher, files)
             if not wrong:
                 data = self._summary("done") | {"kernels": len(dispatcher.kernels), "digest": files.manifest["digest"]}
+                data |= {"library_objective_s": self._objective_s(kernels)}
                 return Tuned(files.files, files.manifest, files.dispatch, data)
-            excluded |= wrong
-        raise VerificationFailed(f"{VERIFY_ROUNDS} sets of kernels for {self._task.workload} failed verification")
+            self._learn(wrong)
+            self._record(wrong, "verify")
+            for result in wrong:
+                self._note(f"left out of the library: {result.kernel}: {result.error}")
+        problem = f"the last: {wrong[0].kernel}: {wrong[0].error}"
+        raise VerificationFailed(f"{VERIFY_ROUNDS} sets of kernels for {self._task.workload} were wrong; {problem}")
 
     def _time_finalists(self) -> None:
-        finalists = self._chosen(self._task.max_kernels, set())
-        spare = self._chosen(SPARE_FINALISTS, set(finalists)) if len(self._measured.kernels) > len(finalists) else []
+        finalists = self._chosen(self._task.max_kernels)
+        others = [kernel for kernel in self._measured.kernels if kernel not in finalists]
+        spare = assembly.choose_set(self._task, self._model, self._measured, others, SPARE_FINALISTS) if others else []
         instances = self._task.instances
         suggestions: list[Suggestion] = []
         left = self._trials_left(0)
@@ -215,26 +238,40 @@ class _Search:
                 predicted = self._model.predict([kernel], [instance.shape for instance in taken]).latency_s[0]
                 suggestions.append(Suggestion(kernel, taken, tuple(map(float, predicted))))
         if self._seconds_left(self._final_seconds() / 2) > 0:
-            self._trial(suggestions, Phase.FINAL, "select")
+            self._trial(suggestions, Phase.FINAL, "select", self._final_seconds() / 2)
 
-    def _chosen(self, limit: int, excluded: set[MicroKernel]) -> list[MicroKernel]:
+    def _chosen(self, limit: int) -> list[MicroKernel]:
         """The best set by what is known now: of the measured kernels, or of theory's where there are none."""
-        banned = excluded | self._measured.failed
-        pool = [kernel for kernel in self._measured.kernels if kernel not in banned]
-        pool = pool or [
-            kernel for kernel in (*self._theory, self._rule.safe_kernel(self._task)) if kernel not in banned
-        ]
+        theory = (*self._policy.theory, self._rule.safe_kernel(self._task))
+        pool = self._measured.kernels or [kernel for kernel in theory if kernel not in self._measured.failed]
         if not pool:
-            raise VerificationFailed(f"every kernel tried for {self._task.workload} failed")
-        return assembly.choose_set(self._task, self._model, self._measured, pool, limit)
+            raise VerificationFailed(
+                f"every kernel tried for {self._task.workload} failed ({self._measured.commonest_error})"
+            )
+        chosen = assembly.choose_set(self._task, self._model, self._measured, pool, limit)
+        theory_set = self._policy.theory
+        if not set(theory_set) <= set(pool):
+            return chosen
+        # What is best over the whole range may lose to the default at the very instances that were asked for.
+        return min(chosen, theory_set, key=self._objective_s)
 
-    def _wrong_kernels(self, dispatcher: Dispatcher, files: LibraryFiles) -> set[MicroKernel]:
-        """Kernels of the library that compute something wrongly at some of many shapes, inside the range and beyond."""
+    def _objective_s(self, kernels: Sequence[MicroKernel]) -> float:
+        return assembly.objective_s(self._task, self._model, self._measured, kernels)
+
+    def _wrong(self, dispatcher: Dispatcher, files: LibraryFiles) -> list[MeasureResult]:
+        """A failed trial for each kernel of the library that is wrong at one of many shapes."""
         build = BuildResult(dispatcher.kernels[0], files.files[LIBRARY], 0.0)
-        wrong = self._runner.verify(self._task, build, assembly.verification_dims(self._task))
-        for _, problem in wrong:
-            self._note(f"verification: {problem}")
-        return {dispatcher.kernels[dispatcher.index_for(dims)] for dims, _ in wrong}
+        dims = assembly.verification_dims(dispatcher)
+        found: dict[MicroKernel, str] = {}
+        for start in range(0, len(dims), VERIFY_BATCH):
+            self._check_stop()
+            for point, problem in self._runner.verify(self._task, build, dims[start : start + VERIFY_BATCH]):
+                found.setdefault(dispatcher.kernels[dispatcher.index_for(point)], problem)
+        return [self._failed(kernel, problem) for kernel, problem in found.items()]
+
+    def _failed(self, kernel: MicroKernel, problem: str) -> MeasureResult:
+        result = MeasureResult(kernel, self._task.instances[0], error_kind=ErrorKind.WRONG, error=problem)
+        return replace(result, round=self._rounds, phase=Phase.FINAL, attempt=self._next_attempt(result))
 
     # -- the budget -----------------------------------------------------------------------------------------------
     def _elapsed_s(self) -> float:
@@ -263,7 +300,7 @@ class _Search:
 
     # -- telling --------------------------------------------------------------------------------------------------
     def _summary(self, phase: str) -> JsonObject:
-        now = progress.standing(self._task, self._measured, self._defaults)
+        now = progress.standing(self._task, self._measured, self._defaults())
         return progress.summary(now, self._measured, self._budget, self._elapsed_s(), self._rounds, phase)
 
     def _record(self, results: Sequence[MeasureResult], phase: str) -> None:

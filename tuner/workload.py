@@ -35,7 +35,7 @@ class ShapeVar:
         if isinstance(values, range) and values.step == 1:
             kept: range | tuple[int, ...] = values
         else:
-            kept = tuple(sorted(set(values)))
+            kept = _sizes(field, values)
         # len() of a range cannot count beyond 63 bits.
         count = max(0, kept.stop - kept.start) if isinstance(kept, range) else len(kept)
         if count == 0:
@@ -86,6 +86,14 @@ class ShapeVar:
         return {"values": list(self.values)}
 
 
+def _sizes(field: str, values: object) -> tuple[int, ...]:
+    """``values`` sorted, each once. Raises InvalidInput unless they are integers."""
+    found = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else None
+    if found is None or any(isinstance(value, bool) or not isinstance(value, int) for value in found):
+        raise InvalidInput(field, f"{values!r} are not sizes", "integers, as in range(1, 129) or [5, 24, 43]")
+    return tuple(sorted(set(found)))
+
+
 @dataclass(frozen=True, slots=True)
 class WorkloadInstance:
     """One shape that occurs: a value for each shape variable (sorted by name), and how much it weighs."""
@@ -126,7 +134,7 @@ def format_shape(values: Mapping[str, int]) -> str:
     return ",".join(f"{name}={values[name]}" for name in sorted(values))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Workload:
     """An operator with its dims, dtype and fused epilogue. Its ``key`` names it everywhere, on every target."""
 
@@ -220,6 +228,9 @@ class Workload:
         """``dense-0f3a...``: the operator and a digest of everything that changes what is computed."""
         text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
         return f"{self.op.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+    def __repr__(self) -> str:
+        return f"<Workload {self}>"
 
     def to_json(self) -> JsonObject:
         return {

@@ -69,7 +69,8 @@ def _directory(data_dir: Path) -> Path:
     """A directory for this process's cluster, in ``data_dir`` if the path is short enough for Ray."""
     data_dir.mkdir(parents=True, exist_ok=True)
     for left in data_dir.glob("ray-*"):
-        if not psutil.pid_exists(int(left.name.removeprefix("ray-"))):
+        pid = left.name.removeprefix("ray-")
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
             shutil.rmtree(left, ignore_errors=True)
     wanted = data_dir.resolve() / f"ray-{os.getpid()}"
     if len(str(wanted)) <= MAX_DIRECTORY:

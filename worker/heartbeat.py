@@ -54,5 +54,9 @@ class Heartbeat:
             except StorageUnavailable as error:
                 log.warning("job %s: no heartbeat, the database is away: %s", self._lease.job.id, error)
                 continue
+            except Exception:
+                # A thread that died of a surprise would lose the lease without a word; the next beat may go well.
+                log.exception("job %s: no heartbeat", self._lease.job.id)
+                continue
             if state is JobState.CANCELLING:
                 self._cancelling.set()

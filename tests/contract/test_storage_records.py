@@ -183,7 +183,7 @@ def test_each_job_counts_its_own_events(storage: Storage) -> None:
 def test_the_best_record_is_the_fastest_that_ran_on_exactly_this_instance(storage: Storage) -> None:
     lease = leased(storage)
     task = lease.tasks[0]
-    failed = replace(results(1, 50)[0], latency_s=None, error_kind=ErrorKind.WRONG)
+    failed = replace(results(1, 50)[0], latency_s=None, error_kind=ErrorKind.RUN_TIMEOUT)
     storage.append_results(lease, task.id, [*results(3), failed, *results(2, start=7, t=6)])
     place = (task.workload_key, task.target_fingerprint, 1)
 
@@ -196,6 +196,24 @@ def test_the_best_record_is_the_fastest_that_ran_on_exactly_this_instance(storag
     assert storage.best_record("dense-0", *place[1:], "T=5") is None
     assert storage.best_record(place[0], "llvm-other-0", 1, "T=5") is None
     assert storage.best_record(*place[:2], 2, "T=5") is None
+
+
+@pytest.mark.parametrize("kind", [ErrorKind.WRONG, ErrorKind.CRASH])
+def test_a_kernel_found_wrong_anywhere_is_the_best_of_nothing(storage: Storage, kind: ErrorKind) -> None:
+    lease = leased(storage)
+    task = lease.tasks[0]
+    storage.append_results(lease, task.id, results(3))
+    place = (task.workload_key, task.target_fingerprint, 1)
+    fastest = storage.best_record(*place, "T=5")
+    assert fastest is not None
+
+    failure = replace(fastest.result, latency_s=None, samples_s=(), error_kind=kind)
+    elsewhere = replace(failure, instance=results(1, t=6)[0].instance)
+    storage.append_results(lease, task.id, [elsewhere])
+
+    second = storage.best_record(*place, "T=5")
+    assert second is not None
+    assert second.result.kernel != fastest.result.kernel
 
 
 def test_records_of_a_workload_are_those_of_every_job_on_this_target(storage: Storage) -> None:

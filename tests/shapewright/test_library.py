@@ -379,3 +379,16 @@ def test_the_library_outlives_its_directory(copy: Path) -> None:
     out = zeros(6, N)
     library(X, library.pack(W), BIAS, out)
     assert_right(X, out)
+
+
+def test_a_library_that_was_replaced_on_disk_is_the_new_one(tmp_path: Path) -> None:
+    plain = SearchTask("dense", {"m": 2 * T, "n": N, "k": K}, (T,), target=native())
+    built(DENSE, tmp_path)
+    first = load(tmp_path)
+    built(plain, tmp_path)
+    second = load(tmp_path)
+    out = zeros(6, N)
+    second(X, second.pack(W), out)
+    assert (out < 0).any(), "no relu in the new one"
+    first(X, first.pack(W), BIAS, out)
+    assert_right(X, out)

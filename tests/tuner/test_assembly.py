@@ -7,6 +7,7 @@ import numpy as np
 from tests.fakes import TASK, measured
 from tuner.assembly import VERIFY_FLOPS, build_library, choose_set, make_dispatcher, verification_dims
 from tuner.cost_model import PairCostModel
+from tuner.dispatcher import Dispatcher, Leaf, Node, choose
 from tuner.kernel import MicroKernel
 from tuner.latency import Measured
 from tuner.library import check_files
@@ -15,6 +16,11 @@ from tuner.task import SearchTask
 from tuner.workload import ShapeVar
 
 RULE = rule_for(TASK.workload)
+
+
+def alone(task: SearchTask) -> Dispatcher:
+    """A dispatcher to one kernel."""
+    return Dispatcher(task, (RULE.safe_kernel(task),), 0, Leaf(0))
 
 
 def known(count: int) -> tuple[PairCostModel, Measured, list[MicroKernel]]:
@@ -66,15 +72,26 @@ def test_verification_goes_past_the_largest_dim_even_where_it_shrinks_with_the_v
     t = ShapeVar("T", range(1, 101))
     for expr, most in ((2 * t, 200), (150 - t, 149)):
         task = SearchTask("dense", {"m": expr, "n": 8, "k": 8}, (t,), instances=[7], target=TASK.target)
-        rows = [dims["m"] for dims in verification_dims(task)]
+        rows = [dims["m"] for dims in verification_dims(alone(task))]
         assert {0, 1, 2, 7, most, most + 1, most + 13, task.workload.dims({"T": 7})["m"]} <= set(rows)
         assert len(rows) == len(set(rows))
         assert len(rows) > 40
 
 
+def test_every_kernel_is_verified_however_much_work_that_is() -> None:
+    t = ShapeVar("T", range(1, 1001))
+    task = SearchTask("dense", {"m": 64 * t, "n": 4096, "k": 4096}, (t,), target=TASK.target)
+    safe = RULE.safe_kernel(task)
+    tree = Node("m", 40_000, Leaf(0), Leaf(1))
+    dims = verification_dims(Dispatcher(task, (safe, safe), 0, tree))
+    assert {choose(tree, point) for point in dims} == {0, 1}
+    static = SearchTask("matmul", {"m": 4096, "n": 4096, "k": 4096}, target=TASK.target)
+    assert verification_dims(alone(static)) == [{}]
+
+
 def test_verification_stays_within_its_work() -> None:
     t = ShapeVar("T", range(1, 1001))
     task = SearchTask("dense", {"m": 64 * t, "n": 4096, "k": 4096}, (t,), target=TASK.target)
-    dims = verification_dims(task)
+    dims = verification_dims(alone(task))
     assert {"m": 1} in dims
     assert sum(2.0 * row["m"] * 4096 * 4096 for row in dims) <= VERIFY_FLOPS

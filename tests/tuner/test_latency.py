@@ -35,7 +35,6 @@ def test_attempts_count_as_their_median() -> None:
     times = (3e-6, 1e-6, 2e-6)
     measured = Measured(MeasureResult(A, SHORT, time, attempt=index) for index, time in enumerate(times))
     assert measured.latency_s(A, SHORT.values) == 2e-6
-    assert measured.attempts(A, SHORT.values) == 3
     assert measured.latency_s(A, LONG.values) is None
     assert measured.latency_s(B, SHORT.values) is None
     assert (measured.trials, measured.failures) == (3, 0)

@@ -47,6 +47,7 @@ def test_a_summary_holds_the_figures_of_an_event() -> None:
         "trials": 2,
         "trials_budget": 9,
         "failed": 1,
+        "commonest_error": "1x wrong",
         "elapsed_s": 1.235,
         "seconds_budget": 2.5,
         "objective_s": 4.0,

@@ -18,7 +18,7 @@ from tuner.jobspec import Budget
 from tuner.kernel import MicroKernel
 from tuner.measure import DeviceLost
 from tuner.policy.evolutionary import EvolutionSettings
-from tuner.records import PROTOCOL, MeasureResult, Phase, TuningRecord
+from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
 from tuner.rules import rule_for
 from tuner.task import SearchTask
 from tuner.tuning import Cancelled, Tuned, VerificationFailed, tune
@@ -86,7 +86,7 @@ def test_without_trials_the_library_is_the_one_of_theory() -> None:
     tuned = bench.tune(0)
     assert bench.runner.ran == []
     assert bench.builder.built == []
-    assert len(bench.runner.verified) == 1
+    assert bench.runner.verified
     assert 1 <= tuned.summary["kernels"] <= TASK.max_kernels
     assert [tuned.summary[name] for name in ("trials", "objective_s", "speedup_vs_default")] == [0, None, None]
     dispatcher = Dispatcher.from_json(tuned.dispatch)
@@ -274,7 +274,7 @@ def test_a_kernel_that_fails_verification_is_excluded_and_the_rest_chosen_anew(
     rejected: list[MicroKernel] = []
 
     def wrong(dims: Mapping[str, int]) -> str | None:
-        if len(bench.runner.verified) == 1 and dims["m"] == 61:
+        if len(chosen) == 1 and dims["m"] == 61:
             return "3 of 96 elements are wrong, at m=61"
         return None
 
@@ -290,6 +290,8 @@ def test_a_kernel_that_fails_verification_is_excluded_and_the_rest_chosen_anew(
     tuned = bench.tune(40)
     assert len(chosen) == 2
     assert rejected[0] in chosen[0]
+    record = next(result for result in bench.results if result.kernel == rejected[0] and not result.ok)
+    assert (record.error_kind, record.phase) == (ErrorKind.WRONG, Phase.FINAL)
     assert rejected[0] not in chosen[1]
     assert list(Dispatcher.from_json(tuned.dispatch).kernels) == chosen[1]
     assert any("at m=61" in event.data.get("message", "") for event in bench.recorder.events)
@@ -298,7 +300,7 @@ def test_a_kernel_that_fails_verification_is_excluded_and_the_rest_chosen_anew(
 def test_when_every_library_is_wrong_the_search_fails_and_says_so() -> None:
     bench = Bench()
     bench.runner.wrong = lambda dims: "wrong" if dims["m"] == 128 else None
-    with pytest.raises(VerificationFailed, match=r"failed"):
+    with pytest.raises(VerificationFailed, match=r"sets of kernels .* wrong"):
         bench.tune(20)
     assert len(bench.results) > 0
 
@@ -325,8 +327,7 @@ def test_when_theory_fails_the_search_goes_on_to_what_works() -> None:
 def test_the_verified_shapes_are_inside_the_range_and_beyond() -> None:
     bench = Bench()
     bench.tune(0)
-    (shapes,) = bench.runner.verified
-    rows = [dims["m"] for dims in shapes]
+    rows = [dims["m"] for shapes in bench.runner.verified for dims in shapes]
     assert len(set(rows)) == len(rows)
     assert {0, 1, 2, 7, 24, 61, 128, 129} <= set(rows)
     assert len(rows) > 25

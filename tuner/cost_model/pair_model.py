@@ -36,7 +36,9 @@ PARAMETERS = {
 ROUNDS = 80
 UNKNOWN_SPREAD = 0.3
 WARM_WEIGHT = 0.3
-"""How much a pair of another workload counts beside one of this."""
+"""How much a pair of another job counts beside one of this."""
+MOST_WARM = 3000
+"""Pairs of other jobs that are learnt from, the first of those given: more would cost a search seconds at each fit."""
 
 
 def extents_of(workload: Workload, shapes: Sequence[Mapping[str, int]]) -> Extents:
@@ -46,7 +48,7 @@ def extents_of(workload: Workload, shapes: Sequence[Mapping[str, int]]) -> Exten
 
 
 class PairCostModel:
-    """The cost model of one search task. ``warm`` are records of other workloads on the same target."""
+    """The cost model of one search task. ``warm`` are records of other jobs on the same target, newest first."""
 
     def __init__(self, task: SearchTask, seed: int = 0, warm: Sequence[tuple[JsonObject, TuningRecord]] = ()) -> None:
         self._task, self._seed = task, seed
@@ -58,24 +60,24 @@ class PairCostModel:
         self._constant = 0.0
         self._cache: dict[tuple[MicroKernel, tuple[tuple[tuple[str, int], ...], ...]], NDArray[np.float32]] = {}
         tasks: dict[str, SearchTask] = {}
-        for workload_json, record in warm:
+        for workload_json, record in warm[:MOST_WARM]:
             self._learn_warm(tasks, workload_json, record)
-        if self._residuals:
-            self._fit()
+        self._stale = bool(self._residuals)
 
     @property
     def pairs(self) -> int:
-        """How many measured pairs the model knows, those of other workloads included."""
+        """How many measured pairs the model knows, those of other jobs included."""
         return len(self._residuals)
 
     def update(self, results: Sequence[MeasureResult]) -> None:
         for result in results:
             if result.latency_s is not None:
                 self._learn(self._task, result.kernel, result.instance.shape, result.latency_s, 1.0)
-        if self._residuals:
-            self._fit()
+                self._stale = True
 
     def predict(self, kernels: Sequence[MicroKernel], shapes: Sequence[Mapping[str, int]]) -> Prediction:
+        if self._stale:
+            self._fit()
         extents = extents_of(self._task.workload, shapes)
         prior = np.log(np.stack([self._rule.prior_latency_s(self._task, kernel, extents) for kernel in kernels]))
         if not self._boosters:
@@ -116,6 +118,8 @@ class PairCostModel:
         self._learn(tasks[record.workload_key], kernel, record.result.instance.shape, latency_s, WARM_WEIGHT)
 
     def _fit(self) -> None:
+        """Put off to the next prediction: several batches may come in between two of them."""
+        self._stale = False
         residuals = np.array(self._residuals)
         self._constant = float(np.median(residuals))
         if len(residuals) < FEWEST_PAIRS:

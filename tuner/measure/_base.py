@@ -13,6 +13,10 @@ from tuner.task import SearchTask
 from tuner.workload import WorkloadInstance
 
 
+class WrongDevice(ShapewrightError):
+    """The device is not of the task's target. Another try will find the same."""
+
+
 class DeviceLost(ShapewrightError):
     """The device, or the tracker that hands it out, cannot be reached. Whoever measures may try again later."""
 

@@ -11,10 +11,11 @@ from typing import Any, Self
 
 from tvm.rpc import RPCSession
 
-from tuner.measure._base import BuildResult, DeviceLost, RunRequest
+from tuner.measure._base import BuildResult, DeviceLost, RunRequest, WrongDevice
 from tuner.measure.bench import OPEN, TRIAL, VERIFY
 from tuner.measure.connecting import OutOfTime, within
 from tuner.records import ErrorKind, MeasureResult
+from tuner.target import Target
 from tuner.task import SearchTask
 from tuner.workload import JsonObject, WorkloadInstance
 
@@ -22,6 +23,10 @@ Connect = Callable[[float], RPCSession]
 """Opens a session that the device ends after so many seconds. Raises DeviceLost."""
 
 RUN_TIMEOUT_S = 10.0
+SLOWEST_FLOPS = 5e9
+"""What a candidate must reach: slower ones run into their time limit."""
+CALLS = 6
+"""Calls of a kernel that one instance takes at least: warm-up and samples (see tuner.measure.timing)."""
 VERIFY_TIMEOUT_S = 60.0
 OPEN_TIMEOUT_S = 60.0
 GRACE_S = 10.0
@@ -48,7 +53,7 @@ class Session:
 
     @classmethod
     def open(cls, connect: Connect, task: SearchTask, life_s: float) -> Self:
-        """Raises DeviceLost."""
+        """Raises DeviceLost, WrongDevice."""
         rpc = connect(life_s)
         opened_s = time.monotonic()
         request = json.dumps(task.to_json())
@@ -56,6 +61,7 @@ class Session:
             about = json.loads(within(OPEN_TIMEOUT_S, lambda: rpc.get_function(OPEN)(request)))
         except (RuntimeError, OutOfTime) as error:
             raise DeviceLost(f"the device cannot prepare for {task.workload}: {_brief(error)}") from error
+        _check_target(task, Target.from_json(about["target"]), str(about["id"]))
         return cls(rpc, task, about["server"], opened_s)
 
     def ask(self, function: str, data: JsonObject, binary: bytes) -> Any:
@@ -82,10 +88,11 @@ class Session:
 class RpcRunner:
     """Measures candidates one at a time, many in one session.
 
-    A candidate may take ``timeout_s`` in all (verification and every instance); the device's process kills itself
-    after that, and the next candidate goes to a new session. A device whose process was replaced under a candidate
-    gets it once more, so that only what crashes twice, or crashes a device that stays, is called a crash. The session
-    is kept between calls for up to ``hold_s``, and no longer than until ``close``. Not for use from several threads.
+    A candidate may take ``timeout_s`` in all (verification and every instance), and what its instances take at
+    SLOWEST_FLOPS besides; the device's process kills itself after that, and the next candidate goes to a new session. A
+    device whose process was replaced under a candidate gets it once more, so that only what crashes twice, or crashes a
+    device that stays, is called a crash. The session is kept between calls for up to ``hold_s``, and no longer than
+    until ``close``. Not for use from several threads.
     """
 
     def __init__(self, connect: Connect, *, timeout_s: float = RUN_TIMEOUT_S, hold_s: float = HOLD_S) -> None:
@@ -119,7 +126,8 @@ class RpcRunner:
         if self._session is None or not self._serves(self._session, task):
             # The old one is given back first: there may be only one device.
             self.close()
-            life_s = self._hold_s + OPEN_TIMEOUT_S + max(self._timeout_s, VERIFY_TIMEOUT_S) + GRACE_S
+            longest_s = max(self._limit_s(task, task.instances), VERIFY_TIMEOUT_S)
+            life_s = self._hold_s + OPEN_TIMEOUT_S + longest_s + GRACE_S
             self._session = Session.open(self._connect, task, life_s)
         return self._session
 
@@ -128,25 +136,30 @@ class RpcRunner:
 
     def _measure(self, task: SearchTask, request: RunRequest) -> list[MeasureResult]:
         died_on = []
+        limit_s = self._limit_s(task, request.instances)
         while True:
             session = self._open(task)
             started = time.monotonic()
             try:
-                answers = session.ask(TRIAL, self._trial(request), request.build.binary or b"")
+                answers = session.ask(TRIAL, self._trial(request, limit_s), request.build.binary or b"")
             except SessionDied as death:
                 self._session = None
                 died_on.append(session.server)
                 spent_s = time.monotonic() - started
-                if spent_s >= self._timeout_s:
-                    return _all(request, ErrorKind.RUN_TIMEOUT, f"not done after {self._timeout_s:g} s", spent_s)
+                if spent_s >= limit_s:
+                    return _all(request, ErrorKind.RUN_TIMEOUT, f"not done after {limit_s:.3g} s", spent_s)
                 if len(died_on) == 2 or self._open(task).server == session.server:
                     return _all(request, ErrorKind.CRASH, f"the device's process died of it: {death}", spent_s)
             else:
                 return _results(request, answers, time.monotonic() - started)
 
-    def _trial(self, request: RunRequest) -> JsonObject:
+    def _limit_s(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> float:
+        flops = sum(task.workload.flops(instance.shape) for instance in instances)
+        return self._timeout_s + CALLS * flops / SLOWEST_FLOPS
+
+    def _trial(self, request: RunRequest, limit_s: float) -> JsonObject:
         shapes = [instance.shape for instance in request.instances]
-        return {"kernel": request.build.kernel.to_json(), "shapes": shapes, "limit_s": self._timeout_s}
+        return {"kernel": request.build.kernel.to_json(), "shapes": shapes, "limit_s": limit_s}
 
     def _verify_at(self, task: SearchTask, build: BuildResult, dims: Mapping[str, int]) -> str | None:
         if build.binary is None:
@@ -160,6 +173,17 @@ class RpcRunner:
             place = ", ".join(f"{name}={value}" for name, value in dims.items())
             return f"the device's process died, or took longer than {VERIFY_TIMEOUT_S:g} s, at {place}: {death}"
         return problem
+
+
+def _check_target(task: SearchTask, device: Target, name: str) -> None:
+    """Code for instructions that the device lacks would crash there, and the crash would be taken for the kernel's."""
+    wanted = task.target.hardware.features if task.target else ()
+    missing = sorted(set(wanted) - set(device.hardware.features))
+    if missing:
+        raise WrongDevice(
+            f"device {name} ({device.mcpu}) lacks {', '.join(missing)}, which the target "
+            f"{task.target.mcpu if task.target else ''} has: tune for its own target, or name another device"
+        )
 
 
 def _brief(error: BaseException) -> str:

@@ -19,7 +19,9 @@ from tuner.workload import Workload
 Floats = NDArray[np.float32]
 ALIGNMENT = 64
 GUARD = 1024
-"""Elements of poison before and after every operand; a multiple of the alignment."""
+GUARD_ROWS = 16
+"""Elements of poison before and after every operand: GUARD, or GUARD_ROWS rows where that is more, since what goes
+wrong at a ragged end is mostly a tile's surplus rows."""
 POISON = np.uint32(0x7FC0BEEF)
 """A quiet NaN with a pattern of its own: computed with, it spreads; overwritten, it shows."""
 
@@ -32,8 +34,9 @@ MAX_FLOPS = 4e8
 def ragged_dims(workload: Workload) -> list[dict[str, int]]:
     """Values of the dynamic dims to verify a candidate at: all 1, then primes, then larger ones.
 
-    They need not lie in a job's range: a kernel is right for every shape. Shapes that are too much work are left
-    out, the first is always there. A workload without dynamic dims has one shape.
+    They need not lie in a job's range: a kernel is right for every shape. The first two are always there, so that full
+    tiles and ragged ones are checked; larger ones that are too much work are left out. A workload without dynamic dims
+    has one shape.
     """
     names = workload.dynamic_dims
     if not names:
@@ -41,7 +44,7 @@ def ragged_dims(workload: Workload) -> list[dict[str, int]]:
     found = [dict.fromkeys(names, 1)]
     for primes in PRIMES:
         dims = dict(zip(names, itertools.cycle(primes), strict=False))
-        if 2 * math.prod(workload.extents_of_dims(dims).values()) <= MAX_FLOPS:
+        if primes == PRIMES[0] or 2 * math.prod(workload.extents_of_dims(dims).values()) <= MAX_FLOPS:
             found.append(dims)
     return found
 
@@ -72,11 +75,14 @@ class Guarded:
         """Poisoned throughout: an element that is never written stays NaN."""
         size = math.prod(shape)
         slack = ALIGNMENT // 4 + skew
-        whole = np.full(size + 2 * GUARD + slack, POISON, np.uint32).view(np.float32)
+        guard = max(GUARD, GUARD_ROWS * (shape[-1] if shape else 1))
+        whole = np.full(size + 2 * guard + slack, POISON, np.uint32).view(np.float32)
         skip = (-whole.ctypes.data % ALIGNMENT) // 4 + skew
-        start = skip + GUARD
+        # A multiple of the alignment, so that the array starts where it is meant to.
+        guard -= guard % (ALIGNMENT // 4)
+        start = skip + guard
         end = start + size
-        return Guarded(row_major(whole[start:end].reshape(tuple(shape))), whole[skip:start], whole[end : end + GUARD])
+        return Guarded(row_major(whole[start:end].reshape(tuple(shape))), whole[skip:start], whole[end : end + guard])
 
     @staticmethod
     def copy_of(values: Floats, skew: int = 0) -> Guarded:
@@ -84,12 +90,12 @@ class Guarded:
         guarded.array[...] = values
         return guarded
 
-    def damage(self) -> str | None:
+    def damage(self, of: str = "its output") -> str | None:
         """Where the memory around the array has been written to; None if it is whole."""
         for name, guard in (("before the start", self.before[::-1]), ("past the end", self.after)):
             hit = np.flatnonzero(guard.view(np.uint32) != POISON)
             if hit.size:
-                return f"{hit.size} elements {name} of its output were overwritten, the nearest {hit[0] + 1} away"
+                return f"{hit.size} elements {name} of {of} were overwritten, the nearest {hit[0] + 1} away"
         return None
 
 
@@ -116,8 +122,17 @@ class Case:
         operands = [Guarded.copy_of(array, skew=1) for array in inputs]
         output = Guarded.empty(self.expected.shape, skew=1)
         call([*(operand.array for operand in operands), output.array])
-        problem = output.damage() or self._difference(output.array)
+        problem = self._damage(operands, inputs) or output.damage() or self._difference(output.array)
         return f"{problem}, at {self._place()}" if problem else None
+
+    def _damage(self, operands: Sequence[Guarded], inputs: Sequence[Floats]) -> str | None:
+        """What has been done to the inputs, which no kernel may write to."""
+        for index, (operand, given) in enumerate(zip(operands, inputs, strict=True)):
+            if not np.array_equal(operand.array.view(np.uint32), given.view(np.uint32)):
+                return f"input {index} was written to"
+            if damage := operand.damage(f"input {index}"):
+                return damage
+        return None
 
     def _difference(self, found: Floats) -> str | None:
         error = np.abs(found - self.expected)

@@ -21,7 +21,7 @@ class Suggestion:
 
 
 class SearchPolicy(Protocol):
-    """Decides what to measure next. Deterministic: the same seed and the same results give the same suggestions."""
+    """Decides what to measure next. Deterministic: the same seed and the same calls give the same suggestions."""
 
     def suggest(self, trials: int) -> list[Suggestion]:
         """What to measure next, at most ``trials`` (kernel, instance) pairs. Empty when nothing is expected to help."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +83,7 @@ class EvolutionarySearch:
         return self._within(picked, trials)
 
     # -- theory ---------------------------------------------------------------------------------------------------
+    @cached_property
     def theory(self) -> list[MicroKernel]:
         """The set that the model alone chooses now: of many samples and one generation of their best's neighbours."""
         pool = [self._rule.safe_kernel(self._task)]
@@ -99,7 +101,7 @@ class EvolutionarySearch:
 
         So every instance has a measured time of the default, which a search must beat.
         """
-        kernels = self.theory()
+        kernels = self.theory
         latency = self._model.predict(kernels, self._shapes).latency_s
         serves = latency.argmin(axis=0)
         ends = {0, len(self._shapes) // 2, len(self._shapes) - 1}
@@ -114,6 +116,13 @@ class EvolutionarySearch:
         return sorted(
             picked, key=lambda pick: -int((serves == kernels.index(pick[0])).sum()) if pick[0] in kernels else 0
         )
+
+    def theory_at(self, instances: Sequence[WorkloadInstance]) -> list[Suggestion]:
+        """The library of theory on just these instances, each with the kernel that it would dispatch to."""
+        places = [self._task.instances.index(instance) for instance in instances]
+        serves = self._model.predict(self.theory, self._shapes).latency_s.argmin(axis=0)
+        served = {index: [place for place in places if serves[place] == index] for index in range(len(self.theory))}
+        return [self._suggestion(self.theory[index], found) for index, found in served.items() if found]
 
     # -- evolution ------------------------------------------------------------------------------------------------
     def _improving(self) -> list[tuple[MicroKernel, list[int]]]:

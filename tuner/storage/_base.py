@@ -305,7 +305,10 @@ class Storage(Protocol):
     def best_record(
         self, workload_key: str, target_fingerprint: str, threads: int, instance_key: str
     ) -> TuningRecord | None:
-        """The fastest successful record for exactly this instance (``format_shape`` of it); None if there is none."""
+        """The fastest record for exactly this instance (``format_shape`` of it); None if there is none.
+
+        Of kernels that were never found wrong, and never crashed, at any instance of the workload on this target.
+        """
 
     # -- libraries ------------------------------------------------------------------------------------------------
     def latest_artifact(

@@ -107,9 +107,9 @@ def test_ragged_dims_are_divided_by_no_tile_and_differ_from_each_other() -> None
         assert all(value % tile for value in point.values() for tile in (2, 3, 4, 5, 6, 7, 8))
 
 
-def test_dims_that_are_too_much_work_are_left_out_but_for_the_smallest() -> None:
+def test_dims_that_are_too_much_work_are_left_out_but_for_the_smallest_that_fill_tiles() -> None:
     huge = Workload.of("matmul", {"m": T, "n": 30_000, "k": 30_000})
-    assert ragged_dims(huge) == [{"m": 1}]
+    assert ragged_dims(huge) == [{"m": 1}, {"m": 37}]
 
 
 def test_a_static_workload_is_verified_at_its_shape() -> None:
@@ -124,3 +124,11 @@ def test_inputs_are_the_same_everywhere_and_in_range() -> None:
     assert not np.array_equal(first, random_array("b", (50, 40)))
     assert -1 <= first.min() < -0.9 and 0.9 < first.max() < 1
     assert compute(MATMUL, Case.of(MATMUL, {"m": 5}).inputs).dtype == np.float64
+
+
+def test_an_input_that_is_written_to_is_found() -> None:
+    def call(operands: Sequence[Floats]) -> None:
+        matmul(operands)
+        operands[0][0, 0] += 1.0
+
+    assert "input 0 was written to" in (problem_of(call) or "")

@@ -25,7 +25,7 @@ def test_the_set_of_theory_is_small_of_one_layout_and_better_than_the_safe_kerne
     task = SearchTask(
         TASK.workload, shape_vars=TASK.shape_vars, instances=TASK.instances, target=TASK.target, max_kernels=limit
     )
-    chosen = search(task).theory()
+    chosen = search(task).theory
     assert 1 <= len(chosen) == len(set(chosen)) <= limit
     assert len({RULE.layout(task, kernel) for kernel in chosen}) == 1
     shapes = [instance.shape for instance in task.instances]

@@ -290,9 +290,10 @@ def _part(total: Expr, index: Expr, parts: int) -> tuple[Expr, Expr]:
     """The ``index``-th of ``parts`` contiguous shares of ``range(total)``, sizes differing by one at most."""
     if parts == 1:
         return i64(0), total
+    # Rounded up: the last share, which has the ragged rest to do besides, gets no more than the others.
     return (
-        tirx.floordiv(total * index, i64(parts)),
-        tirx.floordiv(total * (index + i64(1)), i64(parts)),
+        tirx.floordiv(total * index + i64(parts - 1), i64(parts)),
+        tirx.floordiv(total * (index + i64(1)) + i64(parts - 1), i64(parts)),
     )
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Text, and_, cast, select
+from sqlalchemy import ColumnElement, Connection, Select, Text, and_, cast, exists, select
 
 from tuner.kernel import MicroKernel
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
@@ -19,6 +19,9 @@ from tuner.workload import JsonObject, WorkloadInstance
 
 MEASURED = "measured"
 """The provenance of a record of this database's own devices; others decide nothing until they are measured here."""
+
+DISQUALIFYING = (ErrorKind.WRONG, ErrorKind.CRASH)
+"""A kernel with such a record anywhere is the best of nothing, however fast it was elsewhere."""
 
 _record = tuning_records.c
 
@@ -59,7 +62,7 @@ class Records(Part):
         self, workload_key: str, target_fingerprint: str, threads: int, instance_key: str
     ) -> TuningRecord | None:
         same = (_on(target_fingerprint, threads), _of(workload_key), _record.instance == instance_key)
-        fastest = _select().where(*same, _decides()).order_by(_record.latency_s, _record.id).limit(1)
+        fastest = _select().where(*same, _decides(), ~_found_wrong()).order_by(_record.latency_s, _record.id).limit(1)
         return next(iter(self._all(fastest)), None)
 
     def _all(self, query: Select[Any]) -> tuple[TuningRecord, ...]:
@@ -108,6 +111,14 @@ def _columns(result: MeasureResult) -> JsonObject:
         "round": result.round,
         "phase": result.phase.value,
     }
+
+
+def _found_wrong() -> ColumnElement[bool]:
+    """Whether the record's kernel is wrong or crashed at any instance of the same workload and target, in any job."""
+    other = tuning_records.alias().c
+    same = (other.workload_id == _record.workload_id, other.target_id == _record.target_id)
+    kinds = [kind.value for kind in DISQUALIFYING]
+    return exists().where(*same, other.kernel_id == _record.kernel_id, other.error_kind.in_(kinds))
 
 
 def _finite(value: float | None) -> float | None:
