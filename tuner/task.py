@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ MAX_KERNELS = 64
 MAX_SHAPE_VARS = 8
 """Grids over the shape variables double with each of them."""
 DEFAULT_INSTANCES = 8
+MAX_OPERAND_BYTES = 16 * 2**30
+"""Of one tensor at the largest shape of the range: more could not be measured, nor verified in float64."""
 MAX_WEIGHT = 1e12
 """Sums of weights times latencies must stay finite."""
 WEIGHTS = f"a number from 0 to {MAX_WEIGHT:g}"
@@ -55,6 +58,7 @@ class SearchTask:
         workload = op if isinstance(op, Workload) else Workload.of(op, {} if args is None else args, dtype, epilogue)
         variables = tuple(sorted(shape_vars, key=lambda var: var.name))
         _check_variables(workload, variables)
+        _check_sizes(workload, variables)
         _check_count("threads", threads, 1, 1024)
         _check_count("max_kernels", max_kernels, 1, MAX_KERNELS)
         given = default_instances(variables) if instances is None else instances
@@ -187,6 +191,16 @@ def _check_variables(workload: Workload, variables: tuple[ShapeVar, ...]) -> Non
             raise InvalidInput(f"workload.args.{name}", "is always 0", "a constant extent is 1 or more")
     for extra in sorted(set(names) - workload.variables):
         raise InvalidInput(f"shape_vars.{extra}", "no dim of the workload uses it", "leave it out")
+
+
+def _check_sizes(workload: Workload, variables: tuple[ShapeVar, ...]) -> None:
+    ranges = {var.name: (var.min, var.max) for var in variables}
+    most = {name: expr.bounds(ranges)[1] for name, expr in workload.args}
+    for operand in workload.operands:
+        size = 4 * math.prod(most[axis] for axis in operand.axes)
+        if size > MAX_OPERAND_BYTES:
+            problem = f"{operand.name} takes up to {size / 2**30:.4g} GiB"
+            raise InvalidInput("workload.args", problem, f"at most {MAX_OPERAND_BYTES // 2**30} GiB for one operand")
 
 
 def _checked_instances(
