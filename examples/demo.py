@@ -17,6 +17,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import argparse  # noqa: E402
 import importlib.util  # noqa: E402
 import json  # noqa: E402
+import shutil  # noqa: E402
 import signal  # noqa: E402
 import socket  # noqa: E402
 import subprocess  # noqa: E402
@@ -38,6 +39,7 @@ JOB = Path(__file__).with_name("bert_dense.yaml")
 READY_S = 120.0
 STOP_S = 30.0
 JOB_S = 600.0
+OUT_OF_TIME, INTERRUPTED = 6, 130
 GUARD = 4096
 POISON = np.float32(12345.678)
 TOLERANCE = 1e-3
@@ -49,9 +51,17 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="keep the pulled library here")
     parser.add_argument("--json", type=Path, help="write the table and the trials here too")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="shapewright-demo-") as folder:
-        directory = options.keep or Path(folder) / "library"
-        with _service(Path(folder) / "data") as environment:
+    try:
+        return _demo(options)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _demo(options: argparse.Namespace) -> int:
+    with _folder() as folder:
+        directory = options.keep or folder / "library"
+        with _service(folder / "data") as environment:
             job_id = _tune(options.job, environment)
             _shapewright(environment, "pull", str(options.job), "-o", str(directory), "--job", job_id)
             trials = _trials(job_id, environment)
@@ -70,6 +80,25 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """A temporary directory. Where the demo fails the service's logs in it are kept, and named."""
+    folder = Path(tempfile.mkdtemp(prefix="shapewright-demo-"))
+    logs = folder / "data" / "logs"
+    failed = False
+    try:
+        yield folder
+    except (Exception, SystemExit):
+        failed = logs.exists()
+        raise
+    finally:
+        if failed:
+            kept = Path(tempfile.mkdtemp(prefix="shapewright-demo-logs-"))
+            shutil.copytree(logs, kept, dirs_exist_ok=True)
+            print(f"the service's logs are kept in {kept}", file=sys.stderr)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 # -- the service ------------------------------------------------------------------------------------------------------
 @contextmanager
 def _service(data_dir: Path) -> Iterator[dict[str, str]]:
@@ -84,6 +113,8 @@ def _service(data_dir: Path) -> Iterator[dict[str, str]]:
         _wait_until_ready(process, url, environment)
         yield environment
     finally:
+        # A second Ctrl-C must not leave it running, nor take its directory away from under it.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         process.send_signal(signal.SIGINT)
         try:
             process.wait(STOP_S)
@@ -118,8 +149,6 @@ def _devices(environment: dict[str, str]) -> bool:
 
 def _tune(job: Path, environment: dict[str, str]) -> str:
     answer = json.loads(_shapewright(environment, "submit", str(job), "--wait", "--timeout", str(int(JOB_S)), "--json"))
-    if answer["state"] != "COMPLETED":
-        raise SystemExit(f"the job ended as {answer['state']}: `shapewright show {answer['job_id']}` tells why")
     return str(answer["job_id"])
 
 
@@ -128,9 +157,22 @@ def _shapewright(environment: dict[str, str], *arguments: str) -> str:
     say(f"$ shapewright {' '.join(arguments)}")
     command = [sys.executable, "-m", "shapewright", *arguments]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=JOB_S + 60, check=False)
+    if done.returncode in (-signal.SIGINT, INTERRUPTED):
+        raise KeyboardInterrupt
     if done.returncode != 0:
-        raise SystemExit(f"`shapewright {arguments[0]}` ended with exit code {done.returncode}\n{done.stdout}")
+        raise SystemExit(_failure(arguments[0], done))
     return done.stdout
+
+
+def _failure(name: str, done: subprocess.CompletedProcess[str]) -> str:
+    """What a command had to say. The advice that it gives on time running out is for a service that stays."""
+    what = f"`shapewright {name}` ended with exit code {done.returncode}"
+    if done.returncode == OUT_OF_TIME:
+        return f"{what}: the job was not done within {JOB_S:g} s"
+    try:
+        return f"{what}: {json.loads(done.stdout)['error']['message']}"
+    except (ValueError, KeyError, TypeError):
+        return f"{what}\n{done.stdout}".rstrip()  # one without --json has told it on stderr
 
 
 def _free_port() -> int:

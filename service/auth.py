@@ -49,4 +49,4 @@ class BearerAuth:
 def _refused(what: str, challenge: str) -> ProblemResponse:
     detail = f"{what}; send one in the header: Authorization: Bearer KEY"
     headers = {"WWW-Authenticate": f'Bearer realm="shapewright"{challenge}'}
-    return problem(401, "not-allowed", "An API key is needed", detail, headers)
+    return problem(401, "not-allowed", "An API key is needed", detail, headers, problem=what)

@@ -242,8 +242,10 @@ class Client:
         problem = _problem_of(response)
         detail = str(problem.get("detail") or f"{response.status_code} {response.reason_phrase}")
         if response.status_code in (401, 403):
-            where = f"set SHAPEWRIGHT_API_KEY, or see that {defaults.key_file(self._data_dir)} holds the key"
-            raise NotAllowed(f"{self.url} does not accept the API key: {detail}; {where}", problem)
+            # The service speaks of a header; here a key comes from one of these.
+            file = defaults.key_file(self._data_dir)
+            where = f"give one (--key, or key=), set SHAPEWRIGHT_API_KEY, or see that {file} holds it"
+            raise NotAllowed(f"not allowed at {self.url}: {problem.get('problem', detail)}; {where}", problem)
         if response.status_code == 404:
             raise ServiceNotFound(detail, problem)
         if response.status_code in (502, 503, 504):

@@ -61,10 +61,7 @@ class JobRunner:
             try:
                 self._search(lease, heart)
             except Cancelled:
-                if self.stopping() and not heart.cancelling():
-                    self._release(lease)
-                    return None
-                return self._finish(lease, heart, JobState.CANCELLED, "cancelled on request")
+                return self._stopped(lease, heart)
             except LeaseLost as error:
                 log.warning("job %s is no longer this worker's: %s", lease.job.id, error)
                 return None
@@ -73,9 +70,23 @@ class JobRunner:
                 return None
             except Exception as error:
                 # Whatever a search may raise must end the job, with its reason, and not the worker.
-                log.exception("job %s failed", lease.job.id)
-                return self._finish(lease, heart, JobState.FAILED, _message(error))
+                return self._broken(lease, heart, error)
             return self._finish(lease, heart, JobState.COMPLETED)
+
+    def _broken(self, lease: Lease, heart: Heartbeat, error: Exception) -> JobState | None:
+        """End a job whose search raised ``error``, which says nothing of the job if tools were closed under it."""
+        if self.stopping():
+            log.info("job %s: %s while stopping", lease.job.id, _message(error))
+            return self._stopped(lease, heart)
+        log.error("job %s failed: %s", lease.job.id, error, exc_info=not isinstance(error, ShapewrightError))
+        return self._finish(lease, heart, JobState.FAILED, _message(error))
+
+    def _stopped(self, lease: Lease, heart: Heartbeat) -> JobState | None:
+        """Give back the job of a worker that is to end; a job that was cancelled ends as that."""
+        if self.stopping() and not heart.cancelling():
+            self._release(lease)
+            return None
+        return self._finish(lease, heart, JobState.CANCELLED, "cancelled on request")
 
     def _search(self, lease: Lease, heart: Heartbeat) -> None:
         budget = parse_budget(lease.job.spec.get("budget"))

@@ -73,11 +73,13 @@ def run_worker(
     ray_address: str | None = None,
     name: str | None = None,
     stop: threading.Event | None = None,
+    on_ready: Callable[[str], None] = lambda name: None,
 ) -> None:
     """Work until ``stop`` is set or SIGTERM or SIGINT comes (which needs the main thread).
 
     ``device_keys`` restricts the worker to devices of these keys. Without ``ray_address`` it starts a Ray cluster of
-    its own on this machine. When it stops it gives its job back and ends its children, within STOP_S.
+    its own on this machine. ``on_ready`` is called with the worker's name once it waits for jobs. When it stops it
+    gives its job back and ends its children, within STOP_S.
     """
     stop = stop or threading.Event()
     storage = open_storage(storage_url)
@@ -91,6 +93,7 @@ def run_worker(
         # Before the first job rather than in it: the actors take seconds to load the compiler.
         tools.builder()
         log.info("worker %s is up", loop.worker)
+        on_ready(loop.worker)
         loop.forever()
     finally:
         tools.close()

@@ -9,9 +9,9 @@ import argparse
 import json
 import os
 import signal
-import socket
 import sys
 import threading
+import time
 from pathlib import Path
 
 from tvm.rpc.tracker import PopenTrackerServerState
@@ -19,6 +19,9 @@ from tvm.rpc.tracker import PopenTrackerServerState
 from tuner.measure.child import Child
 
 MODULE = "worker.tracker"
+FIRST_PORT = 9190
+PORTS = 2000
+REBIND_S = 10.0
 LOOK_S = 0.3
 
 
@@ -40,8 +43,7 @@ def main(argv: list[str] | None = None) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    port = options.port or _free_port(options.host)
-    state = PopenTrackerServerState(options.host, port, port + 1, silent=True, reuse_addr=options.port != 0)
+    state = _listen(options.host, options.port)
     print(json.dumps({"port": state.port, "pid": os.getpid()}), flush=True)
     while not stop.wait(LOOK_S) and options.parent in (None, os.getppid()):
         if not state.thread.is_alive():
@@ -50,12 +52,23 @@ def main(argv: list[str] | None = None) -> None:
     os._exit(0)
 
 
-def _free_port(host: str) -> int:
-    """A port that nobody has, of those that the system hands out: another tracker's may be in use again soon."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _listen(host: str, port: int) -> PopenTrackerServerState:
+    """Listen on ``port``, or on a free one if it is 0. Raises ValueError if the port stays taken for REBIND_S."""
+    if port == 0:
+        # Each process begins to look elsewhere: trackers that come and go at once do not take each other's ports. Not a
+        # port of the system's choice: a device that tries to reach a tracker that is gone could get such a port for its
+        # own end of the connection, be connected to itself, and keep the tracker from ever coming back.
+        first = FIRST_PORT + os.getpid() % PORTS
+        return PopenTrackerServerState(host, first, first + PORTS, silent=True, reuse_addr=False)
+    until = time.monotonic() + REBIND_S
+    while True:
+        try:
+            return PopenTrackerServerState(host, port, port + 1, silent=True, reuse_addr=True)
+        except ValueError:
+            # The connections of a tracker that was killed hold its port until its devices have noticed.
+            if time.monotonic() > until:
+                raise
+            time.sleep(LOOK_S)
 
 
 if __name__ == "__main__":

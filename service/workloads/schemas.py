@@ -43,7 +43,10 @@ class WorkloadPage(BaseModel):
 
 
 class BestOut(BaseModel):
-    """The best known micro-kernel for one shape. ``match``: exact, dispatched, nearest or default, how it was found."""
+    """The best recorded micro-kernel for one shape. ``match``: exact, dispatched, nearest or default, how it was found.
+
+    ``served_by`` is the kernel that the newest library runs for this shape, null without a library.
+    """
 
     workload_key: str
     target_fingerprint: str
@@ -53,3 +56,4 @@ class BestOut(BaseModel):
     kernel: dict[str, Any]
     latency_s: float | None
     predicted_latency_s: float | None
+    served_by: dict[str, Any] | None

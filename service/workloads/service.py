@@ -10,10 +10,11 @@ from collections.abc import Mapping
 
 from service.workloads.schemas import BestOut
 from tuner import lookup
+from tuner.dispatcher import Dispatcher, kernel_json
 from tuner.errors import InvalidInput
 from tuner.storage import Artifact, NotFound, SearchTaskRow, Storage
 from tuner.task import check_shape, parse_shape
-from tuner.workload import format_shape
+from tuner.workload import JsonObject, format_shape
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -34,6 +35,7 @@ def best(storage: Storage, workload_key: str, target: str | None, shape_text: st
         target_fingerprint=row.target_fingerprint,
         threads=threads,
         shape=shape,
+        served_by=_served_by(dispatch, answer, shape),
         **answer.to_json(),
     )
 
@@ -70,7 +72,18 @@ def etag(artifact: Artifact) -> str:
     return f'"{artifact.digest}"'
 
 
-def _dispatch_of(storage: Storage, row: SearchTaskRow) -> dict[str, object] | None:
+def _served_by(
+    dispatch: JsonObject | None, answer: lookup.BestAnswer, shape: Mapping[str, int]
+) -> JsonObject | None:
+    """What the newest library runs for ``shape``: the fastest record may be of a kernel that it does not have."""
+    if dispatch is None:
+        return None
+    if answer.match is lookup.Match.EXACT:
+        return kernel_json(Dispatcher.from_json(dispatch).kernel_for(shape))
+    return kernel_json(answer.kernel)
+
+
+def _dispatch_of(storage: Storage, row: SearchTaskRow) -> JsonObject | None:
     """The dispatch table of the newest library, unless that was built for another number of threads."""
     try:
         artifact = storage.latest_artifact(row.workload_key, row.target_fingerprint)

@@ -10,6 +10,7 @@ import click
 from shapewright.cli import options
 from shapewright.cli.jobs import client
 from shapewright.cli.output import as_json, emit, table
+from tuner.errors import InvalidInput
 
 
 @click.command()
@@ -34,7 +35,12 @@ def keys() -> None:
 @options.data_dir
 @as_json
 def create_key(name: str, database_url: str | None, data_dir: Path | None, json_output: bool) -> None:
-    """Create an API key. Its secret is shown this once: only a hash of it is stored."""
+    """Create an API key, and show its secret this once.
+
+    Only a hash of the secret is stored.
+    """
+    if not name.strip():
+        raise InvalidInput("name", "is empty", "what tells this key from others, as in: shapewright keys create ci")
     storage = options.open_database(database_url, data_dir)
     try:
         key, secret = storage.create_key(name)
@@ -83,7 +89,7 @@ def db() -> None:
 @options.data_dir
 @as_json
 def upgrade(database_url: str | None, data_dir: Path | None, json_output: bool) -> None:
-    """Bring the database to the schema of this version; a new database is created."""
+    """Bring the database to the schema of this version, or make one."""
     from tuner.storage.sql import upgrade as upgrade_schema  # noqa: PLC0415  (keeps --help fast)
 
     revision = upgrade_schema(options.database(database_url, data_dir))

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_EVERY_S = 2.0
 """Plain lines come at most this often, so that a log stays readable."""
+PAST_SEARCH = ("build", "verify", "done")
+"""Phases after the last trial."""
 
 
 @dataclass
@@ -80,6 +82,8 @@ class JobView:
         if kind == "state":
             self.state = str(data.get("state", self.state))
             self.error = str(data.get("error") or "")
+            # What was said before the job was taken up again is no news any more.
+            self.message = "" if self.state in ("WAITING", "RUNNING") else self.message
         elif kind == "progress":
             self.current = int(data.get("position") or 0)
             self.tasks.setdefault(self.current, TaskView()).apply(data)
@@ -93,6 +97,12 @@ class JobView:
     def task(self) -> TaskView:
         return self.tasks.get(self.current) or TaskView()
 
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the search ends; None once it has: what comes then takes no share of the budget."""
+        searching = self.state == "RUNNING" and self.task.phase not in PAST_SEARCH
+        return self.task.left_s if searching else None
+
     def line(self) -> str:
         """``RUNNING search  32/256 trials (1 failed)  1.42x over default  2m10s left``"""
         task = self.task
@@ -103,8 +113,8 @@ class JobView:
             parts.append(trials_text(task))
         if task.speedups:
             parts.append(f"{task.speedups[-1]:.2f}x over default")
-        if self.state == "RUNNING" and task.left_s is not None:
-            parts.append(f"{duration(task.left_s)} left")
+        if self.left_s is not None:
+            parts.append(f"{duration(self.left_s)} left")
         return "  ".join(parts + [text for text in (self.error, self.message) if text])
 
 
@@ -145,19 +155,21 @@ class Display(Protocol):
 
 
 class PlainDisplay:
-    """One line for each change of state or phase, and one every few seconds in between."""
+    """One line for each change of state or phase, and in between one every few seconds if it says something new."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
         self._clock = clock
         self._shown: tuple[object, ...] = ()
         self._last_s = float("-inf")
+        self._line = ""
 
     def show(self, view: JobView) -> None:
         what = (view.state, view.current, view.task.phase, view.libraries, view.message)
-        if what != self._shown or self._clock() - self._last_s >= PLAIN_EVERY_S:
-            print(f"{view.job_id}  {view.line()}", file=self._stream, flush=True)
-            self._shown, self._last_s = what, self._clock()
+        line = f"{view.job_id}  {view.line()}"
+        if line != self._line and (what != self._shown or self._clock() - self._last_s >= PLAIN_EVERY_S):
+            print(line, file=self._stream, flush=True)
+            self._shown, self._last_s, self._line = what, self._clock(), line
 
     def __enter__(self) -> Self:
         return self
@@ -200,8 +212,8 @@ def panel(view: JobView) -> RenderableType:
     rows.add_row("trials", Text(trials_text(task)))
     if task.share is not None:
         rows.add_row("budget", ProgressBar(total=1.0, completed=task.share, width=32))
-    if task.left_s is not None and view.state == "RUNNING":
-        rows.add_row("time left", Text(duration(task.left_s)))
+    if view.left_s is not None:
+        rows.add_row("time left", Text(duration(view.left_s)))
     if task.speedups:
         rows.add_row("speed-up", Text(f"{task.speedups[-1]:.2f}x over default  {sparkline(task.speedups)}"))
     for text in filter(None, (view.error, view.message)):

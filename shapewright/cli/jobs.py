@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,10 @@ import click
 
 from shapewright import defaults
 from shapewright.cli import options
+from shapewright.cli.describe import described
 from shapewright.cli.display import JobView, display_for
-from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, say, table
-from tuner.errors import InvalidInput
+from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, failure_of, table
+from tuner.errors import InvalidInput, ShapewrightError
 
 if TYPE_CHECKING:
     from shapewright.client import Client
@@ -23,9 +25,14 @@ if TYPE_CHECKING:
 STATES = ("WAITING", "RUNNING", "CANCELLING", "COMPLETED", "CANCELLED", "FAILED")
 Event = dict[str, Any]
 
-timeout = click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Wait S seconds, then exit with 6."
-)
+SETTLE_S = 0.15
+"""Events that come closer together are shown as one: a stream begins with all that has happened so far."""
+UNSHOWN_S = 3.0
+"""The longest that events which keep coming go unshown."""
+GOES_ON = (ExitCode.OUT_OF_TIME, ExitCode.UNREACHABLE, ExitCode.INTERRUPTED)
+"""Ends of a watch that are not the job's."""
+
+timeout = click.option("--timeout", type=options.Seconds(), metavar="S", help="Wait S seconds, then exit with 6.")
 job_id = click.argument("job_id", metavar="ID")
 
 
@@ -65,7 +72,7 @@ def submit(
 @as_json
 def watch(job_id: str, timeout: float | None, url: str | None, key: str | None, json_output: bool) -> int:
     """Show how a job goes until it has ended."""
-    with client(url, key) as service:
+    with client(url, key) as service, _listed(job_id):
         return _watch(service, service.job(job_id), timeout, json_output)
 
 
@@ -88,9 +95,9 @@ def list_jobs(state: str | None, limit: int, url: str | None, key: str | None, j
 @as_json
 def show(job_id: str, url: str | None, key: str | None, json_output: bool) -> None:
     """Show a job: its state, its search tasks, what it has found."""
-    with client(url, key) as service:
+    with client(url, key) as service, _listed(job_id):
         job = service.job(job_id)
-    emit(job, json_output, _described(job))
+    emit(job, json_output, described(job))
 
 
 @click.command()
@@ -99,7 +106,7 @@ def show(job_id: str, url: str | None, key: str | None, json_output: bool) -> No
 @as_json
 def cancel(job_id: str, url: str | None, key: str | None, json_output: bool) -> None:
     """Ask a job to stop; what it has measured is kept."""
-    with client(url, key) as service:
+    with client(url, key) as service, _listed(job_id):
         job = service.cancel(job_id)
     emit(job, json_output, f"{job['id']}  {job['state']}")
 
@@ -110,7 +117,7 @@ def cancel(job_id: str, url: str | None, key: str | None, json_output: bool) -> 
 @as_json
 def resume(job_id: str, url: str | None, key: str | None, json_output: bool) -> None:
     """Put a cancelled or failed job back in the queue."""
-    with client(url, key) as service:
+    with client(url, key) as service, _listed(job_id):
         job = service.resume(job_id)
     emit(job, json_output, f"{job['id']}  {job['state']}")
 
@@ -125,14 +132,39 @@ def client(url: str | None, key: str | None) -> Client:
     return Client(address, key)
 
 
+@contextmanager
+def _listed(job_id: str) -> Iterator[None]:
+    """Inside, a job that is not there is told with where to look for those that are."""
+    from shapewright.errors import ServiceNotFound  # noqa: PLC0415
+
+    try:
+        yield
+    except ServiceNotFound as error:
+        remedy = "`shapewright jobs` lists them"
+        message = f"{error}; {remedy}"
+        raise CommandFailed(ExitCode.NOT_FOUND, message, field="job_id", problem=str(error), remedy=remedy) from error
+
+
 def _watch(service: Client, job: dict[str, Any], timeout_s: float | None, json_output: bool) -> int:
     """Show a job until it has ended, then tell its outcome. Raises CommandFailed if that is not COMPLETED."""
+    view = JobView(job["id"], job["name"], job["state"])
     try:
-        _follow(service, job, timeout_s)
-    except KeyboardInterrupt:
-        say(f"the job goes on; `shapewright cancel {job['id']}` stops it")
-        raise
-    return tell_outcome(service.job(job["id"]), json_output)
+        _follow(service, view, timeout_s)
+        ended = service.job(job["id"])
+    except (CommandFailed, ShapewrightError, KeyboardInterrupt) as error:
+        raise _left(error, _brief(job) | {"state": view.state}) from error
+    return tell_outcome(ended, json_output)
+
+
+def _left(error: BaseException, document: dict[str, Any]) -> BaseException:
+    """The failure of a watch, with the job that goes on without it."""
+    failure = CommandFailed(ExitCode.INTERRUPTED, "interrupted")
+    if isinstance(error, Exception):
+        failure = failure_of(error) or failure
+    if failure.code not in GOES_ON:
+        return error
+    message = f"{failure}; {document['job_id']} goes on: shapewright watch {document['job_id']}"
+    return CommandFailed(failure.code, message, result=document, **failure.details)
 
 
 def tell_outcome(job: dict[str, Any], json_output: bool) -> int:
@@ -148,16 +180,17 @@ def tell_outcome(job: dict[str, Any], json_output: bool) -> int:
     return ExitCode.DONE
 
 
-def _follow(service: Client, job: dict[str, Any], timeout_s: float | None) -> None:
-    view = JobView(job["id"], job["name"], job["state"])
+def _follow(service: Client, view: JobView, timeout_s: float | None) -> None:
     with display_for() as display:
-        for event in events_within(service.events(job["id"]), timeout_s):
-            view.apply(event["kind"], event["data"])
+        for events in events_within(service.events(view.job_id), timeout_s):
+            for event in events:
+                view.apply(event["kind"], event["data"])
             display.show(view)
 
 
-def events_within(events: Iterator[Event], timeout_s: float | None) -> Iterator[Event]:
-    """``events`` as they come. Raises CommandFailed once ``timeout_s`` seconds have passed, news or none.
+def events_within(events: Iterator[Event], timeout_s: float | None) -> Iterator[list[Event]]:
+    """``events`` as they come, those together that come together. Raises CommandFailed once ``timeout_s`` seconds have
+    passed, news or none, and whatever ``events`` raises.
 
     A thread waits for the events, because a stream without news gives no chance to look at the clock.
     """
@@ -165,16 +198,34 @@ def events_within(events: Iterator[Event], timeout_s: float | None) -> Iterator[
     threading.Thread(target=_pump, args=(events, arrived), daemon=True).start()
     until = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
-        try:
-            item = arrived.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
-        except queue.Empty:
-            message = f"not done after {timeout_s:g} s; the job goes on"
-            raise CommandFailed(ExitCode.OUT_OF_TIME, message) from None
-        if item is None:
+        found, end = _together(arrived, until)
+        if found:
+            yield found
+        if isinstance(end, Exception):
+            raise end
+        if end is None:
             return
-        if isinstance(item, Exception):
-            raise item
-        yield item
+        if until is not None and time.monotonic() >= until:
+            raise CommandFailed(ExitCode.OUT_OF_TIME, f"not done after {timeout_s:g} s")
+
+
+def _together(
+    arrived: queue.SimpleQueue[Event | Exception | None], until: float | None
+) -> tuple[list[Event], Exception | bool | None]:
+    """The next events, and how they ended: with an error, None at the end of the stream, True if there is more."""
+    found: list[Event] = []
+    shown_by = until
+    while True:
+        wait_s = None if shown_by is None else max(0.0, shown_by - time.monotonic())
+        try:
+            item = arrived.get(timeout=min(SETTLE_S, wait_s) if found and wait_s is not None else wait_s)
+        except queue.Empty:
+            return found, True
+        if item is None or isinstance(item, Exception):
+            return found, item
+        if not found:
+            shown_by = min(filter(None, (until, time.monotonic() + UNSHOWN_S)))
+        found.append(item)
 
 
 def _pump(events: Iterator[Event], arrived: queue.SimpleQueue[Event | Exception | None]) -> None:
@@ -189,20 +240,6 @@ def _pump(events: Iterator[Event], arrived: queue.SimpleQueue[Event | Exception 
 
 def _brief(job: dict[str, Any]) -> dict[str, Any]:
     return {"job_id": job["id"], "state": job["state"], "workload_keys": job["workload_keys"]}
-
-
-def _described(job: dict[str, Any]) -> str:
-    facts = ("id", "name", "state", "error", "device", "worker", "trials", "created_at", "started_at", "ended_at")
-    rows = table(
-        ("TASK", "WORKLOAD", "KEY", "TARGET", "DONE"),
-        (
-            (task["position"], task["workload"], task["workload_key"], task["target_fingerprint"], task["done"])
-            for task in job["tasks"]
-        ),
-    )
-    lines = [f"{name:<12}{job[name]}" for name in facts if job[name] not in (None, "")]
-    summary = [f"{name:<12}{value}" for name, value in job["summary"].items() if isinstance(value, int | float | str)]
-    return "\n".join([*lines, *summary, "", rows])
 
 
 COMMANDS = (submit, list_jobs, show, watch, cancel, resume)

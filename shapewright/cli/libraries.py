@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,13 +28,18 @@ target = click.option("--target", help="A target's fingerprint [default: the job
 def best(
     *, workload: str, shape: str, target: str | None, url: str | None, key: str | None, json_output: bool
 ) -> None:
-    """Tell the best known micro-kernel of WORKLOAD (a key or a job file) for one shape."""
+    """Tell the best recorded micro-kernel for one shape.
+
+    WORKLOAD is a key or a job file. The library's dispatcher may serve another kernel there: it is told too.
+    """
     name, target = named(workload, target)
     with client(url, key) as service:
         found = service.best(name, shape, target)
     measured, predicted = _microseconds(found["latency_s"]), _microseconds(found["predicted_latency_s"])
-    kernel = found["kernel"]
-    text = f"{found['match']}  {kernel.get('name', kernel.get('id', ''))}  measured {measured}  predicted {predicted}"
+    kernel, served = found["kernel"], found.get("served_by")
+    text = f"{found['match']}  {_name(kernel)}  measured {measured}  predicted {predicted}"
+    if served and served.get("id") != kernel.get("id"):
+        text += f"  the library runs {_name(served)}"
     emit(found, json_output, text)
 
 
@@ -57,10 +62,17 @@ def pull(
     key: str | None,
     json_output: bool,
 ) -> None:
-    """Fetch the newest library of WORKLOAD (a key or a job file)."""
+    """Fetch the newest library of a workload.
+
+    WORKLOAD is a key or a job file.
+    """
     name, target = named(workload, target)
     with client(url, key) as service:
-        manifest = service.download_library(name, directory, job=job, digest=digest, target=target)
+        try:
+            manifest = service.download_library(name, directory, job=job, digest=digest, target=target)
+        except OSError as error:
+            # What the error names may be a file on its way there; the user knows the directory.
+            raise options.not_writable(directory, "--output", error) from error
     text = f"{directory}: library {manifest['digest']} for {manifest['target_fingerprint']}"
     emit({"directory": str(directory), **manifest}, json_output, text)
 
@@ -82,6 +94,10 @@ def _only(tasks: tuple[SearchTask, ...]) -> SearchTask:
     if len(keys) > 1:
         raise InvalidInput("workload", f"the job file has {len(keys)} workloads", f"name one: {', '.join(keys)}")
     return tasks[0]
+
+
+def _name(kernel: dict[str, Any]) -> str:
+    return str(kernel.get("name", kernel.get("id", "")))
 
 
 def _microseconds(seconds: float | None) -> str:

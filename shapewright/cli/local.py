@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @as_json
 def ops(json_output: bool) -> None:
-    """List the catalogue: every operator, its axes, and the rule that takes it."""
+    """List the catalogue of operators: their axes, and who takes them."""
     from tuner.ops import OPS  # noqa: PLC0415
 
     rows = [_op_row(op) for _, op in sorted(OPS.items())]
@@ -31,7 +31,10 @@ def ops(json_output: bool) -> None:
 @options.job_file
 @as_json
 def explain(job: Path, json_output: bool) -> None:
-    """Say which rule takes each workload of a job, and what the search will choose from."""
+    """Say how a job would be searched, before it costs anything.
+
+    That is: which rule takes each workload and why, and what the search will choose from.
+    """
     spec, _ = options.read_job(job)
     tasks = [_explained(task) for task in spec.tasks]
     emit({"name": spec.name, "tasks": tasks}, json_output, "\n\n".join(_explanation(task) for task in tasks))
@@ -68,7 +71,7 @@ def _explained(task: SearchTask) -> dict[str, Any]:
         "rule": rule.name,
         "rule_version": rule.version,
         # A rule's module says in its first line which pattern it knows.
-        "why": (sys.modules[type(rule).__module__].__doc__ or rule.name).splitlines()[0],
+        "why": (sys.modules[type(rule).__module__].__doc__ or rule.name).splitlines()[0].replace("`", ""),
         "passed_over": passed_over,
         "axes": [{"name": axis.name, "doc": axis.doc, "choices": list(axis.choices)} for axis in space.axes],
         "size": space.size,

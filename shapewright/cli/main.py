@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from shapewright.cli import admin, jobs, libraries, local, parts, tune, up
-from shapewright.cli.output import CommandFailed, ExitCode, failure_of, report
+from shapewright.cli.output import CommandFailed, ExitCode, failure_of, report, say
 
 DEBUG = "SHAPEWRIGHT_DEBUG"
 
@@ -39,6 +39,10 @@ def run(arguments: Sequence[str]) -> int:
     """Run a command line; the exit code. Errors are told in one message, never a traceback."""
     try:
         result = cli.main(list(arguments), prog_name="shapewright", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        # What click itself makes of a group without a command: its help, and the code of a usage error.
+        say(error.format_message())
+        return ExitCode.REFUSED
     except (click.Abort, KeyboardInterrupt):
         return _failed(CommandFailed(ExitCode.INTERRUPTED, "interrupted"), arguments)
     except Exception as error:  # the boundary: beyond it there is only a shell

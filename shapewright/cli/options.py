@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,9 +18,38 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+LONGEST_S = 1e9
+"""Seconds: what a wait may be asked to last at most, some thirty years."""
+
+
+class Directory(click.Path):
+    """A directory, there already or to be made. An empty text, as an unset variable gives it, is none."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the name of a directory must not be empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Seconds(click.FloatRange):
+    """A time to wait: more than nothing, and finite."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True, max=LONGEST_S)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail("nan is not a number of seconds", param, ctx)
+        return found
+
+
 data_dir = click.option(
     "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=Directory(),
     envvar="SHAPEWRIGHT_DATA_DIR",
     help="Where the database, the first key and the logs are [default: ~/.shapewright].",
 )
@@ -33,7 +63,7 @@ output = click.option(
     "--output",
     "directory",
     required=True,
-    type=click.Path(path_type=Path, file_okay=False),
+    type=Directory(),
     metavar="DIR",
     help="Where the library's files go.",
 )
@@ -58,27 +88,43 @@ def read_job(path: Path) -> tuple[JobSpec, dict[str, Any]]:
 def database(url: str | None, directory: Path | None) -> str:
     """The database's URL: the option's, or the SQLite file of the data directory, which is made if it is missing."""
     if url is None:
-        writable(directory or defaults.data_dir())
+        private(directory or defaults.data_dir())
     return url or defaults.database_url(directory)
 
 
 def open_database(url: str | None, directory: Path | None) -> Storage:
-    """The tuning database, checked. Raises StorageUnavailable, InvalidInput."""
+    """The tuning database, checked; one that is not there is not made. Raises StorageUnavailable, InvalidInput."""
     from tuner.storage.sql import open_storage  # noqa: PLC0415
+    from tuner.storage.sql.engine import parse_url  # noqa: PLC0415
 
-    storage = open_storage(database(url, directory))
+    found = url or defaults.database_url(directory)
+    place = parse_url(found)
+    if place.get_backend_name() == "sqlite" and not Path(str(place.database)).exists():
+        remedy = "run `shapewright db upgrade`, or name another with --data-dir or --database-url"
+        raise CommandFailed(ExitCode.UNREACHABLE, f"there is no database at {place.database}; {remedy}")
+    storage = open_storage(found)
     storage.check()
     return storage
 
 
-def writable(directory: Path, option: str = "--data-dir") -> Path:
+def private(directory: Path) -> Path:
+    """As ``writable``, for the data directory: one that is made is for its owner alone, keys and logs lie there."""
+    return writable(directory, "--data-dir", 0o700)
+
+
+def writable(directory: Path, option: str, mode: int = 0o777) -> Path:
     """The directory, made if it is missing. Fails where nothing can be written there; ``option`` names another."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode, parents=True, exist_ok=True)
         probe = directory / ".writable"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        message = f"cannot write to the directory {directory}: {error.strerror}; choose another with {option}"
-        raise CommandFailed(ExitCode.REFUSED, message, field=option) from None
+        raise not_writable(directory, option, error) from None
     return directory
+
+
+def not_writable(directory: Path, option: str, error: OSError) -> CommandFailed:
+    """The failure of a command that cannot write where ``option`` says."""
+    message = f"cannot write to the directory {directory}: {error.strerror}; choose another with {option}"
+    return CommandFailed(ExitCode.REFUSED, message, field=option)

@@ -94,6 +94,13 @@ def report(failure: CommandFailed, json_output: bool) -> None:
         say(f"shapewright: {failure}")
 
 
+def emit_last(document: Document, json_output: bool, text: str) -> None:
+    """As ``emit``, for a command that then runs on: what its libraries print to stdout from here on goes to stderr."""
+    emit(document, json_output, text)
+    sys.stdout.flush()
+    os.dup2(2, 1)
+
+
 @contextmanager
 def quiet_stdout() -> Iterator[None]:
     """Inside, whatever is written to file descriptor 1 goes to stderr: compilers and their libraries print there."""
@@ -116,12 +123,24 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join("  ".join(cells).rstrip() for cells in padded)
 
 
+def times(seconds: float) -> str:
+    """A duration in the unit that suits it: ``2.09 us``, ``14.2 s``."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * scale >= 1.0:
+            return f"{seconds * scale:.3g} {unit}" if seconds * scale < 999.5 else f"{seconds * scale:.0f} {unit}"
+    return f"{seconds * 1e9:.3g} ns" if seconds else "0 s"
+
+
+def yes_no(value: object) -> str:
+    return "yes" if value else "no"
+
+
 def failure_of(error: Exception) -> CommandFailed | None:
     """The failure that an error raised on purpose stands for; None for one that nobody foresaw."""
     if isinstance(error, CommandFailed):
         return error
     if isinstance(error, click.ClickException):
-        return CommandFailed(ExitCode.REFUSED, _usage(error))
+        return CommandFailed(ExitCode.REFUSED, _usage(error), field=_field(error))
     if isinstance(error, InvalidInput):
         named = {name: getattr(error, name) for name in _NAMED}
         return CommandFailed(ExitCode.REFUSED, str(error), **named)
@@ -138,6 +157,16 @@ def _usage(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     hint = f" (see {context.command_path} --help)" if context else ""
     return error.format_message().rstrip(".") + hint
+
+
+def _field(error: click.ClickException) -> str | None:
+    """The option or the argument that a usage error is about, where click knows."""
+    if isinstance(error, click.NoSuchOption):
+        return error.option_name
+    parameter = getattr(error, "param", None)
+    if isinstance(parameter, click.Option):
+        return max(parameter.opts, key=len)
+    return parameter.name if isinstance(parameter, click.Argument) else None
 
 
 def _code_of(error: ShapewrightError) -> ExitCode:

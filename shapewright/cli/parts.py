@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import click
 
 from shapewright import defaults
 from shapewright.cli import options
-from shapewright.cli.output import as_json, emit
+from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, emit_last
 from tuner.errors import InvalidInput
+
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""For what NumPy computes on a device: threads that spin after their work would disturb a measurement."""
 
 
 @click.command()
@@ -37,6 +41,7 @@ def serve(host: str, port: int, database_url: str | None, data_dir: Path | None,
 @click.option("--name", help="Names this worker in the database [default: HOSTNAME:PID].")
 @options.database_url
 @options.data_dir
+@as_json
 def worker(
     *,
     tracker: str,
@@ -45,8 +50,12 @@ def worker(
     name: str | None,
     database_url: str | None,
     data_dir: Path | None,
+    json_output: bool,
 ) -> None:
-    """Work off jobs until told to stop: build on Ray, measure on the tracker's devices."""
+    """Work off jobs until told to stop.
+
+    Candidates are built on Ray and measured on the tracker's devices.
+    """
     address = host_port(tracker, "--tracker")
     from worker.run import run_worker  # noqa: PLC0415  (Ray and TVM, for this command alone)
 
@@ -54,10 +63,11 @@ def worker(
     run_worker(
         options.database(database_url, data_dir),
         address,
-        data_dir=data_dir or defaults.data_dir(),
+        data_dir=options.private(data_dir or defaults.data_dir()),
         device_keys=device_keys or None,
         ray_address=ray_address,
         name=name,
+        on_ready=lambda at: emit_last({"name": at, "tracker": tracker}, json_output, f"worker {at} waits for jobs"),
     )
 
 
@@ -74,7 +84,7 @@ def device() -> None:
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0 takes a free one.")
 @click.option("--address", help="The address that others reach this machine by, if it is another.")
 @as_json
-def serve_device(
+def device_serve(
     *,
     tracker: str,
     key: str,
@@ -84,14 +94,27 @@ def serve_device(
     address: str | None,
     json_output: bool,
 ) -> None:
-    """Serve this machine as a device until told to stop. It runs what workers send it: private networks only."""
-    host_port(tracker, "--tracker")
-    from worker.device_server import main as serve_sessions  # noqa: PLC0415  (TVM, for this command alone)
+    """Serve this machine as a device until told to stop.
 
-    # The device announces itself with one line of JSON either way.
-    given = {"--tracker": tracker, "--key": key, "--id": device_id, "--host": host, "--port": port}
-    given["--address"] = address
-    serve_sessions([str(text) for name, value in given.items() if value is not None for text in (name, value)])
+    It runs what workers send it: private networks only.
+    """
+    place = host_port(tracker, "--tracker")
+    # NumPy reads these when it is first imported, which serving does.
+    os.environ.update(ONE_THREAD)
+    from worker.device_server import DeviceOptions, serve_device  # noqa: PLC0415  (TVM, for this command alone)
+
+    log_to_stderr()
+    served = DeviceOptions(host, port, key, place, device_id or "", address)
+
+    def ready(at: int) -> None:
+        text = f"serving this machine as a device {key!r} of {tracker}, on port {at}"
+        emit_last({"port": at, "pid": os.getpid(), "key": key, "tracker": tracker}, json_output, text)
+
+    try:
+        serve_device(served, ready)
+    except (OSError, ValueError) as error:
+        message = f"cannot serve a device at {host}:{port}: {error}; choose another --port, or another --host"
+        raise CommandFailed(ExitCode.REFUSED, message, field="--port") from error
 
 
 def host_port(text: str, field: str) -> tuple[str, int]:

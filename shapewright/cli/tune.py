@@ -31,6 +31,8 @@ LOOK_S = 0.5
 LEASE_WAIT_S = 25.0
 """Longer than the lease of a run that was killed."""
 STOP_S = 60.0
+"""How long a search that was told to stop may take to come to the end of what it measures."""
+CLOSED_S = 10.0
 
 
 @click.command()
@@ -39,15 +41,18 @@ STOP_S = 60.0
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads of a kernel, in place of the job's.")
 @as_json
 def tune(job: Path, directory: Path, threads: int | None, json_output: bool) -> int:
-    """Search in this process, without a service, and write the library into a directory.
+    """Search in this process, without a service.
 
-    Everything measured is recorded in DIR/tuning.db: the same command goes on where an earlier one was interrupted.
+    The library is written into DIR. Everything measured is recorded in DIR/tuning.db: the same command goes on where
+    an earlier one was interrupted.
     """
     spec = _spec(job, threads)
-    with quiet_stdout(), closing(_storage(directory)) as storage:
-        lease = _lease(storage, spec)
-        _run(storage, lease)
+    with quiet_stdout(), closing(_storage(directory)) as storage, _stopping() as stop:
+        lease = _lease(storage, spec, stop)
+        _run(storage, lease, stop)
         ended = storage.get_job(lease.job.id)
+        if not ended.state.ended:
+            raise KeyboardInterrupt
         libraries = _write(storage, lease, directory) if ended.state.value == "COMPLETED" else []
     for library in libraries:
         say(f"library {library['digest']} is in {library['directory']}")
@@ -82,6 +87,20 @@ def _tools() -> Iterator[LocalTools]:
 
 
 @contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """Gives an event that Ctrl-C or SIGTERM sets. Inside, neither raises: a second one, as `timeout` sends it, must
+    not close the builder and the device under a search that is about to end."""
+    stop = threading.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def _deaf() -> Iterator[None]:
     """Processes that are started inside do not hear Ctrl-C, which reaches all that a terminal has in the foreground:
     this process ends them in order, and no candidate is called broken because its builder or device went away."""
@@ -110,8 +129,8 @@ def _storage(directory: Path) -> Storage:
     return open_storage(url)
 
 
-def _lease(storage: Storage, spec: JobSpec) -> Lease:
-    """The lease of a new job, or of an unfinished one that asks for the same."""
+def _lease(storage: Storage, spec: JobSpec, stop: threading.Event) -> Lease:
+    """The lease of a new job, or of an unfinished one that asks for the same. Raises KeyboardInterrupt on ``stop``."""
     from worker.heartbeat import LEASE_S  # noqa: PLC0415  (keeps --help fast)
 
     job = _unfinished(storage, spec) or storage.create_job(spec)[0]
@@ -119,7 +138,8 @@ def _lease(storage: Storage, spec: JobSpec) -> Lease:
     while (lease := storage.lease_job(f"tune:{os.getpid()}", LEASE_S)) is None:
         if time.monotonic() > until:
             raise CommandFailed(ExitCode.REFUSED, f"another process is at job {job.id}; wait, or use another directory")
-        time.sleep(LOOK_S)
+        if stop.wait(LOOK_S):
+            raise KeyboardInterrupt
     return lease
 
 
@@ -136,36 +156,34 @@ def _unfinished(storage: Storage, spec: JobSpec) -> Job | None:
     return found
 
 
-def _run(storage: Storage, lease: Lease) -> None:
-    """Run the job in a thread, and show it here; Ctrl-C ends it after what is being measured."""
+def _run(storage: Storage, lease: Lease, stop: threading.Event) -> None:
+    """Run the job in a thread, and show it here; ``stop`` ends it after what is being measured."""
     from worker.job_runner import JobRunner  # noqa: PLC0415  (TVM)
 
-    stopping = threading.Event()
-    view = JobView(lease.job.id, lease.job.name, lease.job.state.value)
     with _tools() as tools:
-        runner = JobRunner(storage, tools, stopping=stopping.is_set)
+        runner = JobRunner(storage, tools, stopping=stop.is_set)
         with _deaf():
             # Threads, and what they start, hear what the thread that made them hears.
             thread = threading.Thread(target=runner.run, args=(lease,), daemon=True)
             thread.start()
         with display_for() as display:
-            try:
-                _show(storage, view, display, thread)
-            except KeyboardInterrupt:
-                say("stopping; the same command goes on from here")
-                stopping.set()
-                thread.join(STOP_S)
-                raise
+            _show(storage, JobView(lease.job.id, lease.job.name, lease.job.state.value), display, thread, stop)
+    # A thread that was still at work has lost its tools now, and gives the job back.
+    thread.join(CLOSED_S)
 
 
-def _show(storage: Storage, view: JobView, display: Display, thread: threading.Thread) -> None:
-    seen, alive = 0, True
-    while alive:
+def _show(storage: Storage, view: JobView, display: Display, thread: threading.Thread, stop: threading.Event) -> None:
+    """Show the job until its thread has ended, or STOP_S after ``stop``."""
+    seen, alive, until = 0, True, None
+    while alive and (until is None or time.monotonic() < until):
         alive = thread.is_alive()
         for event in storage.list_events(view.job_id, seen):
             view.apply(event.kind, event.data)
-            display.show(view)
             seen = event.seq
+        display.show(view)
+        if stop.is_set() and until is None:
+            say("stopping; the same command goes on from here")
+            until = time.monotonic() + STOP_S
         thread.join(LOOK_S)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -60,12 +62,15 @@ class Plan:
 @click.option("--devices", type=click.IntRange(0, 64), default=1, show_default=True, help="Local devices to serve.")
 @as_json
 def up(port: int, data_dir: Path | None, database_url: str | None, devices: int, json_output: bool) -> None:
-    """Start everything on this machine: database, API, worker, tracker and devices. Ctrl-C ends all of it."""
-    directory = options.writable(data_dir or defaults.data_dir()).resolve()
-    check_free(port)
-    url = options.database(database_url, directory)
+    """Start a whole service on this machine; Ctrl-C ends all of it.
+
+    That is: database, API, worker, tracker and devices.
+    """
+    directory = options.private(data_dir or defaults.data_dir()).resolve()
     stop = threading.Event()
-    with _signals(stop), _scratch(directory) as scratch:
+    with only_one(directory), _signals(stop), _scratch(directory) as scratch:
+        check_free(port)
+        url = options.database(database_url, directory)
         plan = Plan(port, directory, url, devices, free_port(), scratch)
         say(f"starting; logs are in {directory / 'logs'}")
         storage = _prepared(plan)
@@ -75,6 +80,23 @@ def up(port: int, data_dir: Path | None, database_url: str | None, devices: int,
         finally:
             storage.close()
     say("stopped; nothing is left running")
+
+
+@contextmanager
+def only_one(directory: Path) -> Iterator[None]:
+    """Inside, the data directory is this process's: another `up` there is refused. The lock ends with the process."""
+    with (directory / "up.lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            what = f"data directory {directory} is in use by pid {file.read().strip()} (another up)"
+            remedy = "stop it, or choose another with --data-dir"
+            raise CommandFailed(ExitCode.REFUSED, f"{what}; {remedy}", field="--data-dir") from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
 
 
 def _prepared(plan: Plan) -> Storage:
@@ -160,9 +182,20 @@ def _run(plan: Plan, supervisor: Supervisor, storage: Storage, stop: threading.E
             raise CommandFailed(ExitCode.UNREACHABLE, message)
     emit({"url": plan.url, "data_dir": str(plan.data_dir), "pid": os.getpid()}, json_output, f"ready: {plan.url}")
     sys.stdout.flush()
+    say(f"next, in another terminal: {next_step(plan)}")
     while not stop.wait(LOOK_S):
         if (message := supervisor.look()) is not None:
             raise CommandFailed(ExitCode.UNREACHABLE, message)
+
+
+def next_step(plan: Plan) -> str:
+    """The command line that submits a job here, with the settings that differ from what clients take by default."""
+    settings = []
+    if plan.url.rstrip("/") != defaults.service_url().rstrip("/"):
+        settings.append(f"SHAPEWRIGHT_URL={plan.url}")
+    if plan.data_dir != defaults.data_dir().resolve():
+        settings.append(f"SHAPEWRIGHT_DATA_DIR={shlex.quote(str(plan.data_dir))}")
+    return " ".join([*settings, "shapewright submit JOB.yaml --wait"])
 
 
 def _listens(port: int) -> bool:

@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from tests.e2e.conftest import JOB, STOP_S, environment, until
-from tuner.storage import StorageUnavailable
+from tuner.storage import JobState, StorageUnavailable
 from tuner.storage.sql import open_storage
 
 
@@ -43,6 +45,51 @@ def failures(directory: Path) -> list[str]:
     return found
 
 
+def interrupted(process: subprocess.Popen[str], times: int) -> tuple[str, str]:
+    """Interrupt as a terminal does, the whole group of processes, ``times`` in a row; what it had to say."""
+    for _ in range(times):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.05)
+    out, err = process.communicate(timeout=STOP_S)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    return out, err
+
+
+def state(directory: Path) -> JobState:
+    storage = open_storage(f"sqlite:///{directory / 'tuning.db'}")
+    try:
+        (job,) = storage.list_jobs().items
+        return job.state
+    finally:
+        storage.close()
+
+
+def test_however_often_a_tune_is_interrupted_its_job_goes_on(tmp_path: Path) -> None:
+    job, directory = tmp_path / "job.yaml", tmp_path / "out"
+    job.write_text(JOB.replace("trials: 8, seconds: 60", "trials: 5000"))
+    for times in (2, 4):
+        known = records(directory)
+        process = tuning(job, directory)
+        until(partial(_more_than, known, directory))
+        interrupted(process, times)
+        assert state(directory) is JobState.WAITING
+        assert failures(directory) == []
+
+
+def _more_than(known: int, directory: Path) -> bool:
+    return records(directory) > known
+
+
+def test_an_interruption_before_the_search_leaves_a_job_that_goes_on(tmp_path: Path) -> None:
+    job, directory = tmp_path / "job.yaml", tmp_path / "out"
+    job.write_text(JOB)
+    process = tuning(job, directory)
+    until(lambda: bool(psutil.Process(process.pid).children()))
+    interrupted(process, times=2)
+    assert state(directory) is JobState.WAITING
+
+
 def test_an_interrupted_tune_leaves_no_process_and_goes_on_where_it_was(tmp_path: Path) -> None:
     job, directory = tmp_path / "job.yaml", tmp_path / "out"
     job.write_text(JOB.replace("trials: 8, seconds: 60", "trials: 16, seconds: 90"))
@@ -50,10 +97,7 @@ def test_an_interrupted_tune_leaves_no_process_and_goes_on_where_it_was(tmp_path
     until(lambda: records(directory) > 0)
     children = psutil.Process(first.pid).children(recursive=True)
     assert children
-    # As a terminal does it: to the whole group of processes.
-    os.killpg(first.pid, signal.SIGINT)
-    out, err = first.communicate(timeout=STOP_S)
-    assert first.returncode == 130, err
+    out, err = interrupted(first, times=1)
     assert json.loads(out)["error"]["kind"] == "interrupted"
     until(lambda: not any(child.is_running() and child.status() != "zombie" for child in children))
     known = records(directory)

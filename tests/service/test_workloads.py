@@ -71,6 +71,18 @@ def test_a_library_answers_for_every_shape(api: TestClient, storage: Storage, he
     for t, match in ((1, "dispatched"), (64, "dispatched"), (65, "dispatched"), (500, "default")):
         found = api.get(f"{path}/best", params={"shape": f"T={t}"}).json()
         assert (found["match"], found["kernel"]["id"]) == (match, dispatcher.kernel_for({"T": t}).id)
+        assert found["served_by"] == found["kernel"]
+
+
+def test_a_record_may_beat_what_the_library_runs(
+    api: TestClient, storage: Storage, held: Lease, path: str
+) -> None:
+    measure(storage, held, 5, 1e-3)
+    assert api.get(f"{path}/best", params={"shape": "T=5"}).json()["served_by"] is None
+    store_library(storage, held)
+    found = api.get(f"{path}/best", params={"shape": "T=5"}).json()
+    assert (found["match"], found["kernel"]["id"]) == ("exact", FAST.id)
+    assert found["served_by"]["id"] == small_dispatcher(held.tasks[0].task).kernel_for({"T": 5}).id
 
 
 @pytest.mark.parametrize("shape", ["", "T", "T=", "T=x", "T=-1", "S=4", "T=1,S=2", "T=1,T=2", f"T={'9' * 900}"])

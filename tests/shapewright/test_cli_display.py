@@ -92,6 +92,22 @@ def test_plain_lines_come_at_changes_and_otherwise_seldom() -> None:
     assert "verify" in stream.getvalue().splitlines()[-1]
 
 
+def test_nothing_new_is_no_line() -> None:
+    now = 0.0
+    stream = io.StringIO()
+    display = PlainDisplay(stream, clock=lambda: now)
+    for _ in range(10):
+        now += 60.0
+        display.show(view())
+    assert stream.getvalue().count("\n") == 1
+
+
+@pytest.mark.parametrize("phase", ["build", "verify", "done"])
+def test_after_the_last_trial_there_is_no_time_left_to_tell(phase: str) -> None:
+    assert "left" in view(phase="select").line()
+    assert "left" not in view(phase=phase).line()
+
+
 @pytest.mark.parametrize(
     ("values", "bars"), [([], ""), ([1.0], "▁"), ([1.0, 1.0], "▁▁"), ([1.0, 1.5, 2.0], "▁▅█"), ([2.0, 1.0], "█▁")]
 )

@@ -12,11 +12,16 @@ import threading
 from pathlib import Path
 
 import pytest
+from numpy.random import default_rng
 
-from tests.serving import lease
+from shapewright.cli.describe import described
+from tests.serving import lease, small_dispatcher
 from tests.shapewright.cli_bed import Bed, complete
 from tests.shapewright.conftest import Shapewright
+from tuner.records import MeasureResult
+from tuner.rules import rule_for
 from tuner.storage import JobState
+from tuner.workload import WorkloadInstance
 
 
 def test_submit_tells_the_job_its_state_and_its_workloads(shapewright: Shapewright, bed: Bed, job_file: Path) -> None:
@@ -57,8 +62,58 @@ def test_a_wait_that_takes_too_long_ends_with_6_and_leaves_the_job(
 ) -> None:
     ran = shapewright("submit", job_file, "--wait", "--timeout", 0.3, "--json")
     assert ran.code == 6
-    assert "the job goes on" in ran.error["message"]
-    assert [job.state for job in bed.storage.list_jobs().items] == [JobState.WAITING]
+    (job,) = bed.storage.list_jobs().items
+    assert job.state is JobState.WAITING
+    assert f"{job.id} goes on: shapewright watch {job.id}" in ran.error["message"]
+    keys = [task.workload_key for task in bed.storage.search_tasks(job.id)]
+    assert {name: ran.json[name] for name in ("job_id", "state", "workload_keys")} == {
+        "job_id": job.id,
+        "state": "WAITING",
+        "workload_keys": keys,
+    }
+    watched = shapewright("watch", job.id, "--timeout", 0.3)
+    assert watched.code == 6
+    assert f"shapewright: not done after 0.3 s; {job.id} goes on: shapewright watch {job.id}" in watched.err
+
+
+def test_a_service_that_is_lost_leaves_the_job_in_the_document(
+    shapewright: Shapewright, bed: Bed, job_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from shapewright.client import Client  # noqa: PLC0415
+    from shapewright.errors import ServiceUnreachable  # noqa: PLC0415
+
+    def lost(*_: object) -> object:
+        raise ServiceUnreachable("no service answers")
+
+    monkeypatch.setattr(Client, "events", lost)
+    ran = shapewright("submit", job_file, "--wait", "--json")
+    (job,) = bed.storage.list_jobs().items
+    assert ran.code == 3
+    assert (ran.json["job_id"], ran.json["state"]) == (job.id, "WAITING")
+    assert ran.json["workload_keys"]
+    assert f"no service answers; {job.id} goes on: shapewright watch {job.id}" in ran.error["message"]
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-inf", "-1", "0", "1e300"])
+def test_a_timeout_that_is_none_is_refused_before_anything_is_submitted(
+    shapewright: Shapewright, bed: Bed, job_file: Path, seconds: str
+) -> None:
+    ran = shapewright("submit", job_file, "--wait", f"--timeout={seconds}", "--json")
+    assert (ran.code, ran.error["field"]) == (2, "--timeout")
+    assert bed.storage.list_jobs().items == ()
+
+
+def test_a_watch_begins_with_how_the_job_stands_now(shapewright: Shapewright, bed: Bed, job_file: Path) -> None:
+    job_id = shapewright("submit", job_file, "--json").json["job_id"]
+    bed.storage.finish_job(lease(bed.storage), JobState.FAILED, error="the device burnt down")
+    shapewright("resume", job_id)
+    ran = shapewright("watch", job_id, "--timeout", 1)
+    shown, said = ran.err.splitlines()
+    assert shown == f"{job_id}  WAITING"
+    assert "goes on" in said
+    held = lease(bed.storage)
+    complete(bed.storage, held)
+    assert shapewright("watch", job_id).err.count("\n") == 1
 
 
 def test_a_job_that_failed_ends_its_watch_with_1_and_the_reason(
@@ -107,6 +162,22 @@ def test_jobs_lists_by_state_and_show_tells_everything(shapewright: Shapewright,
     assert "dense(m=16*T, n=64, k=32)" in shapewright("show", job_id).out
 
 
+def test_show_is_for_people(shapewright: Shapewright, bed: Bed, job_file: Path) -> None:
+    shapewright("submit", job_file)
+    held = lease(bed.storage)
+    complete(bed.storage, held)
+    figures = {"objective_s": 2.091e-6, "elapsed_s": 14.24, "speedup_vs_default": 1.0312, "failed": 1}
+    text = described(shapewright("show", held.job.id, "--json").json | {"trials": 4, "summary": figures})
+    lines = text.splitlines()
+    columns = {line.split("  ")[0]: line for line in lines[: lines.index("")]}
+    assert len({len(line) - len(line.split("  ", 1)[1].lstrip()) for line in columns.values()}) == 1, "one margin"
+    assert columns["trials"].endswith("  4 of 4 (1 failed)")
+    assert columns["objective"].endswith("  2.09 us")
+    assert columns["elapsed"].endswith("  14.2 s")
+    assert columns["speed-up"].endswith("  1.03x over the default")
+    assert lines[-1].endswith("  yes")
+
+
 def test_best_takes_a_job_file_or_a_key(shapewright: Shapewright, bed: Bed, job_file: Path) -> None:
     key = shapewright("submit", job_file, "--json").json["workload_keys"][0]
     before = shapewright("best", key, "--shape", "T=7", "--json").json
@@ -117,8 +188,28 @@ def test_best_takes_a_job_file_or_a_key(shapewright: Shapewright, bed: Bed, job_
     assert found.json["match"] == "dispatched"
     assert {"match", "kernel", "latency_s", "predicted_latency_s"} <= set(found.json)
     assert shapewright("best", key, "--shape", "T=7", "--json").json == found.json
+    assert before["served_by"] is None
+    assert found.json["served_by"] == found.json["kernel"]
+    assert "the library runs" not in shapewright("best", key, "--shape", "T=7").out
     wrong = shapewright("best", key, "--shape", "S=7", "--json")
     assert (wrong.code, wrong.error["field"]) == (2, "shape")
+
+
+def test_best_tells_which_kernel_the_library_runs_instead(
+    shapewright: Shapewright, bed: Bed, job_file: Path
+) -> None:
+    shapewright("submit", job_file)
+    held = lease(bed.storage)
+    task = held.tasks[0].task
+    kernel = rule_for(task.workload).space(task).mutate(rule_for(task.workload).safe_kernel(task), default_rng(7))
+    result = MeasureResult(kernel, WorkloadInstance.of({"T": 7}), latency_s=1e-6)
+    bed.storage.append_results(held, held.tasks[0].id, [result])
+    complete(bed.storage, held)
+    found = shapewright("best", job_file, "--shape", "T=7", "--json").json
+    assert (found["match"], found["kernel"]["id"]) == ("exact", kernel.id)
+    served = small_dispatcher(task).kernel_for({"T": 7})
+    assert served.id == found["served_by"]["id"] != kernel.id
+    assert f"the library runs {found['served_by']['name']}" in shapewright("best", job_file, "--shape", "T=7").out
 
 
 def test_pull_writes_the_library_of_the_newest_or_of_one_job(
@@ -137,6 +228,11 @@ def test_pull_writes_the_library_of_the_newest_or_of_one_job(
     missing = shapewright("pull", job_file, "-o", tmp_path / "other", "--digest", "0" * 64, "--json")
     assert missing.code == 5
     assert not (tmp_path / "other").exists()
+    (tmp_path / "file").touch()
+    nowhere = tmp_path / "file" / "library"
+    refused = shapewright("pull", job_file, "-o", nowhere, "--json")
+    assert (refused.code, refused.error["field"]) == (2, "--output")
+    assert f"cannot write to the directory {nowhere}: " in refused.error["message"]
 
 
 def test_devices_lists_what_registered(shapewright: Shapewright, bed: Bed) -> None:
@@ -189,11 +285,40 @@ def test_a_refused_job_names_the_field_the_problem_and_the_remedy(
     assert bed.storage.list_jobs().items == ()
 
 
+@pytest.mark.parametrize("command", ["show", "watch", "cancel", "resume"])
+def test_a_job_that_is_not_there_comes_with_where_they_are_listed(
+    shapewright: Shapewright, bed: Bed, command: str
+) -> None:
+    error = shapewright(command, "nope", "--json").error
+    assert error["field"] == "job_id"
+    assert "`shapewright jobs`" in error["remedy"]
+    assert "`shapewright jobs` lists them" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        (["jobs", "--limit", "none"], "--limit"),
+        (["best", "dense-0"], "--shape"),
+        (["pull", "dense-0", "-o", ""], "--output"),
+        (["jobs", "--no-such"], "--no-such"),
+        (["submit"], "job"),
+    ],
+)
+def test_a_usage_error_names_its_option(shapewright: Shapewright, line: list[str], field: str) -> None:
+    ran = shapewright(*line, "--json")
+    assert (ran.code, ran.error["field"]) == (2, field)
+
+
 def test_a_missing_key_says_where_one_would_be(shapewright: Shapewright, bed: Bed) -> None:
     (bed.data_dir / "client.key").unlink()
     ran = shapewright("jobs", "--json")
     assert ran.code == 4
     assert str(bed.data_dir / "client.key") in ran.error["message"]
+    for key in ([], ["--key", "wrong"]):
+        message = shapewright("jobs", *key, "--json").error["message"]
+        assert "--key" in message and "SHAPEWRIGHT_API_KEY" in message
+        assert "Bearer" not in message
 
 
 def _read_terminal(terminal: int) -> str:

@@ -38,6 +38,7 @@ def test_explain_names_the_rule_why_and_the_space(shapewright: Shapewright, job_
     assert task["size"] == product > 1
     text = shapewright("explain", job_file).out
     assert f"{task['size']:,} points" in text
+    assert "`" not in text
     assert all(axis["name"] in text for axis in task["axes"])
 
 
@@ -113,6 +114,37 @@ def test_an_error_that_nobody_foresaw_is_a_message_too(
     assert ran.code == 70
     assert "ZeroDivisionError" in ran.err
     assert "Traceback" not in ran.err
+
+
+def test_a_bare_command_line_shows_the_help(shapewright: Shapewright) -> None:
+    for line in ([], ["keys"], ["db"]):
+        ran = shapewright(*line)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.startswith("Usage: shapewright")
+
+
+@pytest.mark.parametrize("group", [[], ["keys"], ["db"], ["device"]])
+def test_the_list_of_commands_tells_each_whole(
+    shapewright: Shapewright, monkeypatch: pytest.MonkeyPatch, group: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "..." not in shapewright(*group, "--help").out.partition("Commands:")[2]
+
+
+def test_looking_at_keys_makes_no_database(shapewright: Shapewright, tmp_path: Path) -> None:
+    for line in (["list"], ["create", "ci"], ["revoke", "k1"]):
+        ran = shapewright("keys", *line, "--data-dir", tmp_path / "none", "--json")
+        assert ran.code == 3
+        assert str(tmp_path / "none" / "tuning.db") in ran.error["message"]
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_a_key_without_a_name_is_refused(shapewright: Shapewright, name: str) -> None:
+    assert shapewright("db", "upgrade").code == 0
+    ran = shapewright("keys", "create", name, "--json")
+    assert (ran.code, ran.error["field"]) == (2, "name")
+    assert shapewright("keys", "list", "--json").json == []
 
 
 def test_help_imports_none_of_the_heavy_packages() -> None:

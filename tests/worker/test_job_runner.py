@@ -175,6 +175,21 @@ def test_a_worker_that_is_told_to_stop_gives_the_job_back(storage: SqlStorage) -
     assert storage.get_job(lease.job.id).state is JobState.WAITING
 
 
+def test_an_error_while_stopping_gives_the_job_back(
+    storage: SqlStorage, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = lease_of(storage)
+    stop = threading.Event()
+
+    def search(task: Any, **_: Any) -> Tuned:
+        stop.set()
+        raise ValueError("I/O operation on closed file")
+
+    assert runner(storage, search, stopping=stop.is_set).run(lease) is None
+    assert storage.get_job(lease.job.id).state is JobState.WAITING
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
 def test_a_worker_that_lost_its_lease_stops_and_writes_nothing(storage: SqlStorage) -> None:
     storage.create_job(job_spec())
     lease = storage.lease_job("w1", 0.01)

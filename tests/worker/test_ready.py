@@ -1,0 +1,75 @@
+"""What the parts print when they are ready: with --json one document on stdout and nothing else, else a line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tuner.storage.sql import upgrade
+
+END_S = 60.0
+
+
+def ready(log: Path, *arguments: object) -> str:
+    """Start a part, end it once it has printed its first line; all of its stdout. Its stderr goes to ``log``."""
+    line = [sys.executable, "-m", "shapewright", *map(str, arguments)]
+    with log.open("w") as stderr, subprocess.Popen(line, stdout=subprocess.PIPE, stderr=stderr, text=True) as process:
+        assert process.stdout is not None
+        out = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out += process.stdout.read()
+        process.wait(END_S)
+        return out
+
+
+@pytest.mark.parametrize("json_output", [True, False])
+def test_a_device_tells_its_port(tracker: tuple[str, int], tmp_path: Path, json_output: bool) -> None:
+    address = f"{tracker[0]}:{tracker[1]}"
+    options = ["--json"] if json_output else []
+    out = ready(tmp_path / "log", "device", "serve", "--tracker", address, "--key", "spare", *options)
+    if json_output:
+        found = json.loads(out)
+        assert found["port"] > 0
+        assert (found["key"], found["tracker"]) == ("spare", address)
+    else:
+        assert out.startswith(f"serving this machine as a device 'spare' of {address}, on port ")
+        assert out.count("\n") == 1
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_a_device_whose_port_is_in_use_says_so(tracker: tuple[str, int]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        options = ("--tracker", f"{tracker[0]}:{tracker[1]}", "--port", str(port), "--json")
+        line = [sys.executable, "-m", "shapewright", "device", "serve", *options]
+        ran = subprocess.run(line, capture_output=True, text=True, timeout=END_S, check=False)
+    assert ran.returncode == 2
+    error = json.loads(ran.stdout)["error"]
+    assert error["field"] == "--port"
+    assert str(port) in error["message"]
+
+
+def test_a_worker_tells_its_name(tracker: tuple[str, int], tmp_path: Path) -> None:
+    upgrade(f"sqlite:///{tmp_path / 'tuning.db'}")
+    address = f"{tracker[0]}:{tracker[1]}"
+    options = ("--tracker", address, "--data-dir", tmp_path, "--device-key", "none", "--name", "w1", "--json")
+    out = ready(tmp_path / "log", "worker", *options)
+    assert json.loads(out) == {"name": "w1", "tracker": address}
+
+
+@pytest.mark.parametrize("json_output", [True, False])
+def test_an_api_tells_its_url(tmp_path: Path, json_output: bool) -> None:
+    upgrade(f"sqlite:///{tmp_path / 'tuning.db'}")
+    options = ("--port", 0, "--data-dir", tmp_path, *(["--json"] if json_output else []))
+    out = ready(tmp_path / "log", "serve", *options)
+    if json_output:
+        assert json.loads(out)["url"].startswith("http://127.0.0.1:")
+    else:
+        assert out.startswith("serving at http://127.0.0.1:")
+        assert out.count("\n") == 1
