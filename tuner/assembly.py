@@ -16,7 +16,6 @@ from tuner.library import LibraryFiles, package
 from tuner.rules import rule_for
 from tuner.selection import select, spread_weights
 from tuner.task import SearchTask
-from tuner.workload import Workload
 
 VERIFY_SHAPES = 24
 VERIFY_FLOPS = 6e10
@@ -88,20 +87,16 @@ def verification_dims(dispatcher: Dispatcher) -> list[dict[str, int]]:
     # Dims between those of the range are served too: ragged ones, whatever their expressions.
     found += [{name: int(rng.integers(1, size + 2)) for name, size in largest.items()} for _ in some]
     smallest: dict[int, dict[str, int]] = {}
-    for dims in sorted(every + found, key=lambda dims: _flops(workload, dims)):
-        if _flops(workload, dims) > 0:
+    for dims in sorted(every + found, key=workload.flops_of_dims):
+        if workload.flops_of_dims(dims) > 0:
             smallest.setdefault(dispatcher.index_for(dims), dims)
-    kept, flops = list(smallest.values()), sum(_flops(workload, dims) for dims in smallest.values())
+    kept, flops = list(smallest.values()), sum(workload.flops_of_dims(dims) for dims in smallest.values())
     for dims in found:
-        cost = _flops(workload, dims)
+        cost = workload.flops_of_dims(dims)
         if dims not in kept and flops + cost <= VERIFY_FLOPS:
             kept.append(dims)
             flops += cost
     return kept
-
-
-def _flops(workload: Workload, dims: Mapping[str, int]) -> float:
-    return 2.0 * float(np.prod(list(workload.extents_of_dims(dims).values()), dtype=np.float64))
 
 
 def _shape_weights(task: SearchTask, shapes: Sequence[Mapping[str, int]]) -> NDArray[np.float64]:

@@ -33,6 +33,8 @@ class BestAnswer:
     kernel: MicroKernel
     latency_s: float | None
     predicted_latency_s: float | None
+    served_by: MicroKernel | None = None
+    """What the library runs for this shape: the fastest record may be of a kernel that it does not have."""
 
     def to_json(self) -> JsonObject:
         return {
@@ -59,11 +61,12 @@ def best(
     check_shape(task, shape)
     dispatcher = Dispatcher.from_json(dispatch) if dispatch else None
     predicted = dispatcher.predicted_latency_s(shape) if dispatcher else None
+    served = dispatcher.kernel_for(shape) if dispatcher else None
     if exact is not None:
-        return BestAnswer(Match.EXACT, exact.result.kernel, exact.result.latency_s, predicted)
-    if dispatcher is not None:
+        return BestAnswer(Match.EXACT, exact.result.kernel, exact.result.latency_s, predicted, served)
+    if dispatcher is not None and served is not None:
         match = Match.DISPATCHED if dispatcher.in_range(shape) else Match.DEFAULT
-        return BestAnswer(match, dispatcher.kernel_for(shape), None, predicted)
+        return BestAnswer(match, served, None, predicted, served)
     nearest = _nearest(task, records, shape)
     if nearest is not None and task.contains(shape):
         return BestAnswer(Match.NEAREST, nearest, None, None)

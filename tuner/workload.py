@@ -223,6 +223,10 @@ class Workload:
         """Floating-point operations of the contraction: two for each product of extents."""
         return 2 * math.prod(self.extents(shape).values())
 
+    def flops_of_dims(self, dims: Mapping[str, int]) -> int:
+        """The same for these values of the distinct dynamic dims."""
+        return 2 * math.prod(self.extents_of_dims(dims).values())
+
     @property
     def key(self) -> str:
         """``dense-0f3a...``: the operator and a digest of everything that changes what is computed."""

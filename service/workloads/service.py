@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from service.workloads.schemas import BestOut
 from tuner import lookup
-from tuner.dispatcher import Dispatcher, kernel_json
+from tuner.dispatcher import kernel_json
 from tuner.errors import InvalidInput
 from tuner.storage import Artifact, NotFound, SearchTaskRow, Storage
 from tuner.task import check_shape, parse_shape
@@ -35,7 +35,7 @@ def best(storage: Storage, workload_key: str, target: str | None, shape_text: st
         target_fingerprint=row.target_fingerprint,
         threads=threads,
         shape=shape,
-        served_by=_served_by(dispatch, answer, shape),
+        served_by=kernel_json(answer.served_by) if answer.served_by else None,
         **answer.to_json(),
     )
 
@@ -70,17 +70,6 @@ def library_headers(artifact: Artifact, content: bytes) -> dict[str, str]:
 
 def etag(artifact: Artifact) -> str:
     return f'"{artifact.digest}"'
-
-
-def _served_by(
-    dispatch: JsonObject | None, answer: lookup.BestAnswer, shape: Mapping[str, int]
-) -> JsonObject | None:
-    """What the newest library runs for ``shape``: the fastest record may be of a kernel that it does not have."""
-    if dispatch is None:
-        return None
-    if answer.match is lookup.Match.EXACT:
-        return kernel_json(Dispatcher.from_json(dispatch).kernel_for(shape))
-    return kernel_json(answer.kernel)
 
 
 def _dispatch_of(storage: Storage, row: SearchTaskRow) -> JsonObject | None:

@@ -44,7 +44,7 @@ def ragged_dims(workload: Workload) -> list[dict[str, int]]:
     found = [dict.fromkeys(names, 1)]
     for primes in PRIMES:
         dims = dict(zip(names, itertools.cycle(primes), strict=False))
-        if primes == PRIMES[0] or 2 * math.prod(workload.extents_of_dims(dims).values()) <= MAX_FLOPS:
+        if primes == PRIMES[0] or workload.flops_of_dims(dims) <= MAX_FLOPS:
             found.append(dims)
     return found
 
