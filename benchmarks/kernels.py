@@ -1,10 +1,14 @@
 """Kernels against vendor libraries: tune each workload of a suite, then time its library and every rival.
 
     python -m benchmarks.kernels SUITE.yaml [--workload NAME] [--threads N] [--trials N] [--seconds S] [--seed N]
-                                 [--against mm,linear,mkl,onednn,compile,bucket,single] --json OUT
+        [--against mm,bmm,linear,mkl,onednn,compile,metaschedule,dietcode,bucket,single,oracle] --json OUT
 
 Every library is first checked against a float64 reference at every test shape. One thread: all sides in this process,
 in alternating samples. More: each side in a process of its own, in alternating rounds.
+
+Rivals that take long: ``dietcode`` searches with as many trials as ours did; ``oracle`` measures dozens of kernels for
+each held-out shape and gives the regret of the dispatcher; ``metaschedule`` tunes each tuned shape on its own, keeps
+what it found in --metaschedule-dir and goes on from there. It serves only shapes that it was tuned for.
 """
 
 from __future__ import annotations
@@ -13,35 +17,30 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from benchmarks.sides import elsewhere, inputs_of, limit_threads, side
+from benchmarks.sides import METASCHEDULE, inputs_of, limit_threads
 
-DEFAULT_RIVALS = "mm,linear,mkl,onednn"
-OWN_RIVALS = ("bucket", "single")
-SHORTEST_S = 20e-6
-"""Shapes that ours serves faster than this are reported and left out of the means: a call's own cost decides there."""
+if TYPE_CHECKING:
+    from benchmarks.document import Report
+    from benchmarks.suite import Benchmark
+    from benchmarks.timing import Row, Serves
+    from shapewright.session import TuneResult
+
+DEFAULT_RIVALS = "mm,bmm,linear,mkl,onednn"
+ABLATIONS = ("bucket", "single")
 SECONDS = 150.0
 TRIALS = 512
-
-
-@dataclass
-class Report:
-    """The rows and facts that the JSON document is made of."""
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    tuning: list[dict[str, Any]] = field(default_factory=list)
-    skipped: dict[str, str] = field(default_factory=dict)
+METASCHEDULE_TRIALS = 256
 
 
 def main() -> int:
     options = _options()
     limit_threads(options.threads)
     # Only now: BLAS libraries read the environment when NumPy loads them.
+    from benchmarks.document import Report, document_of  # noqa: PLC0415
     from benchmarks.peak import fma_peak_flops  # noqa: PLC0415
     from benchmarks.suite import read_suite  # noqa: PLC0415
     from tuner.target import native  # noqa: PLC0415
@@ -57,7 +56,8 @@ def main() -> int:
     if not report.rows:
         print(f"{name} has no workload {options.workload!r}", file=sys.stderr)
         return 2
-    document = _document(report, name, options, target.fingerprint)
+    protocol = {"suite": name, "threads": options.threads, "seed": options.seed, "target": target.fingerprint}
+    document = document_of(report, protocol)
     options.json.write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(document["summary"], indent=1))
     return 0
@@ -72,44 +72,101 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--against", default=DEFAULT_RIVALS, help="rivals, comma-separated")
+    parser.add_argument("--oracle-shapes", type=int, help="held-out shapes for the oracle; default: all")
+    parser.add_argument("--metaschedule-dir", type=Path, help="where its results are kept (a cache)")
+    parser.add_argument("--metaschedule-trials", type=int, default=METASCHEDULE_TRIALS, help="for each shape")
+    parser.add_argument("--metaschedule-seconds", type=float, help="in place of trials: for all shapes together")
+    parser.add_argument("--keep-trials", action="store_true", help="every trial in the JSON, for pictures of them")
     parser.add_argument("--json", type=Path, required=True)
     return parser.parse_args()
 
 
-def _one(benchmark: Any, options: argparse.Namespace, peak: float, folder: Path, report: Report) -> None:
+def _one(benchmark: Benchmark, options: argparse.Namespace, peak: float, folder: Path, report: Report) -> None:
     """Tune, check and time one workload."""
+    from benchmarks.timing import OURS, add_timing, doubtful, open_sides, row_of, time_at  # noqa: PLC0415
     from shapewright.session import tune_here  # noqa: PLC0415 - after the threads are limited
 
-    tuned = tune_here(benchmark.task, trials=options.trials, seconds=options.seconds, seed=options.seed)
-    libraries = {"ours": tuned.save(folder / "ours")}
+    progress: list[dict[str, object]] = []
+    tuned = tune_here(
+        benchmark.task, trials=options.trials, seconds=options.seconds, seed=options.seed, callbacks=[progress.append]
+    )
+    libraries = {OURS: tuned.save(folder / OURS)}
+    report.tuning.append({"workload": benchmark.name, **tuned.summary})
+    kept = [result.to_json() for result in tuned.results] if options.keep_trials else []
+    search = {"workload": benchmark.name, "task": tuned.task.to_json(), "progress": progress, "results": kept}
+    report.searches.append(search)
+    _say(f"{benchmark.name}: {tuned.summary['trials']} trials, {tuned.summary['elapsed_s']:.0f} s")
+    errors = _errors(benchmark, libraries[OURS])
     rivals = [name for name in options.against.split(",") if name]
-    for name in set(rivals) & set(OWN_RIVALS):
+    serves = _prepare(rivals, benchmark, tuned, options, folder, libraries, report)
+    timed = [OURS, *(name for name in rivals if name != "oracle" and (name != METASCHEDULE or name in libraries))]
+    rows = []
+    with open_sides(benchmark, timed, libraries, options.threads, report.skipped) as sides:
+        for shape in benchmark.test:
+            rows.append(row_of(benchmark, shape, time_at(sides, shape, serves), peak, errors[str(shape)]))
+            _say_row(rows[-1])
+        for row in doubtful(rows):
+            add_timing(row, time_at(sides, row["shape"], serves), peak)
+            _say_row(row, "again: ")
+    if "oracle" in rivals:
+        _add_oracle(rows, tuned, libraries[OURS], options)
+    report.rows += rows
+
+
+def _prepare(
+    rivals: list[str], benchmark: Benchmark, tuned: TuneResult, options: argparse.Namespace, folder: Path,
+    libraries: dict[str, Path], report: Report,
+) -> dict[str, Serves]:  # fmt: skip
+    """Make the libraries of rivals that are searched for; which shapes those serve that do not serve all."""
+    for name in sorted(set(rivals) & set(ABLATIONS)):
         from benchmarks.ablations import save_ablation  # noqa: PLC0415
 
         libraries[name] = save_ablation(name, tuned, folder / name)
-    report.tuning.append({"workload": benchmark.name, **tuned.summary})
-    _say(f"{benchmark.name}: {tuned.summary['trials']} trials, {tuned.summary['elapsed_s']:.0f} s")
-    errors = _errors(benchmark, libraries["ours"])
-    for shape, times in _times(benchmark, ["ours", *rivals], libraries, options.threads, report):
-        ours = times.pop("ours")
-        flops = benchmark.task.workload.flops(shape)
-        best = min(times.values(), default=float("nan"))
-        report.rows.append(
-            {
-                "workload": benchmark.name,
-                "shape": shape,
-                "tuned_on": benchmark.tuned_on(shape),
-                "ours_s": ours,
-                "rivals_s": times,
-                "flops": flops,
-                "peak_fraction": flops / ours / peak,
-                "max_abs_error": errors[str(shape)],
-            }
-        )
-        _say(f"  {shape}  {ours * 1e6:10.1f} us  {flops / ours / 1e9:7.1f} GFLOP/s  {best / ours:5.2f}x the best rival")
+    if "dietcode" in rivals:
+        from benchmarks.dietcode import save_dietcode  # noqa: PLC0415
+
+        libraries["dietcode"] = folder / "dietcode"
+        spent = save_dietcode(tuned.task, tuned.summary["trials"], options.seed, libraries["dietcode"])
+        report.rival_tuning.append({"workload": benchmark.name, "rival": "dietcode", **spent})
+        _say(f"  dietcode: {spent['trials']} trials, {spent['elapsed_s']:.0f} s, {spent['kernels']} kernels")
+    return _prepare_metaschedule(benchmark, tuned, options, libraries, report) if METASCHEDULE in rivals else {}
 
 
-def _errors(benchmark: Any, directory: Path) -> dict[str, float]:
+def _prepare_metaschedule(
+    benchmark: Benchmark, tuned: TuneResult, options: argparse.Namespace, libraries: dict[str, Path], report: Report
+) -> dict[str, Serves]:
+    from benchmarks import metaschedule  # noqa: PLC0415
+    from benchmarks.rivals import DoesNotApply  # noqa: PLC0415
+
+    shapes = [instance.shape for instance in tuned.task.instances]
+    budget = metaschedule.Budget(options.metaschedule_trials, options.metaschedule_seconds)
+    directory = options.metaschedule_dir or metaschedule.default_directory()
+    try:
+        place = metaschedule.tune_shapes(tuned.task, shapes, budget, directory, _say, options.seed)
+    except DoesNotApply as reason:
+        report.skipped[f"{benchmark.name}/{METASCHEDULE}"] = str(reason)
+        return {}
+    libraries[METASCHEDULE] = place
+    report.rival_tuning.append({"workload": benchmark.name, "rival": METASCHEDULE, **metaschedule.spent(place)})
+    return {METASCHEDULE: partial(metaschedule.serves, place)}
+
+
+def _add_oracle(rows: list[Row], tuned: TuneResult, library: Path, options: argparse.Namespace) -> None:
+    from benchmarks.oracle import oracle_of  # noqa: PLC0415
+
+    held_out = [row for row in rows if not row["tuned_on"]]
+    count = len(held_out) if options.oracle_shapes is None else min(options.oracle_shapes, len(held_out))
+    chosen = [held_out[index * len(held_out) // count] for index in range(count)]
+    with oracle_of(tuned, library, options.seed) as oracle:
+        for row in chosen:
+            found = oracle.at(row["shape"])
+            row["oracle_s"] = row["rivals_s"]["oracle"] = found.oracle_s
+            row |= {"dispatched_s": found.dispatched_s, "regret": found.regret}
+            row |= {"oracle_kernel": found.kernel, "oracle_candidates": found.candidates}
+            _say(f"  {row['shape']}  regret {100 * found.regret:6.2f} %")
+
+
+def _errors(benchmark: Benchmark, directory: Path) -> dict[str, float]:
     """The largest difference from the float64 reference at each test shape. Raises ValueError if one is no rounding."""
     import numpy as np  # noqa: PLC0415
 
@@ -118,8 +175,8 @@ def _errors(benchmark: Any, directory: Path) -> dict[str, float]:
 
     library, workload, found = sw.load(directory), benchmark.task.workload, {}
     for shape in benchmark.test:
-        inputs: list[Any] = list(inputs_of(workload, shape))
-        expected = compute(workload, inputs)
+        inputs: list[object] = list(given := inputs_of(workload, shape))
+        expected = compute(workload, given)
         out = np.full(expected.shape, np.nan, np.float32)
         if workload.op.contraction.right.constant:
             inputs[1] = library.pack(inputs[1])
@@ -131,76 +188,12 @@ def _errors(benchmark: Any, directory: Path) -> dict[str, float]:
     return found
 
 
-def _times(benchmark: Any, names: list[str], libraries: Mapping[str, Path], threads: int, report: Report) -> Any:
-    """(shape, seconds by side) for every test shape; rivals that do not apply are noted and left out."""
-    from benchmarks.alternating import alternate, sampler  # noqa: PLC0415
-    from benchmarks.rivals import DoesNotApply  # noqa: PLC0415
+def _say_row(row: Row, prefix: str = "") -> None:
+    from benchmarks.timing import against_best  # noqa: PLC0415
 
-    workload, any_shape = benchmark.task.workload, benchmark.test[0]
-    with ExitStack() as stack:
-        sides: dict[str, Any] = {}
-        for name in names:
-            arguments = (name, workload, any_shape, libraries.get(name), threads)
-            try:
-                if threads > 1:
-                    sides[name] = stack.enter_context(elsewhere(*arguments))
-                else:
-                    call = side(*arguments)
-                    sides[name] = lambda shape, call=call: sampler(call(shape))
-            except DoesNotApply as reason:
-                report.skipped[f"{benchmark.name}/{name}"] = str(reason)
-        for shape in benchmark.test:
-            yield shape, alternate({name: samples(shape) for name, samples in sides.items()}, budget_s=1.0)
-
-
-def _document(report: Report, suite: str, options: argparse.Namespace, fingerprint: str) -> dict[str, Any]:
-    from benchmarks.alternating import geomean  # noqa: PLC0415
-
-    counted = [row for row in report.rows if row["ours_s"] >= SHORTEST_S and row["rivals_s"]]
-    held_out = [row for row in counted if not row["tuned_on"]]
-    names = list(dict.fromkeys(name for row in counted for name in row["rivals_s"]))
-
-    def against_best(rows: list[dict[str, Any]]) -> list[float]:
-        # Our own ablations are no vendors.
-        vendors = [{k: v for k, v in row["rivals_s"].items() if k not in OWN_RIVALS} for row in rows]
-        return [min(v.values()) / row["ours_s"] for v, row in zip(vendors, rows, strict=True) if v]
-
-    best, best_held_out = against_best(counted), against_best(held_out)
-    summary = {
-        "geomean_vs": {
-            name: geomean([row["rivals_s"][name] / row["ours_s"] for row in counted if name in row["rivals_s"]])
-            for name in names
-        },
-        "geomean_vs_best": geomean(best) if best else None,
-        "geomean_vs_best_held_out": geomean(best_held_out) if best_held_out else None,
-        "worst_vs_best": min(best) if best else None,
-        "tuning_s": sum(item["elapsed_s"] for item in report.tuning),
-        "trials": sum(item["trials"] for item in report.tuning),
-        "kernels": {item["workload"]: item["kernels"] for item in report.tuning},
-        "regret": None,
-        "max_abs_error": max(row["max_abs_error"] for row in report.rows),
-    }
-    protocol = {
-        "suite": suite,
-        "threads": options.threads,
-        "seed": options.seed,
-        "target": fingerprint,
-        "timing": asdict(_Timing()),
-        "left_out_of_means_below_s": SHORTEST_S,
-        "skipped": report.skipped,
-        "tuning": report.tuning,
-    }
-    return {"rows": report.rows, "summary": summary, "protocol": protocol}
-
-
-@dataclass(frozen=True)
-class _Timing:
-    """How sides are timed, in words; benchmarks/alternating.py does it."""
-
-    order: str = "alternating samples, rotating order"
-    sample: str = "as many calls as 4 ms take, one at least; up to 7 samples, 3 at least"
-    value: str = "median"
-    cache: str = "warm"
+    ratio, speed = against_best(row), row["flops"] / row["ours_s"] / 1e9
+    text = f"  {prefix}{row['shape']}  {row['ours_s'] * 1e6:10.1f} us  {speed:7.1f} GFLOP/s"
+    _say(text + (f"  {ratio:5.2f}x the best rival" if ratio else ""))
 
 
 def _say(text: str) -> None:

@@ -36,6 +36,7 @@ class Rival:
 
 def _mm(workload: Workload, weight: Array | None) -> Prepared:
     torch = _torch()
+    _refuse_batches(workload)
     transposed = _tensor(weight).t() if weight is not None else None
 
     def call(left: Array, right: Array) -> Call:
@@ -46,8 +47,23 @@ def _mm(workload: Workload, weight: Array | None) -> Prepared:
     return call
 
 
+def _bmm(workload: Workload, _: Array | None) -> Prepared:
+    torch = _torch()
+    if not workload.op.contraction.batch_axes:
+        raise DoesNotApply("bmm multiplies batches of matrices; mm is the call for two matrices")
+    of_batch = _batch_operands(workload)
+
+    def call(left: Array, right: Array) -> Call:
+        a, b = of_batch(left, right)
+        out = torch.empty(a.shape[0], a.shape[1], b.shape[2])
+        return lambda: torch.bmm(a, b, out=out)
+
+    return call
+
+
 def _linear(workload: Workload, weight: Array | None) -> Prepared:
     torch = _torch()
+    _refuse_batches(workload)
     if weight is None:
         raise DoesNotApply("linear multiplies by a transposed operand; mm is the call for this one")
     constant = _tensor(weight)
@@ -57,6 +73,7 @@ def _linear(workload: Workload, weight: Array | None) -> Prepared:
 def _mkl(workload: Workload, weight: Array | None) -> Prepared:
     """MKL with the weight packed for the very number of rows that it is called with."""
     torch = _torch()
+    _refuse_batches(workload)
     if weight is None:
         raise DoesNotApply("nothing is constant, so nothing can be packed ahead: mm is MKL here")
     constant = _tensor(weight)
@@ -72,6 +89,7 @@ def _mkl(workload: Workload, weight: Array | None) -> Prepared:
 def _onednn(workload: Workload, weight: Array | None) -> Prepared:
     """oneDNN: with the weight packed for the number of rows, or its linear on the operand as it is."""
     torch = _torch()
+    _refuse_batches(workload)
 
     def call(left: Array, right: Array) -> Call:
         x = _tensor(left)
@@ -87,6 +105,9 @@ def _onednn(workload: Workload, weight: Array | None) -> Prepared:
 def _compile(workload: Workload, weight: Array | None) -> Prepared:
     """torch.compile with dynamic shapes and the weight frozen."""
     torch = _torch()
+    if workload.op.contraction.batch_axes:
+        product, of_batch = torch.compile(torch.bmm, dynamic=True), _batch_operands(workload)
+        return lambda left, right: _with(of_batch(left, right), lambda ab: product(*ab))
     if weight is None:
         function = torch.compile(lambda a, b: a @ b, dynamic=True)
         return lambda left, right: _with((_tensor(left), _tensor(right)), lambda ab: function(*ab))
@@ -105,12 +126,30 @@ RIVALS: Mapping[str, Rival] = {
     rival.name: rival
     for rival in (
         Rival("mm", "torch.mm with out=", _mm),
+        Rival("bmm", "torch.bmm with out=, a transposed operand as a view", _bmm),
         Rival("linear", "torch.nn.functional.linear", _linear),
         Rival("mkl", "MKL, weight packed ahead", _mkl),
         Rival("onednn", "oneDNN, weight packed ahead", _onednn),
         Rival("compile", "torch.compile, dynamic shapes, weight frozen", _compile),
     )
 }
+
+
+def _refuse_batches(workload: Workload) -> None:
+    if workload.op.contraction.batch_axes:
+        raise DoesNotApply("it multiplies two matrices; bmm is the call for a batch of them")
+
+
+def _batch_operands(workload: Workload) -> Callable[[Array, Array], tuple[Any, Any]]:
+    """From the inputs of a call to the tensors [b, m, k] and [b, k, n]: views, of transposed operands, too."""
+    contraction = workload.op.contraction
+    transposed = contraction.right.axes[-1] in contraction.reduction_axes
+
+    def operands(left: Array, right: Array) -> tuple[Any, Any]:
+        tensor = _tensor(right)
+        return _tensor(left), tensor.transpose(1, 2) if transposed else tensor
+
+    return operands
 
 
 def _with(value: Any, function: Callable[[Any], object]) -> Call:

@@ -24,6 +24,8 @@ Array = NDArray[np.float32]
 Shape = Mapping[str, int]
 Call = Callable[[], object]
 WAIT_S = 600.0
+METASCHEDULE = "metaschedule"
+"""The one side with a directory that is no library of ours."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS")
 
 
@@ -50,6 +52,10 @@ def side(
     """The calls of one side: a library of ours in ``library``, or the rival of that name. Raises DoesNotApply."""
     constant = workload.op.contraction.right.constant
     weight = inputs_of(workload, any_shape)[1] if constant else None
+    if library is not None and name == METASCHEDULE:
+        from benchmarks import metaschedule  # noqa: PLC0415 - only where this rival is asked for
+
+        return metaschedule.prepare(workload, library, weight)
     if library is not None:
         return _ours(workload, library, weight)
     import torch  # noqa: PLC0415 - only where a rival is asked for

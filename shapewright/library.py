@@ -134,8 +134,22 @@ class Library:
                 return self._function(*arrays)  # type: ignore[no-any-return]
             except REFUSALS as again:
                 error = again
-        # What is left is how operands fit together, which the kernel's own message says.
-        raise InvalidInput("operands", str(error).strip().splitlines()[-1].strip(), self._signature()) from error
+        # What is left is how operands fit together, or what the kernel's own message says.
+        problem = self._disagreement(arrays) or str(error).strip().splitlines()[-1].strip()
+        raise InvalidInput("operands", problem, self._signature()) from error
+
+    def _disagreement(self, operands: Sequence[Any]) -> str | None:
+        """Which two of the operands, each of which fits by itself, give one dim different sizes."""
+        dims, seen = self.workload.dynamic_axes, dict[str, tuple[str, int]]()
+        for index, operand in enumerate(self.workload.operands):
+            # A packed weight has no dims that change.
+            shape = () if index == self._weight else _as_numpy(operands[index], operand.name).shape
+            for position, (axis, size) in enumerate(zip(operand.axes, shape, strict=False)):
+                place = f"{operand.name}.shape[{position}]"
+                first, wanted = seen.setdefault(dims.get(axis, place), (place, size))
+                if size != wanted:
+                    return f"{place} is {size}, {first} is {wanted}"
+        return None
 
     def _checked(self, index: int, value: Any) -> Any:
         """``value`` if it fits operand ``index``, in a form that the kernel takes. Raises InvalidInput."""
@@ -165,8 +179,10 @@ class Library:
         return tuple(extents[axis] for axis in self.workload.operands[index].axes)
 
     def _shape_text(self, index: int) -> str:
-        axes = self.workload.operands[index].axes
-        return f"[{', '.join(a if s < 0 else str(s) for a, s in zip(axes, self._shape_of(index), strict=True))}]"
+        """``[192, m, 64]``: sizes, and the name of the dim where it differs from call to call."""
+        dims, axes = self.workload.dynamic_axes, self.workload.operands[index].axes
+        sizes = zip(axes, self._shape_of(index), strict=True)
+        return f"[{', '.join(dims.get(axis, str(size)) for axis, size in sizes)}]"
 
     def _signature(self) -> str:
         return ", ".join(f"{operand.name} {self._shape_text(i)}" for i, operand in enumerate(self.workload.operands))

@@ -13,6 +13,7 @@ from shapewright.cli.main import cli
 from tests.test_packaging import parse
 from tuner.errors import InvalidInput
 from tuner.jobspec import parse_job
+from tuner.ops import OPS
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "guide.md").read_text()
 
@@ -34,6 +35,12 @@ def arguments(line: str, directory: Path) -> list[str]:
     """The words of a command line, with its job file where the test has put it."""
     words = shlex.split(line, comments=True)
     return [str(directory / word) if word.endswith(".yaml") else word for word in words]
+
+
+def test_every_operator_of_the_catalogue_is_in_the_guide_and_its_second_job_is_one() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `([a-z ]+)` \|", GUIDE, flags=re.MULTILINE)
+    assert {name: tuple(args.split()) for name, args in rows} == {name: op.args for name, op in OPS.items()}
+    assert len(parse_job(yaml.safe_load(blocks("yaml")[1])).tasks) == 2
 
 
 def test_the_job_of_the_guide_is_one_and_its_refusal_is_the_real_one() -> None:

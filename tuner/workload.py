@@ -202,7 +202,7 @@ class Workload:
     def operands(self) -> tuple[Operand, ...]:
         """All tensors of a call in order: the two inputs, the epilogue's operands, the output."""
         contraction = self.op.contraction
-        extra = [EPILOGUES[name].operand for name in self.epilogue]
+        extra = [EPILOGUES[name].operand_for(contraction.output) for name in self.epilogue]
         return (contraction.left, contraction.right, *(op for op in extra if op is not None), contraction.output)
 
     def extents(self, shape: Mapping[str, int]) -> dict[str, int]:

@@ -24,7 +24,7 @@ workloads:
 """
 
 
-@pytest.mark.parametrize("name", ["dietcode-dense", "tokens-dense", "square"])
+@pytest.mark.parametrize("name", ["dietcode-dense", "dietcode-batch-matmul", "tokens-dense", "square"])
 def test_suites_of_the_catalogues_operators_are_read(name: str) -> None:
     found, benchmarks = read_suite(SUITES / f"{name}.yaml", native(), 1)
     assert found == name
@@ -46,7 +46,7 @@ def test_the_document_has_rows_summary_and_protocol(tmp_path: Path) -> None:
     suite.write_text(TINY)
     command = [sys.executable, "-m", "benchmarks.kernels", str(suite), "--trials", "4", "--seconds", "30"]
     done = subprocess.run(
-        [*command, "--against", "bucket,single", "--json", str(out)],
+        [*command, "--against", "bucket,single,dietcode", "--keep-trials", "--json", str(out)],
         cwd=SUITES.parents[1], capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -55,7 +55,11 @@ def test_the_document_has_rows_summary_and_protocol(tmp_path: Path) -> None:
     for row in document["rows"]:
         assert set(row) >= {"workload", "shape", "tuned_on", "ours_s", "rivals_s"}
         assert set(row) >= {"flops", "peak_fraction", "max_abs_error"}
-        assert set(row["rivals_s"]) == {"bucket", "single"}
+        assert set(row["rivals_s"]) == {"bucket", "single", "dietcode"}
         assert row["max_abs_error"] < 1e-4
     assert document["summary"]["trials"] <= 4
+    assert document["summary"]["geomean_vs_best"] is None, "our own ablations are no vendors"
+    (spent,) = document["protocol"]["rival_tuning"]
+    assert (spent["rival"], spent["trials"]) == ("dietcode", document["summary"]["trials"])
+    assert len(document["searches"][0]["results"]) == document["summary"]["trials"]
     assert document["protocol"]["threads"] == 1

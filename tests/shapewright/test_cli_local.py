@@ -23,6 +23,8 @@ def test_ops_lists_the_whole_catalogue(shapewright: Shapewright) -> None:
     assert dense["args"] == ["m", "n", "k"]
     assert dense["layouts"] == ["x[m,k] w[n,k] -> out[m,n]"]
     assert dense["dtypes"] == ["float32"]
+    batched = next(row for row in rows if row["name"] == "batch_matmul_nt")
+    assert (batched["args"], batched["layouts"]) == (["b", "m", "n", "k"], ["a[b,m,k] b[b,n,k] -> out[b,m,n]"])
     assert dense["rule"] == "x86_contraction"
     assert "x86_contraction" in shapewright("ops").out
 

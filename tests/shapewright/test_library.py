@@ -298,6 +298,12 @@ def test_dims_that_disagree_are_refused(matmul: Library) -> None:
     assert refused(matmul, random(4, 5), random(5, N), zeros(4, N)).field in ("operands", "a", "b")
 
 
+def test_operands_that_disagree_are_told_from_each_other(matmul: Library) -> None:
+    error = refused(matmul, random(4, 4), random(5, N), zeros(4, N))
+    assert error.problem == "b.shape[0] is 5, a.shape[0] is 4"
+    assert error.remedy == f"a [m, m], b [m, {N}], out [m, {N}]"
+
+
 # -- what would run ---------------------------------------------------------------------------------------------------
 def test_it_says_which_kernel_would_run(dense: Library) -> None:
     safe, small = dense.kernels

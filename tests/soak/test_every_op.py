@@ -29,7 +29,7 @@ SHAPES = 500
 @pytest.mark.parametrize("epilogue", [(), ("bias", "gelu")])
 @pytest.mark.parametrize("op", sorted(OPS))
 def test_every_op_is_tuned_and_right_at_random_shapes(op: str, epilogue: tuple[str, ...], threads: int) -> None:
-    args = {"m": 4 * T, "n": 200, "k": 120} if op == "dense" else {"m": T, "n": S, "k": S}
+    args = _batched(op, {"m": 4 * T, "n": 200, "k": 120} if op == "dense" else {"m": T, "n": S, "k": S})
     variables = (T,) if op == "dense" else (S, T)
     task = sw.SearchTask(op, args, variables, epilogue=epilogue, threads=threads)
     library = sw.tune(task, trials=24, seconds=60).build()
@@ -57,7 +57,7 @@ def test_random_kernels_of_random_workloads_are_right(seed: int, tmp_path: Path)
     op = sorted(OPS)[int(rng.integers(len(OPS)))]
     n, k = (int(rng.integers(1, 400)) for _ in range(2))
     fixed = op == "dense" or rng.random() < 0.3
-    args = {"m": T, "n": n, "k": k} if fixed else {"m": T, "n": S, "k": S}
+    args = _batched(op, {"m": T, "n": n, "k": k} if fixed else {"m": T, "n": S, "k": S})
     variables = (T,) if fixed else (S, T)
     epilogue = [(), ("bias",), ("relu",), ("bias", "gelu_tanh"), ("add", "gelu")][int(rng.integers(5))]
     task = SearchTask(op, args, variables, target=native(), epilogue=epilogue, threads=int(rng.integers(1, 3)))
@@ -66,6 +66,11 @@ def test_random_kernels_of_random_workloads_are_right(seed: int, tmp_path: Path)
     for index in range(4):
         kernel = space.sample(rng)
         _check(task, kernel, tmp_path / f"{index}.so", rng)
+
+
+def _batched(op: str, args: dict[str, object]) -> dict[str, object]:
+    """With a batch of three where the operator has one."""
+    return args | ({"b": 3} if "b" in OPS[op].args else {})
 
 
 def _check(task: SearchTask, kernel: MicroKernel, path: Path, rng: np.random.Generator) -> None:

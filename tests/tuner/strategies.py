@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from tuner.kernel import MicroKernel
-from tuner.ops import EPILOGUES
+from tuner.ops import EPILOGUES, OPS
 from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.target import Hardware, Target
 from tuner.task import SearchTask
@@ -31,8 +31,10 @@ def _dims(*names: str) -> st.SearchStrategy[str]:
 
 EPILOGUE_LISTS = st.lists(st.sampled_from(sorted(EPILOGUES)), max_size=3, unique=True).map(tuple)
 WORKLOADS = st.builds(
-    lambda op, m, n, k, epilogue: Workload.of(op, {"m": m, "n": n, "k": k}, epilogue=epilogue),
-    st.sampled_from(["dense", "matmul"]),
+    lambda op, m, n, k, epilogue: Workload.of(
+        op, {"m": m, "n": n, "k": k} | ({"b": 12} if "b" in OPS[op].args else {}), epilogue=epilogue
+    ),
+    st.sampled_from(sorted(OPS)),
     _dims("T") | _dims("T", "S") | SIZES,
     SIZES,
     SIZES,

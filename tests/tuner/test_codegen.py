@@ -83,19 +83,28 @@ def rows(*sizes: int) -> list[dict[str, int]]:
 @pytest.mark.parametrize(
     ("op", "n", "k", "epilogue", "threads", "values"),
     [
-        ("dense", 53, 37, (), 1, {"mr": 6, "nv": 2, "ku": 4, "near": 8, "ahead": 1, "tail": 1}),
+        ("dense", 53, 37, (), 1, {"mr": 6, "nv": 2, "ku": 4, "near": 8, "ahead": 8, "tail": 1}),
         ("dense", 64, 1, ("bias", "gelu"), 1, {"mr": 4, "nv": 2, "mb": 2, "ku": 8, "tail": 0}),
         ("dense", 33, 20, ("bias", "gelu_tanh", "add"), 2, {"mr": 3, "nv": 1, "tail": 1, "tn": 2}),
         ("dense", 7, 9, ("add", "relu"), 2, {"mr": 8, "nv": 2, "ahead": 1, "tail": 0, "tn": 1}),
         ("matmul", 53, 37, ("relu",), 1, {"mr": 5, "nv": 2, "ku": 2, "tail": 1, "pack": 0, "mb": 3}),
         ("matmul", 70, 1, ("bias",), 1, {"mr": 4, "nv": 2, "near": 16, "pack": 1}),
         ("matmul", 31, 16, ("gelu", "bias", "add"), 2, {"mr": 2, "nv": 1, "tail": 1, "pack": 1, "tn": 2}),
+        ("dense", 53, 300, ("bias", "gelu"), 1, {"mr": 4, "nv": 2, "mb": 3, "kc": 128, "ku": 4, "tail": 1, "rows": 1}),
+        ("dense", 40, 257, ("add",), 2, {"mr": 5, "nv": 1, "mb": 2, "kc": 128, "ahead": 4, "fetch": 1, "rows": 1}),
+        ("matmul", 70, 390, ("relu",), 1, {"mr": 4, "nv": 2, "mb": 4, "kc": 192, "ahead": 8, "pack": 2, "rows": 1}),
+        ("matmul", 20, 31, (), 2, {"mr": 3, "nv": 1, "mb": 2, "pack": 2, "tn": 2}),
+        ("batch_matmul_nn", 37, 140, ("bias", "add"), 1, {"mr": 4, "nv": 2, "mb": 3, "kc": 128, "pack": 0, "tail": 1}),
+        ("batch_matmul_nn", 20, 24, (), 2, {"mr": 6, "nv": 1, "pack": 2, "tb": 1, "tn": 2, "tail": 1}),
+        ("batch_matmul_nt", 37, 50, ("gelu", "add"), 1, {"mr": 4, "nv": 2, "pack": 1, "near": 8}),
+        ("batch_matmul_nt", 5, 161, (), 2, {"mr": 2, "nv": 1, "pack": 2, "kc": 128, "mb": 4, "tb": 2, "tn": 1}),
     ],
 )
 def test_kernels_compute_what_the_reference_does(
     load: Load, op: str, n: int, k: int, epilogue: tuple[str, ...], threads: int, values: dict[str, int]
 ) -> None:
-    task = task_of(op, T, n, k, epilogue=epilogue, threads=threads)
+    batch = {"b": 3} if op.startswith("batch") else {}
+    task = SearchTask(op, batch | {"m": T, "n": n, "k": k}, (T,), target=NATIVE, epilogue=epilogue, threads=threads)
     kernel = kernel_of(task, **values)
     assert problems(task, kernel, load(build_candidate(task, kernel)), rows()) == []
 
@@ -114,6 +123,17 @@ def test_every_dim_of_a_matmul_may_be_dynamic(load: Load, pack: int, threads: in
     kernel = kernel_of(task, pack=pack, mr=4, nv=2, ku=4, tail=1)
     shapes = [(1, 1, 1), (0, 4, 3), (5, 0, 3), (5, 3, 0), (0, 0, 0), (7, 33, 5), (40, 64, 32), (33, 130, 65)]
     dims = [dict(zip("mnk", shape, strict=True)) for shape in shapes]
+    assert problems(task, kernel, load(build_candidate(task, kernel)), dims) == []
+
+
+@pytest.mark.parametrize("values", [{"pack": 1}, {"pack": 2, "kc": 128, "mb": 2, "tb": 2, "tn": 1}])
+def test_every_dim_of_a_batched_product_may_be_dynamic(load: Load, values: dict[str, int]) -> None:
+    s, b = ShapeVar("S", range(0, 65)), ShapeVar("B", range(0, 8))
+    args = {"b": b, "m": T, "n": 2 * s, "k": s}
+    task = SearchTask("batch_matmul_nt", args, (T, s, b), target=NATIVE, threads=values.get("tb", 1))
+    kernel = kernel_of(task, **({"mr": 4, "nv": 2, "ku": 4, "tail": 1} | values))
+    shapes = [(1, 1, 1, 1), (0, 4, 4, 3), (3, 0, 3, 3), (2, 5, 0, 3), (2, 5, 3, 0), (3, 7, 33, 150), (1, 33, 130, 65)]
+    dims = [dict(zip("bmnk", shape, strict=True)) for shape in shapes]
     assert problems(task, kernel, load(build_candidate(task, kernel)), dims) == []
 
 

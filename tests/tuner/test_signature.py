@@ -29,6 +29,18 @@ def test_constants_stay_constants_and_dims_become_symbols() -> None:
     assert texts(arguments(workload, dims, None)["w"]) == ["50", "8"]
 
 
+def test_a_dim_that_several_axes_read_is_one_symbol_of_every_operand() -> None:
+    workload = Workload.of("batch_matmul_nn", {"b": "B", "m": "T", "n": 64, "k": "T"}, epilogue=["add"])
+    dims = symbols(workload)
+    assert list(dims) == ["b", "m"]
+    assert {name: texts(shape) for name, shape in arguments(workload, dims, None).items()} == {
+        "a": ["b", "m", "m"],
+        "b": ["b", "m", "64"],
+        "residual": ["b", "m", "64"],
+        "out": ["b", "m", "64"],
+    }
+
+
 @pytest.mark.parametrize(("args", "names"), [({"m": "S", "n": "S", "k": "S"}, ["m"]), ({"m": 4, "n": 4, "k": 4}, [])])
 def test_equal_dims_share_one_symbol(args: dict[str, object], names: list[str]) -> None:
     workload = Workload.of("matmul", args)

@@ -78,10 +78,31 @@ def test_equal_dims_are_one_dim() -> None:
     assert mixed.dynamic_axes == {"m": "m", "n": "n", "k": "m"}
 
 
+def test_a_batched_workload_has_a_dim_more_and_its_epilogue_follows_the_output() -> None:
+    scores = Workload.of("batch_matmul_nt", {"b": 192, "m": "T", "n": "T", "k": 64}, epilogue=["bias", "add"])
+    assert scores.dynamic_axes == {"m": "m", "n": "m"}
+    assert scores.extents_of_dims({"m": 5}) == {"b": 192, "m": 5, "n": 5, "k": 64}
+    assert {operand.name: operand.axes for operand in scores.operands} == {
+        "a": ("b", "m", "k"),
+        "b": ("b", "n", "k"),
+        "bias": ("n",),
+        "residual": ("b", "m", "n"),
+        "out": ("b", "m", "n"),
+    }
+    assert scores.flops({"T": 3}) == scores.flops_of_dims({"m": 3}) == 2 * 192 * 3 * 3 * 64
+
+
+def test_the_dim_of_a_batched_workload_may_be_summed_over() -> None:
+    context = Workload.of("batch_matmul_nn", {"b": 192, "m": "T", "n": 64, "k": "T"})
+    assert context.dynamic_axes == {"m": "m", "k": "m"}
+    assert context.dynamic_dims == ("m",)
+    assert str(context) == "batch_matmul_nn(b=192, m=T, n=64, k=T)"
+
+
 @pytest.mark.parametrize(
     ("change", "field", "problem", "remedy"),
     [
-        ({"op": "convolve"}, "op", "'convolve' is not in the catalogue", "one of: dense, matmul"),
+        ({"op": "convolve"}, "op", "'convolve' is not in the catalogue", "one of: batch_matmul_nn, batch_matmul_nt"),
         ({"op": None}, "op", "not in the catalogue", "one of"),
         ({"op": ["dense"]}, "op", "not in the catalogue", "one of"),
         ({"args": None}, "args", "dense got None", "needs: m, n, k"),
@@ -89,6 +110,7 @@ def test_equal_dims_are_one_dim() -> None:
         ({"args": {}}, "args", "dense got nothing", "needs: m, n, k"),
         ({"args": {"m": "T", "n": 1}}, "args", "dense got m, n", "needs: m, n, k"),
         ({"args": ARGS | {"z": 3}}, "args", "dense got m, n, k, z", "needs: m, n, k"),
+        ({"op": "batch_matmul_nt"}, "args", "batch_matmul_nt got m, n, k", "needs: b, m, n, k"),
         ({"args": ARGS | {"m": "16*T.__class__"}}, "args.m", "not an integer expression", "16*T"),
         ({"args": ARGS | {"n": "T//0"}}, "args.n", "divides by 0", "positive constant"),
         ({"args": ARGS | {"k": 1.5}}, "args.k", "1.5 is not a dim", "16*T"),

@@ -58,7 +58,6 @@ class PairCostModel:
         self._weights: list[float] = []
         self._boosters: list[xgboost.Booster] = []
         self._constant = 0.0
-        self._cache: dict[tuple[MicroKernel, tuple[tuple[tuple[str, int], ...], ...]], NDArray[np.float32]] = {}
         tasks: dict[str, SearchTask] = {}
         for workload_json, record in warm[:MOST_WARM]:
             self._learn_warm(tasks, workload_json, record)
@@ -79,32 +78,21 @@ class PairCostModel:
         if self._stale:
             self._fit()
         extents = extents_of(self._task.workload, shapes)
-        prior = np.log(np.stack([self._rule.prior_latency_s(self._task, kernel, extents) for kernel in kernels]))
+        prior = np.log(self._rule.prior_latency_s(self._task, kernels, extents))
         if not self._boosters:
             spread = np.full(prior.shape, UNKNOWN_SPREAD)
             return Prediction(np.exp(prior + self._constant), spread)
-        data = xgboost.DMatrix(np.concatenate([self._features(kernel, shapes, extents) for kernel in kernels]))
-        votes = np.stack([booster.predict(data) for booster in self._boosters]).reshape(
-            len(self._boosters), *prior.shape
-        )
+        features = self._rule.features(self._task, kernels, extents)
+        data = xgboost.DMatrix(features.reshape(prior.size, -1))
+        votes = np.stack([booster.predict(data).reshape(prior.shape) for booster in self._boosters])
         return Prediction(np.exp(prior + self._constant + votes.mean(axis=0)), votes.std(axis=0))
-
-    def _features(
-        self, kernel: MicroKernel, shapes: Sequence[Mapping[str, int]], extents: Extents
-    ) -> NDArray[np.float32]:
-        key = (kernel, tuple(tuple(sorted(shape.items())) for shape in shapes))
-        if key not in self._cache:
-            if len(self._cache) > 20_000:
-                self._cache.clear()
-            self._cache[key] = self._rule.features(self._task, kernel, extents)
-        return self._cache[key]
 
     def _learn(
         self, task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int], latency_s: float, weight: float
     ) -> None:
         extents = extents_of(task.workload, [shape])
-        prior = self._rule.prior_latency_s(task, kernel, extents)[0]
-        self._inputs.append(self._rule.features(task, kernel, extents)[0])
+        prior = self._rule.prior_latency_s(task, [kernel], extents)[0, 0]
+        self._inputs.append(self._rule.features(task, [kernel], extents)[0, 0])
         self._residuals.append(float(np.log(latency_s) - np.log(prior)))
         self._weights.append(weight)
 

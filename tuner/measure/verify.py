@@ -27,12 +27,16 @@ POISON = np.uint32(0x7FC0BEEF)
 
 PRIMES = ((37, 41, 43, 47), (113, 127, 131, 137))
 """Extents that no tile divides, within one block and over several; a different one for each dynamic dim."""
+BATCHES = (3, 5)
+"""The same for dims that only count the contractions of a batch: nothing tiles those, and each repeats the work."""
+SUMS = (0, 563, 1543)
+"""The same for a dim that is summed over, besides: zeros to write, nothing to read; sums done in parts."""
 MAX_FLOPS = 4e8
 """The work that one ragged shape may take: the reference runs on the device's own CPU, too."""
 
 
 def ragged_dims(workload: Workload) -> list[dict[str, int]]:
-    """Values of the dynamic dims to verify a candidate at: all 1, then primes, then larger ones.
+    """Values of the dynamic dims to verify a candidate at: all 1, then primes, then larger ones, then SUMS.
 
     They need not lie in a job's range: a kernel is right for every shape. The first two are always there, so that full
     tiles and ragged ones are checked; larger ones that are too much work are left out. A workload without dynamic dims
@@ -41,12 +45,19 @@ def ragged_dims(workload: Workload) -> list[dict[str, int]]:
     names = workload.dynamic_dims
     if not names:
         return [{}]
-    found = [dict.fromkeys(names, 1)]
-    for primes in PRIMES:
-        dims = dict(zip(names, itertools.cycle(primes), strict=False))
-        if primes == PRIMES[0] or workload.flops_of_dims(dims) <= MAX_FLOPS:
-            found.append(dims)
-    return found
+    small, large = (_prime_dims(workload, *sizes) for sizes in zip(PRIMES, BATCHES, strict=True))
+    reduction = workload.op.contraction.reduction_axes
+    summed = dict.fromkeys(dim for axis, dim in workload.dynamic_axes.items() if axis in reduction)
+    others = [large, *(small | {dim: size} for dim in summed for size in SUMS)]
+    least = dict.fromkeys(names, 1)
+    return [least, small, *(dims for dims in others if workload.flops_of_dims(dims) <= MAX_FLOPS)]
+
+
+def _prime_dims(workload: Workload, primes: Sequence[int], batch: int) -> dict[str, int]:
+    """A prime for each dynamic dim; ``batch`` for those that no other axis than a batch's reads."""
+    tiled = {dim for axis, dim in workload.dynamic_axes.items() if axis not in workload.op.contraction.batch_axes}
+    each = itertools.cycle(primes)
+    return {name: next(each) if name in tiled else batch for name in workload.dynamic_dims}
 
 
 def operand_shape(operand: Operand, extents: Mapping[str, int]) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.errors import InvalidInput
 
@@ -41,14 +41,30 @@ class Contraction:
         seen = dict.fromkeys(self.left.axes + self.right.axes)
         return tuple(axis for axis in seen if axis not in self.output.axes)
 
+    @property
+    def batch_axes(self) -> tuple[str, ...]:
+        """Axes that both operands and the output run over: each index is a contraction of its own."""
+        return tuple(axis for axis in self.output.axes if axis in self.left.axes and axis in self.right.axes)
+
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """An elementwise function fused behind the contraction; ``operand`` is a further input tensor, if it takes one."""
+    """An elementwise function fused behind the contraction; ``operand`` is a further input tensor, if it takes one.
+
+    With ``whole`` the operand runs over every axis of the output, whichever those are; ``operand`` has the axes of a
+    plain ``out[m, n]``.
+    """
 
     name: str
     doc: str
     operand: Operand | None = None
+    whole: bool = False
+
+    def operand_for(self, output: Operand) -> Operand | None:
+        """The further input of an operator with this output."""
+        if self.operand is None or not self.whole:
+            return self.operand
+        return replace(self.operand, axes=output.axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +103,37 @@ DENSE = Op(
     ),
 )
 
-OPS: Mapping[str, Op] = {op.name: op for op in (DENSE, MATMUL)}
+BATCH_MATMUL_NN = Op(
+    name="batch_matmul_nn",
+    doc=(
+        "out[b, m, n] = a[b, m, k] . b[b, k, n] for each b, both operands new at every call. "
+        "Call: library(a, b, *epilogue_operands, out)."
+    ),
+    args=("b", "m", "n", "k"),
+    contraction=Contraction(
+        Operand("a", ("b", "m", "k")), Operand("b", ("b", "k", "n")), Operand("out", ("b", "m", "n"))
+    ),
+)
+
+BATCH_MATMUL_NT = Op(
+    name="batch_matmul_nt",
+    doc=(
+        "out[b, m, n] = a[b, m, k] . b[b, n, k]^T for each b, both operands new at every call. "
+        "Call: library(a, b, *epilogue_operands, out)."
+    ),
+    args=("b", "m", "n", "k"),
+    contraction=Contraction(
+        Operand("a", ("b", "m", "k")), Operand("b", ("b", "n", "k")), Operand("out", ("b", "m", "n"))
+    ),
+)
+
+OPS: Mapping[str, Op] = {op.name: op for op in (BATCH_MATMUL_NN, BATCH_MATMUL_NT, DENSE, MATMUL)}
 
 EPILOGUES: Mapping[str, Epilogue] = {
     epilogue.name: epilogue
     for epilogue in (
         Epilogue("bias", "adds bias[n] to every row", Operand("bias", ("n",))),
-        Epilogue("add", "adds residual[m, n]", Operand("residual", ("m", "n"))),
+        Epilogue("add", "adds residual, of the output's shape", Operand("residual", ("m", "n")), whole=True),
         Epilogue("relu", "max(x, 0)"),
         Epilogue("gelu", "x * (1 + erf(x / sqrt 2)) / 2"),
         Epilogue("gelu_tanh", "the tanh approximation of gelu"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,11 +35,13 @@ class ScheduleRule(Protocol):
     def safe_kernel(self, task: SearchTask) -> MicroKernel:
         """A micro-kernel that is right for every shape and slow for none: the fallback of a library."""
 
-    def prior_latency_s(self, task: SearchTask, kernel: MicroKernel, extents: Extents) -> NDArray[np.float64]:
-        """Seconds that theory expects for each shape."""
+    def prior_latency_s(
+        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
+    ) -> NDArray[np.float64]:
+        """[kernels, shapes]: seconds that theory expects."""
 
-    def features(self, task: SearchTask, kernel: MicroKernel, extents: Extents) -> NDArray[np.float32]:
-        """[shapes, features]: what the learned residual looks at."""
+    def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
+        """[kernels, shapes, features]: what the learned residual looks at."""
 
     def layout(self, task: SearchTask, kernel: MicroKernel) -> PanelLayout | None:
         """How the constant operand must be packed for this micro-kernel; None if it has no constant operand."""

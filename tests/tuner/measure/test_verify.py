@@ -102,7 +102,7 @@ def test_ragged_dims_are_divided_by_no_tile_and_differ_from_each_other() -> None
     workload = Workload.of("matmul", {"m": T, "n": square, "k": square + 1})
     dims = ragged_dims(workload)
     assert dims[0] == {"m": 1, "n": 1, "k": 1}
-    for point in dims[1:]:
+    for point in dims[1:3]:
         assert len(set(point.values())) == 3
         assert all(value % tile for value in point.values() for tile in (2, 3, 4, 5, 6, 7, 8))
 
@@ -110,6 +110,51 @@ def test_ragged_dims_are_divided_by_no_tile_and_differ_from_each_other() -> None
 def test_dims_that_are_too_much_work_are_left_out_but_for_the_smallest_that_fill_tiles() -> None:
     huge = Workload.of("matmul", {"m": T, "n": 30_000, "k": 30_000})
     assert ragged_dims(huge) == [{"m": 1}, {"m": 37}]
+
+
+def test_a_batch_is_verified_at_few_of_many_dims() -> None:
+    batch, S, K = ShapeVar("B", range(1, 9)), ShapeVar("S", range(1, 9)), ShapeVar("K", range(1, 9))  # noqa: N806
+    workload = Workload.of("batch_matmul_nn", {"b": batch, "m": T, "n": S, "k": K})
+    ones, blocks, larger, nothing, *longer = ragged_dims(workload)
+    assert ones == {"b": 1, "m": 1, "n": 1, "k": 1}
+    assert [dims["b"] for dims in (blocks, larger)] == [3, 5]
+    assert all(min(dims["m"], dims["n"], dims["k"]) > size for dims, size in ((blocks, 32), (larger, 96)))
+    assert nothing == blocks | {"k": 0}
+    assert longer == [blocks | {"k": 563}, blocks | {"k": 1543}]
+    both = Workload.of("batch_matmul_nn", {"b": T, "m": T, "n": 8, "k": 8})
+    assert ragged_dims(both)[1] == {"b": 37}
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "dims"),
+    [
+        ("batch_matmul_nt", {"b": 192, "m": T, "n": T, "k": 64}, [1, 37, 113]),
+        ("batch_matmul_nn", {"b": 192, "m": T, "n": 64, "k": T}, [1, 37, 113, 0]),
+        ("matmul", {"m": 37, "n": 24, "k": T}, [1, 37, 113, 0, 563, 1543]),
+        ("matmul", {"m": T, "n": T, "k": T}, [1, 37, 113, 0, 563]),
+    ],
+)
+def test_a_dim_that_is_summed_over_has_sums_of_all_lengths(op: str, args: dict[str, object], dims: list[int]) -> None:
+    workload = Workload.of(op, args)
+    (name,) = workload.dynamic_dims
+    assert ragged_dims(workload) == [{name: size} for size in dims]
+
+
+def test_what_a_kernel_leaves_when_it_sums_over_nothing_is_found() -> None:
+    case = Case.of(Workload.of("batch_matmul_nn", {"b": 2, "m": 3, "n": 4, "k": T}), {"k": 0})
+    assert case.expected.shape == (2, 3, 4)
+    assert case.check(case.inputs, lambda operands: operands[-1].fill(0.0)) is None
+    assert "24 of 24 elements are wrong" in (case.check(case.inputs, lambda operands: None) or "")
+
+
+def test_a_wrong_element_of_a_batch_is_named() -> None:
+    def call(operands: Sequence[Floats]) -> None:
+        a, b, out = operands
+        out[...] = a @ b.swapaxes(1, 2)
+        out[4, 3, 1] += 0.5
+
+    case = Case.of(Workload.of("batch_matmul_nt", {"b": 5, "m": T, "n": T, "k": 16}), {"m": 7})
+    assert "1 of 245 elements are wrong: max error 0.5 at [4, 3, 1]" in (case.check(case.inputs, call) or "")
 
 
 def test_a_static_workload_is_verified_at_its_shape() -> None:

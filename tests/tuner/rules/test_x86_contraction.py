@@ -28,10 +28,13 @@ OLDEST = Target.from_json({"kind": "llvm", "mcpu": "x86-64", "num-cores": 2})
 
 
 def task(op: str = "dense", target: Target = WIDE, threads: int = 1) -> SearchTask:
-    return SearchTask(op, {"m": 16 * T, "n": 2304, "k": 768}, (T,), target=target, threads=threads)
+    batch = {"b": 12} if op.startswith("batch") else {}
+    return SearchTask(op, batch | {"m": 16 * T, "n": 2304, "k": 768}, (T,), target=target, threads=threads)
 
 
-OPS, TARGETS = ("dense", "matmul"), (WIDE, NARROW, OLDEST)
+OPS, TARGETS = ("dense", "matmul", "batch_matmul_nn", "batch_matmul_nt"), (WIDE, NARROW, OLDEST)
+PLAIN = {"mr": 8, "nv": 3, "mb": 8, "kc": 0, "ku": 1, "near": 0, "ahead": 0, "fetch": 0, "rows": 0}
+PLAIN |= {"tail": 0, "edge": 0, "pack": 0, "tb": 1, "tn": 1}
 TASKS = [task(op, target, threads) for op in OPS for target in TARGETS for threads in (1, 6)]
 
 
@@ -42,7 +45,7 @@ def _text(space: SearchSpace) -> str:
     return "\n".join([f"{space.rule} version {space.rule_version}", *lines, ""])
 
 
-@pytest.mark.parametrize("op", ["dense", "matmul"])
+@pytest.mark.parametrize("op", OPS)
 def test_the_space_is_the_golden_one(op: str, golden: Callable[[str, str], None]) -> None:
     found = task(op, threads=4)
     golden(f"space_{op}.txt", _text(RULE.space(found)) + f"safe  {RULE.safe_kernel(found)}\n")
@@ -90,15 +93,18 @@ def test_sampling_is_not_stuck_and_uses_every_choice() -> None:
     ("change", "says"),
     [
         ({"mr": 14, "nv": 3}, r"mr=14 nv=3 needs 46 vector registers, there are 32"),
-        ({"mr": 10, "nv": 2, "ku": 8, "tail": 1}, r"ku=8 and tail=1 unroll 880 operations, limit 768"),
+        ({"mr": 10, "nv": 2, "ku": 8, "tail": 1}, r"ku=8 tail=1 unroll 880 operations, limit 768"),
         ({"mr": 1, "tail": 1}, r"tail=1 needs mr above 1"),
         ({"pack": 1, "mb": 8}, r"needs mb=256, got 8"),
         ({"near": 8}, r"near=8 needs a packed operand"),
+        ({"ahead": 8}, r"ahead=8 needs every panel packed"),
+        ({"pack": 2, "ahead": 2, "ku": 4}, r"ahead=2 needs whole turns of ku=4 steps"),
+        ({"rows": 1, "mb": 256}, r"mb=256 mr=4 packs 1024 rows, limit 512"),
         ({"mr": 11}, r"mr=11 is not one of"),
     ],
 )
 def test_an_illegal_kernel_is_told_its_need_and_the_limit(change: dict[str, int], says: str) -> None:
-    plain = {"mr": 4, "nv": 2, "mb": 8, "ku": 1, "near": 0, "ahead": 0, "tail": 0, "pack": 0, "tn": 1}
+    plain = PLAIN | {"mr": 4, "nv": 2}
     space = RULE.space(task("matmul"))
     assert space.kernel(plain)
     with pytest.raises(IllegalKernel, match=says):
@@ -144,12 +150,12 @@ SHAPES = [{"T": t} for t in (0, 1, 2, 5, 64, 128)]
 def test_theory_and_features_are_finite_for_every_kernel_and_shape(found: SearchTask, seed: int) -> None:
     kernel = RULE.space(found).sample(np.random.default_rng(seed))
     extents = extents_of(found.workload, SHAPES)
-    latency = RULE.prior_latency_s(found, kernel, extents)
+    (latency,) = RULE.prior_latency_s(found, [kernel], extents)
     assert latency.shape == (len(SHAPES),)
     assert np.isfinite(latency).all()
     assert (latency > 0).all()
     assert (latency[-1] > latency[:3]).all()
-    features = RULE.features(found, kernel, extents)
+    (features,) = RULE.features(found, [kernel], extents)
     assert features.shape[0] == len(SHAPES)
     assert np.isfinite(features).all()
 
@@ -158,9 +164,8 @@ def test_theory_knows_padding_balance_and_threads() -> None:
     def latency(m: int, threads: int = 1, **change: int) -> float:
         rows = ShapeVar("M", range(1, 4097))
         found = SearchTask("dense", {"m": rows, "n": 2304, "k": 768}, (rows,), target=WIDE, threads=threads)
-        plain = {"mr": 8, "nv": 3, "mb": 8, "ku": 1, "near": 0, "ahead": 0, "tail": 0, "pack": 0, "tn": 1}
-        kernel = RULE.space(found).kernel(plain | change)
-        return float(RULE.prior_latency_s(found, kernel, extents_of(found.workload, [{"M": m}]))[0])
+        kernel = RULE.space(found).kernel(PLAIN | change)
+        return float(RULE.prior_latency_s(found, [kernel], extents_of(found.workload, [{"M": m}]))[0, 0])
 
     # A ragged rest of one row costs a whole tile if it is padded, far less with exact code.
     assert latency(9) / latency(8) > 1.2

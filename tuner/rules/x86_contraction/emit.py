@@ -3,23 +3,28 @@
 Schedule primitives reach about nine tenths of what this does: they cannot place prefetches, keep one stack slot for
 each accumulator vector, or give each ragged remainder code of its own (docs/decisions/0003). The loop nest is
 
-    for t in parallel(threads):                     a contiguous share of row blocks and of panels
-      for block in row blocks of mb tiles:          these rows of the left operand stay in L2
-        for panel of nv vectors:                    its k x nr slice of the right operand is reused by the block
-          for tile of mr rows in block:             mr x nv accumulators in registers
-            for k: nv vector loads, mr broadcasts, mr * nv fused multiply-adds
-          the ragged rest of the rows, once, in the last block
+    for t in parallel(threads):                     a contiguous share of batches, of row blocks and of panels
+      for b in batch:
+        [pack every panel]                          pack=2
+        for block in row blocks of mb tiles:        these rows of the left operand stay in L2
+          for chunk in chunks of kc steps of k:     what a panel holds of them stays in L1 or L2
+            [pack the block's rows]                 rows=1
+            for panel of nv vectors:                its chunk x nr slice of the right operand is reused by the block
+              [pack the panel]                      pack=1
+              for tile of mr rows in block:         mr x nv accumulators in registers (tile.py)
+              the ragged rest of the rows, once, in the last block
 
 Full tiles run without predicates. A ragged rest of rows runs exact code for that many rows (``tail=1``) or a full tile
 whose surplus rows are clamped to the last row and not stored (``tail=0``): padding inside the tile, never of a tensor.
-A ragged last panel masks its loads and stores, lane by lane.
+A ragged last panel masks its loads and stores, lane by lane; where its width is not known ahead, ``edge=1`` gives it
+code for each number of vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -29,17 +34,23 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.kernel import MicroKernel
 from tuner.layout import PanelLayout
-from tuner.rules.x86_contraction.epilogue import apply_epilogue, is_short
+from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
+from tuner.rules.x86_contraction.packing import pack_panel, pack_rows, packed_panels, packed_rows
+from tuner.rules.x86_contraction.tile import Tile
+from tuner.rules.x86_contraction.vectors import DTYPE, Vectors
 from tuner.signature import arguments, extents, i64, symbols
 from tuner.task import SearchTask
 
-DTYPE = "float32"
-DL_CPU, DL_FLOAT = 1, 2
 Expr = Any
+
+
+Share = tuple[Expr, Expr]
+"""The first of something, and the first past the last."""
 
 
 def emit(task: SearchTask, kernel: MicroKernel, layout: PanelLayout | None, name: str) -> Any:
     """A private PrimFunc: a pointer for every operand in call order, then every dynamic dim; returns 0."""
+    assert task.target is not None
     with IRBuilder() as builder, I.prim_func(private=True):
         I.func_name(name)
         # Functions with a parallel loop return an error code.
@@ -54,42 +65,24 @@ def emit(task: SearchTask, kernel: MicroKernel, layout: PanelLayout | None, name
             operand: I.decl_buffer(shape, DTYPE, data=pointers[operand], align=4)
             for operand, shape in shapes.items()
         }
-        _Emitter(task, kernel, extents(task.workload, dims), buffers).body()
+        vectors = Vectors(task.target.hardware.lanes())
+        _Nest(Frame(task, kernel, extents(task.workload, dims), buffers, vectors)).body()
         I.Return(tirx.IntImm("int32", 0))
     return builder.get()
 
 
-@dataclass(frozen=True)
-class _Panel:
-    """One panel of the output: its first column, and the first column past the valid ones (None: all are valid)."""
+class _Nest:
+    """Writes the loops around the register tile."""
 
-    index: Expr
-    column: Expr
-    limit: Expr | None
-    vectors: int
+    def __init__(self, frame: Frame) -> None:
+        self.frame, self.kernel, self.mr = frame, frame.kernel, frame.kernel["mr"]
+        self.m, self.n, self.k = (frame.extent[axis] for axis in "mnk")
+        self.tiles = tirx.floordiv(self.m, i64(self.mr))
+        self.panels = tirx.floordiv(self.n + i64(frame.nr - 1), i64(frame.nr))
 
-
-class _Emitter:
-    """Writes one kernel into the IRBuilder that is open."""
-
-    def __init__(
-        self, task: SearchTask, kernel: MicroKernel, extent: dict[str, Expr], buffers: dict[str, Expr]
-    ) -> None:
-        self.task, self.kernel, self.extent, self.buffers = task, kernel, extent, buffers
-        assert task.target is not None
-        self.lanes = task.target.hardware.lanes()
-        self.vector = f"{DTYPE}x{self.lanes}"
-        self.mr, self.nv = kernel["mr"], kernel["nv"]
-        self.nr = self.nv * self.lanes
-        contraction = task.workload.op.contraction
-        self.left, self.right = buffers[contraction.left.name], buffers[contraction.right.name]
-        self.out = buffers[contraction.output.name]
-        self.packed_ahead = contraction.right.constant
-        self.packed: Expr | None = self.right if self.packed_ahead else None
-
-    # -- loops ----------------------------------------------------------------------------------------------------
+    # -- shares ---------------------------------------------------------------------------------------------------
     def body(self) -> None:
-        threads = self.task.threads
+        threads = self.frame.task.threads
         if threads == 1:
             self._share(i64(0))
             return
@@ -97,196 +90,161 @@ class _Emitter:
             self._share(thread)
 
     def _share(self, thread: Expr) -> None:
-        """What one thread does: threads form a grid of ``tn`` column shares by ``threads / tn`` row shares."""
-        m, n = self.extent["m"], self.extent["n"]
-        columns = self.kernel["tn"]
-        rows = self.task.threads // columns
-        row_thread, column_thread = tirx.floordiv(thread, i64(columns)), tirx.floormod(thread, i64(columns))
-        tiles = tirx.floordiv(m, i64(self.mr))
-        panels = tirx.floordiv(n + i64(self.nr - 1), i64(self.nr))
-        first_tile, last_tile = _part(tiles, row_thread, rows)
-        first_panel, last_panel = _part(panels, column_thread, columns)
-        is_last = row_thread == i64(rows - 1)
-        if self.packed_ahead or not self.kernel["pack"]:
-            self._blocks(first_tile, last_tile, is_last, lambda tile: self._panels(first_panel, last_panel, tile))
-        else:
-            self._packed_online(first_tile, last_tile, first_panel, last_panel, is_last)
+        """What one thread does: threads form a grid of ``tb`` batch shares by row shares by ``tn`` column shares."""
+        across, columns = self.kernel["tb"], self.kernel["tn"]
+        rows = self.frame.task.threads // (across * columns)
+        column, rest = tirx.floormod(thread, i64(columns)), tirx.floordiv(thread, i64(columns))
+        row, batch = tirx.floormod(rest, i64(rows)), tirx.floordiv(rest, i64(rows))
+        tiles, panels = _part(self.tiles, row, rows), _part(self.panels, column, columns)
+        is_last = row == i64(rows - 1)
+        if "b" not in self.frame.extent:
+            self._product(tiles, panels, is_last)
+            return
+        with I.serial(*_part(self.frame.extent["b"], batch, across)) as index:
+            _Nest(self.frame.at(index))._product(tiles, panels, is_last)
 
-    def _blocks(
-        self, first: Expr, last: Expr, is_last: Expr, panels: Callable[[Callable[[_Panel], None]], None]
-    ) -> None:
+    def _product(self, tiles: Share, panels: Share, is_last: Expr) -> None:
+        """One product of matrices: the rows and panels of this share."""
+        with self._packed_right(panels) as packed, self._packed_left() as left:
+            if self.kernel["pack"] == 2:
+                whole = Chunk(i64(0), self.k, None, None)
+                self._over(panels, lambda panel: pack_panel(self.frame, self._placed(panel, packed, panels), whole))
+
+            def block(found: _Block) -> None:
+                self._chunks(lambda chunk: self._block(found, chunk, panels, packed, left))
+
+            self._blocks(tiles, is_last, block)
+
+    def _packed_right(self, panels: Share) -> AbstractContextManager[Expr]:
+        """The right operand as panels, wherever they are kept; None where it is read in place."""
+        if self.frame.task.workload.op.contraction.right.constant:
+            return nullcontext(self.frame.right)
+        if self.kernel["pack"] == 0:
+            return nullcontext(None)
+        if self.kernel["pack"] == 1:
+            return packed_panels(self.frame, i64(1), self._longest())
+        return packed_panels(self.frame, panels[1] - panels[0], self.k)
+
+    def _packed_left(self) -> AbstractContextManager[Expr]:
+        if not self.kernel["rows"]:
+            return nullcontext(None)
+        return packed_rows(self.frame, self.kernel["mb"] * self.mr + self.mr - 1, self._longest())
+
+    def _longest(self) -> Expr:
+        """Steps of k in the longest chunk."""
+        return tirx.min(self.k, i64(self.kernel["kc"])) if self.kernel["kc"] else self.k
+
+    # -- loops ----------------------------------------------------------------------------------------------------
+    def _blocks(self, tiles: Share, is_last: Expr, use: Callable[[_Block], None]) -> None:
         """Row blocks outermost. The ragged rest of the rows joins the last block, while its panel is in cache."""
         mb = self.kernel["mb"]
-        tiles = last - first
-        blocks = tirx.max(tirx.floordiv(tiles + i64(mb - 1), i64(mb)), i64(1))
+        first, last = tiles
+        blocks = tirx.max(tirx.floordiv(last - first + i64(mb - 1), i64(mb)), i64(1))
         with I.serial(i64(0), blocks) as block:
             start = I.Bind(first + block * i64(mb))
             count = I.Bind(tirx.min(i64(mb), last - start))
-            ends = tirx.And(is_last, block == blocks - i64(1))
-            panels(lambda panel: self._tiles(panel, start, count, ends))
+            use(_Block(start, count, tirx.And(is_last, block == blocks - i64(1))))
 
-    def _packed_online(self, first: Expr, last: Expr, first_panel: Expr, last_panel: Expr, is_last: Expr) -> None:
-        """Panels outermost: each is packed into a workspace just before all the rows use it."""
-        k = self.extent["k"]
-        # Allocated by hand: the compiler would move an allocation of its own to where the device is not known.
-        request = [tirx.IntImm("int32", DL_CPU), tirx.IntImm("int32", 0), tirx.Cast("uint64", k * i64(self.nr * 4))]
-        request += [tirx.IntImm("int32", DL_FLOAT), tirx.IntImm("int32", 32)]
-        pointer = tvm.ir.PointerType(tvm.ir.PrimType(DTYPE))
-        data = I.Bind(tvm.ir.Call("tirx.TVMBackendAllocWorkspace", request, ret_ty=pointer))
-        workspace = I.decl_buffer((i64(1), k, i64(self.nr)), DTYPE, data=data, align=64)
-        self.packed = workspace
+    def _chunks(self, use: Callable[[Chunk], None]) -> None:
+        """As many chunks as kc makes of k, of one length but for the last, a whole number of vectors."""
+        kc, lanes, k = self.kernel["kc"], self.frame.vectors.lanes, self.k
+        if kc == 0 or (isinstance(k, tirx.IntImm) and int(k) <= kc):
+            use(Chunk(i64(0), k, None, None))
+            return
+        if isinstance(k, tirx.IntImm):
+            chunks = -(-int(k) // kc)
+            count, length = i64(chunks), i64(-(-int(k) // (chunks * lanes)) * lanes)
+        else:
+            # One at least: sums over nothing are zero, and must be written.
+            count = I.Bind(tirx.max(tirx.floordiv(k + i64(kc - 1), i64(kc)), i64(1)))
+            length = I.Bind(tirx.floordiv(k + count * i64(lanes) - i64(1), count * i64(lanes)) * i64(lanes))
+        with I.serial(i64(0), count) as index:
+            first = I.Bind(index * length)
+            even = isinstance(k, tirx.IntImm) and int(k) % int(length) == 0
+            own = length if even else I.Bind(tirx.min(length, k - first))
+            use(Chunk(first, own, index == i64(0), index == count - i64(1)))
 
-        def use(panel: _Panel) -> None:
-            with I.serial(i64(0), k) as row:
-                for v in range(panel.vectors):
-                    value = self._load(self.right, (row,), panel.column + i64(v * self.lanes), panel.limit)
-                    I.buffer_store(workspace, value, [i64(0), row, self._ramp(i64(v * self.lanes))])
-            self._tiles(_Panel(i64(0), panel.column, panel.limit, panel.vectors), first, last - first, is_last)
+    def _block(self, block: _Block, chunk: Chunk, panels: Share, packed: Expr, left: Expr) -> None:
+        """Every panel over the rows of one block."""
+        rows = Rows()
+        if left is not None:
+            rest = tirx.Select(block.ends, self.m - tirx.floordiv(self.m, i64(self.mr)) * i64(self.mr), i64(0))
+            rows = Rows(left, I.Bind(block.start * i64(self.mr)), chunk.first)
+            pack_rows(self.frame, rows, block.count * i64(self.mr) + rest, chunk)
 
-        self._panels(first_panel, last_panel, use)
-        I.evaluate(tvm.ir.Call("tirx.TVMBackendFreeWorkspace", [*request[:2], data], ret_ty="int32"))
+        def use(panel: Panel) -> None:
+            placed = self._placed(panel, packed, panels, chunk)
+            if self.kernel["pack"] == 1:
+                pack_panel(self.frame, placed, chunk)
+            self._tiles(placed, chunk, rows, block)
 
-    def _panels(self, first: Expr, last: Expr, use: Callable[[_Panel], None]) -> None:
+        self._over(panels, use)
+
+    def _over(self, panels: Share, use: Callable[[Panel], None]) -> None:
         """Full panels, then the ragged one if this share holds it."""
-        n = self.extent["n"]
-        full = tirx.floordiv(n, i64(self.nr))
+        first, last = panels
+        nr = self.frame.nr
+        full = tirx.floordiv(self.n, i64(nr))
         with I.serial(first, tirx.min(last, full)) as index:
-            use(_Panel(index, index * i64(self.nr), None, self.nv))
-        if isinstance(n, tirx.IntImm):
-            ragged = int(n) % self.nr
-            vectors = -(-ragged // self.lanes)
-        else:
-            ragged, vectors = 1, self.nv
-        if ragged:
-            with I.If(last > full), I.Then():
-                use(_Panel(full, full * i64(self.nr), n, vectors))
+            use(Panel(index * i64(nr), None, self.kernel["nv"], index))
+        # A share may be empty.
+        here = tirx.And(first <= full, last > full)
+        for vectors, condition in self._ragged(full):
+            with I.If(tirx.And(here, condition)), I.Then():
+                use(Panel(full * i64(nr), self.n, vectors, full))
 
-    def _tiles(self, panel: _Panel, start: Expr, count: Expr, ends: Expr) -> None:
-        """The full tiles of one block over one panel, then the ragged rest of the rows if ``ends``."""
-        with I.serial(i64(0), count) as tile:
-            self._tile(panel, (start + tile) * i64(self.mr), self.mr, tile)
-        m = self.extent["m"]
-        if isinstance(m, tirx.IntImm) and int(m) % self.mr == 0:
+    def _ragged(self, full: Expr) -> list[tuple[int, Expr]]:
+        """The widths in vectors that a ragged last panel may have, each with when it has."""
+        nv, lanes, columns = self.kernel["nv"], self.frame.vectors.lanes, self.n - full * i64(self.frame.nr)
+        if isinstance(self.n, tirx.IntImm):
+            ragged = int(self.n) % self.frame.nr
+            return [(-(-ragged // lanes), tirx.IntImm("bool", 1))] if ragged else []
+        if not self.kernel["edge"]:
+            return [(nv, columns > i64(0))]
+        return [
+            (width, tirx.And(columns > i64((width - 1) * lanes), columns <= i64(width * lanes)))
+            for width in range(1, nv + 1)
+        ]
+
+    def _placed(self, panel: Panel, packed: Expr, panels: Share, chunk: Chunk | None = None) -> Panel:
+        """The panel with where its slice of the right operand stands."""
+        if self.kernel["pack"] == 1 and chunk is not None:
+            return replace(panel, packed=packed, index=i64(0), first=chunk.first)
+        index = panel.index - panels[0] if self.kernel["pack"] == 2 else panel.index
+        return replace(panel, packed=packed, index=index, first=i64(0))
+
+    def _tiles(self, panel: Panel, chunk: Chunk, rows: Rows, block: _Block) -> None:
+        """The full tiles of one block over one panel, then the ragged rest of the rows if the block ends them."""
+
+        def tile(row: Expr, height: int, ordinal: Expr, valid: Expr | None = None) -> None:
+            Tile(self.frame, panel, chunk, rows, row, height, valid).emit(ordinal)
+
+        with I.serial(i64(0), block.count) as ordinal:
+            tile((block.start + ordinal) * i64(self.mr), self.mr, ordinal)
+        if isinstance(self.m, tirx.IntImm) and int(self.m) % self.mr == 0:
             return
-        row = I.Bind(tirx.floordiv(m, i64(self.mr)) * i64(self.mr))
-        rest = I.Bind(m - row)
+        row = I.Bind(tirx.floordiv(self.m, i64(self.mr)) * i64(self.mr))
+        rest = I.Bind(self.m - row)
         if not self.kernel["tail"]:
-            with I.If(tirx.And(ends, rest > i64(0))), I.Then():
-                self._tile(panel, row, self.mr, count, valid=rest)
+            with I.If(tirx.And(block.ends, rest > i64(0))), I.Then():
+                tile(row, self.mr, block.count, rest)
             return
-        with I.If(ends), I.Then():
-            for rows in range(1, self.mr):
-                with I.If(rest == i64(rows)), I.Then():
-                    self._tile(panel, row, rows, count)
-
-    # -- one tile -------------------------------------------------------------------------------------------------
-    def _tile(self, panel: _Panel, row: Expr, rows: int, tile: Expr, valid: Expr | None = None) -> None:
-        """``rows`` x ``panel.vectors`` accumulators over all of k; only the first ``valid`` rows are stored."""
-        k = self.extent["k"]
-        # One buffer of one vector each: larger or `local` ones become a heap workspace, and with a prefetch in the
-        # loop every accumulator would be stored at each step.
-        acc = [[I.alloc_buffer((self.lanes,), DTYPE) for _ in range(panel.vectors)] for _ in range(rows)]
-        zero = tirx.Broadcast(tirx.FloatImm(DTYPE, 0.0), self.lanes)
-        for accumulator in (vector for line in acc for vector in line):
-            I.buffer_store(accumulator, zero, [self._ramp(0)])
-        index = [row + i64(r) for r in range(rows)]
-        if valid is not None:
-            index = [tirx.min(i, self.extent["m"] - i64(1)) for i in index]
-        unroll = self.kernel["ku"]
-        steps = tirx.floordiv(k, i64(unroll))
-        with I.serial(i64(0), steps) as step:
-            for u in range(unroll):
-                self._step(panel, acc, index, step * i64(unroll) + i64(u))
-            self._prefetch_next_panel(panel, tile * steps + step)
-        if not (isinstance(k, tirx.IntImm) and int(k) % unroll == 0):
-            with I.serial(steps * i64(unroll), k) as p:
-                self._step(panel, acc, index, p)
-        self._store(panel, acc, row, valid)
-
-    def _step(self, panel: _Panel, acc: list[list[Expr]], rows: list[Expr], p: Expr) -> None:
-        """One k: every accumulator takes one fused multiply-add."""
-        columns = [I.Bind(self._right(panel, p, v)) for v in range(panel.vectors)]
-        near = self.kernel["near"]
-        if near and self.packed is not None:
-            for v in range(panel.vectors):
-                _prefetch(self.packed, [panel.index, p + i64(near), i64(v * self.lanes)])
-        for line, row in zip(acc, rows, strict=True):
-            value = I.Bind(tirx.Broadcast(self.left[row, p], self.lanes))
-            for accumulator, column in zip(line, columns, strict=True):
-                I.buffer_store(accumulator, accumulator[self._ramp(0)] + value * column, [self._ramp(0)])
-
-    def _right(self, panel: _Panel, p: Expr, v: int) -> Expr:
-        """Vector ``v`` of row ``p`` of the right operand, from wherever it is packed."""
-        if self.packed is not None:
-            return self.packed[panel.index, p, self._ramp(i64(v * self.lanes))]
-        return self._load(self.right, (p,), panel.column + i64(v * self.lanes), panel.limit)
-
-    def _prefetch_next_panel(self, panel: _Panel, position: Expr) -> None:
-        """Spread the fetch of the next panel over the tiles of this one: one of its rows for each unrolled step.
-
-        Panels lie one behind the other, so row ``position`` of the next one is also row ``k + position`` of this one;
-        what it runs past (the following panel, or the end of the buffer) costs a wasted prefetch and no fault.
-        """
-        if self.kernel["ahead"] and self.packed_ahead:
-            for v in range(panel.vectors):
-                _prefetch(self.packed, [panel.index + i64(1), position, i64(v * self.lanes)])
-
-    def _store(self, panel: _Panel, acc: list[list[Expr]], row: Expr, valid: Expr | None) -> None:
-        """Write the accumulators, through the epilogue; a long one runs over the tile again while it is in L1."""
-        epilogue = self.task.workload.epilogue
-        inline = is_short(epilogue)
-        for r, line in enumerate(acc):
-            with self._if_valid(i64(r), valid):
-                for v, accumulator in enumerate(line):
-                    column = panel.column + i64(v * self.lanes)
-                    self._finish(panel, row + i64(r), column, accumulator[self._ramp(0)], epilogue if inline else ())
-        if inline:
-            return
-        rows = valid if valid is not None else i64(len(acc))
-        with I.serial(i64(0), rows) as r, I.serial(i64(0), i64(panel.vectors)) as v:
-            column = I.Bind(panel.column + v * i64(self.lanes))
-            value = self._load(self.out, (row + r,), column, panel.limit)
-            self._finish(panel, row + r, column, value, epilogue)
-
-    def _finish(self, panel: _Panel, row: Expr, column: Expr, value: Expr, epilogue: tuple[str, ...]) -> None:
-        """Store ``value`` after ``epilogue`` as the vector of the output that starts at ``row``, ``column``."""
-
-        def operand(name: str, axes: tuple[str, ...]) -> Expr:
-            return self._load(self.buffers[name], (row,) if axes[0] == "m" else (), column, panel.limit)
-
-        value = apply_epilogue(epilogue, value, self.lanes, operand, I.Bind)
-        if panel.limit is None:
-            I.buffer_store(self.out, value, [row, self._ramp(column)])
-        else:
-            mask = self._mask(column, panel.limit)
-            I.evaluate(tirx.op.masked_store(self.out, value, row, self._ramp(column), mask))
-
-    @contextmanager
-    def _if_valid(self, row: Expr, valid: Expr | None) -> Iterator[None]:
-        """What is written here runs for the first ``valid`` rows of a tile, for all of them if that is None."""
-        if valid is None:
-            yield
-            return
-        with I.If(row < valid), I.Then():
-            yield
-
-    # -- vectors --------------------------------------------------------------------------------------------------
-    def _ramp(self, start: Expr | int) -> Expr:
-        return tirx.Ramp(start, tirx.IntImm("int64", 1) if not isinstance(start, int) else 1, self.lanes)
-
-    def _mask(self, column: Expr, limit: Expr) -> Expr:
-        # The intrinsic is generated for int32 alone, and compares without sign.
-        valid = tirx.Cast("int32", tirx.max(tirx.min(limit - column, i64(self.lanes)), i64(0)))
-        return tirx.op.get_active_lane_mask(f"boolx{self.lanes}", tirx.IntImm("int32", 0), valid)
-
-    def _load(self, buffer: Expr, prefix: tuple[Expr, ...], column: Expr, limit: Expr | None) -> Expr:
-        """A vector of ``buffer[*prefix, column:]``; lanes at and past ``limit`` are not touched."""
-        if limit is None:
-            return buffer[(*prefix, self._ramp(column))]
-        return tirx.op.masked_load(self.vector, buffer, *prefix, self._ramp(column), self._mask(column, limit))
+        with I.If(block.ends), I.Then():
+            for height in range(1, self.mr):
+                with I.If(rest == i64(height)), I.Then():
+                    tile(row, height, block.count)
 
 
-def _part(total: Expr, index: Expr, parts: int) -> tuple[Expr, Expr]:
+@dataclass(frozen=True)
+class _Block:
+    """``count`` tiles of rows from tile ``start`` on; the ragged rest of the rows too if it ``ends`` them."""
+
+    start: Expr
+    count: Expr
+    ends: Expr
+
+
+def _part(total: Expr, index: Expr, parts: int) -> Share:
     """The ``index``-th of ``parts`` contiguous shares of ``range(total)``, sizes differing by one at most."""
     if parts == 1:
         return i64(0), total
@@ -296,9 +254,3 @@ def _part(total: Expr, index: Expr, parts: int) -> tuple[Expr, Expr]:
         tirx.floordiv(total * (index + i64(1)) + i64(parts - 1), i64(parts)),
     )
 
-
-def _prefetch(buffer: Expr, indices: list[Expr]) -> None:
-    """Ask for a cache line, for reading, to be kept in every level."""
-    address = tirx.address_of(buffer[tuple(indices)])
-    i32 = [tirx.IntImm("int32", value) for value in (0, 3, 1)]
-    I.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch.p0", address, *i32))

@@ -1,20 +1,23 @@
-"""What theory expects of a micro-kernel on a shape: the analytic half of the cost model.
+"""What theory expects of micro-kernels on shapes: the analytic half of the cost model.
 
-The time of a call is the sum over the blocks and panels of the loop nest of the larger of
+The time of a call is the larger of computing and streaming, and a share of the smaller one that is not hidden, plus
+what is done besides:
 
 - computing: cycles of the register tile's inner loop, bound by the multiply-add units, by loads, by the latency of the
   accumulators' dependence chains or by the decoder, for the full tiles, the ragged rest of the rows (padded or exact)
-  and the ragged last panel;
-- streaming: each panel of the right operand comes from L3 once per block of rows; prefetching hides that behind the
-  computing, otherwise part of it adds up;
+  and the ragged last panel; more where a panel comes from L2 for each tile and not from L1;
+- streaming: each panel of the right operand comes from L3 once per block of rows, and the rows of a block again for
+  each panel if the block does not stay in L2; prefetching hides more of that behind the computing;
+- besides: the traffic of the output (once more for each further chunk of k), packing, launching, waking threads.
 
-plus the traffic of the output, packing where it is done at each call, and a cost for launching. Threads take
-contiguous shares of tiles and panels, the largest share counts (ceil(tiles / threads)). The constants are round figures
-for current server cores; the learned residual corrects them for a device, so only the shape of the formula matters.
+Threads take contiguous shares of batches, tiles and panels; the largest share counts (ceil(tiles / threads)). The
+constants were fitted to measurements of random micro-kernels (docs/decisions/0007); the learned residual corrects them
+for a device.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,23 +30,48 @@ from tuner.task import SearchTask
 
 Floats = NDArray[np.float64]
 
-CLOCK_HZ = 3.0e9
-FMA_LATENCY = 4.0
-LOADS_PER_CYCLE = 2.0
-DECODE_WIDTH = 6.0
-L2_BYTES_PER_CYCLE = 40.0
-L3_BYTES_PER_CYCLE = 10.0
-STORE_BYTES_PER_CYCLE = 12.0
-TILE_CYCLES = 30.0
-CALL_CYCLES = 900.0
-FORK_CYCLES = 12_000.0
-HIDDEN_BY_HARDWARE = 0.5
-"""The share of a stream's time that the hardware's own prefetching hides behind computing."""
+
+@dataclass(frozen=True)
+class Constants:
+    """What the formula needs to know of a core, in cycles and bytes per cycle unless said otherwise."""
+
+    clock_hz: float = 3.6e9
+    fma_latency: float = 4.0
+    loads: float = 1.85
+    decode: float = 3.9
+    l2_bytes: float = 35.0
+    l3_bytes: float = 10.0
+    l2_exposed: float = 0.08
+    """The share of a panel's reads from L2 that computing does not hide."""
+    stream_exposed: float = 0.26
+    """The share of a stream from L3 that computing does not hide, if nothing is prefetched."""
+    near_exposed: float = 0.23
+    ahead_exposed: float = 0.15
+    too_soon: float = 0.16
+    """What a stream costs more for each panel that is prefetched further ahead than the next one."""
+    tile: float = 2.0
+    """For each tile and chunk, beside its steps."""
+    turn: float = 0.05
+    """For each turn of an inner loop."""
+    store: float = 0.3
+    """For each vector of the output."""
+    fetched: float = 2.0
+    """The cost of a store whose line was prefetched, as a share."""
+    copy: float = 0.27
+    """For each element packed row by row."""
+    transpose: float = 0.17
+    call: float = 100.0
+    block: float = 67.0
+    """For each panel of each block and chunk."""
+    fork: float = 12_000.0
+
+
+CONSTANTS = Constants()
 
 
 @dataclass(frozen=True)
 class _Terms:
-    """The parts of the estimate in cycles, one value for each shape."""
+    """The parts of the estimate in cycles, [kernels, shapes]."""
 
     compute: Floats
     stream: Floats
@@ -54,91 +82,138 @@ class _Terms:
     """Cycles if every multiply-add unit did useful work in every cycle."""
 
 
-def latency_s(hardware: Hardware, task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
-    return _terms(hardware, task, kernel, extents).total / CLOCK_HZ
+def latency_s(
+    hardware: Hardware, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents,
+    constants: Constants = CONSTANTS,
+) -> Floats:  # fmt: skip
+    """[kernels, shapes] seconds."""
+    return _Formula(hardware, task, kernels, extents, constants).terms().total / constants.clock_hz
 
 
-def features(hardware: Hardware, task: SearchTask, kernel: MicroKernel, extents: Extents) -> NDArray[np.float32]:
-    """[shapes, features]: logarithms of the extents, the kernel's values, and how the terms compare."""
-    terms = _terms(hardware, task, kernel, extents)
-    m, n, k = (np.asarray(extents[axis], np.float64) for axis in "mnk")
-    mr, nr = kernel["mr"], kernel["nv"] * hardware.lanes()
-    tiles, panels = np.floor(m / mr), np.ceil(n / nr)
-    columns: list[Floats | float] = [
+def features(
+    hardware: Hardware, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
+) -> NDArray[np.float32]:
+    """[kernels, shapes, features]: logarithms of the extents, the kernel's values, and how the terms compare."""
+    found = _Formula(hardware, task, kernels, extents, CONSTANTS)
+    terms, m, n, k = found.terms(), found.m, found.n, found.k
+    tiles = np.floor(m / found.mr)
+    columns: list[Floats] = [
         np.log2(m + 1), np.log2(n + 1), np.log2(k + 1),
         np.log2(terms.total), np.log2(np.maximum(terms.compute, 1.0) / terms.useful), terms.stream / terms.total,
         terms.output / terms.total, terms.packing / terms.total,
-        m - tiles * mr, (m - tiles * mr) / np.maximum(m, 1), panels * nr / np.maximum(n, 1) - 1,
-        np.log2(tiles + 1), np.minimum(tiles, kernel["mb"]), np.log2(k * nr * 4 / hardware.l2_bytes),
-        np.log2(np.minimum(tiles, kernel["mb"]) * mr * k * 4 / hardware.l2_bytes + 2**-10),
-        *(float(value) for _, value in kernel.values),
-        float(mr * kernel["nv"]),
+        m - tiles * found.mr, (m - tiles * found.mr) / np.maximum(m, 1),
+        np.ceil(n / found.nr) * found.nr / np.maximum(n, 1) - 1,
+        np.log2(tiles + 1), np.minimum(tiles, found.of["mb"]), np.log2(found.panel_bytes / hardware.l2_bytes + 2**-10),
+        np.log2(found.block_bytes / hardware.l2_bytes + 2**-10),
+        *found.of.values(),
+        found.mr * found.nv,
     ]  # fmt: skip
-    return np.stack([np.broadcast_to(column, m.shape) for column in columns], axis=1).astype(np.float32)
+    return np.stack(np.broadcast_arrays(*columns, terms.total)[:-1], axis=2).astype(np.float32)
 
 
-def _terms(hardware: Hardware, task: SearchTask, kernel: MicroKernel, extents: Extents) -> _Terms:
-    m, n, k = (np.asarray(extents[axis], np.float64) for axis in "mnk")
-    lanes, mr, nv = hardware.lanes(), kernel["mr"], kernel["nv"]
-    nr, columns = nv * lanes, kernel["tn"]
-    rows = task.threads // columns
+class _Formula:
+    """The estimate for several kernels (rows) on several shapes (columns)."""
 
-    tiles = np.floor(m / mr)
-    rest = m - tiles * mr
-    share_tiles = np.ceil(tiles / rows)
-    full_panels = np.ceil(np.floor(n / nr) / columns)
-    ragged_vectors = np.ceil((n - np.floor(n / nr) * nr) / lanes)
-    blocks = np.maximum(np.ceil(share_tiles / kernel["mb"]), 1)
+    def __init__(
+        self, hardware: Hardware, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents,
+        constants: Constants,
+    ) -> None:  # fmt: skip
+        self.hardware, self.task, self.constants = hardware, task, constants
+        values = np.array([[value for _, value in kernel.values] for kernel in kernels], np.float64)
+        names = [name for name, _ in kernels[0].values]
+        self.of = {name: values[:, index : index + 1] for index, name in enumerate(names)}
+        self.mr, self.nv, self.ku = self.of["mr"], self.of["nv"], self.of["ku"]
+        self.lanes = hardware.lanes()
+        self.nr = self.nv * self.lanes
+        self.m, self.n, self.k = (np.asarray(extents[axis], np.float64)[None, :] for axis in "mnk")
+        across, columns = self.of["tb"], self.of["tn"]
+        rows = task.threads / (across * columns)
+        batch = np.asarray(extents["b"], np.float64)[None, :] if "b" in extents else np.ones_like(self.m)
+        self.batch = np.ceil(batch / across)
+        # The largest share of one thread.
+        tiles = np.floor(self.m / self.mr)
+        self.rest = self.m - tiles * self.mr
+        self.tiles = np.ceil(tiles / rows)
+        self.rows = np.minimum(self.tiles * self.mr + self.rest, self.m)
+        self.panels = np.ceil(np.floor(self.n / self.nr) / columns)
+        self.ragged = np.ceil((self.n - np.floor(self.n / self.nr) * self.nr) / self.lanes)
+        if "n" in task.workload.dynamic_axes:
+            self.ragged = np.where((self.of["edge"] > 0) | (self.ragged == 0), self.ragged, self.nv)
+        self.columns = self.panels * self.nr + self.ragged * self.lanes
+        self.blocks = np.maximum(np.ceil(self.tiles / self.of["mb"]), 1)
+        kc = np.where(self.of["kc"] > 0, self.of["kc"], np.inf)
+        self.chunks = np.maximum(np.ceil(self.k / kc), 1)
+        self.steps = self.k / self.chunks
+        self.panel_bytes = self.steps * self.nr * 4
+        self.block_bytes = np.minimum(self.tiles + 1, self.of["mb"]) * self.mr * self.steps * 4
 
-    rest_rows = rest if kernel["tail"] else np.where(rest > 0, float(mr), 0.0)
-    per_panel = share_tiles * _tile_cycles(hardware, kernel, k, float(mr), nv)
-    per_panel = per_panel + np.where(rest > 0, _tile_cycles(hardware, kernel, k, rest_rows, nv), 0.0)
-    ragged = share_tiles * _tile_cycles(hardware, kernel, k, float(mr), np.maximum(ragged_vectors, 1))
-    ragged = ragged + np.where(
-        rest > 0, _tile_cycles(hardware, kernel, k, rest_rows, np.maximum(ragged_vectors, 1)), 0.0
-    )
-    compute = full_panels * per_panel + np.where(ragged_vectors > 0, ragged, 0.0)
+    def terms(self) -> _Terms:
+        c = self.constants
+        compute, stream, output, packing = self._compute(), self._stream(), self._output(), self._packing()
+        unaided = np.where(self.of["near"] > 0, c.near_exposed, c.stream_exposed)
+        # The share of the next panel's rows that the tiles of a block ask for; what is beyond 1 comes too soon.
+        reach = np.minimum(self.tiles, self.of["mb"]) / np.maximum(self.of["ahead"], 1.0) * (self.of["ahead"] > 0)
+        exposed = unaided + (c.ahead_exposed - unaided) * np.minimum(reach, 1.0)
+        stream = stream * (1 + c.too_soon * np.maximum(reach - 1, 0.0))
+        busy = np.maximum(compute, stream) + exposed * np.minimum(compute, stream)
+        total = self.batch * (busy + output + packing) + c.call + (c.fork if self.task.threads > 1 else 0.0)
+        useful = self.batch * self.m * self.n * self.k / self.lanes / self.hardware.fma_per_cycle / self.task.threads
+        shape = np.broadcast_shapes(total.shape, useful.shape)
+        parts = (compute, stream, output, packing, total, np.maximum(useful, 1.0))
+        return _Terms(*(np.broadcast_to(part, shape) for part in parts))
 
-    # The right operand comes from L3 once per block, unless all of it stays in L2 beside the block's rows.
-    panels = full_panels + (ragged_vectors > 0)
-    right_bytes = panels * k * nr * 4
-    stays = right_bytes + np.minimum(share_tiles, kernel["mb"]) * mr * k * 4 < 0.8 * hardware.l2_bytes
-    stream = right_bytes * np.where(stays, 1 / L2_BYTES_PER_CYCLE, blocks / L3_BYTES_PER_CYCLE)
-    # The block's rows are read again for every panel: from L2, or from L3 where they do not fit.
-    block_bytes = np.minimum(share_tiles, kernel["mb"]) * mr * k * 4
-    compute = compute + np.where(
-        block_bytes > 0.7 * hardware.l2_bytes,
-        panels * (share_tiles * mr + rest) * k * 4 / L3_BYTES_PER_CYCLE * 0.5,
-        0.0,
-    )
-    hidden = 0.9 if kernel["ahead"] or kernel["near"] else HIDDEN_BY_HARDWARE
-    packing = np.zeros_like(m)
-    if kernel["pack"]:
-        packing = n * k * 4 / columns * (1 / L3_BYTES_PER_CYCLE + 1 / STORE_BYTES_PER_CYCLE)
-    elif not task.workload.op.contraction.right.constant:
-        # Rows of the operand lie n elements apart: a new page for each step of k once they are long.
-        stream = stream * np.where(n * 4 > 2048, 2.0, 1.2)
-    output = m * n * 4 / (rows * columns) / STORE_BYTES_PER_CYCLE
-    busy = np.maximum(compute, stream) + (1 - hidden) * np.minimum(compute, stream)
-    total = busy + packing + output + CALL_CYCLES + (FORK_CYCLES if task.threads > 1 else 0.0)
-    useful = np.maximum(m * n * k / lanes / hardware.fma_per_cycle / task.threads, 1.0)
-    return _Terms(compute, stream, output, packing, total, useful)
+    # -- computing ------------------------------------------------------------------------------------------------
+    def _compute(self) -> Floats:
+        rest = np.where(self.of["tail"] > 0, self.rest, np.where(self.rest > 0, self.mr, 0.0))
+        narrow = np.maximum(self.ragged, 1)
+        full = self.tiles * self._tile(self.mr, self.nv) + np.where(rest > 0, self._tile(rest, self.nv), 0.0)
+        last = self.tiles * self._tile(self.mr, narrow) + np.where(rest > 0, self._tile(rest, narrow), 0.0)
+        blocks = (self.panels + (self.ragged > 0)) * self.blocks * self.chunks * self.constants.block
+        return self.panels * full + np.where(self.ragged > 0, last, 0.0) + blocks
 
+    def _tile(self, rows: Floats, vectors: Floats) -> Floats:
+        """Cycles of one register tile over all of k."""
+        c = self.constants
+        work = rows * vectors
+        every = np.maximum(self.ku, self.of["ahead"])
+        prefetches = np.where(self.of["near"] > 0, vectors, 0.0) + np.where(self.of["ahead"] > 0, vectors / every, 0.0)
+        operations = work + vectors + rows + prefetches + 2.0 / self.ku
+        bounds = (work / self.hardware.fma_per_cycle, (vectors + rows) / c.loads, operations / c.decode, c.fma_latency)
+        step = np.maximum.reduce(np.broadcast_arrays(*bounds)) + c.turn / self.ku
+        # A panel that stays in L1 is read from L2 by the first tile alone.
+        stays = self.panel_bytes + self.mr * self.steps * 4 < 0.8 * self.hardware.l1d_bytes
+        from_l2 = vectors * self.hardware.vector_bytes / c.l2_bytes
+        step = np.where(stays, step, np.maximum(step, from_l2) + c.l2_exposed * np.minimum(step, from_l2))
+        stores = work * c.store * np.where(self.of["fetch"] > 0, c.fetched, 1.0)
+        return np.asarray(self.k * step + self.chunks * (c.tile + stores))
 
-def _tile_cycles(
-    hardware: Hardware, kernel: MicroKernel, k: Floats, rows: float | Floats, vectors: float | Floats
-) -> Floats:
-    """Cycles of one register tile over all of ``k``."""
-    work = rows * vectors
-    prefetches = (vectors if kernel["near"] else 0) + (vectors / kernel["ku"] if kernel["ahead"] else 0)
-    operations = work + vectors + rows * 0.5 + prefetches + 2.0 / kernel["ku"]
-    step = np.maximum.reduce(
-        np.broadcast_arrays(
-            work / hardware.fma_per_cycle,
-            (vectors + rows) / LOADS_PER_CYCLE,
-            operations / DECODE_WIDTH,
-            FMA_LATENCY,
-            vectors * hardware.vector_bytes / L2_BYTES_PER_CYCLE,
-        )
-    )
-    return np.asarray(k * (step + 0.25 / kernel["ku"]) + TILE_CYCLES + rows * vectors)
+    # -- memory ---------------------------------------------------------------------------------------------------
+    def _stream(self) -> Floats:
+        c, l2 = self.constants, self.hardware.l2_bytes
+        right = self.columns * self.k * 4
+        stays = right + self.block_bytes < 0.8 * l2
+        cycles = np.where(stays, right / c.l2_bytes, self.blocks * right / c.l3_bytes)
+        if not self.task.workload.op.contraction.right.constant:
+            # Rows of the operand lie n elements apart: a new page for each step of k once they are long.
+            cycles = cycles * np.where(self.of["pack"] > 0, 1.0, np.where(self.n * 4 > 2048, 2.0, 1.2))
+        # The rows of a block: once from L3; for every panel if they do not stay in L2 beside two panels.
+        left = self.rows * self.k * 4
+        again = self.block_bytes + 2 * self.panel_bytes > 0.8 * l2
+        passes = np.where(again, self.panels + (self.ragged > 0), 1.0)
+        return np.asarray(cycles + passes * left / c.l3_bytes)
+
+    def _output(self) -> Floats:
+        """Stores are part of the tiles; what counts here is that further chunks of k read the output again."""
+        c = self.constants
+        again = self.rows * self.columns * 4 
+        again = again / np.where(again < self.hardware.l2_bytes, c.l2_bytes, c.l3_bytes)
+        return np.asarray((self.chunks - 1) * again)
+
+    def _packing(self) -> Floats:
+        c = self.constants
+        size = self.columns * self.k
+        element = c.copy if self.task.workload.op.contraction.right.axes[-1] == "n" else c.transpose
+        right = size * (element + 4 / c.l3_bytes * (size * 4 > self.hardware.l2_bytes))
+        times = np.where(self.of["pack"] == 1, self.blocks, np.where(self.of["pack"] == 2, 1.0, 0.0))
+        left = np.where(self.of["rows"] > 0, self.rows * self.k * c.copy, 0.0)
+        return np.asarray(times * right + left)

@@ -1,17 +1,24 @@
 """The rule for two-operand contractions ``out[m, n] = sum_k left[m, k] * right`` on x86 vector units.
 
-Axes of a micro-kernel (``X86Contraction.space`` lists their choices):
+The right operand is ``[k, n]`` or ``[n, k]``; all three may have a batch axis ``b`` in front. Axes of a micro-kernel
+(``X86Contraction.space`` lists their choices):
 
 ========  =====================================================================================================
 ``mr``    rows of the register tile
 ``nv``    vectors in a row of the register tile; ``nr = nv * lanes`` columns, also the width of a packed panel
 ``mb``    tiles that share a panel of the right operand before the next panel is taken: a block of ``mb * mr`` rows
+``kc``    steps of k that a block goes through before the next ones, so that its operands stay in cache; 0: all
 ``ku``    steps of k unrolled
 ``near``  steps of k by which the packed operand is prefetched within its stream; 0: not
-``ahead`` 1: the next panel is prefetched while this one is used, a row of it in each unrolled step; 0: not
+``ahead`` the next panel is prefetched while this one is used, a row of it every so many steps of k; 0: not
+``fetch`` 1: the output's lines are prefetched before a tile is computed; 0: not
+``rows``  1: the rows of a block are packed before they are used; 0: they are read in place
 ``tail``  1: a ragged rest of rows has exact code for each height; 0: it is padded inside the tile
-``pack``  1: each panel of an operand that is new at every call is packed before it is used; 0: it is read in place
-``tn``    threads along n; ``threads / tn`` along m
+``edge``  1: a ragged last panel of a dynamic n has code for each number of vectors; 0: it has all ``nv`` of them
+``pack``  of an operand that is new at every call, 1: each panel is packed before it is used; 2: all panels are, at
+          the start; 0: it is read in place
+``tb``    threads along the batch
+``tn``    threads along n; ``threads / (tb * tn)`` along m
 ========  =====================================================================================================
 
 No choice depends on a shape: registers, caches and the size of the code bound them.
@@ -19,6 +26,7 @@ No choice depends on a shape: registers, caches and the size of the code bound t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +35,7 @@ from numpy.typing import NDArray
 from tuner.errors import IllegalKernel
 from tuner.kernel import Axis, MicroKernel, SearchSpace
 from tuner.layout import PanelLayout
+from tuner.ops import Operand
 from tuner.rules._base import Extents
 from tuner.rules.x86_contraction import prior
 from tuner.target import Hardware
@@ -37,18 +46,20 @@ MAX_BODY = 768
 """Fused multiply-adds in the unrolled code of one kernel, all its ragged variants together: bounds compile time and
 keeps the loops in the instruction cache."""
 WIDEST_BLOCK = 256
+MOST_PACKED_ROWS = 512
 
 
 class X86Contraction:
     """See the module's text for the axes; ``prior`` for the theory, ``emit`` for the code."""
 
     name = "x86_contraction"
-    version = 1
+    version = 2
 
     def refuses(self, workload: Workload) -> str | None:
         contraction = workload.op.contraction
-        if contraction.left.axes != ("m", "k") or contraction.output.axes != ("m", "n"):
-            return f"{workload.op.name} is not out[m, n] from a left operand [m, k]"
+        batch = contraction.batch_axes
+        if contraction.left.axes != (*batch, "m", "k") or contraction.output.axes != (*batch, "m", "n"):
+            return f"{workload.op.name} is not out[m, n] from a left operand [m, k], with or without a batch axis"
         if workload.dtype != "float32":
             return f"{workload.dtype} is not float32"
         if contraction.right.constant and not {"n", "k"}.isdisjoint(workload.dynamic_axes):
@@ -56,34 +67,44 @@ class X86Contraction:
         return None
 
     def space(self, task: SearchTask) -> SearchSpace:
-        hardware = _hardware(task)
-        constant = task.workload.op.contraction.right.constant
+        hardware, operand = _hardware(task), task.workload.op.contraction.right
+        batched = bool(task.workload.op.contraction.batch_axes)
+        shares = tuple(t for t in range(1, task.threads + 1) if task.threads % t == 0)
         axes = (
             Axis("mr", "rows of the register tile", (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14)),
             Axis("nv", "vectors in a row of the register tile", (1, 2, 3, 4, 5, 6)),
             Axis("mb", "tiles that share a panel", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, WIDEST_BLOCK)),
+            Axis("kc", "steps of k in a chunk", (0, 128, 192, 256, 384, 512, 768)),
             Axis("ku", "steps of k unrolled", (1, 2, 4, 8)),
             Axis("near", "steps of k prefetched in the stream", (0, 8, 16, 32)),
-            Axis("ahead", "the next panel is prefetched", (0, 1) if constant else (0,)),
+            Axis("ahead", "steps of k to a row of the next panel", (0, 1, 2, 4, 8, 16, 32)),
+            Axis("fetch", "the output is prefetched", (0, 1)),
+            Axis("rows", "rows are packed at each call", (0, 1)),
             Axis("tail", "ragged rows have exact code", (0, 1)),
-            Axis("pack", "panels are packed at each call", (0,) if constant else (0, 1)),
-            Axis("tn", "threads along n", tuple(t for t in range(1, task.threads + 1) if task.threads % t == 0)),
+            Axis("edge", "ragged columns have exact code", (0, 1) if "n" in task.workload.dynamic_axes else (0,)),
+            Axis("pack", "panels are packed at each call", _packings(operand)),
+            Axis("tb", "threads along the batch", shares if batched else (1,)),
+            Axis("tn", "threads along n", shares),
         )
-        return SearchSpace(self.name, self.version, axes, lambda kernel: _check(kernel, hardware, constant))
+        return SearchSpace(self.name, self.version, axes, lambda kernel: _check(kernel, task, hardware))
 
     def safe_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers, small blocks: good at every size, best at few."""
         wide = _hardware(task).vector_registers >= 32
-        constant = task.workload.op.contraction.right.constant
-        values = {"mr": 8 if wide else 4, "nv": 3 if wide else 2, "mb": 8 if constant else WIDEST_BLOCK, "ku": 1}
-        values |= {"near": 0, "ahead": 0, "tail": 0, "pack": 0 if constant else 1, "tn": task.threads}
+        contraction = task.workload.op.contraction
+        pack = max(_packings(contraction.right)[:2])
+        values = {"mr": 8 if wide else 4, "nv": 3 if wide else 2, "mb": WIDEST_BLOCK if pack else 8, "kc": 0, "ku": 1}
+        values |= {"near": 0, "ahead": 0, "fetch": 0, "rows": 0, "tail": 0, "edge": 0, "pack": pack}
+        values |= {"tb": task.threads, "tn": 1} if contraction.batch_axes else {"tb": 1, "tn": task.threads}
         return self.space(task).kernel(values)
 
-    def prior_latency_s(self, task: SearchTask, kernel: MicroKernel, extents: Extents) -> NDArray[np.float64]:
-        return prior.latency_s(_hardware(task), task, kernel, extents)
+    def prior_latency_s(
+        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
+    ) -> NDArray[np.float64]:
+        return prior.latency_s(_hardware(task), task, kernels, extents)
 
-    def features(self, task: SearchTask, kernel: MicroKernel, extents: Extents) -> NDArray[np.float32]:
-        return prior.features(_hardware(task), task, kernel, extents)
+    def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
+        return prior.features(_hardware(task), task, kernels, extents)
 
     def layout(self, task: SearchTask, kernel: MicroKernel) -> PanelLayout | None:
         if not task.workload.op.contraction.right.constant:
@@ -102,19 +123,40 @@ def _hardware(task: SearchTask) -> Hardware:
     return task.target.hardware
 
 
-def _check(kernel: MicroKernel, hardware: Hardware, constant: bool) -> None:
-    mr, nv = kernel["mr"], kernel["nv"]
+def _packings(operand: Operand) -> tuple[int, ...]:
+    """Choices of ``pack``: a constant operand is packed ahead of time, one that lies [n, k] has no rows to read."""
+    if operand.constant:
+        return (0,)
+    return (0, 1, 2) if operand.axes[-1] == "n" else (1, 2)
+
+
+def _check(kernel: MicroKernel, task: SearchTask, hardware: Hardware) -> None:
+    mr, nv, ku = kernel["mr"], kernel["nv"], kernel["ku"]
+    constant = task.workload.op.contraction.right.constant
     # Every accumulator and one row of the right operand are live at once, and a broadcast beside them.
     need = mr * nv + nv + 1
     if need > hardware.vector_registers:
         raise IllegalKernel(f"mr={mr} nv={nv} needs {need} vector registers, there are {hardware.vector_registers}")
-    body = kernel["ku"] * mr * nv
+    body = ku * mr * nv
     body = body * (mr + 1) // 2 if kernel["tail"] else 2 * body
-    if body > MAX_BODY:
-        raise IllegalKernel(f"ku={kernel['ku']} and tail={kernel['tail']} unroll {body} operations, limit {MAX_BODY}")
+    limit = MAX_BODY * (2 if kernel["edge"] else 1)
+    body = body * (nv + 3) // 2 if kernel["edge"] else body
+    if body > limit:
+        edge = " edge=1" if kernel["edge"] else ""
+        raise IllegalKernel(f"ku={ku} tail={kernel['tail']}{edge} unroll {body} operations, limit {limit}")
+    if kernel["edge"] and nv == 1:
+        raise IllegalKernel("edge=1 needs nv above 1: panels of one vector leave no fewer")
     if kernel["tail"] and mr == 1:
         raise IllegalKernel("tail=1 needs mr above 1: tiles of one row leave no ragged rest")
-    if kernel["pack"] and kernel["mb"] != WIDEST_BLOCK:
+    if kernel["rows"] and kernel["mb"] * mr > MOST_PACKED_ROWS:
+        raise IllegalKernel(f"mb={kernel['mb']} mr={mr} packs {kernel['mb'] * mr} rows, limit {MOST_PACKED_ROWS}")
+    if kernel["pack"] == 1 and kernel["mb"] != WIDEST_BLOCK:
         raise IllegalKernel(f"pack=1 lets all rows share a panel: needs mb={WIDEST_BLOCK}, got {kernel['mb']}")
     if kernel["near"] and not (constant or kernel["pack"]):
         raise IllegalKernel(f"near={kernel['near']} needs a packed operand to stream from")
+    if kernel["ahead"] and not (constant or kernel["pack"] == 2):
+        raise IllegalKernel(f"ahead={kernel['ahead']} needs every panel packed")
+    if 0 < kernel["ahead"] < ku:
+        raise IllegalKernel(f"ahead={kernel['ahead']} needs whole turns of ku={ku} steps")
+    if task.threads % (kernel["tb"] * kernel["tn"]):
+        raise IllegalKernel(f"tb={kernel['tb']} tn={kernel['tn']} do not divide {task.threads} threads")

@@ -1,0 +1,209 @@
+"""MetaSchedule as a rival: TVM's own search for one static shape at a time, weights packed ahead by its layout rewrite.
+
+It has to be told every shape in advance, so it serves those that it was tuned for and no other. What it finds is kept
+in a folder for each workload, target, number of threads and shape, and a run that was interrupted goes on from there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.rivals import DoesNotApply
+from benchmarks.sides import Array, Call, inputs_of
+from tuner.task import SearchTask
+from tuner.workload import Workload, format_shape
+
+Shape = Mapping[str, int]
+REQUEST, STATE, MODULE, PACKING, LOG = "request.json", "state.json", "module.so", "pack.npz", "log.txt"
+RECORDS, CURVE = "database_tuning_record.json", "curve.jsonl"
+WORKER = "benchmarks.metaschedule_worker"
+TRIAL_LIMIT_S = 15.0
+"""What a trial may take in the mean, with START_LIMIT_S for starting, before a search is taken for hung."""
+START_LIMIT_S = 300.0
+FINISH_LIMIT_S = 300.0
+ROUND = 64
+SHORT_ROUND = 8
+"""Trials to a round where the seconds are bounded: what a killed round measured is lost."""
+
+
+def default_directory() -> Path:
+    """``shapewright/metaschedule`` under the user's cache directory."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shapewright" / "metaschedule"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """``trials`` for each shape, or ``seconds`` for all of them together."""
+
+    trials: int
+    seconds: float | None = None
+
+
+def tune_shapes(
+    task: SearchTask,
+    shapes: Sequence[Shape],
+    budget: Budget,
+    directory: Path,
+    say: Callable[[str], None],
+    seed: int = 0,
+) -> Path:
+    """Tune every shape that has not had its budget yet; the workload's folder. A shape that fails costs only itself."""
+    if task.workload.epilogue:
+        raise DoesNotApply("its search is set up for operators without an epilogue")
+    assert task.target is not None
+    place = directory / task.workload.key / f"{task.target.fingerprint}-{task.threads}"
+    for shape in shapes:
+        folder = _folder(place, shape)
+        folder.mkdir(parents=True, exist_ok=True)
+        share = budget.seconds / len(shapes) if budget.seconds is not None else None
+        state = _tune_one(task, shape, Budget(budget.trials, share), folder, seed)
+        latency = state["post_optimized_s"] or state["search_s"]
+        result = f"{latency * 1e6:.1f} us" if latency and serves(place, shape) else f"failed, see {folder / LOG}"
+        say(f"  metaschedule at {dict(shape)}: {state['trials']} trials, {state['elapsed_s']:.0f} s, {result}")
+    return place
+
+
+def spent(place: Path) -> dict[str, Any]:
+    """Over all shapes of a workload's folder: trials, elapsed_s, shapes, and the state of each shape."""
+    states = {path.parent.name: json.loads(path.read_text()) for path in sorted(place.glob(f"*/{STATE}"))}
+    return {
+        "trials": sum(state["trials"] for state in states.values()),
+        "elapsed_s": sum(state["elapsed_s"] for state in states.values()),
+        "shapes": states,
+    }
+
+
+def _tune_one(task: SearchTask, shape: Shape, budget: Budget, folder: Path, seed: int) -> dict[str, Any]:
+    state = _state(folder)
+    left = budget.trials - state["trials"]
+    left_s = budget.seconds - state["elapsed_s"] if budget.seconds is not None else None
+    enough = left <= 0 if left_s is None else left_s <= 0
+    if not enough or not (folder / MODULE).exists():
+        (folder / MODULE).unlink(missing_ok=True)
+        (folder / PACKING).unlink(missing_ok=True)
+        if not enough:
+            _search(task, shape, left if left_s is None else 1_000_000, left_s, folder, seed)
+        _run("finish", folder, FINISH_LIMIT_S)
+    return _state(folder)
+
+
+def _search(task: SearchTask, shape: Shape, trials: int, seconds: float | None, folder: Path, seed: int) -> None:
+    """The search, then the post-optimization in what is left of the time; both times and the curve are kept."""
+    state, started = _state(folder), time.monotonic()
+    _save(state, folder)
+    request = {
+        "workload": task.workload.to_json(), "shape": dict(shape), "threads": task.threads,
+        "target": task.target.to_json() if task.target else None, "cores": len(os.sched_getaffinity(0)),
+        "seed": seed + state["trials"], "trials": trials,
+        "trials_per_round": min(trials, ROUND if seconds is None else SHORT_ROUND),
+    }  # fmt: skip
+    (folder / REQUEST).write_text(json.dumps(request))
+    # With bounded seconds the post-optimization gets its part of them.
+    limit_s = START_LIMIT_S + TRIAL_LIMIT_S * trials if seconds is None else 0.8 * seconds
+    _run("search", folder, limit_s)
+    searched_s = time.monotonic() - started
+    found = _state(folder) | {"elapsed_s": state["elapsed_s"] + searched_s, "search_s": _best_s(folder)}
+    _save(found, folder)
+    if found["search_s"] is not None:
+        _run("improve", folder, START_LIMIT_S if seconds is None else max(1.0, seconds - searched_s))
+    found |= {"elapsed_s": state["elapsed_s"] + time.monotonic() - started, "post_optimized_s": _best_s(folder)}
+    _save(found, folder)
+
+
+def _state(folder: Path) -> dict[str, Any]:
+    """What has been spent and found; what a run that was interrupted had measured counts, too."""
+    path, points = folder / STATE, folder / CURVE
+    state: dict[str, Any] = {"trials": 0, "elapsed_s": 0.0, "search_s": None, "post_optimized_s": None, "curve": []}
+    if path.exists():
+        state |= json.loads(path.read_text())
+    if points.exists():
+        before_s = state["elapsed_s"]
+        for point in map(json.loads, points.read_text().splitlines()):
+            state["curve"].append(point | {"elapsed_s": before_s + point["elapsed_s"]})
+            state["trials"] += len(point["latencies_s"])
+            state["elapsed_s"] = before_s + point["elapsed_s"]
+    return state
+
+
+def _save(state: dict[str, Any], folder: Path) -> None:
+    (folder / STATE).write_text(json.dumps(state))
+    (folder / CURVE).unlink(missing_ok=True)
+
+
+def _best_s(folder: Path) -> float | None:
+    """The fastest record, as MetaSchedule measured it."""
+    path = folder / RECORDS
+    if not path.exists():
+        return None
+    times = [np.median(runs) for line in path.read_text().splitlines() if (runs := json.loads(line)[1][1])]
+    return float(min(times)) if times else None
+
+
+def _run(verb: str, folder: Path, limit_s: float) -> None:
+    """What the worker says goes to the log; one that crashes or takes too long has left its records behind."""
+    with (folder / LOG).open("a") as log:
+        try:
+            subprocess.run(
+                [sys.executable, "-m", WORKER, verb, str(folder / REQUEST)],
+                stdout=log, stderr=log, timeout=limit_s, check=False, cwd=Path(__file__).parents[1],
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            log.write(f"\n{verb} was ended after {limit_s:.0f} s\n")
+
+
+# -- as a side of a comparison ------------------------------------------------------------------------------------
+def serves(place: Path, shape: Shape) -> bool:
+    return (_folder(place, shape) / MODULE).exists()
+
+
+def prepare(workload: Workload, place: Path, weight: Array | None) -> Callable[[Shape], Call]:
+    """The calls of this rival: from Python through TVM's own entry, tensors made ahead."""
+    import tvm  # noqa: PLC0415 - only where this rival is asked for
+    import tvm_ffi  # noqa: PLC0415
+
+    def call(shape: Shape) -> Call:
+        if not serves(place, shape):
+            raise DoesNotApply(f"MetaSchedule was not tuned for {format_shape(shape)}")
+        folder = _folder(place, shape)
+        function = tvm.runtime.load_module(str(folder / MODULE))["main"]
+        left, right = inputs_of(workload, shape)[:2]
+        if weight is not None and (folder / PACKING).exists():
+            right = packed(weight, folder / PACKING)
+        extents = workload.extents(shape)
+        out = np.zeros([extents[axis] for axis in workload.operands[-1].axes], np.float32)
+        operands = [tvm_ffi.from_dlpack(aligned(array)) for array in (left, right, out)]
+        return lambda: function(*operands)
+
+    return call
+
+
+def packed(weight: Array, path: Path) -> Array:
+    """The weight in the layout that the schedule wants."""
+    with np.load(path) as packing:
+        found: Array = np.zeros(math.prod(packing["shape"]), np.float32)
+        found[packing["places"]] = weight.ravel()
+        return found.reshape(packing["shape"])
+
+
+def aligned(array: Array, to: int = 64) -> Array:
+    """A copy of ``array`` on a boundary that TVM's kernels assume."""
+    raw = np.empty(array.nbytes + to, np.uint8)
+    skip = -raw.ctypes.data % to
+    copy: Array = raw[skip : skip + array.nbytes].view(np.float32).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def _folder(place: Path, shape: Shape) -> Path:
+    return place / format_shape(shape).replace(",", "_")

@@ -1,0 +1,154 @@
+"""One shape of MetaSchedule, in a process of its own: `python -m benchmarks.metaschedule_worker VERB REQUEST.json`.
+
+``search`` tunes and leaves its records in the folder as it goes; it may be killed at any time. ``improve`` runs TVM's
+post-optimization on them. ``finish`` builds the best schedule there is: ``module.so``, and ``pack.npz`` (the shape that
+the schedule wants the weight in, and for each element, row-major, its place there; no file if it wants none).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import te, tirx
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.post_optimization import PostOpt
+
+from tuner.target import Target
+from tuner.workload import Workload
+
+RECORDS, WORKLOADS, CURVE = "database_tuning_record.json", "database_workload.json", "curve.jsonl"
+LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"
+
+
+def main() -> None:
+    verb, path = sys.argv[1], Path(sys.argv[2])
+    request = json.loads(path.read_text())
+    workload, shape, folder = Workload.from_json(request["workload"]), request["shape"], path.parent
+    target = _target(Target.from_json(request["target"]), request["threads"])
+    if verb == "search":
+        _search(static_function(workload, shape), target, folder, request)
+    elif verb == "improve":
+        PostOpt(str(folder), target).run()
+    else:
+        _finish(static_function(workload, shape), target, folder)
+
+
+def _target(target: Target, threads: int) -> Any:
+    return tvm.target.Target({"kind": target.kind, "mcpu": target.mcpu, "num-cores": threads})
+
+
+def static_function(workload: Workload, shape: Mapping[str, int]) -> Any:
+    """The operator at one shape as a PrimFunc; a constant operand's layout is free."""
+    contraction, extents = workload.op.contraction, workload.extents(shape)
+    left, right = (
+        te.placeholder([extents[axis] for axis in operand.axes], name=operand.name)
+        for operand in (contraction.left, contraction.right)
+    )
+    reduced = {axis: te.reduce_axis((0, extents[axis]), name=axis) for axis in contraction.reduction_axes}
+
+    def element(*indices: Any) -> Any:
+        at = dict(zip(contraction.output.axes, indices, strict=True)) | reduced
+        a, b = (
+            tensor[tuple(at[axis] for axis in operand.axes)]
+            for tensor, operand in ((left, contraction.left), (right, contraction.right))
+        )
+        return te.sum(a * b, axis=list(reduced.values()))
+
+    out = te.compute([extents[axis] for axis in contraction.output.axes], element, name="out")
+    function = te.create_prim_func([left, right, out])
+    return function.with_attr("layout_free_buffers", [1]) if contraction.right.constant else function
+
+
+def _search(function: Any, target: Any, folder: Path, request: Mapping[str, Any]) -> None:
+    ms.tir_integration.tune_tir(
+        function,
+        target,
+        str(folder),
+        max_trials_global=request["trials"],
+        num_trials_per_iter=request["trials_per_round"],
+        measure_callbacks=[*ms.measure_callback.MeasureCallback.create("default"), _curve(folder / CURVE)],
+        num_tuning_cores=request["cores"],
+        seed=request["seed"],
+    )
+
+
+def _curve(path: Path) -> Any:
+    """A callback that appends the seconds since the start and the latencies of each round."""
+    started = time.monotonic()
+
+    @derived_object
+    class Curve(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
+        def apply(self, scheduler: Any, task: int, candidates: Any, builds: Any, results: Any) -> None:
+            latencies = [
+                float(np.median([float(run) for run in result.run_secs])) if result.run_secs else None
+                for result in results
+            ]
+            with path.open("a") as file:
+                file.write(json.dumps({"elapsed_s": time.monotonic() - started, "latencies_s": latencies}) + "\n")
+
+    return Curve()
+
+
+def _finish(function: Any, target: Any, folder: Path) -> None:
+    database = ms.database.JSONDatabase(str(folder / WORKLOADS), str(folder / RECORDS))
+    schedule = ms.tir_integration.compile_tir(database, function, target)
+    if schedule is None:
+        raise SystemExit(f"no schedule was found: see {folder}")
+    packed = packing(schedule)
+    if packed is not None:
+        np.savez(folder / "pack.npz", shape=packed[0], places=packed[1])
+    module = tvm.s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(schedule.mod)
+    # Written whole or not at all: the parent takes the file as a sign that this shape is done.
+    unfinished = folder / "unfinished.so"
+    tvm.compile(module, target=target).export_library(str(unfinished))
+    unfinished.rename(folder / "module.so")
+
+
+def packing(schedule: Any) -> tuple[list[int], NDArray[np.int64]] | None:
+    """The shape that the schedule rewrites the weight to, and for each element, row-major, its place there."""
+    blocks = [schedule.get(block) for block in schedule.get_child_blocks(schedule.get_sblock("root"))]
+    rewriting = [block for block in blocks if LAYOUT_REWRITE in block.annotations]
+    if not rewriting:
+        return None
+    block = rewriting[0]
+    sizes = [int(each.dom.extent) for each in block.iter_vars]
+    at = {each.var: values for each, values in zip(block.iter_vars, np.indices(sizes), strict=True)}
+
+    def flat(indices: Any, shape: Any) -> NDArray[np.int64]:
+        found = [np.broadcast_to(_evaluate(index, at), sizes) for index in indices]
+        return np.ravel_multi_index(tuple(found), [int(extent) for extent in shape]).ravel()
+
+    store, load = block.body, block.body.value
+    places = np.empty(math.prod(sizes), np.int64)
+    places[flat(load.indices, load.source.shape)] = flat(store.indices, store.buffer.shape)
+    return [int(extent) for extent in store.buffer.shape], places
+
+
+OPERATIONS = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "FloorDiv": np.floor_divide, "FloorMod": np.mod}
+
+
+def _evaluate(expression: Any, at: Mapping[Any, NDArray[np.int64]]) -> Any:
+    """An index expression over arrays of indices. Raises ValueError for what index expressions do not hold."""
+    if isinstance(expression, tirx.IntImm):
+        return np.int64(int(expression))
+    for variable, values in at.items():
+        if expression.same_as(variable):
+            return values
+    name = type(expression).__name__
+    if name not in OPERATIONS:
+        raise ValueError(f"{name} in an index of a rewritten weight: {expression}")
+    return OPERATIONS[name](_evaluate(expression.a, at), _evaluate(expression.b, at))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""The oracle: the best of many kernels measured for one very shape, and what the dispatcher loses to it there.
+
+Candidates are the library's own kernels, those of the search that the model ranks highest at the shape, in whatever
+packed layout, and fresh ones evolved on the model for this shape alone (each verified on a device process before it is
+run here). All are timed in alternating samples; then the best few and the library itself are timed again, from new
+samples, and regret is read from these alone: the best of many noisy times is too good to be believed at once.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+
+import shapewright as sw
+from benchmarks.alternating import alternate, sampler
+from benchmarks.sides import Array, inputs_of
+from shapewright.library import Library
+from shapewright.session import TuneResult
+from tuner.codegen import ENTRY
+from tuner.cost_model import PairCostModel
+from tuner.dispatcher import Dispatcher, Leaf
+from tuner.kernel import MicroKernel
+from tuner.latency import Measured, latency_table
+from tuner.measure import Builder, BuildResult, Runner, RunRequest
+from tuner.rules import rule_for
+from tuner.task import SearchTask
+from tuner.workload import WorkloadInstance
+
+Shape = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How many candidates of each kind, and how long the two timings may take."""
+
+    known: int = 16
+    fresh: int = 16
+    population: int = 256
+    generations: int = 4
+    finalists: int = 3
+    first_budget_s: float = 3.0
+    second_budget_s: float = 1.5
+    second_rounds: int = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Both times are of the second timing. ``regret``: dispatched over the best, less 1; below 0 only by noise."""
+
+    oracle_s: float
+    dispatched_s: float
+    kernel: str
+    candidates: int
+
+    @property
+    def regret(self) -> float:
+        return self.dispatched_s / self.oracle_s - 1.0
+
+
+class Oracle:
+    """For the result of one search. ``directory`` holds its library. Use ``oracle_of``, which ends the processes."""
+
+    def __init__(
+        self, tuned: TuneResult, directory: Path, builder: Builder, runner: Runner, seed: int, settings: Settings
+    ) -> None:
+        self._task, self._settings = tuned.task, settings
+        self._builder, self._runner = builder, runner
+        self._space = rule_for(self._task.workload).space(self._task)
+        self._rng = np.random.default_rng(seed)
+        self._measured = Measured(tuned.results)
+        self._model = PairCostModel(self._task, seed)
+        self._model.update(tuned.results)
+        self._library = sw.load(directory)
+        self._builds: dict[MicroKernel, BuildResult] = {}
+
+    def at(self, shape: Shape) -> Finding:
+        """Raises ValueError if no candidate can be built."""
+        inputs = inputs_of(self._task.workload, shape)
+        calls = {}
+        for kernel in self._candidates(shape):
+            build = self._built([kernel])[0]
+            if build.binary is not None:
+                calls[kernel.id] = _call(_library_of_one(self._task, build), inputs, shape)
+        if not calls:
+            raise ValueError(f"no candidate for {self._task.workload} at {dict(shape)} could be built")
+        settings = self._settings
+        first = alternate({name: sampler(call) for name, call in calls.items()}, budget_s=settings.first_budget_s)
+        best = sorted(first, key=lambda name: first[name])[: settings.finalists]
+        sides = {name: sampler(calls[name]) for name in best}
+        sides["dispatched"] = sampler(_call(self._library, inputs, shape))
+        second = alternate(sides, rounds=settings.second_rounds, budget_s=settings.second_budget_s)
+        dispatched = second.pop("dispatched")
+        winner = min(second, key=lambda name: second[name])
+        return Finding(second[winner], dispatched, winner, len(calls))
+
+    def _candidates(self, shape: Shape) -> list[MicroKernel]:
+        known = self._measured.kernels
+        ranked = []
+        if known:
+            expected = latency_table(self._task, self._model, self._measured, known, [shape])[:, 0]
+            ranked = [known[index] for index in expected.argsort()[: self._settings.known]]
+        own = list(self._library.kernels)
+        return list(dict.fromkeys([*own, *ranked, *self._verified(self._fresh(shape, [*own, *ranked]), shape)]))
+
+    def _fresh(self, shape: Shape, known: Sequence[MicroKernel]) -> list[MicroKernel]:
+        """The best new kernels for the shape by the model, evolved from the known ones."""
+        settings, rng = self._settings, self._rng
+        pool = [*known, *(self._space.sample(rng) for _ in range(settings.population))]
+        for _ in range(settings.generations):
+            parents = self._ranked(pool, shape)[: settings.population // 8]
+            picks = rng.integers(len(parents), size=(settings.population, 2))
+            children = [
+                self._space.mutate(self._space.crossover(parents[a], parents[b], rng), rng) for a, b in picks.tolist()
+            ]
+            pool = [*parents, *children]
+        tried = set(self._measured.kernels) | self._measured.failed
+        return [kernel for kernel in self._ranked(pool, shape) if kernel not in tried][: settings.fresh]
+
+    def _ranked(self, pool: Sequence[MicroKernel], shape: Shape) -> list[MicroKernel]:
+        distinct = list(dict.fromkeys(pool))
+        return [distinct[index] for index in self._model.predict(distinct, [shape]).latency_s[:, 0].argsort()]
+
+    def _verified(self, kernels: Sequence[MicroKernel], shape: Shape) -> list[MicroKernel]:
+        """Those that compute what they should: what runs in this process must not crash it."""
+        if not kernels:
+            return []
+        instances = (WorkloadInstance.of(shape),)
+        requests = [RunRequest(build, instances) for build in self._built(kernels)]
+        return [result.kernel for result in self._runner.run(self._task, requests) if result.ok]
+
+    def _built(self, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
+        missing = [kernel for kernel in kernels if kernel not in self._builds]
+        for build in self._builder.build(self._task, missing) if missing else []:
+            self._builds[build.kernel] = build
+        return [self._builds[kernel] for kernel in kernels]
+
+
+@contextmanager
+def oracle_of(
+    tuned: TuneResult, directory: Path, seed: int = 0, settings: Settings | None = None
+) -> Iterator[Oracle]:
+    """An oracle with a builder and a private device of its own."""
+    from tuner.measure.local_builder import LocalBuilder  # noqa: PLC0415 - TVM, once the threads are limited
+    from tuner.measure.local_device import LocalDevice  # noqa: PLC0415
+    from tuner.measure.rpc_runner import RpcRunner  # noqa: PLC0415
+
+    builder = LocalBuilder()
+    try:
+        with LocalDevice() as device:
+            runner = RpcRunner(device.connect)
+            yield Oracle(tuned, directory, builder, runner, seed, settings or Settings())
+            runner.close()
+    finally:
+        builder.close()
+
+
+def _library_of_one(task: SearchTask, build: BuildResult) -> Library:
+    """A candidate behind the same Python entry as a library, so that both sides pay the same for a call."""
+    layout = rule_for(task.workload).layout(task, build.kernel)
+    manifest = {
+        "digest": build.kernel.id, "packed_layout": layout.to_json() if layout else None, "threads": task.threads,
+    }  # fmt: skip
+    with tempfile.NamedTemporaryFile(prefix="shapewright-oracle-", suffix=".so") as file:
+        file.write(build.binary or b"")
+        file.flush()
+        module = tvm_ffi.load_module(file.name)
+    assert module[ENTRY] is not None
+    return Library(Path(), manifest, Dispatcher(task, (build.kernel,), 0, Leaf(0)), module)
+
+
+def _call(library: Library, inputs: Sequence[Array], shape: Shape) -> Any:
+    workload = library.workload
+    operands: list[object] = list(inputs)
+    if workload.op.contraction.right.constant:
+        operands[1] = library.pack(inputs[1])
+    extents = workload.extents(shape)
+    operands.append(np.empty([extents[axis] for axis in workload.operands[-1].axes], np.float32))
+    return lambda: library(*operands)

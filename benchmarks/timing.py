@@ -1,0 +1,97 @@
+"""Rows of a benchmark: every side timed at every test shape; what looks bad is timed again before it is believed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.alternating import Sampler, alternate, sampler
+from benchmarks.rivals import DoesNotApply
+from benchmarks.sides import Call, elsewhere, side
+from benchmarks.suite import Benchmark
+
+Row = dict[str, Any]
+Shape = Mapping[str, int]
+Sides = Mapping[str, Callable[[Shape], Sampler]]
+Serves = Callable[[Shape], bool]
+OURS = "ours"
+NO_VENDORS = ("bucket", "single", "dietcode", "oracle", "metaschedule")
+"""What ratios against the best rival leave out: our own ablations, and the search that needs each shape in advance."""
+SHAPE_BUDGET_S = 1.0
+WORST_SHARE = 0.1
+SUSPECT = 0.95
+"""Below this ratio against the best rival a shape is timed again, and so is the worst tenth."""
+
+
+@contextmanager
+def open_sides(
+    benchmark: Benchmark, names: Sequence[str], libraries: Mapping[str, Path], threads: int, skipped: dict[str, str]
+) -> Iterator[Sides]:
+    """The samplers of every side that applies; why another does not goes to ``skipped``.
+
+    One thread: in this process. More: each in a process of its own.
+    """
+    workload, any_shape = benchmark.task.workload, benchmark.test[0]
+    with ExitStack() as stack:
+        sides: dict[str, Callable[[Shape], Sampler]] = {}
+        for name in names:
+            arguments = (name, workload, any_shape, libraries.get(name), threads)
+            try:
+                if threads > 1:
+                    sides[name] = stack.enter_context(elsewhere(*arguments))
+                else:
+                    sides[name] = _samples(side(*arguments))
+            except DoesNotApply as reason:
+                skipped[f"{benchmark.name}/{name}"] = str(reason)
+        yield sides
+
+
+def _samples(call: Callable[[Shape], Call]) -> Callable[[Shape], Sampler]:
+    return lambda shape: sampler(call(shape))
+
+
+def time_at(sides: Sides, shape: Shape, serves: Mapping[str, Serves], budget_s: float = SHAPE_BUDGET_S) -> Row:
+    """Seconds of a call by side, of those that serve the shape."""
+    taking_part = {name: samples for name, samples in sides.items() if name not in serves or serves[name](shape)}
+    return alternate({name: samples(shape) for name, samples in taking_part.items()}, budget_s=budget_s)
+
+
+def row_of(benchmark: Benchmark, shape: Shape, seconds: Mapping[str, float], peak: float, max_abs_error: float) -> Row:
+    """``peak``: floating-point operations a second that the threads could do at most."""
+    row: Row = {
+        "workload": benchmark.name,
+        "shape": dict(shape),
+        "tuned_on": benchmark.tuned_on(shape),
+        "flops": benchmark.task.workload.flops(shape),
+        "extents": benchmark.task.workload.extents(shape),
+        "max_abs_error": max_abs_error,
+        "timings": [],
+    }
+    add_timing(row, seconds, peak)
+    return row
+
+
+def add_timing(row: Row, seconds: Mapping[str, float], peak: float) -> None:
+    """One more timing of all sides; the row's figures are each side's median over its timings."""
+    timings = row["timings"] = [*row["timings"], dict(seconds)]
+    medians = {name: statistics.median(each[name] for each in timings) for name in seconds}
+    row["ours_s"] = medians.pop(OURS)
+    row["rivals_s"] = medians
+    row["peak_fraction"] = row["flops"] / row["ours_s"] / peak
+
+
+def against_best(row: Row) -> float | None:
+    """How many times faster than the fastest vendor library ours is; None where none was timed."""
+    vendors = [seconds for name, seconds in row["rivals_s"].items() if name not in NO_VENDORS]
+    return min(vendors) / row["ours_s"] if vendors else None
+
+
+def doubtful(rows: Sequence[Row]) -> list[Row]:
+    """Rows whose ratio against the best rival is below SUSPECT or among the worst tenth: to be timed again."""
+    ratios = [(ratio, index) for index, row in enumerate(rows) if (ratio := against_best(row)) is not None]
+    worst: Collection[tuple[float, int]] = sorted(ratios)[: math.ceil(WORST_SHARE * len(ratios))]
+    return [rows[index] for ratio, index in ratios if ratio < SUSPECT or (ratio, index) in worst]

@@ -1,0 +1,107 @@
+"""DietCode's formulas by hand, and its search on a device that obeys them exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+import shapewright as sw
+from benchmarks.dietcode import DietCodeSearch, Settings, adaption, tile_of
+from tuner.dispatcher import choose
+from tuner.kernel import MicroKernel
+from tuner.measure import BuildResult, RunRequest
+from tuner.records import ErrorKind, MeasureResult
+from tuner.rules import rule_for
+from tuner.target import native
+from tuner.task import SearchTask
+
+T = sw.ShapeVar("T", range(1, 65))
+
+
+def task_of(threads: int = 1, max_kernels: int = 8) -> SearchTask:
+    return SearchTask(
+        "dense", {"m": 4 * T, "n": 96, "k": 48}, (T,), [5, 24, 43, 64],
+        target=native(), threads=threads, max_kernels=max_kernels,
+    )  # fmt: skip
+
+
+class Device:
+    """Builder and runner: a kernel's speed is what DietCode says it is; ``broken`` ones fail."""
+
+    def __init__(self, broken: int = -1) -> None:
+        self.measured: list[MeasureResult] = []
+        self._broken = broken
+
+    def build(self, task: SearchTask, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
+        return [BuildResult(kernel, b"", 0.0) for kernel in kernels]
+
+    def run(self, task: SearchTask, requests: Sequence[RunRequest]) -> list[MeasureResult]:
+        found = [self._result(task, request) for request in requests]
+        self.measured += found
+        return found
+
+    def _result(self, task: SearchTask, request: RunRequest) -> MeasureResult:
+        (instance,), kernel = request.instances, request.build.kernel
+        if kernel["mr"] == self._broken:
+            return MeasureResult(kernel, instance, error_kind=ErrorKind.CRASH, error="died")
+        speed = 1e9 * kernel["mr"] * kernel["nv"] * adaption(task, kernel, instance.shape)
+        return MeasureResult(kernel, instance, latency_s=task.workload.flops(instance.shape) / speed)
+
+    def verify(
+        self, task: SearchTask, build: BuildResult, dims: Sequence[Mapping[str, int]]
+    ) -> list[tuple[Mapping[str, int], str]]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+def test_padding_and_occupancy_by_hand() -> None:
+    task = task_of(threads=4)
+    kernel = rule_for(task.workload).safe_kernel(task)
+    tile = tile_of(task, kernel)
+    assert tile == {"m": kernel["mr"], "n": kernel["nv"] * native().hardware.lanes()}
+    m, n = 4 * 5, 96
+    rows, columns = -(-m // tile["m"]), -(-n // tile["n"])
+    padding = m / (rows * tile["m"]) * n / (columns * tile["n"])
+    tiles = rows * columns
+    assert adaption(task, kernel, {"T": 5}) == pytest.approx(padding * tiles / (4 * -(-tiles // 4)))
+
+
+def test_every_trial_is_another_kernel_on_the_instance_that_suits_it_best() -> None:
+    task, device = task_of(), Device()
+    search = DietCodeSearch(task, settings=Settings(population=64))
+    search.run(device, device, 24)
+    kernels = [result.kernel for result in device.measured]
+    assert search.trials == len(kernels) == len(set(kernels)) == 24
+    for result in device.measured:
+        suits = [adaption(task, result.kernel, instance.shape) for instance in task.instances]
+        assert adaption(task, result.kernel, result.instance.shape) == max(suits)
+
+
+def test_the_search_finds_faster_kernels_than_its_random_start() -> None:
+    device = Device()
+    search = DietCodeSearch(task_of(), settings=Settings(population=256))
+    search.run(device, device, 64)
+    speeds = [result.kernel["mr"] * result.kernel["nv"] for result in device.measured]
+    assert np.mean(speeds[-16:]) > 1.3 * np.mean(speeds[:8])
+
+
+def test_the_library_shares_a_layout_keeps_the_limit_and_leaves_out_what_failed() -> None:
+    task, device = task_of(max_kernels=2), Device(broken=8)
+    search = DietCodeSearch(task, settings=Settings(population=64))
+    search.run(device, device, 32)
+    dispatcher = search.dispatcher()
+    rule = rule_for(task.workload)
+    assert 1 <= len(dispatcher.kernels) <= 2
+    assert len({rule.layout(task, kernel) for kernel in dispatcher.kernels}) == 1
+    assert all(kernel["mr"] != 8 for kernel in dispatcher.kernels)
+    for size in range(1, 300):
+        assert choose(dispatcher.tree, {"m": size}) in range(len(dispatcher.kernels))
+
+
+def test_a_search_without_a_working_kernel_has_no_library() -> None:
+    with pytest.raises(ValueError, match="measured no kernel"):
+        DietCodeSearch(task_of()).dispatcher()

@@ -1,0 +1,32 @@
+"""The oracle on a small search: what it measures, and where regret comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import shapewright as sw
+from benchmarks.oracle import Finding, Settings, oracle_of
+from shapewright.session import tune_here
+from tuner.target import native
+
+SMALL = Settings(known=3, fresh=2, population=32, generations=1, first_budget_s=0.05, second_budget_s=0.05)
+
+
+def test_regret_is_what_the_dispatched_call_takes_beyond_the_best() -> None:
+    assert Finding(2e-6, 3e-6, "k", 5).regret == pytest.approx(0.5)
+
+
+def test_candidates_of_a_shape_are_the_librarys_the_searchs_and_fresh_ones(tmp_path: Path) -> None:
+    rows = sw.ShapeVar("T", range(1, 17))
+    task = sw.SearchTask("dense", {"m": 4 * rows, "n": 64, "k": 48}, (rows,), [4, 16], target=native())
+    tuned = tune_here(task, trials=4, seconds=30)
+    with oracle_of(tuned, tuned.save(tmp_path / "ours"), settings=SMALL) as oracle:
+        found = oracle.at({"T": 7})
+    own = {kernel.id for kernel in sw.load(tmp_path / "ours").kernels}
+    measured = {result.kernel.id for result in tuned.results if result.ok}
+    assert found.candidates > len(own), "fresh ones, or others of the search, are among them"
+    assert found.candidates <= len(own | measured) + SMALL.fresh
+    assert 0 < found.oracle_s < 1e-3
+    assert 0 < found.dispatched_s < 1e-3

@@ -1,0 +1,35 @@
+"""What a call costs: the library that is timed dispatches among all of its kernels; the document has the figures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.overhead import VALUES, make_dispatcher
+from tuner.rules import rule_for
+from tuner.target import native
+
+
+def test_every_kernel_serves_its_share_of_the_range() -> None:
+    dispatcher = make_dispatcher(native(), 8)
+    chosen = [dispatcher.index_for({"m": size}) for size in range(1, VALUES + 1)]
+    assert chosen == sorted(chosen)
+    assert set(chosen) == set(range(8))
+    rule = rule_for(dispatcher.task.workload)
+    assert len({rule.layout(dispatcher.task, kernel) for kernel in dispatcher.kernels}) == 1
+
+
+def test_the_document_has_dispatch_and_call_overhead(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.overhead", "--kernels", "2", "--calls", "20", "--json", str(out)],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    document = json.loads(out.read_text())
+    assert document["summary"]["kernels"] == len(document["rows"]) == 2
+    assert all(row["library_s"] > 0 and row["single_s"] > 0 for row in document["rows"])
+    assert document["summary"]["call_ns"]["numpy"] > 0
+    assert done.stdout.startswith("dispatch among 2 kernels ")

@@ -1,0 +1,64 @@
+"""What is timed again, what the figures of a row become, and what the summary makes of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.document import Report, document_of
+from benchmarks.timing import add_timing, against_best, doubtful, time_at
+
+
+def row(ours: float, tuned_on: bool = False, m: int = 64, **rivals: float) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "workload": "w", "shape": {"T": m}, "tuned_on": tuned_on, "flops": 1000, "extents": {"m": m},
+        "max_abs_error": 0.0, "timings": [],
+    }  # fmt: skip
+    add_timing(found, {"ours": ours, **rivals}, 1e6)
+    return found
+
+
+def test_the_best_rival_is_a_vendor_not_our_own_ablation_nor_what_knew_the_shape() -> None:
+    found = row(1.0, mm=3.0, mkl=2.0, single=0.5, dietcode=0.5, oracle=0.5, metaschedule=0.5)
+    assert against_best(found) == 2.0
+    assert against_best(row(1.0, single=0.5)) is None
+
+
+def test_the_worst_tenth_and_whatever_loses_is_doubtful() -> None:
+    rows = [row(1.0, mm=1.0 + index / 100) for index in range(20)]
+    assert doubtful(rows) == rows[:2]
+    losing = [row(1.0, mm=0.9) for _ in range(5)]
+    assert doubtful(losing) == losing
+    assert doubtful([row(1.0, single=0.1)]) == []
+
+
+def test_a_row_keeps_both_timings_and_shows_their_median() -> None:
+    found = row(2.0, mm=1.0)
+    add_timing(found, {"ours": 1.0, "mm": 2.0}, 1e3)
+    assert (found["ours_s"], found["rivals_s"]) == (1.5, {"mm": 1.5})
+    assert found["timings"] == [{"ours": 2.0, "mm": 1.0}, {"ours": 1.0, "mm": 2.0}]
+    assert found["peak_fraction"] == pytest.approx(1000 / 1.5 / 1e3)
+
+
+def test_a_side_that_does_not_serve_a_shape_takes_no_part() -> None:
+    sides = {name: lambda shape: lambda number: 1.0 for name in ("ours", "metaschedule")}
+    serves = {"metaschedule": lambda shape: shape["T"] == 5}
+    assert set(time_at(sides, {"T": 5}, serves, 0.0)) == {"ours", "metaschedule"}
+    assert set(time_at(sides, {"T": 6}, serves, 0.0)) == {"ours"}
+
+
+def test_the_summary_tells_held_out_shapes_large_ones_and_regret() -> None:
+    rows = [row(1.0, mm=4.0), row(1.0, tuned_on=True, m=2048, mm=1.0), row(1e-6, mm=1e-7)]
+    rows[0] |= {"regret": 0.1}
+    rows[2] |= {"regret": -0.01}
+    tuning = [{"workload": "w", "elapsed_s": 3.0, "trials": 7, "kernels": 2}]
+    summary = document_of(Report(rows, tuning), {"seed": 0})["summary"]
+    # The last one is too short to count in the means.
+    assert summary["geomean_vs"] == {"mm": pytest.approx(2.0)}
+    assert summary["geomean_vs_best_held_out"] == pytest.approx(4.0)
+    assert summary["worst_vs_best"] == 1.0
+    assert summary["peak_fraction_large_m"] == pytest.approx(rows[1]["peak_fraction"])
+    assert summary["regret"] == pytest.approx((1.1 * 0.99) ** 0.5 - 1)
+    assert summary["regret_worst"] == 0.1
+    assert (summary["trials"], summary["kernels"]) == (7, {"w": 2})

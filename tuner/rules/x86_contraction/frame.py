@@ -1,0 +1,82 @@
+"""What every part of a contraction kernel's code looks at: its task, operands and extents, and where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tuner.kernel import MicroKernel
+from tuner.rules.x86_contraction.vectors import Vectors
+from tuner.task import SearchTask
+
+Expr = Any
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One kernel while it is written. ``batch`` indexes the batch axes of every operand that has them."""
+
+    task: SearchTask
+    kernel: MicroKernel
+    extent: Mapping[str, Expr]
+    buffers: Mapping[str, Expr]
+    vectors: Vectors
+    batch: tuple[Expr, ...] = ()
+
+    def at(self, *batch: Expr) -> Frame:
+        return replace(self, batch=batch)
+
+    @property
+    def left(self) -> Expr:
+        return self.buffers[self.task.workload.op.contraction.left.name]
+
+    @property
+    def right(self) -> Expr:
+        return self.buffers[self.task.workload.op.contraction.right.name]
+
+    @property
+    def out(self) -> Expr:
+        return self.buffers[self.task.workload.op.contraction.output.name]
+
+    @property
+    def nr(self) -> int:
+        """Columns of a panel."""
+        return self.kernel["nv"] * self.vectors.lanes
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Columns of the output from ``column`` on, ``vectors`` vectors of them, the valid ones before ``limit``.
+
+    Its slice of the right operand is panel ``index`` of ``packed`` [panels, k, nr], whose row 0 stands for k =
+    ``first``; or it is read in place, if ``packed`` is None.
+    """
+
+    column: Expr
+    limit: Expr | None
+    vectors: int
+    index: Expr
+    packed: Expr | None = None
+    first: Expr | None = None
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Steps ``first`` to ``first + length`` of k; ``opens`` and ``closes`` say whether they are the first and the last
+    ones, None where there are no others."""
+
+    first: Expr
+    length: Expr
+    opens: Expr | None
+    closes: Expr | None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where rows of the left operand are read: in place, or from ``packed`` [rows, k], whose element 0, 0 is
+    ``left[row, first]``."""
+
+    packed: Expr | None = None
+    row: Expr | None = None
+    first: Expr | None = None

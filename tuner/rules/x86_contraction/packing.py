@@ -1,0 +1,96 @@
+"""Operands rearranged at each call, so that the register tile reads contiguous, aligned memory. Imports TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
+from tuner.rules.x86_contraction.vectors import workspace
+from tuner.signature import i64
+
+Expr = Any
+
+
+def padded(frame: Frame, length: Expr) -> Expr:
+    """``length`` rounded up to whole vectors."""
+    lanes = frame.vectors.lanes
+    return tirx.floordiv(length + i64(lanes - 1), i64(lanes)) * i64(lanes)
+
+
+def pack_panel(frame: Frame, panel: Panel, chunk: Chunk) -> None:
+    """Fill ``panel.packed`` with the panel's slice of the right operand at these steps of k."""
+    if frame.task.workload.op.contraction.right.axes[-1] == "n":
+        _copy(frame, panel, chunk)
+    else:
+        _transpose(frame, panel, chunk)
+
+
+def _copy(frame: Frame, panel: Panel, chunk: Chunk) -> None:
+    lanes = frame.vectors.lanes
+    with I.serial(i64(0), chunk.length) as step:
+        for v in range(panel.vectors):
+            place = (*frame.batch, chunk.first + step)
+            value = frame.vectors.load(frame.right, place, panel.column + i64(v * lanes), panel.limit)
+            to = [panel.index, chunk.first - panel.first + step, frame.vectors.ramp(i64(v * lanes))]
+            I.buffer_store(panel.packed, value, to)
+
+
+def _transpose(frame: Frame, panel: Panel, chunk: Chunk) -> None:
+    """Squares of lanes x lanes elements, turned over in registers; the last one reads no further than k."""
+    lanes = frame.vectors.lanes
+    whole = tirx.floordiv(chunk.length, i64(lanes))
+    with I.serial(i64(0), whole) as square:
+        _squares(frame, panel, chunk, square * i64(lanes), None)
+    with I.If(whole * i64(lanes) < chunk.length), I.Then():
+        _squares(frame, panel, chunk, whole * i64(lanes), chunk.first + chunk.length)
+
+
+def _squares(frame: Frame, panel: Panel, chunk: Chunk, step: Expr, limit: Expr | None) -> None:
+    lanes = frame.vectors.lanes
+    with I.serial(i64(0), i64(panel.vectors)) as v:
+        rows = []
+        for lane in range(lanes):
+            row = panel.column + v * i64(lanes) + i64(lane)
+            if panel.limit is not None:
+                # Surplus columns hold copies of the last valid one; they are computed and not stored.
+                row = tirx.min(row, panel.limit - i64(1))
+            place = (*frame.batch, row)
+            rows.append(I.Bind(frame.vectors.load(frame.right, place, chunk.first + step, limit)))
+        for lane, column in enumerate(frame.vectors.transposed(rows)):
+            at = chunk.first - panel.first + step + i64(lane)
+            I.buffer_store(panel.packed, column, [panel.index, at, frame.vectors.ramp(v * i64(lanes))])
+
+
+@contextmanager
+def packed_panels(frame: Frame, panels: Expr, steps: Expr) -> Iterator[Expr]:
+    """Room for so many panels of so many steps of k."""
+    with workspace((panels, padded(frame, steps), i64(frame.nr))) as buffer:
+        yield buffer
+
+
+@contextmanager
+def packed_rows(frame: Frame, rows: int, steps: Expr) -> Iterator[Expr]:
+    """Room for so many rows of the left operand. Rows start a cache line and more apart from a power of two, so that
+    the rows of a tile do not fall on the same lines of a cache."""
+    with workspace((i64(rows), padded(frame, steps) + i64(frame.vectors.lanes))) as buffer:
+        yield buffer
+
+
+def pack_rows(frame: Frame, rows: Rows, count: Expr, chunk: Chunk) -> Rows:
+    """Copy ``count`` rows at these steps of k; returns where they stand."""
+    lanes = frame.vectors.lanes
+    whole = tirx.floordiv(chunk.length, i64(lanes)) * i64(lanes)
+    with I.serial(i64(0), count) as r:
+        place = (*frame.batch, rows.row + r)
+        with I.serial(i64(0), tirx.floordiv(chunk.length, i64(lanes))) as v:
+            value = frame.vectors.load(frame.left, place, chunk.first + v * i64(lanes), None)
+            I.buffer_store(rows.packed, value, [r, frame.vectors.ramp(v * i64(lanes))])
+        with I.serial(whole, chunk.length) as p:
+            I.buffer_store(rows.packed, frame.left[(*place, chunk.first + p)], [r, p])
+    return replace(rows, first=chunk.first)

@@ -1,0 +1,182 @@
+"""The register tile: ``mr`` rows by ``nv`` vectors of accumulators over a chunk of k. Imports TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.rules.x86_contraction.epilogue import apply_epilogue, is_short
+from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
+from tuner.rules.x86_contraction.vectors import DTYPE, prefetch
+from tuner.signature import i64
+
+Expr = Any
+
+
+class Tile:
+    """Writes the code of one tile: ``height`` rows from ``row`` on; only the first ``valid`` ones are stored."""
+
+    def __init__(
+        self, frame: Frame, panel: Panel, chunk: Chunk, rows: Rows, row: Expr, height: int, valid: Expr | None = None
+    ) -> None:
+        self.frame, self.panel, self.chunk, self.rows = frame, panel, chunk, rows
+        self.kernel, self.vectors, self.lanes = frame.kernel, frame.vectors, frame.vectors.lanes
+        self.row, self.height, self.valid = row, height, valid
+        self.epilogue = frame.task.workload.epilogue
+        # One buffer of one vector each: larger or `local` ones become a heap workspace, and with a prefetch in the
+        # loop every accumulator would be stored at each step.
+        self.acc = [[I.alloc_buffer((self.lanes,), DTYPE) for _ in range(panel.vectors)] for _ in range(height)]
+
+    def emit(self, ordinal: Expr) -> None:
+        """``ordinal``: which of the tiles over this panel it is, for the share of the next panel that it prefetches."""
+        self._start()
+        self._fetch_output()
+        self._reduce(ordinal)
+        self._finish()
+
+    # -- before ---------------------------------------------------------------------------------------------------
+    def _start(self) -> None:
+        """From zero; from what the output holds so far where k is split and this is not its first chunk."""
+        if self.chunk.opens is None:
+            self._clear()
+            return
+        with I.If(self.chunk.opens):
+            with I.Then():
+                self._clear()
+            with I.Else():
+                for r, line in enumerate(self.acc):
+                    with self._if_valid(r):
+                        for v, accumulator in enumerate(line):
+                            I.buffer_store(accumulator, self._output(i64(r), i64(v)), [self.vectors.ramp(0)])
+
+    def _clear(self) -> None:
+        for accumulator in (vector for line in self.acc for vector in line):
+            I.buffer_store(accumulator, self.vectors.zero(), [self.vectors.ramp(0)])
+
+    def _fetch_output(self) -> None:
+        """Lines of the output are asked for before they are written, so that the stores do not wait."""
+        if not self.kernel["fetch"]:
+            return
+        for r in range(self.height):
+            for v in range(self.panel.vectors):
+                place = (*self.frame.batch, self.row + i64(r), self.panel.column + i64(v * self.lanes))
+                prefetch(self.frame.out, place, write=True)
+
+    # -- the loop over k ------------------------------------------------------------------------------------------
+    def _reduce(self, ordinal: Expr) -> None:
+        unroll, length = self.kernel["ku"], self.chunk.length
+        group = max(unroll, self.kernel["ahead"])
+        groups = tirx.floordiv(length, i64(group))
+        index = self._row_indices()
+        with I.serial(i64(0), groups) as turn:
+            with I.serial(i64(0), i64(group // unroll)) as part:
+                for u in range(unroll):
+                    self._step(index, turn * i64(group) + part * i64(unroll) + i64(u))
+            self._fetch_next_panel(ordinal * groups + turn)
+        if not (isinstance(length, tirx.IntImm) and int(length) % group == 0):
+            with I.serial(groups * i64(group), length) as step:
+                self._step(index, step)
+
+    def _row_indices(self) -> list[Expr]:
+        index = [self.row + i64(r) for r in range(self.height)]
+        if self.valid is not None:
+            index = [tirx.min(i, self.frame.extent["m"] - i64(1)) for i in index]
+        return index
+
+    def _step(self, rows: list[Expr], step: Expr) -> None:
+        """One k: every accumulator takes one fused multiply-add."""
+        columns = [I.Bind(self._right(step, v)) for v in range(self.panel.vectors)]
+        near = self.kernel["near"]
+        if near and self.panel.packed is not None:
+            for v in range(self.panel.vectors):
+                prefetch(self.panel.packed, self._packed(step + i64(near), i64(v * self.lanes)))
+        for line, row in zip(self.acc, rows, strict=True):
+            value = I.Bind(tirx.Broadcast(self._left(row, step), self.lanes))
+            for accumulator, column in zip(line, columns, strict=True):
+                total = accumulator[self.vectors.ramp(0)] + value * column
+                I.buffer_store(accumulator, total, [self.vectors.ramp(0)])
+
+    def _left(self, row: Expr, step: Expr) -> Expr:
+        p = self.chunk.first + step
+        if self.rows.packed is None:
+            return self.frame.left[(*self.frame.batch, row, p)]
+        return self.rows.packed[row - self.rows.row, p - self.rows.first]
+
+    def _right(self, step: Expr, v: int) -> Expr:
+        """Vector ``v`` of row ``step`` of the right operand, from wherever it is packed."""
+        if self.panel.packed is not None:
+            return self.panel.packed[self._packed(step, self.vectors.ramp(i64(v * self.lanes)))]
+        place = (*self.frame.batch, self.chunk.first + step)
+        return self.vectors.load(self.frame.right, place, self.panel.column + i64(v * self.lanes), self.panel.limit)
+
+    def _packed(self, step: Expr, column: Expr) -> tuple[Expr, ...]:
+        first = i64(0) if self.panel.first is None else self.panel.first
+        return (self.panel.index, self.chunk.first - first + step, column)
+
+    def _fetch_next_panel(self, position: Expr) -> None:
+        """Spread the fetch of the next panel over the tiles of this one: one of its rows for each group of steps.
+
+        The last panel runs past the end of the buffer, which costs a wasted prefetch and no fault.
+        """
+        if self.kernel["ahead"] and self.panel.packed is not None:
+            index, *place = self._packed(position, i64(0))
+            for v in range(self.panel.vectors):
+                prefetch(self.panel.packed, [index + i64(1), place[0], i64(v * self.lanes)])
+
+    # -- after ----------------------------------------------------------------------------------------------------
+    def _finish(self) -> None:
+        """Write the accumulators; through the epilogue once k is done."""
+        if not self.epilogue or self.chunk.closes is None:
+            self._store(self.epilogue)
+            return
+        with I.If(self.chunk.closes):
+            with I.Then():
+                self._store(self.epilogue)
+            with I.Else():
+                self._store(())
+
+    def _store(self, epilogue: tuple[str, ...]) -> None:
+        """A short epilogue runs on the registers; a long one over the tile again while it is in L1."""
+        inline = is_short(epilogue)
+        for r, line in enumerate(self.acc):
+            with self._if_valid(r):
+                for v, accumulator in enumerate(line):
+                    value = accumulator[self.vectors.ramp(0)]
+                    self._write(i64(r), i64(v), self._through(epilogue if inline else (), value, i64(r), i64(v)))
+        if inline:
+            return
+        rows = self.valid if self.valid is not None else i64(self.height)
+        with I.serial(i64(0), rows) as r, I.serial(i64(0), i64(self.panel.vectors)) as v:
+            self._write(r, v, self._through(epilogue, self._output(r, v), r, v))
+
+    def _through(self, epilogue: tuple[str, ...], value: Expr, r: Expr, v: Expr) -> Expr:
+        def operand(name: str, _axes: tuple[str, ...]) -> Expr:
+            buffer = self.frame.buffers[name]
+            place = (*self.frame.batch, self.row + r) if len(buffer.shape) > 1 else ()
+            return self.vectors.load(buffer, place, self._column(v), self.panel.limit)
+
+        return apply_epilogue(epilogue, value, self.lanes, operand, I.Bind)
+
+    def _output(self, r: Expr, v: Expr) -> Expr:
+        place = (*self.frame.batch, self.row + r)
+        return self.vectors.load(self.frame.out, place, self._column(v), self.panel.limit)
+
+    def _write(self, r: Expr, v: Expr, value: Expr) -> None:
+        place = (*self.frame.batch, self.row + r)
+        self.vectors.store(self.frame.out, value, place, self._column(v), self.panel.limit)
+
+    def _column(self, v: Expr) -> Expr:
+        return self.panel.column + v * i64(self.lanes)
+
+    @contextmanager
+    def _if_valid(self, row: int) -> Iterator[None]:
+        """What is written here runs for the first ``valid`` rows of a tile, for all of them if that is None."""
+        if self.valid is None:
+            yield
+            return
+        with I.If(i64(row) < self.valid), I.Then():
+            yield

@@ -1,0 +1,93 @@
+"""Vectors of float32 in TensorIR: masked at ragged ends, prefetched, transposed in registers. Imports TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder  # noqa: F401 - the builder that the functions below write into
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.signature import i64
+
+DTYPE = "float32"
+DL_CPU, DL_FLOAT = 1, 2
+Expr = Any
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Loads and stores of ``lanes`` consecutive elements of a buffer."""
+
+    lanes: int
+
+    def zero(self) -> Expr:
+        return tirx.Broadcast(tirx.FloatImm(DTYPE, 0.0), self.lanes)
+
+    def ramp(self, start: Expr | int) -> Expr:
+        return tirx.Ramp(start, tirx.IntImm("int64", 1) if not isinstance(start, int) else 1, self.lanes)
+
+    def load(self, buffer: Expr, prefix: Sequence[Expr], column: Expr, limit: Expr | None) -> Expr:
+        """A vector of ``buffer[*prefix, column:]``; lanes at and past ``limit`` are not touched and give zero."""
+        if limit is None:
+            return buffer[(*prefix, self.ramp(column))]
+        mask = self._mask(column, limit)
+        return tirx.op.masked_load(f"{DTYPE}x{self.lanes}", buffer, *prefix, self.ramp(column), mask)
+
+    def store(self, buffer: Expr, value: Expr, prefix: Sequence[Expr], column: Expr, limit: Expr | None) -> None:
+        """The opposite of ``load``."""
+        if limit is None:
+            I.buffer_store(buffer, value, [*prefix, self.ramp(column)])
+        else:
+            mask = self._mask(column, limit)
+            I.evaluate(tirx.op.masked_store(buffer, value, *prefix, self.ramp(column), mask))
+
+    def transposed(self, rows: Sequence[Expr]) -> list[Expr]:
+        """The columns of the square of ``lanes`` vectors: log2(lanes) rounds of exchanges between pairs."""
+        rows, span = list(rows), 1
+        while span < self.lanes:
+            low = [lane if not lane & span else self.lanes + lane - span for lane in range(self.lanes)]
+            high = [lane + span if not lane & span else self.lanes + lane for lane in range(self.lanes)]
+            for first in range(self.lanes):
+                if not first & span:
+                    pair = [rows[first], rows[first + span]]
+                    rows[first], rows[first + span] = (I.Bind(_shuffled(pair, lanes)) for lanes in (low, high))
+            span *= 2
+        return rows
+
+    def _mask(self, column: Expr, limit: Expr) -> Expr:
+        # The intrinsic is generated for int32 alone, and compares without sign.
+        valid = tirx.Cast("int32", tirx.max(tirx.min(limit - column, i64(self.lanes)), i64(0)))
+        return tirx.op.get_active_lane_mask(f"boolx{self.lanes}", tirx.IntImm("int32", 0), valid)
+
+
+def _shuffled(vectors: Sequence[Expr], lanes: Sequence[int]) -> Expr:
+    return tirx.Shuffle(list(vectors), [tirx.IntImm("int32", lane) for lane in lanes])
+
+
+def prefetch(buffer: Expr, indices: Sequence[Expr], write: bool = False) -> None:
+    """Ask for a cache line to be kept in every level. An address that is not mapped costs time and no fault."""
+    address = tirx.address_of(buffer[tuple(indices)])
+    i32 = [tirx.IntImm("int32", value) for value in (int(write), 3, 1)]
+    I.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch.p0", address, *i32))
+
+
+@contextmanager
+def workspace(shape: Sequence[Expr]) -> Iterator[Expr]:
+    """A buffer of the calling thread's own, aligned to 64 bytes.
+
+    Allocated by hand: the compiler would move an allocation of its own to where the device is not known.
+    """
+    size = i64(4)
+    for extent in shape:
+        size = size * extent
+    device = [tirx.IntImm("int32", DL_CPU), tirx.IntImm("int32", 0)]
+    request = [*device, tirx.Cast("uint64", size), tirx.IntImm("int32", DL_FLOAT), tirx.IntImm("int32", 32)]
+    pointer = tvm.ir.PointerType(tvm.ir.PrimType(DTYPE))
+    data = I.Bind(tvm.ir.Call("tirx.TVMBackendAllocWorkspace", request, ret_ty=pointer))
+    yield I.decl_buffer(tuple(shape), DTYPE, data=data, align=64)
+    I.evaluate(tvm.ir.Call("tirx.TVMBackendFreeWorkspace", [*device, data], ret_ty="int32"))
