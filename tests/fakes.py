@@ -78,13 +78,17 @@ class FakeBuilder:
 
 @dataclass
 class FakeRunner:
-    """The synthetic device. ``wrong`` says at which dims a library computes wrongly, when it is verified."""
+    """The synthetic device. ``wrong`` says at which dims a library computes wrongly, when it is verified.
+
+    ``slowdown`` says, of the number of trials so far, by what factor its clock is slower than at its best.
+    """
 
     clock: FakeClock = field(default_factory=FakeClock)
     run_s: float = 0.0
     time: Time = latency_s
     crashes: Callable[[MicroKernel], bool] = lambda kernel: False
     wrong: Callable[[Mapping[str, int]], str | None] = lambda dims: None
+    slowdown: Callable[[int], float] = lambda trials: 1.0
     ran: list[tuple[MicroKernel, WorkloadInstance]] = field(default_factory=list)
     verified: list[list[Mapping[str, int]]] = field(default_factory=list)
 
@@ -100,8 +104,9 @@ class FakeRunner:
             return MeasureResult(build.kernel, instance, error_kind=build.error_kind, error=build.error)
         if self.crashes(build.kernel):
             return MeasureResult(build.kernel, instance, error_kind=ErrorKind.CRASH, error="signal 11")
-        found = self.time(task, build.kernel, instance.shape)
-        return MeasureResult(build.kernel, instance, found, (found,))
+        slower = self.slowdown(len(self.ran))
+        found = self.time(task, build.kernel, instance.shape) * slower
+        return MeasureResult(build.kernel, instance, found, (found,), anchor_s=2e-6 * slower)
 
     def verify(
         self, task: SearchTask, build: BuildResult, dims: Sequence[Mapping[str, int]]

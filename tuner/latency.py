@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tuner.cost_model import CostModel
 from tuner.kernel import MicroKernel
-from tuner.records import MeasureResult
+from tuner.records import MeasureResult, Phase
 from tuner.task import SearchTask
 from tuner.workload import WorkloadInstance
 
@@ -27,10 +27,12 @@ OWN_ERROR_REACH = 0.02
 
 
 class Measured:
-    """The results of one search task by kernel and shape. Several attempts count as their median."""
+    """The results of one search task by kernel and shape. Several attempts count as their median; those of
+    the finalists, which are timed side by side, count alone."""
 
     def __init__(self, results: Iterable[MeasureResult] = ()) -> None:
         self._times: dict[MicroKernel, dict[ShapeKey, list[float]]] = {}
+        self._final: dict[tuple[MicroKernel, ShapeKey], list[float]] = {}
         self._errors: Counter[str] = Counter()
         self.failed: set[MicroKernel] = set()
         self.trials = 0
@@ -47,6 +49,8 @@ class Measured:
             else:
                 times = self._times.setdefault(result.kernel, {})
                 times.setdefault(result.instance.values, []).append(result.latency_s)
+                if result.phase is Phase.FINAL:
+                    self._final.setdefault((result.kernel, result.instance.values), []).append(result.latency_s)
 
     @property
     def kernels(self) -> list[MicroKernel]:
@@ -54,7 +58,7 @@ class Measured:
         return [kernel for kernel in self._times if kernel not in self.failed]
 
     def latency_s(self, kernel: MicroKernel, shape: ShapeKey) -> float | None:
-        times = self._times.get(kernel, {}).get(shape)
+        times = self._final.get((kernel, shape)) or self._times.get(kernel, {}).get(shape)
         return statistics.median(times) if times else None
 
     @property

@@ -37,7 +37,8 @@ class MeasureResult:
     """What came of one trial: a latency, or an error kind and message. ``latency_s`` is the median of ``samples_s``.
 
     ``predicted_s`` is what the cost model expected before the trial, ``round`` the search round that chose it,
-    ``attempt`` counts repeats of the same (kernel, instance) within one search task, from 0.
+    ``attempt`` counts repeats of the same (kernel, instance) within one search task, from 0. ``anchor_s`` is what a
+    fixed piece of work took beside it (tuner.measure.timing.Anchor): how fast the device's core ran just then.
     """
 
     kernel: MicroKernel
@@ -52,6 +53,7 @@ class MeasureResult:
     round: int = 0
     phase: Phase = Phase.SEARCH
     attempt: int = 0
+    anchor_s: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -72,6 +74,7 @@ class MeasureResult:
             "round": self.round,
             "phase": self.phase.value,
             "attempt": self.attempt,
+            "anchor_s": self.anchor_s,
         }
 
     @staticmethod
@@ -92,6 +95,7 @@ class MeasureResult:
             round=data.get("round", 0),
             phase=Phase(data.get("phase", "search")),
             attempt=data.get("attempt", 0),
+            anchor_s=data.get("anchor_s"),
         )
 
 

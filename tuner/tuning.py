@@ -27,6 +27,8 @@ FINAL_SHARE = 0.3
 """The most of a budget of trials or seconds that is kept for timing the finalists again, verifying and building."""
 FINAL_SECONDS = 25.0
 SPARE_FINALISTS = 3
+MOST_DRIFT = 2.0
+"""The most that a device's speed is believed to have changed by since the first measurement."""
 VERIFY_ROUNDS = 4
 VERIFY_BATCH = 16
 """Shapes verified between two looks at whether the search is to stop."""
@@ -115,6 +117,7 @@ class _Search:
         self._attempts: dict[tuple[MicroKernel, tuple[tuple[str, int], ...]], int] = {}
         self._default_pairs: set[tuple[MicroKernel, WorkloadInstance]] = set()
         self._builds: dict[MicroKernel, BuildResult] = {}
+        self._anchor_s: float | None = None
         self._rounds = 0
 
     # -- the search -----------------------------------------------------------------------------------------------
@@ -182,11 +185,20 @@ class _Search:
         for result in results:
             key = (result.kernel, result.instance.values)
             self._attempts[key] = max(self._attempts.get(key, 0), result.attempt + 1)
-        self._measured.add(results)
-        self._policy.update(results)
+        comparable = [self._at_one_speed(result) for result in results]
+        self._measured.add(comparable)
+        self._policy.update(comparable)
         for result in results:
             if result.ok and result.round == 0 and result.phase is Phase.SEARCH:
                 self._default_pairs.add((result.kernel, result.instance))
+
+    def _at_one_speed(self, result: MeasureResult) -> MeasureResult:
+        """The result as the device would have measured it at the speed that it had at the first one."""
+        if result.latency_s is None or result.anchor_s is None:
+            return result
+        self._anchor_s = self._anchor_s or result.anchor_s
+        pace = min(max(self._anchor_s / result.anchor_s, 1 / MOST_DRIFT), MOST_DRIFT)
+        return replace(result, latency_s=result.latency_s * pace)
 
     def _defaults(self) -> dict[str, float]:
         """By instance the default's latency: the fastest of the first round, theory's kernels and the safe one."""
@@ -228,17 +240,19 @@ class _Search:
         finalists = self._chosen(self._task.max_kernels)
         others = [kernel for kernel in self._measured.kernels if kernel not in finalists]
         spare = assembly.choose_set(self._task, self._model, self._measured, others, SPARE_FINALISTS) if others else []
-        instances = self._task.instances
-        suggestions: list[Suggestion] = []
-        left = self._trials_left(0)
-        for kernel in (*finalists, *spare):
-            taken = instances[: max(0, left)]
-            left -= len(taken)
-            if taken:
-                predicted = self._model.predict([kernel], [instance.shape for instance in taken]).latency_s[0]
-                suggestions.append(Suggestion(kernel, taken, tuple(map(float, predicted))))
-        if self._seconds_left(self._final_seconds() / 2) > 0:
-            self._trial(suggestions, Phase.FINAL, "select", self._final_seconds() / 2)
+        kernels = [*finalists, *spare]
+        kernels = kernels[: max(1, self._trials_left(0) // len(self._task.instances))]
+        for instance in self._task.instances:
+            # Side by side at one instance after the other: the machine's speed drifts, and what is close must be told
+            # apart.
+            predicted = self._model.predict(kernels, [instance.shape]).latency_s[:, 0]
+            suggestions = [
+                Suggestion(kernel, (instance,), (float(latency),))
+                for kernel, latency in zip(kernels, predicted, strict=True)
+            ]
+            reserve_s = self._final_seconds() / 2
+            if self._seconds_left(reserve_s) > 0:
+                self._trial(suggestions[: max(0, self._trials_left(0))], Phase.FINAL, "select", reserve_s)
 
     def _chosen(self, limit: int) -> list[MicroKernel]:
         """The best set by what is known now: of the measured kernels, or of theory's where there are none."""

@@ -112,6 +112,7 @@ class TrialOut(BaseModel):
     round: int
     phase: str
     attempt: int
+    anchor_s: float | None
 
     @staticmethod
     def of(record: TuningRecord) -> TrialOut:

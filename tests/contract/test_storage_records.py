@@ -25,6 +25,7 @@ FULL = MeasureResult(
     round=3,
     phase=Phase.FINAL,
     attempt=2,
+    anchor_s=3e-6,
 )
 FAILED = MeasureResult(
     kernel=kernel(2), instance=WorkloadInstance.of({}), error_kind=ErrorKind.CRASH, error="SIGSEGV at 0x0\nä"

@@ -82,6 +82,7 @@ def results(draw: st.DrawFn) -> MeasureResult:
         round=draw(st.integers(0, 99)),
         phase=draw(st.sampled_from(Phase)),
         attempt=draw(st.integers(0, 9)),
+        anchor_s=draw(st.none() | LATENCIES),
     )
 
 

@@ -12,7 +12,7 @@ from tests.fakes import TASK
 from tuner.cost_model import Prediction
 from tuner.kernel import MicroKernel
 from tuner.latency import Measured, latency_table, log_points
-from tuner.records import ErrorKind, MeasureResult
+from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.task import SearchTask
 from tuner.workload import ShapeVar, WorkloadInstance
 
@@ -29,6 +29,12 @@ class Linear:
     def predict(self, kernels: Sequence[MicroKernel], shapes: Sequence[Mapping[str, int]]) -> Prediction:
         latency = np.array([[1e-9 * shape["T"] for shape in shapes] for _ in kernels])
         return Prediction(latency, np.zeros_like(latency))
+
+
+def test_the_finalists_second_timing_counts_alone() -> None:
+    first = MeasureResult(A, SHORT, 1e-6)
+    measured = Measured([first, replace(first, latency_s=3e-6, phase=Phase.FINAL, attempt=1)])
+    assert measured.latency_s(A, SHORT.values) == 3e-6
 
 
 def test_attempts_count_as_their_median() -> None:

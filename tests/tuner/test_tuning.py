@@ -161,6 +161,24 @@ def test_the_same_seed_gives_the_same_library() -> None:
     assert one.summary == other.summary
 
 
+def test_a_device_whose_clock_drifts_gives_the_library_that_a_steady_one_gives() -> None:
+    steady, drifting = Bench(), Bench()
+    # Powers of two leave no rounding behind.
+    drifting.runner.slowdown = lambda trials: 2.0 if trials % 60 > 30 else 1.0
+    found = [bench.tune(trials=120) for bench in (steady, drifting)]
+    assert found[0].dispatch["kernels"] == found[1].dispatch["kernels"]
+    assert max(result.latency_s or 0 for result in drifting.results) > max(r.latency_s or 0 for r in steady.results)
+
+
+def test_finalists_are_timed_side_by_side_at_one_instance_after_the_other() -> None:
+    bench = Bench()
+    bench.tune(trials=200)
+    final = [result for result in bench.results if result.phase is Phase.FINAL]
+    places = [TASK.instances.index(result.instance) for result in final]
+    assert places == sorted(places)
+    assert len({result.kernel for result in final}) == len(final) / len(TASK.instances)
+
+
 def test_files_belong_together() -> None:
     tuned = Bench().tune(10, job_id="j-1")
     assert library.check_files(tuned.files) == tuned.manifest

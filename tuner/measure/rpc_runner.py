@@ -223,4 +223,5 @@ def _result(request: RunRequest, instance: WorkloadInstance, answer: JsonObject,
         error=answer.get("error", ""),
         build_s=request.build.build_s,
         run_s=run_s,
+        anchor_s=answer.get("anchor_s"),
     )

@@ -7,7 +7,8 @@ Protocol v1, for one micro-kernel on one instance:
 - warm-up: one call, then more until WARM_UP_S have passed;
 - a sample is the mean of as many calls in a row as MIN_SAMPLE_S takes, one at least;
 - SAMPLES samples, or as many as BUDGET_S allows, LEAST_SAMPLES at least;
-- the latency is the median of the samples.
+- the latency is the median of the samples;
+- beside it stands what a fixed piece of work took, before and after: how fast the core ran (see Anchor).
 
 A change of anything here takes another name.
 """
@@ -20,26 +21,59 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 WARM_UP_S = 0.004
 MIN_SAMPLE_S = 0.004
 SAMPLES = 8
 LEAST_SAMPLES = 3
 BUDGET_S = 0.08
+ANCHOR_SIZE, ANCHOR_PRODUCTS, ANCHOR_ROUNDS = 64, 30, 4
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A latency and the samples it is the median of, in seconds."""
+    """A latency and the samples it is the median of, in seconds; ``anchor_s`` is the time of the anchor beside it."""
 
     latency_s: float
     samples_s: tuple[float, ...]
+    anchor_s: float | None = None
 
 
-def measure(call: Callable[[], object], sample: Callable[[int, int], tuple[float, ...]]) -> Timed:
+class Anchor:
+    """A fixed piece of work: a product of small matrices by NumPy's own library, on one thread and in the L1 cache.
+
+    A shared or boosting core changes its speed by a quarter within minutes. Latencies that were measured at different
+    times can be compared after they are divided by their anchors.
+    """
+
+    def __init__(self) -> None:
+        self._square = np.full((ANCHOR_SIZE, ANCHOR_SIZE), 1.0 / ANCHOR_SIZE, np.float32)
+        self._out = np.empty_like(self._square)
+
+    def seconds(self) -> float:
+        """Of one product: the fastest of a few rounds of many, so that an interruption does not count."""
+        return min(self._round() for _ in range(ANCHOR_ROUNDS))
+
+    def _round(self) -> float:
+        before = time.perf_counter()
+        for _ in range(ANCHOR_PRODUCTS):
+            np.dot(self._square, self._square, out=self._out)
+        return (time.perf_counter() - before) / ANCHOR_PRODUCTS
+
+
+def measure(
+    call: Callable[[], object], sample: Callable[[int, int], tuple[float, ...]], anchor: Anchor | None = None
+) -> Timed:
     """Measure ``call`` by the protocol. ``sample(number, repeat)`` gives ``repeat`` means of ``number`` calls each."""
     number, repeat = plan(warm_up(call))
+    if anchor is None:
+        samples = sample(number, repeat)
+        return Timed(statistics.median(samples), samples)
+    before = anchor.seconds()
     samples = sample(number, repeat)
-    return Timed(statistics.median(samples), samples)
+    # The faster of the two: what else runs on the core for a moment is not its speed.
+    return Timed(statistics.median(samples), samples, min(before, anchor.seconds()))
 
 
 def warm_up(call: Callable[[], object]) -> float:

@@ -37,6 +37,7 @@ class EvolutionSettings:
     kernels_per_round: int = 8
     instances_per_kernel: int = 3
     theory_samples: int = 3000
+    theory_generations: int = 6
     optimism: float = 0.5
     """Standard deviations of log latency that a candidate is given the benefit of."""
     patience: int = 4
@@ -85,11 +86,11 @@ class EvolutionarySearch:
     # -- theory ---------------------------------------------------------------------------------------------------
     @cached_property
     def theory(self) -> list[MicroKernel]:
-        """The set that the model alone chooses now: of many samples and one generation of their best's neighbours."""
+        """The set that the model alone chooses now: of many samples, and of the neighbours of the best ones."""
         pool = [self._rule.safe_kernel(self._task)]
         pool += [self._space.sample(self._rng) for _ in range(self._settings.theory_samples)]
         pool = self._distinct(pool)
-        for _ in range(2):
+        for _ in range(self._settings.theory_generations):
             fitness = self._model.predict(pool, self._shapes).latency_s
             best = [pool[index] for row in fitness.argsort(axis=0)[:8] for index in row]
             pool = self._distinct(pool + [self._space.mutate(kernel, self._rng) for kernel in best for _ in range(4)])
@@ -137,7 +138,7 @@ class EvolutionarySearch:
         wanted = self._settings.kernels_per_round
         order: list[int] = []
         order += [int(index) for index in (-total).argsort()[: wanted // 2]]
-        turns = self._rng.permutation(len(self._shapes))
+        turns = self._rng.permutation(np.flatnonzero(self._weights))
         order += [int(gains[:, place].argmax()) for place in turns[: wanted // 2]]
         order += [int((total + 0.5 * (spread @ self._weights)).argmax())]
         picked = list(dict.fromkeys(order))[: wanted + 1]
@@ -217,8 +218,9 @@ class EvolutionarySearch:
     # -- what to measure ------------------------------------------------------------------------------------------
     def _instances_for(self, gains: Floats) -> list[int]:
         """The instances where the kernel is expected to gain most; one that gains nowhere goes to one of its best."""
+        least = self._settings.least_gain
         order = (-gains * self._weights).argsort()[: self._settings.instances_per_kernel]
-        helped = [int(place) for place in order if gains[place] > self._settings.least_gain]
+        helped = [int(place) for place in order if gains[place] * self._weights[place] > 0 and gains[place] > least]
         return sorted(helped or [int(order[0])])
 
     def _within(self, picked: Sequence[tuple[MicroKernel, list[int]]], trials: int) -> list[Suggestion]:

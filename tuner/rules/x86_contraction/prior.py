@@ -35,33 +35,33 @@ Floats = NDArray[np.float64]
 class Constants:
     """What the formula needs to know of a core, in cycles and bytes per cycle unless said otherwise."""
 
-    clock_hz: float = 3.6e9
+    clock_hz: float = 3.7e9
     fma_latency: float = 4.0
     loads: float = 1.85
-    decode: float = 3.9
-    l2_bytes: float = 35.0
-    l3_bytes: float = 10.0
-    l2_exposed: float = 0.08
+    decode: float = 3.87
+    l2_bytes: float = 33.5
+    l3_bytes: float = 9.8
+    l2_exposed: float = 0.01
     """The share of a panel's reads from L2 that computing does not hide."""
-    stream_exposed: float = 0.26
+    stream_exposed: float = 0.33
     """The share of a stream from L3 that computing does not hide, if nothing is prefetched."""
-    near_exposed: float = 0.23
-    ahead_exposed: float = 0.15
-    too_soon: float = 0.16
+    near_exposed: float = 0.3
+    ahead_exposed: float = 0.29
+    too_soon: float = 0.34
     """What a stream costs more for each panel that is prefetched further ahead than the next one."""
-    tile: float = 2.0
+    tile: float = 1.0
     """For each tile and chunk, beside its steps."""
-    turn: float = 0.05
+    turn: float = 0.015
     """For each turn of an inner loop."""
-    store: float = 0.3
+    store: float = 0.5
     """For each vector of the output."""
-    fetched: float = 2.0
+    fetched: float = 3.0
     """The cost of a store whose line was prefetched, as a share."""
-    copy: float = 0.27
+    copy: float = 0.28
     """For each element packed row by row."""
-    transpose: float = 0.17
-    call: float = 100.0
-    block: float = 67.0
+    transpose: float = 0.175
+    call: float = 105.0
+    block: float = 60.0
     """For each panel of each block and chunk."""
     fork: float = 12_000.0
 

@@ -74,7 +74,7 @@ class X86Contraction:
             Axis("mr", "rows of the register tile", (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14)),
             Axis("nv", "vectors in a row of the register tile", (1, 2, 3, 4, 5, 6)),
             Axis("mb", "tiles that share a panel", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, WIDEST_BLOCK)),
-            Axis("kc", "steps of k in a chunk", (0, 128, 192, 256, 384, 512, 768)),
+            Axis("kc", "steps of k in a chunk", _chunks(task)),
             Axis("ku", "steps of k unrolled", (1, 2, 4, 8)),
             Axis("near", "steps of k prefetched in the stream", (0, 8, 16, 32)),
             Axis("ahead", "steps of k to a row of the next panel", (0, 1, 2, 4, 8, 16, 32)),
@@ -121,6 +121,12 @@ def _hardware(task: SearchTask) -> Hardware:
     if task.target is None:
         raise ValueError(f"the target of {task.workload} is not known yet: resolve it with task.on(target)")
     return task.target.hardware
+
+
+def _chunks(task: SearchTask) -> tuple[int, ...]:
+    """Choices of ``kc``: one that holds all of a fixed k is no other than 0."""
+    steps = task.workload.exprs["k"].constant
+    return (0, *(kc for kc in (128, 192, 256, 384, 512, 768) if steps is None or kc < steps))
 
 
 def _packings(operand: Operand) -> tuple[int, ...]:

@@ -108,6 +108,7 @@ def _columns(result: MeasureResult) -> JsonObject:
         "build_s": _finite(result.build_s) or 0.0,
         "run_s": _finite(result.run_s) or 0.0,
         "predicted_s": _finite(result.predicted_s),
+        "anchor_s": _finite(result.anchor_s),
         "round": result.round,
         "phase": result.phase.value,
     }
@@ -186,6 +187,7 @@ def _record_of(row: AnyRow, kernel: MicroKernel, instance: WorkloadInstance) -> 
         round=row.round,
         phase=Phase(row.phase),
         attempt=row.attempt,
+        anchor_s=row.anchor_s,
     )
     return TuningRecord(
         workload_key=row.workload_key,

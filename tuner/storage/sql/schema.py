@@ -147,6 +147,7 @@ tuning_records = Table(
     Column("build_s", Double, nullable=False),
     Column("run_s", Double, nullable=False),
     Column("predicted_s", Double),
+    Column("anchor_s", Double),
     Column("round", Integer, nullable=False),
     Column("phase", SafeText, nullable=False),
     Column("created_at", Instant, nullable=False, default=now()),
