@@ -68,13 +68,15 @@ class SearchSpace:
     """All legal micro-kernels of one rule for one workload and target.
 
     Axes are sampled jointly; ``check`` raises IllegalKernel, with the need and the limit, for a point that the
-    hardware cannot carry. Sampling is by rejection, so ``check`` must let a fair share of points pass.
+    hardware cannot carry. Sampling is by rejection, so ``check`` must let a fair share of points pass. ``settle`` gives
+    axes that mean nothing beside the others' choices the one value that stands for all.
     """
 
     rule: str
     rule_version: int
     axes: tuple[Axis, ...]
     check: Callable[[MicroKernel], None]
+    settle: Callable[[Mapping[str, int]], dict[str, int]] = dict
 
     def kernel(self, values: Mapping[str, int]) -> MicroKernel:
         """The micro-kernel with these values, checked. Raises IllegalKernel."""
@@ -86,8 +88,9 @@ class SearchSpace:
         return kernel
 
     def legal(self, values: Mapping[str, int]) -> MicroKernel | None:
+        """The micro-kernel with these values, settled; None if it is not legal."""
         try:
-            return self.kernel(values)
+            return self.kernel(self.settle(values))
         except IllegalKernel:
             return None
 
@@ -100,7 +103,7 @@ class SearchSpace:
         """Every legal micro-kernel; only for spaces small enough to list."""
         for index in np.ndindex(*(len(axis.choices) for axis in self.axes)):
             values = {axis.name: axis.choices[i] for axis, i in zip(self.axes, index, strict=True)}
-            if (kernel := self.legal(values)) is not None:
+            if self.settle(values) == values and (kernel := self.legal(values)) is not None:
                 yield kernel
 
     def sample(self, rng: np.random.Generator) -> MicroKernel:

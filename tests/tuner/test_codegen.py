@@ -96,6 +96,8 @@ def rows(*sizes: int) -> list[dict[str, int]]:
         ("matmul", 20, 31, (), 2, {"mr": 3, "nv": 1, "mb": 2, "pack": 2, "tn": 2}),
         ("batch_matmul_nn", 37, 140, ("bias", "add"), 1, {"mr": 4, "nv": 2, "mb": 3, "kc": 128, "pack": 0, "tail": 1}),
         ("batch_matmul_nn", 20, 24, (), 2, {"mr": 6, "nv": 1, "pack": 2, "tb": 1, "tn": 2, "tail": 1}),
+        ("batch_matmul_nt", 37, 50, ("bias", "gelu", "add"), 1, {"mr": 3, "nv": 4, "mb": 256, "pack": 0}),
+        ("batch_matmul_nt", 6, 16, (), 2, {"mr": 4, "nv": 4, "mb": 256, "pack": 0, "tb": 1, "tn": 2}),
         ("batch_matmul_nt", 37, 50, ("gelu", "add"), 1, {"mr": 4, "nv": 2, "pack": 1, "near": 8}),
         ("batch_matmul_nt", 5, 161, (), 2, {"mr": 2, "nv": 1, "pack": 2, "kc": 128, "mb": 4, "tb": 2, "tn": 1}),
     ],
@@ -126,7 +128,9 @@ def test_every_dim_of_a_matmul_may_be_dynamic(load: Load, pack: int, threads: in
     assert problems(task, kernel, load(build_candidate(task, kernel)), dims) == []
 
 
-@pytest.mark.parametrize("values", [{"pack": 1}, {"pack": 2, "kc": 128, "mb": 2, "tb": 2, "tn": 1}])
+@pytest.mark.parametrize(
+    "values", [{"pack": 1}, {"pack": 0, "ku": 1, "tail": 0}, {"pack": 2, "kc": 128, "mb": 2, "tb": 2, "tn": 1}]
+)
 def test_every_dim_of_a_batched_product_may_be_dynamic(load: Load, values: dict[str, int]) -> None:
     s, b = ShapeVar("S", range(0, 65)), ShapeVar("B", range(0, 8))
     args = {"b": b, "m": T, "n": 2 * s, "k": s}

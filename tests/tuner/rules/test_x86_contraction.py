@@ -93,7 +93,7 @@ def test_sampling_is_not_stuck_and_uses_every_choice() -> None:
     ("change", "says"),
     [
         ({"mr": 14, "nv": 3}, r"mr=14 nv=3 needs 46 vector registers, there are 32"),
-        ({"mr": 10, "nv": 2, "ku": 8, "tail": 1}, r"ku=8 tail=1 unroll 880 operations, limit 768"),
+        ({"mr": 10, "nv": 2, "ku": 8, "tail": 1}, r"ku=8 tail=1 edge=0 unroll 880 operations, limit 768"),
         ({"mr": 1, "tail": 1}, r"tail=1 needs mr above 1"),
         ({"pack": 1, "mb": 8}, r"needs mb=256, got 8"),
         ({"near": 8}, r"near=8 needs a packed operand"),
@@ -109,6 +109,14 @@ def test_an_illegal_kernel_is_told_its_need_and_the_limit(change: dict[str, int]
     assert space.kernel(plain)
     with pytest.raises(IllegalKernel, match=says):
         space.kernel(plain | change)
+
+
+def test_reading_both_operands_along_k_leaves_little_to_choose() -> None:
+    space = RULE.space(task("batch_matmul_nt"))
+    plain = PLAIN | {"mr": 2, "nv": 4, "mb": 256}
+    assert space.kernel(plain)
+    with pytest.raises(IllegalKernel, match=r"pack=0 reads both operands along k: needs kc=0, got 128"):
+        space.kernel(plain | {"kc": 128})
 
 
 def test_the_space_depends_on_hardware_and_threads_alone() -> None:

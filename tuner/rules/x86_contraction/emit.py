@@ -34,6 +34,7 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.kernel import MicroKernel
 from tuner.layout import PanelLayout
+from tuner.rules.x86_contraction.dots import dots
 from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
 from tuner.rules.x86_contraction.packing import pack_panel, pack_rows, packed_panels, packed_rows
 from tuner.rules.x86_contraction.tile import Tile
@@ -105,6 +106,9 @@ class _Nest:
 
     def _product(self, tiles: Share, panels: Share, is_last: Expr) -> None:
         """One product of matrices: the rows and panels of this share."""
+        if self.frame.by_dots:
+            dots(self.frame, tiles, panels, is_last)
+            return
         with self._packed_right(panels) as packed, self._packed_left() as left:
             if self.kernel["pack"] == 2:
                 whole = Chunk(i64(0), self.k, None, None)

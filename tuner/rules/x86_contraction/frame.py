@@ -42,7 +42,13 @@ class Frame:
     @property
     def nr(self) -> int:
         """Columns of a panel."""
-        return self.kernel["nv"] * self.vectors.lanes
+        return self.kernel["nv"] * (1 if self.by_dots else self.vectors.lanes)
+
+    @property
+    def by_dots(self) -> bool:
+        """Whether vectors run along k, both operands being read in place (dots.py)."""
+        right = self.task.workload.op.contraction.right
+        return right.axes[-1] == "k" and not right.constant and not self.kernel["pack"]
 
 
 @dataclass(frozen=True)

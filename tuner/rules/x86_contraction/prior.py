@@ -60,6 +60,8 @@ class Constants:
     copy: float = 0.28
     """For each element packed row by row."""
     transpose: float = 0.175
+    dot: float = 5.0
+    """For each element of the output that is added up across a vector."""
     call: float = 105.0
     block: float = 60.0
     """For each panel of each block and chunk."""
@@ -124,7 +126,9 @@ class _Formula:
         self.of = {name: values[:, index : index + 1] for index, name in enumerate(names)}
         self.mr, self.nv, self.ku = self.of["mr"], self.of["nv"], self.of["ku"]
         self.lanes = hardware.lanes()
-        self.nr = self.nv * self.lanes
+        right = task.workload.op.contraction.right
+        self.by_dots = (self.of["pack"] == 0) & (right.axes[-1] == "k" and not right.constant)
+        self.nr = self.nv * np.where(self.by_dots, 1, self.lanes)
         self.m, self.n, self.k = (np.asarray(extents[axis], np.float64)[None, :] for axis in "mnk")
         across, columns = self.of["tb"], self.of["tn"]
         rows = task.threads / (across * columns)
@@ -138,8 +142,9 @@ class _Formula:
         self.panels = np.ceil(np.floor(self.n / self.nr) / columns)
         self.ragged = np.ceil((self.n - np.floor(self.n / self.nr) * self.nr) / self.lanes)
         if "n" in task.workload.dynamic_axes:
-            self.ragged = np.where((self.of["edge"] > 0) | (self.ragged == 0), self.ragged, self.nv)
-        self.columns = self.panels * self.nr + self.ragged * self.lanes
+            exact = (self.of["edge"] > 0) | self.by_dots | (self.ragged == 0)
+            self.ragged = np.where(exact, self.ragged, self.nv)
+        self.columns = self.panels * self.nr + self.ragged * np.where(self.by_dots, self.nv, self.lanes)
         self.blocks = np.maximum(np.ceil(self.tiles / self.of["mb"]), 1)
         kc = np.where(self.of["kc"] > 0, self.of["kc"], np.inf)
         self.chunks = np.maximum(np.ceil(self.k / kc), 1)
@@ -150,6 +155,8 @@ class _Formula:
     def terms(self) -> _Terms:
         c = self.constants
         compute, stream, output, packing = self._compute(), self._stream(), self._output(), self._packing()
+        if self.by_dots.any():
+            compute = np.where(self.by_dots, self._dots(), compute)
         unaided = np.where(self.of["near"] > 0, c.near_exposed, c.stream_exposed)
         # The share of the next panel's rows that the tiles of a block ask for; what is beyond 1 comes too soon.
         reach = np.minimum(self.tiles, self.of["mb"]) / np.maximum(self.of["ahead"], 1.0) * (self.of["ahead"] > 0)
@@ -170,6 +177,14 @@ class _Formula:
         last = self.tiles * self._tile(self.mr, narrow) + np.where(rest > 0, self._tile(rest, narrow), 0.0)
         blocks = (self.panels + (self.ragged > 0)) * self.blocks * self.chunks * self.constants.block
         return self.panels * full + np.where(self.ragged > 0, last, 0.0) + blocks
+
+    def _dots(self) -> Floats:
+        """Tiles whose vectors run along k (dots.py): every sum is added up across its lanes at the end."""
+        c, work = self.constants, self.mr * self.nv
+        steps = np.ceil(self.k / self.lanes)
+        step = np.maximum(work / self.hardware.fma_per_cycle, (self.mr + self.nv) / c.loads)
+        tiles = (self.tiles + (self.rest > 0)) * np.ceil(self.n / self.nv)
+        return np.asarray(tiles * (steps * step + work * c.dot + c.tile))
 
     def _tile(self, rows: Floats, vectors: Floats) -> Floats:
         """Cycles of one register tile over all of k."""

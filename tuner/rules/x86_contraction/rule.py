@@ -16,7 +16,7 @@ The right operand is ``[k, n]`` or ``[n, k]``; all three may have a batch axis `
 ``tail``  1: a ragged rest of rows has exact code for each height; 0: it is padded inside the tile
 ``edge``  1: a ragged last panel of a dynamic n has code for each number of vectors; 0: it has all ``nv`` of them
 ``pack``  of an operand that is new at every call, 1: each panel is packed before it is used; 2: all panels are, at
-          the start; 0: it is read in place
+          the start; 0: it is read in place (if it lies [n, k], by vectors along k: ``nv`` are columns then)
 ``tb``    threads along the batch
 ``tn``    threads along n; ``threads / (tb * tn)`` along m
 ========  =====================================================================================================
@@ -26,7 +26,7 @@ No choice depends on a shape: registers, caches and the size of the code bound t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,8 @@ MAX_BODY = 768
 keeps the loops in the instruction cache."""
 WIDEST_BLOCK = 256
 MOST_PACKED_ROWS = 512
+ALONG_K = {"mb": WIDEST_BLOCK, "kc": 0, "ku": 1, "fetch": 0, "rows": 0, "tail": 0, "edge": 0}
+"""Where vectors run along k, most axes have no meaning: one value of each stands for all."""
 
 
 class X86Contraction:
@@ -86,13 +88,19 @@ class X86Contraction:
             Axis("tb", "threads along the batch", shares if batched else (1,)),
             Axis("tn", "threads along n", shares),
         )
-        return SearchSpace(self.name, self.version, axes, lambda kernel: _check(kernel, task, hardware))
+        return SearchSpace(
+            self.name,
+            self.version,
+            axes,
+            check=lambda kernel: _check(kernel, task, hardware),
+            settle=lambda values: _settle(values, task),
+        )
 
     def safe_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers, small blocks: good at every size, best at few."""
         wide = _hardware(task).vector_registers >= 32
         contraction = task.workload.op.contraction
-        pack = max(_packings(contraction.right)[:2])
+        pack = 0 if contraction.right.constant else 1
         values = {"mr": 8 if wide else 4, "nv": 3 if wide else 2, "mb": WIDEST_BLOCK if pack else 8, "kc": 0, "ku": 1}
         values |= {"near": 0, "ahead": 0, "fetch": 0, "rows": 0, "tail": 0, "edge": 0, "pack": pack}
         values |= {"tb": task.threads, "tn": 1} if contraction.batch_axes else {"tb": 1, "tn": task.threads}
@@ -130,39 +138,80 @@ def _chunks(task: SearchTask) -> tuple[int, ...]:
 
 
 def _packings(operand: Operand) -> tuple[int, ...]:
-    """Choices of ``pack``: a constant operand is packed ahead of time, one that lies [n, k] has no rows to read."""
-    if operand.constant:
-        return (0,)
-    return (0, 1, 2) if operand.axes[-1] == "n" else (1, 2)
+    """Choices of ``pack``: a constant operand is packed ahead of time."""
+    return (0,) if operand.constant else (0, 1, 2)
+
+
+def _along_k(task: SearchTask, pack: int) -> bool:
+    """Whether both operands are read in place, by vectors along k (dots.py)."""
+    right = task.workload.op.contraction.right
+    return right.axes[-1] == "k" and not right.constant and not pack
+
+
+def _settle(values: Mapping[str, int], task: SearchTask) -> dict[str, int]:
+    settled, pack = dict(values), values["pack"]
+    constant = task.workload.op.contraction.right.constant
+    if _along_k(task, pack):
+        settled |= ALONG_K
+    if pack == 1:
+        settled["mb"] = WIDEST_BLOCK
+    if not (constant or pack):
+        settled["near"] = 0
+    if not (constant or pack == 2):
+        settled["ahead"] = 0
+    if values["mr"] == 1:
+        settled["tail"] = 0
+    if values["nv"] == 1:
+        settled["edge"] = 0
+    return settled
 
 
 def _check(kernel: MicroKernel, task: SearchTask, hardware: Hardware) -> None:
-    mr, nv, ku = kernel["mr"], kernel["nv"], kernel["ku"]
     constant = task.workload.op.contraction.right.constant
+    _check_size(kernel, hardware)
+    _check_supply(kernel, constant)
+    if _along_k(task, kernel["pack"]):
+        _check_dots(kernel)
+    if task.threads % (kernel["tb"] * kernel["tn"]):
+        raise IllegalKernel(f"tb={kernel['tb']} tn={kernel['tn']} do not divide {task.threads} threads")
+
+
+def _check_size(kernel: MicroKernel, hardware: Hardware) -> None:
+    """Registers and code."""
+    mr, nv, ku, edge = kernel["mr"], kernel["nv"], kernel["ku"], kernel["edge"]
     # Every accumulator and one row of the right operand are live at once, and a broadcast beside them.
     need = mr * nv + nv + 1
     if need > hardware.vector_registers:
         raise IllegalKernel(f"mr={mr} nv={nv} needs {need} vector registers, there are {hardware.vector_registers}")
-    body = ku * mr * nv
-    body = body * (mr + 1) // 2 if kernel["tail"] else 2 * body
-    limit = MAX_BODY * (2 if kernel["edge"] else 1)
-    body = body * (nv + 3) // 2 if kernel["edge"] else body
-    if body > limit:
-        edge = " edge=1" if kernel["edge"] else ""
-        raise IllegalKernel(f"ku={ku} tail={kernel['tail']}{edge} unroll {body} operations, limit {limit}")
-    if kernel["edge"] and nv == 1:
-        raise IllegalKernel("edge=1 needs nv above 1: panels of one vector leave no fewer")
     if kernel["tail"] and mr == 1:
         raise IllegalKernel("tail=1 needs mr above 1: tiles of one row leave no ragged rest")
-    if kernel["rows"] and kernel["mb"] * mr > MOST_PACKED_ROWS:
-        raise IllegalKernel(f"mb={kernel['mb']} mr={mr} packs {kernel['mb'] * mr} rows, limit {MOST_PACKED_ROWS}")
-    if kernel["pack"] == 1 and kernel["mb"] != WIDEST_BLOCK:
-        raise IllegalKernel(f"pack=1 lets all rows share a panel: needs mb={WIDEST_BLOCK}, got {kernel['mb']}")
-    if kernel["near"] and not (constant or kernel["pack"]):
+    if edge and nv == 1:
+        raise IllegalKernel("edge=1 needs nv above 1: panels of one vector leave no fewer")
+    body = ku * mr * nv
+    body = body * (mr + 1) // 2 if kernel["tail"] else 2 * body
+    body = body * (nv + 3) // 2 if edge else body
+    limit = MAX_BODY * (2 if edge else 1)
+    if body > limit:
+        text = f"ku={ku} tail={kernel['tail']} edge={edge}"
+        raise IllegalKernel(f"{text} unroll {body} operations, limit {limit}")
+
+
+def _check_supply(kernel: MicroKernel, constant: bool) -> None:
+    """Packing and prefetching."""
+    mr, mb, pack = kernel["mr"], kernel["mb"], kernel["pack"]
+    if kernel["rows"] and mb * mr > MOST_PACKED_ROWS:
+        raise IllegalKernel(f"mb={mb} mr={mr} packs {mb * mr} rows, limit {MOST_PACKED_ROWS}")
+    if pack == 1 and mb != WIDEST_BLOCK:
+        raise IllegalKernel(f"pack=1 lets all rows share a panel: needs mb={WIDEST_BLOCK}, got {mb}")
+    if kernel["near"] and not (constant or pack):
         raise IllegalKernel(f"near={kernel['near']} needs a packed operand to stream from")
-    if kernel["ahead"] and not (constant or kernel["pack"] == 2):
+    if kernel["ahead"] and not (constant or pack == 2):
         raise IllegalKernel(f"ahead={kernel['ahead']} needs every panel packed")
-    if 0 < kernel["ahead"] < ku:
-        raise IllegalKernel(f"ahead={kernel['ahead']} needs whole turns of ku={ku} steps")
-    if task.threads % (kernel["tb"] * kernel["tn"]):
-        raise IllegalKernel(f"tb={kernel['tb']} tn={kernel['tn']} do not divide {task.threads} threads")
+    if 0 < kernel["ahead"] < kernel["ku"]:
+        raise IllegalKernel(f"ahead={kernel['ahead']} needs whole turns of ku={kernel['ku']} steps")
+
+
+def _check_dots(kernel: MicroKernel) -> None:
+    for name, value in ALONG_K.items():
+        if kernel[name] != value:
+            raise IllegalKernel(f"pack=0 reads both operands along k: needs {name}={value}, got {kernel[name]}")

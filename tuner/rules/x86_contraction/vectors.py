@@ -9,7 +9,6 @@ from typing import Any
 
 import tvm
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder  # noqa: F401 - the builder that the functions below write into
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.signature import i64
@@ -58,6 +57,15 @@ class Vectors:
                     rows[first], rows[first + span] = (I.Bind(_shuffled(pair, lanes)) for lanes in (low, high))
             span *= 2
         return rows
+
+    def total(self, value: Expr) -> Expr:
+        """The sum of a vector's lanes: halves are added until one is left."""
+        span = self.lanes // 2
+        while span:
+            value = I.Bind(value)
+            value = value + _shuffled([value], [(lane + span) % self.lanes for lane in range(self.lanes)])
+            span //= 2
+        return tirx.Shuffle([I.Bind(value)], [tirx.IntImm("int32", 0)])
 
     def _mask(self, column: Expr, limit: Expr) -> Expr:
         # The intrinsic is generated for int32 alone, and compares without sign.

@@ -1,0 +1,90 @@
+"""Products of rows with rows, ``out[m, n] = sum_k left[m, k] * right[n, k]``, where nothing is packed. Imports TVM.
+
+Vectors run along k, so both operands are read as they lie, and each sum is added up across its vector at the end. That
+costs more for each element of the output than packing does for many rows, and far less for few.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.rules.x86_contraction.epilogue import apply_epilogue
+from tuner.rules.x86_contraction.frame import Frame
+from tuner.rules.x86_contraction.vectors import DTYPE
+from tuner.signature import i64
+
+Expr = Any
+
+
+def dots(frame: Frame, tiles: tuple[Expr, Expr], panels: tuple[Expr, Expr], is_last: Expr) -> None:
+    """Tiles of ``mr`` rows by ``nv`` columns; surplus ones repeat the last valid ones and are not stored."""
+    mr, nv = frame.kernel["mr"], frame.kernel["nv"]
+    m, n = frame.extent["m"], frame.extent["n"]
+    # The last share has the ragged rest of the rows, as one more tile.
+    rest = tirx.Select(is_last, tirx.floordiv(m + i64(mr - 1), i64(mr)) - tirx.floordiv(m, i64(mr)), i64(0))
+    with I.serial(tiles[0], tiles[1] + rest) as tile:
+        rows = [tile * i64(mr) + i64(r) for r in range(mr)]
+        with I.serial(*panels) as panel:
+            _Dots(frame, rows, [panel * i64(nv) + i64(c) for c in range(nv)]).emit()
+        if frame.task.workload.epilogue:
+            _through_epilogue(frame, tile * i64(mr), (panels[0] * i64(nv), tirx.min(panels[1] * i64(nv), n)))
+
+
+class _Dots:
+    """One tile."""
+
+    def __init__(self, frame: Frame, rows: list[Expr], columns: list[Expr]) -> None:
+        self.frame, self.vectors = frame, frame.vectors
+        self.rows, self.columns = rows, columns
+        self.m, self.n, self.k = (frame.extent[axis] for axis in "mnk")
+        self.acc = [[I.alloc_buffer((self.vectors.lanes,), DTYPE) for _ in columns] for _ in rows]
+
+    def emit(self) -> None:
+        lanes = self.vectors.lanes
+        for accumulator in (vector for line in self.acc for vector in line):
+            I.buffer_store(accumulator, self.vectors.zero(), [self.vectors.ramp(0)])
+        whole = tirx.floordiv(self.k, i64(lanes))
+        with I.serial(i64(0), whole) as step:
+            self._step(step * i64(lanes), None)
+        with I.If(whole * i64(lanes) < self.k), I.Then():
+            self._step(whole * i64(lanes), self.k)
+        for row, line in zip(self.rows, self.acc, strict=True):
+            for column, accumulator in zip(self.columns, line, strict=True):
+                with I.If(tirx.And(row < self.m, column < self.n)), I.Then():
+                    total = self.vectors.total(accumulator[self.vectors.ramp(0)])
+                    I.buffer_store(self.frame.out, total, [*self.frame.batch, row, column])
+
+    def _step(self, p: Expr, limit: Expr | None) -> None:
+        right = [self._load(self.frame.right, column, self.n, p, limit) for column in self.columns]
+        for row, line in zip(self.rows, self.acc, strict=True):
+            value = self._load(self.frame.left, row, self.m, p, limit)
+            for accumulator, column in zip(line, right, strict=True):
+                total = accumulator[self.vectors.ramp(0)] + value * column
+                I.buffer_store(accumulator, total, [self.vectors.ramp(0)])
+
+    def _load(self, buffer: Expr, index: Expr, extent: Expr, p: Expr, limit: Expr | None) -> Expr:
+        place = (*self.frame.batch, tirx.min(index, extent - i64(1)))
+        return I.Bind(self.vectors.load(buffer, place, p, limit))
+
+
+def _through_epilogue(frame: Frame, row: Expr, columns: tuple[Expr, Expr]) -> None:
+    """The sums of a tile's rows once more, while they are in L1."""
+    vectors = frame.vectors
+    height = tirx.min(i64(frame.kernel["mr"]), frame.extent["m"] - row)
+    first, last = columns
+    count = tirx.floordiv(last - first + i64(vectors.lanes - 1), i64(vectors.lanes))
+    with I.serial(i64(0), height) as r, I.serial(i64(0), count) as v:
+        column = I.Bind(first + v * i64(vectors.lanes))
+
+        def operand(name: str, _axes: tuple[str, ...]) -> Expr:
+            buffer = frame.buffers[name]
+            place = (*frame.batch, row + r) if len(buffer.shape) > 1 else ()
+            return vectors.load(buffer, place, column, last)
+
+        place = (*frame.batch, row + r)
+        value = vectors.load(frame.out, place, column, last)
+        value = apply_epilogue(frame.task.workload.epilogue, value, vectors.lanes, operand, I.Bind)
+        vectors.store(frame.out, value, place, column, last)
