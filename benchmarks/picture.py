@@ -19,7 +19,7 @@ from benchmarks.alternating import geomean
 
 # Okabe and Ito's colours: told apart by everyone.
 OURS, NUMPY, TORCH, FAINT = "#0072B2", "#999999", "#D55E00", "#56B4E9"
-COLOURS = {"numpy": NUMPY, "torch": TORCH}
+COLOURS = {"numpy": NUMPY, "torch": TORCH, "theory": FAINT}
 
 
 def main() -> None:

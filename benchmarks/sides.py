@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.alternating import Sampler, sampler
+from tuner.measure.verify import Guarded
 from tuner.workload import Workload
 
 Array = NDArray[np.float32]
@@ -42,7 +43,8 @@ def inputs_of(workload: Workload, shape: Shape) -> list[Array]:
     for operand in workload.operands[:-1]:
         size = tuple(extents[axis] for axis in operand.axes)
         rng = np.random.default_rng([zlib.crc32(operand.name.encode()), *size])
-        arrays.append(rng.uniform(-1, 1, size).astype(np.float32))
+        # Aligned as PyTorch's own allocator does it: NumPy's arrays begin anywhere.
+        arrays.append(Guarded.copy_of(rng.uniform(-1, 1, size).astype(np.float32)).array)
     return arrays
 
 
@@ -83,7 +85,7 @@ def _ours(workload: Workload, directory: Path, weight: Array | None) -> Callable
         if packed is not None:
             inputs[1] = packed
         extents = workload.extents(shape)
-        out = np.empty([extents[axis] for axis in workload.operands[-1].axes], np.float32)
+        out = Guarded.empty([extents[axis] for axis in workload.operands[-1].axes]).array
         return lambda: library(*inputs, out)
 
     return call

@@ -1,9 +1,10 @@
-"""The main job from start to end: start everything, tune a dynamic-shape dense layer, pull its library, check it.
+"""The main job from start to end: start everything, take what theory alone gives, tune, pull, check.
 
     python -m examples.demo [--job JOB.yaml] [--keep DIR] [--json FILE]
 
-Every shape of the range is checked against NumPy, with a guard region behind the output, and timed against NumPy's
-BLAS (and PyTorch where it is installed), the sides taking turns, one thread each.
+A job without trials gives a library at once; a search for a dynamic-shape dense layer goes on from there. Every shape
+of the range is checked against NumPy, with a guard region behind the output, and timed against the library of theory
+and NumPy's BLAS (and PyTorch where it is installed), the sides taking turns, one thread each.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ import numpy as np  # noqa: E402
 
 import shapewright as sw  # noqa: E402
 from benchmarks.alternating import alternate, geomean, sampler  # noqa: E402
+from tuner.documents import read_yaml  # noqa: E402
 
 JOB = Path(__file__).with_name("bert_dense.yaml")
 READY_S = 120.0
@@ -62,6 +64,7 @@ def _demo(options: argparse.Namespace) -> int:
     with _folder() as folder:
         directory = options.keep or folder / "library"
         with _service(folder / "data") as environment:
+            theory = _theory(options.job, folder, environment)
             job_id = _tune(options.job, environment)
             _shapewright(environment, "pull", str(options.job), "-o", str(directory), "--job", job_id)
             trials = _trials(job_id, environment)
@@ -69,7 +72,7 @@ def _demo(options: argparse.Namespace) -> int:
         say(f"\nlibrary: {library}; kernels:")
         for kernel in library.kernels:
             say(f"  {kernel.id}  {kernel}")
-        rows, wrong = _compare(library)
+        rows, wrong = _compare(library, sw.load(theory))
     _conclude(library.dispatcher.task.shape_vars[0], rows, wrong)
     if options.json:
         options.json.write_text(json.dumps({"rows": rows, "trials": trials, "wrong": wrong}, indent=1) + "\n")
@@ -147,6 +150,20 @@ def _devices(environment: dict[str, str]) -> bool:
     return bool(data.get("items", data) if isinstance(data, dict) else data)
 
 
+def _theory(job: Path, folder: Path, environment: dict[str, str]) -> Path:
+    """The library of the same job with no trials: chosen by the analytic model alone."""
+    without = read_yaml(job.read_bytes())
+    assert isinstance(without, dict)
+    path = folder / "theory.yaml"
+    # JSON is YAML.
+    path.write_text(json.dumps(without | {"name": "theory alone", "budget": {"trials": 0}}))
+    started = time.monotonic()
+    job_id = _tune(path, environment)
+    say(f"theory alone chose a library, built and verified in {time.monotonic() - started:.1f} s; now the search")
+    _shapewright(environment, "pull", str(path), "-o", str(folder / "theory"), "--job", job_id)
+    return folder / "theory"
+
+
 def _tune(job: Path, environment: dict[str, str]) -> str:
     answer = json.loads(_shapewright(environment, "submit", str(job), "--wait", "--timeout", str(int(JOB_S)), "--json"))
     return str(answer["job_id"])
@@ -195,14 +212,14 @@ Rival = Callable[[Array], Callable[[], object]]
 """From an input, the call to time."""
 
 
-def _compare(library: sw.Library) -> tuple[list[Row], list[str]]:
+def _compare(library: sw.Library, theory: sw.Library) -> tuple[list[Row], list[str]]:
     """Check and time every shape of the range: a row for each, and what was wrong."""
     task = library.dispatcher.task
     (variable,) = task.shape_vars
     extents = library.workload.extents({variable.name: variable.max})
     rng = np.random.default_rng(0)
     weight = rng.uniform(-1, 1, (extents["n"], extents["k"])).astype(np.float32)
-    packed, rivals = library.pack(weight), _rivals(weight)
+    packed, rivals = library.pack(weight), {"theory": _of(theory, weight), **_rivals(weight)}
     tuned = {instance.shape[variable.name] for instance in task.instances}
     say(f"\n{variable.name:>4} {'m':>6}  {'kernel':<12} {'ours us':>10} " + _columns(f"{name} us" for name in rivals)
         + _columns(f"vs {name}" for name in rivals) + "(* tuned on)")  # fmt: skip
@@ -249,6 +266,16 @@ def _problem(library: sw.Library, x: Array, weight: Array, packed: sw.PackedWeig
         return "memory behind the output was overwritten"
     error = float(np.abs(out - x @ weight.T).max())
     return None if error <= TOLERANCE else f"differs from NumPy by {error:g}"
+
+
+def _of(library: sw.Library, weight: Array) -> Rival:
+    packed = library.pack(weight)
+
+    def call(x: Array) -> Callable[[], object]:
+        out = np.empty((len(x), len(weight)), np.float32)
+        return lambda: library(x, packed, out)
+
+    return call
 
 
 def _rivals(weight: Array) -> dict[str, Rival]:

@@ -26,7 +26,7 @@ from tuner.workload import JsonObject, WorkloadInstance
 FINAL_SHARE = 0.3
 """The most of a budget of trials or seconds that is kept for timing the finalists again, verifying and building."""
 FINAL_SECONDS = 25.0
-SPARE_FINALISTS = 3
+SPARE_FINALISTS = 5
 MOST_DRIFT = 2.0
 """The most that a device's speed is believed to have changed by since the first measurement."""
 VERIFY_ROUNDS = 4
@@ -238,7 +238,11 @@ class _Search:
 
     def _time_finalists(self) -> None:
         finalists = self._chosen(self._task.max_kernels)
-        others = [kernel for kernel in self._measured.kernels if kernel not in finalists]
+        # The best set of another packed layout, too: which layout is best is decided by the second timing, not by the
+        # noise of the first.
+        layouts = {self._rule.layout(self._task, kernel) for kernel in finalists}
+        others = [kernel for kernel in self._measured.kernels if self._rule.layout(self._task, kernel) not in layouts]
+        others = others or [kernel for kernel in self._measured.kernels if kernel not in finalists]
         spare = assembly.choose_set(self._task, self._model, self._measured, others, SPARE_FINALISTS) if others else []
         kernels = [*finalists, *spare]
         kernels = kernels[: max(1, self._trials_left(0) // len(self._task.instances))]

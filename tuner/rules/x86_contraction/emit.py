@@ -6,7 +6,7 @@ each accumulator vector, or give each ragged remainder code of its own (docs/dec
     for t in parallel(threads):                     a contiguous share of batches, of row blocks and of panels
       for b in batch:
         [pack every panel]                          pack=2
-        for block in row blocks of mb tiles:        these rows of the left operand stay in L2
+        for block in row blocks of up to mb tiles:       these rows of the left operand stay in L2
           for chunk in chunks of kc steps of k:     what a panel holds of them stays in L1 or L2
             [pack the block's rows]                 rows=1
             for panel of nv vectors:                its chunk x nr slice of the right operand is reused by the block
@@ -140,14 +140,15 @@ class _Nest:
 
     # -- loops ----------------------------------------------------------------------------------------------------
     def _blocks(self, tiles: Share, is_last: Expr, use: Callable[[_Block], None]) -> None:
-        """Row blocks outermost. The ragged rest of the rows joins the last block, while its panel is in cache."""
+        """Row blocks outermost, of one size within a tile: a short last block would stream all of the right operand for
+        little. The ragged rest of the rows joins the last block, while its panel is in cache."""
         mb = self.kernel["mb"]
         first, last = tiles
         blocks = tirx.max(tirx.floordiv(last - first + i64(mb - 1), i64(mb)), i64(1))
         with I.serial(i64(0), blocks) as block:
-            start = I.Bind(first + block * i64(mb))
-            count = I.Bind(tirx.min(i64(mb), last - start))
-            use(_Block(start, count, tirx.And(is_last, block == blocks - i64(1))))
+            start = I.Bind(first + tirx.floordiv((last - first) * block, blocks))
+            end = I.Bind(first + tirx.floordiv((last - first) * (block + i64(1)), blocks))
+            use(_Block(start, end - start, tirx.And(is_last, block == blocks - i64(1))))
 
     def _chunks(self, use: Callable[[Chunk], None]) -> None:
         """As many chunks as kc makes of k, of one length but for the last, a whole number of vectors."""
