@@ -3,6 +3,9 @@
 Minimise the sum over shapes of weight x latency of the best chosen kernel, with at most ``limit`` kernels, all of one
 group (a library's kernels share one packed layout). Greedy first (within 1 - 1/e of the best gain, since the gain of a
 set is submodular: Nemhauser, Wolsey and Fisher 1978), then swaps while they help.
+
+Where a range spans orders of magnitude the sum is that of its largest shapes. What room is left goes to kernels that
+help the others: by the weighted sum of latencies relative to the best kernel of each shape.
 """
 
 from __future__ import annotations
@@ -16,6 +19,9 @@ Floats = NDArray[np.float64]
 WORTH = 1e-3
 """Relative gain below which one more kernel is not worth its code."""
 
+WORTH_RELATIVE = 3e-3
+"""The same for relative latencies."""
+
 
 def select(latency_s: Floats, weights: Floats, limit: int, groups: Sequence[Hashable]) -> list[int]:
     """The indices of the chosen kernels, the most useful first. ``latency_s`` is [kernels, shapes], inf where unusable.
@@ -27,7 +33,9 @@ def select(latency_s: Floats, weights: Floats, limit: int, groups: Sequence[Hash
         members = np.array([index for index, other in enumerate(groups) if other == group])
         chosen = _swapped(latency_s[members], weights, _greedy(latency_s[members], weights, limit))
         if chosen:
-            found.append((_cost(latency_s[members], weights, chosen), [int(members[index]) for index in chosen]))
+            cost = _cost(latency_s[members], weights, chosen)
+            chosen = _filled(latency_s[members], weights, chosen, limit)
+            found.append((cost, [int(members[index]) for index in chosen]))
     found = [candidate for candidate in found if np.isfinite(candidate[0])]
     if not found:
         raise ValueError("no group has kernels that serve every shape")
@@ -73,6 +81,22 @@ def _greedy(latency_s: Floats, weights: Floats, limit: int) -> list[int]:
             break
         chosen.append(pick)
         best = candidate[pick]
+    return chosen
+
+
+def _filled(latency_s: Floats, weights: Floats, chosen: list[int], limit: int) -> list[int]:
+    """``chosen``, and further kernels while one gains WORTH_RELATIVE of the weighted relative latencies."""
+    if np.isinf(_cost(latency_s, weights, chosen)) or not weights.sum():
+        return chosen
+    chosen = list(chosen)
+    share = weights / weights.sum() / latency_s.min(axis=0)
+    while len(chosen) < min(limit, len(latency_s)):
+        best = latency_s[chosen].min(axis=0)
+        gains = (best - np.minimum(latency_s, best)) @ share
+        pick = int(gains.argmax())
+        if gains[pick] < WORTH_RELATIVE:
+            break
+        chosen.append(pick)
     return chosen
 
 

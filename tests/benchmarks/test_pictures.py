@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 
 import shapewright as sw
-from benchmarks.pictures import pictures_of, rank_correlation, regret_by_kernels
 from tuner.records import MeasureResult
 from tuner.rules import rule_for
 from tuner.target import native
 from tuner.workload import WorkloadInstance
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'shapewright[bench]'")
+
+from benchmarks.pictures import pictures_of, rank_correlation, regret_by_kernels
 
 
 def search() -> dict[str, Any]:

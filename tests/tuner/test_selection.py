@@ -57,6 +57,14 @@ def test_the_choice_is_nearly_always_the_best() -> None:
     assert worse <= 10
 
 
+def test_room_that_is_left_goes_to_shapes_that_the_sum_does_not_see() -> None:
+    # Over six orders of magnitude: one kernel halves the time of the smallest shape, one gains nothing.
+    latency_s = np.array([[2e-6, 1e-3, 1.0], [1e-6, 2e-3, 2.0], [2e-6, 1e-3, 1.1]])
+    assert select(latency_s, np.ones(3), 3, [0, 0, 0]) == [0, 1]
+    assert select(latency_s, np.ones(3), 1, [0, 0, 0]) == [0]
+    assert select(latency_s, np.array([0.0, 1.0, 1.0]), 3, [0, 0, 0]) == [0]
+
+
 def test_swaps_find_what_greedy_misses() -> None:
     # The all-rounder looks best alone, but two specialists need no third.
     latency_s = np.array([[2.0, 2.0, 2.0, 2.0], [1.0, 1.0, 9.0, 9.0], [9.0, 9.0, 1.0, 1.0]])
