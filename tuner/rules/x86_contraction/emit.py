@@ -6,7 +6,7 @@ each accumulator vector, or give each ragged remainder code of its own (docs/dec
     for t in parallel(threads):                     a contiguous share of batches, of row blocks and of panels
       for b in batch:
         [pack every panel]                          pack=2
-        for block in row blocks of up to mb tiles:       these rows of the left operand stay in L2
+        for block in row blocks of mb tiles:        these rows of the left operand stay in L2
           for chunk in chunks of kc steps of k:     what a panel holds of them stays in L1 or L2
             [pack the block's rows]                 rows=1
             for panel of nv vectors:                its chunk x nr slice of the right operand is reused by the block
@@ -140,18 +140,17 @@ class _Nest:
 
     # -- loops ----------------------------------------------------------------------------------------------------
     def _blocks(self, tiles: Share, is_last: Expr, use: Callable[[_Block], None]) -> None:
-        """Row blocks outermost, of one size within a tile: a short last block would stream all of the right operand for
-        little. The ragged rest of the rows joins the last block, while its panel is in cache."""
+        """Row blocks outermost. The ragged rest of the rows joins the last block, while its panel is in cache."""
         mb = self.kernel["mb"]
         first, last = tiles
         blocks = tirx.max(tirx.floordiv(last - first + i64(mb - 1), i64(mb)), i64(1))
         with I.serial(i64(0), blocks) as block:
-            start = I.Bind(first + tirx.floordiv((last - first) * block, blocks))
-            end = I.Bind(first + tirx.floordiv((last - first) * (block + i64(1)), blocks))
-            use(_Block(start, end - start, tirx.And(is_last, block == blocks - i64(1))))
+            start = I.Bind(first + block * i64(mb))
+            count = I.Bind(tirx.min(i64(mb), last - start))
+            use(_Block(start, count, tirx.And(is_last, block == blocks - i64(1))))
 
     def _chunks(self, use: Callable[[Chunk], None]) -> None:
-        """As many chunks as kc makes of k, of one length but for the last, a whole number of vectors."""
+        """As many chunks as kc makes of k: of one length in whole vectors if k is fixed, else of kc but for the last."""
         kc, lanes, k = self.kernel["kc"], self.frame.vectors.lanes, self.k
         if kc == 0 or (isinstance(k, tirx.IntImm) and int(k) <= kc):
             use(Chunk(i64(0), k, None, None))
@@ -160,9 +159,9 @@ class _Nest:
             chunks = -(-int(k) // kc)
             count, length = i64(chunks), i64(-(-int(k) // (chunks * lanes)) * lanes)
         else:
-            # One at least: sums over nothing are zero, and must be written.
-            count = I.Bind(tirx.max(tirx.floordiv(k + i64(kc - 1), i64(kc)), i64(1)))
-            length = I.Bind(tirx.floordiv(k + count * i64(lanes) - i64(1), count * i64(lanes)) * i64(lanes))
+            # One at least: sums over nothing are zero, and must be written. No division by their number: what guards
+            # it against zero may be simplified away where it is known, and the division moved out of there.
+            count, length = I.Bind(tirx.max(tirx.floordiv(k + i64(kc - 1), i64(kc)), i64(1))), i64(kc)
         with I.serial(i64(0), count) as index:
             first = I.Bind(index * length)
             even = isinstance(k, tirx.IntImm) and int(k) % int(length) == 0

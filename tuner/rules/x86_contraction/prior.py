@@ -150,8 +150,7 @@ class _Formula:
         self.chunks = np.maximum(np.ceil(self.k / kc), 1)
         self.steps = self.k / self.chunks
         self.panel_bytes = self.steps * self.nr * 4
-        self.block_tiles = self.tiles / self.blocks
-        self.block_bytes = np.minimum(self.block_tiles + 1, self.of["mb"]) * self.mr * self.steps * 4
+        self.block_bytes = np.minimum(self.tiles + 1, self.of["mb"]) * self.mr * self.steps * 4
 
     def terms(self) -> _Terms:
         c = self.constants
@@ -160,7 +159,7 @@ class _Formula:
             compute = np.where(self.by_dots, self._dots(), compute)
         unaided = np.where(self.of["near"] > 0, c.near_exposed, c.stream_exposed)
         # The share of the next panel's rows that the tiles of a block ask for; what is beyond 1 comes too soon.
-        reach = self.block_tiles / np.maximum(self.of["ahead"], 1.0) * (self.of["ahead"] > 0)
+        reach = np.minimum(self.tiles, self.of["mb"]) / np.maximum(self.of["ahead"], 1.0) * (self.of["ahead"] > 0)
         exposed = unaided + (c.ahead_exposed - unaided) * np.minimum(reach, 1.0)
         stream = stream * (1 + c.too_soon * np.maximum(reach - 1, 0.0))
         busy = np.maximum(compute, stream) + exposed * np.minimum(compute, stream)

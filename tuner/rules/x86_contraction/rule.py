@@ -6,8 +6,7 @@ The right operand is ``[k, n]`` or ``[n, k]``; all three may have a batch axis `
 ========  =====================================================================================================
 ``mr``    rows of the register tile
 ``nv``    vectors in a row of the register tile; ``nr = nv * lanes`` columns, also the width of a packed panel
-``mb``    the most tiles that share a panel of the right operand before the next panel is taken: a block of rows. Blocks
-          are of one size, within a tile
+``mb``    tiles that share a panel of the right operand before the next panel is taken: a block of ``mb * mr`` rows
 ``kc``    steps of k that a block goes through before the next ones, so that its operands stay in cache; 0: all
 ``ku``    steps of k unrolled
 ``near``  steps of k by which the packed operand is prefetched within its stream; 0: not
