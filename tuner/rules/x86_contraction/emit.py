@@ -150,7 +150,7 @@ class _Nest:
             use(_Block(start, count, tirx.And(is_last, block == blocks - i64(1))))
 
     def _chunks(self, use: Callable[[Chunk], None]) -> None:
-        """As many chunks as kc makes of k: of one length in whole vectors if k is fixed, else of kc but for the last."""
+        """As many chunks as kc makes of k: of one length in whole vectors if k is fixed, or of kc but for the last."""
         kc, lanes, k = self.kernel["kc"], self.frame.vectors.lanes, self.k
         if kc == 0 or (isinstance(k, tirx.IntImm) and int(k) <= kc):
             use(Chunk(i64(0), k, None, None))
