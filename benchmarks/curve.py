@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.sides import METASCHEDULE, limit_threads
+from benchmarks.suite import Benchmark, read_suite, suite_parser
 
 if TYPE_CHECKING:
-    from benchmarks.suite import Benchmark
     from benchmarks.timing import Serves
 
 SECONDS = "10,30,60,180"
@@ -31,7 +31,6 @@ THEORY = "theory"
 def main() -> int:
     options = _options()
     limit_threads(options.threads)
-    from benchmarks.suite import read_suite  # noqa: PLC0415 - NumPy, once the threads are limited
     from tuner.target import native  # noqa: PLC0415
 
     target = native()
@@ -53,15 +52,9 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("suite", type=Path)
-    parser.add_argument("--workload", help="only this one of the suite")
-    parser.add_argument("--threads", type=int, default=1)
+    parser = suite_parser(__doc__)
     parser.add_argument("--seconds", default=SECONDS, help="the searches' lengths, comma-separated")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--against", default=RIVALS, help="rivals, comma-separated")
-    parser.add_argument("--metaschedule-dir", type=Path, help="where its results are kept (a cache)")
-    parser.add_argument("--json", type=Path, required=True)
     return parser.parse_args()
 
 

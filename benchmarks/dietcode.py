@@ -218,19 +218,12 @@ class DietCodeSearch:
 def save_dietcode(task: SearchTask, trials: int, seed: int, directory: Path) -> dict[str, float]:
     """Search with ``trials`` on a private device of this machine and write the library. What it took: trials, seconds,
     kernels."""
-    from tuner.measure.local_builder import LocalBuilder  # noqa: PLC0415 - TVM, once the threads are limited
-    from tuner.measure.local_device import LocalDevice  # noqa: PLC0415
-    from tuner.measure.rpc_runner import RpcRunner  # noqa: PLC0415
+    from tuner.measure.local import local_tools  # noqa: PLC0415 - TVM, once the threads are limited
 
     started = time.monotonic()
-    search, builder = DietCodeSearch(task, seed), LocalBuilder()
-    try:
-        with LocalDevice() as device:
-            runner = RpcRunner(device.connect)
-            search.run(builder, runner, trials)
-            runner.close()
-    finally:
-        builder.close()
+    search = DietCodeSearch(task, seed)
+    with local_tools() as (builder, runner):
+        search.run(builder, runner, trials)
     dispatcher = search.dispatcher()
     write(assembly.build_library(dispatcher, None).files, directory)
     return {

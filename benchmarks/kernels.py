@@ -21,11 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.sides import METASCHEDULE, inputs_of, limit_threads
+from benchmarks.sides import METASCHEDULE, inputs_of, library_call, limit_threads
+from benchmarks.suite import Benchmark, read_suite, suite_parser
 
 if TYPE_CHECKING:
     from benchmarks.document import Report
-    from benchmarks.suite import Benchmark
     from benchmarks.timing import Row, Serves
     from shapewright.session import TuneResult
 
@@ -42,7 +42,6 @@ def main() -> int:
     # Only now: BLAS libraries read the environment when NumPy loads them.
     from benchmarks.document import Report, document_of  # noqa: PLC0415
     from benchmarks.peak import fma_peak_flops  # noqa: PLC0415
-    from benchmarks.suite import read_suite  # noqa: PLC0415
     from tuner.target import native  # noqa: PLC0415
 
     target = native()
@@ -64,20 +63,14 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("suite", type=Path)
-    parser.add_argument("--workload", help="only this one of the suite")
-    parser.add_argument("--threads", type=int, default=1)
+    parser = suite_parser(__doc__)
     parser.add_argument("--trials", type=int, default=TRIALS)
     parser.add_argument("--seconds", type=float, default=SECONDS)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--against", default=DEFAULT_RIVALS, help="rivals, comma-separated")
     parser.add_argument("--oracle-shapes", type=int, help="held-out shapes for the oracle; default: all")
-    parser.add_argument("--metaschedule-dir", type=Path, help="where its results are kept (a cache)")
     parser.add_argument("--metaschedule-trials", type=int, default=METASCHEDULE_TRIALS, help="for each shape")
     parser.add_argument("--metaschedule-seconds", type=float, help="in place of trials: for all shapes together")
     parser.add_argument("--keep-trials", action="store_true", help="every trial in the JSON, for pictures of them")
-    parser.add_argument("--json", type=Path, required=True)
     return parser.parse_args()
 
 
@@ -175,12 +168,10 @@ def _errors(benchmark: Benchmark, directory: Path) -> dict[str, float]:
 
     library, workload, found = sw.load(directory), benchmark.task.workload, {}
     for shape in benchmark.test:
-        inputs: list[object] = list(given := inputs_of(workload, shape))
-        expected = compute(workload, given)
+        inputs = inputs_of(workload, shape)
+        expected = compute(workload, inputs)
         out = np.full(expected.shape, np.nan, np.float32)
-        if workload.op.contraction.right.constant:
-            inputs[1] = library.pack(inputs[1])
-        library(*inputs, out)
+        library_call(library, inputs, out)()
         rtol, atol = tolerance(workload, workload.extents(shape)["k"])
         if not np.allclose(out, expected, rtol, atol):
             raise ValueError(f"{benchmark.name} at {shape}: wrong by {np.abs(out - expected).max():g}")

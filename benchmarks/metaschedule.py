@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.rivals import DoesNotApply
-from benchmarks.sides import Array, Call, inputs_of
+from benchmarks.sides import Array, Call, inputs_of, output_of
+from tuner.layout import aligned
 from tuner.task import SearchTask
 from tuner.workload import Workload, format_shape
 
@@ -180,9 +181,7 @@ def prepare(workload: Workload, place: Path, weight: Array | None) -> Callable[[
         left, right = inputs_of(workload, shape)[:2]
         if weight is not None and (folder / PACKING).exists():
             right = packed(weight, folder / PACKING)
-        extents = workload.extents(shape)
-        out = np.zeros([extents[axis] for axis in workload.operands[-1].axes], np.float32)
-        operands = [tvm_ffi.from_dlpack(aligned(array)) for array in (left, right, out)]
+        operands = [tvm_ffi.from_dlpack(array) for array in (left, aligned(right), output_of(workload, shape))]
         return lambda: function(*operands)
 
     return call
@@ -194,15 +193,6 @@ def packed(weight: Array, path: Path) -> Array:
         found: Array = np.zeros(math.prod(packing["shape"]), np.float32)
         found[packing["places"]] = weight.ravel()
         return found.reshape(packing["shape"])
-
-
-def aligned(array: Array, to: int = 64) -> Array:
-    """A copy of ``array`` on a boundary that TVM's kernels assume."""
-    raw = np.empty(array.nbytes + to, np.uint8)
-    skip = -raw.ctypes.data % to
-    copy: Array = raw[skip : skip + array.nbytes].view(np.float32).reshape(array.shape)
-    copy[...] = array
-    return copy
 
 
 def _folder(place: Path, shape: Shape) -> Path:

@@ -13,14 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tvm_ffi
 
 import shapewright as sw
 from benchmarks.alternating import alternate, sampler
-from benchmarks.sides import Array, inputs_of
+from benchmarks.sides import inputs_of, library_call, output_of
 from shapewright.library import Library
 from shapewright.session import TuneResult
 from tuner.codegen import ENTRY
@@ -28,7 +27,7 @@ from tuner.cost_model import PairCostModel
 from tuner.dispatcher import Dispatcher, Leaf
 from tuner.kernel import MicroKernel
 from tuner.latency import Measured, latency_table
-from tuner.measure import Builder, BuildResult, Runner, RunRequest
+from tuner.measure import Builder, BuildResult, KeptBuilds, Runner, RunRequest
 from tuner.rules import rule_for
 from tuner.task import SearchTask
 from tuner.workload import WorkloadInstance
@@ -71,30 +70,29 @@ class Oracle:
         self, tuned: TuneResult, directory: Path, builder: Builder, runner: Runner, seed: int, settings: Settings
     ) -> None:
         self._task, self._settings = tuned.task, settings
-        self._builder, self._runner = builder, runner
+        self._builds, self._runner = KeptBuilds(tuned.task, builder), runner
         self._space = rule_for(self._task.workload).space(self._task)
         self._rng = np.random.default_rng(seed)
         self._measured = Measured(tuned.results)
         self._model = PairCostModel(self._task, seed)
         self._model.update(tuned.results)
         self._library = sw.load(directory)
-        self._builds: dict[MicroKernel, BuildResult] = {}
 
     def at(self, shape: Shape) -> Finding:
         """Raises ValueError if no candidate can be built."""
-        inputs = inputs_of(self._task.workload, shape)
+        inputs, out = inputs_of(self._task.workload, shape), output_of(self._task.workload, shape)
         calls = {}
         for kernel in self._candidates(shape):
-            build = self._built([kernel])[0]
+            build = self._builds.build([kernel])[0]
             if build.binary is not None:
-                calls[kernel.id] = _call(_library_of_one(self._task, build), inputs, shape)
+                calls[kernel.id] = library_call(_library_of_one(self._task, build), inputs, out)
         if not calls:
             raise ValueError(f"no candidate for {self._task.workload} at {dict(shape)} could be built")
         settings = self._settings
         first = alternate({name: sampler(call) for name, call in calls.items()}, budget_s=settings.first_budget_s)
         best = sorted(first, key=lambda name: first[name])[: settings.finalists]
         sides = {name: sampler(calls[name]) for name in best}
-        sides["dispatched"] = sampler(_call(self._library, inputs, shape))
+        sides["dispatched"] = sampler(library_call(self._library, inputs, out))
         second = alternate(sides, rounds=settings.second_rounds, budget_s=settings.second_budget_s)
         dispatched = second.pop("dispatched")
         winner = min(second, key=lambda name: second[name])
@@ -132,14 +130,8 @@ class Oracle:
         if not kernels:
             return []
         instances = (WorkloadInstance.of(shape),)
-        requests = [RunRequest(build, instances) for build in self._built(kernels)]
+        requests = [RunRequest(build, instances) for build in self._builds.build(kernels)]
         return [result.kernel for result in self._runner.run(self._task, requests) if result.ok]
-
-    def _built(self, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
-        missing = [kernel for kernel in kernels if kernel not in self._builds]
-        for build in self._builder.build(self._task, missing) if missing else []:
-            self._builds[build.kernel] = build
-        return [self._builds[kernel] for kernel in kernels]
 
 
 @contextmanager
@@ -147,18 +139,10 @@ def oracle_of(
     tuned: TuneResult, directory: Path, seed: int = 0, settings: Settings | None = None
 ) -> Iterator[Oracle]:
     """An oracle with a builder and a private device of its own."""
-    from tuner.measure.local_builder import LocalBuilder  # noqa: PLC0415 - TVM, once the threads are limited
-    from tuner.measure.local_device import LocalDevice  # noqa: PLC0415
-    from tuner.measure.rpc_runner import RpcRunner  # noqa: PLC0415
+    from tuner.measure.local import local_tools  # noqa: PLC0415 - TVM, once the threads are limited
 
-    builder = LocalBuilder()
-    try:
-        with LocalDevice() as device:
-            runner = RpcRunner(device.connect)
-            yield Oracle(tuned, directory, builder, runner, seed, settings or Settings())
-            runner.close()
-    finally:
-        builder.close()
+    with local_tools() as (builder, runner):
+        yield Oracle(tuned, directory, builder, runner, seed, settings or Settings())
 
 
 def _library_of_one(task: SearchTask, build: BuildResult) -> Library:
@@ -173,13 +157,3 @@ def _library_of_one(task: SearchTask, build: BuildResult) -> Library:
         module = tvm_ffi.load_module(file.name)
     assert module[ENTRY] is not None
     return Library(Path(), manifest, Dispatcher(task, (build.kernel,), 0, Leaf(0)), module)
-
-
-def _call(library: Library, inputs: Sequence[Array], shape: Shape) -> Any:
-    workload = library.workload
-    operands: list[object] = list(inputs)
-    if workload.op.contraction.right.constant:
-        operands[1] = library.pack(inputs[1])
-    extents = workload.extents(shape)
-    operands.append(np.empty([extents[axis] for axis in workload.operands[-1].axes], np.float32))
-    return lambda: library(*operands)

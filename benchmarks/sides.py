@@ -9,17 +9,21 @@ from __future__ import annotations
 import multiprocessing
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.alternating import Sampler, sampler
-from tuner.measure.verify import Guarded
+from tuner.layout import aligned
 from tuner.workload import Workload
+
+if TYPE_CHECKING:
+    from shapewright.library import Library
 
 Array = NDArray[np.float32]
 Shape = Mapping[str, int]
@@ -44,8 +48,24 @@ def inputs_of(workload: Workload, shape: Shape) -> list[Array]:
         size = tuple(extents[axis] for axis in operand.axes)
         rng = np.random.default_rng([zlib.crc32(operand.name.encode()), *size])
         # Aligned as PyTorch's own allocator does it: NumPy's arrays begin anywhere.
-        arrays.append(Guarded.copy_of(rng.uniform(-1, 1, size).astype(np.float32)).array)
+        arrays.append(aligned(rng.uniform(-1, 1, size).astype(np.float32)))
     return arrays
+
+
+def output_of(workload: Workload, shape: Shape) -> Array:
+    """Room for the output of a call at ``shape``, aligned as the inputs are."""
+    extents = workload.extents(shape)
+    return aligned(np.zeros([extents[axis] for axis in workload.operands[-1].axes], np.float32))
+
+
+def library_call(library: Library, inputs: Sequence[Array], out: Array) -> Call:
+    """The call of a library of ours, a constant input packed for it."""
+    operands = library.workload.operands
+    given = [
+        library.pack(array) if operand.constant else array
+        for operand, array in zip(operands, inputs, strict=False)
+    ]
+    return lambda: library(*given, out)
 
 
 def side(
@@ -84,8 +104,7 @@ def _ours(workload: Workload, directory: Path, weight: Array | None) -> Callable
         inputs: list[object] = list(inputs_of(workload, shape))
         if packed is not None:
             inputs[1] = packed
-        extents = workload.extents(shape)
-        out = Guarded.empty([extents[axis] for axis in workload.operands[-1].axes]).array
+        out = output_of(workload, shape)
         return lambda: library(*inputs, out)
 
     return call

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,18 @@ class Benchmark:
 
     def tuned_on(self, shape: Mapping[str, int]) -> bool:
         return any(instance.shape == dict(shape) for instance in self.task.instances)
+
+
+def suite_parser(doc: str | None) -> argparse.ArgumentParser:
+    """The options every benchmark over a suite has. ``doc``: the module's text; its first line says what it does."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0] if doc else None)
+    parser.add_argument("suite", type=Path)
+    parser.add_argument("--workload", help="only this one of the suite")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--metaschedule-dir", type=Path, help="where its results are kept (a cache)")
+    parser.add_argument("--json", type=Path, required=True)
+    return parser
 
 
 def read_suite(path: Path, target: Target, threads: int) -> tuple[str, list[Benchmark]]:

@@ -19,7 +19,7 @@ from tuner import library as files_of
 from tuner.dispatcher import Dispatcher
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.kernel import MicroKernel
-from tuner.layout import PanelLayout, row_major
+from tuner.layout import PanelLayout, aligned, row_major
 from tuner.target import Target, native
 from tuner.workload import JsonObject, Workload
 
@@ -92,7 +92,7 @@ class Library:
         wanted = self._shape_of(self._weight)
         if array.shape != wanted or array.dtype != np.float32:
             raise InvalidInput(operand.name, f"{array.dtype} of shape {array.shape}", f"float32 of shape {wanted}")
-        return PackedWeight(self.digest, _ffi().from_dlpack(_aligned(self._layout.pack(array))))
+        return PackedWeight(self.digest, _ffi().from_dlpack(aligned(self._layout.pack(array))))
 
     def __call__(self, *operands: Any) -> None:
         """Compute; the last operand is written. Raises InvalidInput for operands that do not fit.
@@ -272,12 +272,3 @@ def _as_numpy(value: Any, name: str = "w") -> np.ndarray[Any, Any]:
         problem = f"{type(value).__name__} cannot be read through DLPack on the CPU ({error})"
         raise InvalidInput(name, problem, "a NumPy array or a CPU tensor, detached from any gradient") from None
     return array
-
-
-def _aligned(array: np.ndarray[Any, Any], to: int = 64) -> np.ndarray[Any, Any]:
-    """A copy of ``array`` that starts on a cache line: panels are read as whole lines."""
-    raw = np.empty(array.nbytes + to, np.uint8)
-    skip = -raw.ctypes.data % to
-    aligned: np.ndarray[Any, Any] = raw[skip : skip + array.nbytes].view(array.dtype).reshape(array.shape)
-    aligned[...] = array
-    return aligned

@@ -82,19 +82,11 @@ def tune_here(
     ``trials`` and ``seconds`` (at least one of them) bound the search. Nothing is stored; `shapewright tune` records
     the same search in a directory. Raises InvalidInput, tuner.tuning.VerificationFailed.
     """
-    from tuner.measure.local_builder import LocalBuilder  # noqa: PLC0415 - TVM, for those who tune
-    from tuner.measure.local_device import LocalDevice  # noqa: PLC0415
-    from tuner.measure.rpc_runner import RpcRunner  # noqa: PLC0415
+    from tuner.measure.local import local_tools  # noqa: PLC0415 - TVM, for those who tune
 
     budget = parse_budget({"trials": trials, "seconds": seconds})
     task = task if task.target else task.on(native())
     collector = _Collector(callbacks)
-    builder = LocalBuilder()
-    try:
-        with LocalDevice() as device:
-            tuned = tune(
-                task, builder=builder, runner=RpcRunner(device.connect), recorder=collector, budget=budget, seed=seed
-            )
-    finally:
-        builder.close()
+    with local_tools() as (builder, runner):
+        tuned = tune(task, builder=builder, runner=runner, recorder=collector, budget=budget, seed=seed)
     return TuneResult(task, tuned, collector.results)

@@ -22,6 +22,15 @@ def row_major(array: NDArray[Any]) -> NDArray[Any]:
     return np.lib.stride_tricks.as_strided(array, array.shape, strides)
 
 
+def aligned(array: NDArray[Any], to: int = 64) -> NDArray[Any]:
+    """A copy of ``array`` that starts on a cache line (NumPy's arrays start anywhere), without gaps."""
+    raw = np.empty(array.nbytes + to, np.uint8)
+    skip = -raw.ctypes.data % to
+    copy = raw[skip : skip + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 @dataclass(frozen=True, slots=True)
 class PanelLayout:
     """A weight ``w[n, k]`` as panels ``[ceil(n / panel), k, panel]``, the last panel filled up with zeros.

@@ -15,7 +15,7 @@ from tuner.jobspec import Budget
 from tuner.kernel import MicroKernel
 from tuner.latency import Measured
 from tuner.library import LIBRARY, LibraryFiles
-from tuner.measure import Builder, BuildResult, Runner, RunRequest
+from tuner.measure import Builder, BuildResult, KeptBuilds, Runner, RunRequest
 from tuner.policy import EvolutionarySearch, Suggestion
 from tuner.records import ErrorKind, MeasureResult, Phase, TuningRecord
 from tuner.rules import rule_for
@@ -107,7 +107,7 @@ class _Search:
         should_stop: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
-        self._task, self._builder, self._runner, self._recorder = task, builder, runner, recorder
+        self._task, self._runner, self._recorder = task, runner, recorder
         self._budget, self._should_stop, self._clock = budget, should_stop, clock
         self._started = clock() - spent_s
         self._rule = rule_for(task.workload)
@@ -116,7 +116,7 @@ class _Search:
         self._measured = Measured()
         self._attempts: dict[tuple[MicroKernel, tuple[tuple[str, int], ...]], int] = {}
         self._default_pairs: set[tuple[MicroKernel, WorkloadInstance]] = set()
-        self._builds: dict[MicroKernel, BuildResult] = {}
+        self._builds = KeptBuilds(task, builder)
         self._anchor_s: float | None = None
         self._rounds = 0
 
@@ -157,7 +157,7 @@ class _Search:
         for start in range(0, len(suggestions), 4):
             self._check_stop()
             batch = suggestions[start : start + 4]
-            builds = self._built([suggestion.kernel for suggestion in batch])
+            builds = self._builds.build([suggestion.kernel for suggestion in batch])
             requests = [
                 RunRequest(build, suggestion.instances) for build, suggestion in zip(builds, batch, strict=True)
             ]
@@ -173,13 +173,6 @@ class _Search:
             self._record(results, label)
             if self._seconds_left(reserve_s) <= 0:
                 return
-
-    def _built(self, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
-        """Builds, kept for the finalists' second timing."""
-        missing = [kernel for kernel in kernels if kernel not in self._builds]
-        for build in self._builder.build(self._task, missing) if missing else []:
-            self._builds[build.kernel] = build
-        return [self._builds[kernel] for kernel in kernels]
 
     def _learn(self, results: Sequence[MeasureResult]) -> None:
         for result in results:

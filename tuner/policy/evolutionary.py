@@ -220,7 +220,7 @@ class EvolutionarySearch:
         """The instances where the kernel is expected to gain most; one that gains nowhere goes to one of its best."""
         least = self._settings.least_gain
         order = (-gains * self._weights).argsort()[: self._settings.instances_per_kernel]
-        helped = [int(place) for place in order if gains[place] * self._weights[place] > 0 and gains[place] > least]
+        helped = [int(place) for place in order if self._weights[place] > 0 and gains[place] > least]
         return sorted(helped or [int(order[0])])
 
     def _within(self, picked: Sequence[tuple[MicroKernel, list[int]]], trials: int) -> list[Suggestion]:

@@ -11,7 +11,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
-from tuner.rules.x86_contraction.epilogue import apply_epilogue
+from tuner.rules.x86_contraction.epilogue import through_epilogue
 from tuner.rules.x86_contraction.frame import Frame
 from tuner.rules.x86_contraction.vectors import DTYPE
 from tuner.signature import i64
@@ -78,13 +78,7 @@ def _through_epilogue(frame: Frame, row: Expr, columns: tuple[Expr, Expr]) -> No
     count = tirx.floordiv(last - first + i64(vectors.lanes - 1), i64(vectors.lanes))
     with I.serial(i64(0), height) as r, I.serial(i64(0), count) as v:
         column = I.Bind(first + v * i64(vectors.lanes))
-
-        def operand(name: str, _axes: tuple[str, ...]) -> Expr:
-            buffer = frame.buffers[name]
-            place = (*frame.batch, row + r) if len(buffer.shape) > 1 else ()
-            return vectors.load(buffer, place, column, last)
-
         place = (*frame.batch, row + r)
         value = vectors.load(frame.out, place, column, last)
-        value = apply_epilogue(frame.task.workload.epilogue, value, vectors.lanes, operand, I.Bind)
+        value = through_epilogue(frame, frame.task.workload.epilogue, value, row + r, column, last)
         vectors.store(frame.out, value, place, column, last)

@@ -43,8 +43,6 @@ from tuner.signature import arguments, extents, i64, symbols
 from tuner.task import SearchTask
 
 Expr = Any
-
-
 Share = tuple[Expr, Expr]
 """The first of something, and the first past the last."""
 
@@ -173,7 +171,7 @@ class _Nest:
         rows = Rows()
         if left is not None:
             rest = tirx.Select(block.ends, self.m - tirx.floordiv(self.m, i64(self.mr)) * i64(self.mr), i64(0))
-            rows = Rows(left, I.Bind(block.start * i64(self.mr)), chunk.first)
+            rows = Rows(left, I.Bind(block.start * i64(self.mr)))
             pack_rows(self.frame, rows, block.count * i64(self.mr) + rest, chunk)
 
         def use(panel: Panel) -> None:

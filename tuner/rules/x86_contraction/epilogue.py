@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
+from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.ops import EPILOGUES
+from tuner.rules.x86_contraction.frame import Frame
 
 LONG = frozenset({"gelu", "gelu_tanh"})
 """Epilogues of dozens of instructions: unrolled into every variant of a tile they would be most of a kernel's code."""
@@ -26,19 +28,22 @@ def is_short(names: Sequence[str]) -> bool:
     return LONG.isdisjoint(names)
 
 
-def apply_epilogue(
-    names: Sequence[str], value: Expr, lanes: int, operand: Callable[[str, tuple[str, ...]], Expr], bind: Bind
+def through_epilogue(
+    frame: Frame, names: Sequence[str], value: Expr, row: Expr, column: Expr, limit: Expr | None
 ) -> Expr:
-    """``value`` after each epilogue in turn.
+    """``value``, the vector of the output at ``row`` from ``column`` on, after each epilogue in turn.
 
-    ``operand(name, axes)`` loads the matching vector of a further input; ``bind`` names a value that is used twice.
+    Further inputs are read before column ``limit`` (None: all of the vector's lanes are).
     """
-    vector = _Vector(lanes, bind)
+    bind = I.Bind
+    vector = _Vector(frame.vectors.lanes, bind)
     for name in names:
         extra = EPILOGUES[name].operand
         value = bind(value)
         if extra is not None:
-            value = value + operand(extra.name, extra.axes)
+            buffer = frame.buffers[extra.name]
+            place = (*frame.batch, row) if len(buffer.shape) > 1 else ()
+            value = value + frame.vectors.load(buffer, place, column, limit)
         elif name == "relu":
             # Not max: that would turn NaN into 0.
             value = tirx.Select(value < vector.constant(0.0), vector.constant(0.0), value)

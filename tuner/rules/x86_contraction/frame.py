@@ -80,9 +80,8 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Rows:
-    """Where rows of the left operand are read: in place, or from ``packed`` [rows, k], whose element 0, 0 is
-    ``left[row, first]``."""
+    """Where rows of the left operand are read: in place, or from ``packed`` [rows, steps of the chunk at hand], whose
+    row 0 is ``left[row]``."""
 
     packed: Expr | None = None
     row: Expr | None = None
-    first: Expr | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
@@ -82,8 +81,8 @@ def packed_rows(frame: Frame, rows: int, steps: Expr) -> Iterator[Expr]:
         yield buffer
 
 
-def pack_rows(frame: Frame, rows: Rows, count: Expr, chunk: Chunk) -> Rows:
-    """Copy ``count`` rows at these steps of k; returns where they stand."""
+def pack_rows(frame: Frame, rows: Rows, count: Expr, chunk: Chunk) -> None:
+    """Copy ``count`` rows at these steps of k."""
     lanes = frame.vectors.lanes
     whole = tirx.floordiv(chunk.length, i64(lanes)) * i64(lanes)
     with I.serial(i64(0), count) as r:
@@ -93,4 +92,3 @@ def pack_rows(frame: Frame, rows: Rows, count: Expr, chunk: Chunk) -> Rows:
             I.buffer_store(rows.packed, value, [r, frame.vectors.ramp(v * i64(lanes))])
         with I.serial(whole, chunk.length) as p:
             I.buffer_store(rows.packed, frame.left[(*place, chunk.first + p)], [r, p])
-    return replace(rows, first=chunk.first)

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
-from tuner.rules.x86_contraction.epilogue import apply_epilogue, is_short
+from tuner.rules.x86_contraction.epilogue import is_short, through_epilogue
 from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
 from tuner.rules.x86_contraction.vectors import DTYPE, prefetch
 from tuner.signature import i64
@@ -101,10 +101,9 @@ class Tile:
                 I.buffer_store(accumulator, total, [self.vectors.ramp(0)])
 
     def _left(self, row: Expr, step: Expr) -> Expr:
-        p = self.chunk.first + step
         if self.rows.packed is None:
-            return self.frame.left[(*self.frame.batch, row, p)]
-        return self.rows.packed[row - self.rows.row, p - self.rows.first]
+            return self.frame.left[(*self.frame.batch, row, self.chunk.first + step)]
+        return self.rows.packed[row - self.rows.row, step]
 
     def _right(self, step: Expr, v: int) -> Expr:
         """Vector ``v`` of row ``step`` of the right operand, from wherever it is packed."""
@@ -154,12 +153,7 @@ class Tile:
             self._write(r, v, self._through(epilogue, self._output(r, v), r, v))
 
     def _through(self, epilogue: tuple[str, ...], value: Expr, r: Expr, v: Expr) -> Expr:
-        def operand(name: str, _axes: tuple[str, ...]) -> Expr:
-            buffer = self.frame.buffers[name]
-            place = (*self.frame.batch, self.row + r) if len(buffer.shape) > 1 else ()
-            return self.vectors.load(buffer, place, self._column(v), self.panel.limit)
-
-        return apply_epilogue(epilogue, value, self.lanes, operand, I.Bind)
+        return through_epilogue(self.frame, epilogue, value, self.row + r, self._column(v), self.panel.limit)
 
     def _output(self, r: Expr, v: Expr) -> Expr:
         place = (*self.frame.batch, self.row + r)
