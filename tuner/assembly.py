@@ -33,6 +33,24 @@ def choose_set(
     return [pool[index] for index in select(latency, _shape_weights(task, shapes), limit, groups)]
 
 
+def finalists(
+    task: SearchTask, model: CostModel, measured: Measured, first: Sequence[MicroKernel], spare: int
+) -> list[MicroKernel]:
+    """``first``, up to ``spare`` more of the kernels that would be chosen without them, and as many of another layout.
+
+    What is close, which packed layout is best above all, is decided by timing side by side, not by the noise before.
+    """
+    rule = rule_for(task.workload)
+    found = list(first)
+    layouts = {rule.layout(task, kernel) for kernel in first}
+    rest = [kernel for kernel in measured.kernels if kernel not in found]
+    others = [kernel for kernel in rest if rule.layout(task, kernel) not in layouts]
+    for pool in (rest, others):
+        if pool := [kernel for kernel in pool if kernel not in found]:
+            found += choose_set(task, model, measured, pool, spare)
+    return found
+
+
 def objective_s(task: SearchTask, model: CostModel, measured: Measured, kernels: Sequence[MicroKernel]) -> float:
     """The weighted time of all instances with the best of these kernels at each: as measured, or else as expected."""
     latency = latency_table(task, model, measured, kernels, [instance.shape for instance in task.instances])

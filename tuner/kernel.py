@@ -131,6 +131,17 @@ class SearchSpace:
                 return found
         return kernel
 
+    def neighbours(self, kernel: MicroKernel) -> list[MicroKernel]:
+        """The legal micro-kernels that differ from ``kernel`` by one step of one axis."""
+        found: dict[MicroKernel, None] = {}
+        for axis in self.axes:
+            here = axis.choices.index(kernel[axis.name])
+            for choice in (*axis.choices[max(here - 1, 0) : here], *axis.choices[here + 1 : here + 2]):
+                near = self.legal(dict(kernel.values) | {axis.name: choice})
+                if near is not None and near != kernel:
+                    found[near] = None
+        return list(found)
+
     def crossover(self, first: MicroKernel, second: MicroKernel, rng: np.random.Generator) -> MicroKernel:
         """Each axis from one parent or the other; ``first`` if no legal mix is found."""
         for _ in range(32):

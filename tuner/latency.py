@@ -66,6 +66,21 @@ class Measured:
         """What failed most often, and how often: ``3x crash: ...``; empty if nothing did."""
         return "".join(f"{count}x {text}" for text, count in self._errors.most_common(1))
 
+    @property
+    def finalists(self) -> list[MicroKernel]:
+        """Those that were timed side by side and never failed."""
+        timed = dict.fromkeys(kernel for kernel, _ in self._final)
+        return [kernel for kernel in timed if kernel not in self.failed]
+
+    def leads(self, kernel: MicroKernel, instance: WorkloadInstance) -> bool:
+        """Whether it is the fastest of several at this instance."""
+        times = {other: self.latency_s(other, instance.values) for other in self.kernels}
+        known = [time for time in times.values() if time is not None]
+        return len(known) > 1 and times.get(kernel) == min(known)
+
+    def readings(self, kernel: MicroKernel, instance: WorkloadInstance) -> int:
+        return len(self._times.get(kernel, {}).get(instance.values, ()))
+
     def shapes(self, kernel: MicroKernel) -> list[ShapeKey]:
         return list(self._times.get(kernel, {}))
 

@@ -10,7 +10,7 @@ from typing import Any
 from tuner.kernel import MicroKernel
 from tuner.workload import WorkloadInstance
 
-PROTOCOL = "v1"
+PROTOCOL = "v2"
 """Names the way latencies are measured (see tuner/measure); records of different protocols never mix."""
 
 
@@ -38,7 +38,7 @@ class MeasureResult:
 
     ``predicted_s`` is what the cost model expected before the trial, ``round`` the search round that chose it,
     ``attempt`` counts repeats of the same (kernel, instance) within one search task, from 0. ``anchor_s`` is what a
-    fixed piece of work took beside it (tuner.measure.timing.Anchor): how fast the device's core ran just then.
+    fixed piece of work took between the samples (tuner.measure.timing): how fast the device's core ran just then.
     """
 
     kernel: MicroKernel

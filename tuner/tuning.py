@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -23,12 +25,18 @@ from tuner.storage import NewEvent
 from tuner.task import SearchTask
 from tuner.workload import JsonObject, WorkloadInstance
 
-FINAL_SHARE = 0.3
-"""The most of a budget of trials or seconds that is kept for timing the finalists again, verifying and building."""
-FINAL_SECONDS = 25.0
-SPARE_FINALISTS = 5
+FINAL_SHARE = 0.35
+"""The most of a budget of trials or seconds that is kept for timing the finalists again, building and verifying."""
+FINAL_SECONDS = 30.0
+BUILD_SHARE = 0.35
+"""The part of that for building and verifying."""
+SPARE_FINALISTS = 4
+LEADER_READINGS = 3
+"""How often a kernel is measured that leads at an instance: of many readings the luckiest leads, not the best."""
 MOST_DRIFT = 2.0
 """The most that a device's speed is believed to have changed by since the first measurement."""
+BATCH = 3
+"""Kernels built and run between two looks at whether the search is to stop."""
 VERIFY_ROUNDS = 4
 VERIFY_BATCH = 16
 """Shapes verified between two looks at whether the search is to stop."""
@@ -75,20 +83,25 @@ def tune(
     spent_s: float = 0.0,
     should_stop: Callable[[], bool] = lambda: False,
     job_id: str | None = None,
+    builds_beside: int | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Tuned:
     """Search, select, time, verify, build.
 
     ``past`` are this very task's own records (after a worker's death): the policy is rebuilt from them and they count
-    against the budget, as does ``spent_s``. ``warm`` are other jobs' records on this target. Raises Cancelled,
-    DeviceLost, VerificationFailed.
+    against the budget, as does ``spent_s``. ``warm`` are other jobs' records on this target. ``builds_beside``: how
+    many kernels may be built while another is measured; None: one for each core of this machine that is beyond the
+    task's threads. Raises Cancelled, DeviceLost, VerificationFailed.
     """
     if policy != "evolutionary":
         raise ValueError(f"policy {policy!r} is not known")
-    search = _Search(task, builder, runner, recorder, budget, seed, warm, spent_s, should_stop, clock)
-    search.resume([record.result for record in past])
-    search.explore()
-    return search.finish(job_id)
+    if builds_beside is None:
+        builds_beside = max(0, len(os.sched_getaffinity(0)) - task.threads)
+    with closing(KeptBuilds(task, builder, builds_beside)) as builds:
+        search = _Search(task, builds, runner, recorder, budget, seed, warm, spent_s, should_stop, clock)
+        search.resume([record.result for record in past])
+        search.explore()
+        return search.finish(job_id)
 
 
 class _Search:
@@ -97,7 +110,7 @@ class _Search:
     def __init__(
         self,
         task: SearchTask,
-        builder: Builder,
+        builds: KeptBuilds,
         runner: Runner,
         recorder: Recorder,
         budget: Budget,
@@ -107,7 +120,7 @@ class _Search:
         should_stop: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
-        self._task, self._runner, self._recorder = task, runner, recorder
+        self._task, self._builds, self._runner, self._recorder = task, builds, runner, recorder
         self._budget, self._should_stop, self._clock = budget, should_stop, clock
         self._started = clock() - spent_s
         self._rule = rule_for(task.workload)
@@ -116,8 +129,8 @@ class _Search:
         self._measured = Measured()
         self._attempts: dict[tuple[MicroKernel, tuple[tuple[str, int], ...]], int] = {}
         self._default_pairs: set[tuple[MicroKernel, WorkloadInstance]] = set()
-        self._builds = KeptBuilds(task, builder)
         self._anchor_s: float | None = None
+        self._run_s = 0.0
         self._rounds = 0
 
     # -- the search -----------------------------------------------------------------------------------------------
@@ -154,27 +167,49 @@ class _Search:
 
         Ends early once only ``reserve_s`` of the budget is left.
         """
-        for start in range(0, len(suggestions), 4):
-            self._check_stop()
-            batch = suggestions[start : start + 4]
-            builds = self._builds.build([suggestion.kernel for suggestion in batch])
-            requests = [
-                RunRequest(build, suggestion.instances) for build, suggestion in zip(builds, batch, strict=True)
+        for start in range(0, len(suggestions), BATCH):
+            batch = list(suggestions[start : start + BATCH])
+            while batch:
+                self._check_stop()
+                builds = self._builds.build([suggestion.kernel for suggestion in batch])
+                self._builds.start([suggestion.kernel for suggestion in suggestions[start + BATCH :][:BATCH]])
+                self._record(self._measure(batch, builds, phase), label)
+                if self._seconds_left(reserve_s) <= 0:
+                    return
+                batch = self._leading(batch) if phase is Phase.SEARCH else []
+
+    def _measure(
+        self, batch: Sequence[Suggestion], builds: Sequence[BuildResult], phase: Phase
+    ) -> list[MeasureResult]:
+        requests = [RunRequest(build, suggestion.instances) for build, suggestion in zip(builds, batch, strict=True)]
+        found = self._runner.run(self._task, requests)
+        expected = [latency for suggestion in batch for latency in suggestion.predicted_s]
+        results = [
+            replace(result, predicted_s=latency, round=self._rounds, phase=phase, attempt=self._next_attempt(result))
+            for result, latency in zip(found, expected, strict=True)
+        ]
+        self._learn(results)
+        return results
+
+    def _leading(self, batch: Sequence[Suggestion]) -> list[Suggestion]:
+        """What of the batch leads after too few readings, as far as the budget goes."""
+        left, found = self._trials_left(self._final_trials()), []
+        for suggestion in batch:
+            pairs = [
+                (instance, latency)
+                for instance, latency in zip(suggestion.instances, suggestion.predicted_s, strict=True)
+                if self._measured.leads(suggestion.kernel, instance)
+                and self._measured.readings(suggestion.kernel, instance) < LEADER_READINGS
             ]
-            found = self._runner.run(self._task, requests)
-            expected = [latency for suggestion in batch for latency in suggestion.predicted_s]
-            results = [
-                replace(
-                    result, predicted_s=latency, round=self._rounds, phase=phase, attempt=self._next_attempt(result)
-                )
-                for result, latency in zip(found, expected, strict=True)
-            ]
-            self._learn(results)
-            self._record(results, label)
-            if self._seconds_left(reserve_s) <= 0:
-                return
+            pairs = pairs[: max(0, left)]
+            left -= len(pairs)
+            if pairs:
+                instances, latencies = zip(*pairs, strict=True)
+                found.append(Suggestion(suggestion.kernel, instances, latencies))
+        return found
 
     def _learn(self, results: Sequence[MeasureResult]) -> None:
+        self._run_s += sum(result.run_s for result in results)
         for result in results:
             key = (result.kernel, result.instance.values)
             self._attempts[key] = max(self._attempts.get(key, 0), result.attempt + 1)
@@ -230,41 +265,48 @@ class _Search:
         raise VerificationFailed(f"{VERIFY_ROUNDS} sets of kernels for {self._task.workload} were wrong; {problem}")
 
     def _time_finalists(self) -> None:
-        finalists = self._chosen(self._task.max_kernels)
-        # The best set of another packed layout, too: which layout is best is decided by the second timing, not by the
-        # noise of the first.
-        layouts = {self._rule.layout(self._task, kernel) for kernel in finalists}
-        others = [kernel for kernel in self._measured.kernels if self._rule.layout(self._task, kernel) not in layouts]
-        others = others or [kernel for kernel in self._measured.kernels if kernel not in finalists]
-        spare = assembly.choose_set(self._task, self._model, self._measured, others, SPARE_FINALISTS) if others else []
-        kernels = [*finalists, *spare]
-        kernels = kernels[: max(1, self._trials_left(0) // len(self._task.instances))]
+        """Side by side, all at one instance before the next: the machine's speed drifts, and what is close must be told
+        apart."""
+        first = list(dict.fromkeys([*self._chosen(self._task.max_kernels), *self._default()]))
+        kernels = assembly.finalists(self._task, self._model, self._measured, first, SPARE_FINALISTS)
+        reserve_s = BUILD_SHARE * self._final_seconds()
+        kernels = kernels[: self._affordable(reserve_s)]
         for instance in self._task.instances:
-            # Side by side at one instance after the other: the machine's speed drifts, and what is close must be told
-            # apart.
             predicted = self._model.predict(kernels, [instance.shape]).latency_s[:, 0]
             suggestions = [
                 Suggestion(kernel, (instance,), (float(latency),))
                 for kernel, latency in zip(kernels, predicted, strict=True)
             ]
-            reserve_s = self._final_seconds() / 2
             if self._seconds_left(reserve_s) > 0:
                 self._trial(suggestions[: max(0, self._trials_left(0))], Phase.FINAL, "select", reserve_s)
 
+    def _affordable(self, reserve_s: float) -> int:
+        """How many kernels can be timed at every instance, going by what a trial has taken."""
+        trials = float(self._trials_left(0))
+        if self._run_s > 0:
+            trials = min(trials, self._seconds_left(reserve_s) * self._measured.trials / self._run_s)
+        return max(1, int(trials / len(self._task.instances)))
+
+    def _default(self) -> list[MicroKernel]:
+        """The library of theory, if all of it works."""
+        theory = self._policy.theory
+        return theory if set(theory) <= set(self._measured.kernels) else []
+
     def _chosen(self, limit: int) -> list[MicroKernel]:
-        """The best set by what is known now: of the measured kernels, or of theory's where there are none."""
+        """The best set by what is known now: of the finalists or, before there are any, of the measured kernels.
+
+        Where nothing was measured, of theory's.
+        """
         theory = (*self._policy.theory, self._rule.safe_kernel(self._task))
-        pool = self._measured.kernels or [kernel for kernel in theory if kernel not in self._measured.failed]
+        pool = self._measured.finalists or self._measured.kernels
+        pool = pool or [kernel for kernel in theory if kernel not in self._measured.failed]
         if not pool:
             raise VerificationFailed(
                 f"every kernel tried for {self._task.workload} failed ({self._measured.commonest_error})"
             )
         chosen = assembly.choose_set(self._task, self._model, self._measured, pool, limit)
-        theory_set = self._policy.theory
-        if not set(theory_set) <= set(pool):
-            return chosen
         # What is best over the whole range may lose to the default at the very instances that were asked for.
-        return min(chosen, theory_set, key=self._objective_s)
+        return min(chosen, self._default() or chosen, key=self._objective_s)
 
     def _objective_s(self, kernels: Sequence[MicroKernel]) -> float:
         return assembly.objective_s(self._task, self._model, self._measured, kernels)
@@ -289,7 +331,7 @@ class _Search:
         return self._clock() - self._started
 
     def _final_trials(self) -> int:
-        wanted = (self._task.max_kernels + SPARE_FINALISTS) * len(self._task.instances)
+        wanted = (self._task.max_kernels + 2 * SPARE_FINALISTS) * len(self._task.instances)
         return min(wanted, int(FINAL_SHARE * self._budget.trials)) if self._budget.trials else 0
 
     def _final_seconds(self) -> float:

@@ -21,7 +21,7 @@ from tuner.policy.evolutionary import EvolutionSettings
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
 from tuner.rules import rule_for
 from tuner.task import SearchTask
-from tuner.tuning import Cancelled, Tuned, VerificationFailed, tune
+from tuner.tuning import LEADER_READINGS, Cancelled, Tuned, VerificationFailed, tune
 from tuner.workload import ShapeVar
 
 
@@ -54,7 +54,7 @@ class Bench:
             recorder=self.recorder,
             budget=Budget(trials, seconds),
             clock=self.clock,
-            **more,
+            **{"builds_beside": 0} | more,
         )
 
     @property
@@ -71,14 +71,14 @@ def identities(results: list[MeasureResult]) -> list[tuple[str, str, int]]:
 
 
 # -- budgets ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("trials", [1, 3, 24, 60])
+@pytest.mark.parametrize("trials", [1, 2, 24, 60])
 def test_no_more_than_the_budgeted_trials_are_run(trials: int) -> None:
     bench = Bench()
     tuned = bench.tune(trials)
     assert len(bench.results) == len(bench.runner.ran) <= trials
     assert len(bench.results) >= 0.6 * trials
     assert tuned.summary["trials"] == len(bench.results)
-    assert {result.phase for result in bench.results} == ({Phase.SEARCH} if trials < 4 else set(Phase))
+    assert {result.phase for result in bench.results} == ({Phase.SEARCH} if trials < 3 else set(Phase))
 
 
 def test_without_trials_the_library_is_the_one_of_theory() -> None:
@@ -319,7 +319,7 @@ def test_when_every_library_is_wrong_the_search_fails_and_says_so() -> None:
     bench = Bench()
     bench.runner.wrong = lambda dims: "wrong" if dims["m"] == 128 else None
     with pytest.raises(VerificationFailed, match=r"sets of kernels .* wrong"):
-        bench.tune(20)
+        bench.tune(60)
     assert len(bench.results) > 0
 
 
@@ -392,6 +392,6 @@ def test_results_carry_what_was_expected_and_when() -> None:
     assert all(result.predicted_s and result.predicted_s > 0 for result in bench.results)
     assert _never_falls([result.round for result in bench.results])
     search = [result for result in bench.results if result.phase is Phase.SEARCH]
-    assert {result.attempt for result in search} == {0}
+    assert {result.attempt for result in search} <= set(range(LEADER_READINGS))
     assert any(result.attempt == 1 for result in bench.results if result.phase is Phase.FINAL)
     assert len(bench.builder.built) == len(set(bench.builder.built))

@@ -27,6 +27,7 @@ from tuner.task import SearchTask
 from tuner.workload import JsonObject
 
 OPEN, TRIAL, VERIFY, DESCRIBE = (f"shapewright.{name}" for name in ("open", "trial", "verify", "describe"))
+BEFORE = "shapewright.before_sample"
 MAX_ERROR = 2000
 
 
@@ -95,11 +96,13 @@ class Bench:
         operands = self._operands(shape, layout)
         call = module[ENTRY]
 
-        def sample(number: int, repeat: int) -> tuple[float, ...]:
-            return tuple(module.time_evaluator(ENTRY, tvm.cpu(), number=number, repeat=repeat)(*operands).results)
+        def sample(number: int, repeat: int, before: Callable[[], None]) -> tuple[float, ...]:
+            tvm_ffi.register_global_func(BEFORE, lambda *_: before(), override=True)
+            timer = module.time_evaluator(ENTRY, tvm.cpu(), number=number, repeat=repeat, f_preproc=BEFORE)
+            return tuple(timer(*operands).results)
 
         try:
-            timed: Timed = measure(lambda: call(*operands), sample, self._anchor)
+            timed: Timed = measure(lambda: call(*operands), sample, self._anchor.seconds)
         except Exception as error:  # a candidate that raises is a result
             return _failure(ErrorKind.WRONG, f"{type(error).__name__}: {error}")
         return {"latency_s": timed.latency_s, "samples_s": timed.samples_s, "anchor_s": timed.anchor_s}

@@ -1,8 +1,9 @@
-"""A Builder that builds each kernel once."""
+"""A Builder that builds each kernel once, and may do so ahead of time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from tuner.kernel import MicroKernel
 from tuner.measure._base import Builder, BuildResult
@@ -10,14 +11,39 @@ from tuner.task import SearchTask
 
 
 class KeptBuilds:
-    """The builds of one search task by ``builder``, kept for whoever measures a kernel again."""
+    """The builds of one search task by ``builder``, kept for whoever measures a kernel again.
 
-    def __init__(self, task: SearchTask, builder: Builder) -> None:
-        self._task, self._builder = task, builder
+    ``beside``: how many kernels may be built at once while something is measured; 0: none are built ahead of time. All
+    calls of the builder come from one thread. Close it before the builder.
+    """
+
+    def __init__(self, task: SearchTask, builder: Builder, beside: int = 0) -> None:
+        self._task, self._builder, self._beside = task, builder, beside
         self._builds: dict[MicroKernel, BuildResult] = {}
+        self._coming: dict[MicroKernel, Future[list[BuildResult]]] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="builds")
 
     def build(self, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
-        missing = [kernel for kernel in kernels if kernel not in self._builds]
-        for build in self._builder.build(self._task, missing) if missing else []:
-            self._builds[build.kernel] = build
+        """One result for each kernel, in order. Raises what the builder raises."""
+        self._start([kernel for kernel in kernels if self._is_new(kernel)], len(kernels))
+        for kernel in kernels:
+            if kernel in self._coming:
+                self._builds |= {build.kernel: build for build in self._coming.pop(kernel).result()}
         return [self._builds[kernel] for kernel in kernels]
+
+    def start(self, kernels: Sequence[MicroKernel]) -> None:
+        """Begin to build these, which ``build`` will be asked for next."""
+        if self._beside:
+            self._start([kernel for kernel in kernels if self._is_new(kernel)], self._beside)
+
+    def close(self) -> None:
+        """Wait for what is being built; what was not begun is not."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def _is_new(self, kernel: MicroKernel) -> bool:
+        return kernel not in self._builds and kernel not in self._coming
+
+    def _start(self, kernels: Sequence[MicroKernel], at_once: int) -> None:
+        for first in range(0, len(kernels), at_once or 1):
+            some = kernels[first : first + at_once]
+            self._coming |= dict.fromkeys(some, self._thread.submit(self._builder.build, self._task, some))

@@ -1,6 +1,6 @@
 """How latencies are measured: the protocol named by ``tuner.records.PROTOCOL``.
 
-Protocol v1, for one micro-kernel on one instance:
+Protocol v2, for one micro-kernel on one instance:
 
 - operands of random values in [-1, 1), allocated once, aligned to 64 bytes; caches as earlier calls left them (warm);
 - one thread pool of ``task.threads`` threads, in a process that does nothing else;
@@ -8,7 +8,7 @@ Protocol v1, for one micro-kernel on one instance:
 - a sample is the mean of as many calls in a row as MIN_SAMPLE_S takes, one at least;
 - SAMPLES samples, or as many as BUDGET_S allows, LEAST_SAMPLES at least;
 - the latency is the median of the samples;
-- beside it stands what a fixed piece of work took, before and after: how fast the core ran (see Anchor).
+- before, between and after the samples a fixed piece of work is timed (see Anchor): how fast the core ran.
 
 A change of anything here takes another name.
 """
@@ -23,28 +23,32 @@ from dataclasses import dataclass
 
 import numpy as np
 
+Sample = Callable[[int, int, Callable[[], None]], tuple[float, ...]]
+"""``sample(number, repeat, before)``: ``repeat`` means of ``number`` calls in a row, after ``before()`` each."""
+
 WARM_UP_S = 0.004
 MIN_SAMPLE_S = 0.004
 SAMPLES = 8
-LEAST_SAMPLES = 3
+LEAST_SAMPLES = 4
 BUDGET_S = 0.08
-ANCHOR_SIZE, ANCHOR_PRODUCTS, ANCHOR_ROUNDS = 64, 30, 4
+ANCHOR_SIZE, ANCHOR_PRODUCTS = 64, 500
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A latency and the samples it is the median of, in seconds; ``anchor_s`` is the time of the anchor beside it."""
+    """A latency and the samples it is the median of, in seconds. ``latency_s / anchor_s`` is the median of what each
+    sample took in anchors; ``samples_s`` in the order they were taken."""
 
     latency_s: float
     samples_s: tuple[float, ...]
-    anchor_s: float | None = None
+    anchor_s: float
 
 
 class Anchor:
     """A fixed piece of work: a product of small matrices by NumPy's own library, on one thread and in the L1 cache.
 
-    A shared or boosting core changes its speed by a quarter within minutes. Latencies that were measured at different
-    times can be compared after they are divided by their anchors.
+    A shared or boosting core changes its speed by a quarter within minutes, and by some percent between two samples.
+    Latencies that were measured at different times can be compared after they are divided by their anchors.
     """
 
     def __init__(self) -> None:
@@ -52,28 +56,23 @@ class Anchor:
         self._out = np.empty_like(self._square)
 
     def seconds(self) -> float:
-        """Of one product: the fastest of a few rounds of many, so that an interruption does not count."""
-        return min(self._round() for _ in range(ANCHOR_ROUNDS))
-
-    def _round(self) -> float:
+        """Of one product: the mean of ANCHOR_PRODUCTS, a millisecond or so."""
         before = time.perf_counter()
         for _ in range(ANCHOR_PRODUCTS):
             np.dot(self._square, self._square, out=self._out)
         return (time.perf_counter() - before) / ANCHOR_PRODUCTS
 
 
-def measure(
-    call: Callable[[], object], sample: Callable[[int, int], tuple[float, ...]], anchor: Anchor | None = None
-) -> Timed:
-    """Measure ``call`` by the protocol. ``sample(number, repeat)`` gives ``repeat`` means of ``number`` calls each."""
+def measure(call: Callable[[], object], sample: Sample, anchor: Callable[[], float]) -> Timed:
+    """Measure ``call`` by the protocol; ``anchor()`` is the time of the fixed piece of work just then."""
     number, repeat = plan(warm_up(call))
-    if anchor is None:
-        samples = sample(number, repeat)
-        return Timed(statistics.median(samples), samples)
-    before = anchor.seconds()
-    samples = sample(number, repeat)
-    # The faster of the two: what else runs on the core for a moment is not its speed.
-    return Timed(statistics.median(samples), samples, min(before, anchor.seconds()))
+    anchors: list[float] = []
+    samples = sample(number, repeat, lambda: anchors.append(anchor()))
+    anchors.append(anchor())
+    # Each sample by the anchors on both its sides: a speed that drifts evenly cancels out.
+    paces = [2 * taken / (anchors[place] + anchors[place + 1]) for place, taken in enumerate(samples)]
+    latency_s = statistics.median(samples)
+    return Timed(latency_s, samples, latency_s / statistics.median(paces))
 
 
 def warm_up(call: Callable[[], object]) -> float:

@@ -2,12 +2,15 @@
 
 A kernel's fitness is the weighted gain that the set has when this kernel joins it, not its own speed: DietCode
 (MLSys 2022) takes the maximum over the instances, so kernels that serve the same shapes crowd out the rest. Each round
-evolves a population on the cost model alone (tile mutation and crossover), then takes candidates by three quotas: the
-largest gain of the set, the best candidate of each instance in turn, and the most uncertain promising one.
+evolves a population on the cost model alone (tile mutation and crossover), then takes candidates by four quotas: the
+largest gain of the set, the best candidate of each instance in turn, the most uncertain promising one, and untried
+neighbours of what is fastest now, which needs no model. The second round is of kernels that theory finds good and that
+are as unlike one another as can be: a model that has seen one value of an axis cannot tell what the others do.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,7 +38,12 @@ class EvolutionSettings:
     generations: int = 4
     fresh: float = 0.25
     kernels_per_round: int = 8
-    instances_per_kernel: int = 3
+    neighbours_per_round: int = 3
+    instances_per_kernel: int = 2
+    varied_kernels: int = 16
+    """How many the second round takes, an eighth of the trials that are left at most."""
+    varied_loss: float = 0.15
+    """How much slower than the best (log latency) theory may expect those to be: about twice its error."""
     theory_samples: int = 3000
     theory_generations: int = 6
     optimism: float = 0.5
@@ -59,6 +67,7 @@ class EvolutionarySearch:
         self._shapes = [instance.shape for instance in task.instances]
         weights = np.array([instance.weight for instance in task.instances])
         self._weights = weights / weights.sum()
+        self._readings: dict[tuple[MicroKernel, int], list[float]] = {}
         self._measured: dict[MicroKernel, dict[int, float]] = {}
         self._failed: set[MicroKernel] = set()
         self._idle_rounds = 0
@@ -72,24 +81,26 @@ class EvolutionarySearch:
                 self._failed.add(result.kernel)
                 self._measured.pop(result.kernel, None)
             elif place is not None and result.kernel not in self._failed:
-                times = self._measured.setdefault(result.kernel, {})
-                times[place] = min(result.latency_s, times.get(place, np.inf))
+                readings = self._readings.setdefault((result.kernel, place), [])
+                readings.append(result.latency_s)
+                # The fastest reading would be the luckiest one.
+                self._measured.setdefault(result.kernel, {})[place] = statistics.median(readings)
         self._model.update(results)
 
     def suggest(self, trials: int) -> list[Suggestion]:
         if trials <= 0 or self._idle_rounds >= self._settings.patience:
             return []
         # Not again where all of theory failed: the search goes on to what differs from it.
-        picked = self._improving() if self._measured or self._failed else self._first()
-        return self._within(picked, trials)
+        if not (self._measured or self._failed):
+            return self._within(self._first(), trials)
+        varied = self._varied(trials // 8)
+        return self._within(varied or self._improving(), trials)
 
     # -- theory ---------------------------------------------------------------------------------------------------
     @cached_property
     def theory(self) -> list[MicroKernel]:
         """The set that the model alone chooses now: of many samples, and of the neighbours of the best ones."""
-        pool = [self._rule.safe_kernel(self._task)]
-        pool += [self._space.sample(self._rng) for _ in range(self._settings.theory_samples)]
-        pool = self._distinct(pool)
+        pool = self._distinct([self._rule.safe_kernel(self._task), *self._fresh(self._settings.theory_samples)])
         for _ in range(self._settings.theory_generations):
             fitness = self._model.predict(pool, self._shapes).latency_s
             best = [pool[index] for row in fitness.argsort(axis=0)[:8] for index in row]
@@ -125,6 +136,30 @@ class EvolutionarySearch:
         served = {index: [place for place in places if serves[place] == index] for index in range(len(self.theory))}
         return [self._suggestion(self.theory[index], found) for index, found in served.items() if found]
 
+    def _varied(self, count: int) -> list[tuple[MicroKernel, list[int]]]:
+        """The second round, at the smallest and the largest instance; nothing if as many kernels were tried already."""
+        count = min(self._settings.varied_kernels, count) - len(self._measured) - len(self._failed)
+        if count <= 0:
+            return []
+        tried = [*self._measured, *self._failed]
+        pool = [kernel for kernel in self._distinct(self._fresh(self._settings.theory_samples)) if kernel not in tried]
+        if not pool:
+            return []
+        mean = np.log(self._model.predict(pool, self._shapes).latency_s) @ self._weights
+        good = [pool[index] for index in np.flatnonzero(mean < mean.min() + self._settings.varied_loss)]
+        ends = sorted({0, len(self._shapes) - 1})
+        return [(kernel, ends) for kernel in self._unlike(good, tried, count)]
+
+    def _unlike(self, pool: Sequence[MicroKernel], tried: Sequence[MicroKernel], count: int) -> list[MicroKernel]:
+        """Each the one whose nearest neighbour among those before it (and ``tried``) differs in the most axes."""
+        values, known = (np.array([[value for _, value in kernel.values] for kernel in some]) for some in (pool, tried))
+        nearest = np.min([(values != other).sum(axis=1) for other in known], axis=0)
+        found: list[int] = []
+        while len(found) < min(count, len(pool)):
+            found.append(int(nearest.argmax()))
+            nearest = np.minimum(nearest, (values != values[found[-1]]).sum(axis=1))
+        return [pool[index] for index in found]
+
     # -- evolution ------------------------------------------------------------------------------------------------
     def _improving(self) -> list[tuple[MicroKernel, list[int]]]:
         pool, gains, spread = self._evolved()
@@ -141,8 +176,23 @@ class EvolutionarySearch:
         turns = self._rng.permutation(np.flatnonzero(self._weights))
         order += [int(gains[:, place].argmax()) for place in turns[: wanted // 2]]
         order += [int((total + 0.5 * (spread @ self._weights)).argmax())]
-        picked = list(dict.fromkeys(order))[: wanted + 1]
-        return [(pool[index], self._instances_for(gains[index])) for index in picked]
+        picked = {pool[index]: self._instances_for(gains[index]) for index in list(dict.fromkeys(order))[: wanted + 1]}
+        return list((self._near() | picked).items())
+
+    def _near(self) -> dict[MicroKernel, list[int]]:
+        """Untried neighbours of the fastest kernels, each at an instance where that one is the fastest."""
+        found: dict[MicroKernel, list[int]] = {}
+        for place in self._rng.permutation(np.flatnonzero(self._weights)):
+            timed = [(times[place], index) for index, times in enumerate(self._measured.values()) if place in times]
+            fastest = list(self._measured)[min(timed)[1]] if timed else None
+            near = [
+                kernel
+                for kernel in (self._space.neighbours(fastest) if fastest else [])
+                if kernel not in self._measured and kernel not in self._failed and kernel not in found
+            ]
+            if near and len(found) < self._settings.neighbours_per_round:
+                found[near[int(self._rng.integers(len(near)))]] = [int(place)]
+        return found
 
     def _evolved(self) -> tuple[list[MicroKernel], Floats, Floats]:
         """New kernels with their expected gains (log of the set's time over theirs, 0 if slower) at each instance."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from tests.fakes import TASK, measured
 from tuner.cost_model import PairCostModel
-from tuner.policy import EvolutionarySearch, EvolutionSettings
+from tuner.policy import EvolutionarySearch, EvolutionSettings, Suggestion
 from tuner.rules import rule_for
 from tuner.task import SearchTask
 
@@ -39,12 +41,47 @@ def test_the_first_round_times_the_safe_kernel_too() -> None:
     assert len(kernels) <= TASK.max_kernels + 1
 
 
+def measured_round(policy: EvolutionarySearch, task: SearchTask = TASK, trials: int = 1000) -> list[Suggestion]:
+    suggestions = policy.suggest(trials)
+    policy.update([result for s in suggestions for result in measured(task, s.kernel, *s.instances)])
+    return suggestions
+
+
+def test_the_second_round_is_of_unlike_kernels_that_theory_finds_good() -> None:
+    policy = search()
+    first = measured_round(policy)
+    kernels = [suggestion.kernel for suggestion in policy.suggest(1000)]
+    assert 4 <= len(kernels) <= QUICK.varied_kernels - len(first)
+    unlike = [sum(a != b for a, b in zip(one.values, other.values, strict=True)) for one, other in pairwise(kernels)]
+    assert min(unlike) >= 2
+    shapes = [instance.shape for instance in TASK.instances]
+    latency = PairCostModel(TASK).predict([*kernels, *policy.theory], shapes).latency_s
+    mean = np.log(latency).mean(axis=1)
+    assert mean[: len(kernels)].max() <= mean.min() + 2 * QUICK.varied_loss
+
+
+def test_few_trials_are_not_spent_on_variety() -> None:
+    policy = search()
+    first = measured_round(policy)
+    second = measured_round(policy, trials=8 * len(first))
+    assert len(second) <= QUICK.kernels_per_round + 1 + QUICK.neighbours_per_round
+
+
 def test_a_kernel_is_measured_on_few_instances_where_it_is_expected_to_help() -> None:
     policy = search()
-    policy.update([result for s in policy.suggest(1000) for result in measured(TASK, s.kernel, *s.instances)])
+    measured_round(policy)
+    measured_round(policy)
     suggestions = policy.suggest(1000)
-    assert len(suggestions) <= QUICK.kernels_per_round + 1
+    assert len(suggestions) <= QUICK.kernels_per_round + 1 + QUICK.neighbours_per_round
     assert all(1 <= len(suggestion.instances) <= QUICK.instances_per_kernel for suggestion in suggestions)
+
+
+def test_neighbours_of_the_fastest_are_tried_whatever_the_model_says() -> None:
+    policy = search()
+    tried = [suggestion.kernel for _ in range(2) for suggestion in measured_round(policy)]
+    near = {kernel for other in tried for kernel in RULE.space(TASK).neighbours(other)}
+    wanted = [suggestion.kernel for suggestion in policy.suggest(1000)]
+    assert len(near.intersection(wanted)) >= QUICK.neighbours_per_round
 
 
 def test_instances_without_weight_get_few_trials() -> None:

@@ -35,35 +35,37 @@ Floats = NDArray[np.float64]
 class Constants:
     """What the formula needs to know of a core, in cycles and bytes per cycle unless said otherwise."""
 
-    clock_hz: float = 3.7e9
+    clock_hz: float = 3.94e9
     fma_latency: float = 4.0
-    loads: float = 1.85
-    decode: float = 3.87
-    l2_bytes: float = 33.5
-    l3_bytes: float = 9.8
-    l2_exposed: float = 0.01
+    loads: float = 1.95
+    decode: float = 3.83
+    l2_bytes: float = 36.3
+    l3_bytes: float = 9.7
+    l2_exposed: float = 0.11
     """The share of a panel's reads from L2 that computing does not hide."""
-    stream_exposed: float = 0.33
+    stream_exposed: float = 0.51
     """The share of a stream from L3 that computing does not hide, if nothing is prefetched."""
-    near_exposed: float = 0.3
-    ahead_exposed: float = 0.29
-    too_soon: float = 0.34
+    near_exposed: float = 0.45
+    ahead_exposed: float = 0.33
+    too_soon: float = 0.29
     """What a stream costs more for each panel that is prefetched further ahead than the next one."""
-    tile: float = 1.0
+    tile: float = 0.8
     """For each tile and chunk, beside its steps."""
-    turn: float = 0.015
+    turn: float = 0.018
     """For each turn of an inner loop."""
-    store: float = 0.5
+    store: float = 0.83
     """For each vector of the output."""
-    fetched: float = 3.0
+    again: float = 6.6
+    """For each vector of the output that a further chunk of k reads and writes again."""
+    fetched: float = 2.5
     """The cost of a store whose line was prefetched, as a share."""
     copy: float = 0.28
     """For each element packed row by row."""
-    transpose: float = 0.175
+    transpose: float = 0.2
     dot: float = 5.0
     """For each element of the output that is added up across a vector."""
-    call: float = 105.0
-    block: float = 60.0
+    call: float = 148.0
+    block: float = 26.0
     """For each panel of each block and chunk."""
     fork: float = 12_000.0
 
@@ -199,8 +201,8 @@ class _Formula:
         stays = self.panel_bytes + self.mr * self.steps * 4 < 0.8 * self.hardware.l1d_bytes
         from_l2 = vectors * self.hardware.vector_bytes / c.l2_bytes
         step = np.where(stays, step, np.maximum(step, from_l2) + c.l2_exposed * np.minimum(step, from_l2))
-        stores = work * c.store * np.where(self.of["fetch"] > 0, c.fetched, 1.0)
-        return np.asarray(self.k * step + self.chunks * (c.tile + stores))
+        stores = work * (c.store * np.where(self.of["fetch"] > 0, c.fetched, 1.0) + c.again * (self.chunks - 1))
+        return np.asarray(self.k * step + self.chunks * c.tile + stores)
 
     # -- memory ---------------------------------------------------------------------------------------------------
     def _stream(self) -> Floats:
@@ -220,7 +222,7 @@ class _Formula:
     def _output(self) -> Floats:
         """Stores are part of the tiles; what counts here is that further chunks of k read the output again."""
         c = self.constants
-        again = self.rows * self.columns * 4 
+        again = self.rows * self.columns * 4
         again = again / np.where(again < self.hardware.l2_bytes, c.l2_bytes, c.l3_bytes)
         return np.asarray((self.chunks - 1) * again)
 

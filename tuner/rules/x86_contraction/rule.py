@@ -183,6 +183,9 @@ def _check_size(kernel: MicroKernel, hardware: Hardware) -> None:
     need = mr * nv + nv + 1
     if need > hardware.vector_registers:
         raise IllegalKernel(f"mr={mr} nv={nv} needs {need} vector registers, there are {hardware.vector_registers}")
+    # The compiler loads rows of an unrolled loop ahead of their use: too many and it spills accumulators.
+    if ku * nv > hardware.vector_registers:
+        raise IllegalKernel(f"ku={ku} nv={nv} load {ku * nv} vectors in a turn, limit {hardware.vector_registers}")
     if kernel["tail"] and mr == 1:
         raise IllegalKernel("tail=1 needs mr above 1: tiles of one row leave no ragged rest")
     if edge and nv == 1:

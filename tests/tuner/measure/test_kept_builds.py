@@ -1,0 +1,79 @@
+"""Each kernel is built once, ahead of time if asked to, by one thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from tests.fakes import TASK
+from tuner.kernel import MicroKernel
+from tuner.measure import BuilderLost, BuildResult, KeptBuilds
+from tuner.task import SearchTask
+
+A, B, C, D = (MicroKernel("r", 1, (("a", value),)) for value in range(4))
+
+
+class Spy:
+    """A builder that says what it was asked for, and waits for ``go`` before it builds."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[MicroKernel]] = []
+        self.threads: set[int] = set()
+        self.go = threading.Event()
+        self.go.set()
+
+    def build(self, task: SearchTask, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
+        assert self.go.wait(10)
+        self.asked.append(list(kernels))
+        self.threads.add(threading.get_ident())
+        if D in kernels:
+            raise BuilderLost("gone")
+        return [BuildResult(kernel, b"binary", 0.0) for kernel in kernels]
+
+    def close(self) -> None:
+        pass
+
+
+def test_results_come_in_order_and_nothing_is_built_twice() -> None:
+    spy = Spy()
+    builds = KeptBuilds(TASK, spy)
+    assert [build.kernel for build in builds.build([B, A])] == [B, A]
+    assert [build.kernel for build in builds.build([A, C, B])] == [A, C, B]
+    assert spy.asked == [[B, A], [C]]
+
+
+def test_what_was_started_is_there_and_was_built_a_few_at_a_time() -> None:
+    spy = Spy()
+    builds = KeptBuilds(TASK, spy, beside=1)
+    builds.start([A, B])
+    builds.start([A])
+    assert [build.kernel for build in builds.build([B, A, C])] == [B, A, C]
+    assert spy.asked == [[A], [B], [C]]
+    assert len(spy.threads) == 1
+    assert threading.get_ident() not in spy.threads
+
+
+def test_nothing_is_started_where_nothing_may_run_beside() -> None:
+    spy = Spy()
+    KeptBuilds(TASK, spy).start([A])
+    assert spy.asked == []
+
+
+def test_a_lost_builder_is_heard_of_when_its_build_is_wanted() -> None:
+    builds = KeptBuilds(TASK, Spy(), beside=2)
+    builds.start([D])
+    assert builds.build([A])[0].kernel == A
+    with pytest.raises(BuilderLost, match="gone"):
+        builds.build([D])
+
+
+def test_closing_waits_for_the_build_at_hand_and_begins_no_other() -> None:
+    spy = Spy()
+    spy.go.clear()
+    builds = KeptBuilds(TASK, spy, beside=1)
+    builds.start([A, B, C])
+    threading.Timer(0.05, spy.go.set).start()
+    builds.close()
+    assert spy.asked in ([[A]], [])
