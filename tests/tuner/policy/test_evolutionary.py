@@ -9,6 +9,7 @@ import pytest
 
 from tests.fakes import TASK, measured
 from tuner.cost_model import PairCostModel
+from tuner.kernel import MicroKernel
 from tuner.policy import EvolutionarySearch, EvolutionSettings, Suggestion
 from tuner.rules import rule_for
 from tuner.task import SearchTask
@@ -78,7 +79,9 @@ def test_a_kernel_is_measured_on_few_instances_where_it_is_expected_to_help() ->
 
 def test_neighbours_of_the_fastest_are_tried_whatever_the_model_says() -> None:
     policy = search()
-    tried = [suggestion.kernel for _ in range(2) for suggestion in measured_round(policy)]
+    tried: list[MicroKernel] = []
+    while len(tried) < QUICK.varied_kernels:
+        tried += [suggestion.kernel for suggestion in measured_round(policy)]
     near = {kernel for other in tried for kernel in RULE.space(TASK).neighbours(other)}
     wanted = [suggestion.kernel for suggestion in policy.suggest(1000)]
     assert len(near.intersection(wanted)) >= QUICK.neighbours_per_round
