@@ -9,7 +9,7 @@ from shapewright.session import TuneResult
 from tuner import assembly
 from tuner.cost_model import PairCostModel
 from tuner.kernel import MicroKernel
-from tuner.latency import Measured, latency_table
+from tuner.latency import Measured, comparable, latency_table
 
 
 def save_ablation(name: str, tuned: TuneResult, directory: Path) -> Path:
@@ -18,11 +18,12 @@ def save_ablation(name: str, tuned: TuneResult, directory: Path) -> Path:
     ``single``: the one kernel that serves the whole range best. ``bucket``: the kernel that is best at the largest
     shape, for all of them (as Nimble, MLSys 2021, tunes for one large shape).
     """
-    task, measured = tuned.task, Measured(tuned.results)
-    model = PairCostModel(task)
-    model.update(tuned.results)
+    task, results = tuned.task, comparable(tuned.results)
+    measured, model = Measured(results), PairCostModel(task)
+    model.update(results)
     if name == "single":
-        kernel = assembly.choose_set(task, model, measured, measured.kernels, 1)[0]
+        pool = measured.finalists or measured.kernels
+        kernel = assembly.choose_set(task, model, measured, pool, 1)[0]
     else:
         kernel = _best_at_largest(tuned, model, measured)
     dispatcher = assembly.make_dispatcher(task, model, measured, [kernel])
@@ -32,5 +33,6 @@ def save_ablation(name: str, tuned: TuneResult, directory: Path) -> Path:
 
 def _best_at_largest(tuned: TuneResult, model: PairCostModel, measured: Measured) -> MicroKernel:
     shapes = tuned.task.shapes()
-    table = latency_table(tuned.task, model, measured, measured.kernels, [shapes[-1]])
-    return measured.kernels[int(table[:, 0].argmin())]
+    pool = measured.finalists or measured.kernels
+    table = latency_table(tuned.task, model, measured, pool, [shapes[-1]])
+    return pool[int(table[:, 0].argmin())]

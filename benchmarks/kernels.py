@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.sides import METASCHEDULE, inputs_of, library_call, limit_threads
+from benchmarks.sides import METASCHEDULE, PEAK, inputs_of, library_call, limit_threads
 from benchmarks.suite import Benchmark, read_suite, suite_parser
 
 if TYPE_CHECKING:
@@ -41,17 +41,16 @@ def main() -> int:
     limit_threads(options.threads)
     # Only now: BLAS libraries read the environment when NumPy loads them.
     from benchmarks.document import Report, document_of  # noqa: PLC0415
-    from benchmarks.peak import fma_peak_flops  # noqa: PLC0415
+    from benchmarks.peak import peak_work  # noqa: PLC0415
     from tuner.target import native  # noqa: PLC0415
 
     target = native()
     name, benchmarks = read_suite(options.suite, target, options.threads)
-    report = Report()
+    report, work = Report(), options.threads * peak_work(target)
     for benchmark in benchmarks:
         if options.workload in (None, benchmark.name):
-            peak = options.threads * fma_peak_flops(target)
             with tempfile.TemporaryDirectory(prefix="shapewright-bench-") as folder:
-                _one(benchmark, options, peak, Path(folder), report)
+                _one(benchmark, options, work, Path(folder), report)
     if not report.rows:
         print(f"{name} has no workload {options.workload!r}", file=sys.stderr)
         return 2
@@ -74,8 +73,8 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _one(benchmark: Benchmark, options: argparse.Namespace, peak: float, folder: Path, report: Report) -> None:
-    """Tune, check and time one workload."""
+def _one(benchmark: Benchmark, options: argparse.Namespace, work: float, folder: Path, report: Report) -> None:
+    """Tune, check and time one workload. ``work``: what all threads do in a call of the peak."""
     from benchmarks.timing import OURS, add_timing, doubtful, open_sides, row_of, time_at  # noqa: PLC0415
     from shapewright.session import tune_here  # noqa: PLC0415 - after the threads are limited
 
@@ -92,14 +91,14 @@ def _one(benchmark: Benchmark, options: argparse.Namespace, peak: float, folder:
     errors = _errors(benchmark, libraries[OURS])
     rivals = [name for name in options.against.split(",") if name]
     serves = _prepare(rivals, benchmark, tuned, options, folder, libraries, report)
-    timed = [OURS, *(name for name in rivals if name != "oracle" and (name != METASCHEDULE or name in libraries))]
+    timed = [OURS, PEAK, *(name for name in rivals if name != "oracle" and (name != METASCHEDULE or name in libraries))]
     rows = []
     with open_sides(benchmark, timed, libraries, options.threads, report.skipped) as sides:
         for shape in benchmark.test:
-            rows.append(row_of(benchmark, shape, time_at(sides, shape, serves), peak, errors[str(shape)]))
+            rows.append(row_of(benchmark, shape, time_at(sides, shape, serves), work, errors[str(shape)]))
             _say_row(rows[-1])
         for row in doubtful(rows):
-            add_timing(row, time_at(sides, row["shape"], serves), peak)
+            add_timing(row, time_at(sides, row["shape"], serves), work)
             _say_row(row, "again: ")
     if "oracle" in rivals:
         _add_oracle(rows, tuned, libraries[OURS], options)

@@ -26,7 +26,7 @@ from tuner.codegen import ENTRY
 from tuner.cost_model import PairCostModel
 from tuner.dispatcher import Dispatcher, Leaf
 from tuner.kernel import MicroKernel
-from tuner.latency import Measured, latency_table
+from tuner.latency import Measured, comparable, latency_table
 from tuner.measure import Builder, BuildResult, KeptBuilds, Runner, RunRequest
 from tuner.rules import rule_for
 from tuner.task import SearchTask
@@ -73,9 +73,9 @@ class Oracle:
         self._builds, self._runner = KeptBuilds(tuned.task, builder), runner
         self._space = rule_for(self._task.workload).space(self._task)
         self._rng = np.random.default_rng(seed)
-        self._measured = Measured(tuned.results)
-        self._model = PairCostModel(self._task, seed)
-        self._model.update(tuned.results)
+        results = comparable(tuned.results)
+        self._measured, self._model = Measured(results), PairCostModel(self._task, seed)
+        self._model.update(results)
         self._library = sw.load(directory)
 
     def at(self, shape: Shape) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,20 +18,26 @@ ROWS = 64
 TURNS = 4096
 
 
-def fma_peak_flops(target: Target) -> float:
-    """Floating-point operations in a second, float32: the median of ten samples."""
-    hardware = target.hardware
-    accumulators = hardware.vector_registers - 4
+def peak_work(target: Target) -> float:
+    """Floating-point operations of one call of ``peak_call``."""
+    return 2.0 * TURNS * ROWS * _accumulators(target) * target.hardware.lanes()
+
+
+def peak_call(target: Target) -> Callable[[], object]:
+    """A millisecond's work at the float32 peak of one core."""
     executable = tvm.compile(
-        tvm.IRModule({"peak": _function(hardware, accumulators)}),
+        tvm.IRModule({"peak": _function(target.hardware, _accumulators(target))}),
         target=tvm.target.Target({"kind": target.kind, "mcpu": target.mcpu}),
     )
     # One half keeps every accumulator at one: no denormals, which are slow, and nothing overflows.
-    operand = tvm.runtime.tensor(np.full((ROWS, hardware.lanes()), 0.5, np.float32))
-    out = tvm.runtime.empty((accumulators, hardware.lanes()), "float32")
-    timer = executable.mod.time_evaluator("peak", tvm.cpu(), number=5, repeat=10)
-    seconds: float = timer(operand, out).median
-    return 2.0 * TURNS * ROWS * accumulators * hardware.lanes() / seconds
+    operand = tvm.runtime.tensor(np.full((ROWS, target.hardware.lanes()), 0.5, np.float32))
+    out = tvm.runtime.empty((_accumulators(target), target.hardware.lanes()), "float32")
+    function = executable.mod["peak"]
+    return lambda: function(operand, out)
+
+
+def _accumulators(target: Target) -> int:
+    return target.hardware.vector_registers - 4
 
 
 def _function(hardware: Hardware, accumulators: int) -> Any:

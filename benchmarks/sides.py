@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks.alternating import Sampler, sampler
 from tuner.layout import aligned
+from tuner.target import native
 from tuner.workload import Workload
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ Shape = Mapping[str, int]
 Call = Callable[[], object]
 WAIT_S = 600.0
 METASCHEDULE = "metaschedule"
+PEAK = "peak"
+"""The side that does multiply-adds in registers, for the share of the peak that a kernel reaches."""
 """The one side with a directory that is no library of ours."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS")
 
@@ -71,7 +74,12 @@ def library_call(library: Library, inputs: Sequence[Array], out: Array) -> Call:
 def side(
     name: str, workload: Workload, any_shape: Shape, library: Path | None, threads: int
 ) -> Callable[[Shape], Call]:
-    """The calls of one side: a library of ours in ``library``, or the rival of that name. Raises DoesNotApply."""
+    """The calls of one side: a library of ours in ``library``, the rival of that name, or PEAK. Raises DoesNotApply."""
+    if name == PEAK:
+        from benchmarks.peak import peak_call  # noqa: PLC0415 - compiles
+
+        call_at_peak = peak_call(native())
+        return lambda shape: call_at_peak
     constant = workload.op.contraction.right.constant
     weight = inputs_of(workload, any_shape)[1] if constant else None
     if library is not None and name == METASCHEDULE:

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.alternating import Sampler, alternate, sampler
 from benchmarks.rivals import DoesNotApply
-from benchmarks.sides import Call, elsewhere, side
+from benchmarks.sides import PEAK, Call, elsewhere, side
 from benchmarks.suite import Benchmark
 
 Row = dict[str, Any]
@@ -60,8 +60,10 @@ def time_at(sides: Sides, shape: Shape, serves: Mapping[str, Serves], budget_s: 
     return alternate({name: samples(shape) for name, samples in taking_part.items()}, budget_s=budget_s)
 
 
-def row_of(benchmark: Benchmark, shape: Shape, seconds: Mapping[str, float], peak: float, max_abs_error: float) -> Row:
-    """``peak``: floating-point operations a second that the threads could do at most."""
+def row_of(
+    benchmark: Benchmark, shape: Shape, seconds: Mapping[str, float], peak_work: float, max_abs_error: float
+) -> Row:
+    """``peak_work``: floating-point operations that the threads could have done in ``seconds[PEAK]``."""
     row: Row = {
         "workload": benchmark.name,
         "shape": dict(shape),
@@ -71,17 +73,19 @@ def row_of(benchmark: Benchmark, shape: Shape, seconds: Mapping[str, float], pea
         "max_abs_error": max_abs_error,
         "timings": [],
     }
-    add_timing(row, seconds, peak)
+    add_timing(row, seconds, peak_work)
     return row
 
 
-def add_timing(row: Row, seconds: Mapping[str, float], peak: float) -> None:
+def add_timing(row: Row, seconds: Mapping[str, float], peak_work: float) -> None:
     """One more timing of all sides; the row's figures are each side's median over its timings."""
     timings = row["timings"] = [*row["timings"], dict(seconds)]
     medians = {name: statistics.median(each[name] for each in timings) for name in seconds}
+    # Beside ours in the same samples: a core whose clock moves has no one peak.
+    row["peak_flops"] = peak_work / medians.pop(PEAK)
     row["ours_s"] = medians.pop(OURS)
     row["rivals_s"] = medians
-    row["peak_fraction"] = row["flops"] / row["ours_s"] / peak
+    row["peak_fraction"] = row["flops"] / row["ours_s"] / row["peak_flops"]
 
 
 def against_best(row: Row) -> float | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ from tuner.workload import WorkloadInstance
 
 Floats = NDArray[np.float64]
 ShapeKey = tuple[tuple[str, int], ...]
+MOST_DRIFT = 2.0
+"""The most that a device's speed is believed to have changed by between two measurements."""
 OWN_ERROR_REACH = 0.02
 """Squared log distance at which the nearest measurement starts to share its say with others."""
 
@@ -88,6 +91,27 @@ class Measured:
         """The fastest time of any kernel at this instance."""
         times = [self.latency_s(kernel, instance.values) for kernel in self.kernels]
         return min((time for time in times if time is not None), default=None)
+
+
+def first_anchor_s(results: Iterable[MeasureResult]) -> float | None:
+    return next((result.anchor_s for result in results if result.ok and result.anchor_s), None)
+
+
+def at_one_speed(results: Iterable[MeasureResult], anchor_s: float | None) -> list[MeasureResult]:
+    """The results as a device would have measured them at the speed at which its anchor takes ``anchor_s``."""
+    return [_at_speed(result, anchor_s) for result in results]
+
+
+def comparable(results: Sequence[MeasureResult]) -> list[MeasureResult]:
+    """The results of a whole search, at the speed that the device had at the first of them."""
+    return at_one_speed(results, first_anchor_s(results))
+
+
+def _at_speed(result: MeasureResult, anchor_s: float | None) -> MeasureResult:
+    if result.latency_s is None or not result.anchor_s or not anchor_s:
+        return result
+    pace = min(max(anchor_s / result.anchor_s, 1 / MOST_DRIFT), MOST_DRIFT)
+    return replace(result, latency_s=result.latency_s * pace)
 
 
 def log_points(task: SearchTask, shapes: Sequence[Mapping[str, int]]) -> Floats:

@@ -15,7 +15,7 @@ from tuner.dispatcher import Dispatcher
 from tuner.errors import ShapewrightError
 from tuner.jobspec import Budget
 from tuner.kernel import MicroKernel
-from tuner.latency import Measured
+from tuner.latency import Measured, at_one_speed, first_anchor_s
 from tuner.library import LIBRARY, LibraryFiles
 from tuner.measure import Builder, BuildResult, KeptBuilds, Runner, RunRequest
 from tuner.policy import EvolutionarySearch, Suggestion
@@ -33,8 +33,6 @@ BUILD_SHARE = 0.35
 SPARE_FINALISTS = 4
 LEADER_READINGS = 3
 """How often a kernel is measured that leads at an instance: of many readings the luckiest leads, not the best."""
-MOST_DRIFT = 2.0
-"""The most that a device's speed is believed to have changed by since the first measurement."""
 BATCH = 3
 """Kernels built and run between two looks at whether the search is to stop."""
 VERIFY_ROUNDS = 4
@@ -213,20 +211,13 @@ class _Search:
         for result in results:
             key = (result.kernel, result.instance.values)
             self._attempts[key] = max(self._attempts.get(key, 0), result.attempt + 1)
-        comparable = [self._at_one_speed(result) for result in results]
+        self._anchor_s = self._anchor_s or first_anchor_s(results)
+        comparable = at_one_speed(results, self._anchor_s)
         self._measured.add(comparable)
         self._policy.update(comparable)
         for result in results:
             if result.ok and result.round == 0 and result.phase is Phase.SEARCH:
                 self._default_pairs.add((result.kernel, result.instance))
-
-    def _at_one_speed(self, result: MeasureResult) -> MeasureResult:
-        """The result as the device would have measured it at the speed that it had at the first one."""
-        if result.latency_s is None or result.anchor_s is None:
-            return result
-        self._anchor_s = self._anchor_s or result.anchor_s
-        pace = min(max(self._anchor_s / result.anchor_s, 1 / MOST_DRIFT), MOST_DRIFT)
-        return replace(result, latency_s=result.latency_s * pace)
 
     def _defaults(self) -> dict[str, float]:
         """By instance the default's latency: the fastest of the first round, theory's kernels and the safe one."""

@@ -15,7 +15,7 @@ def row(ours: float, tuned_on: bool = False, m: int = 64, **rivals: float) -> di
         "workload": "w", "shape": {"T": m}, "tuned_on": tuned_on, "flops": 1000, "extents": {"m": m},
         "max_abs_error": 0.0, "timings": [],
     }  # fmt: skip
-    add_timing(found, {"ours": ours, **rivals}, 1e6)
+    add_timing(found, {"ours": ours, "peak": 1.0, **rivals}, 1e6)
     return found
 
 
@@ -35,10 +35,11 @@ def test_the_worst_tenth_and_whatever_loses_is_doubtful() -> None:
 
 def test_a_row_keeps_both_timings_and_shows_their_median() -> None:
     found = row(2.0, mm=1.0)
-    add_timing(found, {"ours": 1.0, "mm": 2.0}, 1e3)
+    add_timing(found, {"ours": 1.0, "peak": 3.0, "mm": 2.0}, 1e4)
     assert (found["ours_s"], found["rivals_s"]) == (1.5, {"mm": 1.5})
-    assert found["timings"] == [{"ours": 2.0, "mm": 1.0}, {"ours": 1.0, "mm": 2.0}]
-    assert found["peak_fraction"] == pytest.approx(1000 / 1.5 / 1e3)
+    assert found["timings"] == [{"ours": 2.0, "peak": 1.0, "mm": 1.0}, {"ours": 1.0, "peak": 3.0, "mm": 2.0}]
+    # The peak took two seconds in the median for its 10,000 operations.
+    assert found["peak_fraction"] == pytest.approx((1000 / 1.5) / (1e4 / 2.0))
 
 
 def test_a_side_that_does_not_serve_a_shape_takes_no_part() -> None:

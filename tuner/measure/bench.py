@@ -19,7 +19,7 @@ from tuner.codegen import ENTRY
 from tuner.kernel import MicroKernel
 from tuner.layout import PanelLayout
 from tuner.measure.limits import time_limit
-from tuner.measure.timing import Anchor, Timed, measure
+from tuner.measure.timing import Anchor, Timed, Timer
 from tuner.measure.verify import Case, Floats, Guarded, cases, operand_shape, random_array
 from tuner.records import ErrorKind
 from tuner.rules import rule_for
@@ -41,7 +41,7 @@ class Bench:
         self._directory = directory
         self._cases = cases(task.workload)
         self._arrays: dict[tuple[str, tuple[int, ...], PanelLayout | None], Floats] = {}
-        self._anchor = Anchor()
+        self._timer = Timer(Anchor().seconds)
         self._loaded = 0
 
     def trial(self, kernel: MicroKernel, binary: bytes, shapes: Sequence[Mapping[str, int]]) -> list[JsonObject]:
@@ -102,7 +102,7 @@ class Bench:
             return tuple(timer(*operands).results)
 
         try:
-            timed: Timed = measure(lambda: call(*operands), sample, self._anchor.seconds)
+            timed: Timed = self._timer.measure(lambda: call(*operands), sample)
         except Exception as error:  # a candidate that raises is a result
             return _failure(ErrorKind.WRONG, f"{type(error).__name__}: {error}")
         return {"latency_s": timed.latency_s, "samples_s": timed.samples_s, "anchor_s": timed.anchor_s}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.measure.timing import BUDGET_S, LEAST_SAMPLES, MIN_SAMPLE_S, SAMPLES, Sample, measure, plan
+from tuner.measure.timing import BUDGET_S, LEAST_SAMPLES, MIN_SAMPLE_S, RECENT, SAMPLES, Sample, Timer, plan
 
 
 @pytest.mark.parametrize("estimate_s", [0.0, 1e-7, 3e-6, 1e-4, 1.5e-3, 0.004, 0.02, 0.3, 5.0])
@@ -39,7 +39,7 @@ def sampling(samples_s: Iterable[float]) -> Sample:
 def test_the_latency_is_the_median_of_the_samples() -> None:
     samples = (5.0, 1.0, 2.0, 3.0, 9.0, 9.0, 9.0, 9.0)
     calls: list[int] = []
-    timed = measure(lambda: calls.append(1), sampling(samples), lambda: 1.0)
+    timed = Timer(lambda: 1.0).measure(lambda: calls.append(1), sampling(samples))
     assert (timed.latency_s, timed.samples_s) == (7.0, samples)
     assert calls
 
@@ -49,5 +49,46 @@ def test_a_core_of_changing_speed_gives_the_same_latency_in_anchors(speeds: list
     """Its speed is known before and after each sample; one that drifts evenly in between cancels out."""
     samples = [true_s * (before + after) / 2 for before, after in itertools.pairwise(speeds)]
     anchors = iter(speeds)
-    timed = measure(lambda: None, sampling(samples), lambda: next(anchors))
+    timed = Timer(lambda: next(anchors)).measure(lambda: None, sampling(samples))
     assert timed.latency_s / timed.anchor_s == pytest.approx(true_s)
+
+
+def test_a_disturbed_reading_is_taken_again_and_the_least_disturbed_counts() -> None:
+    core = {"speed": 1.0}
+    taken: list[float] = []
+
+    def sample(number: int, repeat: int, before: Callable[[], None]) -> tuple[float, ...]:
+        taken.append(core["speed"])
+        before()
+        found = [2.0 * core["speed"] ** 0.5 for _ in range(repeat)]
+        for _ in range(repeat - 1):
+            before()
+        # Quieter each time.
+        core["speed"] = max(1.0, core["speed"] - 1.0)
+        return tuple(found)
+
+    timer = Timer(lambda: core["speed"])
+    assert timer.measure(lambda: None, sample).latency_s == 2.0
+    core["speed"] = 3.0
+    assert timer.measure(lambda: None, sample).latency_s == 2.0
+    assert taken == [1.0, 3.0, 2.0, 1.0]
+
+
+def test_a_core_that_stays_slower_is_believed_in_the_end() -> None:
+    pace = [1.0]
+    count: list[int] = []
+
+    def sample(number: int, repeat: int, before: Callable[[], None]) -> tuple[float, ...]:
+        count.append(number)
+        for _ in range(repeat):
+            before()
+        return (1.0,) * repeat
+
+    timer = Timer(lambda: pace[0])
+    timer.measure(lambda: None, sample)
+    pace[0] = 1.3
+    for _ in range(RECENT):
+        timer.measure(lambda: None, sample)
+    before = len(count)
+    timer.measure(lambda: None, sample)
+    assert len(count) == before + 1
