@@ -33,7 +33,7 @@ class Timing:
 
     order: str = "alternating samples, rotating order"
     sample: str = "as many calls as 4 ms take, one at least; up to 7 samples, 3 at least"
-    value: str = "median; of two such timings where the first was doubtful (timings has both)"
+    value: str = "median; of three such timings where the first was doubtful (timings has all)"
     cache: str = "warm"
 
 

@@ -75,7 +75,7 @@ def _options() -> argparse.Namespace:
 
 def _one(benchmark: Benchmark, options: argparse.Namespace, work: float, folder: Path, report: Report) -> None:
     """Tune, check and time one workload. ``work``: what all threads do in a call of the peak."""
-    from benchmarks.timing import OURS, add_timing, doubtful, open_sides, row_of, time_at  # noqa: PLC0415
+    from benchmarks.timing import OURS, TIMINGS, add_timing, doubtful, open_sides, row_of, time_at  # noqa: PLC0415
     from shapewright.session import tune_here  # noqa: PLC0415 - after the threads are limited
 
     progress: list[dict[str, object]] = []
@@ -98,7 +98,8 @@ def _one(benchmark: Benchmark, options: argparse.Namespace, work: float, folder:
             rows.append(row_of(benchmark, shape, time_at(sides, shape, serves), work, errors[str(shape)]))
             _say_row(rows[-1])
         for row in doubtful(rows):
-            add_timing(row, time_at(sides, row["shape"], serves), work)
+            for _ in range(TIMINGS - 1):
+                add_timing(row, time_at(sides, row["shape"], serves), work)
             _say_row(row, "again: ")
     if "oracle" in rivals:
         _add_oracle(rows, tuned, libraries[OURS], options)

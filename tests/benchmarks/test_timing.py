@@ -25,9 +25,9 @@ def test_the_best_rival_is_a_vendor_not_our_own_ablation_nor_what_knew_the_shape
     assert against_best(row(1.0, single=0.5)) is None
 
 
-def test_the_worst_tenth_and_whatever_loses_is_doubtful() -> None:
+def test_both_tenths_and_whatever_loses_is_doubtful() -> None:
     rows = [row(1.0, mm=1.0 + index / 100) for index in range(20)]
-    assert doubtful(rows) == rows[:2]
+    assert doubtful(rows) == [*rows[:2], *rows[-2:]]
     losing = [row(1.0, mm=0.9) for _ in range(5)]
     assert doubtful(losing) == losing
     assert doubtful([row(1.0, single=0.1)]) == []
