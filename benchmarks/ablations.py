@@ -22,8 +22,7 @@ def save_ablation(name: str, tuned: TuneResult, directory: Path) -> Path:
     measured, model = Measured(results), PairCostModel(task)
     model.update(results)
     if name == "single":
-        pool = measured.finalists or measured.kernels
-        kernel = assembly.choose_set(task, model, measured, pool, 1)[0]
+        kernel = assembly.choose_set(task, model, measured, measured.candidates, 1)[0]
     else:
         kernel = _best_at_largest(tuned, model, measured)
     dispatcher = assembly.make_dispatcher(task, model, measured, [kernel])
@@ -33,6 +32,6 @@ def save_ablation(name: str, tuned: TuneResult, directory: Path) -> Path:
 
 def _best_at_largest(tuned: TuneResult, model: PairCostModel, measured: Measured) -> MicroKernel:
     shapes = tuned.task.shapes()
-    pool = measured.finalists or measured.kernels
+    pool = measured.candidates
     table = latency_table(tuned.task, model, measured, pool, [shapes[-1]])
     return pool[int(table[:, 0].argmin())]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from tuner.cost_model import PairCostModel
 from tuner.dispatcher import Dispatcher, Leaf
 from tuner.kernel import MicroKernel
 from tuner.latency import Measured, comparable, latency_table
-from tuner.measure import Builder, BuildResult, KeptBuilds, Runner, RunRequest
+from tuner.measure import BuildResult, KeptBuilds, Runner, RunRequest
 from tuner.rules import rule_for
 from tuner.task import SearchTask
 from tuner.workload import WorkloadInstance
@@ -67,10 +67,10 @@ class Oracle:
     """For the result of one search. ``directory`` holds its library. Use ``oracle_of``, which ends the processes."""
 
     def __init__(
-        self, tuned: TuneResult, directory: Path, builder: Builder, runner: Runner, seed: int, settings: Settings
+        self, tuned: TuneResult, directory: Path, builds: KeptBuilds, runner: Runner, seed: int, settings: Settings
     ) -> None:
         self._task, self._settings = tuned.task, settings
-        self._builds, self._runner = KeptBuilds(tuned.task, builder), runner
+        self._builds, self._runner = builds, runner
         self._space = rule_for(self._task.workload).space(self._task)
         self._rng = np.random.default_rng(seed)
         results = comparable(tuned.results)
@@ -141,8 +141,8 @@ def oracle_of(
     """An oracle with a builder and a private device of its own."""
     from tuner.measure.local import local_tools  # noqa: PLC0415 - TVM, once the threads are limited
 
-    with local_tools() as (builder, runner):
-        yield Oracle(tuned, directory, builder, runner, seed, settings or Settings())
+    with local_tools() as (builder, runner), closing(KeptBuilds(tuned.task, builder)) as builds:
+        yield Oracle(tuned, directory, builds, runner, seed, settings or Settings())
 
 
 def _library_of_one(task: SearchTask, build: BuildResult) -> Library:

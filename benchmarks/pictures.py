@@ -122,7 +122,7 @@ def regret_by_kernels(search: Mapping[str, Any]) -> tuple[NDArray[np.float64], N
     measured, model = Measured(results), PairCostModel(task)
     model.update(results)
     # Timed side by side: the others' few readings are noisier than what a further kernel brings.
-    pool = measured.finalists or measured.kernels
+    pool = measured.candidates
     table = latency_table(task, model, measured, pool, [instance.shape for instance in task.instances])
     regrets = []
     for count in range(1, task.max_kernels + 1):

@@ -33,9 +33,9 @@ Call = Callable[[], object]
 WAIT_S = 600.0
 REST_S, WAKE_S = 0.03, 0.03
 METASCHEDULE = "metaschedule"
+"""The one side with a directory that is no library of ours."""
 PEAK = "peak"
 """The side that does multiply-adds in registers, for the share of the peak that a kernel reaches."""
-"""The one side with a directory that is no library of ours."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS")
 
 

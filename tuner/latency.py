@@ -75,11 +75,15 @@ class Measured:
         timed = dict.fromkeys(kernel for kernel, _ in self._final)
         return [kernel for kernel in timed if kernel not in self.failed]
 
+    @property
+    def candidates(self) -> list[MicroKernel]:
+        """What a library is chosen from: the finalists or, before there are any, every kernel that was measured."""
+        return self.finalists or self.kernels
+
     def leads(self, kernel: MicroKernel, instance: WorkloadInstance) -> bool:
         """Whether it is the fastest of several at this instance."""
-        times = {other: self.latency_s(other, instance.values) for other in self.kernels}
-        known = [time for time in times.values() if time is not None]
-        return len(known) > 1 and times.get(kernel) == min(known)
+        times = self._times_at(instance)
+        return len(times) > 1 and times.get(kernel) == min(times.values())
 
     def readings(self, kernel: MicroKernel, instance: WorkloadInstance) -> int:
         return len(self._times.get(kernel, {}).get(instance.values, ()))
@@ -89,8 +93,11 @@ class Measured:
 
     def best_s(self, instance: WorkloadInstance) -> float | None:
         """The fastest time of any kernel at this instance."""
-        times = [self.latency_s(kernel, instance.values) for kernel in self.kernels]
-        return min((time for time in times if time is not None), default=None)
+        return min(self._times_at(instance).values(), default=None)
+
+    def _times_at(self, instance: WorkloadInstance) -> dict[MicroKernel, float]:
+        times = {kernel: self.latency_s(kernel, instance.values) for kernel in self.kernels}
+        return {kernel: time for kernel, time in times.items() if time is not None}
 
 
 def first_anchor_s(results: Iterable[MeasureResult]) -> float | None:

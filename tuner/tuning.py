@@ -258,7 +258,7 @@ class _Search:
     def _time_finalists(self) -> None:
         """Side by side, all at one instance before the next: the machine's speed drifts, and what is close must be told
         apart."""
-        first = list(dict.fromkeys([*self._chosen(self._task.max_kernels), *self._default()]))
+        first = list(dict.fromkeys([*self._chosen(self._task.max_kernels), *self._default(self._measured.kernels)]))
         kernels = assembly.finalists(self._task, self._model, self._measured, first, SPARE_FINALISTS)
         reserve_s = BUILD_SHARE * self._final_seconds()
         kernels = kernels[: self._affordable(reserve_s)]
@@ -278,10 +278,10 @@ class _Search:
             trials = min(trials, self._seconds_left(reserve_s) * self._measured.trials / self._run_s)
         return max(1, int(trials / len(self._task.instances)))
 
-    def _default(self) -> list[MicroKernel]:
-        """The library of theory, if all of it works."""
+    def _default(self, known: Sequence[MicroKernel]) -> list[MicroKernel]:
+        """The library of theory, if all of it is among ``known``."""
         theory = self._policy.theory
-        return theory if set(theory) <= set(self._measured.kernels) else []
+        return theory if set(theory) <= set(known) else []
 
     def _chosen(self, limit: int) -> list[MicroKernel]:
         """The best set by what is known now: of the finalists or, before there are any, of the measured kernels.
@@ -289,15 +289,15 @@ class _Search:
         Where nothing was measured, of theory's.
         """
         theory = (*self._policy.theory, self._rule.safe_kernel(self._task))
-        pool = self._measured.finalists or self._measured.kernels
-        pool = pool or [kernel for kernel in theory if kernel not in self._measured.failed]
-        if not pool:
+        known = self._measured.kernels or [kernel for kernel in theory if kernel not in self._measured.failed]
+        if not known:
             raise VerificationFailed(
                 f"every kernel tried for {self._task.workload} failed ({self._measured.commonest_error})"
             )
+        pool = self._measured.candidates or known
         chosen = assembly.choose_set(self._task, self._model, self._measured, pool, limit)
         # What is best over the whole range may lose to the default at the very instances that were asked for.
-        return min(chosen, self._default() or chosen, key=self._objective_s)
+        return min(chosen, self._default(known) or chosen, key=self._objective_s)
 
     def _objective_s(self, kernels: Sequence[MicroKernel]) -> float:
         return assembly.objective_s(self._task, self._model, self._measured, kernels)

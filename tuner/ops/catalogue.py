@@ -46,6 +46,11 @@ class Contraction:
         """Axes that both operands and the output run over: each index is a contraction of its own."""
         return tuple(axis for axis in self.output.axes if axis in self.left.axes and axis in self.right.axes)
 
+    @property
+    def rows_by_rows(self) -> bool:
+        """Whether both operands lie along the axis that is summed over, and the right one is new at every call."""
+        return self.right.axes[-1] in self.reduction_axes and not self.right.constant
+
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:

@@ -183,14 +183,11 @@ class EvolutionarySearch:
         """Untried neighbours of the fastest kernels, each at an instance where that one is the fastest."""
         found: dict[MicroKernel, list[int]] = {}
         for place in self._rng.permutation(np.flatnonzero(self._weights)):
-            timed = [(times[place], index) for index, times in enumerate(self._measured.values()) if place in times]
-            fastest = list(self._measured)[min(timed)[1]] if timed else None
-            near = [
-                kernel
-                for kernel in (self._space.neighbours(fastest) if fastest else [])
-                if kernel not in self._measured and kernel not in self._failed and kernel not in found
-            ]
-            if near and len(found) < self._settings.neighbours_per_round:
+            if len(found) == self._settings.neighbours_per_round:
+                break
+            near = [near for fastest in self._fastest(place, 1) for near in self._space.neighbours(fastest)]
+            near = [kernel for kernel in self._distinct(near) if kernel not in self._measured and kernel not in found]
+            if near:
                 found[near[int(self._rng.integers(len(near)))]] = [int(place)]
         return found
 
@@ -245,9 +242,13 @@ class EvolutionarySearch:
         """The fastest measured kernels of each instance."""
         parents: dict[MicroKernel, None] = {}
         for place in range(len(self._shapes)):
-            timed = [(times[place], kernel) for kernel, times in self._measured.items() if place in times]
-            parents |= dict.fromkeys(kernel for _, kernel in sorted(timed, key=lambda pair: pair[0])[:4])
+            parents |= dict.fromkeys(self._fastest(place, 4))
         return list(parents)
+
+    def _fastest(self, place: int, count: int) -> list[MicroKernel]:
+        """The fastest measured kernels of one instance."""
+        timed = [(times[place], kernel) for kernel, times in self._measured.items() if place in times]
+        return [kernel for _, kernel in sorted(timed, key=lambda pair: pair[0])[:count]]
 
     def _child(self, parents: Sequence[MicroKernel]) -> MicroKernel:
         first = parents[int(self._rng.integers(len(parents)))]

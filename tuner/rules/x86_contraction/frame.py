@@ -47,8 +47,7 @@ class Frame:
     @property
     def by_dots(self) -> bool:
         """Whether vectors run along k, both operands being read in place (dots.py)."""
-        right = self.task.workload.op.contraction.right
-        return right.axes[-1] == "k" and not right.constant and not self.kernel["pack"]
+        return self.task.workload.op.contraction.rows_by_rows and not self.kernel["pack"]
 
 
 @dataclass(frozen=True)

@@ -128,8 +128,7 @@ class _Formula:
         self.of = {name: values[:, index : index + 1] for index, name in enumerate(names)}
         self.mr, self.nv, self.ku = self.of["mr"], self.of["nv"], self.of["ku"]
         self.lanes = hardware.lanes()
-        right = task.workload.op.contraction.right
-        self.by_dots = (self.of["pack"] == 0) & (right.axes[-1] == "k" and not right.constant)
+        self.by_dots = (self.of["pack"] == 0) & task.workload.op.contraction.rows_by_rows
         self.nr = self.nv * np.where(self.by_dots, 1, self.lanes)
         self.m, self.n, self.k = (np.asarray(extents[axis], np.float64)[None, :] for axis in "mnk")
         across, columns = self.of["tb"], self.of["tn"]

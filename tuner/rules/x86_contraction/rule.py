@@ -144,8 +144,7 @@ def _packings(operand: Operand) -> tuple[int, ...]:
 
 def _along_k(task: SearchTask, pack: int) -> bool:
     """Whether both operands are read in place, by vectors along k (dots.py)."""
-    right = task.workload.op.contraction.right
-    return right.axes[-1] == "k" and not right.constant and not pack
+    return task.workload.op.contraction.rows_by_rows and not pack
 
 
 def _settle(values: Mapping[str, int], task: SearchTask) -> dict[str, int]:
