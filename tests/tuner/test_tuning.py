@@ -21,7 +21,8 @@ from tuner.policy.evolutionary import EvolutionSettings
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
 from tuner.rules import rule_for
 from tuner.task import SearchTask
-from tuner.tuning import LEADER_READINGS, Cancelled, Tuned, VerificationFailed, tune
+from tuner.trials import LEADER_READINGS
+from tuner.tuning import Cancelled, Tuned, VerificationFailed, tune
 from tuner.workload import ShapeVar
 
 
