@@ -41,7 +41,7 @@ def main() -> int:
     limit_threads(options.threads)
     # Only now: BLAS libraries read the environment when NumPy loads them.
     from benchmarks.document import Report, document_of  # noqa: PLC0415
-    from benchmarks.peak import peak_work  # noqa: PLC0415
+    from tuner.measure.roof import peak_work  # noqa: PLC0415
     from tuner.target import native  # noqa: PLC0415
 
     target = native()

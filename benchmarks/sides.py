@@ -78,7 +78,7 @@ def side(
 ) -> Callable[[Shape], Call]:
     """The calls of one side: a library of ours in ``library``, the rival of that name, or PEAK. Raises DoesNotApply."""
     if name == PEAK:
-        from benchmarks.peak import peak_call  # noqa: PLC0415 - compiles
+        from tuner.measure.roof import peak_call  # noqa: PLC0415 - compiles
 
         call_at_peak = peak_call(native())
         return lambda shape: call_at_peak

@@ -130,7 +130,10 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, environment: d
     """Ready is a service that answers and a device that has registered."""
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline:
-        if process.poll() is not None:
+        if process.poll() == 0:
+            # Somebody told it to stop, and us with it, whether we have heard of it or not.
+            raise KeyboardInterrupt
+        if process.returncode is not None:
             raise SystemExit(f"`shapewright up` ended with exit code {process.returncode} before it was ready")
         try:
             if httpx.get(f"{url}/readyz", timeout=5.0).status_code == httpx.codes.OK and _devices(environment):

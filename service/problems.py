@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -11,7 +12,10 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
+from service.login.pages import asks_for_page, problem_page
+from service.paths import url_for_path
 from service.settings import Settings
 from tuner.errors import InvalidInput
 from tuner.storage import Conflict, IdempotencyMismatch, NotFound, StorageUnavailable
@@ -24,7 +28,16 @@ _log = logging.getLogger(__name__)
 
 
 class ProblemResponse(JSONResponse):
+    """A problem document; the same as a page for a browser that has one to show."""
+
     media_type = MEDIA_TYPE
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not asks_for_page(scope):
+            await super().__call__(scope, receive, send)
+            return
+        own = {name: value for name, value in self.headers.items() if not name.startswith("content-")}
+        await problem_page(scope, json.loads(bytes(self.body)), own)(scope, receive, send)
 
 
 def problem(
@@ -118,7 +131,8 @@ def _on_http_exception(request: Request, error: Exception) -> ProblemResponse:
         allowed = (error.headers or {}).get("Allow", "another method")
         return problem(405, "method-not-allowed", title, f"{request.method} {path}: use {allowed}", error.headers)
     if error.status_code == 404:
-        return problem(404, "no-such-route", title, f"no route is at {path}; the routes stand in /v1/openapi.json")
+        listed = url_for_path(request, "/v1/openapi.json")
+        return problem(404, "no-such-route", title, f"no route is at {path}; the routes stand in {listed}")
     name = title.lower().replace(" ", "-")
     return problem(error.status_code, name, title, str(error.detail), error.headers)
 

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 
 from service.app import DEFAULTS, create_app
 from service.dependencies import EventStreams
+from service.paths import parse_prefix
 from service.settings import Settings
 from tuner.errors import ShapewrightError
 from tuner.storage.sql import open_storage
@@ -33,19 +34,22 @@ def serve(
     port: int = 8321,
     *,
     settings: Settings = DEFAULTS,
+    root_path: str = "",
     shutdown_s: float = 5.0,
     on_ready: Callable[[str], None] = lambda url: None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; returns within about ``shutdown_s`` seconds of it, open event streams or not.
 
-    ``on_ready`` is called with the service's URL once it accepts connections. Port 0 takes any free one. Raises
-    PortInUse before anything is started.
+    ``on_ready`` is called with the service's URL once it accepts connections. Port 0 takes any free one.
+    ``root_path`` is the prefix that a proxy in front puts the service under. Raises InvalidInput on that, and
+    PortInUse, before anything is started.
     """
+    prefix = parse_prefix(root_path)
     listener = bind(host, port)
     try:
         storage = open_storage(storage_url)
         try:
-            server = Server(create_app(storage, settings=settings), shutdown_s, on_ready)
+            server = Server(create_app(storage, settings=settings, root_path=prefix), shutdown_s, on_ready)
             server.run(sockets=[listener])
         finally:
             storage.close()

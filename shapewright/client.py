@@ -120,16 +120,18 @@ class Client:
                 return
             after = page["after"]
 
-    def events(self, job_id: str, after: int = 0, patience_s: float = 60.0) -> Iterator[JsonObject]:
+    def events(
+        self, job_id: str, after: int = 0, patience_s: float = 60.0, *, follow: bool = True
+    ) -> Iterator[JsonObject]:
         """The events of a job, stored and coming, until it has ended; each is ``{"seq", "kind", "data", ...}``.
 
-        A broken stream is taken up again where it broke off. Raises ServiceUnreachable when the service has not
-        answered for ``patience_s`` seconds.
+        Without ``follow`` only those that are stored. A broken stream is taken up again where it broke off. Raises
+        ServiceUnreachable when the service has not answered for ``patience_s`` seconds.
         """
         lost_at, pause_s = self._clock(), 0.1
         while True:
             try:
-                for frame in self._frames(job_id, after):
+                for frame in self._frames(job_id, after, follow):
                     lost_at, pause_s = self._clock(), 0.1
                     if frame.comment == END_COMMENT:
                         return
@@ -153,9 +155,11 @@ class Client:
         text = shape if isinstance(shape, str) else format_shape(shape)
         return self._json("GET", f"/v1/workloads/{_key_of(workload)}/best", params={"shape": text, "target": target})
 
-    def dispatcher(self, workload: WorkloadLike, target: str | None = None) -> JsonObject:
-        """The dispatch table of the newest library, for ``tuner.dispatcher.Dispatcher.from_json``."""
-        return self._json("GET", f"/v1/workloads/{_key_of(workload)}/dispatcher", params={"target": target})
+    def dispatcher(self, workload: WorkloadLike, target: str | None = None, job: str | None = None) -> JsonObject:
+        """The dispatch table of the newest library, for ``tuner.dispatcher.Dispatcher.from_json``; of one that ``job``
+        built, if given."""
+        params = {"target": target, "job": job}
+        return self._json("GET", f"/v1/workloads/{_key_of(workload)}/dispatcher", params=params)
 
     def download_library(
         self,
@@ -218,9 +222,9 @@ class Client:
         self._check(response)
         return response
 
-    def _frames(self, job_id: str, after: int) -> Iterator[Frame]:
+    def _frames(self, job_id: str, after: int, follow: bool) -> Iterator[Frame]:
         headers = {"Last-Event-ID": str(after), "Accept": "text/event-stream"}
-        path = f"/v1/jobs/{_part(job_id)}/events"
+        path = f"/v1/jobs/{_part(job_id)}/events" + ("" if follow else "?follow=false")
         try:
             with self._http.stream("GET", path, headers=headers, timeout=STREAM_TIMEOUT) as response:
                 if response.is_error:

@@ -200,8 +200,7 @@ def load(directory: str | Path) -> Library:
     directory = Path(directory)
     if not directory.is_dir():
         raise ShapewrightError(f"{directory} is not a directory: pull a library there first")
-    names = (files_of.MANIFEST, files_of.LIBRARY, files_of.DISPATCH, files_of.IR)
-    found = {name: (directory / name).read_bytes() for name in names if (directory / name).is_file()}
+    found = {name: (directory / name).read_bytes() for name in files_of.FILES if (directory / name).is_file()}
     manifest = files_of.check_files(found)
     _check_cpu(manifest)
     dispatcher = Dispatcher.from_json(json.loads(found[files_of.DISPATCH]))

@@ -10,7 +10,7 @@ from pathlib import Path
 from shapewright.download import write
 from shapewright.library import Library, load
 from tuner.jobspec import parse_budget
-from tuner.records import MeasureResult
+from tuner.records import NO_BASELINES, Baselines, MeasureResult
 from tuner.storage import NewEvent
 from tuner.target import native
 from tuner.task import SearchTask
@@ -23,11 +23,12 @@ Callback = Callable[[JsonObject], None]
 
 @dataclass(repr=False)
 class TuneResult:
-    """What `sw.tune` found: every result it measured, the figures, and the library."""
+    """What `sw.tune` found: every result it measured, what they compare with, the figures, and the library."""
 
     task: SearchTask
     tuned: Tuned
     results: list[MeasureResult] = field(default_factory=list)
+    baselines: Baselines = NO_BASELINES
 
     def __repr__(self) -> str:
         kernels, trials = self.summary["kernels"], self.summary["trials"]
@@ -57,6 +58,7 @@ class _Collector:
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self.results: list[MeasureResult] = []
+        self.found = NO_BASELINES
         self._callbacks = callbacks
 
     def record(
@@ -67,6 +69,9 @@ class _Collector:
             if event.kind == "progress":
                 for callback in self._callbacks:
                     callback(event.data)
+
+    def baselines(self, found: Baselines) -> None:
+        self.found = found
 
 
 def tune_here(
@@ -89,4 +94,4 @@ def tune_here(
     collector = _Collector(callbacks)
     with local_tools() as (builder, runner):
         tuned = tune(task, builder=builder, runner=runner, recorder=collector, budget=budget, seed=seed)
-    return TuneResult(task, tuned, collector.results)
+    return TuneResult(task, tuned, collector.results, collector.found)

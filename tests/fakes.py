@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tuner.kernel import MicroKernel
 from tuner.measure import BuildResult, RunRequest
-from tuner.records import ErrorKind, MeasureResult
+from tuner.records import NUMPY, Baseline, Baselines, ErrorKind, MeasureResult, Roof
 from tuner.storage import NewEvent
 from tuner.target import Target
 from tuner.task import SearchTask
@@ -80,7 +80,8 @@ class FakeBuilder:
 class FakeRunner:
     """The synthetic device. ``wrong`` says at which dims a library computes wrongly, when it is verified.
 
-    ``slowdown`` says, of the number of trials so far, by what factor its clock is slower than at its best.
+    ``slowdown`` says, of the number of trials so far, by what factor its clock is slower than at its best. ``compared``
+    is that number at each measurement of baselines.
     """
 
     clock: FakeClock = field(default_factory=FakeClock)
@@ -89,6 +90,9 @@ class FakeRunner:
     crashes: Callable[[MicroKernel], bool] = lambda kernel: False
     wrong: Callable[[Mapping[str, int]], str | None] = lambda dims: None
     slowdown: Callable[[int], float] = lambda trials: 1.0
+    numpy_s: Callable[[SearchTask, Mapping[str, int]], float] = lambda task, shape: task.workload.flops(shape) / 5e10
+    compare_s: float = 0.0
+    compared: list[int] = field(default_factory=list)
     ran: list[tuple[MicroKernel, WorkloadInstance]] = field(default_factory=list)
     verified: list[list[Mapping[str, int]]] = field(default_factory=list)
 
@@ -106,7 +110,18 @@ class FakeRunner:
             return MeasureResult(build.kernel, instance, error_kind=ErrorKind.CRASH, error="signal 11")
         slower = self.slowdown(len(self.ran))
         found = self.time(task, build.kernel, instance.shape) * slower
-        return MeasureResult(build.kernel, instance, found, (found,), anchor_s=2e-6 * slower)
+        return MeasureResult(build.kernel, instance, found, (found,), anchor_s=2e-6 * slower, device="fake")
+
+    def baselines(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> Baselines:
+        """NumPy does what ``numpy_s`` says, and ``compare_s`` pass meanwhile."""
+        self.compared.append(len(self.ran))
+        self.clock.now_s += self.compare_s
+        slower = self.slowdown(len(self.ran))
+        points = [
+            Baseline(NUMPY, instance, self.numpy_s(task, instance.shape) * slower, 2e-6 * slower)
+            for instance in instances
+        ]
+        return Baselines(tuple(points), Roof(1e11, 1e10, 2e-6 * slower))
 
     def verify(
         self, task: SearchTask, build: BuildResult, dims: Sequence[Mapping[str, int]]
@@ -126,6 +141,7 @@ class FakeRecorder:
     events: list[NewEvent] = field(default_factory=list)
     spent_s: list[float] = field(default_factory=list)
     summaries: list[JsonObject] = field(default_factory=list)
+    compared: list[Baselines] = field(default_factory=list)
 
     def record(
         self, results: Sequence[MeasureResult], events: Sequence[NewEvent], spent_s: float, summary: JsonObject
@@ -134,6 +150,9 @@ class FakeRecorder:
         self.events += events
         self.spent_s.append(spent_s)
         self.summaries.append(summary)
+
+    def baselines(self, found: Baselines) -> None:
+        self.compared.append(found)
 
     def progress(self, phase: str) -> list[JsonObject]:
         return [event.data for event in self.events if event.kind == "progress" and event.data["phase"] == phase]

@@ -56,7 +56,7 @@ def store_library(storage: Storage, held: Lease, binary: bytes = b"machine code"
 
 
 @contextmanager
-def serving(storage: Storage, settings: Settings = DEFAULTS, port: int = 0) -> Iterator[str]:
+def serving(storage: Storage, settings: Settings = DEFAULTS, port: int = 0, root_path: str = "") -> Iterator[str]:
     """The URL of a service over ``storage``, stopped at the end."""
     ready = threading.Event()
     urls: list[str] = []
@@ -65,7 +65,7 @@ def serving(storage: Storage, settings: Settings = DEFAULTS, port: int = 0) -> I
         urls.append(url)
         ready.set()
 
-    server = Server(create_app(storage, settings=settings), 2.0, on_ready)
+    server = Server(create_app(storage, settings=settings, root_path=root_path), 2.0, on_ready)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bind("127.0.0.1", port)]}, daemon=True)
     thread.start()
     assert ready.wait(20), "the server did not start"

@@ -35,6 +35,10 @@ def test_what_reads_and_answers_loads_no_compiler(module: str) -> None:
     assert loaded_by(f"import {module}", *HEAVY) <= allowed
 
 
+def test_figures_need_plotly_alone() -> None:
+    assert loaded_by("import tuner.figures", *HEAVY) == {"plotly"}
+
+
 @pytest.mark.parametrize("module", ["tuner.tuning", "tuner.rules", "tuner.measure", "tuner.measure.verify"])
 def test_what_tunes_loads_the_compiler_only_to_build(module: str) -> None:
     assert loaded_by(f"import {module}", *HEAVY) <= {"xgboost", "sqlalchemy"}

@@ -188,6 +188,16 @@ def test_the_distribution_and_the_image_hold_every_package() -> None:
         assert f"!{package}" in context
 
 
+def test_the_distribution_holds_what_is_not_python() -> None:
+    included = {
+        path
+        for package, patterns in PROJECT["tool"]["setuptools"]["package-data"].items()
+        for pattern in patterns
+        for path in ROOT.joinpath(*package.split(".")).glob(pattern)
+    }
+    assert included >= {path for name in ("service", "shapewright") for path in (ROOT / name).rglob("*.html")} != set()
+
+
 def test_versions_of_python_agree() -> None:
     assert PROJECT["project"]["requires-python"] == ">=3.11"
     assert "FROM python:3.11" in (ROOT / "Dockerfile").read_text()

@@ -83,7 +83,8 @@ def build_library(dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
 
     module = codegen.module_of(dispatcher.task, dispatcher.kernels, dispatcher.tree)
     binary = codegen.compile_module(dispatcher.task, module)
-    return package(dispatcher, binary, codegen.module_json(module), codegen.toolchain(), job_id)
+    scripts = codegen.kernel_scripts(module, len(dispatcher.kernels))
+    return package(dispatcher, binary, codegen.module_json(module), codegen.toolchain(), job_id, scripts)
 
 
 def verification_dims(dispatcher: Dispatcher) -> list[dict[str, int]]:

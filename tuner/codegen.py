@@ -38,7 +38,7 @@ def module_of(task: SearchTask, kernels: Sequence[MicroKernel], tree: Tree) -> A
     layouts = {rule.layout(task, kernel) for kernel in kernels}
     if len(layouts) > 1:
         raise ValueError(f"kernels of one library share one packed layout, got {layouts}")
-    names = [f"{ENTRY}_{index}" for index in range(len(kernels))]
+    names = [_name(index) for index in range(len(kernels))]
     module = tvm.IRModule({name: rule.emit(task, kernel, name) for name, kernel in zip(names, kernels, strict=True)})
     callees = [module.get_global_var(name) for name in names]
     module[ENTRY] = _entry(task, layouts.pop(), callees, tree)
@@ -61,9 +61,19 @@ def module_json(module: Any) -> str:
     return str(tvm.ir.save_json(module))
 
 
+def kernel_scripts(module: Any, count: int) -> list[str]:
+    """What ``module_of`` made of each of its ``count`` kernels, in order, as TVMScript to be read."""
+    return [str(module[_name(index)].script()) for index in range(count)]
+
+
 def toolchain() -> dict[str, str]:
     """What builds binaries here: versions that a manifest carries."""
     return {"tvm": tvm.__version__, "llvm": str(tvm.target.codegen.llvm_version_major())}
+
+
+def _name(index: int) -> str:
+    """Of the private function of a kernel."""
+    return f"{ENTRY}_{index}"
 
 
 def _tvm_target(target: Target) -> Any:

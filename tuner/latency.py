@@ -11,17 +11,22 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.cost_model import CostModel
 from tuner.kernel import MicroKernel
-from tuner.records import MeasureResult, Phase
+from tuner.records import Baseline, MeasureResult, Phase
 from tuner.task import SearchTask
 from tuner.workload import WorkloadInstance
 
+if TYPE_CHECKING:
+    # What only looks at latencies, as the service does, loads no model.
+    from tuner.cost_model._base import CostModel
+
 Floats = NDArray[np.float64]
+Reading = TypeVar("Reading", MeasureResult, Baseline)
 ShapeKey = tuple[tuple[str, int], ...]
 MOST_DRIFT = 2.0
 """The most that a device's speed is believed to have changed by between two measurements."""
@@ -95,6 +100,10 @@ class Measured:
         """The fastest time of any kernel at this instance."""
         return min(self._times_at(instance).values(), default=None)
 
+    def fastest_at(self, instance: WorkloadInstance) -> tuple[MicroKernel, float] | None:
+        """The fastest kernel at this instance and its time; None if none was measured there."""
+        return min(self._times_at(instance).items(), key=lambda pair: pair[1], default=None)
+
     def _times_at(self, instance: WorkloadInstance) -> dict[MicroKernel, float]:
         times = {kernel: self.latency_s(kernel, instance.values) for kernel in self.kernels}
         return {kernel: time for kernel, time in times.items() if time is not None}
@@ -104,8 +113,8 @@ def first_anchor_s(results: Iterable[MeasureResult]) -> float | None:
     return next((result.anchor_s for result in results if result.ok and result.anchor_s), None)
 
 
-def at_one_speed(results: Iterable[MeasureResult], anchor_s: float | None) -> list[MeasureResult]:
-    """The results as a device would have measured them at the speed at which its anchor takes ``anchor_s``."""
+def at_one_speed(results: Iterable[Reading], anchor_s: float | None) -> list[Reading]:
+    """Results or baselines as a device would have measured them at the speed at which its anchor takes ``anchor_s``."""
     return [_at_speed(result, anchor_s) for result in results]
 
 
@@ -114,11 +123,18 @@ def comparable(results: Sequence[MeasureResult]) -> list[MeasureResult]:
     return at_one_speed(results, first_anchor_s(results))
 
 
-def _at_speed(result: MeasureResult, anchor_s: float | None) -> MeasureResult:
-    if result.latency_s is None or not result.anchor_s or not anchor_s:
+def _at_speed(result: Reading, anchor_s: float | None) -> Reading:
+    if result.latency_s is None:
         return result
-    pace = min(max(anchor_s / result.anchor_s, 1 / MOST_DRIFT), MOST_DRIFT)
-    return replace(result, latency_s=result.latency_s * pace)
+    return replace(result, latency_s=result.latency_s * pace(result.anchor_s, anchor_s))
+
+
+def pace(measured_at_s: float | None, anchor_s: float | None) -> float:
+    """What a time that was measured while the anchor took ``measured_at_s`` is multiplied by, to be as it would be
+    where the anchor takes ``anchor_s``; 1 where either is not known."""
+    if not measured_at_s or not anchor_s:
+        return 1.0
+    return min(max(anchor_s / measured_at_s, 1 / MOST_DRIFT), MOST_DRIFT)
 
 
 def log_points(task: SearchTask, shapes: Sequence[Mapping[str, int]]) -> Floats:

@@ -1,10 +1,12 @@
-"""Libraries as files: the shared object, its dispatch table, the IR it came from, and the manifest that names them."""
+"""Libraries as files: the shared object, its dispatch table, the IR it came from, the kernels' source to be read, and
+the manifest that names them."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +17,9 @@ from tuner.workload import JsonObject
 
 FORMAT = 1
 LIBRARY, DISPATCH, MANIFEST, IR = "library.so", "dispatch.json", "manifest.json", "ir.json.gz"
+KERNELS = "kernels.json.gz"
+FILES = (LIBRARY, DISPATCH, MANIFEST, IR, KERNELS)
+"""Every file that a library may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +32,23 @@ class LibraryFiles:
 
 
 def package(
-    dispatcher: Dispatcher, binary: bytes, ir: str, toolchain: Mapping[str, str], job_id: str | None
+    dispatcher: Dispatcher,
+    binary: bytes,
+    ir: str,
+    toolchain: Mapping[str, str],
+    job_id: str | None,
+    scripts: Sequence[str] = (),
 ) -> LibraryFiles:
-    """The files of a library. Its digest names the shared object and the dispatch table together."""
+    """The files of a library. Its digest names the shared object and the dispatch table together.
+
+    ``scripts`` are the kernels' TensorIR as text, in the dispatcher's order; none, and they are left out.
+    """
     task = dispatcher.task
     dispatch = dispatcher.to_json()
     files = {LIBRARY: binary, DISPATCH: _text(dispatch), IR: gzip.compress(ir.encode(), mtime=0)}
+    if scripts:
+        kernels = {kernel.id: {"script": script} for kernel, script in zip(dispatcher.kernels, scripts, strict=True)}
+        files[KERNELS] = gzip.compress(_text({"format": FORMAT, "kernels": kernels}), mtime=0)
     layout = rule_for(task.workload).layout(task, dispatcher.kernels[0])
     manifest: JsonObject = {
         "format": FORMAT,
@@ -54,6 +70,23 @@ def package(
 def digest_of(files: Mapping[str, bytes]) -> str:
     """SHA-256 over the shared object and the dispatch table, which together decide what a library does."""
     return hashlib.sha256(files[LIBRARY] + files[DISPATCH]).hexdigest()
+
+
+def kernel_scripts(files: Mapping[str, bytes]) -> dict[str, str]:
+    """By kernel id the TensorIR of a library's kernels as text; empty for a library that is too old to have it.
+
+    Raises ShapewrightError if the file is not what this version reads.
+    """
+    if KERNELS not in files:
+        return {}
+    try:
+        data = json.loads(gzip.decompress(files[KERNELS]))
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise ShapewrightError(f"{KERNELS} cannot be read ({error}): pull the library again") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        found = data.get("format") if isinstance(data, dict) else None
+        raise ShapewrightError(f"{KERNELS} has format {found!r}, this version reads format {FORMAT}")
+    return {name: str(kernel["script"]) for name, kernel in data["kernels"].items()}
 
 
 def check_files(files: Mapping[str, bytes]) -> JsonObject:

@@ -39,6 +39,7 @@ class MeasureResult:
     ``predicted_s`` is what the cost model expected before the trial, ``round`` the search round that chose it,
     ``attempt`` counts repeats of the same (kernel, instance) within one search task, from 0. ``anchor_s`` is what a
     fixed piece of work took between the samples (tuner.measure.timing): how fast the device's core ran just then.
+    ``device`` is the id of the device that ran it.
     """
 
     kernel: MicroKernel
@@ -54,6 +55,7 @@ class MeasureResult:
     phase: Phase = Phase.SEARCH
     attempt: int = 0
     anchor_s: float | None = None
+    device: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -75,16 +77,15 @@ class MeasureResult:
             "phase": self.phase.value,
             "attempt": self.attempt,
             "anchor_s": self.anchor_s,
+            "device": self.device,
         }
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> MeasureResult:
-        values = dict(data["instance"])
-        weight = values.pop("weight", 1.0)
         kind = data.get("error_kind")
         return MeasureResult(
             kernel=MicroKernel.from_json(data["kernel"]),
-            instance=WorkloadInstance.of(values, weight),
+            instance=WorkloadInstance.from_json(data["instance"]),
             latency_s=data.get("latency_s"),
             samples_s=tuple(data.get("samples_s", ())),
             error_kind=ErrorKind(kind) if kind else None,
@@ -96,7 +97,72 @@ class MeasureResult:
             phase=Phase(data.get("phase", "search")),
             attempt=data.get("attempt", 0),
             anchor_s=data.get("anchor_s"),
+            device=data.get("device"),
         )
+
+
+NUMPY = "numpy"
+"""The baseline that is NumPy's BLAS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What a library that is there anyway takes at one instance, on the device that the trials ran on.
+
+    ``name`` says which: ``numpy`` is the product alone (no epilogue) by NumPy's BLAS. ``anchor_s`` as of a trial.
+    """
+
+    name: str
+    instance: WorkloadInstance
+    latency_s: float
+    anchor_s: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        instance = self.instance.to_json()
+        return {"name": self.name, "instance": instance, "latency_s": self.latency_s, "anchor_s": self.anchor_s}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Baseline:
+        instance = WorkloadInstance.from_json(data["instance"])
+        return Baseline(data["name"], instance, data["latency_s"], data.get("anchor_s"))
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """What a device can do at best, for rooflines: multiply-adds in registers and reading memory, on the task's
+    threads. ``flops_per_s`` counts a multiply-add as two."""
+
+    flops_per_s: float
+    bytes_per_s: float
+    anchor_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Baselines:
+    """What the kernels of one search task are compared with, measured once as its search begins."""
+
+    points: tuple[Baseline, ...] = ()
+    roof: Roof | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        roof = self.roof
+        return {
+            "points": [point.to_json() for point in self.points],
+            "roof": {"flops_per_s": roof.flops_per_s, "bytes_per_s": roof.bytes_per_s, "anchor_s": roof.anchor_s}
+            if roof
+            else None,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any] | None) -> Baselines:
+        if not data:
+            return NO_BASELINES
+        return Baselines(
+            tuple(Baseline.from_json(point) for point in data["points"]), Roof(**data["roof"]) if data["roof"] else None
+        )
+
+
+NO_BASELINES = Baselines()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from tuner import progress
 from tuner.jobspec import Budget
 from tuner.kernel import MicroKernel
 from tuner.latency import Measured, at_one_speed, first_anchor_s
-from tuner.measure import BuildResult, KeptBuilds, Runner, RunRequest
+from tuner.measure import BASELINES_S, BuildResult, DeviceFailed, KeptBuilds, Runner, RunRequest
 from tuner.policy import EvolutionarySearch, Suggestion
-from tuner.records import ErrorKind, MeasureResult, Phase
+from tuner.records import NO_BASELINES, NUMPY, Baselines, ErrorKind, MeasureResult, Phase
 from tuner.storage import NewEvent
 from tuner.task import SearchTask
 from tuner.workload import JsonObject, WorkloadInstance
@@ -34,6 +34,9 @@ class Recorder(Protocol):
         self, results: Sequence[MeasureResult], events: Sequence[NewEvent], spent_s: float, summary: JsonObject
     ) -> None:
         """``spent_s``: wall time charged to the task so far; ``summary``: how it stands (see tuner.progress)."""
+
+    def baselines(self, found: Baselines) -> None:
+        """What the task's kernels are compared with: once in a search, unless it is known already."""
 
 
 class Cancelled(Exception):
@@ -84,6 +87,7 @@ class Trials:
         recorder: Recorder,
         allowance: Allowance,
         should_stop: Callable[[], bool],
+        baselines: Baselines,
     ) -> None:
         self.measured = Measured()
         self.round = 0
@@ -91,6 +95,7 @@ class Trials:
         self._recorder, self._allowance, self._should_stop = recorder, allowance, should_stop
         self._attempts: dict[tuple[MicroKernel, tuple[tuple[str, int], ...]], int] = {}
         self._default_pairs: set[tuple[MicroKernel, WorkloadInstance]] = set()
+        self._baselines, self._compared = baselines, baselines != NO_BASELINES
         self._anchor_s: float | None = None
         self._run_s = 0.0
 
@@ -113,6 +118,22 @@ class Trials:
                 if self._allowance.seconds_left(reserve_s) <= 0:
                     return
                 batch = self._leading(batch, reserve) if phase is Phase.SEARCH else []
+
+    def measure_baselines(self, reserve_s: float) -> None:
+        """What the kernels are compared with, once, unless only ``reserve_s`` of the budget and a moment are left.
+
+        A device that fails over it costs the search no more than that. Raises Cancelled, DeviceLost.
+        """
+        if self._compared or self._allowance.seconds_left(reserve_s) <= BASELINES_S:
+            return
+        self.check_stop()
+        self._compared = True
+        try:
+            self._baselines = self._runner.baselines(self._task, self._task.instances)
+        except DeviceFailed as error:
+            self.note(f"nothing to compare with: {error}")
+        else:
+            self._recorder.baselines(self._baselines)
 
     def _measure(self, batch: Sequence[Suggestion], builds: Sequence[BuildResult], phase: Phase) -> list[MeasureResult]:
         requests = [RunRequest(build, suggestion.instances) for build, suggestion in zip(builds, batch, strict=True)]
@@ -190,7 +211,9 @@ class Trials:
 
     # -- telling --------------------------------------------------------------------------------------------------
     def summary(self, phase: str) -> JsonObject:
-        now = progress.standing(self._task, self.measured, self.defaults())
+        points = at_one_speed(self._baselines.points, self._anchor_s)
+        by_numpy = {str(point.instance): point.latency_s for point in points if point.name == NUMPY}
+        now = progress.standing(self._task, self.measured, self.defaults(), by_numpy)
         allowance = self._allowance
         return progress.summary(now, self.measured, allowance.budget, allowance.elapsed_s, self.round, phase)
 

@@ -17,7 +17,7 @@ from tuner.kernel import MicroKernel
 from tuner.library import LIBRARY, LibraryFiles
 from tuner.measure import Builder, BuildResult, KeptBuilds, Runner
 from tuner.policy import EvolutionarySearch, Suggestion
-from tuner.records import MeasureResult, Phase, TuningRecord
+from tuner.records import NO_BASELINES, Baselines, MeasureResult, Phase, TuningRecord
 from tuner.rules import rule_for
 from tuner.task import SearchTask
 from tuner.trials import Allowance, Cancelled, Recorder, Trials
@@ -57,6 +57,7 @@ def tune(
     policy: str = "evolutionary",
     seed: int = 0,
     past: Sequence[TuningRecord] = (),
+    baselines: Baselines = NO_BASELINES,
     warm: Sequence[tuple[JsonObject, TuningRecord]] = (),
     spent_s: float = 0.0,
     should_stop: Callable[[], bool] = lambda: False,
@@ -67,9 +68,9 @@ def tune(
     """Search, select, time, verify, build.
 
     ``past`` are this very task's own records (after a worker's death): the policy is rebuilt from them and they count
-    against the budget, as does ``spent_s``. ``warm`` are other jobs' records on this target. ``builds_beside``: how
-    many kernels may be built while another is measured; None: one for each core of this machine that is beyond the
-    task's threads. Raises Cancelled, DeviceLost, VerificationFailed.
+    against the budget, as does ``spent_s``; ``baselines`` are measured unless they were. ``warm`` are other jobs'
+    records on this target. ``builds_beside``: how many kernels may be built while another is measured; None: one for
+    each core of this machine that is beyond the task's threads. Raises Cancelled, DeviceLost, VerificationFailed.
     """
     if policy != "evolutionary":
         raise ValueError(f"policy {policy!r} is not known")
@@ -79,7 +80,7 @@ def tune(
     model = PairCostModel(task, seed, warm)
     evolution = EvolutionarySearch(task, rule.space(task), model, seed)
     with closing(KeptBuilds(task, builder, builds_beside)) as builds:
-        trials = Trials(task, evolution, builds, runner, recorder, allowance, should_stop)
+        trials = Trials(task, evolution, builds, runner, recorder, allowance, should_stop, baselines)
         search = _Search(task, model, evolution, runner, allowance, trials)
         search.resume([record.result for record in past])
         search.explore()
@@ -119,6 +120,8 @@ class _Search:
                 trials.note("no candidate is expected to help: the search ends early")
                 return
             trials.run(suggestions, Phase.SEARCH, "search" if trials.round else "theory", reserve_s, reserve)
+            # With the first round's results safe; before it, a device that dies of this would have nothing to show.
+            trials.measure_baselines(reserve_s)
             trials.round += 1
 
     def _complete_default(self) -> None:

@@ -112,6 +112,12 @@ class WorkloadInstance:
     def to_json(self) -> JsonObject:
         return {**self.shape, "weight": self.weight}
 
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> WorkloadInstance:
+        """Read what ``to_json`` wrote."""
+        values = dict(data)
+        return WorkloadInstance.of(values, values.pop("weight", 1.0))
+
     def __str__(self) -> str:
         return format_shape(self.shape)
 

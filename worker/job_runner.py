@@ -142,6 +142,7 @@ class JobRunner:
                 policy=lease.job.spec.get("policy", "evolutionary"),
                 seed=lease.job.spec.get("seed", 0),
                 past=past,
+                baselines=row.baselines,
                 warm=[(workload, record) for workload, record in others if record.search_task_id != row.id],
                 spent_s=row.spent_s,
                 should_stop=should_stop,

@@ -23,6 +23,7 @@ START_S = 90.0
 GRACE_S = 5.0
 """An actor ends itself when a build is out of time; after this much longer it is killed."""
 LOOK_S = 1.0
+GONE = "a process of the Ray cluster has died"
 
 
 class BuildActor:
@@ -87,14 +88,15 @@ class RayBuilder:
         todo = list(range(len(kernels)))[::-1]
         running: dict[Any, _Running] = {}
         free = list(self._slots)
-        shared = ray.put(task) if kernels else None
+        if not self._alive():
+            raise BuilderLost(GONE)
         while todo or running:
             if todo and free:
                 self._await(free[: len(todo)])
             while todo and free:
                 slot, index = free.pop(0), todo.pop()
                 slot.uses += 1
-                reference = slot.actor.build.remote(shared, kernels[index], self._timeout_s)
+                reference = slot.actor.build.remote(task, kernels[index], self._timeout_s)
                 running[reference] = _Running(slot, index, time.monotonic())
             for reference in self._ended(running):
                 done = running.pop(reference)
@@ -123,7 +125,7 @@ class RayBuilder:
         while starting:
             _, starting = ray.wait(starting, num_returns=len(starting), timeout=LOOK_S)
             if not self._alive():
-                raise BuilderLost("a process of the Ray cluster has died")
+                raise BuilderLost(GONE)
             if starting and time.monotonic() > deadline:
                 raise BuilderLost(f"no build actor came up within {START_S:g} s")
         for slot in slots:
@@ -133,7 +135,7 @@ class RayBuilder:
         """References of builds that are done, or have had all the time there is."""
         done, rest = ray.wait(list(running), num_returns=1, timeout=LOOK_S)
         if not done and not self._alive():
-            raise BuilderLost("a process of the Ray cluster has died")
+            raise BuilderLost(GONE)
         limit_s = self._timeout_s + GRACE_S
         return [*done, *(ref for ref in rest if time.monotonic() - running[ref].started_s > limit_s)]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from tuner.records import MeasureResult
+from tuner.records import Baselines, MeasureResult
 from tuner.storage import Lease, NewEvent, SearchTaskRow, Storage
 from tuner.workload import JsonObject
 from worker.patience import Patience
@@ -26,11 +27,17 @@ class LeaseRecorder:
     def record(
         self, results: Sequence[MeasureResult], events: Sequence[NewEvent], spent_s: float | None, summary: JsonObject
     ) -> None:
-        """``spent_s`` None leaves it as it stands. Raises LeaseLost, and StorageUnavailable when patience ends."""
+        """Events get the search task's ``position`` in its job. ``spent_s`` None leaves it as it stands. Raises
+        LeaseLost, and StorageUnavailable when patience ends."""
         whole = job_summary(self._lease, self._row, summary)
+        placed = [replace(event, data={**event.data, "position": self._row.position}) for event in events]
         self._patience(
-            lambda: self._storage.append_results(self._lease, self._row.id, results, events, spent_s, whole), self._lost
+            lambda: self._storage.append_results(self._lease, self._row.id, results, placed, spent_s, whole), self._lost
         )
+
+    def baselines(self, found: Baselines) -> None:
+        """Raises LeaseLost, and StorageUnavailable when patience ends."""
+        self._patience(lambda: self._storage.save_baselines(self._lease, self._row.id, found), self._lost)
 
 
 def job_summary(lease: Lease, row: SearchTaskRow, summary: JsonObject) -> JsonObject:

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from service.dependencies import After, CallerDep, Cursor, EventStreamsDep, Limit, SettingsDep, StorageDep
 from service.jobs import events, service
 from service.jobs.schemas import JobDetail, JobOut, JobPage, TrialList, TrialOut
+from service.paths import url_for_path
 from tuner.storage import Job, JobState, Storage
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
@@ -44,6 +45,7 @@ FirstEventDep = Annotated[int, Depends(_first_event)]
 
 @router.post("", status_code=201)
 def submit_job(
+    request: Request,
     submitted: SubmittedDep,
     caller: CallerDep,
     storage: StorageDep,
@@ -53,7 +55,7 @@ def submit_job(
     """Submit a job, in JSON or YAML. With an ``Idempotency-Key`` a repeated request gives the job of the first."""
     key = service.check_idempotency_key(idempotency_key)
     job, created = service.submit(storage, service.read_job(*submitted), caller.id, key)
-    response.headers["Location"] = f"/v1/jobs/{job.id}"
+    response.headers["Location"] = url_for_path(request, f"/v1/jobs/{job.id}")
     if not created:
         response.headers["Idempotency-Replayed"] = "true"
     return _whole(storage, job)
@@ -95,10 +97,16 @@ def list_trials(
 
 @router.get("/{job_id}/events", response_class=EventSourceResponse)
 async def follow_events(
-    job: ExistingDep, after: FirstEventDep, storage: StorageDep, streams: EventStreamsDep, settings: SettingsDep
+    job: ExistingDep,
+    after: FirstEventDep,
+    storage: StorageDep,
+    streams: EventStreamsDep,
+    settings: SettingsDep,
+    *,
+    follow: Annotated[bool, Query(description="false: end once all that is stored was sent")] = True,
 ) -> AsyncIterator[ServerSentEvent]:
     """Server-sent events: all so far, then each as it happens, until the job has ended. Ids are the cursor."""
-    async for event in events.follow(storage, job.id, after, streams, settings):
+    async for event in events.follow(storage, job.id, after, streams, settings, stay=follow):
         yield event
 
 

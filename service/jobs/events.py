@@ -72,9 +72,13 @@ async def follow(
     streams: EventStreams,
     settings: Settings,
     *,
+    stay: bool = True,
     clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[ServerSentEvent]:
-    """The events of a job from number ``after`` on. While the database is away the stream stays open and waits."""
+    """The events of a job from number ``after`` on. While the database is away the stream stays open and waits.
+
+    Without ``stay`` it ends as that of a job that has ended, once there is no news.
+    """
     reader = _Reader(storage, job_id, after)
     closes_at, pause_s = clock() + settings.event_stream_s, settings.event_poll_s
     streams.open += 1
@@ -82,6 +86,7 @@ async def follow(
         while not streams.closing and clock() < closes_at:
             try:
                 events, ended = await to_thread.run_sync(reader.news, limiter=streams.limiter)
+                ended |= not (stay or events)
             except StorageUnavailable:
                 events, ended = (), False
             for event in events:

@@ -32,7 +32,11 @@ class JobOut(BaseModel):
 
 
 class SearchTaskOut(BaseModel):
-    """One search task of a job: a workload on a target. ``count`` says how often the model holds the workload."""
+    """One search task of a job: a workload on a target. ``count`` says how often the model holds the workload.
+
+    ``baselines`` are what its kernels are compared with: NumPy's ``points`` and the device's ``roof``, null before they
+    are measured.
+    """
 
     id: int
     position: int
@@ -44,6 +48,7 @@ class SearchTaskOut(BaseModel):
     task: dict[str, Any]
     spent_s: float
     done: bool
+    baselines: dict[str, Any]
 
     @staticmethod
     def of(row: SearchTaskRow) -> SearchTaskOut:
@@ -58,6 +63,7 @@ class SearchTaskOut(BaseModel):
             task=row.task.to_json(),
             spent_s=row.spent_s,
             done=row.done,
+            baselines=row.baselines.to_json(),
         )
 
 
@@ -113,6 +119,7 @@ class TrialOut(BaseModel):
     phase: str
     attempt: int
     anchor_s: float | None
+    device: str | None
 
     @staticmethod
     def of(record: TuningRecord) -> TrialOut:

@@ -15,6 +15,7 @@ router = APIRouter(prefix="/workloads", tags=["workloads"])
 
 TargetQuery = Annotated[str | None, Query(max_length=200, description="a target's fingerprint; the newest if left out")]
 ShapeQuery = Annotated[str, Query(max_length=1000, description="a value for each shape variable, as in T=37,S=4")]
+JobQuery = Annotated[str | None, Query(max_length=200, description="only what this job built")]
 DigestQuery = Annotated[str | None, Query(pattern="^[0-9a-f]{64}$", description="the digest of one library")]
 
 
@@ -36,9 +37,11 @@ def best(key: str, storage: StorageDep, shape: ShapeQuery = "", target: TargetQu
 
 
 @router.get("/{key}/dispatcher")
-def dispatcher(key: str, storage: StorageDep, response: Response, target: TargetQuery = None) -> dict[str, Any]:
-    """The dispatch table of the newest library: which micro-kernel serves which shape."""
-    artifact = storage.latest_artifact(key, service.fingerprint(target))
+def dispatcher(
+    key: str, storage: StorageDep, response: Response, target: TargetQuery = None, job: JobQuery = None
+) -> dict[str, Any]:
+    """The dispatch table of the newest library (of one job, where given): which micro-kernel serves which shape."""
+    artifact = storage.latest_artifact(key, service.fingerprint(target), job)
     response.headers["ETag"] = service.etag(artifact)
     return artifact.dispatch
 
@@ -49,7 +52,7 @@ def library(
     storage: StorageDep,
     *,
     target: TargetQuery = None,
-    job: Annotated[str | None, Query(max_length=200)] = None,
+    job: JobQuery = None,
     digest: DigestQuery = None,
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:

@@ -1,4 +1,4 @@
-"""Commands for whoever runs a service: `devices`, `keys`, `db`."""
+"""Commands for whoever runs a service: `devices`, `keys`, `login-url`, `db`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 
 import click
 
+from shapewright import defaults
 from shapewright.cli import options
 from shapewright.cli.jobs import client
+from shapewright.cli.logins import LOGIN_TTL_S, login_link
 from shapewright.cli.output import as_json, emit, table
 from tuner.errors import InvalidInput
 
@@ -79,6 +81,25 @@ def revoke_key(key_id: str, database_url: str | None, data_dir: Path | None, jso
     emit(asdict(key), json_output, f"{key.id} revoked")
 
 
+@click.command("login-url")
+@options.service_url
+@options.database_url
+@options.data_dir
+@as_json
+def login_url(url: str | None, database_url: str | None, data_dir: Path | None, json_output: bool) -> None:
+    """Print a link that signs a browser in, once.
+
+    It needs the service's database, and makes an API key named browser when it is opened.
+    """
+    base = url or defaults.service_url()
+    storage = options.open_database(database_url, data_dir)
+    try:
+        link = login_link(storage, base)
+    finally:
+        storage.close()
+    emit({"url": base, "dashboard_url": link, "ttl_s": LOGIN_TTL_S}, json_output, link)
+
+
 @click.group()
 def db() -> None:
     """Look after the database."""
@@ -96,4 +117,4 @@ def upgrade(database_url: str | None, data_dir: Path | None, json_output: bool) 
     emit({"revision": revision}, json_output, f"the database is at revision {revision}")
 
 
-COMMANDS = (devices, keys, db)
+COMMANDS = (devices, keys, login_url, db)

@@ -72,7 +72,7 @@ def submit(
 @as_json
 def watch(job_id: str, timeout: float | None, url: str | None, key: str | None, json_output: bool) -> int:
     """Show how a job goes until it has ended."""
-    with client(url, key) as service, _listed(job_id):
+    with client(url, key) as service, listed(job_id):
         return _watch(service, service.job(job_id), timeout, json_output)
 
 
@@ -95,7 +95,7 @@ def list_jobs(state: str | None, limit: int, url: str | None, key: str | None, j
 @as_json
 def show(job_id: str, url: str | None, key: str | None, json_output: bool) -> None:
     """Show a job: its state, its search tasks, what it has found."""
-    with client(url, key) as service, _listed(job_id):
+    with client(url, key) as service, listed(job_id):
         job = service.job(job_id)
     emit(job, json_output, described(job))
 
@@ -106,7 +106,7 @@ def show(job_id: str, url: str | None, key: str | None, json_output: bool) -> No
 @as_json
 def cancel(job_id: str, url: str | None, key: str | None, json_output: bool) -> None:
     """Ask a job to stop; what it has measured is kept."""
-    with client(url, key) as service, _listed(job_id):
+    with client(url, key) as service, listed(job_id):
         job = service.cancel(job_id)
     emit(job, json_output, f"{job['id']}  {job['state']}")
 
@@ -117,7 +117,7 @@ def cancel(job_id: str, url: str | None, key: str | None, json_output: bool) -> 
 @as_json
 def resume(job_id: str, url: str | None, key: str | None, json_output: bool) -> None:
     """Put a cancelled or failed job back in the queue."""
-    with client(url, key) as service, _listed(job_id):
+    with client(url, key) as service, listed(job_id):
         job = service.resume(job_id)
     emit(job, json_output, f"{job['id']}  {job['state']}")
 
@@ -133,7 +133,7 @@ def client(url: str | None, key: str | None) -> Client:
 
 
 @contextmanager
-def _listed(job_id: str) -> Iterator[None]:
+def listed(job_id: str) -> Iterator[None]:
     """Inside, a job that is not there is told with where to look for those that are."""
     from shapewright.errors import ServiceNotFound  # noqa: PLC0415
 

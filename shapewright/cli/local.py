@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @as_json
 def ops(json_output: bool) -> None:
-    """List the catalogue of operators: their axes, and who takes them."""
+    """List the catalogue of operators: their axes, their rules."""
     from tuner.ops import OPS  # noqa: PLC0415
 
     rows = [_op_row(op) for _, op in sorted(OPS.items())]

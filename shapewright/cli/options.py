@@ -67,13 +67,14 @@ output = click.option(
     metavar="DIR",
     help="Where the library's files go.",
 )
+service_url = click.option("--url", help="The service [default: SHAPEWRIGHT_URL, or http://127.0.0.1:8321].")
 job_file = click.argument("job", metavar="JOB.yaml", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 
 
 def service(command: Command) -> Command:
     """Gives a command ``--url`` and ``--key``, for `client`."""
     command = click.option("--key", help="An API key [default: SHAPEWRIGHT_API_KEY, or DATA_DIR/client.key].")(command)
-    return click.option("--url", help="The service [default: SHAPEWRIGHT_URL, or http://127.0.0.1:8321].")(command)
+    return service_url(command)
 
 
 def read_job(path: Path) -> tuple[JobSpec, dict[str, Any]]:

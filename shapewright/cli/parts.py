@@ -22,16 +22,23 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THRE
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=defaults.DEFAULT_PORT, show_default=True, help="0 takes any."
 )
+@click.option("--root-path", default="", metavar="PREFIX", help="The path that a proxy serves this under, if any.")
 @options.database_url
 @options.data_dir
 @as_json
-def serve(host: str, port: int, database_url: str | None, data_dir: Path | None, json_output: bool) -> None:
+def serve(
+    *, host: str, port: int, root_path: str, database_url: str | None, data_dir: Path | None, json_output: bool
+) -> None:
     """Serve the HTTP API until told to stop."""
     from service.run import serve as serve_api  # noqa: PLC0415  (FastAPI, for this command alone)
 
     log_to_stderr()
     url = options.database(database_url, data_dir)
-    serve_api(url, host, port, on_ready=lambda at: emit({"url": at}, json_output, f"serving at {at}"))
+
+    def ready(at: str) -> None:
+        emit({"url": at}, json_output, f"serving at {at}")
+
+    serve_api(url, host, port, root_path=root_path, on_ready=ready)
 
 
 @click.command()

@@ -21,6 +21,7 @@ import psutil
 
 from shapewright import defaults
 from shapewright.cli import options
+from shapewright.cli.logins import login_link
 from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, say
 from shapewright.cli.supervise import Part, Supervisor, command, wait_until
 
@@ -180,12 +181,18 @@ def _run(plan: Plan, supervisor: Supervisor, storage: Storage, stop: threading.E
             return
         if message is not None:
             raise CommandFailed(ExitCode.UNREACHABLE, message)
-    emit({"url": plan.url, "data_dir": str(plan.data_dir), "pid": os.getpid()}, json_output, f"ready: {plan.url}")
-    sys.stdout.flush()
+    tell_ready(plan, login_link(storage, plan.url), json_output)
     say(f"next, in another terminal: {next_step(plan)}")
     while not stop.wait(LOOK_S):
         if (message := supervisor.look()) is not None:
             raise CommandFailed(ExitCode.UNREACHABLE, message)
+
+
+def tell_ready(plan: Plan, dashboard_url: str, json_output: bool) -> None:
+    """Say that all is ready, and where: scripts take ``url``, people the link that signs their browser in."""
+    found = {"url": plan.url, "dashboard_url": dashboard_url, "data_dir": str(plan.data_dir), "pid": os.getpid()}
+    emit(found, json_output, f"ready: {dashboard_url}")
+    sys.stdout.flush()
 
 
 def next_step(plan: Plan) -> str:

@@ -12,10 +12,11 @@ from benchmarks.dietcode import DietCodeSearch, Settings, adaption, tile_of
 from tuner.dispatcher import choose
 from tuner.kernel import MicroKernel
 from tuner.measure import BuildResult, RunRequest
-from tuner.records import ErrorKind, MeasureResult
+from tuner.records import NO_BASELINES, Baselines, ErrorKind, MeasureResult
 from tuner.rules import rule_for
 from tuner.target import native
 from tuner.task import SearchTask
+from tuner.workload import WorkloadInstance
 
 T = sw.ShapeVar("T", range(1, 65))
 
@@ -53,6 +54,9 @@ class Device:
         self, task: SearchTask, build: BuildResult, dims: Sequence[Mapping[str, int]]
     ) -> list[tuple[Mapping[str, int], str]]:
         return []
+
+    def baselines(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> Baselines:
+        return NO_BASELINES
 
     def close(self) -> None:
         pass

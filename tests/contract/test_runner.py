@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,11 +28,11 @@ from tests.measuring import (
     kernel,
     request,
 )
-from tuner.measure import BuildResult, Runner, RunRequest
+from tuner.measure import BuildResult, DeviceFailed, Runner, RunRequest
 from tuner.measure.connecting import Tracker
 from tuner.measure.local_device import LocalDevice
 from tuner.measure.rpc_runner import RpcRunner
-from tuner.records import ErrorKind
+from tuner.records import NUMPY, ErrorKind
 from tuner.task import SearchTask
 from tuner.workload import ShapeVar, WorkloadInstance
 from worker.device_server import start_device
@@ -40,10 +42,11 @@ LIMIT_S = 2.0
 
 
 class Bed:
-    """A runner, and the process that serves its device."""
+    """A runner, its device's id, and the process that serves it."""
 
-    def __init__(self, runner: Runner, server_pid: int) -> None:
+    def __init__(self, runner: Runner, device: str, server_pid: int) -> None:
         self.runner = runner
+        self.device = device
         self.server_pid = server_pid
 
 
@@ -52,13 +55,14 @@ def bed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     directory: Path = tmp_path_factory.mktemp("device")
     if request.param == "private":
         with LocalDevice(directory) as device:
-            yield Bed(RpcRunner(device.connect, timeout_s=LIMIT_S), device.pid)
+            yield Bed(RpcRunner(device.connect, timeout_s=LIMIT_S), f"{socket.gethostname()}:local", device.pid)
         return
     with start_tracker(data_dir=directory) as tracker:
         address = ("127.0.0.1", tracker.port)
-        with start_device(address, "local", data_dir=directory) as served:
+        with start_device(address, "local", device_id="rack-7", data_dir=directory) as served:
             client = Tracker(*address)
-            yield Bed(RpcRunner(lambda life_s: client.request("local", life_s, 20.0), timeout_s=LIMIT_S), served.pid)
+            runner = RpcRunner(lambda life_s: client.request("local", life_s, 20.0), timeout_s=LIMIT_S)
+            yield Bed(runner, "rack-7", served.pid)
 
 
 @pytest.fixture
@@ -111,6 +115,12 @@ def test_a_hang_is_a_result_and_frees_the_device(runner: Runner, behaviour: str)
     assert LIMIT_S <= found[0].run_s + found[1].run_s < time.monotonic() - started
 
 
+def test_results_name_the_device_that_ran_them(bed: Bed, runner: Runner) -> None:
+    unbuilt = RunRequest(BuildResult(kernel(4), None, 0.0), (WorkloadInstance.of({"T": 5}),))
+    found = runner.run(TASK, [request(RIGHT, 1), request(CRASH, 2), request(WRONG, 3), unbuilt])
+    assert [result.device for result in found] == [bed.device, bed.device, bed.device, None]
+
+
 def test_what_was_not_built_keeps_its_reason(runner: Runner) -> None:
     failed = BuildResult(kernel(1), None, 3.0, ErrorKind.BUILD_TIMEOUT, "too slow")
     found = runner.run(TASK, [RunRequest(failed, (WorkloadInstance.of({"T": 5}),))])
@@ -136,6 +146,35 @@ def test_verify_says_which_dims_are_wrong(runner: Runner) -> None:
 def test_a_crash_under_verification_is_wrong_at_its_dims_alone(runner: Runner) -> None:
     found = runner.verify(TASK, built("if (m == 5) raise(SIGSEGV);"), [{"m": 4}, {"m": 5}, {"m": 6}])
     assert [values for values, _ in found] == [{"m": 5}]
+
+
+def test_baselines_are_numpys_product_at_each_instance_and_the_roof(runner: Runner) -> None:
+    found = runner.baselines(TASK, TASK.instances)
+    assert [(point.name, point.instance) for point in found.points] == [(NUMPY, one) for one in TASK.instances]
+    assert all(0 < point.latency_s < 0.1 and point.anchor_s for point in found.points)
+    roof = found.roof
+    assert roof is not None and roof.anchor_s
+    assert 1e8 < roof.flops_per_s < 1e13
+    assert 1e7 < roof.bytes_per_s < 1e13
+    assert runner.run(TASK, [request()])[0].ok
+
+
+def test_a_task_on_more_threads_than_numpys_one_has_a_roof_alone(runner: Runner) -> None:
+    on_two = SearchTask(TASK.workload, shape_vars=TASK.shape_vars, instances=[5], target=TASK.target, threads=2)
+    found = runner.baselines(on_two, on_two.instances)
+    assert found.points == ()
+    assert found.roof is not None
+
+
+def test_a_device_that_dies_of_the_baselines_says_so_and_goes_on(bed: Bed, runner: Runner) -> None:
+    runner.run(TASK, [request()])
+    (session,) = psutil.Process(bed.server_pid).children()
+    killer = threading.Timer(0.05, lambda: os.kill(session.pid, signal.SIGKILL))
+    killer.start()
+    with pytest.raises(DeviceFailed, match=f"device {bed.device} failed over the baselines"):
+        runner.baselines(TASK, TASK.instances)
+    killer.join()
+    assert runner.run(TASK, [request(RIGHT, 1)])[0].ok
 
 
 def test_the_device_serves_another_task_next(runner: Runner) -> None:

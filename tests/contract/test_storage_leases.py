@@ -6,6 +6,7 @@ import pytest
 
 from tests.contract.samples import LONG_S, expire, job_spec, leased, many_tasks, results, states, take
 from tuner.errors import InvalidInput
+from tuner.records import Baselines, Roof
 from tuner.storage import Conflict, JobState, LeaseLost, NewEvent, Storage
 
 ENDED = (JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED)
@@ -60,6 +61,7 @@ def test_a_late_worker_changes_nothing(storage: Storage) -> None:
         lambda: storage.heartbeat(late, LONG_S),
         lambda: storage.append_results(late, task, results(3), [NewEvent("log", {})], 9.0, {"late": True}),
         lambda: storage.append_events(late, [NewEvent("log", {})]),
+        lambda: storage.save_baselines(late, task, Baselines(roof=Roof(1e11, 1e10))),
         lambda: storage.save_library(late, task, {"library.so": b"late"}, {"digest": "d"}, {}),
         lambda: storage.finish_job(late, JobState.FAILED, "late"),
         lambda: storage.release_job(late),

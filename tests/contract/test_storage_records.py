@@ -26,6 +26,7 @@ FULL = MeasureResult(
     phase=Phase.FINAL,
     attempt=2,
     anchor_s=3e-6,
+    device="rack-7:local",
 )
 FAILED = MeasureResult(
     kernel=kernel(2), instance=WorkloadInstance.of({}), error_kind=ErrorKind.CRASH, error="SIGSEGV at 0x0\nä"

@@ -57,6 +57,7 @@ class Up:
     data_dir: Path
     stderr: Path
     job: Path
+    dashboard_url: str = ""
 
     @property
     def up_id(self) -> str:
@@ -125,7 +126,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Up]]:
         up = Up(process, "", data_dir, stderr, job)
         until(lambda: psutil.Process(process.pid).children() != [] or process.poll() is not None)
         started.append((up, up.up_id))
-        up.url = ready_document(up)["url"]
+        ready = ready_document(up)
+        up.url, up.dashboard_url = ready["url"], ready["dashboard_url"]
         return up
 
     yield start_up

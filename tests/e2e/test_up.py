@@ -7,6 +7,8 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
+
 from shapewright.guard import marked
 from tests.e2e.conftest import JOB, Up, until
 from tuner.storage.sql import open_storage
@@ -21,6 +23,7 @@ def test_from_nothing_to_a_library_and_back_to_nothing(start: Start, tmp_path: P
     assert stat.S_IMODE((up.data_dir / "client.key").stat().st_mode) == 0o600
     (device,) = up.shapewright("devices", "--json").json
     assert device["key"] == "local"
+    check_link(up)
     done = up.shapewright("submit", up.job, "--wait", "--timeout", 120, "--json")
     assert done.code == 0, done.out + up.logs()
     assert done.json["state"] == "COMPLETED"
@@ -74,6 +77,15 @@ def test_a_worker_killed_in_mid_search_is_replaced_and_the_job_completes(start: 
     told = up.stderr.read_text()
     assert "worker ended with signal 9; starting it again" in told
     assert up.stop() == 0
+
+
+def check_link(up: Up) -> None:
+    """The link that `up` prints signs a browser in, once."""
+    with httpx.Client(timeout=30) as browser:
+        assert browser.get(f"{up.url}v1/jobs").status_code == 401
+        assert browser.get(up.dashboard_url).headers["Location"] == "/"
+        assert browser.get(f"{up.url}v1/jobs").status_code == 200
+    assert httpx.get(up.dashboard_url, timeout=30).status_code == 401
 
 
 def check_library(up: Up, key: str, job_id: str, directory: Path) -> None:

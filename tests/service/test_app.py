@@ -68,7 +68,7 @@ def test_the_figures_are_prometheus_text(api: TestClient) -> None:
 
 
 def test_a_route_that_is_not_there_is_a_problem(api: TestClient) -> None:
-    for path in ("/", "/v1/nothing", "/v1/jobs/"):
+    for path in ("/nothing", "/v1/nothing", "/v1/jobs/"):
         assert_problem(api.get(path), 404)
 
 

@@ -82,6 +82,16 @@ def test_events_arrive_as_they_happen(client: httpx.Client, storage: Storage, jo
         assert list(stream) == []
 
 
+def test_a_stream_that_is_not_to_follow_ends_with_what_is_stored(
+    client: httpx.Client, storage: Storage, job_id: str
+) -> None:
+    held = lease(storage)
+    storage.append_events(held, [NewEvent("progress", {"index": index}) for index in range(700)])
+    with client.stream("GET", f"/v1/jobs/{job_id}/events", params={"follow": "false"}) as response:
+        found = list(messages(response))
+    assert [event["seq"] for event in found] == list(range(1, 703))
+
+
 @pytest.mark.parametrize("by_header", [True, False])
 def test_a_stream_taken_up_again_misses_nothing(
     client: httpx.Client, storage: Storage, job_id: str, by_header: bool

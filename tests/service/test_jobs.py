@@ -15,7 +15,7 @@ from service.jobs.service import on_device
 from tests.serving import JOB, assert_problem, lease
 from tuner.jobspec import parse_job
 from tuner.kernel import MicroKernel
-from tuner.records import ErrorKind, MeasureResult
+from tuner.records import NUMPY, Baseline, Baselines, ErrorKind, MeasureResult, Roof
 from tuner.storage import Device, JobState, NewEvent, Storage
 from tuner.target import Target, native
 from tuner.workload import WorkloadInstance
@@ -261,7 +261,7 @@ def test_trials_go_on_after_the_last_one_seen(api: TestClient, storage: Storage)
     job_id = api.post("/v1/jobs", json=JOB).json()["id"]
     held = lease(storage)
     results = [
-        MeasureResult(MicroKernel("r", 1, (("a", index),)), WorkloadInstance.of({"T": 5}), latency_s=1e-3)
+        MeasureResult(MicroKernel("r", 1, (("a", index),)), WorkloadInstance.of({"T": 5}), 1e-3, device="rack:local")
         for index in range(5)
     ]
     broken = MeasureResult(
@@ -273,9 +273,22 @@ def test_trials_go_on_after_the_last_one_seen(api: TestClient, storage: Storage)
     trials = first["items"] + rest["items"]
     assert [trial["kernel"]["values"]["a"] for trial in trials] == [0, 1, 2, 3, 4, 9]
     assert [trial["latency_s"] for trial in trials] == [1e-3] * 5 + [None]
+    assert [trial["device"] for trial in trials] == ["rack:local"] * 5 + [None]
     assert (trials[-1]["error_kind"], trials[-1]["error"]) == ("crash", "signal 11")
     end = api.get(f"/v1/jobs/{job_id}/trials", params={"after": rest["after"]}).json()
     assert end == {"items": [], "after": rest["after"]}
+
+
+def test_a_job_shows_what_its_kernels_are_compared_with(api: TestClient, storage: Storage) -> None:
+    path = f"/v1/jobs/{api.post('/v1/jobs', json=JOB).json()['id']}"
+    assert api.get(path).json()["tasks"][0]["baselines"] == {"points": [], "roof": None}
+    held = lease(storage)
+    point = Baseline(NUMPY, WorkloadInstance.of({"T": 5}, 2.0), 1e-3, 3e-6)
+    storage.save_baselines(held, held.tasks[0].id, Baselines((point,), Roof(2e11, 3e10)))
+    assert api.get(path).json()["tasks"][0]["baselines"] == {
+        "points": [{"name": "numpy", "instance": {"T": 5, "weight": 2.0}, "latency_s": 1e-3, "anchor_s": 3e-6}],
+        "roof": {"flops_per_s": 2e11, "bytes_per_s": 3e10, "anchor_s": None},
+    }
 
 
 def test_a_finished_job_shows_its_summary(api: TestClient, storage: Storage) -> None:

@@ -121,6 +121,14 @@ def test_the_dispatcher_can_be_read_back(api: TestClient, storage: Storage, held
     assert Dispatcher.from_json(answer.json()) == small_dispatcher(held.tasks[0].task)
 
 
+def test_the_dispatcher_of_one_job_is_what_that_job_built(
+    api: TestClient, storage: Storage, held: Lease, path: str
+) -> None:
+    artifact = store_library(storage, held)
+    assert api.get(f"{path}/dispatcher", params={"job": held.job.id}).headers["ETag"] == f'"{artifact.digest}"'
+    assert_problem(api.get(f"{path}/dispatcher", params={"job": "another"}), 404)
+
+
 def test_a_library_comes_with_its_digests(api: TestClient, storage: Storage, held: Lease, path: str) -> None:
     artifact = store_library(storage, held)
     answer = api.get(f"{path}/library")

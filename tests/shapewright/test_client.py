@@ -142,6 +142,13 @@ def test_events_come_once_each_until_the_job_has_ended(client: Client, storage: 
     assert list(client.events(made["id"], after=4)) == []
 
 
+def test_stored_events_are_told_without_waiting_for_more(client: Client, storage: Storage) -> None:
+    made = client.submit(JOB)
+    storage.append_events(lease(storage), [NewEvent("progress", {"index": 1})])
+    assert [event["seq"] for event in client.events(made["id"], follow=False)] == [1, 2, 3]
+    assert list(client.events(made["id"], after=3, follow=False)) == []
+
+
 def test_events_go_on_when_the_service_comes_back(storage: Storage, key: str) -> None:
     """The service is stopped in the middle of a stream and started again on its port: nothing missed or doubled."""
     with serving(storage) as url:
@@ -231,7 +238,10 @@ def test_a_library_is_written_as_it_was_stored(client: Client, storage: Storage,
     assert manifest == artifact.manifest
     assert _content(tmp_path / "a" / "lib") == storage.artifact_files(artifact.digest)
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["lib"]
-    assert Dispatcher.from_json(client.dispatcher(key)) == small_dispatcher(held.tasks[0].task)
+    for job in (None, held.job.id):
+        assert Dispatcher.from_json(client.dispatcher(key, job=job)) == small_dispatcher(held.tasks[0].task)
+    with pytest.raises(ServiceNotFound):
+        client.dispatcher(key, job="another")
 
 
 def test_a_library_replaces_the_one_before_it(client: Client, storage: Storage, tmp_path: Path) -> None:

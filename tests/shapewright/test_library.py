@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 import shapewright as sw
 from shapewright.library import Library, PackedWeight, load
-from tuner import codegen
 from tuner import library as files_of
+from tuner.assembly import build_library
 from tuner.dispatcher import Dispatcher, Leaf, Node, bounded
 from tuner.errors import InvalidInput, ShapewrightError
-from tuner.library import package
 from tuner.ops.reference import compute, tolerance
 from tuner.rules import rule_for
 from tuner.target import native
@@ -42,9 +41,7 @@ def built(task: SearchTask, directory: Path) -> Path:
     kernels = tuple(rule.space(task).kernel(values | change) for change in ({"mr": 4}, {"mr": 2, "tail": 1, "ku": 2}))
     tree = bounded(Node("m", 10, Leaf(1), Leaf(0)), {"m": (2, 128)}, 0)
     dispatcher = Dispatcher(task, kernels, 0, tree)
-    module = codegen.module_of(task, kernels, tree)
-    binary = codegen.compile_module(task, module)
-    found = package(dispatcher, binary, codegen.module_json(module), codegen.toolchain(), "job-1")
+    found = build_library(dispatcher, "job-1")
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in found.files.items():
         (directory / name).write_bytes(content)
@@ -339,6 +336,7 @@ def _manifest(**change: Any) -> Change:
         (_flip(files_of.LIBRARY), "library.so is not what was built"),
         (_flip(files_of.DISPATCH), "dispatch.json is not what was built"),
         (_flip(files_of.IR), "is not what was built"),
+        (_flip(files_of.KERNELS), "is not what was built"),
         (lambda directory: (directory / files_of.LIBRARY).unlink(), "library.so is not what was built"),
         (lambda directory: (directory / files_of.DISPATCH).unlink(), "dispatch.json is not what was built"),
         (lambda directory: (directory / files_of.MANIFEST).unlink(), "manifest.json is missing"),

@@ -47,10 +47,20 @@ def test_every_trial_is_told_and_timed_on_the_device(result: sw.TuneResult, even
     assert all(found.ok or found.error for found in result.results)
     assert any(found.ok for found in result.results)
     assert {found.phase for found in result.results} <= set(Phase)
+    assert len({found.device for found in result.results if found.ok}) == 1
     assert events[-1]["trials"] == result.summary["trials"] == len(result.results)
     assert events[0]["phase"] == "theory"
     assert result.task.target is not None
     assert result.summary["phase"] == "done"
+
+
+def test_numpy_and_the_roof_are_measured_beside(result: sw.TuneResult, events: list[dict[str, Any]]) -> None:
+    points, roof = result.baselines.points, result.baselines.roof
+    assert [point.instance for point in points] == list(TASK.instances)
+    assert roof is not None
+    for point in points:
+        assert 0 < TASK.workload.flops(point.instance.shape) / point.latency_s < 2 * roof.flops_per_s
+    assert result.summary["speedup_vs_numpy"] is None or result.summary["speedup_vs_numpy"] > 0
 
 
 def test_the_library_is_kept_where_it_is_asked_for(result: sw.TuneResult, tmp_path: Path) -> None:

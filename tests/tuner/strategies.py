@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tuner.kernel import MicroKernel
 from tuner.ops import EPILOGUES, OPS
-from tuner.records import ErrorKind, MeasureResult, Phase
+from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult, Phase, Roof
 from tuner.target import Hardware, Target
 from tuner.task import SearchTask
 from tuner.workload import ShapeVar, Workload, WorkloadInstance
@@ -83,7 +83,15 @@ def results(draw: st.DrawFn) -> MeasureResult:
         phase=draw(st.sampled_from(Phase)),
         attempt=draw(st.integers(0, 9)),
         anchor_s=draw(st.none() | LATENCIES),
+        device=draw(st.none() | TEXT),
     )
+
+
+@st.composite
+def baselines(draw: st.DrawFn) -> Baselines:
+    points = st.builds(Baseline, TEXT, INSTANCES, LATENCIES, st.none() | LATENCIES)
+    roof = st.builds(Roof, st.floats(1e6, 1e15), st.floats(1e6, 1e15), st.none() | LATENCIES)
+    return Baselines(tuple(draw(st.lists(points, max_size=3))), draw(st.none() | roof))
 
 
 @st.composite

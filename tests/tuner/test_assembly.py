@@ -10,7 +10,7 @@ from tuner.cost_model import PairCostModel
 from tuner.dispatcher import Dispatcher, Leaf, Node, choose
 from tuner.kernel import MicroKernel
 from tuner.latency import Measured
-from tuner.library import check_files
+from tuner.library import KERNELS, check_files, kernel_scripts
 from tuner.rules import rule_for
 from tuner.task import SearchTask
 from tuner.workload import ShapeVar
@@ -64,6 +64,10 @@ def test_a_library_is_compiled_and_packed() -> None:
     model, results, kernels = known(6)
     dispatcher = make_dispatcher(TASK, model, results, choose_set(TASK, model, results, kernels, 2))
     files = build_library(dispatcher, "job-9")
+    scripts = kernel_scripts(files.files)
+    assert set(scripts) == {kernel.id for kernel in dispatcher.kernels}
+    assert all("@T.prim_func" in script and "T.handle" in script for script in scripts.values())
+    assert build_library(dispatcher, "job-9").files[KERNELS] == files.files[KERNELS]
     assert check_files(files.files)["job_id"] == "job-9"
     assert files.files["library.so"].startswith(b"\x7fELF")
 

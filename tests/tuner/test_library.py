@@ -11,18 +11,29 @@ import pytest
 from tests.fakes import TASK
 from tuner.dispatcher import Dispatcher, Leaf
 from tuner.errors import ShapewrightError
-from tuner.library import DISPATCH, IR, LIBRARY, MANIFEST, check_files, digest_of, package
+from tuner.library import (
+    DISPATCH,
+    FILES,
+    IR,
+    KERNELS,
+    LIBRARY,
+    MANIFEST,
+    check_files,
+    digest_of,
+    kernel_scripts,
+    package,
+)
 from tuner.rules import rule_for
 
 SAFE = rule_for(TASK.workload).safe_kernel(TASK)
-FOUND = package(Dispatcher(TASK, (SAFE,), 0, Leaf(0)), b"binary", '{"ir": 1}', {"tvm": "1"}, "j")
+FOUND = package(Dispatcher(TASK, (SAFE,), 0, Leaf(0)), b"binary", '{"ir": 1}', {"tvm": "1"}, "j", ["for i in ä"])
 
 
 def test_the_manifest_names_everything_that_the_library_depends_on() -> None:
     manifest = FOUND.manifest
-    assert set(FOUND.files) == {LIBRARY, DISPATCH, MANIFEST, IR}
+    assert set(FOUND.files) == set(FILES) == {LIBRARY, DISPATCH, MANIFEST, IR, KERNELS}
     assert manifest["files"] == {
-        name: hashlib.sha256(FOUND.files[name]).hexdigest() for name in (LIBRARY, DISPATCH, IR)
+        name: hashlib.sha256(FOUND.files[name]).hexdigest() for name in (LIBRARY, DISPATCH, IR, KERNELS)
     }
     assert manifest["workload_key"] == TASK.workload.key
     assert TASK.target is not None
@@ -36,14 +47,43 @@ def test_the_manifest_names_everything_that_the_library_depends_on() -> None:
 
 def test_the_digest_names_code_and_dispatch_and_nothing_else() -> None:
     dispatcher = Dispatcher(TASK, (SAFE,), 0, Leaf(0))
-    again = package(dispatcher, b"binary", "other ir", {"tvm": "2"}, None)
+    again = package(dispatcher, b"binary", "other ir", {"tvm": "2"}, None, ["other script"])
     assert again.manifest["digest"] == FOUND.manifest["digest"] == digest_of(FOUND.files)
     assert package(dispatcher, b"other", "", {}, None).manifest["digest"] != FOUND.manifest["digest"]
 
 
+def test_the_source_of_each_kernel_is_kept_by_its_id() -> None:
+    assert kernel_scripts(FOUND.files) == {SAFE.id: "for i in ä"}
+    data = json.loads(gzip.decompress(FOUND.files[KERNELS]))
+    assert data == {"format": 1, "kernels": {SAFE.id: {"script": "for i in ä"}}}
+
+
+def test_a_library_from_before_there_was_source_is_whole_without() -> None:
+    old = package(Dispatcher(TASK, (SAFE,), 0, Leaf(0)), b"binary", "{}", {"tvm": "1"}, "j")
+    assert KERNELS not in old.files
+    assert check_files(old.files) == old.manifest
+    assert kernel_scripts(old.files) == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "cannot be read"),
+        (b"not compressed", "cannot be read"),
+        (gzip.compress(b"{}")[:-9], "cannot be read"),
+        (gzip.compress(b"not JSON"), "cannot be read"),
+        (gzip.compress(b"[]"), "format None"),
+        (gzip.compress(b'{"format": 2, "kernels": {}}'), "format 2"),
+    ],
+)
+def test_source_that_cannot_be_read_is_refused_with_a_reason(content: bytes, says: str) -> None:
+    with pytest.raises(ShapewrightError, match=says):
+        kernel_scripts({KERNELS: content})
+
+
 def test_whole_files_pass_and_any_other_byte_does_not() -> None:
     assert check_files(FOUND.files) == json.loads(FOUND.files[MANIFEST])
-    for name in (LIBRARY, DISPATCH, IR):
+    for name in (LIBRARY, DISPATCH, IR, KERNELS):
         with pytest.raises(ShapewrightError, match=f"{name} is not what was built"):
             check_files({**FOUND.files, name: FOUND.files[name] + b" "})
         with pytest.raises(ShapewrightError, match=f"{name} is not what was built"):

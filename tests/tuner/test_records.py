@@ -1,4 +1,4 @@
-"""Results of trials as JSON."""
+"""Results of trials, and what they are compared with, as JSON."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 
 from hypothesis import given
 
-from tests.tuner.strategies import results
+from tests.tuner.strategies import baselines, results
 from tuner.kernel import MicroKernel
-from tuner.records import ErrorKind, MeasureResult, Phase
+from tuner.records import NO_BASELINES, Baselines, ErrorKind, MeasureResult, Phase
 from tuner.workload import WorkloadInstance
 
 
@@ -17,6 +17,15 @@ def test_a_result_comes_back_from_json(result: MeasureResult) -> None:
     again = MeasureResult.from_json(json.loads(json.dumps(result.to_json())))
     assert again == result
     assert again.ok == result.ok == (result.error_kind is None)
+
+
+@given(baselines())
+def test_baselines_come_back_from_json(found: Baselines) -> None:
+    assert Baselines.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_where_nothing_was_stored_there_is_nothing_to_compare_with() -> None:
+    assert Baselines.from_json(None) == Baselines.from_json(NO_BASELINES.to_json()) == NO_BASELINES
 
 
 def test_json_names_the_kernel_and_the_kinds() -> None:

@@ -10,61 +10,25 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import TASK, FakeBuilder, FakeClock, FakeRecorder, FakeRunner
+from tests.fakes import TASK
+from tests.searching import Bench, make_quick, records
 from tuner import codegen, library
 from tuner.dispatcher import Dispatcher, Tree, choose
 from tuner.errors import InvalidInput
-from tuner.jobspec import Budget
 from tuner.kernel import MicroKernel
 from tuner.measure import DeviceLost
 from tuner.policy.evolutionary import EvolutionSettings
-from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
+from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.rules import rule_for
 from tuner.task import SearchTask
 from tuner.trials import LEADER_READINGS
-from tuner.tuning import Cancelled, Tuned, VerificationFailed, tune
+from tuner.tuning import Cancelled, VerificationFailed
 from tuner.workload import ShapeVar
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small populations, and binaries that nothing is compiled for: what is tested here is the loop."""
-    settings = partial(EvolutionSettings, population=32, generations=2, theory_samples=200)
-    monkeypatch.setattr("tuner.policy.evolutionary.EvolutionSettings", settings)
-    monkeypatch.setattr(codegen, "module_of", lambda task, kernels, tree: (kernels, tree))
-    monkeypatch.setattr(codegen, "compile_module", lambda task, module: repr(module).encode())
-    monkeypatch.setattr(codegen, "module_json", lambda module: "{}")
-
-
-class Bench:
-    """A tune() with all its collaborators at hand."""
-
-    def __init__(self, build_s: float = 0.0, run_s: float = 0.0) -> None:
-        self.clock = FakeClock()
-        self.builder = FakeBuilder(self.clock, build_s)
-        self.runner = FakeRunner(self.clock, run_s)
-        self.recorder = FakeRecorder()
-
-    def tune(
-        self, trials: int | None = None, seconds: float | None = None, task: SearchTask = TASK, **more: Any
-    ) -> Tuned:
-        return tune(
-            task,
-            builder=self.builder,
-            runner=self.runner,
-            recorder=self.recorder,
-            budget=Budget(trials, seconds),
-            clock=self.clock,
-            **{"builds_beside": 0} | more,
-        )
-
-    @property
-    def results(self) -> list[MeasureResult]:
-        return self.recorder.results
-
-
-def records(results: list[MeasureResult]) -> list[TuningRecord]:
-    return [TuningRecord(TASK.workload.key, "f", 1, PROTOCOL, result) for result in results]
+    make_quick(monkeypatch)
 
 
 def identities(results: list[MeasureResult]) -> list[tuple[str, str, int]]:
@@ -88,8 +52,10 @@ def test_without_trials_the_library_is_the_one_of_theory() -> None:
     assert bench.runner.ran == []
     assert bench.builder.built == []
     assert bench.runner.verified
+    assert bench.runner.compared == []
     assert 1 <= tuned.summary["kernels"] <= TASK.max_kernels
-    assert [tuned.summary[name] for name in ("trials", "objective_s", "speedup_vs_default")] == [0, None, None]
+    unknown = ("objective_s", "speedup_vs_default", "speedup_vs_numpy")
+    assert [tuned.summary[name] for name in ("trials", *unknown)] == [0, None, None, None]
     dispatcher = Dispatcher.from_json(tuned.dispatch)
     assert all(row.measured_latency_s is None for row in dispatcher.table)
     assert dispatcher.kernels == Dispatcher.from_json(Bench().tune(0).dispatch).kernels

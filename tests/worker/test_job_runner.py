@@ -12,6 +12,7 @@ import pytest
 from tests.contract.samples import job_spec, many_tasks, results
 from tuner.errors import InvalidInput
 from tuner.measure import BuilderLost, DeviceLost
+from tuner.records import NO_BASELINES, Baselines, Roof
 from tuner.storage import JobState, Lease, LeaseLost, NewEvent, StorageUnavailable
 from tuner.storage.sql import SqlStorage, open_storage
 from tuner.tuning import Cancelled, Tuned
@@ -129,6 +130,24 @@ def test_a_search_goes_on_from_its_records(storage: SqlStorage) -> None:
 
     runner(storage, search).run(again)
     assert seen == {"past": 4, "spent_s": 7.0}
+
+
+def test_baselines_are_kept_and_not_measured_again_by_whoever_goes_on(storage: SqlStorage) -> None:
+    found = Baselines(roof=Roof(1e11, 1e10))
+    known: list[Baselines] = []
+
+    def search(task: Any, *, recorder: Any, baselines: Baselines, **_: Any) -> Tuned:
+        known.append(baselines)
+        if len(known) == 1:
+            recorder.baselines(found)
+            raise DeviceLost("no device 'local'")
+        return tuned()
+
+    lease = lease_of(storage)
+    storage_away = Flaky(storage, 3, "save_baselines")
+    assert runner(storage_away, search, patience=Patience(first_wait_s=0.001)).run(lease) is JobState.COMPLETED
+    assert known == [NO_BASELINES, found]
+    assert storage.search_tasks(lease.job.id)[0].baselines == found
 
 
 def test_other_jobs_records_on_the_target_warm_a_search_up_and_its_own_do_not(storage: SqlStorage) -> None:

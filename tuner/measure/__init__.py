@@ -1,6 +1,27 @@
 """Measuring: the Builder and Runner interfaces. Implementations that need TVM stand in modules of their own."""
 
-from tuner.measure._base import Builder, BuilderLost, BuildResult, DeviceLost, Runner, RunRequest, WrongDevice
+from tuner.measure._base import (
+    BASELINES_S,
+    Builder,
+    BuilderLost,
+    BuildResult,
+    DeviceFailed,
+    DeviceLost,
+    Runner,
+    RunRequest,
+    WrongDevice,
+)
 from tuner.measure.kept_builds import KeptBuilds
 
-__all__ = ["BuildResult", "Builder", "BuilderLost", "DeviceLost", "KeptBuilds", "RunRequest", "Runner", "WrongDevice"]
+__all__ = [
+    "BASELINES_S",
+    "BuildResult",
+    "Builder",
+    "BuilderLost",
+    "DeviceFailed",
+    "DeviceLost",
+    "KeptBuilds",
+    "RunRequest",
+    "Runner",
+    "WrongDevice",
+]

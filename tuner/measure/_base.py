@@ -8,9 +8,12 @@ from typing import Protocol
 
 from tuner.errors import ShapewrightError
 from tuner.kernel import MicroKernel
-from tuner.records import ErrorKind, MeasureResult
+from tuner.records import Baselines, ErrorKind, MeasureResult
 from tuner.task import SearchTask
 from tuner.workload import WorkloadInstance
+
+BASELINES_S = 2.0
+"""What baselines may take, about."""
 
 
 class WrongDevice(ShapewrightError):
@@ -19,6 +22,10 @@ class WrongDevice(ShapewrightError):
 
 class DeviceLost(ShapewrightError):
     """The device, or the tracker that hands it out, cannot be reached. Whoever measures may try again later."""
+
+
+class DeviceFailed(ShapewrightError):
+    """The device's process ended, or was ended, over something that is no candidate. The device itself goes on."""
 
 
 class BuilderLost(ShapewrightError):
@@ -70,6 +77,13 @@ class Runner(Protocol):
         """Check a build (a candidate or a whole library) at these values of the dynamic dims, each with a guard region.
 
         What is wrong, and where; empty if nothing is. A crash or a hang counts as wrong at the dims it happened at.
+        """
+
+    def baselines(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> Baselines:
+        """The device's roof, and what NumPy takes at these instances: at those that BASELINES_S have room for.
+
+        No instances where the task has more than one thread, since NumPy has one. Raises DeviceFailed if the device
+        cannot do it, or not in time.
         """
 
     def close(self) -> None:

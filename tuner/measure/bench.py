@@ -18,15 +18,18 @@ import tvm_ffi
 from tuner.codegen import ENTRY
 from tuner.kernel import MicroKernel
 from tuner.layout import PanelLayout
+from tuner.measure.baselines import measure_baselines
 from tuner.measure.limits import time_limit
 from tuner.measure.timing import Anchor, Timed, Timer
 from tuner.measure.verify import Case, Floats, Guarded, cases, operand_shape, random_array
-from tuner.records import ErrorKind
+from tuner.records import Baselines, ErrorKind
 from tuner.rules import rule_for
 from tuner.task import SearchTask
-from tuner.workload import JsonObject
+from tuner.workload import JsonObject, WorkloadInstance
 
-OPEN, TRIAL, VERIFY, DESCRIBE = (f"shapewright.{name}" for name in ("open", "trial", "verify", "describe"))
+OPEN, TRIAL, VERIFY, BASELINES, DESCRIBE = (
+    f"shapewright.{name}" for name in ("open", "trial", "verify", "baselines", "describe")
+)
 BEFORE = "shapewright.before_sample"
 MAX_ERROR = 2000
 
@@ -41,7 +44,8 @@ class Bench:
         self._directory = directory
         self._cases = cases(task.workload)
         self._arrays: dict[tuple[str, tuple[int, ...], PanelLayout | None], Floats] = {}
-        self._timer = Timer(Anchor().seconds)
+        self._anchor = Anchor()
+        self._timer = Timer(self._anchor.seconds)
         self._loaded = 0
 
     def trial(self, kernel: MicroKernel, binary: bytes, shapes: Sequence[Mapping[str, int]]) -> list[JsonObject]:
@@ -64,6 +68,14 @@ class Bench:
             return self._check(call, self._layout(kernel), Case.of(self._task.workload, dims))
         except Exception as error:  # a build that raises is a result
             return f"{type(error).__name__}: {error}"[-MAX_ERROR:]
+
+    def baselines(self, instances: Sequence[WorkloadInstance]) -> Baselines:
+        """The device's roof, and NumPy's product at these instances."""
+
+        def array(name: str, shape: tuple[int, ...]) -> Floats:
+            return self._array(name, shape, None)
+
+        return measure_baselines(self._task, instances, array, self._anchor.seconds)
 
     def _load(self, binary: bytes) -> Any:
         # Each under a name of its own: the loader takes a known path for a library that it has already.
@@ -133,24 +145,37 @@ def register(describe: Callable[[], JsonObject]) -> None:
         open_bench[:] = [Bench(SearchTask.from_json(json.loads(request)), Path.cwd())]
         return json.dumps(describe())
 
-    def limited(request: str, work: Callable[[Bench, MicroKernel, JsonObject], object]) -> str:
+    def limited(request: str, work: Callable[[Bench, JsonObject], object]) -> str:
         """Do ``work``; the process ends (SIGALRM) if that takes longer than the request's limit_s."""
         data = json.loads(request)
         with time_limit(data["limit_s"]):
-            return json.dumps(work(open_bench[0], MicroKernel.from_json(data["kernel"]), data))
+            return json.dumps(work(open_bench[0], data))
 
     def trial(request: str, binary: bytes) -> str:
         """Measure one candidate on the request's shapes."""
-        return limited(request, lambda bench, kernel, data: bench.trial(kernel, bytes(binary), data["shapes"]))
+        return limited(request, lambda bench, data: bench.trial(_kernel(data), bytes(binary), data["shapes"]))
 
     def verify(request: str, binary: bytes) -> str:
         """Check one build at the request's dims."""
-        return limited(request, lambda bench, kernel, data: bench.verify(kernel, bytes(binary), data["dims"]))
+        return limited(request, lambda bench, data: bench.verify(_kernel(data), bytes(binary), data["dims"]))
+
+    def baselines(request: str) -> str:
+        """Measure what the task's kernels are compared with, at the request's instances."""
+        return limited(request, lambda bench, data: bench.baselines(_instances(data)).to_json())
 
     tvm_ffi.register_global_func(OPEN, start, override=True)
     tvm_ffi.register_global_func(TRIAL, trial, override=True)
     tvm_ffi.register_global_func(VERIFY, verify, override=True)
+    tvm_ffi.register_global_func(BASELINES, baselines, override=True)
     tvm_ffi.register_global_func(DESCRIBE, lambda: json.dumps(describe()), override=True)
+
+
+def _kernel(data: JsonObject) -> MicroKernel:
+    return MicroKernel.from_json(data["kernel"])
+
+
+def _instances(data: JsonObject) -> list[WorkloadInstance]:
+    return [WorkloadInstance.from_json(instance) for instance in data["instances"]]
 
 
 def _failure(kind: ErrorKind, message: str) -> JsonObject:

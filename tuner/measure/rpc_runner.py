@@ -11,10 +11,10 @@ from typing import Any, Self
 
 from tvm.rpc import RPCSession
 
-from tuner.measure._base import BuildResult, DeviceLost, RunRequest, WrongDevice
-from tuner.measure.bench import OPEN, TRIAL, VERIFY
+from tuner.measure._base import BASELINES_S, BuildResult, DeviceFailed, DeviceLost, RunRequest, WrongDevice
+from tuner.measure.bench import BASELINES, OPEN, TRIAL, VERIFY
 from tuner.measure.connecting import OutOfTime, within
-from tuner.records import ErrorKind, MeasureResult
+from tuner.records import Baselines, ErrorKind, MeasureResult
 from tuner.target import Target
 from tuner.task import SearchTask
 from tuner.workload import JsonObject, WorkloadInstance
@@ -44,10 +44,12 @@ class SessionDied(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session that is prepared for one search task. ``server`` names the process that serves the device."""
+    """A session that is prepared for one search task. ``device`` names the device, ``server`` the process that serves
+    it."""
 
     rpc: RPCSession
     task: SearchTask
+    device: str
     server: str
     opened_s: float
 
@@ -62,14 +64,14 @@ class Session:
         except (RuntimeError, OutOfTime) as error:
             raise DeviceLost(f"the device cannot prepare for {task.workload}: {_brief(error)}") from error
         _check_target(task, Target.from_json(about["target"]), str(about["id"]))
-        return cls(rpc, task, about["server"], opened_s)
+        return cls(rpc, task, str(about["id"]), about["server"], opened_s)
 
-    def ask(self, function: str, data: JsonObject, binary: bytes) -> Any:
+    def ask(self, function: str, data: JsonObject, *binary: bytes) -> Any:
         """What the device's ``function`` answers within ``limit_s`` of the request. Raises DeviceLost, SessionDied."""
         text = json.dumps(data)
         try:
             answer = within(
-                data["limit_s"] + GRACE_S, lambda: self.rpc.get_function(function)(text, bytearray(binary))
+                data["limit_s"] + GRACE_S, lambda: self.rpc.get_function(function)(text, *map(bytearray, binary))
             )
         except OutOfTime as error:
             raise DeviceLost(f"the device stopped answering: {error}") from error
@@ -116,6 +118,19 @@ class RpcRunner:
         found = ((values, self._verify_at(task, build, values)) for values in dims)
         return [(values, problem) for values, problem in found if problem is not None]
 
+    def baselines(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> Baselines:
+        # Beyond what they are meant to take, as long as a candidate has.
+        limit_s = BASELINES_S + self._timeout_s
+        data = {"instances": [instance.to_json() for instance in instances], "limit_s": limit_s}
+        session = self._open(task)
+        try:
+            return Baselines.from_json(session.ask(BASELINES, data))
+        except SessionDied as death:
+            self.close()
+            raise DeviceFailed(
+                f"device {session.device} failed over the baselines, or took longer than {limit_s:g} s: {death}"
+            ) from death
+
     def close(self) -> None:
         if self._session is not None:
             self._session.close()
@@ -147,11 +162,13 @@ class RpcRunner:
                 died_on.append(session.server)
                 spent_s = time.monotonic() - started
                 if spent_s >= limit_s:
-                    return _all(request, ErrorKind.RUN_TIMEOUT, f"not done after {limit_s:.3g} s", spent_s)
+                    problem = f"not done after {limit_s:.3g} s"
+                    return _all(request, session.device, ErrorKind.RUN_TIMEOUT, problem, spent_s)
                 if len(died_on) == 2 or self._open(task).server == session.server:
-                    return _all(request, ErrorKind.CRASH, f"the device's process died of it: {death}", spent_s)
+                    problem = f"the device's process died of it: {death}"
+                    return _all(request, session.device, ErrorKind.CRASH, problem, spent_s)
             else:
-                return _results(request, answers, time.monotonic() - started)
+                return _results(request, session.device, answers, time.monotonic() - started)
 
     def _limit_s(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> float:
         flops = sum(task.workload.flops(instance.shape) for instance in instances)
@@ -198,21 +215,23 @@ def _not_built(request: RunRequest, instance: WorkloadInstance) -> MeasureResult
     )
 
 
-def _all(request: RunRequest, kind: ErrorKind, message: str, run_s: float) -> list[MeasureResult]:
+def _all(request: RunRequest, device: str, kind: ErrorKind, message: str, run_s: float) -> list[MeasureResult]:
     answer = {"error_kind": kind.value, "error": message}
-    return _results(request, [answer for _ in request.instances], run_s)
+    return _results(request, device, [answer for _ in request.instances], run_s)
 
 
-def _results(request: RunRequest, answers: Sequence[JsonObject], spent_s: float) -> list[MeasureResult]:
+def _results(request: RunRequest, device: str, answers: Sequence[JsonObject], spent_s: float) -> list[MeasureResult]:
     """``spent_s`` is what the candidate took in all; each instance is charged its share."""
     share_s = spent_s / max(1, len(answers))
     return [
-        _result(request, instance, answer, share_s)
+        _result(request, device, instance, answer, share_s)
         for instance, answer in zip(request.instances, answers, strict=True)
     ]
 
 
-def _result(request: RunRequest, instance: WorkloadInstance, answer: JsonObject, run_s: float) -> MeasureResult:
+def _result(
+    request: RunRequest, device: str, instance: WorkloadInstance, answer: JsonObject, run_s: float
+) -> MeasureResult:
     kind: Any = answer.get("error_kind")
     return MeasureResult(
         request.build.kernel,
@@ -224,4 +243,5 @@ def _result(request: RunRequest, instance: WorkloadInstance, answer: JsonObject,
         build_s=request.build.build_s,
         run_s=run_s,
         anchor_s=answer.get("anchor_s"),
+        device=device,
     )

@@ -70,17 +70,18 @@ class Anchor:
 class Timer:
     """Measures by the protocol; ``anchor()`` gives the time of the fixed piece of work just then.
 
-    What disturbs a core slows the anchor more than most kernels, or less: dividing by it then does harm.
+    What disturbs a core slows the anchor more than most kernels, or less: dividing by it then does harm. What is no
+    trial may do with fewer samples at ``least``, or with fewer readings taken ``again``, where time is short.
     """
 
-    def __init__(self, anchor: Callable[[], float]) -> None:
-        self._anchor = anchor
+    def __init__(self, anchor: Callable[[], float], least: int = LEAST_SAMPLES, again: int = AGAIN) -> None:
+        self._anchor, self._least, self._again = anchor, least, again
         self._recent: deque[float] = deque(maxlen=RECENT)
 
     def measure(self, call: Callable[[], object], sample: Sample) -> Timed:
-        number, repeat = plan(warm_up(call))
+        number, repeat = plan(warm_up(call), self._least)
         readings: list[tuple[float, Timed]] = []
-        while len(readings) <= AGAIN:
+        while len(readings) <= self._again:
             readings.append(self._reading(sample, number, repeat))
             if readings[-1][0] <= DISTURBED * min(self._recent, default=math.inf):
                 break
@@ -111,8 +112,25 @@ def warm_up(call: Callable[[], object]) -> float:
             return fastest
 
 
-def plan(estimate_s: float) -> tuple[int, int]:
+def sampling(call: Callable[[], object]) -> Sample:
+    """Samples of what is called from Python, as the clock of this process sees them."""
+
+    def sample(number: int, repeat: int, before: Callable[[], None]) -> tuple[float, ...]:
+        return tuple(_mean_s(call, number, before) for _ in range(repeat))
+
+    return sample
+
+
+def _mean_s(call: Callable[[], object], number: int, before: Callable[[], None]) -> float:
+    before()
+    started = time.perf_counter()
+    for _ in range(number):
+        call()
+    return (time.perf_counter() - started) / number
+
+
+def plan(estimate_s: float, least: int = LEAST_SAMPLES) -> tuple[int, int]:
     """(calls per sample, samples) for a kernel of about ``estimate_s``."""
     number = max(1, math.ceil(MIN_SAMPLE_S / max(estimate_s, 1e-7)))
     affordable = int(BUDGET_S / (number * max(estimate_s, 1e-7)))
-    return number, min(SAMPLES, max(LEAST_SAMPLES, affordable))
+    return number, min(SAMPLES, max(least, affordable))

@@ -20,7 +20,7 @@ Array = NDArray[Any]
 def compute(workload: Workload, inputs: Sequence[Array]) -> Array:
     """The output of ``workload`` for ``inputs`` (in call order, without the output), in float64."""
     left, right, *extra = (np.asarray(array, dtype=np.float64) for array in inputs)
-    out = _contracted(workload.op.contraction, left, right)
+    out = np.matmul(*matrices(workload.op.contraction, left, right))
     operands = iter(extra)
     for name in workload.epilogue:
         if name in ("bias", "add"):
@@ -36,16 +36,20 @@ def compute(workload: Workload, inputs: Sequence[Array]) -> Array:
     return np.asarray(out)
 
 
-def _contracted(contraction: Contraction, left: Array, right: Array) -> Array:
-    """The contraction alone. As a matmul of transposed views, which runs on BLAS; einsum would not, over a batch."""
+def matrices(contraction: Contraction, left: Array, right: Array) -> tuple[Array, Array]:
+    """Views [*batch, rows, sum] of ``left`` and [*batch, sum, columns] of ``right``: their product is the contraction.
+
+    A matmul of transposed views runs on BLAS; einsum would not, over a batch.
+    """
     *batch, rows, columns = contraction.output.axes
     (shared,) = contraction.reduction_axes
 
     def view(array: Array, operand: Operand, *axes: str) -> Array:
         return array.transpose([operand.axes.index(axis) for axis in axes])
 
-    return np.asarray(
-        view(left, contraction.left, *batch, rows, shared) @ view(right, contraction.right, *batch, shared, columns)
+    return (
+        view(left, contraction.left, *batch, rows, shared),
+        view(right, contraction.right, *batch, shared, columns),
     )
 
 

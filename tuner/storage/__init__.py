@@ -5,10 +5,14 @@ from tuner.storage._base import (
     Artifact,
     Conflict,
     Device,
+    DeviceReading,
     IdempotencyMismatch,
     Job,
     JobEvent,
+    JobOrder,
+    JobQuery,
     JobState,
+    JobTable,
     Lease,
     LeaseLost,
     NewEvent,
@@ -21,6 +25,7 @@ from tuner.storage._base import (
 )
 
 __all__ = [
-    "ApiKey", "Artifact", "Conflict", "Device", "IdempotencyMismatch", "Job", "JobEvent", "JobState", "Lease",
-    "LeaseLost", "NewEvent", "NotFound", "Page", "SearchTaskRow", "Storage", "StorageUnavailable", "WorkloadRow",
+    "ApiKey", "Artifact", "Conflict", "Device", "DeviceReading", "IdempotencyMismatch", "Job", "JobEvent", "JobOrder",
+    "JobQuery", "JobState", "JobTable", "Lease", "LeaseLost", "NewEvent", "NotFound", "Page", "SearchTaskRow",
+    "Storage", "StorageUnavailable", "WorkloadRow",
 ]

@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from tuner.errors import ShapewrightError
 from tuner.jobspec import JobSpec
-from tuner.records import MeasureResult, TuningRecord
+from tuner.records import NO_BASELINES, Baselines, MeasureResult, TuningRecord
 from tuner.target import Target
 from tuner.task import SearchTask
 from tuner.workload import JsonObject
@@ -82,7 +82,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class SearchTaskRow:
-    """One search task of a job. ``spent_s`` is wall time already charged to the budget, by every worker that had it."""
+    """One search task of a job. ``spent_s`` is wall time already charged to the budget, by every worker that had it;
+    ``baselines`` are empty until they have been measured."""
 
     id: int
     job_id: str
@@ -93,6 +94,7 @@ class SearchTaskRow:
     task: SearchTask
     spent_s: float
     done: bool
+    baselines: Baselines = NO_BASELINES
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,8 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
-    """An event to append: ``kind`` is one of state, trials, progress, log, library; ``data`` is what it carries."""
+    """An event to append: ``kind`` is one of state, trials, progress, log, baselines, library; ``data`` is what it
+    carries."""
 
     kind: str
     data: JsonObject
@@ -174,6 +177,46 @@ class WorkloadRow:
     targets: tuple[str, ...]
 
 
+class JobOrder(StrEnum):
+    """What a table of jobs is ordered by."""
+
+    CREATED = "created"
+    NAME = "name"
+    STATE = "state"
+    TRIALS = "trials"
+
+
+@dataclass(frozen=True, slots=True)
+class JobQuery:
+    """A part of a table of jobs: those whose name, id or owner holds ``text`` (in any case), ``offset`` rows on."""
+
+    text: str = ""
+    state: JobState | None = None
+    order: JobOrder = JobOrder.CREATED
+    descending: bool = True
+    offset: int = 0
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class JobTable:
+    """A part of a table of jobs, and how many there are in all."""
+
+    items: tuple[Job, ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReading:
+    """A trial as its device saw it: when it was stored, for which job, and how fast the device ran (its anchor)."""
+
+    device: str
+    job_id: str
+    job_name: str
+    at: str
+    anchor_s: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
     """A part of a list, newest first unless said otherwise; ``cursor`` asks for the next part, None at the end."""
@@ -206,8 +249,14 @@ class Storage(Protocol):
     def list_jobs(self, cursor: str | None = None, state: JobState | None = None, limit: int = 50) -> Page[Job]:
         """Newest first. A cursor that is not ours raises InvalidInput on field ``cursor``."""
 
+    def find_jobs(self, query: JobQuery) -> JobTable:
+        """Jobs as people look for them: any page of any order; jobs that are alike in it come newest first."""
+
     def search_tasks(self, job_id: str) -> tuple[SearchTaskRow, ...]:
         """In order of position. Raises NotFound."""
+
+    def tasks_of_workload(self, workload_key: str, limit: int = 200) -> tuple[SearchTaskRow, ...]:
+        """The newest search tasks for a workload, newest first. Raises NotFound."""
 
     def request_cancel(self, job_id: str) -> Job:
         """WAITING becomes CANCELLED at once, RUNNING becomes CANCELLING; CANCELLING stays.
@@ -247,6 +296,12 @@ class Storage(Protocol):
         twice doubles nothing. Raises LeaseLost.
         """
 
+    def save_baselines(self, lease: Lease, search_task_id: int, baselines: Baselines) -> None:
+        """Store what the task's kernels are compared with, in the place of what was there, and an event that says so.
+
+        The same ones again change nothing and append no event. Raises LeaseLost.
+        """
+
     def append_events(self, lease: Lease, events: Sequence[NewEvent]) -> None:
         """Raises LeaseLost."""
 
@@ -273,6 +328,12 @@ class Storage(Protocol):
     # -- events and trials ----------------------------------------------------------------------------------------
     def list_events(self, job_id: str, after: int = 0, limit: int = 1000) -> tuple[JobEvent, ...]:
         """Events with seq above ``after``, in order. Raises NotFound."""
+
+    def newest_events(self, job_id: str, kinds: Sequence[str], limit: int = 200) -> tuple[JobEvent, ...]:
+        """The last events of these kinds, in order. Raises NotFound."""
+
+    def last_event(self, job_id: str) -> int:
+        """The seq of the job's newest event. Raises NotFound."""
 
     def list_trials(
         self, job_id: str, after: int = 0, limit: int = 1000, search_task_id: int | None = None
@@ -330,6 +391,9 @@ class Storage(Protocol):
     def list_devices(self) -> tuple[Device, ...]:
         """In order of key and id."""
 
+    def device_readings(self, limit: int = 20_000) -> tuple[DeviceReading, ...]:
+        """Of the newest ``limit`` trials those whose device is known, oldest first."""
+
     def create_key(self, name: str, secret: str | None = None) -> tuple[ApiKey, str]:
         """A new API key and its secret, shown this once: only a hash is stored. Names need not be unique."""
 
@@ -340,6 +404,25 @@ class Storage(Protocol):
 
     def find_key(self, secret: str) -> ApiKey | None:
         """The key with this secret, unless it is unknown or revoked."""
+
+    # -- signing in -----------------------------------------------------------------------------------------------
+    def create_login(self, name: str, ttl_s: float) -> str:
+        """A one-time token, 256 random bits, good for ``ttl_s`` seconds; shown this once: only a hash is stored.
+
+        ``name`` is what the key will be called that ``redeem_login`` makes of it.
+        """
+
+    def redeem_login(self, token: str) -> tuple[ApiKey, str] | None:
+        """Use a token up: a new API key and its secret. None if it is unknown, was used before, or has expired.
+
+        Of several callers at once exactly one gets a key.
+        """
+
+    def end_login(self, key_id: str) -> bool:
+        """Revoke a key that ``redeem_login`` made; False, and nothing changed, if this key was made otherwise."""
+
+    def job_counts(self) -> Mapping[str, int]:
+        """Jobs by state, every state named, and ``trials``: those of all jobs together."""
 
     def counts(self) -> Mapping[str, Any]:
         """Numbers for /metrics: jobs by state, records, events, devices."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.measure.timing import BUDGET_S, LEAST_SAMPLES, MIN_SAMPLE_S, RECENT, SAMPLES, Sample, Timer, plan
+from tuner.measure.timing import BUDGET_S, LEAST_SAMPLES, MIN_SAMPLE_S, RECENT, SAMPLES, Sample, Timer, plan, sampling
 
 
 @pytest.mark.parametrize("estimate_s", [0.0, 1e-7, 3e-6, 1e-4, 1.5e-3, 0.004, 0.02, 0.3, 5.0])
@@ -23,7 +23,20 @@ def test_a_long_kernel_runs_four_times_and_a_short_one_fills_its_samples() -> No
     assert plan(1e-5) == (400, 8)
 
 
-def sampling(samples_s: Iterable[float]) -> Sample:
+def test_fewer_samples_of_what_is_long_may_do() -> None:
+    assert plan(2.0, least=2) == (1, 2)
+    assert plan(1e-5, least=2) == (400, 8)
+
+
+def test_samples_from_python_are_means_of_calls_in_a_row() -> None:
+    events: list[str] = []
+    found = sampling(lambda: events.append("call"))(3, 2, lambda: events.append("before"))
+    assert events == ["before", "call", "call", "call"] * 2
+    assert len(found) == 2
+    assert all(0 < mean_s < 0.1 for mean_s in found)
+
+
+def given_samples(samples_s: Iterable[float]) -> Sample:
     given = iter(samples_s)
 
     def sample(number: int, repeat: int, before: Callable[[], None]) -> tuple[float, ...]:
@@ -39,7 +52,7 @@ def sampling(samples_s: Iterable[float]) -> Sample:
 def test_the_latency_is_the_median_of_the_samples() -> None:
     samples = (5.0, 1.0, 2.0, 3.0, 9.0, 9.0, 9.0, 9.0)
     calls: list[int] = []
-    timed = Timer(lambda: 1.0).measure(lambda: calls.append(1), sampling(samples))
+    timed = Timer(lambda: 1.0).measure(lambda: calls.append(1), given_samples(samples))
     assert (timed.latency_s, timed.samples_s) == (7.0, samples)
     assert calls
 
@@ -49,7 +62,7 @@ def test_a_core_of_changing_speed_gives_the_same_latency_in_anchors(speeds: list
     """Its speed is known before and after each sample; one that drifts evenly in between cancels out."""
     samples = [true_s * (before + after) / 2 for before, after in itertools.pairwise(speeds)]
     anchors = iter(speeds)
-    timed = Timer(lambda: next(anchors)).measure(lambda: None, sampling(samples))
+    timed = Timer(lambda: next(anchors)).measure(lambda: None, given_samples(samples))
     assert timed.latency_s / timed.anchor_s == pytest.approx(true_s)
 
 
@@ -72,6 +85,19 @@ def test_a_disturbed_reading_is_taken_again_and_the_least_disturbed_counts() -> 
     core["speed"] = 3.0
     assert timer.measure(lambda: None, sample).latency_s == 2.0
     assert taken == [1.0, 3.0, 2.0, 1.0]
+
+
+def test_who_has_no_time_takes_a_disturbed_reading_as_it_is() -> None:
+    anchors = iter([1.0, 1.0, 3.0, 3.0])
+
+    def sample(number: int, repeat: int, before: Callable[[], None]) -> tuple[float, ...]:
+        before()
+        return (1.0,)
+
+    timer = Timer(lambda: next(anchors), again=0)
+    for _ in range(2):
+        timer.measure(lambda: None, sample)
+    assert next(anchors, None) is None
 
 
 def test_a_core_that_stays_slower_is_believed_in_the_end() -> None:

@@ -7,15 +7,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select
 
 from tuner.errors import InvalidInput
 from tuner.jobspec import JobSpec
+from tuner.records import Baselines
 from tuner.storage._base import (
     Conflict,
     IdempotencyMismatch,
     Job,
+    JobOrder,
+    JobQuery,
     JobState,
+    JobTable,
     NewEvent,
     NotFound,
     Page,
@@ -35,9 +39,16 @@ from tuner.storage.sql._rows import (
 )
 from tuner.storage.sql.columns import canonical
 from tuner.storage.sql.engine import Database
-from tuner.storage.sql.schema import jobs, search_tasks, targets, workloads
+from tuner.storage.sql.schema import api_keys, jobs, search_tasks, targets, workloads
 from tuner.target import Target
 from tuner.task import SearchTask
+
+ORDERS: dict[JobOrder, ColumnElement[Any]] = {
+    JobOrder.CREATED: jobs.c.number,
+    JobOrder.NAME: func.lower(jobs.c.name),
+    JobOrder.STATE: jobs.c.state,
+    JobOrder.TRIALS: jobs.c.trials,
+}
 
 
 class Jobs(Part):
@@ -80,6 +91,15 @@ class Jobs(Part):
             rows = connection.execute(query).all()
         return cursors.page("jobs", rows, limit, lambda row: int(row.number), job_of)
 
+    def find_jobs(self, query: JobQuery) -> JobTable:
+        wanted = and_(*_conditions(query))
+        column = ORDERS[query.order]
+        order = (column.desc() if query.descending else column.asc(), jobs.c.number.desc())
+        rows = select(jobs).where(wanted).order_by(*order).offset(max(0, query.offset)).limit(query.limit)
+        with self._database.read() as connection:
+            total = connection.scalar(select(func.count()).select_from(jobs).where(wanted)) or 0
+            return JobTable(tuple(map(job_of, connection.execute(rows))), total)
+
     def search_tasks(self, job_id: str) -> tuple[SearchTaskRow, ...]:
         with self._database.read() as connection:
             find_job(connection, job_id)
@@ -103,6 +123,22 @@ class Jobs(Part):
                 raise Conflict(f"job {job_id} is {job.state}: only a CANCELLED or FAILED job can be resumed")
             event = {"resumed": True}
             return set_state(connection, job_id, JobState.WAITING, event, error="", ended_at=None, worker=None)
+
+
+def _conditions(query: JobQuery) -> list[ColumnElement[bool]]:
+    found = [jobs.c.number > 0]
+    if query.state is not None:
+        found.append(jobs.c.state == query.state.value)
+    if query.text:
+        owners = select(api_keys.c.id).where(api_keys.c.name.icontains(query.text, autoescape=True))
+        found.append(
+            or_(
+                jobs.c.name.icontains(query.text, autoescape=True),
+                jobs.c.id.icontains(query.text, autoescape=True),
+                jobs.c.owner.in_(owners),
+            )
+        )
+    return found
 
 
 def select_tasks() -> Select[Any]:
@@ -131,6 +167,7 @@ def task_of(row: AnyRow) -> SearchTaskRow:
         task=SearchTask.from_json(row.task),
         spent_s=row.spent_s,
         done=row.done,
+        baselines=Baselines.from_json(row.baselines),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, or_, select, update
 
 from tuner.errors import InvalidInput
-from tuner.records import MeasureResult
+from tuner.records import Baselines, MeasureResult
 from tuner.storage._base import Job, JobState, Lease, NewEvent
 from tuner.storage.sql._rows import (
     WORKED_ON,
@@ -66,6 +66,17 @@ class Leases(Part):
                 connection.execute(spent)
             values = {} if summary is None else {"summary": summary}
             connection.execute(update(jobs).where(jobs.c.id == job.id).values(trials=jobs.c.trials + stored, **values))
+
+    def save_baselines(self, lease: Lease, search_task_id: int, baselines: Baselines) -> None:
+        data = baselines.to_json()
+        with self._database.write() as connection:
+            job = lock_leased(connection, lease)
+            task = find_task(connection, job.id, search_task_id)
+            if task.baselines != data:
+                changed = update(search_tasks).where(search_tasks.c.id == search_task_id).values(baselines=data)
+                connection.execute(changed)
+                told = {"count": len(baselines.points), "search_task_id": search_task_id, "position": task.position}
+                append_events(connection, job.id, [NewEvent("baselines", told)])
 
     def append_events(self, lease: Lease, events: Sequence[NewEvent]) -> None:
         with self._database.write() as connection:

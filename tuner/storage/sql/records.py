@@ -11,9 +11,10 @@ from sqlalchemy import ColumnElement, Connection, Select, Text, and_, cast, exis
 
 from tuner.kernel import MicroKernel
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
+from tuner.storage._base import DeviceReading
 from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import AnyRow, Part, find_job, insert_new
-from tuner.storage.sql.schema import micro_kernels, search_tasks, targets, tuning_records, workloads
+from tuner.storage.sql.schema import jobs, micro_kernels, search_tasks, targets, tuning_records, workloads
 from tuner.task import parse_shape
 from tuner.workload import JsonObject, WorkloadInstance
 
@@ -65,6 +66,19 @@ class Records(Part):
         fastest = _select().where(*same, _decides(), ~_found_wrong()).order_by(_record.latency_s, _record.id).limit(1)
         return next(iter(self._all(fastest)), None)
 
+    def device_readings(self, limit: int = 20_000) -> tuple[DeviceReading, ...]:
+        newest = select(_record.id).order_by(_record.id.desc()).limit(cursors.checked(limit)).subquery()
+        query = (
+            select(_record.device, search_tasks.c.job_id, jobs.c.name, _record.created_at, _record.anchor_s)
+            .join(newest, newest.c.id == _record.id)
+            .join(search_tasks, search_tasks.c.id == _record.search_task_id)
+            .join(jobs, jobs.c.id == search_tasks.c.job_id)
+            .where(_record.device.is_not(None))
+            .order_by(_record.id)
+        )
+        with self._database.read() as connection:
+            return tuple(DeviceReading(*row) for row in connection.execute(query))
+
     def _all(self, query: Select[Any]) -> tuple[TuningRecord, ...]:
         with self._database.read() as connection:
             return _records_of(connection.execute(query))
@@ -109,6 +123,7 @@ def _columns(result: MeasureResult) -> JsonObject:
         "run_s": _finite(result.run_s) or 0.0,
         "predicted_s": _finite(result.predicted_s),
         "anchor_s": _finite(result.anchor_s),
+        "device": result.device,
         "round": result.round,
         "phase": result.phase.value,
     }
@@ -188,6 +203,7 @@ def _record_of(row: AnyRow, kernel: MicroKernel, instance: WorkloadInstance) -> 
         phase=Phase(row.phase),
         attempt=row.attempt,
         anchor_s=row.anchor_s,
+        device=row.device,
     )
     return TuningRecord(
         workload_key=row.workload_key,

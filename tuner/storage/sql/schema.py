@@ -101,6 +101,7 @@ search_tasks = Table(
     Column("task", JSON, nullable=False),
     Column("spent_s", Double, nullable=False, default=0.0),
     Column("done", Boolean, nullable=False, default=false()),
+    Column("baselines", JSON),
     UniqueConstraint("job_id", "position"),
     Index(None, "workload_id", "target_id"),
 )
@@ -148,6 +149,7 @@ tuning_records = Table(
     Column("run_s", Double, nullable=False),
     Column("predicted_s", Double),
     Column("anchor_s", Double),
+    Column("device", SafeText),
     Column("round", Integer, nullable=False),
     Column("phase", SafeText, nullable=False),
     Column("created_at", Instant, nullable=False, default=now()),
@@ -209,4 +211,18 @@ api_keys = Table(
     Column("secret_sha256", SafeText, nullable=False, unique=True),
     Column("created_at", Instant, nullable=False, default=now()),
     Column("revoked_at", Instant),
+)
+
+login_tokens = Table(
+    "login_tokens",
+    metadata,
+    Column("id", BigInt, primary_key=True),
+    Column("secret_sha256", SafeText, nullable=False, unique=True),
+    # What the key is called that comes of it.
+    Column("name", SafeText, nullable=False),
+    # That key, once the token was used.
+    Column("api_key_id", ForeignKey("api_keys.id"), index=True),
+    Column("created_at", Instant, nullable=False, default=now()),
+    Column("expires_at", Instant, nullable=False),
+    Column("used_at", Instant),
 )

@@ -15,13 +15,14 @@ from tuner.storage.sql.events import Events
 from tuner.storage.sql.jobs import Jobs
 from tuner.storage.sql.keys import Keys
 from tuner.storage.sql.leases import Leases
+from tuner.storage.sql.logins import Logins
 from tuner.storage.sql.migrate import current, head
 from tuner.storage.sql.records import Records
 from tuner.storage.sql.schema import devices, jobs, tuning_records
 from tuner.storage.sql.workloads import Workloads
 
 
-class SqlStorage(Jobs, Leases, Events, Records, Workloads, Artifacts, Devices, Keys):
+class SqlStorage(Jobs, Leases, Events, Records, Workloads, Artifacts, Devices, Keys, Logins):
     """Implements ``tuner.storage.Storage``; what each method promises stands there."""
 
     def check(self) -> None:
@@ -33,6 +34,13 @@ class SqlStorage(Jobs, Leases, Events, Records, Workloads, Artifacts, Devices, K
 
     def close(self) -> None:
         self._database.engine.dispose()
+
+    def job_counts(self) -> Mapping[str, int]:
+        query = select(jobs.c.state, func.count().label("jobs"), func.sum(jobs.c.trials).label("trials"))
+        with self._database.read() as connection:
+            rows = connection.execute(query.group_by(jobs.c.state)).all()
+        found = {state.value: 0 for state in JobState} | {row.state: row.jobs for row in rows}
+        return found | {"trials": sum(int(row.trials) for row in rows)}
 
     def counts(self) -> Mapping[str, Any]:
         """``{"jobs": {state: number}, "records": ..., "events": ..., "devices": ...}``"""

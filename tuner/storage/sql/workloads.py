@@ -38,6 +38,14 @@ class Workloads(Part):
                 raise NotFound(f"no workload {workload_key!r}")
             return _workload_of(row, _known(connection, [row.id]))
 
+    def tasks_of_workload(self, workload_key: str, limit: int = 200) -> tuple[SearchTaskRow, ...]:
+        query = select_tasks().where(workloads.c.key == workload_key).order_by(search_tasks.c.id.desc())
+        with self._database.read() as connection:
+            found = tuple(map(task_of, connection.execute(query.limit(cursors.checked(limit)))))
+        if not found:
+            raise NotFound(f"no job has been submitted for workload {workload_key!r}")
+        return found
+
     def latest_task(self, workload_key: str, target_fingerprint: str | None = None) -> SearchTaskRow:
         query = select_tasks().where(workloads.c.key == workload_key)
         if target_fingerprint is not None:

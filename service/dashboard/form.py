@@ -1,0 +1,37 @@
+"""The job form's own route: what a job file would ask for, or what is wrong with it. Nothing is stored."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fastapi import APIRouter
+
+from service.dependencies import StorageDep
+from service.jobs import service
+from service.jobs.endpoints import SubmittedDep
+from tuner.rules import rule_for
+from tuner.task import SearchTask
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.post("/jobs/check")
+def check_job(submitted: SubmittedDep, storage: StorageDep) -> dict[str, Any]:
+    """The search tasks of a job file. A file that would be refused is refused here, with the same problem document."""
+    spec = service.on_device(service.read_job(*submitted), storage.list_devices())
+    return {"name": spec.name, "tasks": [_described(task) for task in spec.tasks]}
+
+
+def _described(task: SearchTask) -> dict[str, Any]:
+    rule = rule_for(task.workload)
+    space = rule.space(task)
+    return {
+        "workload": str(task.workload),
+        "rule": rule.name,
+        "axes": len(space.axes),
+        "size": f"{space.size:.1e}",
+        "shapes": math.prod(len(var.values) for var in task.shape_vars),
+        "instances": len(task.instances),
+        "threads": task.threads,
+    }

@@ -1,0 +1,133 @@
+"""What the pages say of micro-kernels: those of a library, and one of them in full."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.figures.view import SearchView
+from tuner.kernel import MicroKernel
+from tuner.latency import Measured
+from tuner.library import kernel_scripts
+from tuner.records import MeasureResult
+from tuner.rules import rule_for
+from tuner.storage import Artifact, Job, NotFound, SearchTaskRow, Storage
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenKernel:
+    """A kernel of a library, with how many shapes of the range it serves."""
+
+    id: str
+    name: str
+    shapes: int
+    safe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One instance: what the kernel took there and what the best known one did. Latencies in seconds."""
+
+    shape: str
+    weight: float
+    readings: int
+    latency_s: float | None
+    predicted_s: float | None
+    best_s: float | None
+    best_id: str | None
+
+    @property
+    def ratio(self) -> float | None:
+        return self.latency_s / self.best_s if self.latency_s and self.best_s else None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """A micro-kernel in full. ``axes``: name, value, what it means. ``script``: its TensorIR, if a library has it."""
+
+    id: str
+    rule: str
+    in_library: bool
+    first_round: int
+    axes: tuple[tuple[str, int, str], ...]
+    timings: tuple[Timing, ...]
+    failures: tuple[MeasureResult, ...]
+    script: str | None
+
+
+def library_of(storage: Storage, job: Job, row: SearchTaskRow) -> Artifact | None:
+    """The library that this search came to, None before it has one."""
+    if not row.done:
+        return None
+    try:
+        return storage.latest_artifact(row.workload_key, row.target_fingerprint, job.id)
+    except NotFound:
+        return None
+
+
+def chosen(storage: Storage, job: Job, row: SearchTaskRow) -> list[ChosenKernel]:
+    """The kernels of the library, in its order; none before it is built."""
+    artifact = library_of(storage, job, row)
+    if artifact is None:
+        return []
+    dispatch: dict[str, Any] = dict(artifact.dispatch)
+    served = [line["kernel"] for line in dispatch["table"]]
+    return [
+        ChosenKernel(kernel["id"], kernel["name"], served.count(index), index == dispatch["safe_kernel"])
+        for index, kernel in enumerate(dispatch["kernels"])
+    ]
+
+
+def kernel_of(storage: Storage, job: Job, row: SearchTaskRow, view: SearchView, kernel_id: str) -> KernelFacts:
+    """Raises NotFound if no trial of the search and no kernel of its library has that id."""
+    own = [result for result in view.results if result.kernel.id == kernel_id]
+    in_library = {kernel.id: kernel for kernel in view.dispatcher.kernels} if view.dispatcher else {}
+    kernel = own[0].kernel if own else in_library.get(kernel_id)
+    if kernel is None:
+        raise NotFound(f"job {job.id} has tried no kernel {kernel_id!r}")
+    return KernelFacts(
+        id=kernel_id,
+        rule=f"{kernel.rule} {kernel.rule_version}",
+        in_library=kernel_id in in_library,
+        first_round=min((result.round for result in own), default=0),
+        axes=_axes(row, kernel),
+        timings=tuple(_timings(view, kernel, own)),
+        failures=tuple(result for result in own if not result.ok),
+        script=_script(storage, job, row, kernel_id) if kernel_id in in_library else None,
+    )
+
+
+def _axes(row: SearchTaskRow, kernel: MicroKernel) -> tuple[tuple[str, int, str], ...]:
+    docs = {axis.name: axis.doc for axis in rule_for(row.task.workload).space(row.task).axes}
+    return tuple((name, value, docs.get(name, "")) for name, value in kernel.values)
+
+
+def _timings(view: SearchView, kernel: MicroKernel, own: list[MeasureResult]) -> list[Timing]:
+    measured = Measured(view.results)
+    predicted = defaultdict(list)
+    for result in own:
+        if result.predicted_s is not None:
+            predicted[result.instance.values].append(result.predicted_s)
+    found = []
+    for instance in view.task.instances:
+        best = measured.fastest_at(instance)
+        expected = predicted.get(instance.values)
+        found.append(
+            Timing(
+                shape=str(instance) or "its only shape",
+                weight=instance.weight,
+                readings=measured.readings(kernel, instance),
+                latency_s=measured.latency_s(kernel, instance.values),
+                predicted_s=statistics.median(expected) if expected else None,
+                best_s=best[1] if best else None,
+                best_id=best[0].id if best else None,
+            )
+        )
+    return found
+
+
+def _script(storage: Storage, job: Job, row: SearchTaskRow, kernel_id: str) -> str | None:
+    artifact = library_of(storage, job, row)
+    return kernel_scripts(storage.artifact_files(artifact.digest)).get(kernel_id) if artifact else None

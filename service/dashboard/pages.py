@@ -1,0 +1,169 @@
+"""The pages. Each is made on the server; scripts only keep it up to date."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, cast
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import HTMLResponse
+
+from service.dashboard import kernels, presenters, workloads
+from service.dashboard.examples import EXAMPLES, job_text
+from service.dashboard.searches import Searches
+from service.dashboard.templating import between_s, page
+from service.dependencies import StorageDep
+from tuner.figures import FIGURES
+from tuner.progress import speedup_vs_default, speedup_vs_numpy
+from tuner.storage import Device, Job, JobOrder, JobQuery, JobState, NotFound, SearchTaskRow, Storage
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+PAGE = 50
+LOGGED = ("state", "log", "library", "baselines")
+"""Kinds of events that the log of a job shows; the others are what the figures are for."""
+MOST_LOGGED = 200
+SEEN_S = 60.0
+"""A device that was not seen for longer, and that nothing runs on, is shown as away."""
+AWAY = "away"
+
+
+def searches_of(request: Request) -> Searches:
+    return cast(Searches, request.app.state.searches)
+
+
+SearchesDep = Annotated[Searches, Depends(searches_of)]
+TaskQuery = Annotated[int, Query(alias="task", ge=0, description="the position of a search task in its job")]
+
+
+# -- jobs -----------------------------------------------------------------------------------------------------------
+def job_query(
+    q: Annotated[str, Query(max_length=200)] = "",
+    state: Annotated[JobState | None, Query()] = None,
+    order: JobOrder = JobOrder.CREATED,
+    up: bool = False,
+    page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
+) -> JobQuery:
+    """What the overview was asked to show; ``up``: in ascending order."""
+    return JobQuery(q.strip(), state, order, not up, (page - 1) * PAGE, PAGE)
+
+
+QueryDep = Annotated[JobQuery, Depends(job_query)]
+
+
+@router.get("/")
+def overview(request: Request, storage: StorageDep, query: QueryDep) -> HTMLResponse:
+    return page(request, "overview.html", states=list(JobState), **_overview(storage, query))
+
+
+@router.get("/fragments/jobs")
+def jobs_fragment(request: Request, storage: StorageDep, query: QueryDep) -> HTMLResponse:
+    """What of the overview changes, for the script that keeps it up to date."""
+    return page(request, "_jobs.html", **_overview(storage, query))
+
+
+def _overview(storage: Storage, query: JobQuery) -> dict[str, Any]:
+    table, counts = storage.find_jobs(query), storage.job_counts()
+    return {
+        "jobs": presenters.lines_of(table.items, storage.list_keys()),
+        "total": table.total,
+        "query": query,
+        "page_number": query.offset // PAGE + 1,
+        "pages": max(1, -(-table.total // PAGE)),
+        "counts": counts,
+        "devices": [device for device, state in _devices(storage) if state != AWAY],
+    }
+
+
+def _devices(storage: Storage) -> list[tuple[Device, str]]:
+    """Every device and how it is. A worker that searches looks after its job, not after the list of devices, so a
+    device that jobs run on counts as there."""
+    working = (JobState.RUNNING, JobState.CANCELLING)
+    keys = {job.device for state in working for job in storage.find_jobs(JobQuery(state=state, limit=200)).items}
+    return [(device, _state(device, device.key in keys)) for device in storage.list_devices()]
+
+
+def _state(device: Device, working: bool) -> str:
+    if working:
+        return "working"
+    return device.state if (between_s(device.seen_at, None) or 0.0) <= SEEN_S else AWAY
+
+
+@router.get("/jobs/new")
+def new_job(
+    request: Request, storage: StorageDep, source: Annotated[str | None, Query(alias="from")] = None
+) -> HTMLResponse:
+    """The form for a job; filled in with another's file, or with an example."""
+    text = job_text(storage.get_job(source).spec) if source else EXAMPLES[0].text
+    devices = sorted({device.key for device in storage.list_devices()})
+    return page(request, "new_job.html", text=text, examples=EXAMPLES, devices=devices, source=source)
+
+
+@router.get("/jobs/{job_id}")
+def job_page(request: Request, job_id: str, storage: StorageDep, task: TaskQuery = 0) -> HTMLResponse:
+    # First: what happens while the rest is read comes to the page as an event.
+    seq = storage.last_event(job_id)
+    job, rows, row = find_task(storage, job_id, task)
+    line = presenters.lines_of([job], storage.list_keys())[0]
+    summary = presenters.summary_of(job, row)
+    return page(
+        request, "job.html", job=job, line=line, rows=rows, row=row, summary=summary,
+        headline=presenters.headline(summary), progress=presenters.progress(summary), figures=FIGURES.values(),
+        log=[event for event in storage.newest_events(job_id, LOGGED, MOST_LOGGED) if event.seq <= seq], seq=seq,
+        kernels=kernels.chosen(storage, job, row),
+    )  # fmt: skip
+
+
+def find_task(storage: Storage, job_id: str, position: int) -> tuple[Job, tuple[SearchTaskRow, ...], SearchTaskRow]:
+    """A job, its search tasks, and the one at ``position``. Raises NotFound."""
+    job, rows = storage.get_job(job_id), storage.search_tasks(job_id)
+    if position >= len(rows):
+        raise NotFound(f"job {job_id} has no search task {position}; it has {len(rows)}")
+    return job, rows, rows[position]
+
+
+@router.get("/jobs/{job_id}/kernels/{kernel_id}")
+def kernel_page(
+    request: Request, job_id: str, kernel_id: str, storage: StorageDep, searches: SearchesDep, task: TaskQuery = 0
+) -> HTMLResponse:
+    job, _, row = find_task(storage, job_id, task)
+    view, _ = searches.view(job, row)
+    return page(request, "kernel.html", job=job, row=row, kernel=kernels.kernel_of(storage, job, row, view, kernel_id))
+
+
+@router.get("/compare")
+def compare_page(request: Request, storage: StorageDep, a: str = "", b: str = "") -> HTMLResponse:
+    """Two jobs side by side. Names of jobs that are not there give the page a message, not an error."""
+    found = [_comparable(storage, job_id) for job_id in (a, b) if job_id]
+    missing = [job_id for job_id, side in zip(filter(None, (a, b)), found, strict=True) if side is None]
+    sides = [side for side in found if side is not None]
+    recent = presenters.lines_of(storage.find_jobs(JobQuery(limit=100)).items, ())
+    return page(request, "compare.html", a=a, b=b, sides=sides, missing=missing, recent=recent)
+
+
+def _comparable(storage: Storage, job_id: str) -> dict[str, Any] | None:
+    try:
+        job, rows, row = find_task(storage, job_id, 0)
+    except NotFound:
+        return None
+    summary = presenters.summary_of(job, row)
+    line = presenters.lines_of([job], storage.list_keys())[0]
+    gains = {"gain": speedup_vs_default(summary), "vs_numpy": speedup_vs_numpy(summary)}
+    return {"tasks": len(rows), "line": line, "row": row, "summary": summary, **gains}
+
+
+# -- workloads and devices --------------------------------------------------------------------------------------------
+@router.get("/workloads")
+def workloads_page(
+    request: Request, storage: StorageDep, cursor: Annotated[str | None, Query(max_length=200)] = None
+) -> HTMLResponse:
+    return page(request, "workloads.html", listed=storage.list_workloads(cursor, PAGE), first=cursor is None)
+
+
+@router.get("/workloads/{key}")
+def workload_page(request: Request, key: str, storage: StorageDep) -> HTMLResponse:
+    return page(request, "workload.html", **workloads.workload_of(storage, key))
+
+
+@router.get("/devices")
+def devices_page(request: Request, storage: StorageDep) -> HTMLResponse:
+    return page(request, "devices.html", devices=_devices(storage), away=AWAY)

@@ -1,0 +1,129 @@
+"""What the pages know of searches: records and events read once, kept, and added to as more are stored.
+
+A search of 100,000 trials takes seconds to read; a page that follows it asks every second. So what was read is kept
+for the searches that were looked at last, and only what is new is read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from anyio import CapacityLimiter
+
+from tuner.dispatcher import Dispatcher
+from tuner.figures.view import SearchView, compared_at, progress_of
+from tuner.latency import at_one_speed, first_anchor_s
+from tuner.records import MeasureResult
+from tuner.storage import Job, NotFound, SearchTaskRow, Storage
+from tuner.workload import JsonObject
+
+BATCH = 5000
+MOST_KEPT = 400_000
+"""Results and events of all searches that are kept, but for the one that was asked for last."""
+MOST_SEARCHES = 100
+MOST_FIGURES = 128
+AT_ONCE = 2
+"""Figures made at the same time, in threads of their own: requests never wait behind them for a thread, and the rest
+of the service wants its share of the interpreter."""
+
+
+@dataclass
+class _Search:
+    """One search task as far as it was read."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    results: list[MeasureResult] = field(default_factory=list)
+    progress: list[JsonObject] = field(default_factory=list)
+    after: int = 0
+    events_after: int = 0
+    anchor_s: float | None = None
+    dispatcher: Dispatcher | None = None
+    shown: tuple[str, SearchView] | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.results) + len(self.progress)
+
+    def read(self, storage: Storage, job: Job, row: SearchTaskRow) -> None:
+        """Take in what has been stored since the last time."""
+        self._read_records(storage, job, row)
+        self._read_progress(storage, job, row)
+        if row.done and self.dispatcher is None:
+            self.dispatcher = _dispatcher_of(storage, job, row)
+
+    def _read_records(self, storage: Storage, job: Job, row: SearchTaskRow) -> None:
+        while found := storage.list_trials(job.id, self.after, BATCH, row.id):
+            results = [record.result for record in found]
+            self.anchor_s = self.anchor_s or first_anchor_s(results)
+            self.results += at_one_speed(results, self.anchor_s)
+            self.after = found[-1].seq
+
+    def _read_progress(self, storage: Storage, job: Job, row: SearchTaskRow) -> None:
+        while found := storage.list_events(job.id, self.events_after, BATCH):
+            self.progress += progress_of(found, row.position)
+            self.events_after = found[-1].seq
+
+
+class Searches:
+    """The searches and figures of one service. Safe to use from several threads.
+
+    ``limiter`` has the threads that figures are made in.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._lock = threading.Lock()
+        self.limiter = CapacityLimiter(AT_ONCE)
+        self._kept: OrderedDict[int, _Search] = OrderedDict()
+        self._figures: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def view(self, job: Job, row: SearchTaskRow) -> tuple[SearchView, str]:
+        """The search as it stands, and a text that changes whenever it does. Raises StorageUnavailable."""
+        search = self._search(row.id)
+        with search.lock:
+            search.read(self._storage, job, row)
+            version = f"{job.id}.{row.id}.{search.after}.{search.events_after}.{int(search.dispatcher is not None)}"
+            if search.shown is not None and search.shown[0] == version:
+                return search.shown[1], version
+            view = SearchView(
+                row.task,
+                tuple(search.results),
+                tuple(search.progress),
+                search.dispatcher,
+                compared_at(row.baselines, search.anchor_s),
+            )
+            search.shown = (version, view)
+            return view, version
+
+    def figure(self, name: str, version: str, make: Callable[[], str]) -> str:
+        """The figure ``name`` of a search at ``version``: kept, or made now. JSON."""
+        with self._lock:
+            if (known := self._figures.get((name, version))) is not None:
+                self._figures.move_to_end((name, version))
+                return known
+        made = make()
+        with self._lock:
+            self._figures[(name, version)] = made
+            while len(self._figures) > MOST_FIGURES:
+                self._figures.popitem(last=False)
+        return made
+
+    def _search(self, search_task_id: int) -> _Search:
+        with self._lock:
+            search = self._kept.setdefault(search_task_id, _Search())
+            self._kept.move_to_end(search_task_id)
+            others = sum(kept.size for kept in self._kept.values()) - search.size
+            while others > MOST_KEPT or len(self._kept) > MOST_SEARCHES:
+                others -= self._kept.popitem(last=False)[1].size
+            return search
+
+
+def _dispatcher_of(storage: Storage, job: Job, row: SearchTaskRow) -> Dispatcher | None:
+    try:
+        artifact = storage.latest_artifact(row.workload_key, row.target_fingerprint, job.id)
+    except NotFound:
+        return None
+    return Dispatcher.from_json(artifact.dispatch)

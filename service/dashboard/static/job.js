@@ -1,0 +1,160 @@
+// Follows a job: the events change the numbers at once and tell the figures that there is more to show.
+import { invalidateAll } from "./figures.js";
+import { ask, every, post, reachable, reason, root } from "./service.js";
+
+const job = document.getElementById("job").dataset;
+const ENDED = ["COMPLETED", "CANCELLED", "FAILED"];
+const MOST_LOGGED = 400;
+const show = (id, text) => { document.getElementById(id).textContent = text; };
+const number = (value) => value.toLocaleString("en");
+let after = Number(job.after), source = null, timer = null, retry_s = 1, progress = null, heard_ms = 0;
+
+// -- events ----------------------------------------------------------------------------------------------------
+function follow() {
+  source = new EventSource(`${root}/v1/jobs/${job.id}/events?after=${after}`);
+  source.onopen = () => { retry_s = 1; reachable(true); };
+  // Not left to the browser: it would ask an ended job's stream for ever, and give up on one that refused it once.
+  source.onerror = () => {
+    leave();
+    if (job.ended === "yes") return;
+    timer = setTimeout(check, 1000 * retry_s);
+    retry_s = Math.min(15, 2 * retry_s);
+  };
+  for (const [kind, apply] of Object.entries(kinds)) {
+    source.addEventListener(kind, (message) => {
+      after = Number(message.lastEventId);
+      const event = JSON.parse(message.data);
+      if ((event.data.position ?? Number(job.task)) === Number(job.task) || kind === "state") apply(event);
+    });
+  }
+}
+
+// A browser opens six connections to a service: one for each page that is only there would leave none.
+function leave() {
+  clearTimeout(timer);
+  source?.close();
+  source = null;
+}
+
+// Where the job stands by now; a page that says otherwise is made anew.
+async function check() {
+  if (source || document.hidden) return;
+  const answer = await ask(`${root}/v1/jobs/${job.id}`);
+  if (answer && answer.ok) {
+    const { state } = await answer.json();
+    if (ENDED.includes(state) !== (job.ended === "yes")) return location.reload();
+    if (job.ended === "no") follow();
+  } else {
+    timer = setTimeout(check, 1000 * retry_s);
+    retry_s = Math.min(15, 2 * retry_s);
+  }
+}
+
+const kinds = {
+  progress(event) {
+    progress = event.data;
+    heard_ms = performance.now();
+    showProgress(progress);
+    invalidateAll();
+  },
+  trials() { invalidateAll(); },
+  baselines(event) { log(event, "measured what the kernels are compared with"); invalidateAll(); },
+  log(event) { log(event, event.data.message); },
+  library(event) {
+    log(event, `library ${event.data.digest.slice(0, 12)} is built`);
+    // The library, its kernels and its dispatcher are there now: the page has more parts.
+    if (event.data.search_task_id === Number(job.row)) setTimeout(() => location.reload(), 300);
+  },
+  state(event) {
+    showState(event.data.state);
+    log(event, event.data.state.toLowerCase() + (event.data.error ? `: ${event.data.error}` : ""));
+    if (["COMPLETED", "FAILED"].includes(event.data.state)) setTimeout(() => location.reload(), 300);
+  },
+};
+
+// -- what is shown --------------------------------------------------------------------------------------------------
+function showProgress(data) {
+  show("trials", number(data.trials) + (data.trials_budget ? ` of ${number(data.trials_budget)}` : ""));
+  show("failed", number(data.failed));
+  show("round", number(data.round));
+  show("phase", data.phase);
+  const shown = [
+    [data.speedup_vs_default, "the default (theory alone), so far"],
+    [data.speedup_vs_numpy, "NumPy's BLAS at the tuned shapes"],
+  ].filter(([value]) => value).map(([value, what]) => figure(`${value.toFixed(2)}×`, what));
+  if (shown.length) document.getElementById("headline").replaceChildren(...shown);
+  showTime();
+}
+
+function figure(value, what) {
+  const whole = document.createElement("span"), strong = document.createElement("strong");
+  strong.textContent = value;
+  whole.append(strong, ` ${what}`);
+  return whole;
+}
+
+function showTime() {
+  if (!progress || progress.phase === "done" || job.ended === "yes") return;
+  const elapsed_s = progress.elapsed_s + (performance.now() - heard_ms) / 1000;
+  show("elapsed", duration(elapsed_s));
+  const shares = [[progress.trials, progress.trials_budget], [elapsed_s, progress.seconds_budget]].filter(([, all]) => all);
+  const share = Math.min(1, Math.max(0, ...shares.map(([done, all]) => done / all)));
+  document.getElementById("progress").value = share;
+  const byTrials = progress.trials_budget && progress.trials ? progress.elapsed_s * (progress.trials_budget / progress.trials - 1) : Infinity;
+  const bySeconds = progress.seconds_budget ? progress.seconds_budget - elapsed_s : Infinity;
+  const left_s = Math.max(0, Math.min(byTrials, bySeconds));
+  show("left", Number.isFinite(left_s) ? `about ${duration(left_s)} left` : "");
+}
+
+function duration(seconds) {
+  if (seconds < 120) return `${seconds.toFixed(0)} s`;
+  return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+}
+
+function showState(state) {
+  const place = document.getElementById("state"), ended = ENDED.includes(state);
+  place.textContent = state.toLowerCase();
+  place.className = `state ${state.toLowerCase()}`;
+  job.ended = ended ? "yes" : "no";
+  button("cancel").hidden = ended || state === "CANCELLING";
+  button("resume").hidden = !["CANCELLED", "FAILED"].includes(state);
+  document.getElementById("bar").hidden = ended;
+}
+
+function log(event, text) {
+  const line = document.createElement("li"), time = document.createElement("time"), kind = document.createElement("span");
+  time.dateTime = event.created_at;
+  time.textContent = new Date(event.created_at).toLocaleString();
+  kind.className = "kind";
+  kind.textContent = event.kind;
+  line.append(time, " ", kind, ` ${text}`);
+  const list = document.getElementById("log");
+  list.append(line);
+  while (list.children.length > MOST_LOGGED) list.firstElementChild.remove();
+  list.parentElement.scrollTop = list.parentElement.scrollHeight;
+}
+
+// -- what can be done -------------------------------------------------------------------------------------------------
+const button = (action) => document.querySelector(`[data-action="${action}"]`);
+
+async function act(action) {
+  const refused = document.getElementById("refused");
+  button(action).disabled = true;
+  const answer = await post(`${root}/v1/jobs/${job.id}/${action}`);
+  button(action).disabled = false;
+  refused.hidden = Boolean(answer && answer.ok);
+  if (!answer) refused.textContent = `The job could not be asked to ${action}: the service does not answer.`;
+  else if (!answer.ok) refused.textContent = await reason(answer);
+  else {
+    showState((await answer.json()).state);
+    if (action === "resume") location.reload();
+  }
+}
+
+for (const action of ["cancel", "resume"]) button(action).addEventListener("click", () => act(action));
+document.querySelector(".log").scrollTop = document.querySelector(".log").scrollHeight;
+if (job.ended === "no") follow();
+document.addEventListener("visibilitychange", () => (document.hidden ? leave() : check()));
+every(1, async () => showTime());
+// Somebody may resume it elsewhere.
+every(10, async () => { if (job.ended === "yes" && document.getElementById("state").textContent !== "completed") await check(); });

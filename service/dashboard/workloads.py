@@ -1,0 +1,58 @@
+"""What the pages say of a workload: its searches, side by side over the targets it was tuned for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from service.dashboard import presenters
+from service.dashboard.presenters import JobLine
+from tuner.progress import speedup_vs_default
+from tuner.storage import SearchTaskRow, Storage
+from tuner.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """One search task for the workload, in the job that it is part of."""
+
+    line: JobLine
+    row: SearchTaskRow
+    gain: float | None
+    kernels: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OnTarget:
+    """All searches for the workload on one target, newest first."""
+
+    fingerprint: str
+    searches: tuple[Searched, ...]
+
+    @property
+    def best(self) -> Searched | None:
+        """The newest search that has a library."""
+        return next((searched for searched in self.searches if searched.row.done), None)
+
+
+def workload_of(storage: Storage, key: str) -> dict[str, Any]:
+    """Raises NotFound."""
+    known, rows = storage.get_workload(key), storage.tasks_of_workload(key)
+    keys = storage.list_keys()
+    searched = [_searched(storage, row, keys) for row in rows]
+    targets = {found.row.target_fingerprint: None for found in searched}
+    return {
+        "known": known,
+        "workload": Workload.from_json(known.workload),
+        "targets": [
+            OnTarget(name, tuple(found for found in searched if found.row.target_fingerprint == name))
+            for name in targets
+        ],
+    }
+
+
+def _searched(storage: Storage, row: SearchTaskRow, keys: Any) -> Searched:
+    job = storage.get_job(row.job_id)
+    summary = presenters.summary_of(job, row)
+    line = presenters.lines_of([job], keys)[0]
+    return Searched(line, row, speedup_vs_default(summary), summary.get("kernels"))

@@ -1,0 +1,81 @@
+"""The routes by which a browser gets its cookie, and gives it back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import RedirectResponse, Response
+
+from service import session
+from service.dependencies import StorageDep
+from service.login.pages import NO_STORE, login_page
+from service.paths import local_path, url_for_path
+from tuner.storage import ApiKey, Storage
+
+router = APIRouter(include_in_schema=False)
+
+
+async def _form(request: Request) -> Mapping[str, str]:
+    """The first value of each field of a URL-encoded form."""
+    fields = parse_qs((await request.body()).decode(errors="replace"))
+    return {name: values[0] for name, values in fields.items()}
+
+
+FormDep = Annotated[Mapping[str, str], Depends(_form)]
+
+
+@router.get("/login")
+def show_login(
+    request: Request,
+    storage: StorageDep,
+    token: str | None = None,
+    target: Annotated[str, Query(alias="next")] = "/",
+) -> Response:
+    """The page to sign in on; with a good ``token``, a cookie at once."""
+    if token is None:
+        return login_page(request.scope, local_path(target))
+    if (redeemed := storage.redeem_login(token)) is not None:
+        return _signed_in(request, redeemed[1], target)
+    if _session_key(request, storage) is not None:
+        # The same link opened again, or reloaded, in the browser that used it.
+        return _redirect(request, local_path(target))
+    return login_page(request.scope, local_path(target), 401, "spent")
+
+
+@router.post("/login")
+def sign_in(request: Request, form: FormDep, storage: StorageDep) -> Response:
+    """Take the API key in the field ``key`` into the cookie."""
+    secret, target = form.get("key", "").strip(), form.get("next", "/")
+    if secret and storage.find_key(secret) is not None:
+        return _signed_in(request, secret, target)
+    return login_page(request.scope, local_path(target), 401, "unknown" if secret else "empty")
+
+
+@router.post("/logout")
+def sign_out(request: Request, storage: StorageDep) -> Response:
+    """Forget the cookie, and revoke its key if a one-time token made it: nobody else has it."""
+    if (key := _session_key(request, storage)) is not None:
+        storage.end_login(key.id)
+    response = _redirect(request, "/login")
+    session.end(response, request)
+    return response
+
+
+def _session_key(request: Request, storage: Storage) -> ApiKey | None:
+    secret = session.secret_of(request.headers)
+    return storage.find_key(secret) if secret else None
+
+
+def _signed_in(request: Request, secret: str, target: str) -> Response:
+    response = _redirect(request, local_path(target))
+    session.begin(response, request, secret)
+    return response
+
+
+def _redirect(request: Request, path: str) -> Response:
+    # A token in the address that this leads away from is told to nobody.
+    headers = {**NO_STORE, "Referrer-Policy": "no-referrer"}
+    return RedirectResponse(url_for_path(request, path), 303, headers)

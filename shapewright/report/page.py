@@ -1,0 +1,149 @@
+"""A reported job as HTML: everything that the page needs is inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from shapewright.cli.describe import standing
+from shapewright.cli.output import times
+from shapewright.report.sources import ReportedJob, ReportedTask
+from tuner import figures
+from tuner.figures.shapes import served
+from tuner.progress import speedup_vs_default, speedup_vs_numpy
+from tuner.records import Baseline
+from tuner.storage import JobEvent
+from tuner.workload import JsonObject
+
+DRAWN = frozenset({"trials", "progress"})
+"""Kinds of events that the figures show."""
+MOST_EVENTS = 1000
+FACTS = ("state", "error", "device", "worker", "trials", "created_at", "started_at", "ended_at")
+NOTHING = "–"
+
+
+def render(job: ReportedJob) -> str:
+    """The page. Names and messages in it are text, whatever they hold."""
+    log = [event for event in job.events if event.kind not in DRAWN]
+    return _template().render(
+        name=job.facts["name"] or job.facts["id"],
+        id=job.facts["id"],
+        headline=_headline(job),
+        facts=[(name.removesuffix("_at"), job.facts[name]) for name in FACTS if job.facts.get(name) not in (None, "")],
+        tasks=[_task(job, task) for task in job.tasks],
+        log=[(event.created_at, event.kind, _text(event)) for event in log[-MOST_EVENTS:]],
+        left_out=max(0, len(log) - MOST_EVENTS),
+        drawn=len(job.events) - len(log),
+        themes={"light": dict(figures.LIGHT), "dark": dict(figures.DARK)},
+        config=dict(figures.PAGE_CONFIG),
+        plotly=figures.script(),
+    )
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("shapewright.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html")
+
+
+RIVALS = ((speedup_vs_default, "the default"), (speedup_vs_numpy, "NumPy"))
+
+
+def _summary(job: ReportedJob, task: ReportedTask) -> Mapping[str, Any]:
+    """How a task's search stands: the job's own summary where it is the only one."""
+    summary = job.facts.get("summary") or {}
+    if "tasks" not in summary:
+        return summary if len(job.tasks) == 1 else {}
+    found: Mapping[str, Any] = summary["tasks"].get(str(task.position), {})
+    return found
+
+
+def _headline(job: ReportedJob) -> str:
+    """What came of it in one sentence."""
+    found = [_summary(job, task) for task in job.tasks]
+    ratios = (([of(summary) for summary in found], rival) for of, rival in RIVALS)
+    told = [_against(values, rival) for values, rival in ratios]
+    known = " and ".join(filter(None, told))
+    return f"{known[0].upper()}{known[1:]}." if known else "Nothing to compare yet."
+
+
+def _against(values: Iterable[float | None], rival: str) -> str:
+    """``1.50 times as fast as NumPy``, over several tasks the range."""
+    ratios = sorted(value for value in values if value)
+    if not ratios:
+        return ""
+    low, high = f"{ratios[0]:.2f}", f"{ratios[-1]:.2f}"
+    return f"{low if low == high else f'{low} to {high}'} times as fast as {rival}"
+
+
+def _task(job: ReportedJob, task: ReportedTask) -> JsonObject:
+    view = task.view
+    about = [
+        ("workload", str(view.task.workload)),
+        ("key", view.task.workload.key),
+        ("target", task.target_fingerprint),
+        ("threads", str(view.task.threads)),
+        *standing(_summary(job, task)),
+    ]
+    return {
+        "position": task.position,
+        "workload": str(view.task.workload),
+        "facts": about,
+        "kernels": [(view.label(kernel), kernel.id, str(kernel)) for kernel in view.chosen],
+        "instances": _instances(task),
+        "figures": [
+            {
+                "id": f"{spec.name}-{task.position}",
+                "title": spec.title,
+                "caption": spec.caption,
+                "document": figures.document(figures.figure(spec.name, view)),
+            }
+            for spec in figures.FIGURES.values()
+        ],
+    }
+
+
+def _instances(task: ReportedTask) -> list[tuple[str, str, str, str, str, str]]:
+    """The table of instances: shape, weight, kernel, and the times of the library, of the default and of NumPy."""
+    view = task.view
+    kernels, times_s = served(view)
+    default = view.columns.default[1]
+    timed = {point.instance.values: point for point in view.baselines.points if point.name == "numpy"}
+    return [
+        (
+            str(instance) or "the one shape",
+            f"{instance.weight:g}",
+            view.label(kernel) if kernel else NOTHING,
+            _time(float(times_s[place])),
+            _time(float(default[place])),
+            _time(_latency_s(timed.get(instance.values))),
+        )
+        for place, (instance, kernel) in enumerate(zip(view.task.instances, kernels, strict=True))
+    ]
+
+
+def _latency_s(point: Baseline | None) -> float:
+    return point.latency_s if point else float("nan")
+
+
+def _time(seconds: float) -> str:
+    return times(seconds) if np.isfinite(seconds) else NOTHING
+
+
+def _text(event: JobEvent) -> str:
+    """What an event says, in words where it has some."""
+    for name in ("message", "state"):
+        if name in event.data:
+            more = event.data.get("error")
+            return f"{event.data[name]}{f': {more}' if more else ''}"
+    return ", ".join(f"{name} {value}" for name, value in event.data.items())

@@ -1,0 +1,125 @@
+"""Where a report's job comes from: a service, or the database in a directory of `shapewright tune`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shapewright.errors import ServiceNotFound
+from tuner.errors import InvalidInput
+from tuner.figures import SearchView, view_of
+from tuner.records import MeasureResult
+from tuner.storage import JobEvent, NotFound, SearchTaskRow, Storage, StorageUnavailable
+from tuner.task import SearchTask
+from tuner.workload import JsonObject, WorkloadInstance
+
+if TYPE_CHECKING:
+    from shapewright.client import Client
+
+DATABASE = "tuning.db"
+
+
+@dataclass(frozen=True)
+class ReportedTask:
+    """One search task of a job: what it was, and everything that is known of it."""
+
+    position: int
+    target_fingerprint: str
+    view: SearchView
+
+
+@dataclass(frozen=True)
+class ReportedJob:
+    """A job whole. ``facts`` are its members as the service tells them: name, state, summary and so on."""
+
+    facts: Mapping[str, Any]
+    tasks: tuple[ReportedTask, ...]
+    events: tuple[JobEvent, ...]
+
+
+def from_service(client: Client, job_id: str) -> ReportedJob:
+    """What is stored of a job by now; one that is still running is not waited for. Raises ServiceError."""
+    job = client.job(job_id)
+    events = tuple(_event(job_id, event) for event in client.events(job_id, follow=False))
+    results: dict[int, list[MeasureResult]] = {}
+    for trial in client.trials(job_id):
+        results.setdefault(trial["search_task_id"], []).append(_result(trial))
+    tasks = []
+    for row in job["tasks"]:
+        view = view_of(
+            SearchTask.from_json(row["task"]),
+            results.get(row["id"], ()),
+            events,
+            _served_dispatch(client, row, job_id),
+            row.get("baselines"),
+            row["position"],
+        )
+        tasks.append(ReportedTask(row["position"], row["target_fingerprint"], view))
+    return ReportedJob(job, tuple(tasks), events)
+
+
+def _event(job_id: str, event: Mapping[str, Any]) -> JobEvent:
+    return JobEvent(job_id, event["seq"], event["kind"], event["data"], event["created_at"])
+
+
+def _result(trial: Mapping[str, Any]) -> MeasureResult:
+    """A trial as the service tells it, where sizes have become floating-point numbers beside their weight."""
+    result = MeasureResult.from_json(trial)
+    sizes = {name: int(value) for name, value in result.instance.values}
+    return replace(result, instance=WorkloadInstance.of(sizes, result.instance.weight))
+
+
+def _served_dispatch(client: Client, row: Mapping[str, Any], job_id: str) -> JsonObject | None:
+    """The dispatch table of the library that this very job built, None if it built none."""
+    try:
+        return client.dispatcher(row["workload_key"], row["target_fingerprint"], job_id)
+    except ServiceNotFound:
+        return None
+
+
+def from_directory(directory: Path) -> ReportedJob:
+    """The newest job that `shapewright tune` recorded in a directory. Raises InvalidInput if there is none."""
+    from tuner.storage.sql import open_storage  # noqa: PLC0415 - a client of a service needs no SQL
+
+    database = directory / DATABASE
+    if not database.is_file():
+        raise InvalidInput("ID_OR_DIR", f"there is no {DATABASE} in {directory}", "a directory of `shapewright tune`")
+    with closing(open_storage(f"sqlite:///{database.resolve()}")) as storage:
+        try:
+            storage.check()
+            return _newest(storage, directory)
+        except StorageUnavailable as error:
+            raise InvalidInput("ID_OR_DIR", f"{database}: {error}", "a directory of this version's `tune`") from error
+
+
+def _newest(storage: Storage, directory: Path) -> ReportedJob:
+    found = storage.list_jobs(limit=1).items
+    if not found:
+        raise InvalidInput("ID_OR_DIR", f"no job is recorded in {directory}", "a directory of `shapewright tune`")
+    job, rows = found[0], storage.search_tasks(found[0].id)
+    events = tuple(_stored_events(storage, job.id))
+    tasks = tuple(ReportedTask(row.position, row.target_fingerprint, _view(storage, row, events)) for row in rows)
+    return ReportedJob(asdict(job) | {"state": job.state.value}, tasks, events)
+
+
+def _stored_events(storage: Storage, job_id: str) -> Iterator[JobEvent]:
+    after = 0
+    while found := storage.list_events(job_id, after):
+        yield from found
+        after = found[-1].seq
+
+
+def _view(storage: Storage, row: SearchTaskRow, events: tuple[JobEvent, ...]) -> SearchView:
+    results = [record.result for record in storage.records_of_task(row.id)]
+    told = row.baselines.to_json()
+    return view_of(row.task, results, events, _stored_dispatch(storage, row), told, row.position)
+
+
+def _stored_dispatch(storage: Storage, row: SearchTaskRow) -> JsonObject | None:
+    try:
+        return storage.latest_artifact(row.workload_key, row.target_fingerprint, row.job_id).dispatch
+    except NotFound:
+        return None

@@ -1,0 +1,46 @@
+"""The whole of it: `shapewright up` as users start it, a job written in the browser, its search watched to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.browser.conftest import Visit, drawn
+from tests.browser.test_dashboard import expect
+from tests.e2e.conftest import Up, start  # noqa: F401  (a fixture)
+
+JOB = """
+name: watched
+workload:
+  op: dense
+  args: {m: 8*T, n: 128, k: 64}
+shape_vars:
+  T: {min: 1, max: 16}
+instances: [{T: 1}, {T: 5}, {T: 16}]
+budget: {seconds: 15}
+max_kernels: 3
+"""
+
+
+def test_from_the_printed_link_to_the_code_of_a_kernel(start: Callable[..., Up], visit: Visit) -> None:  # noqa: F811
+    up = start()
+    visitor = visit(up.dashboard_url.removeprefix(up.url.rstrip("/")), up.url)
+    page = visitor.open("/jobs/new")
+    page.locator("#file").fill(JOB)
+    expect(page, "#said", "This job can be submitted.")
+    page.get_by_role("button", name="Submit").click()
+    expect(page, "h1", "watched")
+    drawn(page, "best_over_time", 2)
+    drawn(page, "calibration", 2)
+    expect(page, "#log", "measured what the kernels are compared with")
+    expect(page, "h2", "The library")
+    expect(page, "#state", "completed")
+    assert "NumPy" in page.locator("#headline").inner_text()
+    for name in ("roofline", "latency_by_shape", "dispatch"):
+        drawn(page, name)
+    page.locator("tbody th a").first.click()
+    expect(page, ".code", "T.")
+    page.goto(up.url.rstrip("/") + "/devices")
+    expect(page, ".state", "ready")
+    for place in page.locator(".plot").all():
+        place.scroll_into_view_if_needed()
+        page.wait_for_function("place => place.dataset.drawn", arg=place.element_handle())

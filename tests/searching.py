@@ -1,0 +1,57 @@
+"""A whole search on the synthetic device, for the tests of its loop and of its parts."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.fakes import TASK, FakeBuilder, FakeClock, FakeRecorder, FakeRunner
+from tuner import codegen
+from tuner.jobspec import Budget
+from tuner.policy.evolutionary import EvolutionSettings
+from tuner.records import PROTOCOL, MeasureResult, TuningRecord
+from tuner.task import SearchTask
+from tuner.tuning import Tuned, tune
+
+
+def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small populations, and binaries that nothing is compiled for: what is tested here is the loop."""
+    settings = partial(EvolutionSettings, population=32, generations=2, theory_samples=200)
+    monkeypatch.setattr("tuner.policy.evolutionary.EvolutionSettings", settings)
+    monkeypatch.setattr(codegen, "module_of", lambda task, kernels, tree: (kernels, tree))
+    monkeypatch.setattr(codegen, "compile_module", lambda task, module: repr(module).encode())
+    monkeypatch.setattr(codegen, "module_json", lambda module: "{}")
+    monkeypatch.setattr(codegen, "kernel_scripts", lambda module, count: [""] * count)
+
+
+class Bench:
+    """A tune() with all its collaborators at hand."""
+
+    def __init__(self, build_s: float = 0.0, run_s: float = 0.0) -> None:
+        self.clock = FakeClock()
+        self.builder = FakeBuilder(self.clock, build_s)
+        self.runner = FakeRunner(self.clock, run_s)
+        self.recorder = FakeRecorder()
+
+    def tune(
+        self, trials: int | None = None, seconds: float | None = None, task: SearchTask = TASK, **more: Any
+    ) -> Tuned:
+        return tune(
+            task,
+            builder=self.builder,
+            runner=self.runner,
+            recorder=self.recorder,
+            budget=Budget(trials, seconds),
+            clock=self.clock,
+            **{"builds_beside": 0} | more,
+        )
+
+    @property
+    def results(self) -> list[MeasureResult]:
+        return self.recorder.results
+
+
+def records(results: list[MeasureResult]) -> list[TuningRecord]:
+    return [TuningRecord(TASK.workload.key, "f", 1, PROTOCOL, result) for result in results]

@@ -1,0 +1,101 @@
+"""The pages over real storage: what stands on them, and what is escaped. How they look is for the browser's tests."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.searched import searched, submitted
+from tests.serving import JOB
+from tuner.storage import Storage
+
+
+def main_of(html: str) -> str:
+    return html[html.index("<main") :]
+
+
+def test_the_overview_lists_sorts_filters_and_pages(
+    api: TestClient, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.dashboard.pages.PAGE", 2)
+    for name in ("delta", "alpha", "charlie"):
+        submitted(storage, name=name)
+
+    def names(query: str) -> list[str]:
+        page = api.get(f"/?{query}")
+        assert page.status_code == 200
+        return re.findall(r'<th scope="row"><a [^>]*>([^<]*)</a>', page.text)
+
+    assert names("") == ["charlie", "alpha"]
+    assert names("page=2") == ["delta"]
+    assert names("order=name&up=true") == ["alpha", "charlie"]
+    assert names("q=DEL") == ["delta"]
+    assert names("state=WAITING&q=l&order=name&up=true") == ["alpha", "charlie"]
+    assert names("state=FAILED") == []
+    assert "No job fits" in api.get("/?q=nothing").text
+
+
+def test_a_wrong_query_is_refused_by_name(api: TestClient) -> None:
+    assert api.get("/?state=LOST").status_code == 422
+    assert api.get("/?page=0").status_code == 422
+
+
+def test_names_are_escaped_everywhere(api: TestClient, storage: Storage) -> None:
+    job = searched(storage, name="<script>alert(1)</script>", budget={"trials": 1})
+    row = storage.search_tasks(job.id)[0]
+    kernel = storage.list_trials(job.id)[0].result.kernel.id
+    for path in (
+        "/", f"/jobs/{job.id}", f"/jobs/new?from={job.id}", f"/compare?a={job.id}&b={job.id}",
+        f"/workloads/{row.workload_key}", f"/jobs/{job.id}/kernels/{kernel}", "/compare?a=<script>",
+    ):  # fmt: skip
+        page = api.get(path)
+        assert page.status_code == 200
+        assert "<script>" not in main_of(page.text), path
+
+
+def test_a_kernel_page_has_its_code_and_what_its_choices_mean(api: TestClient, storage: Storage) -> None:
+    job = searched(storage)
+    artifact = storage.latest_artifact(storage.search_tasks(job.id)[0].workload_key)
+    kernel = artifact.dispatch["kernels"][0]
+    page = api.get(f"/jobs/{job.id}/kernels/{kernel['id']}").text
+    assert f"# {kernel['name']}" in page
+    for axis in kernel["kernel"]["values"]:
+        assert f"<code>{axis}</code>" in page
+
+
+def test_a_clone_holds_what_was_submitted(api: TestClient) -> None:
+    job = api.post("/v1/jobs", json=JOB).json()
+    page = api.get(f"/jobs/new?from={job['id']}").text
+    assert "16*T" in page
+    assert "bert-base qkv" in page
+
+
+def test_a_job_file_is_checked_and_not_stored(api: TestClient, storage: Storage) -> None:
+    found = api.post("/jobs/check", json=JOB)
+    assert found.status_code == 200
+    [task] = found.json()["tasks"]
+    assert (task["shapes"], task["instances"], task["rule"]) == (128, 2, "x86_contraction")
+    wrong = api.post("/jobs/check", json={**JOB, "budget": {"trials": -1}})
+    refused = api.post("/v1/jobs", json={**JOB, "budget": {"trials": -1}})
+    assert wrong.status_code == refused.status_code == 422
+    assert wrong.json() == refused.json()
+    assert storage.list_jobs().items == ()
+
+
+@pytest.mark.parametrize("path", ["/jobs/none", "/jobs/none/kernels/k", "/workloads/none"])
+def test_what_is_not_there_is_404(api: TestClient, path: str) -> None:
+    assert api.get(path).status_code == 404
+
+
+def test_a_kernel_that_was_never_tried_is_404(api: TestClient, storage: Storage) -> None:
+    job = searched(storage, budget={"trials": 1})
+    assert api.get(f"/jobs/{job.id}/kernels/ffffffffffff").status_code == 404
+    assert api.get(f"/jobs/{job.id}?task=1").status_code == 404
+
+
+def test_nothing_on_a_page_names_another_host(api: TestClient, storage: Storage) -> None:
+    job = searched(storage, budget={"trials": 1})
+    for path in ("/", "/jobs/new", f"/jobs/{job.id}", "/devices", "/workloads", "/compare", "/static/dashboard.css"):
+        assert not re.findall(r'(?:src|href|action|url)\s*[=(]\s*["\']?(?:https?:)?//', api.get(path).text), path

@@ -1,0 +1,65 @@
+"""What is kept of searches: read once, added to, and never shown out of date."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.dashboard import searches
+from service.dashboard.searches import Searches
+from tests.contract.samples import leased, many_tasks, results
+from tests.searched import searched
+from tuner.storage import NewEvent, Storage
+
+
+def test_a_search_that_goes_on_is_added_to(storage: Storage) -> None:
+    lease, kept = leased(storage), Searches(storage)
+    [row] = lease.tasks
+    storage.append_results(lease, row.id, results(3), [NewEvent("progress", {"trials": 3})])
+    before, version = kept.view(lease.job, row)
+    assert (len(before.results), before.progress) == (3, ({"trials": 3},))
+    assert kept.view(lease.job, row)[1] == version
+
+    storage.append_results(lease, row.id, results(2, start=3), [NewEvent("progress", {"trials": 5})])
+    after, later = kept.view(lease.job, row)
+
+    assert [len(after.results), len(after.progress), len(before.results)] == [5, 2, 3]
+    assert later != version
+
+
+def test_tasks_of_one_job_are_told_apart(storage: Storage) -> None:
+    lease, kept = leased(storage, many_tasks()), Searches(storage)
+    for row in lease.tasks:
+        progress = NewEvent("progress", {"trials": row.position, "position": row.position})
+        storage.append_results(lease, row.id, results(1 + row.position), [progress])
+    for row in lease.tasks:
+        view, _ = kept.view(lease.job, row)
+        assert (len(view.results), [data["trials"] for data in view.progress]) == (1 + row.position, [row.position])
+
+
+def test_a_finished_search_has_its_dispatcher(storage: Storage) -> None:
+    job = searched(storage)
+    view, _ = Searches(storage).view(job, storage.search_tasks(job.id)[0])
+    assert view.dispatcher is not None
+    assert len(view.dispatcher.table) == 32
+
+
+def test_the_searches_looked_at_longest_ago_are_let_go(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searches, "MOST_KEPT", 3)
+    kept, leases = Searches(storage), [leased(storage) for _ in range(3)]
+    for lease in leases:
+        storage.append_results(lease, lease.tasks[0].id, results(2))
+    for lease in leases:
+        assert len(kept.view(lease.job, lease.tasks[0])[0].results) == 2
+    assert len(kept._kept) == 2
+
+
+def test_a_figure_is_made_once_for_each_version(storage: Storage) -> None:
+    kept, made = Searches(storage), []
+
+    def make() -> str:
+        made.append(1)
+        return f"figure {len(made)}"
+
+    assert [kept.figure("f", "1", make), kept.figure("f", "1", make), kept.figure("f", "2", make)] == [
+        "figure 1", "figure 1", "figure 2",
+    ]  # fmt: skip

@@ -1,0 +1,317 @@
+"""What each figure of a search shows: the numbers in its traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from tests.fakes import TASK, latency_s
+from tests.tuner.figures.searches import THREE, TWO, finished, library, sampled
+from tuner.figures import COMPARABLE, FIGURES, SearchView, UnknownFigure, compare, figure, kernel_times
+from tuner.figures.kernels import MOST_KERNELS
+from tuner.figures.model import spearman
+from tuner.figures.roofline import compulsory_bytes
+from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult
+from tuner.task import SearchTask
+from tuner.workload import ShapeVar, Workload
+
+
+@pytest.fixture(scope="module")
+def view() -> SearchView:
+    return finished()
+
+
+def named(found: go.Figure, name: str) -> Any:
+    (trace,) = [trace for trace in found.data if trace.name == name]
+    return trace
+
+
+# -- how the search went ----------------------------------------------------------------------------------------------
+def test_the_best_falls_from_the_default_over_time_and_over_trials(view: SearchView) -> None:
+    for name, against in (("best_over_time", "elapsed_s"), ("best_over_trials", "trials")):
+        found = figure(name, view)
+        best = named(found, "best so far")
+        assert best.x[-1] == pytest.approx(view.progress[-1][against], rel=1e-4)
+        assert best.y[-1] == pytest.approx(1e3 * view.progress[-1]["objective_s"], rel=1e-4)
+        assert best.line.shape == "hv"
+        default = named(found, "default (theory)")
+        assert default.y[0] == default.y[1] == pytest.approx(1e3 * view.progress[-1]["default_objective_s"], rel=1e-4)
+        assert max(best.y) <= default.y[0]
+
+
+def test_what_comes_before_the_default_is_whole_is_left_out() -> None:
+    def at(trials: int, phase: str, objective_s: float | None) -> dict[str, Any]:
+        times = {"objective_s": objective_s, "default_objective_s": objective_s}
+        return {"trials": trials, "elapsed_s": trials, "phase": phase} | times
+
+    progress = [at(1, "theory", None), at(2, "theory", 1.0), at(3, "theory", 5.0), at(4, "search", 4.0)]
+    best = named(figure("best_over_trials", SearchView(TASK, (), progress)), "best so far")
+    assert (best.x, best.y) == ((3, 4), (5000, 4000))
+    alone = named(figure("best_over_trials", SearchView(TASK, (), progress[:2])), "best so far")
+    assert (alone.x, alone.y, alone.mode) == ((2,), (1000,), "lines+markers")
+
+
+def test_numpy_is_a_line_where_it_was_timed_at_every_instance(view: SearchView) -> None:
+    uneven = weighted(view)
+    found = named(figure("best_over_time", uneven), "NumPy")
+    times = {point.instance.values: point.latency_s for point in view.baselines.points}
+    total = sum(instance.weight * times[instance.values] for instance in uneven.task.instances)
+    assert found.y[0] == pytest.approx(1e3 * total, rel=1e-4)
+    fewer = replace(view, baselines=Baselines(view.baselines.points[1:]))
+    assert "NumPy" not in [trace.name for trace in figure("best_over_time", fewer).data]
+
+
+def weighted(view: SearchView) -> SearchView:
+    """The same search where the first instance weighs five times as much as the others."""
+    first, *rest = TASK.instances
+    instances = [replace(first, weight=5.0), *rest]
+    return replace(view, task=SearchTask(TASK.workload, shape_vars=TASK.shape_vars, instances=instances))
+
+
+def test_failures_are_counted_by_round_and_kind() -> None:
+    kernel, instance = sampled(TASK, 1)[0], TASK.instances[0]
+    kinds = [(0, ErrorKind.CRASH), (2, ErrorKind.CRASH), (2, ErrorKind.CRASH), (2, ErrorKind.BUILD_TIMEOUT)]
+    found = figure(
+        "failures", SearchView(TASK, [MeasureResult(kernel, instance, error_kind=k, round=r) for r, k in kinds])
+    )
+    assert found.layout.barmode == "stack"
+    assert named(found, "crash").y == (1, 0, 2)
+    assert named(found, "build timeout").y == (0, 0, 1)
+    assert len({trace.marker.pattern.shape for trace in found.data}) == 2
+
+
+def test_many_rounds_share_bars_and_lose_no_failure() -> None:
+    kernel, instance = sampled(TASK, 1)[0], TASK.instances[0]
+    results = [MeasureResult(kernel, instance, error_kind=ErrorKind.CRASH, round=n) for n in range(1001)]
+    (bars,) = figure("failures", SearchView(TASK, results)).data
+    assert len(bars.y) <= 200
+    assert sum(bars.y) == 1001
+
+
+# -- latencies --------------------------------------------------------------------------------------------------------
+def test_latency_by_shape_shows_the_library_its_rivals_and_its_regret(view: SearchView) -> None:
+    found = figure("latency_by_shape", view)
+    assert view.dispatcher is not None
+    expected = named(found, "library, expected")
+    assert expected.x == tuple(range(1, 129))
+    row = view.dispatcher.table[63]
+    assert expected.y[63] == pytest.approx(1e6 * row.predicted_latency_s, rel=1e-4)
+    assert expected.customdata[63] == view.dispatcher.kernels[row.kernel].id
+    measured, default = named(found, "library, measured"), named(found, "default (theory)")
+    assert measured.x == default.x == (1, 7, 24, 61, 128)
+    assert default.y == pytest.approx(1e6 * view.columns.default[1], rel=1e-4)
+    assert named(found, "NumPy").y == pytest.approx([1e6 * p.latency_s for p in view.baselines.points], rel=1e-4)
+    regret = named(found, "regret")
+    assert regret.yaxis == "y2"
+    assert regret.y == pytest.approx(
+        [100 * (1e-6 * y / best - 1) for y, best in zip(measured.y, view.columns.best_s, strict=True)], abs=0.02
+    )
+    assert len({measured.marker.symbol, default.marker.symbol, named(found, "NumPy").marker.symbol}) == 3
+    assert found.layout.yaxis.type == "log"
+    assert found.layout.hovermode == "x unified"
+
+
+def test_several_variables_are_told_by_the_work_of_a_call() -> None:
+    view = finished(TWO)
+    found = figure("latency_by_shape", view)
+    measured = named(found, "library, measured")
+    work = {f"{instance}": TWO.workload.flops(instance.shape) / 1e6 for instance in TWO.instances}
+    shapes = [text.partition(", ")[0] for text in measured.text]
+    assert measured.x == pytest.approx([work[shape] for shape in shapes], rel=1e-4)
+    assert measured.text[0].startswith("S=1,T=1, k")
+    assert found.layout.xaxis2.title.text == "Work of a call (MFLOP)"
+    assert found.layout.hovermode == "closest"
+    assert named(found, "library, expected").mode == "markers"
+
+
+def test_before_there_is_a_library_the_best_so_far_stands_for_it(view: SearchView) -> None:
+    found = figure("latency_by_shape", replace(view, dispatcher=None))
+    assert named(found, "best so far, measured").y == pytest.approx(1e6 * view.columns.best_s, rel=1e-4)
+    assert set(named(found, "regret").y) == {0.0}
+
+
+def test_one_kernel_stands_beside_the_best_and_the_default(view: SearchView) -> None:
+    kernel = view.columns.kernels[3]
+    found = kernel_times(view, kernel.id)
+    own = named(found, view.label(kernel))
+    at = view.task.instances[-1]
+    assert own.y[-1] == pytest.approx(1e6 * latency_s(TASK, kernel, at.shape), rel=0.2)
+    assert set(own.customdata) == {kernel.id}
+    assert named(found, "best measured").y == pytest.approx(1e6 * view.columns.best_s, rel=1e-4)
+    assert named(found, "default (theory)").y == pytest.approx(1e6 * view.columns.default[1], rel=1e-4)
+    assert "No kernel" in kernel_times(view, "0" * 12).layout.annotations[0].text
+
+
+# -- kernels ----------------------------------------------------------------------------------------------------------
+def test_the_heat_map_has_the_chosen_first_and_1_for_the_best(view: SearchView) -> None:
+    (heat,) = figure("kernels_by_shape", view).data
+    assert heat.y[: len(view.chosen)] == tuple(view.labels.values())
+    assert heat.x == ("T=1", "T=7", "T=24", "T=61", "T=128")
+    values = np.array(heat.z, float)
+    assert np.nanmin(values) == 1.0
+    assert heat.customdata[0][0] == view.chosen[0].id
+    assert "weight 1" in heat.hovertext[0][0]
+    assert len(heat.y) <= MOST_KERNELS
+
+
+def test_the_heat_map_says_the_weights_where_they_differ(view: SearchView) -> None:
+    (heat,) = figure("kernels_by_shape", weighted(view)).data
+    assert heat.x[:2] == ("T=1<br>w 5", "T=7<br>w 1")
+
+
+def test_tile_parameters_are_lines_over_the_axes_that_vary(view: SearchView) -> None:
+    found = figure("tile_parameters", view)
+    columns, speed = view.columns, view.columns.relative()
+    kernels = {k.id: k for k, sound in zip(columns.kernels, columns.sound, strict=True) if sound}
+    some = next(iter(kernels.values()))
+    axes = tuple(name for name, _ in some.values if len({kernel[name] for kernel in kernels.values()}) > 1)
+    assert found.layout.xaxis.ticktext == axes
+    *classes, ticks = found.data
+    assert {name for trace in classes for name in trace.customdata} == set(kernels)
+    best = columns.kernels[int(np.nanargmax(speed))]
+    start = classes[-1].customdata.index(best.id)
+    shown = {(x, y): text for x, y, text in zip(ticks.x, ticks.y, ticks.text, strict=True)}
+    for axis, name in enumerate(axes):
+        at = classes[-1].y[start + axis]
+        nearest = min((y for x, y in shown if x == axis), key=lambda y: abs(y - at))
+        assert shown[axis, nearest] == str(best[name])
+    assert classes[-1].y[start + len(axes)] is None
+
+
+def test_tile_parameters_tell_classes_apart_by_colour_and_width(view: SearchView) -> None:
+    *classes, _ = figure("tile_parameters", view).data
+    assert classes[0].name.endswith("% of the best's speed") or classes[0].name.endswith("%")
+    assert classes[-1].name == "95 to 100 %"
+    assert len({trace.line.color for trace in classes}) == len(classes)
+    assert classes[-1].line.width > classes[0].line.width
+
+
+# -- dispatch ---------------------------------------------------------------------------------------------------------
+def test_bands_cover_the_range_of_one_variable(view: SearchView) -> None:
+    pool = sampled(TASK, 4)
+    dispatcher = library(TASK, pool)
+    found = figure("dispatch", replace(view, dispatcher=dispatcher))
+    covered: dict[int, str] = {}
+    for bars in found.data:
+        for base, width, kernel in zip(bars.base, bars.x, bars.customdata, strict=True):
+            covered |= dict.fromkeys(range(round(base + 0.5), round(base + width + 0.5)), kernel)
+    assert covered == {t: dispatcher.kernel_for({"T": t}).id for t in range(1, 129)}
+
+
+def test_two_variables_are_a_grid_with_every_kernel_named() -> None:
+    dispatcher = library(TWO, sampled(TWO, 4))
+    found = figure("dispatch", SearchView(TWO, dispatcher=dispatcher))
+    (cells,) = found.data
+    for row, t in enumerate(cells.y):
+        for column, s in enumerate(cells.x):
+            assert cells.customdata[row][column] == dispatcher.kernel_for({"T": t, "S": s}).id
+    assert (found.layout.xaxis.title.text, found.layout.yaxis.title.text) == (
+        "S (shape variable)",
+        "T (shape variable)",
+    )
+    shown = {number for row in cells.z for number in row}
+    assert {note.text for note in found.layout.annotations} == {f"k{number + 1}" for number in shown}
+
+
+def test_a_third_variable_is_held_at_the_middle_and_told() -> None:
+    found = figure("dispatch", SearchView(THREE, dispatcher=library(THREE, sampled(THREE, 3))))
+    assert found.layout.title.text == "at B = 2"
+    assert found.layout.xaxis.title.text == "S (shape variable)"
+
+
+# -- the model --------------------------------------------------------------------------------------------------------
+def test_calibration_is_predicted_against_measured_by_round(view: SearchView) -> None:
+    found = figure("calibration", view)
+    trials, ranks = named(found, "trial"), named(found, "rank correlation")
+    compared = [r for r in view.results if r.ok]
+    assert len(trials.x) == len(compared)
+    assert sorted(trials.x) == pytest.approx(sorted(1e6 * (r.predicted_s or 0) for r in compared), rel=1e-4)
+    assert found.layout.xaxis.type == found.layout.yaxis.type == "log"
+    first = [r for r in compared if r.round == 0]
+    expected = by_hand([r.predicted_s or 0 for r in first], [r.latency_s or 0 for r in first])
+    assert (ranks.x[0], ranks.y[0]) == (0, pytest.approx(expected, abs=1e-3))
+    assert set(trials.marker.color) == {result.round for result in compared}
+
+
+def by_hand(first: Sequence[float], second: Sequence[float]) -> float:
+    """Spearman's rank correlation by its definition: a value's rank is the mean place of all that are equal to it."""
+
+    def ranks(values: Sequence[float]) -> list[float]:
+        return [sum(o < v for o in values) + (1 + sum(o == v for o in values)) / 2 for v in values]
+
+    return float(np.corrcoef(ranks(first), ranks(second))[0, 1])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rank_correlation_is_spearmans_with_ties_averaged(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    first, second = rng.integers(0, 6, 30).astype(float), rng.integers(0, 6, 30).astype(float)
+    assert spearman(first, second) == pytest.approx(by_hand(first.tolist(), second.tolist()))
+    assert np.isnan(spearman(first, np.ones(30)))
+
+
+# -- the roofline -----------------------------------------------------------------------------------------------------
+def test_the_roofline_has_the_work_over_what_must_be_moved(view: SearchView) -> None:
+    found = figure("roofline", view)
+    points, roof = named(found, "library, measured"), named(found, "roof")
+    at = TASK.instances[-1]
+    place = points.text.index(next(text for text in points.text if text.startswith(f"{at},")))
+    flops, moved = 2 * 128 * 96 * 32, 4 * (128 * 32 + 96 * 32 + 128 * 96)
+    assert points.x[place] == pytest.approx(flops / moved, rel=1e-4)
+    kernel = next(k for k in view.chosen if k.id == points.customdata[place])
+    latency = view.columns.table(view.columns.index_of([kernel]))[0, -1]
+    assert points.y[place] == pytest.approx(1e-9 * flops / latency, rel=1e-4)
+    assert roof.y[1] == roof.y[2] == pytest.approx(110)
+    assert roof.y[0] / roof.x[0] == pytest.approx(12, rel=1e-3)
+    assert "roof" not in [t.name for t in figure("roofline", replace(view, baselines=Baselines())).data]
+
+
+def test_an_epilogues_operands_are_moved_too() -> None:
+    bare = Workload.of("dense", {"m": "T", "n": 8, "k": 4})
+    biased = Workload.of("dense", {"m": "T", "n": 8, "k": 4}, epilogue=["bias"])
+    assert compulsory_bytes(bare, {"T": 2}) == 4 * (8 + 32 + 16)
+    assert compulsory_bytes(biased, {"T": 2}) - compulsory_bytes(bare, {"T": 2}) == 4 * 8
+
+
+# -- by name ----------------------------------------------------------------------------------------------------------
+def test_every_figure_has_a_title_and_says_how_to_read_it() -> None:
+    for name, spec in FIGURES.items():
+        assert spec.name == name
+        assert spec.title
+        assert spec.caption.endswith(".")
+
+
+def test_names_that_are_none_are_told_with_those_that_are(view: SearchView) -> None:
+    with pytest.raises(UnknownFigure, match="no figure 'best'; there are: best_over_time,"):
+        figure("best", view)
+    with pytest.raises(UnknownFigure, match="latency_by_shape"):
+        compare({"a": view}, "failures")
+
+
+@pytest.mark.parametrize("name", COMPARABLE)
+def test_two_searches_are_told_apart_by_name_colour_and_dash(view: SearchView, name: str) -> None:
+    found = compare({"<b>old</b>": view, "新": finished(seed=2)}, name)
+    lines = [trace for trace in found.data if trace.mode == "lines" and trace.line.width >= 2]
+    assert len(lines) == 2
+    assert lines[0].name.startswith("&lt;b&gt;old&lt;/b&gt;: ")
+    assert lines[1].name.startswith("新: ")
+    assert lines[0].line.color != lines[1].line.color
+    assert lines[0].line.dash != lines[1].line.dash
+
+
+def test_other_libraries_are_drawn_by_their_name(view: SearchView) -> None:
+    point = Baseline("<i>mkl</i>", TASK.instances[0], 1e-6)
+    found = figure("latency_by_shape", replace(view, baselines=Baselines((point,))))
+    assert named(found, "&lt;i&gt;mkl&lt;/i&gt;").y == (1.0,)
+
+
+def test_a_range_of_single_values_is_drawn_at_them() -> None:
+    few = ShapeVar("T", (3, 9, 27))
+    task = SearchTask("dense", {"m": few, "n": 96, "k": 32}, (few,), target=TASK.target)
+    view = finished(task)
+    assert named(figure("latency_by_shape", view), "library, expected").x == (3, 9, 27)

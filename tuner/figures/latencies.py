@@ -1,0 +1,153 @@
+"""Figures of latencies: what a library takes at every shape, and one kernel's times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from tuner.figures import style
+from tuner.figures.columns import Floats
+from tuner.figures.searching import library_name
+from tuner.figures.shapes import Kernels, Looks, ShapeAxis, about, kernels_of, points, served
+from tuner.figures.thinning import extremes
+from tuner.figures.view import SearchView
+from tuner.workload import WorkloadInstance
+
+US = 1e6
+THEORY = "default (theory)"
+RIVAL_SYMBOLS = ("diamond-open", "star-open", "hexagon-open")
+
+
+def latency_by_shape(view: SearchView) -> go.Figure:
+    return latency_of({"": view})
+
+
+def latency_of(views: Mapping[str, SearchView]) -> go.Figure:
+    """Latency over the shape with what each view's library runs, and below it that kernel's regret."""
+    if len({tuple(var.name for var in view.task.shape_vars) for view in views.values()}) > 1:
+        return style.says("These jobs have different shape variables: there is no axis that both have.")
+    figure = style.blank(rows=2, height_px=420 + 80 * len(views), row_heights=[0.7, 0.3])
+    for number, (label, view) in enumerate(views.items()):
+        prefix = f"{style.plain(label)}: " if label else ""
+        own = style.SERIES[number % len(style.SERIES)] if len(views) > 1 else None
+        traces = [*_expected(view, prefix, number), *_measured(view, prefix, number), *_others(view, prefix, own)]
+        figure.add_traces(traces, rows=1, cols=1)
+        figure.add_traces(_regret(view, prefix, number), rows=2, cols=1)
+    heights = [y for trace in figure.data if trace.yaxis == "y" for y in trace.y]
+    if not heights:
+        return style.says("No latencies yet: nothing has been measured.")
+    axis = ShapeAxis(next(iter(views.values())).task)
+    figure.update_xaxes(**axis.scale([x for trace in figure.data for x in trace.x]))
+    figure.update_xaxes(title_text=axis.title, row=2)
+    figure.update_yaxes(title_text="Latency (µs)", **style.axis(heights), row=1)
+    figure.update_yaxes(title_text="Regret (%)", rangemode="tozero", row=2)
+    return figure.update_layout(hovermode=axis.hovermode)
+
+
+def _expected(view: SearchView, prefix: str, number: int) -> list[go.Scatter]:
+    """What the library's dispatch table expects at every shape."""
+    dispatcher = view.dispatcher
+    if dispatcher is None or not dispatcher.table:
+        return []
+    axis = ShapeAxis(view.task)
+    x = axis.places([row.shape for row in dispatcher.table])
+    y = np.array([US * row.predicted_latency_s for row in dispatcher.table])
+    order = np.argsort(x, kind="stable")
+    kept = order[extremes(y[order])]
+    rows = [dispatcher.table[index] for index in kept]
+    colour = style.SERIES[number % len(style.SERIES)]
+    ids = [kernel.id for kernel in dispatcher.kernels]
+    return [
+        go.Scatter(
+            x=style.rounded(x[kept]),
+            y=style.rounded(y[kept]),
+            name=f"{prefix}library, expected",
+            mode="lines" if axis.variable and len(rows) > 1 else "markers",
+            line={"color": colour, "dash": style.DASHES[number % len(style.DASHES)], "width": 2},
+            marker={"color": colour, "size": 4},
+            text=[about(view, row.shape, dispatcher.kernels[row.kernel]) for row in rows],
+            customdata=[ids[row.kernel] for row in rows],
+            hovertemplate="%{y:.4g} µs, %{text}",
+        )
+    ]
+
+
+def _measured(view: SearchView, prefix: str, number: int) -> list[go.Scatter]:
+    kernels, times = served(view)
+    looks = Looks(f"{prefix}{ours(view)}", *_colour_and_symbol(number))
+    return _latency_points(view, view.task.instances, times, kernels, looks)
+
+
+def _others(view: SearchView, prefix: str, own: str | None) -> list[go.Scatter]:
+    """What there is without a search: the default's points, and those of libraries. ``own``: the one colour of a view
+    that stands beside others."""
+    kernels, times = view.columns.default
+    looks, whose = Looks(f"{prefix}{THEORY}", own or style.DEFAULT, "x"), kernels_of(view, kernels)
+    traces = _latency_points(view, view.columns.instances, times, whose, looks)
+    for number, (library, timed) in enumerate(libraries(view).items()):
+        at, seconds = zip(*timed, strict=True)
+        looks = Looks(f"{prefix}{library}", own or style.RIVALS[number % 3], RIVAL_SYMBOLS[number % 3])
+        traces += _latency_points(view, at, np.array(seconds), (), looks)
+    return traces
+
+
+def libraries(view: SearchView) -> dict[str, list[tuple[WorkloadInstance, float]]]:
+    """What each library that is there anyway took, in seconds, by its name as text of a figure."""
+    found: dict[str, list[tuple[WorkloadInstance, float]]] = {}
+    for point in view.baselines.points:
+        found.setdefault(library_name(point.name), []).append((point.instance, point.latency_s))
+    return found
+
+
+def ours(view: SearchView) -> str:
+    """What points of ``served`` are called."""
+    return "library, measured" if view.dispatcher else "best so far, measured"
+
+
+def _latency_points(
+    view: SearchView, instances: Sequence[WorkloadInstance], times: Floats, kernels: Kernels, looks: Looks
+) -> list[go.Scatter]:
+    """``times``: [instances] seconds."""
+    x = ShapeAxis(view.task).places([instance.shape for instance in instances])
+    return points(view, instances, x, US * times, kernels, looks)
+
+
+def _regret(view: SearchView, prefix: str, number: int) -> list[go.Scatter]:
+    """Percent by which what the library runs is slower than the fastest kernel measured at the same instance."""
+    kernels, times = served(view)
+    regret = 100 * np.maximum(times / view.columns.best_s[: len(times)] - 1, 0)
+    instances, hover = view.task.instances, "%{y:.3g} % slower than the best, "
+    looks = Looks(f"{prefix}regret", *_colour_and_symbol(number), hover=hover, legend=False)
+    x = ShapeAxis(view.task).places([instance.shape for instance in instances])
+    return points(view, instances, x, regret, kernels, looks)
+
+
+def _colour_and_symbol(number: int) -> tuple[str, str]:
+    return style.SERIES[number % len(style.SERIES)], style.SYMBOLS[number % len(style.SYMBOLS)]
+
+
+def kernel_times(view: SearchView, kernel_id: str) -> go.Figure:
+    """One kernel's measured latency at each instance, beside the best's and the default's there."""
+    columns = view.columns
+    index = next((i for i, kernel in enumerate(columns.kernels) if kernel.id == kernel_id), -1)
+    if index < 0:
+        return style.says("No kernel of that id was tried in this search.")
+    own = columns.table([index])[0]
+    if not np.isfinite(own).any():
+        return style.says("This kernel has no latency: every trial of it failed.")
+    figure = style.blank()
+    name = style.plain(view.label(columns.kernels[index]))
+    shown = (
+        (np.full(len(own), index), own, Looks(name, style.OURS, "circle")),
+        (*columns.fastest, Looks("best measured", style.SERIES[2], "circle-open", size=14)),
+        (*columns.default, Looks(THEORY, style.DEFAULT, "x")),
+    )
+    for kernels, times, looks in shown:
+        figure.add_traces(_latency_points(view, columns.instances, times, kernels_of(view, kernels), looks))
+    axis = ShapeAxis(view.task)
+    figure.update_xaxes(title_text=axis.title, **axis.scale([x for trace in figure.data for x in trace.x]))
+    heights = [y for trace in figure.data for y in trace.y]
+    figure.update_yaxes(title_text="Latency (µs)", **style.axis(heights))
+    return figure.update_layout(hovermode=axis.hovermode, showlegend=True)

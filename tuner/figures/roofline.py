@@ -1,0 +1,86 @@
+"""The roofline: how near a library's kernels come to what the device can do at best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from tuner.figures import style
+from tuner.figures.columns import Floats
+from tuner.figures.latencies import RIVAL_SYMBOLS, THEORY, libraries, ours
+from tuner.figures.shapes import Kernels, Looks, kernels_of, points, served
+from tuner.figures.view import SearchView
+from tuner.records import Roof
+from tuner.workload import Workload, WorkloadInstance
+
+BITS_OF_BYTE = 8
+
+
+def roofline(view: SearchView) -> go.Figure:
+    """Speed over arithmetic intensity at every instance, under the roof if it is known."""
+    figure = style.blank(height_px=380)
+    kernels, times = served(view)
+    figure.add_traces(_speeds(view, view.task.instances, times, kernels, ours(view), style.OURS, "circle"))
+    if not figure.data:
+        return style.says("No speeds yet: nothing has been measured.")
+    theory, theory_s = view.columns.default
+    whose = kernels_of(view, theory)
+    figure.add_traces(_speeds(view, view.columns.instances, theory_s, whose, THEORY, style.DEFAULT, "x"))
+    for number, (library, timed) in enumerate(libraries(view).items()):
+        at, seconds = zip(*timed, strict=True)
+        colour, symbol = style.RIVALS[number % 3], RIVAL_SYMBOLS[number % 3]
+        figure.add_traces(_speeds(view, at, np.array(seconds), (), library, colour, symbol))
+    if view.baselines.roof is not None:
+        figure.add_trace(_roof(view.baselines.roof, [x for trace in figure.data for x in trace.x]))
+    figure.update_xaxes(title_text="Arithmetic intensity (FLOP/byte)", **style.LOG)
+    figure.update_yaxes(title_text="Speed (GFLOP/s)", **style.LOG)
+    return figure.update_layout(hovermode="closest", showlegend=True)
+
+
+def _speeds(
+    view: SearchView,
+    instances: Sequence[WorkloadInstance],
+    times: Floats,
+    kernels: Kernels,
+    name: str,
+    colour: str,
+    symbol: str,
+) -> list[go.Scatter]:
+    """``times``: [instances] seconds. A shape that has nothing to compute has no speed."""
+    workload, shapes = view.task.workload, [instance.shape for instance in instances]
+    flops = np.array([workload.flops(shape) or np.nan for shape in shapes])
+    moved = np.array([compulsory_bytes(workload, shape) or np.nan for shape in shapes])
+    speed = 1e-9 * flops / np.where(times > 0, times, np.nan)
+    hover = "%{y:.4g} GFLOP/s at %{x:.3g} FLOP/byte<br>"
+    return points(view, instances, flops / moved, speed, kernels, Looks(name, colour, symbol, hover))
+
+
+def _roof(roof: Roof, intensities: list[float]) -> go.Scatter:
+    """Memory below the ridge, registers above it; it reaches to the points, and to the ridge in any case."""
+    ridge = roof.flops_per_s / roof.bytes_per_s
+    x = np.array([min(*intensities, ridge) / 1.5, ridge, max(*intensities, ridge) * 1.5])
+    y = 1e-9 * np.minimum(roof.flops_per_s, x * roof.bytes_per_s)
+    at_best = f"{1e-9 * roof.flops_per_s:.4g} GFLOP/s, {1e-9 * roof.bytes_per_s:.4g} GB/s"
+    return go.Scatter(
+        x=style.rounded(x),
+        y=style.rounded(y),
+        name="roof",
+        mode="lines",
+        line={"color": style.NEUTRAL, "width": 2, "dash": "dash"},
+        hovertemplate=f"roof: {at_best}<extra></extra>",
+    )
+
+
+def compulsory_bytes(workload: Workload, shape: Mapping[str, int]) -> int:
+    """What a call moves at least: every operand read once, the output written once."""
+    extents = workload.extents(shape)
+    elements = sum(math.prod(extents[axis] for axis in operand.axes) for operand in workload.operands)
+    return elements * _bits(workload.dtype) // BITS_OF_BYTE
+
+
+def _bits(dtype: str) -> int:
+    """``float32`` -> 32, ``bfloat16`` -> 16."""
+    return int(dtype.lstrip("abcdefghijklmnopqrstuvwxyz"))

@@ -1,0 +1,127 @@
+"""What figures over shapes share: their x axis, points with their kernels, and what a library runs at an instance."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import plotly.graph_objects as go
+
+from tuner.figures import style
+from tuner.figures.columns import Floats
+from tuner.figures.view import SearchView
+from tuner.kernel import MicroKernel
+from tuner.task import SearchTask
+from tuner.workload import JsonObject, WorkloadInstance, format_shape
+
+FEW = 200
+"""Points up to which each says in full what its kernel is."""
+LINE = 44
+"""Characters of a line of hover text: what a phone is wide."""
+
+Shape = Mapping[str, int]
+Kernels = Sequence[MicroKernel | None]
+
+
+@dataclass(frozen=True)
+class ShapeAxis:
+    """The x axis of figures over shapes: the shape variable, or the work of a call where there are none or several."""
+
+    task: SearchTask
+
+    @property
+    def variable(self) -> str | None:
+        return self.task.shape_vars[0].name if len(self.task.shape_vars) == 1 else None
+
+    @property
+    def title(self) -> str:
+        return f"{self.variable} (shape variable)" if self.variable else "Work of a call (MFLOP)"
+
+    @property
+    def hovermode(self) -> str:
+        return "x unified" if self.variable else "closest"
+
+    def places(self, shapes: Iterable[Shape]) -> Floats:
+        name = self.variable
+        if name is not None:
+            return np.array([shape[name] for shape in shapes], np.float64)
+        return np.array([self.task.workload.flops(shape) / 1e6 for shape in shapes], np.float64)
+
+    def scale(self, places: Iterable[float]) -> JsonObject:
+        """The type of the axis."""
+        return {"type": "linear"} if self.variable else style.axis(places)
+
+
+@dataclass(frozen=True)
+class Looks:
+    """How a trace of markers looks. ``name`` is text of a figure already; ``hover`` what is told of a point before its
+    shape and kernel, in Plotly's form."""
+
+    name: str
+    colour: str
+    symbol: str
+    hover: str = "%{y:.4g} µs, "
+    legend: bool = True
+    size: int = 8
+
+
+def points(
+    view: SearchView,
+    instances: Sequence[WorkloadInstance],
+    x: Floats,
+    y: Floats,
+    kernels: Kernels,
+    looks: Looks,
+) -> list[go.Scatter]:
+    """A trace of markers at ``instances``, where ``y`` is finite; none where it is nowhere. ``kernels``: whose each
+    point is, empty if they are nobody's."""
+    kept = [int(index) for index in np.argsort(x, kind="stable") if np.isfinite(y[index])]
+    if not kept:
+        return []
+    shapes = [instances[index].shape for index in kept]
+    whose = [kernels[index] for index in kept] if kernels else [None] * len(kept)
+    return [
+        go.Scatter(
+            x=style.rounded(x[kept]),
+            y=style.rounded(y[kept]),
+            name=looks.name,
+            mode="markers",
+            marker={"color": looks.colour, "symbol": looks.symbol, "size": looks.size},
+            text=[about(view, *pair, len(kept) <= FEW) for pair in zip(shapes, whose, strict=True)],
+            customdata=[kernel.id if kernel else None for kernel in whose] if kernels else None,
+            hovertemplate=f"{looks.hover}%{{text}}",
+            showlegend=looks.legend,
+        )
+    ]
+
+
+def about(view: SearchView, shape: Shape, kernel: MicroKernel | None, full: bool = False) -> str:
+    """A shape and whose kernel runs there, as text of a figure."""
+    label = view.label(kernel) if kernel else ""
+    first = ", ".join(filter(None, (format_shape(shape), label)))
+    return "<br>".join([style.plain(first), *(written_out(kernel) if kernel and full else ())])
+
+
+def written_out(kernel: MicroKernel) -> list[str]:
+    """All axes of a kernel, in lines that fit a phone."""
+    return [style.plain(line) for line in textwrap.wrap(str(kernel), LINE)]
+
+
+def served(view: SearchView) -> tuple[list[MicroKernel | None], Floats]:
+    """For each of the task's instances the kernel that the library runs there, and its measured latency in seconds
+    (NaN if it was not measured there). Without a library: the fastest measured."""
+    columns, count = view.columns, len(view.task.instances)
+    if view.dispatcher is None:
+        fastest, times = columns.fastest
+        return kernels_of(view, fastest)[:count], times[:count]
+    kernels = [view.dispatcher.kernel_for(instance.shape) for instance in view.task.instances]
+    rows = {kernel: row for row, kernel in enumerate(dict.fromkeys(kernels))}
+    table = columns.table(columns.index_of(list(rows)))
+    return list(kernels), np.array([table[rows[kernel], place] for place, kernel in enumerate(kernels)])
+
+
+def kernels_of(view: SearchView, indices: Iterable[int]) -> list[MicroKernel | None]:
+    """The kernels with these indices of the columns; None for -1."""
+    return [view.columns.kernels[index] if index >= 0 else None for index in indices]

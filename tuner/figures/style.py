@@ -1,0 +1,183 @@
+"""How all figures look: colours that everyone can tell apart on light and on dark ground, units, room for phones.
+
+Nothing here is for one ground alone. Lines and markers have a contrast of 3:1 or more on both; what cannot, which is
+text, is left to ``LIGHT`` and ``DARK``: updates of a figure's layout that a page applies, ``Plotly.relayout`` with
+them as its second argument.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from typing import Any, Literal
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+from plotly.subplots import make_subplots
+
+from tuner.workload import JsonObject
+
+GROUNDS = {"light": "#ffffff", "dark": "#14171c"}
+"""The grounds of the pages that figures are shown on."""
+
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b07800", "#3590cc")
+"""Okabe and Ito's colours, those that are too pale for a white ground darkened."""
+NEUTRAL = "#7d818a"
+FAINT = "rgba(125, 129, 138, 0.3)"
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "triangle-down", "pentagon", "star", "hexagon")
+PATTERNS = ("", "/", "x", ".", "-", "\\")
+SCALE = "Cividis"
+"""Of areas. Even in lightness, and the same to everyone."""
+LINE_SCALE = ((0.0, "#b07800"), (0.5, NEUTRAL), (1.0, "#0072b2"))
+"""Of lines and dots, from the slow and early to the fast and late: from ochre to blue, as dark all along."""
+LOG_TICKS = 4
+"""So many that between powers of ten there are 2 and 5, and not every digit."""
+
+OURS, DEFAULT, RIVALS = SERIES[0], SERIES[1], SERIES[2:5]
+
+ROW_PX = 300
+"""The height of one row of panels."""
+
+LOG: Mapping[str, Any] = {"type": "log", "nticks": LOG_TICKS}
+Theme = Literal["light", "dark"]
+LIGHT: Mapping[str, str] = {
+    "font.color": "#24292f",
+    "hoverlabel.bgcolor": "#ffffff",
+    "hoverlabel.bordercolor": NEUTRAL,
+    "hoverlabel.font.color": "#24292f",
+    "modebar.color": "#5f6671",
+    "modebar.activecolor": "#24292f",
+}
+DARK: Mapping[str, str] = {
+    "font.color": "#e4e7eb",
+    "hoverlabel.bgcolor": "#23272e",
+    "hoverlabel.bordercolor": NEUTRAL,
+    "hoverlabel.font.color": "#e4e7eb",
+    "modebar.color": "#a5acb8",
+    "modebar.activecolor": "#e4e7eb",
+}
+PAGE_CONFIG: Mapping[str, Any] = {
+    "displaylogo": False,
+    "responsive": True,
+    "showSendToCloud": False,
+    "plotlyServerURL": "",
+    "modeBarButtonsToRemove": ["lasso2d", "select2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
+}
+"""What pages hand to ``Plotly.newPlot`` as its last argument: no figure offers to send itself anywhere. Where there is
+no pointer that hovers, ``displayModeBar: false`` and the layout's ``dragmode: false`` leave room and let pages scroll.
+"""
+
+_AXIS = {
+    "automargin": True,
+    "gridcolor": FAINT,
+    "zeroline": False,
+    "showline": True,
+    "linecolor": NEUTRAL,
+    "ticks": "outside",
+    "tickcolor": NEUTRAL,
+    "ticklen": 4,
+    "title": {"standoff": 8},
+}
+_LEGEND = {"orientation": "h", "traceorder": "normal", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
+TEMPLATE = go.layout.Template(
+    layout={
+        "paper_bgcolor": "rgba(0, 0, 0, 0)",
+        "plot_bgcolor": "rgba(0, 0, 0, 0)",
+        "font": {"family": "system-ui, sans-serif", "size": 12},
+        "colorway": SERIES,
+        "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
+        "legend": _LEGEND,
+        "hoverlabel": {"align": "left", "namelength": -1},
+        "modebar": {"bgcolor": "rgba(0, 0, 0, 0)"},
+        "xaxis": _AXIS,
+        "yaxis": _AXIS,
+    },
+)
+
+
+def blank(rows: int = 1, height_px: int | None = None, **panels: Any) -> go.Figure:
+    """A figure without traces: ``rows`` of panels below each other over one x axis, unless ``panels`` (the arguments of
+    plotly.subplots.make_subplots) say otherwise."""
+    given = {"shared_xaxes": True, "vertical_spacing": 0.08} | panels
+    figure = make_subplots(rows=rows, **given) if rows > 1 else go.Figure()
+    return figure.update_layout(template=TEMPLATE, height=height_px or ROW_PX + 200 * (rows - 1))
+
+
+def says(message: str) -> go.Figure:
+    """A figure that says why there is nothing to see. ``message`` holds nobody's names."""
+    figure = blank(height_px=160).update_xaxes(visible=False).update_yaxes(visible=False)
+    return figure.add_annotation(text=message, showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper")
+
+
+def line_colour(share: float) -> str:
+    """The colour of LINE_SCALE at a share of its length, 0 to 1."""
+    stops = [place for place, _ in LINE_SCALE]
+    parts = [[int(colour[at : at + 2], 16) for _, colour in LINE_SCALE] for at in (1, 3, 5)]
+    return "#" + "".join(f"{round(float(np.interp(share, stops, part))):02x}" for part in parts)
+
+
+def scale_above(height_px: int) -> dict[str, Any]:
+    """A colour bar over the panels of a figure, where it takes no width; ``titled`` makes room for it and says what it
+    shows. Room and title of its own would be placed wrongly: Plotly then leaves the titles of axes where they were."""
+    place = {"orientation": "h", "x": 0.5, "yref": "container", "y": 1 - 22 / height_px, "yanchor": "top", "ypad": 0}
+    return place | {"thickness": 10, "outlinewidth": 0}
+
+
+def titled(figure: go.Figure, text: str, top_px: int = 68) -> go.Figure:
+    """The figure with a line of text above everything else, in the margin of ``top_px``."""
+    place = {"x": 0.5, "xanchor": "center", "yref": "container", "y": 1, "yanchor": "top", "pad": {"t": 4}}
+    return figure.update_layout(title={"text": text, "font": {"size": 12}} | place, margin={"t": top_px})
+
+
+def plain(name: object) -> str:
+    """A name as text of a figure, where Plotly would otherwise take some of HTML."""
+    return html.escape(str(name))
+
+
+def rounded(values: Iterable[float], digits: int = 5) -> list[float | None]:
+    """To so many significant digits; None, a gap, for what is not finite."""
+    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values]
+
+
+def spans_decades(values: Iterable[float], ratio: float) -> bool:
+    """Whether an axis over these values had better be logarithmic: they are all positive and far apart."""
+    found = [value for value in values if math.isfinite(value)]
+    return bool(found) and min(found) > 0 and max(found) / min(found) > ratio
+
+
+def axis(values: Iterable[float], ratio: float = 30.0) -> JsonObject:
+    """The type of an axis over these values."""
+    return dict(LOG) if spans_decades(values, ratio) else {"type": "linear"}
+
+
+def whole(most: int) -> JsonObject:
+    """The ticks of an axis that counts up to ``most``: none between two whole numbers."""
+    return {"tickformat": "d"} | ({"dtick": 1} if most <= 6 else {})
+
+
+def document(figure: go.Figure) -> JsonObject:
+    """``{"data", "layout"}``, what Plotly's script draws."""
+    found: JsonObject = figure.to_plotly_json()
+    return found
+
+
+def themed(figure: JsonObject, theme: Theme) -> JsonObject:
+    """A copy of a figure's document with the colours of one ground, for those who draw it on nothing else."""
+    found = deepcopy(figure)
+    for path, value in (DARK if theme == "dark" else LIGHT).items():
+        *outer, last = path.split(".")
+        place = found.setdefault("layout", {})
+        for name in outer:
+            place = place.setdefault(name, {})
+        place[last] = value
+    return found
+
+
+def script() -> str:
+    """Plotly's script, whole, from the installed package."""
+    text: str = get_plotlyjs()
+    return text

@@ -1,0 +1,106 @@
+"""What the figures of a search are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+from tuner.dispatcher import Dispatcher
+from tuner.figures.columns import Columns, columns_of
+from tuner.kernel import MicroKernel
+from tuner.latency import comparable, first_anchor_s, pace
+from tuner.records import Baselines, MeasureResult, Roof
+from tuner.task import SearchTask
+from tuner.workload import JsonObject
+
+
+class Event(Protocol):
+    """What figures read of a job's event (tuner.storage.JobEvent, NewEvent)."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def data(self) -> JsonObject: ...
+
+
+@dataclass(frozen=True)
+class SearchView:
+    """One search task with everything that is known of it at one moment.
+
+    ``results``: in the order they were stored, latencies as the device would have measured them at one clock
+    (tuner.latency.comparable). ``progress``: the data of the progress events (tuner.progress.summary), in order.
+    ``dispatcher``: of the library, once there is one. ``view_of`` makes one of what is stored.
+    """
+
+    task: SearchTask
+    results: Sequence[MeasureResult] = ()
+    progress: Sequence[JsonObject] = ()
+    dispatcher: Dispatcher | None = None
+    baselines: Baselines = field(default_factory=Baselines)
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The results as columns, made once for all figures of a view."""
+        return columns_of(self.task.instances, self.results)
+
+    @cached_property
+    def chosen(self) -> tuple[MicroKernel, ...]:
+        """The library's kernels; before there is one, those that are the fastest at an instance."""
+        if self.dispatcher is not None:
+            return self.dispatcher.kernels
+        columns = self.columns
+        best = columns.fastest[0][: len(self.task.instances)]
+        return tuple(columns.kernels[index] for index in dict.fromkeys(best.tolist()) if index >= 0)
+
+    @cached_property
+    def labels(self) -> dict[MicroKernel, str]:
+        """Short names of the chosen kernels, ``k1 · 3f09ac``, numbered from 1 in the library's order."""
+        return {kernel: f"k{number} · {kernel.id[:6]}" for number, kernel in enumerate(self.chosen, 1)}
+
+    def label(self, kernel: MicroKernel) -> str:
+        """Its short name; of one that was not chosen the first digits of its id."""
+        return self.labels.get(kernel) or kernel.id[:6]
+
+
+def view_of(
+    task: SearchTask,
+    results: Iterable[MeasureResult],
+    events: Iterable[Event] = (),
+    dispatch: Mapping[str, Any] | None = None,
+    baselines: Mapping[str, Any] | None = None,
+    position: int = 0,
+) -> SearchView:
+    """The view of one search task from what is stored of it.
+
+    ``results`` as they were measured, in order; ``events`` of the whole job, in order, of which those of the task at
+    ``position`` are taken; ``dispatch`` and ``baselines`` as their ``to_json`` wrote them. Raises ShapewrightError for
+    a dispatch table of an unknown format.
+    """
+    measured = list(results)
+    dispatcher = Dispatcher.from_json(dispatch) if dispatch else None
+    compared = compared_at(Baselines.from_json(baselines), first_anchor_s(measured))
+    return SearchView(task, comparable(measured), progress_of(events, position), dispatcher, compared)
+
+
+def progress_of(events: Iterable[Event], position: int = 0) -> list[JsonObject]:
+    """The data of the progress events of the search task at ``position`` in its job."""
+    return [
+        event.data
+        for event in events
+        if event.kind == "progress" and event.data.get("position", position) == position
+    ]
+
+
+def compared_at(baselines: Baselines, anchor_s: float | None) -> Baselines:
+    """As the device would have measured them when its anchor took ``anchor_s``, like the results beside them."""
+    points = tuple(
+        replace(point, latency_s=point.latency_s * pace(point.anchor_s, anchor_s)) for point in baselines.points
+    )
+    roof = baselines.roof
+    if roof is not None:
+        slower = pace(roof.anchor_s, anchor_s)
+        roof = Roof(roof.flops_per_s / slower, roof.bytes_per_s / slower, anchor_s)
+    return Baselines(points, roof)

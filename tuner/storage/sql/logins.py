@@ -1,0 +1,61 @@
+"""One-time tokens: who brings one gets an API key of their own, once. A token is stored as a hash, like a key."""
+
+from __future__ import annotations
+
+import secrets
+
+from sqlalchemy import Connection, delete, exists, insert, select, update
+
+from tuner.storage._base import ApiKey
+from tuner.storage.sql._rows import Part
+from tuner.storage.sql.columns import later, now
+from tuner.storage.sql.keys import add_key, fresh_secret, hash_of, mark_revoked
+from tuner.storage.sql.schema import login_tokens
+
+
+class Logins(Part):
+    def create_login(self, name: str, ttl_s: float) -> str:
+        token = secrets.token_urlsafe(32)
+        row = insert(login_tokens).values(secret_sha256=hash_of(token), name=name, expires_at=later(ttl_s))
+        with self._database.write() as connection:
+            _forget_expired(connection)
+            connection.execute(row)
+        return token
+
+    def redeem_login(self, token: str) -> tuple[ApiKey, str] | None:
+        secret = fresh_secret()
+        with self._database.write() as connection:
+            used = _use(connection, token)
+            if used is None:
+                return None
+            number, name = used
+            key = add_key(connection, name, secret)
+            connection.execute(update(login_tokens).where(login_tokens.c.id == number).values(api_key_id=key.id))
+        return key, secret
+
+    def end_login(self, key_id: str) -> bool:
+        redeemed = select(exists().where(login_tokens.c.api_key_id == key_id))
+        with self._database.write() as connection:
+            found = bool(connection.scalar(redeemed))
+            if found:
+                mark_revoked(connection, key_id)
+        return found
+
+
+def _use(connection: Connection, token: str) -> tuple[int, str] | None:
+    """Mark a token as used, which one caller alone succeeds in; its row's number and name."""
+    # On PostgreSQL a second caller waits here for the first one's row lock, and then no longer finds it unused.
+    fresh = update(login_tokens).where(
+        login_tokens.c.secret_sha256 == hash_of(token),
+        login_tokens.c.used_at.is_(None),
+        login_tokens.c.expires_at > now(),
+    )
+    used = fresh.values(used_at=now()).returning(login_tokens.c.id, login_tokens.c.name)
+    row = connection.execute(used).one_or_none()
+    return None if row is None else (row.id, row.name)
+
+
+def _forget_expired(connection: Connection) -> None:
+    """Tokens that nobody used in time are of no further use; used ones tell which keys came of them."""
+    unused = login_tokens.c.used_at.is_(None)
+    connection.execute(delete(login_tokens).where(unused, login_tokens.c.expires_at <= now()))
