@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
@@ -38,13 +38,13 @@ TaskQuery = Annotated[int, Query(alias="task", ge=0, description="the position o
 # -- jobs -----------------------------------------------------------------------------------------------------------
 def job_query(
     q: Annotated[str, Query(max_length=200)] = "",
-    state: Annotated[JobState | None, Query()] = None,
+    state: Annotated[JobState | Literal[""], Query()] = "",
     order: JobOrder = JobOrder.CREATED,
     up: bool = False,
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
 ) -> JobQuery:
     """What the overview was asked to show; ``up``: in ascending order."""
-    return JobQuery(q.strip(), state, order, not up, (page - 1) * PAGE, PAGE)
+    return JobQuery(q.strip(), state or None, order, not up, (page - 1) * PAGE, PAGE)
 
 
 QueryDep = Annotated[JobQuery, Depends(job_query)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 import pytest
 from fastapi.testclient import TestClient
 
 from tests.searched import searched, submitted
-from tests.serving import JOB
+from tests.serving import JOB, lease
 from tuner.storage import Storage
 
 
@@ -34,6 +35,13 @@ def test_the_overview_lists_sorts_filters_and_pages(
     assert names("q=DEL") == ["delta"]
     assert names("state=WAITING&q=l&order=name&up=true") == ["alpha", "charlie"]
     assert names("state=FAILED") == []
+    # What the page's own links and form ask for, every one of them.
+    page = api.get("/?order=trials&page=2").text
+    links = [html.unescape(link) for link in re.findall(r'href="(\?[^"]*)"', page)]
+    assert len(links) >= 5
+    assert [api.get(f"/{link}").status_code for link in (*links, "?q=&state=&order=created&up=false")] == [200] * (
+        len(links) + 1
+    )
     assert "No job fits" in api.get("/?q=nothing").text
 
 
@@ -99,3 +107,32 @@ def test_nothing_on_a_page_names_another_host(api: TestClient, storage: Storage)
     job = searched(storage, budget={"trials": 1})
     for path in ("/", "/jobs/new", f"/jobs/{job.id}", "/devices", "/workloads", "/compare", "/static/dashboard.css"):
         assert not re.findall(r'(?:src|href|action|url)\s*[=(]\s*["\']?(?:https?:)?//', api.get(path).text), path
+
+
+def test_a_device_that_jobs_run_on_is_there_though_its_worker_looks_elsewhere(
+    api: TestClient, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.dashboard.pages.SEEN_S", -1.0)
+    assert ">away<" in api.get("/devices").text
+    submitted(storage)
+    lease(storage)
+    assert ">working<" in api.get("/devices").text
+    assert '<a href="/devices">1</a>' in api.get("/").text
+
+
+def test_each_target_of_a_job_leads_to_its_own_library(api: TestClient, storage: Storage) -> None:
+    targets = [{"kind": "llvm", "mcpu": name, "num-cores": 2} for name in ("x86-64-v3", "x86-64-v4")]
+    job = searched(storage, targets=targets, budget={"trials": 8})
+    for row in storage.search_tasks(job.id):
+        page = api.get(f"/jobs/{job.id}?task={row.position}").text
+        link = f"/v1/workloads/{row.workload_key}/library?job={job.id}&target={row.target_fingerprint}"
+        assert html.escape(link) in page
+        assert api.get(link).status_code == 200
+
+
+def test_numbers_of_a_task_are_its_own(api: TestClient, storage: Storage) -> None:
+    workloads = [{"op": "dense", "args": {"m": "8*T", "n": n, "k": 32}} for n in (96, 64)]
+    job = searched(storage, workload=..., workloads=workloads)
+    for row in storage.search_tasks(job.id):
+        trials = len(storage.records_of_task(row.id))
+        assert f'id="trials">{trials} of' in api.get(f"/jobs/{job.id}?task={row.position}").text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from service.dashboard import searches
@@ -63,3 +65,14 @@ def test_a_figure_is_made_once_for_each_version(storage: Storage) -> None:
     assert [kept.figure("f", "1", make), kept.figure("f", "1", make), kept.figure("f", "2", make)] == [
         "figure 1", "figure 1", "figure 2",
     ]  # fmt: skip
+
+
+def test_many_may_look_at_one_search_at_once(storage: Storage) -> None:
+    held, kept = leased(storage), Searches(storage)
+    [row] = held.tasks
+    for start in range(0, 40, 10):
+        storage.append_results(held, row.id, results(10, start=start), [NewEvent("progress", {"trials": start})])
+    with ThreadPoolExecutor(8) as pool:
+        views = list(pool.map(lambda _: kept.view(held.job, row)[0], range(32)))
+    assert {(len(view.results), len(view.progress)) for view in views} == {(40, 4)}
+    assert len({id(view) for view in views}) == 1
