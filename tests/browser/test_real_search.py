@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from tests.browser.conftest import Visit, drawn
+from tests.browser.conftest import Visit, Visitor, drawn
 from tests.browser.test_dashboard import expect
 from tests.e2e.conftest import Up, start  # noqa: F401  (a fixture)
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 JOB = """
 name: watched
@@ -16,7 +20,7 @@ workload:
 shape_vars:
   T: {min: 1, max: 16}
 instances: [{T: 1}, {T: 5}, {T: 16}]
-budget: {seconds: 15}
+budget: {seconds: 20}
 max_kernels: 3
 """
 
@@ -31,6 +35,7 @@ def test_from_the_printed_link_to_the_code_of_a_kernel(start: Callable[..., Up],
     expect(page, "h1", "watched")
     drawn(page, "best_over_time", 2)
     drawn(page, "calibration", 2)
+    look_around(visitor, page)
     expect(page, "#log", "measured what the kernels are compared with")
     expect(page, "h2", "The library")
     expect(page, "#state", "completed")
@@ -39,8 +44,20 @@ def test_from_the_printed_link_to_the_code_of_a_kernel(start: Callable[..., Up],
         drawn(page, name)
     page.locator("tbody th a").first.click()
     expect(page, ".code", "T.")
-    page.goto(up.url.rstrip("/") + "/devices")
-    expect(page, ".state", "ready")
-    for place in page.locator(".plot").all():
-        place.scroll_into_view_if_needed()
-        page.wait_for_function("place => place.dataset.drawn", arg=place.element_handle())
+
+
+def look_around(visitor: Visitor, page: Page) -> None:
+    """Every other page, while the search goes on."""
+    job = page.url.rpartition("/")[2]
+    workload = page.locator("a[href*='/workloads/dense']").first.get_attribute("href")
+    shown = {"/": "Jobs", "/workloads": "Workloads", str(workload): "dense", "/devices": "Devices",
+             f"/compare?a={job}&b={job}": "Compare", f"/jobs/new?from={job}": "New job"}  # fmt: skip
+    for path, title in shown.items():
+        other = visitor.open(path)
+        expect(other, "h1", title)
+        for place in other.locator(".plot").all():
+            place.scroll_into_view_if_needed()
+            other.wait_for_function("place => place.dataset.drawn", arg=place.element_handle())
+        if path == "/devices":
+            expect(other, ".state", "working")
+        other.close()
