@@ -7,13 +7,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
+from service.dashboard.searches import library_of
 from tuner.figures.view import SearchView
 from tuner.kernel import MicroKernel
 from tuner.latency import Measured
 from tuner.library import kernel_scripts
 from tuner.records import MeasureResult
 from tuner.rules import rule_for
-from tuner.storage import Artifact, Job, NotFound, SearchTaskRow, Storage
+from tuner.storage import Job, NotFound, SearchTaskRow, Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +56,6 @@ class KernelFacts:
     timings: tuple[Timing, ...]
     failures: tuple[MeasureResult, ...]
     script: str | None
-
-
-def library_of(storage: Storage, job: Job, row: SearchTaskRow) -> Artifact | None:
-    """The library that this search came to, None before it has one."""
-    if not row.done:
-        return None
-    try:
-        return storage.latest_artifact(row.workload_key, row.target_fingerprint, job.id)
-    except NotFound:
-        return None
 
 
 def chosen(storage: Storage, job: Job, row: SearchTaskRow) -> list[ChosenKernel]:

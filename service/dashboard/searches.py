@@ -17,7 +17,7 @@ from tuner.dispatcher import Dispatcher
 from tuner.figures.view import SearchView, compared_at, progress_of
 from tuner.latency import at_one_speed, first_anchor_s
 from tuner.records import MeasureResult
-from tuner.storage import Job, NotFound, SearchTaskRow, Storage
+from tuner.storage import Artifact, Job, NotFound, SearchTaskRow, Storage
 from tuner.workload import JsonObject
 
 BATCH = 5000
@@ -51,8 +51,8 @@ class _Search:
         """Take in what has been stored since the last time."""
         self._read_records(storage, job, row)
         self._read_progress(storage, job, row)
-        if row.done and self.dispatcher is None:
-            self.dispatcher = _dispatcher_of(storage, job, row)
+        if self.dispatcher is None and (artifact := library_of(storage, job, row)) is not None:
+            self.dispatcher = Dispatcher.from_json(artifact.dispatch)
 
     def _read_records(self, storage: Storage, job: Job, row: SearchTaskRow) -> None:
         while found := storage.list_trials(job.id, self.after, BATCH, row.id):
@@ -121,9 +121,11 @@ class Searches:
             return search
 
 
-def _dispatcher_of(storage: Storage, job: Job, row: SearchTaskRow) -> Dispatcher | None:
+def library_of(storage: Storage, job: Job, row: SearchTaskRow) -> Artifact | None:
+    """The library that this search came to, None before it has one."""
+    if not row.done:
+        return None
     try:
-        artifact = storage.latest_artifact(row.workload_key, row.target_fingerprint, job.id)
+        return storage.latest_artifact(row.workload_key, row.target_fingerprint, job.id)
     except NotFound:
         return None
-    return Dispatcher.from_json(artifact.dispatch)
