@@ -15,6 +15,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
+from tvm.tirx import compilation_pipeline
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.dispatcher import Leaf, Tree
@@ -25,6 +26,8 @@ from tuner.target import Target
 from tuner.task import SearchTask
 
 ENTRY = "kernel"
+LOWERING = "shapewright"
+"""The name that TVM knows our passes by."""
 
 
 def build_candidate(task: SearchTask, kernel: MicroKernel) -> bytes:
@@ -49,7 +52,7 @@ def compile_module(task: SearchTask, module: Any) -> bytes:
     """The bytes of a shared object with the code of ``module`` for the task's target."""
     if task.target is None:
         raise ValueError("the target is not known yet")
-    executable = tvm.compile(module, target=_tvm_target(task.target))
+    executable = tvm.compile(module, target=_tvm_target(task.target), tir_pipeline=LOWERING)
     with tempfile.TemporaryDirectory(prefix="shapewright-build-") as folder:
         path = Path(folder) / "library.so"
         executable.export_library(str(path))
@@ -69,6 +72,31 @@ def kernel_scripts(module: Any, count: int) -> list[str]:
 def toolchain() -> dict[str, str]:
     """What builds binaries here: versions that a manifest carries."""
     return {"tvm": tvm.__version__, "llvm": str(tvm.target.codegen.llvm_version_major())}
+
+
+def _lowering() -> tuple[Any, Any, Any]:
+    """What TensorIR goes through on its way to LLVM, as TVM wants it: the passes, then those of host and of device.
+
+    TVM's own list takes four times as long: it is for programs with blocks, threads of a GPU or buffers to be made
+    smaller, and looks for subexpressions in common, as LLVM does again.
+    """
+    passes = tirx.transform
+    order = [
+        passes.StmtSimplify(),
+        passes.FlattenBuffer(),
+        passes.StorageRewrite(),
+        # Again: masked loads must be of ramps, not of sums of ramps.
+        passes.StmtSimplify(),
+        passes.VerifyMemory(),
+        passes.AnnotateEntryFunc(),
+        passes.SplitHostDevice(),
+        passes.MakePackedAPI(),
+    ]
+    host, device = compilation_pipeline.finalize_host_passes, compilation_pipeline.finalize_device_passes
+    return tvm.ir.transform.Sequential(order), host, device
+
+
+tirx.register_tir_pipeline(LOWERING, _lowering)
 
 
 def _name(index: int) -> str:

@@ -152,15 +152,16 @@ def latency_table(
 ) -> Floats:
     """[kernels, shapes] expected latencies in seconds."""
     table = np.log(model.predict(kernels, shapes).latency_s)
-    points = log_points(task, shapes)
-    for row, kernel in enumerate(kernels):
-        known = measured.shapes(kernel)
-        if not known:
-            continue
-        known_shapes = [dict(key) for key in known]
-        times = np.log([measured.latency_s(kernel, key) or np.nan for key in known])
-        errors = times - np.log(model.predict([kernel], known_shapes).latency_s[0])
-        distance = ((points[:, None, :] - log_points(task, known_shapes)[None, :, :]) ** 2).sum(axis=2)
-        say = 1.0 / (distance + OWN_ERROR_REACH * (distance > 0) + 1e-9)
-        table[row] += (say * errors).sum(axis=1) / say.sum(axis=1)
+    known = list(dict.fromkeys(key for kernel in kernels for key in measured.shapes(kernel)))
+    if not known:
+        return np.exp(table)
+    times = np.array([[measured.latency_s(kernel, key) or np.nan for key in known] for kernel in kernels])
+    known_shapes = [dict(key) for key in known]
+    errors = np.log(times) - np.log(model.predict(kernels, known_shapes).latency_s)
+    distance = ((log_points(task, shapes)[:, None, :] - log_points(task, known_shapes)[None, :, :]) ** 2).sum(axis=2)
+    say = 1.0 / (distance + OWN_ERROR_REACH * (distance > 0) + 1e-9)
+    for row, own in enumerate(errors):
+        here = np.isfinite(own)
+        if here.any():
+            table[row] += (say[:, here] * own[here]).sum(axis=1) / say[:, here].sum(axis=1)
     return np.exp(table)

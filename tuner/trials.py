@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from tuner import progress
@@ -98,22 +100,34 @@ class Trials:
         self._baselines, self._compared = baselines, baselines != NO_BASELINES
         self._anchor_s: float | None = None
         self._run_s = 0.0
+        self._build_s: dict[MicroKernel, float] = {}
 
     # -- measuring ------------------------------------------------------------------------------------------------
     def run(
-        self, suggestions: Sequence[Suggestion], phase: Phase, label: str, reserve_s: float, reserve: int = 0
+        self,
+        suggestions: Sequence[Suggestion],
+        phase: Phase,
+        label: str,
+        reserve_s: float,
+        reserve: int = 0,
+        think: Callable[[Sequence[Suggestion]], Sequence[MicroKernel]] | None = None,
     ) -> None:
         """Build and run, a few kernels at a time so that a stop or the end of the budget is noticed soon.
 
         Ends early once only ``reserve_s`` of the budget is left; leaders are measured again down to ``reserve`` trials.
-        Raises Cancelled.
+        While the last kernels are measured, if builds go on beside that, ``think`` is told of those and says what to
+        build next. Raises Cancelled.
         """
         for start in range(0, len(suggestions), BATCH):
             batch = list(suggestions[start : start + BATCH])
+            following = [suggestion.kernel for suggestion in suggestions[start + BATCH :][:BATCH]]
             while batch:
                 self.check_stop()
                 builds = self._builds.build([suggestion.kernel for suggestion in batch])
-                self._builds.start([suggestion.kernel for suggestion in suggestions[start + BATCH :][:BATCH]])
+                self._builds.start(following)
+                if think and not following:
+                    self._builds.ahead(partial(think, batch))
+                    think = None
                 self.record(self._measure(batch, builds, phase), label)
                 if self._allowance.seconds_left(reserve_s) <= 0:
                     return
@@ -138,6 +152,7 @@ class Trials:
     def _measure(self, batch: Sequence[Suggestion], builds: Sequence[BuildResult], phase: Phase) -> list[MeasureResult]:
         requests = [RunRequest(build, suggestion.instances) for build, suggestion in zip(builds, batch, strict=True)]
         found = self._runner.run(self._task, requests)
+        self._builds.settle()
         expected = [latency for suggestion in batch for latency in suggestion.predicted_s]
         results = [
             replace(result, predicted_s=latency, round=self.round, phase=phase, attempt=self._next_attempt(result))
@@ -168,6 +183,7 @@ class Trials:
         self._run_s += sum(result.run_s for result in results)
         for result in results:
             key = (result.kernel, result.instance.values)
+            self._build_s[result.kernel] = result.build_s
             self._attempts[key] = max(self._attempts.get(key, 0), result.attempt + 1)
         self._anchor_s = self._anchor_s or first_anchor_s(results)
         comparable = at_one_speed(results, self._anchor_s)
@@ -201,9 +217,19 @@ class Trials:
 
     def affordable(self, reserve_s: float) -> int:
         """Trials that fit into all of the budget but ``reserve_s``, going by what a trial has taken."""
-        if self._run_s <= 0:
+        if self.trial_s <= 0:
             return self.left()
-        return int(min(self.left(), self._allowance.seconds_left(reserve_s) * self.measured.trials / self._run_s))
+        return int(min(self.left(), self._allowance.seconds_left(reserve_s) / self.trial_s))
+
+    @property
+    def trial_s(self) -> float:
+        """What a trial has taken on its device, in the mean."""
+        return self._run_s / self.measured.trials if self.measured.trials else 0.0
+
+    @property
+    def build_s(self) -> float:
+        """What the build of a kernel has taken, in the mean."""
+        return statistics.fmean(self._build_s.values()) if self._build_s else 0.0
 
     def check_stop(self) -> None:
         if self._should_stop():

@@ -20,13 +20,17 @@ from tuner.policy import EvolutionarySearch, Suggestion
 from tuner.records import NO_BASELINES, Baselines, MeasureResult, Phase, TuningRecord
 from tuner.rules import rule_for
 from tuner.task import SearchTask
-from tuner.trials import Allowance, Cancelled, Recorder, Trials
+from tuner.trials import BATCH, LEADER_READINGS, Allowance, Cancelled, Recorder, Trials
 from tuner.workload import JsonObject
 
 __all__ = ["Cancelled", "Recorder", "Tuned", "VerificationFailed", "tune"]
 
 BUILD_SHARE = 0.35
-"""The part of what is kept for the end that building and verifying take."""
+"""The most of what is kept for the end that building and verifying may take."""
+CAUTION = 1.3
+"""How much longer the end may take than it is expected to."""
+VERIFY_S = 3.0
+"""What verifying a library is expected to take."""
 SPARE_FINALISTS = 4
 VERIFY_ROUNDS = 4
 VERIFY_BATCH = 16
@@ -101,6 +105,7 @@ class _Search:
     ) -> None:
         self._task, self._model, self._policy, self._runner = task, model, policy, runner
         self._allowance, self._trials, self._measured = allowance, trials, trials.measured
+        self._following: list[Suggestion] = []
 
     # -- the search -----------------------------------------------------------------------------------------------
     def resume(self, results: Sequence[MeasureResult]) -> None:
@@ -113,16 +118,37 @@ class _Search:
     def explore(self) -> None:
         """Rounds of suggest, build, run, update until the budget's share is spent or nothing is expected to help."""
         self._complete_default()
-        trials, reserve, reserve_s = self._trials, self._final_trials(), self._allowance.final_seconds
-        while (left := trials.left(reserve)) > 0 and self._allowance.seconds_left(reserve_s) > 0:
-            suggestions = self._policy.suggest(left)
+        trials, reserve = self._trials, self._final_trials()
+        while (left := trials.left(reserve)) > 0 and self._allowance.seconds_left(reserve_s := self._reserve_s()) > 0:
+            suggestions, self._following = self._following or self._policy.suggest(left), []
             if not suggestions:
                 trials.note("no candidate is expected to help: the search ends early")
                 return
-            trials.run(suggestions, Phase.SEARCH, "search" if trials.round else "theory", reserve_s, reserve)
+            # Nothing that follows the default is worth thinking about before it is known.
+            think = self._think if trials.round else None
+            label = "search" if trials.round else "theory"
+            trials.run(suggestions, Phase.SEARCH, label, reserve_s, reserve, think)
             # With the first round's results safe; before it, a device that dies of this would have nothing to show.
             trials.measure_baselines(reserve_s)
             trials.round += 1
+
+    def _think(self, pending: Sequence[Suggestion]) -> list[MicroKernel]:
+        """The next round's suggestions, and the kernels to build for a start, while ``pending`` are still measured."""
+        taken = LEADER_READINGS * sum(len(suggestion.instances) for suggestion in pending)
+        left = self._trials.left(self._final_trials()) - taken
+        self._following = self._policy.suggest(left, [suggestion.kernel for suggestion in pending])
+        return [suggestion.kernel for suggestion in self._following[:BATCH]]
+
+    def _reserve_s(self) -> float:
+        """Seconds of the budget to keep for the finalists, the build and the verification, by what such things took."""
+        if not self._measured.kernels:
+            return self._allowance.final_seconds
+        finalists_s = self._trials.trial_s * len(self._finalists()) * len(self._task.instances)
+        return min(self._allowance.final_seconds, CAUTION * finalists_s + self._build_reserve_s())
+
+    def _build_reserve_s(self) -> float:
+        build_s = CAUTION * (self._task.max_kernels * self._trials.build_s + VERIFY_S)
+        return min(BUILD_SHARE * self._allowance.final_seconds, build_s)
 
     def _complete_default(self) -> None:
         """Measure the default where a worker died before it had: promises about the default need every instance."""
@@ -166,9 +192,8 @@ class _Search:
     def _time_finalists(self) -> None:
         """Side by side, all at one instance before the next: the machine's speed drifts, and what is close must be told
         apart."""
-        first = list(dict.fromkeys([*self._chosen(self._task.max_kernels), *self._default(self._measured.kernels)]))
-        kernels = assembly.finalists(self._task, self._model, self._measured, first, SPARE_FINALISTS)
-        reserve_s = BUILD_SHARE * self._allowance.final_seconds
+        reserve_s = self._build_reserve_s()
+        kernels = self._finalists()
         kernels = kernels[: max(1, self._trials.affordable(reserve_s) // len(self._task.instances))]
         for instance in self._task.instances:
             predicted = self._model.predict(kernels, [instance.shape]).latency_s[:, 0]
@@ -178,6 +203,11 @@ class _Search:
             ]
             if self._allowance.seconds_left(reserve_s) > 0:
                 self._trials.run(suggestions[: max(0, self._trials.left())], Phase.FINAL, "select", reserve_s)
+
+    def _finalists(self) -> list[MicroKernel]:
+        """What is worth timing side by side, the most likely first."""
+        first = list(dict.fromkeys([*self._chosen(self._task.max_kernels), *self._default(self._measured.kernels)]))
+        return assembly.finalists(self._task, self._model, self._measured, first, SPARE_FINALISTS)
 
     def _default(self, known: Sequence[MicroKernel]) -> list[MicroKernel]:
         """The library of theory, if all of it is among ``known``."""

@@ -106,6 +106,17 @@ def test_the_same_seed_and_results_give_the_same_suggestions(make: Make) -> None
     assert make(TASK, 6).suggest(30) != make(TASK, 5).suggest(30)
 
 
+def test_what_is_being_measured_is_not_suggested(make: Make) -> None:
+    policy = make(TASK, 0)
+    policy.update(answers(policy.suggest(1000)))
+    for _ in range(4):
+        pending = policy.suggest(30)
+        following = policy.suggest(30, [suggestion.kernel for suggestion in pending])
+        assert following
+        assert {suggestion.kernel for suggestion in following}.isdisjoint(suggestion.kernel for suggestion in pending)
+        policy.update(answers([*pending, *following]))
+
+
 def test_a_kernel_that_failed_is_never_suggested_again(make: Make) -> None:
     failed: set[MicroKernel] = set()
     policy = make(TASK, 0)

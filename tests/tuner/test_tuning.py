@@ -93,6 +93,28 @@ def test_both_budgets_hold() -> None:
     assert len(bench.results) <= 10
 
 
+def test_no_more_of_the_seconds_is_kept_than_the_end_takes() -> None:
+    bench = Bench(build_s=0.4, run_s=0.2)
+    started = bench.clock()
+    bench.tune(seconds=100)
+    assert bench.recorder.progress("search")[-1]["elapsed_s"] > 75
+    assert bench.clock() - started <= 100
+
+
+def test_the_next_round_is_thought_out_beside_the_last_measurements() -> None:
+    apart, beside = Bench(build_s=0.01), Bench(build_s=0.01)
+    apart.tune(100)
+    tuned = beside.tune(100, builds_beside=1)
+    assert len(beside.results) <= 100
+    assert tuned.summary["speedup_vs_default"] > 1.05
+    assert identities(apart.results) != identities(beside.results)
+    again = Bench(build_s=0.01)
+    again.tune(100, builds_beside=1)
+    assert identities(again.results) == identities(beside.results)
+    searched = [(r.round, r.kernel) for r in beside.results if r.phase is Phase.SEARCH and r.attempt == 0]
+    assert len({kernel for _, kernel in searched}) == len(set(searched))
+
+
 def test_a_search_that_can_gain_nothing_ends_early_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = partial(EvolutionSettings, population=16, generations=1, theory_samples=20, patience=1, least_gain=0.1)
     monkeypatch.setattr("tuner.policy.evolutionary.EvolutionSettings", settings)

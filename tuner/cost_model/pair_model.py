@@ -83,7 +83,7 @@ class PairCostModel:
             spread = np.full(prior.shape, UNKNOWN_SPREAD)
             return Prediction(np.exp(prior + self._constant), spread)
         features = self._rule.features(self._task, kernels, extents)
-        data = xgboost.DMatrix(features.reshape(prior.size, -1))
+        data = _matrix(features.reshape(prior.size, -1))
         votes = np.stack([booster.predict(data).reshape(prior.shape) for booster in self._boosters])
         return Prediction(np.exp(prior + self._constant + votes.mean(axis=0)), votes.std(axis=0))
 
@@ -118,9 +118,15 @@ class PairCostModel:
         self._boosters = []
         for index in range(MODELS):
             counts = rng.multinomial(len(residuals), np.full(len(residuals), 1 / len(residuals)))
-            data = xgboost.DMatrix(inputs, residuals - self._constant, weight=weights * np.maximum(counts, 0.1))
+            data = _matrix(inputs, residuals - self._constant, weights * np.maximum(counts, 0.1))
             parameters = PARAMETERS | {"seed": self._seed * MODELS + index}
             self._boosters.append(xgboost.train(parameters, data, ROUNDS))
+
+
+def _matrix(inputs: NDArray[np.float32], *labels_and_weights: NDArray[np.float64]) -> xgboost.DMatrix:
+    """On one thread, as the models are: waking others for a few thousand rows takes twenty times as long."""
+    label, weight = labels_and_weights or (None, None)
+    return xgboost.DMatrix(inputs, label, weight=weight, nthread=1)
 
 
 def _task_of(workload: Workload, like: SearchTask, record: TuningRecord) -> SearchTask:

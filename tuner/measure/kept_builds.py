@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from tuner.kernel import MicroKernel
@@ -21,6 +21,7 @@ class KeptBuilds:
         self._task, self._builder, self._beside = task, builder, beside
         self._builds: dict[MicroKernel, BuildResult] = {}
         self._coming: dict[MicroKernel, Future[list[BuildResult]]] = {}
+        self._thought: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="builds")
 
     def build(self, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
@@ -35,6 +36,20 @@ class KeptBuilds:
         """Begin to build these, which ``build`` will be asked for next."""
         if self._beside:
             self._start([kernel for kernel in kernels if self._is_new(kernel)], self._beside)
+
+    def ahead(self, think: Callable[[], Sequence[MicroKernel]]) -> None:
+        """Beside what is measured next, think of kernels and begin to build them. Nothing is, if none are built ahead.
+
+        Call ``settle`` before anything else.
+        """
+        if self._beside:
+            self._thought = self._thread.submit(lambda: self.start(think()))
+
+    def settle(self) -> None:
+        """Wait until ``ahead`` has thought. Raises what it raised."""
+        if self._thought is not None:
+            thought, self._thought = self._thought, None
+            thought.result()
 
     def close(self) -> None:
         """Wait for what is being built; what was not begun is not."""

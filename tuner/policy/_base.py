@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,8 +23,11 @@ class Suggestion:
 class SearchPolicy(Protocol):
     """Decides what to measure next. Deterministic: the same seed and the same calls give the same suggestions."""
 
-    def suggest(self, trials: int) -> list[Suggestion]:
-        """What to measure next, at most ``trials`` (kernel, instance) pairs. Empty when nothing is expected to help."""
+    def suggest(self, trials: int, pending: Collection[MicroKernel] = ()) -> list[Suggestion]:
+        """What to measure next, at most ``trials`` (kernel, instance) pairs. Empty when nothing is expected to help.
+
+        None of ``pending``: those are being measured, and ``update`` will be told of them later.
+        """
 
     def update(self, results: Sequence[MeasureResult]) -> None:
         """Take in results, suggested by this policy or an earlier one with the same task."""

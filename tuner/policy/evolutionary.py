@@ -11,7 +11,7 @@ are as unlike one another as can be: a model that has seen one value of an axis 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -70,6 +70,7 @@ class EvolutionarySearch:
         self._readings: dict[tuple[MicroKernel, int], list[float]] = {}
         self._measured: dict[MicroKernel, dict[int, float]] = {}
         self._failed: set[MicroKernel] = set()
+        self._pending: frozenset[MicroKernel] = frozenset()
         self._idle_rounds = 0
 
     # -- the two verbs --------------------------------------------------------------------------------------------
@@ -87,11 +88,12 @@ class EvolutionarySearch:
                 self._measured.setdefault(result.kernel, {})[place] = statistics.median(readings)
         self._model.update(results)
 
-    def suggest(self, trials: int) -> list[Suggestion]:
+    def suggest(self, trials: int, pending: Collection[MicroKernel] = ()) -> list[Suggestion]:
+        self._pending = frozenset(pending)
         if trials <= 0 or self._idle_rounds >= self._settings.patience:
             return []
         # Not again where all of theory failed: the search goes on to what differs from it.
-        if not (self._measured or self._failed):
+        if not self._tried:
             return self._within(self._first(), trials)
         varied = self._varied(trials // 8)
         return self._within(varied or self._improving(), trials)
@@ -138,11 +140,11 @@ class EvolutionarySearch:
 
     def _varied(self, count: int) -> list[tuple[MicroKernel, list[int]]]:
         """The second round, at the smallest and the largest instance; nothing if as many kernels were tried already."""
-        count = min(self._settings.varied_kernels, count) - len(self._measured) - len(self._failed)
+        tried = self._tried
+        count = min(self._settings.varied_kernels, count) - len(tried)
         if count <= 0:
             return []
-        tried = [*self._measured, *self._failed]
-        pool = [kernel for kernel in self._distinct(self._fresh(self._settings.theory_samples)) if kernel not in tried]
+        pool = self._untried(self._fresh(self._settings.theory_samples))
         if not pool:
             return []
         mean = np.log(self._model.predict(pool, self._shapes).latency_s) @ self._weights
@@ -150,7 +152,7 @@ class EvolutionarySearch:
         ends = sorted({0, len(self._shapes) - 1})
         return [(kernel, ends) for kernel in self._unlike(good, tried, count)]
 
-    def _unlike(self, pool: Sequence[MicroKernel], tried: Sequence[MicroKernel], count: int) -> list[MicroKernel]:
+    def _unlike(self, pool: Sequence[MicroKernel], tried: Collection[MicroKernel], count: int) -> list[MicroKernel]:
         """Each the one whose nearest neighbour among those before it (and ``tried``) differs in the most axes."""
         values, known = (np.array([[value for _, value in kernel.values] for kernel in some]) for some in (pool, tried))
         nearest = np.min([(values != other).sum(axis=1) for other in known], axis=0)
@@ -186,7 +188,7 @@ class EvolutionarySearch:
             if len(found) == self._settings.neighbours_per_round:
                 break
             near = [near for fastest in self._fastest(place, 1) for near in self._space.neighbours(fastest)]
-            near = [kernel for kernel in self._distinct(near) if kernel not in self._measured and kernel not in found]
+            near = [kernel for kernel in self._untried(near) if kernel not in found]
             if near:
                 found[near[int(self._rng.integers(len(near)))]] = [int(place)]
         return found
@@ -204,7 +206,7 @@ class EvolutionarySearch:
                 self._fresh(int(settings.population * settings.fresh)) if generation < settings.generations - 1 else []
             )
             pool = self._distinct(keep + children + fresh)
-        pool = [kernel for kernel in pool if kernel not in self._measured]
+        pool = self._untried(pool)
         if not pool:
             return [], np.zeros((0, len(self._shapes))), np.zeros((0, len(self._shapes)))
         gains, spread = self._gains(pool)
@@ -262,6 +264,14 @@ class EvolutionarySearch:
 
     def _distinct(self, kernels: Sequence[MicroKernel]) -> list[MicroKernel]:
         return [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._failed]
+
+    @property
+    def _tried(self) -> set[MicroKernel]:
+        return self._failed.union(self._measured, self._pending)
+
+    def _untried(self, kernels: Sequence[MicroKernel]) -> list[MicroKernel]:
+        tried = self._tried
+        return [kernel for kernel in dict.fromkeys(kernels) if kernel not in tried]
 
     def _groups(self, kernels: Sequence[MicroKernel]) -> list[Hashable]:
         return [self._rule.layout(self._task, kernel) for kernel in kernels]

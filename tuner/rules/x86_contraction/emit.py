@@ -38,7 +38,7 @@ from tuner.rules.x86_contraction.dots import dots
 from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
 from tuner.rules.x86_contraction.packing import pack_panel, pack_rows, packed_panels, packed_rows
 from tuner.rules.x86_contraction.tile import Tile
-from tuner.rules.x86_contraction.vectors import DTYPE, Vectors
+from tuner.rules.x86_contraction.vectors import DTYPE, Vectors, over
 from tuner.signature import arguments, extents, i64, symbols
 from tuner.task import SearchTask
 
@@ -61,8 +61,7 @@ def emit(task: SearchTask, kernel: MicroKernel, layout: PanelLayout | None, name
         for dim, symbol in dims.items():
             I.arg(dim, symbol)
         buffers = {
-            operand: I.decl_buffer(shape, DTYPE, data=pointers[operand], align=4)
-            for operand, shape in shapes.items()
+            operand: I.decl_buffer(shape, DTYPE, data=pointers[operand], align=4) for operand, shape in shapes.items()
         }
         vectors = Vectors(task.target.hardware.lanes())
         _Nest(Frame(task, kernel, extents(task.workload, dims), buffers, vectors)).body()
@@ -99,7 +98,7 @@ class _Nest:
         if "b" not in self.frame.extent:
             self._product(tiles, panels, is_last)
             return
-        with I.serial(*_part(self.frame.extent["b"], batch, across)) as index:
+        with over(*_part(self.frame.extent["b"], batch, across)) as index:
             _Nest(self.frame.at(index))._product(tiles, panels, is_last)
 
     def _product(self, tiles: Share, panels: Share, is_last: Expr) -> None:
@@ -138,14 +137,20 @@ class _Nest:
 
     # -- loops ----------------------------------------------------------------------------------------------------
     def _blocks(self, tiles: Share, is_last: Expr, use: Callable[[_Block], None]) -> None:
-        """Row blocks outermost. The ragged rest of the rows joins the last block, while its panel is in cache."""
+        """Row blocks outermost. The ragged rest of the rows joins the last block, while its panel is in cache.
+
+        The last two blocks are of one size: a short one would have the whole right operand streamed for a few rows.
+        """
         mb = self.kernel["mb"]
         first, last = tiles
-        blocks = tirx.max(tirx.floordiv(last - first + i64(mb - 1), i64(mb)), i64(1))
+        blocks = I.Bind(tirx.max(tirx.floordiv(last - first + i64(mb - 1), i64(mb)), i64(1)))
+        left = last - first - (blocks - i64(2)) * i64(mb)
+        final = I.Bind(tirx.Select(blocks > i64(1), tirx.floordiv(left, i64(2)), last - first))
         with I.serial(i64(0), blocks) as block:
-            start = I.Bind(first + block * i64(mb))
-            count = I.Bind(tirx.min(i64(mb), last - start))
-            use(_Block(start, count, tirx.And(is_last, block == blocks - i64(1))))
+            ends = block == blocks - i64(1)
+            start = I.Bind(tirx.Select(ends, last - final, first + block * i64(mb)))
+            count = I.Bind(tirx.Select(ends, final, tirx.min(i64(mb), last - final - start)))
+            use(_Block(start, count, tirx.And(is_last, ends)))
 
     def _chunks(self, use: Callable[[Chunk], None]) -> None:
         """As many chunks as kc makes of k: of one length in whole vectors if k is fixed, or of kc but for the last."""
@@ -187,7 +192,7 @@ class _Nest:
         first, last = panels
         nr = self.frame.nr
         full = tirx.floordiv(self.n, i64(nr))
-        with I.serial(first, tirx.min(last, full)) as index:
+        with over(first, tirx.min(last, full)) as index:
             use(Panel(index * i64(nr), None, self.kernel["nv"], index))
         # A share may be empty.
         here = tirx.And(first <= full, last > full)
@@ -255,4 +260,3 @@ def _part(total: Expr, index: Expr, parts: int) -> Share:
         tirx.floordiv(total * index + i64(parts - 1), i64(parts)),
         tirx.floordiv(total * (index + i64(1)) + i64(parts - 1), i64(parts)),
     )
-
