@@ -23,6 +23,10 @@ MAX_OPERAND_BYTES = 16 * 2**30
 """Of one tensor at the largest shape of the range: more could not be measured, nor verified in float64."""
 MAX_WEIGHT = 1e12
 """Sums of weights times latencies must stay finite."""
+FAR = 2.0
+"""How many times as large as the least shape every instance must be for that one to be searched for, too."""
+LEAST_SHAPE_WEIGHT = 0.25
+"""Its weight, beside the least of the instances'."""
 WEIGHTS = f"a number from 0 to {MAX_WEIGHT:g}"
 
 
@@ -71,14 +75,27 @@ class SearchTask:
 
     def on(self, target: Target) -> SearchTask:
         """The same task for ``target``."""
-        return SearchTask(
-            self.workload,
-            shape_vars=self.shape_vars,
-            instances=self.instances,
-            target=target,
-            threads=self.threads,
-            max_kernels=self.max_kernels,
-        )
+        return self._with(target=target)
+
+    def _with(self, **changed: Any) -> SearchTask:
+        names = ("shape_vars", "instances", "target", "threads", "max_kernels")
+        return SearchTask(self.workload, **{name: getattr(self, name) for name in names} | changed)
+
+    def with_least_shape(self) -> SearchTask:
+        """The same task with the least shape of its range as an instance, at a small weight, if it is FAR from all.
+
+        Small shapes are bound by other things than large ones, so what is measured at those says little of it.
+        """
+        least = {var.name: next((value for value in var.values if value > 0), 0) for var in self.shape_vars}
+        is_served = any(self._is_near(least, instance.shape) for instance in self.instances)
+        if is_served or not self.workload.flops(least) or len(self.instances) == MAX_INSTANCES:
+            return self
+        weight = LEAST_SHAPE_WEIGHT * min(instance.weight for instance in self.instances if instance.weight)
+        return self._with(instances=(WorkloadInstance.of(least, weight), *self.instances))
+
+    def _is_near(self, one: Mapping[str, int], other: Mapping[str, int]) -> bool:
+        dims = (self.workload.dims(shape).values() for shape in (one, other))
+        return all(max(a, b) < FAR * min(a, b) for a, b in zip(*dims, strict=True))
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:

@@ -82,7 +82,7 @@ def tune(
         builds_beside = max(0, len(os.sched_getaffinity(0)) - task.threads)
     rule, allowance = rule_for(task.workload), Allowance(budget, spent_s, clock)
     model = PairCostModel(task, seed, warm)
-    evolution = EvolutionarySearch(task, rule.space(task), model, seed)
+    evolution = EvolutionarySearch(task.with_least_shape(), rule.space(task), model, seed)
     with closing(KeptBuilds(task, builder, builds_beside)) as builds:
         trials = Trials(task, evolution, builds, runner, recorder, allowance, should_stop, baselines)
         search = _Search(task, model, evolution, runner, allowance, trials)
@@ -104,6 +104,7 @@ class _Search:
         trials: Trials,
     ) -> None:
         self._task, self._model, self._policy, self._runner = task, model, policy, runner
+        self._searched = task.with_least_shape()
         self._allowance, self._trials, self._measured = allowance, trials, trials.measured
         self._following: list[Suggestion] = []
 
@@ -143,7 +144,7 @@ class _Search:
         """Seconds of the budget to keep for the finalists, the build and the verification, by what such things took."""
         if not self._measured.kernels:
             return self._allowance.final_seconds
-        finalists_s = self._trials.trial_s * len(self._finalists()) * len(self._task.instances)
+        finalists_s = self._trials.trial_s * len(self._finalists()) * len(self._searched.instances)
         return min(self._allowance.final_seconds, CAUTION * finalists_s + self._build_reserve_s())
 
     def _build_reserve_s(self) -> float:
@@ -162,7 +163,8 @@ class _Search:
             trials.round = at
 
     def _final_trials(self) -> int:
-        return self._allowance.final_trials((self._task.max_kernels + 2 * SPARE_FINALISTS) * len(self._task.instances))
+        kernels = self._task.max_kernels + 2 * SPARE_FINALISTS
+        return self._allowance.final_trials(kernels * len(self._searched.instances))
 
     # -- the set --------------------------------------------------------------------------------------------------
     def finish(self, job_id: str | None) -> Tuned:
@@ -194,8 +196,8 @@ class _Search:
         apart."""
         reserve_s = self._build_reserve_s()
         kernels = self._finalists()
-        kernels = kernels[: max(1, self._trials.affordable(reserve_s) // len(self._task.instances))]
-        for instance in self._task.instances:
+        kernels = kernels[: max(1, self._trials.affordable(reserve_s) // len(self._searched.instances))]
+        for instance in self._searched.instances:
             predicted = self._model.predict(kernels, [instance.shape]).latency_s[:, 0]
             suggestions = [
                 Suggestion(kernel, (instance,), (float(latency),))
@@ -207,7 +209,7 @@ class _Search:
     def _finalists(self) -> list[MicroKernel]:
         """What is worth timing side by side, the most likely first."""
         first = list(dict.fromkeys([*self._chosen(self._task.max_kernels), *self._default(self._measured.kernels)]))
-        return assembly.finalists(self._task, self._model, self._measured, first, SPARE_FINALISTS)
+        return assembly.finalists(self._searched, self._model, self._measured, first, SPARE_FINALISTS)
 
     def _default(self, known: Sequence[MicroKernel]) -> list[MicroKernel]:
         """The library of theory, if all of it is among ``known``."""
@@ -226,7 +228,7 @@ class _Search:
                 f"every kernel tried for {self._task.workload} failed ({self._measured.commonest_error})"
             )
         pool = self._measured.candidates or known
-        chosen = assembly.choose_set(self._task, self._model, self._measured, pool, limit)
+        chosen = assembly.choose_set(self._searched, self._model, self._measured, pool, limit)
         # What is best over the whole range may lose to the default at the very instances that were asked for.
         return min(chosen, self._default(known) or chosen, key=self._objective_s)
 

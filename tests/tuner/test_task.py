@@ -222,3 +222,41 @@ def test_a_shape_is_read_from_text_and_checked() -> None:
 @given(st.dictionaries(st.sampled_from(["T", "S", "Long_1"]), st.integers(0, 10**17), min_size=1))
 def test_a_shape_comes_back_from_text(shape: dict[str, int]) -> None:
     assert parse_shape(format_shape(shape)) == shape
+
+
+@pytest.mark.parametrize(
+    ("least", "instances", "added"),
+    [
+        (1, [5, 128], {"T": 1}),
+        (0, [5, 128], {"T": 1}),
+        (1, [1, 128], None),
+        (16, [31, 128], None),
+        (16, [32, 128], {"T": 16}),
+    ],
+)
+def test_the_least_shape_is_searched_for_where_no_instance_is_near(
+    least: int, instances: list[int], added: dict[str, int] | None
+) -> None:
+    found = SearchTask(
+        "dense", {"m": "16*T", "n": 64, "k": 64}, (ShapeVar("T", range(least, 129)),), instances, [4.0, 2.0]
+    )
+    searched = found.with_least_shape()
+    if added is None:
+        assert searched == found
+        return
+    first, *rest = searched.instances
+    assert (first.shape, tuple(rest)) == (added, found.instances)
+    assert 0 < first.weight < 2.0
+    assert searched.with_least_shape() == searched
+
+
+def test_the_least_shape_is_left_out_where_there_is_no_room_or_nothing_to_do() -> None:
+    var = ShapeVar("T", range(1, 1000))
+    full = SearchTask("dense", {"m": "T", "n": 64, "k": 64}, (var,), list(range(9, 9 + MAX_INSTANCES)))
+    assert full.with_least_shape() == full
+    empty = SearchTask("dense", {"m": "T-1", "n": 64, "k": 64}, (var,), [100])
+    assert empty.with_least_shape() == empty
+    fixed = SearchTask("dense", {"m": 8, "n": 64, "k": 64})
+    assert fixed.with_least_shape() == fixed
+    square = SearchTask("matmul", {"m": "T", "n": "T", "k": "T"}, (var,), [1, 64])
+    assert square.with_least_shape() == square

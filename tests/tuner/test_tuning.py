@@ -159,6 +159,21 @@ def test_a_device_whose_clock_drifts_gives_the_library_that_a_steady_one_gives()
     assert max(result.latency_s or 0 for result in drifting.results) > max(r.latency_s or 0 for r in steady.results)
 
 
+def test_the_least_shape_of_the_range_is_searched_for_and_not_reported_as_asked_for() -> None:
+    var = ShapeVar("T", range(1, 129))
+    task = SearchTask("dense", {"m": "16*T", "n": 48, "k": 64}, (var,), [64, 128], target=TASK.target)
+    bench = Bench()
+    tuned = bench.tune(60, task=task)
+    measured = {result.instance.shape["T"] for result in bench.results}
+    assert measured == {1, 64, 128}
+    assert {result.instance.shape["T"] for result in bench.results if result.phase is Phase.FINAL} == measured
+    dispatcher = Dispatcher.from_json(tuned.dispatch)
+    assert dispatcher.task == task
+    assert dispatcher.table[0].measured_latency_s is not None
+    served = sum(row.measured_latency_s or 0.0 for row in dispatcher.table if row.shape["T"] in (64, 128))
+    assert tuned.summary["objective_s"] <= served
+
+
 def test_finalists_are_timed_side_by_side_at_one_instance_after_the_other() -> None:
     bench = Bench()
     bench.tune(trials=200)
