@@ -39,7 +39,7 @@ METASCHEDULE_TRIALS = 256
 def main() -> int:
     options = _options()
     limit_threads(options.threads)
-    # Only now: BLAS libraries read the environment when NumPy loads them.
+    # Only now: PyTorch and TVM read the environment when they are loaded.
     from benchmarks.document import Report, document_of  # noqa: PLC0415
     from tuner.measure.roof import peak_work  # noqa: PLC0415
     from tuner.target import native  # noqa: PLC0415

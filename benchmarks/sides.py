@@ -40,7 +40,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 
 def limit_threads(threads: int) -> None:
-    """For libraries that are not loaded yet: they read the environment when they are."""
+    """For libraries that are not loaded yet, as PyTorch and TVM: they read the environment when they are."""
     for name in THREAD_VARIABLES:
         os.environ[name] = str(threads)
 
