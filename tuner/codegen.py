@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from tvm import tirx
+from tvm import s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx import compilation_pipeline
 from tvm.tirx.script.builder import ir as I  # noqa: N812
@@ -83,6 +83,8 @@ def _lowering() -> tuple[Any, Any, Any]:
     passes = tirx.transform
     order = [
         passes.StmtSimplify(),
+        # Takes away loops of one turn, around which LLVM allocates registers worse.
+        s_tir.transform.LowerOpaqueBlock(),
         passes.FlattenBuffer(),
         passes.StorageRewrite(),
         # Again: masked loads must be of ramps, not of sums of ramps.

@@ -13,7 +13,7 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.rules.x86_contraction.epilogue import through_epilogue
 from tuner.rules.x86_contraction.frame import Frame
-from tuner.rules.x86_contraction.vectors import DTYPE, over
+from tuner.rules.x86_contraction.vectors import DTYPE
 from tuner.signature import i64
 
 Expr = Any
@@ -25,9 +25,9 @@ def dots(frame: Frame, tiles: tuple[Expr, Expr], panels: tuple[Expr, Expr], is_l
     m, n = frame.extent["m"], frame.extent["n"]
     # The last share has the ragged rest of the rows, as one more tile.
     rest = tirx.Select(is_last, tirx.floordiv(m + i64(mr - 1), i64(mr)) - tirx.floordiv(m, i64(mr)), i64(0))
-    with over(tiles[0], tiles[1] + rest) as tile:
+    with I.serial(tiles[0], tiles[1] + rest) as tile:
         rows = [tile * i64(mr) + i64(r) for r in range(mr)]
-        with over(*panels) as panel:
+        with I.serial(*panels) as panel:
             _Dots(frame, rows, [panel * i64(nv) + i64(c) for c in range(nv)]).emit()
         if frame.task.workload.epilogue:
             _through_epilogue(frame, tile * i64(mr), (panels[0] * i64(nv), tirx.min(panels[1] * i64(nv), n)))

@@ -38,7 +38,7 @@ from tuner.rules.x86_contraction.dots import dots
 from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
 from tuner.rules.x86_contraction.packing import pack_panel, pack_rows, packed_panels, packed_rows
 from tuner.rules.x86_contraction.tile import Tile
-from tuner.rules.x86_contraction.vectors import DTYPE, Vectors, over
+from tuner.rules.x86_contraction.vectors import DTYPE, Vectors
 from tuner.signature import arguments, extents, i64, symbols
 from tuner.task import SearchTask
 
@@ -98,7 +98,7 @@ class _Nest:
         if "b" not in self.frame.extent:
             self._product(tiles, panels, is_last)
             return
-        with over(*_part(self.frame.extent["b"], batch, across)) as index:
+        with I.serial(*_part(self.frame.extent["b"], batch, across)) as index:
             _Nest(self.frame.at(index))._product(tiles, panels, is_last)
 
     def _product(self, tiles: Share, panels: Share, is_last: Expr) -> None:
@@ -192,7 +192,7 @@ class _Nest:
         first, last = panels
         nr = self.frame.nr
         full = tirx.floordiv(self.n, i64(nr))
-        with over(first, tirx.min(last, full)) as index:
+        with I.serial(first, tirx.min(last, full)) as index:
             use(Panel(index * i64(nr), None, self.kernel["nv"], index))
         # A share may be empty.
         here = tirx.And(first <= full, last > full)

@@ -85,13 +85,6 @@ def prefetch(buffer: Expr, indices: Sequence[Expr], write: bool = False) -> None
 
 
 @contextmanager
-def over(first: Expr, last: Expr) -> Iterator[Expr]:
-    """A loop over ``range(first, last)`` that counts from 0: TVM simplifies none from ``v`` to ``v + 1``."""
-    with I.serial(i64(0), last - first) as index:
-        yield first + index
-
-
-@contextmanager
 def workspace(shape: Sequence[Expr]) -> Iterator[Expr]:
     """A buffer of the calling thread's own, aligned to 64 bytes.
 
