@@ -10,7 +10,7 @@ from typing import Any
 from tuner.kernel import MicroKernel
 from tuner.workload import WorkloadInstance
 
-PROTOCOL = "v2"
+PROTOCOL = "v3"
 """Names the way latencies are measured (see tuner/measure); records of different protocols never mix."""
 
 

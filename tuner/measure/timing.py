@@ -1,6 +1,6 @@
 """How latencies are measured: the protocol named by ``tuner.records.PROTOCOL``.
 
-Protocol v2, for one micro-kernel on one instance:
+Protocol v3, for one micro-kernel on one instance:
 
 - operands of random values in [-1, 1), allocated once, aligned to 64 bytes; caches as earlier calls left them (warm);
 - one thread pool of ``task.threads`` threads, in a process that does nothing else;
@@ -9,8 +9,8 @@ Protocol v2, for one micro-kernel on one instance:
 - SAMPLES samples, or as many as BUDGET_S allows, LEAST_SAMPLES at least;
 - the latency is the median of the samples;
 - before, between and after the samples a fixed piece of work is timed (see Anchor): how fast the core ran;
-- where that took DISTURBED times as long as beside one of the last RECENT readings, the reading is taken again, AGAIN
-  times at most: the least disturbed one counts.
+- where that took DISTURBED times as long as beside the middle one of the last RECENT readings, the reading is taken
+  again, AGAIN times at most: the least disturbed one counts.
 
 A change of anything here takes another name.
 """
@@ -83,7 +83,8 @@ class Timer:
         readings: list[tuple[float, Timed]] = []
         while len(readings) <= self._again:
             readings.append(self._reading(sample, number, repeat))
-            if readings[-1][0] <= DISTURBED * min(self._recent, default=math.inf):
+            # Not beside the fastest: where the core's speed swings, every other reading would be taken again.
+            if not self._recent or readings[-1][0] <= DISTURBED * statistics.median(self._recent):
                 break
         pace, timed = min(readings, key=lambda reading: reading[0])
         self._recent.append(pace)

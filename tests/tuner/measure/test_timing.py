@@ -100,6 +100,23 @@ def test_who_has_no_time_takes_a_disturbed_reading_as_it_is() -> None:
     assert next(anchors, None) is None
 
 
+def test_a_core_whose_speed_swings_is_not_read_again_and_again() -> None:
+    readings: list[int] = []
+    speeds = itertools.cycle([1.0, 1.12, 1.06])
+
+    def sample(number: int, repeat: int, before: Callable[[], None]) -> tuple[float, ...]:
+        readings.append(number)
+        before()
+        return (1.0,)
+
+    pace = [1.0]
+    timer = Timer(lambda: pace[0])
+    for _ in range(30):
+        pace[0] = next(speeds)
+        timer.measure(lambda: None, sample)
+    assert len(readings) < 36
+
+
 def test_a_core_that_stays_slower_is_believed_in_the_end() -> None:
     pace = [1.0]
     count: list[int] = []
