@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -226,10 +225,9 @@ class Trials:
         """What a trial has taken on its device, in the mean."""
         return self._run_s / self.measured.trials if self.measured.trials else 0.0
 
-    @property
-    def build_s(self) -> float:
-        """What the build of a kernel has taken, in the mean."""
-        return statistics.fmean(self._build_s.values()) if self._build_s else 0.0
+    def build_s(self, kernel: MicroKernel) -> float:
+        """What the build of a kernel took; 0 for one that was not built."""
+        return self._build_s.get(kernel, 0.0)
 
     def check_stop(self) -> None:
         if self._should_stop():

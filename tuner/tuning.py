@@ -25,7 +25,7 @@ from tuner.workload import JsonObject
 
 __all__ = ["Cancelled", "Recorder", "Tuned", "VerificationFailed", "tune"]
 
-BUILD_SHARE = 0.35
+BUILD_SHARE = 0.6
 """The most of what is kept for the end that building and verifying may take."""
 CAUTION = 1.3
 """How much longer the end may take than it is expected to."""
@@ -148,8 +148,9 @@ class _Search:
         return min(self._allowance.final_seconds, CAUTION * finalists_s + self._build_reserve_s())
 
     def _build_reserve_s(self) -> float:
-        build_s = CAUTION * (self._task.max_kernels * self._trials.build_s + VERIFY_S)
-        return min(BUILD_SHARE * self._allowance.final_seconds, build_s)
+        """The part of that for building and verifying: kernels of one library take as long as they took alone."""
+        build_s = sum(self._trials.build_s(kernel) for kernel in self._chosen(self._task.max_kernels))
+        return min(BUILD_SHARE * self._allowance.final_seconds, CAUTION * (build_s + VERIFY_S))
 
     def _complete_default(self) -> None:
         """Measure the default where a worker died before it had: promises about the default need every instance."""
