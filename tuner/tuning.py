@@ -21,17 +21,19 @@ from tuner.records import NO_BASELINES, Baselines, MeasureResult, Phase, TuningR
 from tuner.rules import rule_for
 from tuner.task import SearchTask
 from tuner.trials import BATCH, LEADER_READINGS, Allowance, Cancelled, Recorder, Trials
-from tuner.workload import JsonObject
+from tuner.workload import JsonObject, WorkloadInstance
 
 __all__ = ["Cancelled", "Recorder", "Tuned", "VerificationFailed", "tune"]
 
-BUILD_SHARE = 0.6
+BUILD_SHARE = 0.8
 """The most of what is kept for the end that building and verifying may take."""
 CAUTION = 1.3
 """How much longer the end may take than it is expected to."""
 VERIFY_S = 3.0
 """What verifying a library is expected to take."""
 SPARE_FINALISTS = 4
+CLOSE = 1.03
+"""Finalists whose latencies are this near to the best one's are told apart by a second look."""
 VERIFY_ROUNDS = 4
 VERIFY_BATCH = 16
 """Shapes verified between two looks at whether the search is to stop."""
@@ -199,13 +201,25 @@ class _Search:
         kernels = self._finalists()
         kernels = kernels[: max(1, self._trials.affordable(reserve_s) // len(self._searched.instances))]
         for instance in self._searched.instances:
-            predicted = self._model.predict(kernels, [instance.shape]).latency_s[:, 0]
-            suggestions = [
-                Suggestion(kernel, (instance,), (float(latency),))
-                for kernel, latency in zip(kernels, predicted, strict=True)
-            ]
-            if self._allowance.seconds_left(reserve_s) > 0:
-                self._trials.run(suggestions[: max(0, self._trials.left())], Phase.FINAL, "select", reserve_s)
+            self._time_at(instance, kernels, reserve_s)
+        # What came out close is looked at once more, as far as the budget goes.
+        for instance in self._searched.instances:
+            times = {kernel: self._measured.latency_s(kernel, instance.values) for kernel in self._measured.finalists}
+            least = min(filter(None, times.values()), default=0.0)
+            close = [kernel for kernel, time in times.items() if time and time <= CLOSE * least]
+            if len(close) > 1:
+                self._time_at(instance, close, reserve_s)
+
+    def _time_at(self, instance: WorkloadInstance, kernels: Sequence[MicroKernel], reserve_s: float) -> None:
+        """These kernels at one instance, unless only ``reserve_s`` of the budget is left."""
+        if self._allowance.seconds_left(reserve_s) <= 0:
+            return
+        predicted = self._model.predict(kernels, [instance.shape]).latency_s[:, 0]
+        suggestions = [
+            Suggestion(kernel, (instance,), (float(latency),))
+            for kernel, latency in zip(kernels, predicted, strict=True)
+        ]
+        self._trials.run(suggestions[: max(0, self._trials.left())], Phase.FINAL, "select", reserve_s)
 
     def _finalists(self) -> list[MicroKernel]:
         """What is worth timing side by side, the most likely first."""
