@@ -146,12 +146,13 @@ class _Search:
         """Seconds of the budget to keep for the finalists, the build and the verification, by what such things took."""
         if not self._measured.kernels:
             return self._allowance.final_seconds
-        finalists_s = self._trials.trial_s * len(self._finalists()) * len(self._searched.instances)
-        return min(self._allowance.final_seconds, CAUTION * finalists_s + self._build_reserve_s())
+        chosen = self._chosen(self._task.max_kernels)
+        finalists_s = self._trials.trial_s * len(self._finalists(chosen)) * len(self._searched.instances)
+        return min(self._allowance.final_seconds, CAUTION * finalists_s + self._build_reserve_s(chosen))
 
-    def _build_reserve_s(self) -> float:
+    def _build_reserve_s(self, chosen: Sequence[MicroKernel]) -> float:
         """The part of that for building and verifying: kernels of one library take as long as they took alone."""
-        build_s = sum(self._trials.build_s(kernel) for kernel in self._chosen(self._task.max_kernels))
+        build_s = sum(self._trials.build_s(kernel) for kernel in chosen)
         return min(BUILD_SHARE * self._allowance.final_seconds, CAUTION * (build_s + VERIFY_S))
 
     def _complete_default(self) -> None:
@@ -197,8 +198,8 @@ class _Search:
     def _time_finalists(self) -> None:
         """Side by side, all at one instance before the next: the machine's speed drifts, and what is close must be told
         apart."""
-        reserve_s = self._build_reserve_s()
-        kernels = self._finalists()
+        chosen = self._chosen(self._task.max_kernels)
+        reserve_s, kernels = self._build_reserve_s(chosen), self._finalists(chosen)
         kernels = kernels[: max(1, self._trials.affordable(reserve_s) // len(self._searched.instances))]
         for instance in self._searched.instances:
             self._time_at(instance, kernels, reserve_s)
@@ -221,9 +222,9 @@ class _Search:
         ]
         self._trials.run(suggestions[: max(0, self._trials.left())], Phase.FINAL, "select", reserve_s)
 
-    def _finalists(self) -> list[MicroKernel]:
-        """What is worth timing side by side, the most likely first."""
-        first = list(dict.fromkeys([*self._chosen(self._task.max_kernels), *self._default(self._measured.kernels)]))
+    def _finalists(self, chosen: Sequence[MicroKernel]) -> list[MicroKernel]:
+        """What is worth timing side by side, the most likely first: ``chosen``, then its rivals."""
+        first = list(dict.fromkeys([*chosen, *self._default(self._measured.kernels)]))
         return assembly.finalists(self._searched, self._model, self._measured, first, SPARE_FINALISTS)
 
     def _default(self, known: Sequence[MicroKernel]) -> list[MicroKernel]:
