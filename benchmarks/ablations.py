@@ -6,10 +6,10 @@ from pathlib import Path
 
 from shapewright.download import write
 from shapewright.session import TuneResult
-from tuner import assembly
-from tuner.cost_model import PairCostModel
-from tuner.kernel import MicroKernel
-from tuner.latency import Measured, comparable, latency_table
+from tuner.rules.space import MicroKernel
+from tuner.search import finish
+from tuner.search.cost_model import PairCostModel
+from tuner.search.observations import Measured, comparable, latency_table
 
 
 def save_ablation(name: str, tuned: TuneResult, directory: Path) -> Path:
@@ -22,11 +22,11 @@ def save_ablation(name: str, tuned: TuneResult, directory: Path) -> Path:
     measured, model = Measured(results), PairCostModel(task)
     model.update(results)
     if name == "single":
-        kernel = assembly.choose_set(task, model, measured, measured.candidates, 1)[0]
+        kernel = finish.choose_set(task, model, measured, measured.candidates, 1)[0]
     else:
         kernel = _best_at_largest(tuned, model, measured)
-    dispatcher = assembly.make_dispatcher(task, model, measured, [kernel])
-    write(assembly.build_library(dispatcher, None).files, directory)
+    dispatcher = finish.make_dispatcher(task, model, measured, [kernel])
+    write(finish.build_library(dispatcher, None).files, directory)
     return directory
 
 

@@ -31,7 +31,7 @@ THEORY = "theory"
 def main() -> int:
     options = _options()
     limit_threads(options.threads)
-    from tuner.target import native  # noqa: PLC0415
+    from tuner.program.target import native  # noqa: PLC0415
 
     target = native()
     name, benchmarks = read_suite(options.suite, target, options.threads)

@@ -27,14 +27,14 @@ from typing import Any
 import httpx
 import numpy as np
 
-from tuner.jobspec import parse_job
-from tuner.kernel import MicroKernel
+from tuner.program.jobspec import parse_job
+from tuner.program.target import native
+from tuner.program.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.rules import rule_for
+from tuner.rules.space import MicroKernel
 from tuner.storage import JobState, Lease, NewEvent, Storage
 from tuner.storage.sql import open_storage, upgrade
-from tuner.target import native
-from tuner.task import SearchTask
 
 BATCH = 2000
 EVENTS_EVERY = 10

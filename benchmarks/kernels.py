@@ -42,7 +42,7 @@ def main() -> int:
     # Only now: PyTorch and TVM read the environment when they are loaded.
     from benchmarks.document import Report, document_of  # noqa: PLC0415
     from tuner.measure.roof import peak_work  # noqa: PLC0415
-    from tuner.target import native  # noqa: PLC0415
+    from tuner.program.target import native  # noqa: PLC0415
 
     target = native()
     name, benchmarks = read_suite(options.suite, target, options.threads)
@@ -164,7 +164,7 @@ def _errors(benchmark: Benchmark, directory: Path) -> dict[str, float]:
     import numpy as np  # noqa: PLC0415
 
     import shapewright as sw  # noqa: PLC0415
-    from tuner.ops.reference import compute, tolerance  # noqa: PLC0415
+    from tuner.program.reference import compute, tolerance  # noqa: PLC0415
 
     library, workload, found = sw.load(directory), benchmark.task.workload, {}
     for shape in benchmark.test:

@@ -21,9 +21,9 @@ import numpy as np
 
 from benchmarks.rivals import DoesNotApply
 from benchmarks.sides import Array, Call, inputs_of, output_of
-from tuner.layout import aligned
-from tuner.task import SearchTask
-from tuner.workload import Workload, format_shape
+from tuner.program.task import SearchTask
+from tuner.program.workload import Workload, format_shape
+from tuner.rules.layout import aligned
 
 Shape = Mapping[str, int]
 REQUEST, STATE, MODULE, PACKING, LOG = "request.json", "state.json", "module.so", "pack.npz", "log.txt"

@@ -23,8 +23,8 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.post_optimization import PostOpt
 
-from tuner.target import Target
-from tuner.workload import Workload
+from tuner.program.target import Target
+from tuner.program.workload import Workload
 
 RECORDS, WORKLOADS, CURVE = "database_tuning_record.json", "database_workload.json", "curve.jsonl"
 LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"

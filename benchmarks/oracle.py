@@ -22,15 +22,15 @@ from benchmarks.alternating import alternate, sampler
 from benchmarks.sides import inputs_of, library_call, output_of
 from shapewright.library import Library
 from shapewright.session import TuneResult
-from tuner.codegen import ENTRY
-from tuner.cost_model import PairCostModel
-from tuner.dispatcher import Dispatcher, Leaf
-from tuner.kernel import MicroKernel
-from tuner.latency import Measured, comparable, latency_table
+from tuner.library.codegen import ENTRY
+from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.measure import BuildResult, KeptBuilds, Runner, RunRequest
+from tuner.program.task import SearchTask
+from tuner.program.workload import WorkloadInstance
 from tuner.rules import rule_for
-from tuner.task import SearchTask
-from tuner.workload import WorkloadInstance
+from tuner.rules.space import MicroKernel
+from tuner.search.cost_model import PairCostModel
+from tuner.search.observations import Measured, comparable, latency_table
 
 Shape = Mapping[str, int]
 

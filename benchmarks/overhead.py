@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, required=True)
     options = parser.parse_args()
     limit_threads(1)
-    from tuner.target import native  # noqa: PLC0415 - after the threads are limited
+    from tuner.program.target import native  # noqa: PLC0415 - after the threads are limited
 
     target = native()
     with tempfile.TemporaryDirectory(prefix="shapewright-overhead-") as folder:
@@ -60,7 +60,7 @@ def make_dispatcher(target: Any, kernels: int) -> Any:
     import numpy as np  # noqa: PLC0415
 
     import shapewright as sw  # noqa: PLC0415
-    from tuner.dispatcher import Dispatcher, bounded, fit  # noqa: PLC0415
+    from tuner.library.dispatcher import Dispatcher, bounded, fit  # noqa: PLC0415
     from tuner.rules import rule_for  # noqa: PLC0415
 
     rows = sw.ShapeVar("T", range(1, VALUES + 1))
@@ -80,7 +80,7 @@ def make_dispatcher(target: Any, kernels: int) -> Any:
 
 def dispatch_rows(dispatcher: Any, folder: Path, calls: int) -> list[dict[str, Any]]:
     """For one shape of each kernel: the library that dispatches against the kernel as a library of one."""
-    from tuner.dispatcher import Dispatcher, Leaf  # noqa: PLC0415
+    from tuner.library.dispatcher import Dispatcher, Leaf  # noqa: PLC0415
 
     count = len(dispatcher.kernels)
     every = _timer(_saved(dispatcher, folder / "all"), calls)
@@ -105,7 +105,7 @@ def dispatch_rows(dispatcher: Any, folder: Path, calls: int) -> list[dict[str, A
 
 def _saved(dispatcher: Any, directory: Path) -> Path:
     from shapewright.download import write  # noqa: PLC0415
-    from tuner.assembly import build_library  # noqa: PLC0415
+    from tuner.search.finish import build_library  # noqa: PLC0415
 
     write(build_library(dispatcher, None).files, directory)
     return directory
@@ -117,7 +117,7 @@ def _timer(directory: Path, calls: int) -> Any:
     import tvm  # noqa: PLC0415
 
     import shapewright as sw  # noqa: PLC0415
-    from tuner.codegen import ENTRY  # noqa: PLC0415
+    from tuner.library.codegen import ENTRY  # noqa: PLC0415
 
     packed = np.from_dlpack(sw.load(directory).pack(np.ones((SIZE, SIZE), np.float32)).tensor)
     weight = tvm.runtime.tensor(packed)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.workload import Workload
+from tuner.program.workload import Workload
 
 Array = NDArray[np.float32]
 Call = Callable[[], object]

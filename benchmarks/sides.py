@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.alternating import Sampler, sampler
-from tuner.layout import aligned
-from tuner.target import native
-from tuner.workload import Workload
+from tuner.program.target import native
+from tuner.program.workload import Workload
+from tuner.rules.layout import aligned
 
 if TYPE_CHECKING:
     from shapewright.library import Library

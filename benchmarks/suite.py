@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.documents import read_yaml
 from tuner.errors import InvalidInput
-from tuner.target import Target
-from tuner.task import SearchTask, parse_instances, parse_shape_vars
-from tuner.workload import Workload
+from tuner.program.documents import read_yaml
+from tuner.program.target import Target
+from tuner.program.task import SearchTask, parse_instances, parse_shape_vars
+from tuner.program.workload import Workload
 
 FIELDS = {"name", "source", "shape_vars", "tune", "test", "workloads"}
 

@@ -35,7 +35,7 @@ import numpy as np  # noqa: E402
 
 import shapewright as sw  # noqa: E402
 from benchmarks.alternating import alternate, geomean, sampler  # noqa: E402
-from tuner.documents import read_yaml  # noqa: E402
+from tuner.program.documents import read_yaml  # noqa: E402
 
 JOB = Path(__file__).with_name("bert_dense.yaml")
 READY_S = 120.0

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from shapewright import ops
 from tuner.errors import InvalidInput, ShapewrightError
-from tuner.task import SearchTask
-from tuner.workload import ShapeVar, Workload, WorkloadInstance
+from tuner.program.task import SearchTask
+from tuner.program.workload import ShapeVar, Workload, WorkloadInstance
 
 if TYPE_CHECKING:
     from shapewright.client import Client

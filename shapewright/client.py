@@ -16,9 +16,9 @@ from shapewright import defaults, download
 from shapewright.errors import BadDownload, NotAllowed, Refused, ServiceError, ServiceNotFound, ServiceUnreachable
 from shapewright.sse import Frame, frames
 from tuner.errors import InvalidInput
-from tuner.jobspec import parse_job
-from tuner.task import SearchTask
-from tuner.workload import JsonObject, Workload, format_shape
+from tuner.program.jobspec import parse_job
+from tuner.program.task import SearchTask
+from tuner.program.workload import JsonObject, Workload, format_shape
 
 if TYPE_CHECKING:
     from shapewright.library import Library
@@ -156,8 +156,9 @@ class Client:
         return self._json("GET", f"/v1/workloads/{_key_of(workload)}/best", params={"shape": text, "target": target})
 
     def dispatcher(self, workload: WorkloadLike, target: str | None = None, job: str | None = None) -> JsonObject:
-        """The dispatch table of the newest library, for ``tuner.dispatcher.Dispatcher.from_json``; of one that ``job``
-        built, if given."""
+        """The dispatch table of the newest library, for ``tuner.library.dispatcher.Dispatcher.from_json``.
+
+        Of one that ``job`` built, if given."""
         params = {"target": target, "job": job}
         return self._json("GET", f"/v1/workloads/{_key_of(workload)}/dispatcher", params=params)
 

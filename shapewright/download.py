@@ -13,8 +13,8 @@ from pathlib import Path
 
 from shapewright.errors import BadDownload
 from tuner.errors import ShapewrightError
-from tuner.library import MANIFEST, check_files
-from tuner.workload import JsonObject
+from tuner.library.package import MANIFEST, check_files
+from tuner.program.workload import JsonObject
 
 MAX_BYTES = 1 << 30
 """The most that the files of one library may hold; libraries are a few MiB."""

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from tuner import library as files_of
-from tuner.dispatcher import Dispatcher
 from tuner.errors import InvalidInput, ShapewrightError
-from tuner.kernel import MicroKernel
-from tuner.layout import PanelLayout, aligned, row_major
-from tuner.target import Target, native
-from tuner.workload import JsonObject, Workload
+from tuner.library import package as files_of
+from tuner.library.dispatcher import Dispatcher
+from tuner.program.target import Target, native
+from tuner.program.workload import JsonObject, Workload
+from tuner.rules.layout import PanelLayout, aligned, row_major
+from tuner.rules.space import MicroKernel
 
 ENTRY = "kernel"
 MOST_THREADS = "TVM_NUM_THREADS"

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from shapewright.download import write
 from shapewright.library import Library, load
-from tuner.jobspec import parse_budget
+from tuner.program.jobspec import parse_budget
+from tuner.program.target import native
+from tuner.program.task import SearchTask
+from tuner.program.workload import JsonObject
 from tuner.records import NO_BASELINES, Baselines, MeasureResult
+from tuner.search.tuning import Tuned, tune
 from tuner.storage import NewEvent
-from tuner.target import native
-from tuner.task import SearchTask
-from tuner.tuning import Tuned, tune
-from tuner.workload import JsonObject
 
 Callback = Callable[[JsonObject], None]
-"""Called with the data of every progress event (see tuner.progress.summary)."""
+"""Called with the data of every progress event (see tuner.search.progress.summary)."""
 
 
 @dataclass(repr=False)
@@ -85,7 +85,7 @@ def tune_here(
     """Tune ``task`` on this machine, in child processes of this one, and return when its library is built.
 
     ``trials`` and ``seconds`` (at least one of them) bound the search. Nothing is stored; `shapewright tune` records
-    the same search in a directory. Raises InvalidInput, tuner.tuning.VerificationFailed.
+    the same search in a directory. Raises InvalidInput, tuner.search.tuning.VerificationFailed.
     """
     from tuner.measure.local import local_tools  # noqa: PLC0415 - TVM, for those who tune
 

@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tuner.kernel import MicroKernel
 from tuner.measure import BuildResult, RunRequest
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import JsonObject, ShapeVar, WorkloadInstance
 from tuner.records import NUMPY, Baseline, Baselines, ErrorKind, MeasureResult, Roof
+from tuner.rules.space import MicroKernel
 from tuner.storage import NewEvent
-from tuner.target import Target
-from tuner.task import SearchTask
-from tuner.workload import JsonObject, ShapeVar, WorkloadInstance
 
 T = ShapeVar("T", range(1, 129))
 V3 = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import tvm_ffi.libinfo
 
-from tuner.kernel import MicroKernel
 from tuner.measure import BuildResult, RunRequest
-from tuner.target import native
-from tuner.task import SearchTask
-from tuner.workload import ShapeVar, WorkloadInstance
+from tuner.program.target import native
+from tuner.program.task import SearchTask
+from tuner.program.workload import ShapeVar, WorkloadInstance
+from tuner.rules.space import MicroKernel
 
 N, K = 24, 16
 T = ShapeVar("T", range(1, 65))

@@ -13,14 +13,14 @@ from unittest import mock
 
 from tests.fakes import FakeBuilder, FakeRunner, latency_s
 from tests.serving import lease
-from tuner.jobspec import parse_job
-from tuner.kernel import MicroKernel
 from tuner.measure import Builder, Runner, RunRequest
-from tuner.policy.evolutionary import EvolutionSettings
+from tuner.program.jobspec import parse_job
+from tuner.program.target import native
+from tuner.program.task import SearchTask
 from tuner.records import MeasureResult
+from tuner.rules.space import MicroKernel
+from tuner.search.policy.evolutionary import EvolutionSettings
 from tuner.storage import Job, Storage
-from tuner.target import native
-from tuner.task import SearchTask
 from worker.job_runner import JobRunner
 
 SMALL: dict[str, Any] = {
@@ -66,11 +66,11 @@ def nothing_compiled() -> Iterator[None]:
     """Inside, searches are small, and what a compiler would make is a stand-in."""
     settings = partial(EvolutionSettings, population=32, generations=2, theory_samples=200)
     with (
-        mock.patch("tuner.policy.evolutionary.EvolutionSettings", settings),
-        mock.patch("tuner.codegen.module_of", lambda task, kernels, tree: kernels),
-        mock.patch("tuner.codegen.compile_module", lambda task, module: repr(module).encode()),
-        mock.patch("tuner.codegen.module_json", lambda module: "{}"),
-        mock.patch("tuner.codegen.kernel_scripts", lambda kernels, count: [f"# {each}" for each in kernels]),
+        mock.patch("tuner.search.policy.evolutionary.EvolutionSettings", settings),
+        mock.patch("tuner.library.codegen.module_of", lambda task, kernels, tree: kernels),
+        mock.patch("tuner.library.codegen.compile_module", lambda task, module: repr(module).encode()),
+        mock.patch("tuner.library.codegen.module_json", lambda module: "{}"),
+        mock.patch("tuner.library.codegen.kernel_scripts", lambda kernels, count: [f"# {each}" for each in kernels]),
     ):
         yield
 

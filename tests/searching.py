@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from tests.fakes import TASK, FakeBuilder, FakeClock, FakeRecorder, FakeRunner
-from tuner import codegen
-from tuner.jobspec import Budget
-from tuner.policy.evolutionary import EvolutionSettings
+from tuner.library import codegen
+from tuner.program.jobspec import Budget
+from tuner.program.task import SearchTask
 from tuner.records import PROTOCOL, MeasureResult, TuningRecord
-from tuner.task import SearchTask
-from tuner.tuning import Tuned, tune
+from tuner.search.policy.evolutionary import EvolutionSettings
+from tuner.search.tuning import Tuned, tune
 
 
 def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small populations, and binaries that nothing is compiled for: what is tested here is the loop."""
     settings = partial(EvolutionSettings, population=32, generations=2, theory_samples=200)
-    monkeypatch.setattr("tuner.policy.evolutionary.EvolutionSettings", settings)
+    monkeypatch.setattr("tuner.search.policy.evolutionary.EvolutionSettings", settings)
     monkeypatch.setattr(codegen, "module_of", lambda task, kernels, tree: (kernels, tree))
     monkeypatch.setattr(codegen, "compile_module", lambda task, module: repr(module).encode())
     monkeypatch.setattr(codegen, "module_json", lambda module: "{}")

@@ -14,12 +14,12 @@ import numpy as np
 from service.app import DEFAULTS, create_app
 from service.run import Server, bind
 from service.settings import Settings
-from tuner.dispatcher import Dispatcher, Leaf, Node, TableRow
-from tuner.library import package
+from tuner.library.dispatcher import Dispatcher, Leaf, Node, TableRow
+from tuner.library.package import package
+from tuner.program.target import native
+from tuner.program.task import SearchTask
 from tuner.rules import rule_for
 from tuner.storage import Artifact, Lease, Storage
-from tuner.target import native
-from tuner.task import SearchTask
 
 JOB: dict[str, Any] = {
     "name": "bert-base qkv",

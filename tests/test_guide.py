@@ -12,8 +12,8 @@ import yaml
 from shapewright.cli.main import cli
 from tests.test_packaging import parse
 from tuner.errors import InvalidInput
-from tuner.jobspec import parse_job
-from tuner.ops import OPS
+from tuner.program.jobspec import parse_job
+from tuner.program.ops import OPS
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "guide.md").read_text()
 

@@ -28,10 +28,14 @@ def test_what_is_loaded_is_noticed() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["shapewright", "tuner.jobspec", "tuner.lookup", "tuner.dispatcher", "tuner.library", "tuner.storage"]
+    "module",
+    [
+        *("shapewright", "tuner.program.jobspec", "tuner.library.lookup", "tuner.library.dispatcher"),
+        *("tuner.library.package", "tuner.storage"),
+    ],
 )
 def test_what_reads_and_answers_loads_no_compiler(module: str) -> None:
-    allowed = {"xgboost"} if module == "tuner.lookup" else set()
+    allowed = {"xgboost"} if module == "tuner.library.lookup" else set()
     assert loaded_by(f"import {module}", *HEAVY) <= allowed
 
 
@@ -39,7 +43,7 @@ def test_figures_need_plotly_alone() -> None:
     assert loaded_by("import tuner.figures", *HEAVY) == {"plotly"}
 
 
-@pytest.mark.parametrize("module", ["tuner.tuning", "tuner.rules", "tuner.measure", "tuner.measure.verify"])
+@pytest.mark.parametrize("module", ["tuner.search.tuning", "tuner.rules", "tuner.measure", "tuner.measure.verify"])
 def test_what_tunes_loads_the_compiler_only_to_build(module: str) -> None:
     assert loaded_by(f"import {module}", *HEAVY) <= {"xgboost", "sqlalchemy"}
 

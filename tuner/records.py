@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from tuner.kernel import MicroKernel
-from tuner.workload import WorkloadInstance
+from tuner.program.workload import WorkloadInstance
+from tuner.rules.space import MicroKernel
 
 PROTOCOL = "v3"
 """Names the way latencies are measured (see tuner/measure); records of different protocols never mix."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tuner.jobspec import Budget
+from tuner.program.jobspec import Budget
 
 
 @dataclass(frozen=True, slots=True)

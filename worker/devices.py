@@ -12,9 +12,9 @@ from tuner.errors import InvalidInput
 from tuner.measure import DeviceLost
 from tuner.measure.bench import DESCRIBE
 from tuner.measure.connecting import OutOfTime, Tracker, within
+from tuner.program.target import Target
+from tuner.program.workload import JsonObject
 from tuner.storage import Storage
-from tuner.target import Target
-from tuner.workload import JsonObject
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from tuner.errors import ShapewrightError
-from tuner.jobspec import Budget, parse_budget
 from tuner.measure import Builder, BuilderLost, DeviceLost, Runner
+from tuner.program.jobspec import Budget, parse_budget
 from tuner.rules import rule_for
+from tuner.search.tuning import Cancelled, Tuned, tune
 from tuner.storage import JobState, Lease, LeaseLost, NewEvent, SearchTaskRow, Storage, StorageUnavailable
-from tuner.tuning import Cancelled, Tuned, tune
 from worker.budget import Spending, share
 from worker.heartbeat import HEARTBEAT_S, LEASE_S, Heartbeat
 from worker.patience import Patience

@@ -10,11 +10,11 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
-from tuner import codegen
-from tuner.kernel import MicroKernel
+from tuner.library import codegen
 from tuner.measure import BuilderLost, BuildResult
 from tuner.measure.building import Build, build_one, lost_build
-from tuner.task import SearchTask
+from tuner.program.task import SearchTask
+from tuner.rules.space import MicroKernel
 
 BUILD_TIMEOUT_S = 30.0
 BUILDS_PER_ACTOR = 200

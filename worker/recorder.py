@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from tuner.program.workload import JsonObject
 from tuner.records import Baselines, MeasureResult
 from tuner.storage import Lease, NewEvent, SearchTaskRow, Storage
-from tuner.workload import JsonObject
 from worker.patience import Patience
 
 

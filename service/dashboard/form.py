@@ -10,8 +10,8 @@ from fastapi import APIRouter
 from service.dependencies import StorageDep
 from service.jobs import service
 from service.jobs.endpoints import SubmittedDep
+from tuner.program.task import SearchTask
 from tuner.rules import rule_for
-from tuner.task import SearchTask
 
 router = APIRouter(include_in_schema=False)
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from service.dashboard.searches import library_of
 from tuner.figures.view import SearchView
-from tuner.kernel import MicroKernel
-from tuner.latency import Measured
-from tuner.library import kernel_scripts
+from tuner.library.package import kernel_scripts
 from tuner.records import MeasureResult
 from tuner.rules import rule_for
+from tuner.rules.space import MicroKernel
+from tuner.search.observations import Measured
 from tuner.storage import Job, NotFound, SearchTaskRow, Storage
 
 

@@ -13,7 +13,7 @@ from service.dashboard.searches import Searches
 from service.dashboard.templating import between_s, page
 from service.dependencies import StorageDep
 from tuner.figures import FIGURES
-from tuner.progress import speedup_vs_default, speedup_vs_numpy
+from tuner.search.progress import speedup_vs_default, speedup_vs_numpy
 from tuner.storage import Device, Job, JobOrder, JobQuery, JobState, NotFound, SearchTaskRow, Storage
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)

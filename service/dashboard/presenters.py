@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.dashboard.templating import between_s
-from tuner.progress import speedup_vs_default, speedup_vs_numpy
+from tuner.program.workload import JsonObject
+from tuner.search.progress import speedup_vs_default, speedup_vs_numpy
 from tuner.storage import ApiKey, Job, SearchTaskRow
-from tuner.workload import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

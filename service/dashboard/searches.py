@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 from anyio import CapacityLimiter
 
-from tuner.dispatcher import Dispatcher
 from tuner.figures.view import SearchView, compared_at, progress_of
-from tuner.latency import at_one_speed, first_anchor_s
+from tuner.library.dispatcher import Dispatcher
+from tuner.program.workload import JsonObject
 from tuner.records import MeasureResult
+from tuner.search.observations import at_one_speed, first_anchor_s
 from tuner.storage import Artifact, Job, NotFound, SearchTaskRow, Storage
-from tuner.workload import JsonObject
 
 BATCH = 5000
 MOST_KEPT = 400_000

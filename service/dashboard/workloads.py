@@ -7,9 +7,9 @@ from typing import Any
 
 from service.dashboard import presenters
 from service.dashboard.presenters import JobLine
-from tuner.progress import speedup_vs_default
+from tuner.program.workload import Workload
+from tuner.search.progress import speedup_vs_default
 from tuner.storage import SearchTaskRow, Storage
-from tuner.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tuner.documents import read_json, read_yaml
 from tuner.errors import InvalidInput
-from tuner.jobspec import JobSpec, parse_job
+from tuner.program.documents import read_json, read_yaml
+from tuner.program.jobspec import JobSpec, parse_job
+from tuner.program.target import Target
 from tuner.rules import rule_for
 from tuner.storage import Device, Job, Storage
-from tuner.target import Target
 
 JSON_TYPES = frozenset({"application/json"})
 YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml"})

@@ -9,12 +9,12 @@ import zipfile
 from collections.abc import Mapping
 
 from service.workloads.schemas import BestOut
-from tuner import lookup
-from tuner.dispatcher import kernel_json
 from tuner.errors import InvalidInput
+from tuner.library import lookup
+from tuner.library.dispatcher import kernel_json
+from tuner.program.task import check_shape, parse_shape
+from tuner.program.workload import JsonObject, format_shape
 from tuner.storage import Artifact, NotFound, SearchTaskRow, Storage
-from tuner.task import check_shape, parse_shape
-from tuner.workload import JsonObject, format_shape
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 

@@ -13,7 +13,7 @@ from shapewright.cli.output import as_json, emit
 from tuner.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from tuner.task import SearchTask
+    from tuner.program.task import SearchTask
 
 workload = click.argument("workload", metavar="WORKLOAD")
 target = click.option("--target", help="A target's fingerprint [default: the job file's, or the newest known].")

@@ -12,15 +12,15 @@ from shapewright.cli import options
 from shapewright.cli.output import as_json, emit, table
 
 if TYPE_CHECKING:
-    from tuner.ops import Op
-    from tuner.task import SearchTask
+    from tuner.program.ops import Op
+    from tuner.program.task import SearchTask
 
 
 @click.command()
 @as_json
 def ops(json_output: bool) -> None:
     """List the catalogue of operators: their axes, their rules."""
-    from tuner.ops import OPS  # noqa: PLC0415
+    from tuner.program.ops import OPS  # noqa: PLC0415
 
     rows = [_op_row(op) for _, op in sorted(OPS.items())]
     lines = ((row["name"], " ".join(row["args"]), "; ".join(row["layouts"]), row["rule"]) for row in rows)
@@ -41,8 +41,8 @@ def explain(job: Path, json_output: bool) -> None:
 
 
 def _op_row(op: Op) -> dict[str, Any]:
+    from tuner.program.workload import Workload  # noqa: PLC0415
     from tuner.rules import rule_for  # noqa: PLC0415
-    from tuner.workload import Workload  # noqa: PLC0415
 
     parts = op.contraction
     inputs = " ".join(f"{operand.name}[{','.join(operand.axes)}]" for operand in (parts.left, parts.right))
@@ -57,8 +57,8 @@ def _op_row(op: Op) -> dict[str, Any]:
 
 
 def _explained(task: SearchTask) -> dict[str, Any]:
+    from tuner.program.target import native  # noqa: PLC0415
     from tuner.rules import RULES, rule_for  # noqa: PLC0415
-    from tuner.target import native  # noqa: PLC0415
 
     rule = rule_for(task.workload)
     task = task if task.target else task.on(native())

@@ -13,7 +13,7 @@ from shapewright import defaults
 from shapewright.cli.output import CommandFailed, ExitCode
 
 if TYPE_CHECKING:
-    from tuner.jobspec import JobSpec
+    from tuner.program.jobspec import JobSpec
     from tuner.storage import Storage
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -79,8 +79,8 @@ def service(command: Command) -> Command:
 
 def read_job(path: Path) -> tuple[JobSpec, dict[str, Any]]:
     """A checked job and its document. Raises InvalidInput, OSError."""
-    from tuner.documents import read_yaml  # noqa: PLC0415  (keeps --help fast)
-    from tuner.jobspec import parse_job  # noqa: PLC0415
+    from tuner.program.documents import read_yaml  # noqa: PLC0415  (keeps --help fast)
+    from tuner.program.jobspec import parse_job  # noqa: PLC0415
 
     spec = parse_job(read_yaml(path.read_bytes()))
     return spec, spec.source

@@ -20,10 +20,10 @@ from shapewright.cli.jobs import tell_outcome
 from shapewright.cli.output import CommandFailed, ExitCode, as_json, quiet_stdout, say
 
 if TYPE_CHECKING:
-    from tuner.jobspec import JobSpec
     from tuner.measure import Builder, Runner
     from tuner.measure.local_builder import LocalBuilder
     from tuner.measure.local_device import LocalDevice
+    from tuner.program.jobspec import JobSpec
     from tuner.storage import Job, Lease, Storage
 
 LOOK_S = 0.5
@@ -112,8 +112,8 @@ def _deaf() -> Iterator[None]:
 
 
 def _spec(path: Path, threads: int | None) -> JobSpec:
-    from tuner.jobspec import parse_job  # noqa: PLC0415  (keeps --help fast)
-    from tuner.target import native  # noqa: PLC0415
+    from tuner.program.jobspec import parse_job  # noqa: PLC0415  (keeps --help fast)
+    from tuner.program.target import native  # noqa: PLC0415
 
     spec, document = options.read_job(path)
     if threads is not None:

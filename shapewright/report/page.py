@@ -14,10 +14,10 @@ from shapewright.cli.output import times
 from shapewright.report.sources import ReportedJob, ReportedTask
 from tuner import figures
 from tuner.figures.shapes import served
-from tuner.progress import speedup_vs_default, speedup_vs_numpy
+from tuner.program.workload import JsonObject
 from tuner.records import Baseline
+from tuner.search.progress import speedup_vs_default, speedup_vs_numpy
 from tuner.storage import JobEvent
-from tuner.workload import JsonObject
 
 DRAWN = frozenset({"trials", "progress"})
 """Kinds of events that the figures show."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from shapewright.errors import ServiceNotFound
 from tuner.errors import InvalidInput
 from tuner.figures import SearchView, view_of
+from tuner.program.task import SearchTask
+from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.storage import JobEvent, NotFound, SearchTaskRow, Storage, StorageUnavailable
-from tuner.task import SearchTask
-from tuner.workload import JsonObject, WorkloadInstance
 
 if TYPE_CHECKING:
     from shapewright.client import Client

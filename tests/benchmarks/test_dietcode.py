@@ -9,14 +9,14 @@ import pytest
 
 import shapewright as sw
 from benchmarks.dietcode import DietCodeSearch, Settings, adaption, tile_of
-from tuner.dispatcher import choose
-from tuner.kernel import MicroKernel
+from tuner.library.dispatcher import choose
 from tuner.measure import BuildResult, RunRequest
+from tuner.program.target import native
+from tuner.program.task import SearchTask
+from tuner.program.workload import WorkloadInstance
 from tuner.records import NO_BASELINES, Baselines, ErrorKind, MeasureResult
 from tuner.rules import rule_for
-from tuner.target import native
-from tuner.task import SearchTask
-from tuner.workload import WorkloadInstance
+from tuner.rules.space import MicroKernel
 
 T = sw.ShapeVar("T", range(1, 65))
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.suite import read_suite
 from tuner.errors import InvalidInput
-from tuner.target import native
+from tuner.program.target import native
 
 SUITES = Path(__file__).parents[2] / "benchmarks" / "suites"
 TINY = """

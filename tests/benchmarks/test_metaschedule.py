@@ -16,10 +16,10 @@ from benchmarks import metaschedule
 from benchmarks.metaschedule_worker import LAYOUT_REWRITE, packing, static_function
 from benchmarks.rivals import DoesNotApply
 from benchmarks.sides import inputs_of
-from tuner.ops.reference import compute
-from tuner.target import native
-from tuner.task import SearchTask
-from tuner.workload import Workload
+from tuner.program.reference import compute
+from tuner.program.target import native
+from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
 
 DENSE = Workload.of("dense", {"m": "4*T", "n": 64, "k": 48})
 MATMUL = Workload.of("matmul", {"m": "T", "n": 32, "k": "T"})

@@ -9,7 +9,7 @@ import pytest
 import shapewright as sw
 from benchmarks.oracle import Finding, Settings, oracle_of
 from shapewright.session import tune_here
-from tuner.target import native
+from tuner.program.target import native
 
 SMALL = Settings(known=3, fresh=2, population=32, generations=1, first_budget_s=0.05, second_budget_s=0.05)
 

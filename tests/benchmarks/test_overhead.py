@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.overhead import VALUES, make_dispatcher
+from tuner.program.target import native
 from tuner.rules import rule_for
-from tuner.target import native
 
 
 def test_every_kernel_serves_its_share_of_the_range() -> None:

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import shapewright as sw
+from tuner.program.target import native
+from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.rules import rule_for
-from tuner.target import native
-from tuner.workload import WorkloadInstance
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'shapewright[bench]'")
 

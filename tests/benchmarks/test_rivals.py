@@ -8,9 +8,9 @@ import pytest
 from benchmarks.kernels import DEFAULT_RIVALS
 from benchmarks.rivals import RIVALS, DoesNotApply
 from benchmarks.sides import inputs_of, side
-from tuner.ops import OPS
-from tuner.ops.reference import compute
-from tuner.workload import Workload
+from tuner.program.ops import OPS
+from tuner.program.reference import compute
+from tuner.program.workload import Workload
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'shapewright[bench]'")
 

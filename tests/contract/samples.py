@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tuner.jobspec import JobSpec, parse_job
-from tuner.kernel import MicroKernel
+from tuner.program.jobspec import JobSpec, parse_job
+from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
+from tuner.rules.space import MicroKernel
 from tuner.storage import Lease, Storage
-from tuner.workload import WorkloadInstance
 
 LONG_S = 300.0
 JOB: dict[str, Any] = {

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.measuring import TASK, kernel
-from tuner.kernel import MicroKernel
 from tuner.measure import Builder
 from tuner.measure.building import Build
 from tuner.measure.local_builder import LocalBuilder
+from tuner.program.task import SearchTask
 from tuner.records import ErrorKind
-from tuner.task import SearchTask
+from tuner.rules.space import MicroKernel
 from worker.cluster import Cluster
 from worker.ray_builder import RayBuilder
 

@@ -10,12 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.fakes import TASK, latency_s, measured
-from tuner.cost_model import CostModel, PairCostModel, extents_of
-from tuner.kernel import MicroKernel
+from tuner.program.task import SearchTask
+from tuner.program.workload import ShapeVar
 from tuner.records import ErrorKind, MeasureResult
 from tuner.rules import rule_for
-from tuner.task import SearchTask
-from tuner.workload import ShapeVar
+from tuner.rules.space import MicroKernel
+from tuner.search.cost_model import CostModel, PairCostModel, extents_of
 
 Make = Callable[[SearchTask, int], CostModel]
 MAKERS: dict[str, Make] = {"pair": PairCostModel}

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tests.fakes import TASK, latency_s
-from tuner.cost_model import PairCostModel
-from tuner.kernel import MicroKernel
-from tuner.policy import EvolutionarySearch, EvolutionSettings, SearchPolicy, Suggestion
+from tuner.library.selection import select
+from tuner.program.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult
 from tuner.rules import rule_for
-from tuner.selection import select
-from tuner.task import SearchTask
+from tuner.rules.space import MicroKernel
+from tuner.search.cost_model import PairCostModel
+from tuner.search.policy import EvolutionarySearch, EvolutionSettings, SearchPolicy, Suggestion
 
 Make = Callable[[SearchTask, int], SearchPolicy]
 Fails = Callable[[MicroKernel], bool]

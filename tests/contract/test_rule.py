@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.cost_model import extents_of
-from tuner.layout import PanelLayout
-from tuner.ops import OPS
+from tuner.program.ops import OPS
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import ShapeVar, Workload
 from tuner.rules import RULES, ScheduleRule
-from tuner.target import Target
-from tuner.task import SearchTask
-from tuner.workload import ShapeVar, Workload
+from tuner.rules.layout import PanelLayout
+from tuner.search.cost_model import extents_of
 
 TARGETS = [Target.from_json({"kind": "llvm", "mcpu": mcpu, "num-cores": 4}) for mcpu in ("x86-64-v3", "sapphirerapids")]
 T = ShapeVar("T", range(0, 65))

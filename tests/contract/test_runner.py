@@ -32,9 +32,9 @@ from tuner.measure import BuildResult, DeviceFailed, Runner, RunRequest
 from tuner.measure.connecting import Tracker
 from tuner.measure.local_device import LocalDevice
 from tuner.measure.rpc_runner import RpcRunner
+from tuner.program.task import SearchTask
+from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import NUMPY, ErrorKind
-from tuner.task import SearchTask
-from tuner.workload import ShapeVar, WorkloadInstance
 from worker.device_server import start_device
 from worker.tracker import start_tracker
 

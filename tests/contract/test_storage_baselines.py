@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.contract.samples import leased, many_tasks, seqs
+from tuner.program.workload import WorkloadInstance
 from tuner.records import NO_BASELINES, NUMPY, Baseline, Baselines, Roof
 from tuner.storage import NotFound, Storage
-from tuner.workload import WorkloadInstance
 
 
 def compared(*latencies_s: float) -> Baselines:

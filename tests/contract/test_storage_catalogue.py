@@ -9,8 +9,8 @@ import pytest
 
 from tests.contract.samples import job_spec, leased, many_tasks, results, states
 from tuner.errors import InvalidInput
+from tuner.program.target import Target
 from tuner.storage import Artifact, Conflict, JobState, Lease, NewEvent, NotFound, Storage
-from tuner.target import Target
 
 FILES = {"library.so": os.urandom(70_000) + b"\0", "dispatch.json": b"{}", "manifest.json": b"{}"}
 TARGET = Target.from_json({"kind": "llvm", "mcpu": "znver4", "num-cores": 4})

@@ -9,10 +9,10 @@ import pytest
 
 from tests.contract.samples import job_spec, kernel, leased, many_tasks, results, seqs, take
 from tuner.errors import InvalidInput
-from tuner.kernel import MicroKernel
+from tuner.program.workload import WorkloadInstance
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase
+from tuner.rules.space import MicroKernel
 from tuner.storage import NewEvent, NotFound, Storage
-from tuner.workload import WorkloadInstance
 
 FULL = MeasureResult(
     kernel=kernel(1),

@@ -14,9 +14,9 @@ import pytest
 
 from service.settings import Settings
 from tests.serving import JOB, assert_problem, lease, serving, without_table
-from tuner.jobspec import parse_job
+from tuner.program.jobspec import parse_job
+from tuner.program.target import native
 from tuner.storage import JobState, NewEvent, Storage
-from tuner.target import native
 
 FAST = Settings(event_poll_s=0.02)
 

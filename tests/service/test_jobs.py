@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from service.jobs.service import on_device
 from tests.serving import JOB, assert_problem, lease
-from tuner.jobspec import parse_job
-from tuner.kernel import MicroKernel
+from tuner.program.jobspec import parse_job
+from tuner.program.target import Target, native
+from tuner.program.workload import WorkloadInstance
 from tuner.records import NUMPY, Baseline, Baselines, ErrorKind, MeasureResult, Roof
+from tuner.rules.space import MicroKernel
 from tuner.storage import Device, JobState, NewEvent, Storage
-from tuner.target import Target, native
-from tuner.workload import WorkloadInstance
 
 
 def job(**changes: Any) -> dict[str, Any]:

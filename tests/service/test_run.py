@@ -16,9 +16,9 @@ import pytest
 
 from service.run import PortInUse, bind, serve
 from tests.serving import JOB
-from tuner.jobspec import parse_job
+from tuner.program.jobspec import parse_job
+from tuner.program.target import native
 from tuner.storage import Storage
-from tuner.target import native
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """

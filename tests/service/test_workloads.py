@@ -11,11 +11,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.serving import JOB, assert_problem, lease, small_dispatcher, store_library
-from tuner.dispatcher import Dispatcher
-from tuner.kernel import MicroKernel
+from tuner.library.dispatcher import Dispatcher
+from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
+from tuner.rules.space import MicroKernel
 from tuner.storage import JobState, Lease, Storage
-from tuner.workload import WorkloadInstance
 
 FAST = MicroKernel("x86_contraction", 1, (("mr", 2),))
 

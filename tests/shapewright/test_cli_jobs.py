@@ -18,10 +18,10 @@ from shapewright.cli.describe import described
 from tests.serving import lease, small_dispatcher
 from tests.shapewright.cli_bed import Bed, complete
 from tests.shapewright.conftest import Shapewright
+from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.rules import rule_for
 from tuner.storage import JobState
-from tuner.workload import WorkloadInstance
 
 
 def test_submit_tells_the_job_its_state_and_its_workloads(shapewright: Shapewright, bed: Bed, job_file: Path) -> None:

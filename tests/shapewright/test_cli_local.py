@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.shapewright.conftest import Shapewright
-from tuner.ops import OPS
+from tuner.program.ops import OPS
 from tuner.storage.sql import open_storage
 
 

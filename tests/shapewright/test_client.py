@@ -16,15 +16,15 @@ from service.settings import Settings
 from shapewright import download
 from shapewright.client import BadDownload, Client, NotAllowed, Refused, ServiceNotFound, ServiceUnreachable
 from tests.serving import JOB, lease, register_local, serving, small_dispatcher, store_library
-from tuner.dispatcher import Dispatcher
 from tuner.errors import InvalidInput
-from tuner.jobspec import parse_job
-from tuner.kernel import MicroKernel
-from tuner.library import LibraryFiles, package
+from tuner.library.dispatcher import Dispatcher
+from tuner.library.package import LibraryFiles, package
+from tuner.program.jobspec import parse_job
+from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
+from tuner.rules.space import MicroKernel
 from tuner.storage import JobState, Lease, NewEvent, Storage
 from tuner.storage.sql import open_storage
-from tuner.workload import WorkloadInstance
 
 
 @pytest.fixture

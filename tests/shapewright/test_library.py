@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 import shapewright as sw
 from shapewright.library import Library, PackedWeight, load
-from tuner import library as files_of
-from tuner.assembly import build_library
-from tuner.dispatcher import Dispatcher, Leaf, Node, bounded
 from tuner.errors import InvalidInput, ShapewrightError
-from tuner.ops.reference import compute, tolerance
+from tuner.library import package as files_of
+from tuner.library.dispatcher import Dispatcher, Leaf, Node, bounded
+from tuner.program.reference import compute, tolerance
+from tuner.program.target import native
+from tuner.program.task import SearchTask
+from tuner.program.workload import ShapeVar
 from tuner.rules import rule_for
-from tuner.target import native
-from tuner.task import SearchTask
-from tuner.workload import ShapeVar
+from tuner.search.finish import build_library
 
 Floats = NDArray[np.float32]
 Change = Callable[[Path], object]

@@ -17,13 +17,13 @@ from tests.serving import lease
 from tests.shapewright.cli_bed import SMALL_JOB, Bed, complete
 from tests.shapewright.conftest import Shapewright
 from tests.tuner.figures.searches import finished
-from tuner.documents import read_yaml
 from tuner.figures import FIGURES, SearchView
-from tuner.jobspec import parse_job
+from tuner.program.documents import read_yaml
+from tuner.program.jobspec import parse_job
+from tuner.program.target import native
 from tuner.rules import rule_for
 from tuner.storage import JobEvent, JobState, NewEvent, Storage
 from tuner.storage.sql import open_storage, upgrade
-from tuner.target import native
 
 NASTY = "调优 </script><script>alert(1)</script> <img src=x onerror=alert(1)>"
 

@@ -9,15 +9,15 @@ import pytest
 import tvm_ffi
 
 import shapewright as sw
-from tuner import codegen
-from tuner.kernel import MicroKernel
+from tuner.library import codegen
 from tuner.measure.verify import Case
-from tuner.ops import OPS
-from tuner.ops.reference import compute, tolerance
+from tuner.program.ops import OPS
+from tuner.program.reference import compute, tolerance
+from tuner.program.target import native
+from tuner.program.task import SearchTask
+from tuner.program.workload import ShapeVar
 from tuner.rules import rule_for
-from tuner.target import native
-from tuner.task import SearchTask
-from tuner.workload import ShapeVar
+from tuner.rules.space import MicroKernel
 
 pytestmark = pytest.mark.soak
 

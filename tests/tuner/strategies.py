@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from tuner.kernel import MicroKernel
-from tuner.ops import EPILOGUES, OPS
+from tuner.program.ops import EPILOGUES, OPS
+from tuner.program.target import Hardware, Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import ShapeVar, Workload, WorkloadInstance
 from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult, Phase, Roof
-from tuner.target import Hardware, Target
-from tuner.task import SearchTask
-from tuner.workload import ShapeVar, Workload, WorkloadInstance
+from tuner.rules.space import MicroKernel
 
 SIZES = st.integers(1, 4096)
 LATENCIES = st.floats(1e-9, 10.0, allow_nan=False)

@@ -7,9 +7,9 @@ import json
 from hypothesis import given
 
 from tests.tuner.strategies import baselines, results
-from tuner.kernel import MicroKernel
+from tuner.program.workload import WorkloadInstance
 from tuner.records import NO_BASELINES, Baselines, ErrorKind, MeasureResult, Phase
-from tuner.workload import WorkloadInstance
+from tuner.rules.space import MicroKernel
 
 
 @given(results())

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.jobspec import Budget
+from tuner.program.jobspec import Budget
 from worker.budget import Spending, share
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.measuring import wait_for
 from tuner.measure.connecting import Tracker
+from tuner.program.target import native
 from tuner.storage.sql import SqlStorage, open_storage
-from tuner.target import native
 from worker.device_server import start_device
 from worker.devices import DeviceList
 from worker.tracker import start_tracker

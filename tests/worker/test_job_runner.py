@@ -13,9 +13,9 @@ from tests.contract.samples import job_spec, many_tasks, results
 from tuner.errors import InvalidInput
 from tuner.measure import BuilderLost, DeviceLost
 from tuner.records import NO_BASELINES, Baselines, Roof
+from tuner.search.tuning import Cancelled, Tuned
 from tuner.storage import JobState, Lease, LeaseLost, NewEvent, StorageUnavailable
 from tuner.storage.sql import SqlStorage, open_storage
-from tuner.tuning import Cancelled, Tuned
 from worker.heartbeat import Heartbeat
 from worker.job_runner import JobRunner
 from worker.patience import Patience

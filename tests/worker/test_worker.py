@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from tests.measuring import wait_for
-from tuner.jobspec import JobSpec, parse_job
+from tuner.program.jobspec import JobSpec, parse_job
+from tuner.program.target import native
 from tuner.storage import Job, JobState, Storage
 from tuner.storage.sql import open_storage
-from tuner.target import native
 
 LIMIT_S = 150.0
 STOP_S = 25.0

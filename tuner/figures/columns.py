@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.kernel import MicroKernel
+from tuner.program.workload import WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase
-from tuner.workload import WorkloadInstance
+from tuner.rules.space import MicroKernel
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -46,7 +46,7 @@ class Columns:
     @cached_property
     def medians(self) -> tuple[Ints, Ints, Floats]:
         """Every measured (kernel, instance) once, sorted, with its latency: the median of its attempts, of those side
-        by side alone if there are any (as tuner.latency.Measured has it)."""
+        by side alone if there are any (as tuner.search.observations.Measured has it)."""
         pair = self.kernel * max(1, len(self.instances)) + self.instance
         timed = ~np.isnan(self.latency_s)
         timed &= self.final | ~np.isin(pair, pair[timed & self.final])

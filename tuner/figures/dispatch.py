@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from tuner.dispatcher import Dispatcher
 from tuner.figures import style
 from tuner.figures.columns import Ints
 from tuner.figures.shapes import written_out
 from tuner.figures.view import SearchView
-from tuner.workload import ShapeVar
+from tuner.library.dispatcher import Dispatcher
+from tuner.program.workload import ShapeVar
 
 MOST_SHAPES = 2000
 """Shapes along the axis of one variable."""

@@ -9,8 +9,8 @@ from tuner.figures import style
 from tuner.figures.columns import Floats
 from tuner.figures.shapes import ShapeAxis, written_out
 from tuner.figures.view import SearchView
-from tuner.kernel import MicroKernel
-from tuner.workload import WorkloadInstance
+from tuner.program.workload import WorkloadInstance
+from tuner.rules.space import MicroKernel
 
 MOST_KERNELS = 30
 """Rows of a heat map."""

@@ -13,8 +13,8 @@ from tuner.figures.columns import Floats
 from tuner.figures.latencies import RIVAL_SYMBOLS, THEORY, libraries, ours
 from tuner.figures.shapes import Kernels, Looks, kernels_of, points, served
 from tuner.figures.view import SearchView
+from tuner.program.workload import Workload, WorkloadInstance
 from tuner.records import Roof
-from tuner.workload import Workload, WorkloadInstance
 
 BITS_OF_BYTE = 8
 

@@ -14,9 +14,9 @@ from tuner.figures import style
 from tuner.figures.columns import KINDS, Floats, Ints
 from tuner.figures.thinning import changes
 from tuner.figures.view import SearchView
+from tuner.program.task import SearchTask
+from tuner.program.workload import JsonObject
 from tuner.records import Baselines
-from tuner.task import SearchTask
-from tuner.workload import JsonObject
 
 MOST_BARS = 200
 """Rounds are taken together where there are more."""

@@ -12,9 +12,9 @@ import plotly.graph_objects as go
 from tuner.figures import style
 from tuner.figures.columns import Floats
 from tuner.figures.view import SearchView
-from tuner.kernel import MicroKernel
-from tuner.task import SearchTask
-from tuner.workload import JsonObject, WorkloadInstance, format_shape
+from tuner.program.task import SearchTask
+from tuner.program.workload import JsonObject, WorkloadInstance, format_shape
+from tuner.rules.space import MicroKernel
 
 FEW = 200
 """Points up to which each says in full what its kernel is."""

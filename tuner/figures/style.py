@@ -18,7 +18,7 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 from plotly.subplots import make_subplots
 
-from tuner.workload import JsonObject
+from tuner.program.workload import JsonObject
 
 GROUNDS = {"light": "#ffffff", "dark": "#14171c"}
 """The grounds of the pages that figures are shown on."""

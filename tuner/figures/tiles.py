@@ -16,7 +16,7 @@ from tuner.figures import style
 from tuner.figures.columns import Floats, Ints
 from tuner.figures.thinning import MOST_POINTS, extremes
 from tuner.figures.view import SearchView
-from tuner.kernel import MicroKernel
+from tuner.rules.space import MicroKernel
 
 CLASSES = (0.0, 0.4, 0.6, 0.8, 0.95)
 """From which share of the best's speed on a kernel is of a class."""

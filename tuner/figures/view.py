@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
-from tuner.dispatcher import Dispatcher
 from tuner.figures.columns import Columns, columns_of
-from tuner.kernel import MicroKernel
-from tuner.latency import comparable, first_anchor_s, pace
+from tuner.library.dispatcher import Dispatcher
+from tuner.program.task import SearchTask
+from tuner.program.workload import JsonObject
 from tuner.records import Baselines, MeasureResult, Roof
-from tuner.task import SearchTask
-from tuner.workload import JsonObject
+from tuner.rules.space import MicroKernel
+from tuner.search.observations import comparable, first_anchor_s, pace
 
 
 class Event(Protocol):
@@ -31,7 +31,8 @@ class SearchView:
     """One search task with everything that is known of it at one moment.
 
     ``results``: in the order they were stored, latencies as the device would have measured them at one clock
-    (tuner.latency.comparable). ``progress``: the data of the progress events (tuner.progress.summary), in order.
+    (tuner.search.observations.comparable). ``progress``: the data of the progress events
+    (tuner.search.progress.summary), in order.
     ``dispatcher``: of the library, once there is one. ``view_of`` makes one of what is stored.
     """
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tuner.errors import ShapewrightError
-from tuner.kernel import MicroKernel
+from tuner.program.task import SearchTask
+from tuner.program.workload import WorkloadInstance
 from tuner.records import Baselines, ErrorKind, MeasureResult
-from tuner.task import SearchTask
-from tuner.workload import WorkloadInstance
+from tuner.rules.space import MicroKernel
 
 BASELINES_S = 2.0
 """What baselines may take, about."""

@@ -10,12 +10,12 @@ import numpy as np
 from tuner.measure.roof import measure_roof
 from tuner.measure.timing import Timer, sampling
 from tuner.measure.verify import Floats, operand_shape
-from tuner.ops import Operand
-from tuner.ops.reference import matrices
+from tuner.program.ops import Operand
+from tuner.program.reference import matrices
+from tuner.program.target import native
+from tuner.program.task import SearchTask
+from tuner.program.workload import WorkloadInstance
 from tuner.records import NUMPY, Baseline, Baselines
-from tuner.target import native
-from tuner.task import SearchTask
-from tuner.workload import WorkloadInstance
 
 LONGEST_S = 1.5
 """No further product is begun after so long, nor one that would last past it."""

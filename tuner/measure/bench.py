@@ -15,17 +15,17 @@ from typing import Any
 import tvm
 import tvm_ffi
 
-from tuner.codegen import ENTRY
-from tuner.kernel import MicroKernel
-from tuner.layout import PanelLayout
+from tuner.library.codegen import ENTRY
 from tuner.measure.baselines import measure_baselines
 from tuner.measure.limits import time_limit
 from tuner.measure.timing import Anchor, Timed, Timer
 from tuner.measure.verify import Case, Floats, Guarded, cases, operand_shape, random_array
+from tuner.program.task import SearchTask
+from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import Baselines, ErrorKind
 from tuner.rules import rule_for
-from tuner.task import SearchTask
-from tuner.workload import JsonObject, WorkloadInstance
+from tuner.rules.layout import PanelLayout
+from tuner.rules.space import MicroKernel
 
 OPEN, TRIAL, VERIFY, BASELINES, DESCRIBE = (
     f"shapewright.{name}" for name in ("open", "trial", "verify", "baselines", "describe")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tuner.kernel import MicroKernel
 from tuner.measure._base import BuildResult
 from tuner.measure.limits import time_limit
+from tuner.program.task import SearchTask
 from tuner.records import ErrorKind
-from tuner.task import SearchTask
+from tuner.rules.space import MicroKernel
 
 Build = Callable[[SearchTask, MicroKernel], bytes]
 """Compiles a candidate: the bytes of a shared object. Raises whatever went wrong. Travels to children pickled."""

@@ -28,8 +28,8 @@ from pathlib import Path
 from tvm.rpc.server import PopenRPCServerState
 
 from tuner.measure import bench
-from tuner.target import native
-from tuner.workload import JsonObject
+from tuner.program.target import native
+from tuner.program.workload import JsonObject
 
 log = logging.getLogger(__name__)
 

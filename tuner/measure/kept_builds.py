@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from tuner.kernel import MicroKernel
 from tuner.measure._base import Builder, BuildResult
-from tuner.task import SearchTask
+from tuner.program.task import SearchTask
+from tuner.rules.space import MicroKernel
 
 
 class KeptBuilds:

@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tvm.support.popen_pool import PopenWorker
 
-from tuner import codegen
-from tuner.kernel import MicroKernel
+from tuner.library import codegen
 from tuner.measure._base import BuildResult
 from tuner.measure.building import Build, build_one, lost_build
-from tuner.task import SearchTask
+from tuner.program.task import SearchTask
+from tuner.rules.space import MicroKernel
 
 BUILD_TIMEOUT_S = 30.0
 BUILDS_PER_PROCESS = 200

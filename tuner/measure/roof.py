@@ -13,8 +13,8 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.measure.timing import Timer, sampling
+from tuner.program.target import Target
 from tuner.records import Roof
-from tuner.target import Target
 
 Call = Callable[[], object]
 ROWS = 64

@@ -14,10 +14,10 @@ from tvm.rpc import RPCSession
 from tuner.measure._base import BASELINES_S, BuildResult, DeviceFailed, DeviceLost, RunRequest, WrongDevice
 from tuner.measure.bench import BASELINES, OPEN, TRIAL, VERIFY
 from tuner.measure.connecting import OutOfTime, within
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import Baselines, ErrorKind, MeasureResult
-from tuner.target import Target
-from tuner.task import SearchTask
-from tuner.workload import JsonObject, WorkloadInstance
 
 Connect = Callable[[float], RPCSession]
 """Opens a session that the device ends after so many seconds. Raises DeviceLost."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.layout import row_major
-from tuner.ops import Operand
-from tuner.ops.reference import compute, tolerance
-from tuner.workload import Workload
+from tuner.program.ops import Operand
+from tuner.program.reference import compute, tolerance
+from tuner.program.workload import Workload
+from tuner.rules.layout import row_major
 
 Floats = NDArray[np.float32]
 ALIGNMENT = 64

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tuner.errors import InvalidInput
+from tuner.program.workload import Workload
 from tuner.rules._base import Extents, ScheduleRule
 from tuner.rules.x86_contraction import X86Contraction
-from tuner.workload import Workload
 
 RULES: tuple[ScheduleRule, ...] = (X86Contraction(),)
 

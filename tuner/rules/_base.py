@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.kernel import MicroKernel, SearchSpace
-from tuner.layout import PanelLayout
-from tuner.task import SearchTask
-from tuner.workload import Workload
+from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
+from tuner.rules.layout import PanelLayout
+from tuner.rules.space import MicroKernel, SearchSpace
 
 Extents = Mapping[str, NDArray[np.int64]]
 """The extent of each axis of the operator, by name, for several shapes at once: arrays of one length."""

@@ -14,11 +14,11 @@ from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 from tuner.errors import ShapewrightError
-from tuner.jobspec import JobSpec
+from tuner.program.jobspec import JobSpec
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import JsonObject
 from tuner.records import NO_BASELINES, Baselines, MeasureResult, TuningRecord
-from tuner.target import Target
-from tuner.task import SearchTask
-from tuner.workload import JsonObject
 
 T = TypeVar("T")
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from tests.fakes import TASK, WIDE, latency_s
-from tuner.dispatcher import Dispatcher, TableRow, bounded, fit
 from tuner.figures.view import SearchView
-from tuner.kernel import MicroKernel
-from tuner.latency import Measured
+from tuner.library.dispatcher import Dispatcher, TableRow, bounded, fit
+from tuner.program.task import SearchTask
+from tuner.program.workload import JsonObject, ShapeVar, WorkloadInstance
 from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult, Phase, Roof
 from tuner.rules import rule_for
-from tuner.task import SearchTask
-from tuner.workload import JsonObject, ShapeVar, WorkloadInstance
+from tuner.rules.space import MicroKernel
+from tuner.search.observations import Measured
 
 T, S, B = ShapeVar("T", range(1, 129)), ShapeVar("S", range(1, 65)), ShapeVar("B", (1, 2, 4))
 STATIC = SearchTask("dense", {"m": 64, "n": 96, "k": 32}, target=WIDE)

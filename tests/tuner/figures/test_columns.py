@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.fakes import TASK
 from tests.tuner.figures.searches import finished, searched
 from tuner.figures.columns import columns_of
-from tuner.kernel import MicroKernel
-from tuner.latency import Measured
+from tuner.program.workload import WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase
-from tuner.workload import WorkloadInstance
+from tuner.rules.space import MicroKernel
+from tuner.search.observations import Measured
 
 KERNELS = [MicroKernel("r", 1, (("a", value),)) for value in range(4)]
 RESULTS = st.lists(

@@ -16,9 +16,9 @@ from tuner.figures import COMPARABLE, FIGURES, SearchView, UnknownFigure, compar
 from tuner.figures.kernels import MOST_KERNELS
 from tuner.figures.model import spearman
 from tuner.figures.roofline import compulsory_bytes
+from tuner.program.task import SearchTask
+from tuner.program.workload import ShapeVar, Workload
 from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult
-from tuner.task import SearchTask
-from tuner.workload import ShapeVar, Workload
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,10 @@ from tests.tuner import strategies
 from tests.tuner.figures.searches import TASKS, finished, library, numpy_times, sampled, searched, told
 from tuner.figures import FIGURES, SearchView, compare, document, figure, kernel_times
 from tuner.figures.thinning import MOST_POINTS
-from tuner.kernel import MicroKernel
+from tuner.program.task import SearchTask
+from tuner.program.workload import WorkloadInstance
 from tuner.records import Baselines, ErrorKind, MeasureResult
-from tuner.task import SearchTask
-from tuner.workload import WorkloadInstance
+from tuner.rules.space import MicroKernel
 
 FAILED = MeasureResult(sampled(TASK, 1)[0], TASK.instances[0], error_kind=ErrorKind.CRASH)
 FEW = searched(kernels=2)

@@ -10,12 +10,12 @@ import pytest
 from tuner.measure.baselines import LONGEST_S, measure_baselines, numpy_call
 from tuner.measure.timing import Timer
 from tuner.measure.verify import Floats, random_array
-from tuner.ops import OPS
-from tuner.ops.reference import compute
+from tuner.program.ops import OPS
+from tuner.program.reference import compute
+from tuner.program.target import Target, native
+from tuner.program.task import SearchTask
+from tuner.program.workload import ShapeVar, Workload
 from tuner.records import Baselines, Roof
-from tuner.target import Target, native
-from tuner.task import SearchTask
-from tuner.workload import ShapeVar, Workload
 
 T = ShapeVar("T", range(1, 65))
 ROOF = Roof(1e11, 1e10, 3e-6)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from tests.fakes import TASK
-from tuner.kernel import MicroKernel
 from tuner.measure import BuilderLost, BuildResult, KeptBuilds
-from tuner.task import SearchTask
+from tuner.program.task import SearchTask
+from tuner.rules.space import MicroKernel
 
 A, B, C, D = (MicroKernel("r", 1, (("a", value),)) for value in range(4))
 

@@ -6,7 +6,7 @@ import pytest
 
 from tuner.measure.roof import READ_BYTES, measure_roof, peak_work, read_call
 from tuner.measure.timing import Timer
-from tuner.target import native
+from tuner.program.target import native
 
 TIMER = Timer(lambda: 3e-6, least=2, again=0)
 

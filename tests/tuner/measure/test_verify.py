@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tuner.measure.verify import GUARD, Case, Floats, Guarded, ragged_dims, random_array
-from tuner.ops.reference import compute
-from tuner.workload import ShapeVar, Workload
+from tuner.program.reference import compute
+from tuner.program.workload import ShapeVar, Workload
 
 T = ShapeVar("T", range(1, 65))
 MATMUL = Workload.of("matmul", {"m": T, "n": 24, "k": 16})

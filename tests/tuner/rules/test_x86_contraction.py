@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.cost_model import extents_of
 from tuner.errors import IllegalKernel, InvalidInput
-from tuner.kernel import MicroKernel, SearchSpace
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import ShapeVar, Workload
 from tuner.rules import RULES, rule_for
+from tuner.rules.space import MicroKernel, SearchSpace
 from tuner.rules.x86_contraction import X86Contraction
-from tuner.target import Target
-from tuner.task import SearchTask
-from tuner.workload import ShapeVar, Workload
+from tuner.search.cost_model import extents_of
 
 RULE = X86Contraction()
 T = ShapeVar("T", range(0, 129))

@@ -13,7 +13,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
-from tuner.ops import EPILOGUES
+from tuner.program.ops import EPILOGUES
 from tuner.rules.x86_contraction.frame import Frame
 
 LONG = frozenset({"gelu", "gelu_tanh"})

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tuner.kernel import MicroKernel
+from tuner.program.task import SearchTask
+from tuner.rules.space import MicroKernel
 from tuner.rules.x86_contraction.vectors import Vectors
-from tuner.task import SearchTask
 
 Expr = Any
 

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.kernel import MicroKernel
+from tuner.program.target import Hardware
+from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
-from tuner.target import Hardware
-from tuner.task import SearchTask
+from tuner.rules.space import MicroKernel
 
 Floats = NDArray[np.float64]
 

@@ -33,14 +33,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel
-from tuner.kernel import Axis, MicroKernel, SearchSpace
-from tuner.layout import PanelLayout
-from tuner.ops import Operand
+from tuner.program.ops import Operand
+from tuner.program.target import Hardware
+from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
 from tuner.rules._base import Extents
+from tuner.rules.layout import PanelLayout
+from tuner.rules.space import Axis, MicroKernel, SearchSpace
 from tuner.rules.x86_contraction import prior
-from tuner.target import Hardware
-from tuner.task import SearchTask
-from tuner.workload import Workload
 
 MAX_BODY = 768
 """Fused multiply-adds in the unrolled code of one kernel, all its ragged variants together: bounds compile time and

@@ -11,7 +11,7 @@ import tvm
 from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
-from tuner.signature import i64
+from tuner.rules.signature import i64
 
 DTYPE = "float32"
 DL_CPU, DL_FLOAT = 1, 2

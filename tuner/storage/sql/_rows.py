@@ -8,11 +8,11 @@ from typing import Any
 from sqlalchemy import Connection, Row, Table, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from tuner.program.workload import JsonObject
 from tuner.storage._base import Job, JobState, Lease, LeaseLost, NewEvent, NotFound
 from tuner.storage.sql.columns import now
 from tuner.storage.sql.engine import Database
 from tuner.storage.sql.schema import job_events, jobs
-from tuner.workload import JsonObject
 
 AnyRow = Row[Any]
 WORKED_ON = (JobState.RUNNING, JobState.CANCELLING)

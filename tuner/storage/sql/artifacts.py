@@ -8,11 +8,11 @@ from typing import Any
 from sqlalchemy import Connection, Select, insert, select, update
 
 from tuner.errors import InvalidInput
+from tuner.program.workload import JsonObject
 from tuner.storage._base import Artifact, Lease, NewEvent, NotFound
 from tuner.storage.sql._rows import AnyRow, Part, append_events, insert_new, lock_leased
 from tuner.storage.sql.jobs import find_task
 from tuner.storage.sql.schema import artifact_files, artifacts, dispatchers, search_tasks, targets, workloads
-from tuner.workload import JsonObject
 
 
 class Artifacts(Part):

@@ -6,13 +6,13 @@ from typing import Any
 
 from sqlalchemy import Select, select, update
 
+from tuner.program.target import Target
+from tuner.program.workload import JsonObject
 from tuner.storage._base import Device
 from tuner.storage.sql._rows import AnyRow, Part, insert_new
 from tuner.storage.sql.columns import now
 from tuner.storage.sql.jobs import target_ids
 from tuner.storage.sql.schema import devices, targets
-from tuner.target import Target
-from tuner.workload import JsonObject
 
 READY = "ready"
 

@@ -10,7 +10,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select
 
 from tuner.errors import InvalidInput
-from tuner.jobspec import JobSpec
+from tuner.program.jobspec import JobSpec
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
 from tuner.records import Baselines
 from tuner.storage._base import (
     Conflict,
@@ -40,8 +42,6 @@ from tuner.storage.sql._rows import (
 from tuner.storage.sql.columns import canonical
 from tuner.storage.sql.engine import Database
 from tuner.storage.sql.schema import api_keys, jobs, search_tasks, targets, workloads
-from tuner.target import Target
-from tuner.task import SearchTask
 
 ORDERS: dict[JobOrder, ColumnElement[Any]] = {
     JobOrder.CREATED: jobs.c.number,

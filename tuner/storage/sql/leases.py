@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, or_, select, update
 
 from tuner.errors import InvalidInput
+from tuner.program.workload import JsonObject
 from tuner.records import Baselines, MeasureResult
 from tuner.storage._base import Job, JobState, Lease, NewEvent
 from tuner.storage.sql._rows import (
@@ -22,7 +23,6 @@ from tuner.storage.sql.columns import later, now
 from tuner.storage.sql.jobs import find_task, tasks_of
 from tuner.storage.sql.records import insert_results
 from tuner.storage.sql.schema import jobs, search_tasks
-from tuner.workload import JsonObject
 
 
 class Leases(Part):

@@ -9,14 +9,14 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, Text, and_, cast, exists, select
 
-from tuner.kernel import MicroKernel
+from tuner.program.task import parse_shape
+from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
+from tuner.rules.space import MicroKernel
 from tuner.storage._base import DeviceReading
 from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import AnyRow, Part, find_job, insert_new
 from tuner.storage.sql.schema import jobs, micro_kernels, search_tasks, targets, tuning_records, workloads
-from tuner.task import parse_shape
-from tuner.workload import JsonObject, WorkloadInstance
 
 MEASURED = "measured"
 """The provenance of a record of this database's own devices; others decide nothing until they are measured here."""

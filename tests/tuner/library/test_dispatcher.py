@@ -1,0 +1,198 @@
+"""Dispatchers: total, cheap in regret, and the same after JSON."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.tuner.strategies import KERNELS, tasks
+from tuner.errors import ShapewrightError
+from tuner.library.dispatcher import (
+    FORMAT,
+    TOLERATED_REGRET,
+    Dispatcher,
+    Leaf,
+    Node,
+    TableRow,
+    Tree,
+    bounded,
+    choose,
+    fit,
+    kernel_json,
+)
+from tuner.program.task import SearchTask
+from tuner.program.workload import ShapeVar
+from tuner.rules.space import MicroKernel
+
+Floats = NDArray[np.float64]
+T = ShapeVar("T", range(1, 129))
+TASK = SearchTask("dense", {"m": 16 * T, "n": 8, "k": 8}, (T,))
+A, B, C = (MicroKernel("r", 1, (("a", value),)) for value in (1, 2, 3))
+
+
+def depth(tree: Tree) -> int:
+    return 0 if isinstance(tree, Leaf) else 1 + max(depth(tree.then), depth(tree.otherwise))
+
+
+def regret(tree: Tree, dims: tuple[str, ...], points: NDArray[np.int64], latency_s: Floats) -> float:
+    chosen = [choose(tree, dict(zip(dims, map(int, point), strict=True))) for point in points]
+    return float((latency_s[np.arange(len(points)), chosen] / latency_s.min(axis=1) - 1).mean())
+
+
+@st.composite
+def latencies(draw: st.DrawFn, dims: int) -> tuple[NDArray[np.int64], Floats]:
+    """Some shapes and the latencies of some kernels there: smooth in the shape, with noise, and with steps."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    count, kernels = draw(st.integers(1, 60)), draw(st.integers(1, 5))
+    points = np.unique(rng.integers(0, 200, (count, dims)), axis=0)
+    slopes, base = rng.random((kernels, dims)), rng.random(kernels) * 50 + 1
+    smooth = points @ slopes.T + base
+    steps = 1 + draw(st.sampled_from([0.0, 0.3])) * ((points.sum(axis=1)[:, None] % rng.integers(2, 20, kernels)) > 1)
+    noise = np.exp(draw(st.sampled_from([0.0, 0.01, 0.3])) * rng.normal(size=smooth.shape))
+    return points, smooth * steps * noise
+
+
+@given(latencies(1))
+def test_regret_is_within_what_is_tolerated_in_one_dim(found: tuple[NDArray[np.int64], Floats]) -> None:
+    points, latency_s = found
+    assert regret(fit(["m"], points, latency_s), ("m",), points, latency_s) <= TOLERATED_REGRET + 1e-9
+
+
+@given(latencies(2))
+def test_regret_is_within_what_is_tolerated_in_two_dims(found: tuple[NDArray[np.int64], Floats]) -> None:
+    points, latency_s = found
+    assert regret(fit(["m", "n"], points, latency_s), ("m", "n"), points, latency_s) <= TOLERATED_REGRET + 1e-9
+
+
+def test_an_interval_inside_another_kernels_is_found() -> None:
+    points = np.arange(1, 129)[:, None]
+    inside = (points[:, 0] > 40) & (points[:, 0] <= 60)
+    latency_s = np.stack([np.where(inside, 2.0, 1.0), np.where(inside, 1.0, 2.0)], axis=1)
+    tree = fit(["m"], points, latency_s)
+    assert [choose(tree, {"m": int(m)}) for m in points[:, 0]] == inside.astype(int).tolist()
+    assert depth(tree) <= 4
+
+
+def test_kernels_that_alternate_are_all_served() -> None:
+    points = np.arange(1, 65)[:, None]
+    even = points[:, 0] % 2 == 0
+    latency_s = np.stack([np.where(even, 2.0, 1.0), np.where(even, 1.0, 2.0)], axis=1)
+    tree = fit(["m"], points, latency_s)
+    assert regret(tree, ("m",), points, latency_s) <= TOLERATED_REGRET
+
+
+def test_a_difference_that_costs_nothing_is_no_split() -> None:
+    points = np.arange(1, 129)[:, None]
+    latency_s = np.stack([np.ones(128), np.where(points[:, 0] > 64, 0.9995, 1.0)], axis=1)
+    assert isinstance(fit(["m"], points, latency_s), Leaf)
+
+
+def test_shapes_between_two_known_ones_go_to_the_nearer() -> None:
+    tree = fit(["m"], np.array([[10], [20]]), np.array([[1.0, 2.0], [2.0, 1.0]]))
+    assert [choose(tree, {"m": m}) for m in (0, 14, 16, 10**9)] == [0, 0, 1, 1]
+
+
+def test_a_workload_without_dynamic_dims_has_one_kernel() -> None:
+    assert fit([], np.zeros((1, 0), np.int64), np.array([[3.0, 1.0, 2.0]])) == Leaf(1)
+
+
+@st.composite
+def dispatchers(draw: st.DrawFn) -> Dispatcher:
+    task = draw(tasks())
+    kernels = tuple(draw(st.lists(KERNELS, min_size=1, max_size=4, unique=True)))
+    shapes = task.shapes(32)
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    latency_s = np.exp(rng.normal(size=(len(shapes), len(kernels))))
+    names = task.workload.dynamic_dims
+    points = np.array([[task.workload.dims(shape)[name] for name in names] for shape in shapes], np.int64)
+    safe = draw(st.integers(0, len(kernels) - 1))
+    bounds = {name: (int(points[:, at].min()), int(points[:, at].max())) for at, name in enumerate(names)}
+    bare = Dispatcher(task, kernels, safe, bounded(fit(names, points, latency_s), bounds, safe))
+    rows = [
+        TableRow(shape, bare.index_for(task.workload.dims(shape)), 1e-6 * (index + 1), 2e-6 if index % 2 else None)
+        for index, shape in enumerate(shapes)
+    ]
+    return Dispatcher(task, kernels, safe, bare.tree, tuple(rows))
+
+
+@settings(max_examples=60)
+@given(dispatchers(), st.data())
+def test_a_dispatcher_comes_back_from_json_and_answers_alike(found: Dispatcher, data: st.DataObject) -> None:
+    again = Dispatcher.from_json(json.loads(json.dumps(found.to_json())))
+    assert again == found
+    assert json.dumps(again.to_json(), sort_keys=True) == json.dumps(found.to_json(), sort_keys=True)
+    names = list(found.task.ranges)
+    beyond = st.fixed_dictionaries({name: st.integers(0, 10**6) for name in names})
+    for shape in [*found.task.shapes(16), data.draw(beyond)]:
+        kernel = found.kernel_for(shape)
+        assert kernel in found.kernels
+        assert again.kernel_for(shape) == kernel
+        assert found.kernels[choose(found.tree, found.task.workload.dims(shape))] == kernel
+        assert again.in_range(shape) == found.in_range(shape) == found.task.contains(shape)
+        assert again.predicted_latency_s(shape) == found.predicted_latency_s(shape)
+
+
+@settings(max_examples=60)
+@given(dispatchers(), st.integers(1, 10**6))
+def test_dims_beyond_their_bounds_get_the_safe_kernel(found: Dispatcher, extra: int) -> None:
+    workload = found.task.workload
+    most = {name: max(workload.dims(row.shape)[name] for row in found.table) for name in workload.dynamic_dims}
+    for name in workload.dynamic_dims:
+        assert found.index_for(most | {name: most[name] + extra}) == found.safe_kernel
+        least = min(workload.dims(row.shape)[name] for row in found.table)
+        if least:
+            assert found.index_for(most | {name: least - 1}) == found.safe_kernel
+
+
+def _dispatcher() -> Dispatcher:
+    tree = bounded(Node("m", 160, Leaf(1), Leaf(2)), {"m": (16, 2048)}, 0)
+    rows = (TableRow({"T": 1}, 1, 1e-6), TableRow({"T": 10}, 1, 8e-6, 7e-6), TableRow({"T": 128}, 2, 1e-4))
+    return Dispatcher(TASK, (A, B, C), 0, tree, rows)
+
+
+def test_what_would_run_is_told_inside_the_range_and_outside() -> None:
+    found = _dispatcher()
+    assert [found.kernel_for({"T": t}) for t in (0, 1, 10, 11, 128, 129)] == [A, B, B, C, C, A]
+    assert [found.in_range({"T": t}) for t in (0, 1, 128, 129)] == [False, True, True, False]
+    assert found.index_for({"m": 2047}) == 2
+    assert str(found).splitlines()[1] == "T=10 -> a=2"
+
+
+def test_expected_latencies_come_from_the_nearest_row_scaled_by_the_work() -> None:
+    found = _dispatcher()
+    assert found.predicted_latency_s({"T": 10}) == 8e-6
+    near = found.predicted_latency_s({"T": 11})
+    assert near is not None
+    assert near == pytest.approx(8.8e-6, rel=1e-3)
+    beyond = found.predicted_latency_s({"T": 256})
+    assert beyond == pytest.approx(2e-4, rel=1e-3)
+    assert found.predicted_latency_s({"T": 0}) is not None
+    assert Dispatcher(TASK, (A,), 0, Leaf(0)).predicted_latency_s({"T": 3}) is None
+
+
+def test_a_dispatch_table_has_the_contracts_fields() -> None:
+    data = _dispatcher().to_json()
+    assert data["format"] == FORMAT
+    assert data["workload_key"] == TASK.workload.key
+    assert (data["dims"], data["threads"], data["safe_kernel"]) == (["m"], 1, 0)
+    assert data["shape_vars"] == {"T": {"min": 1, "max": 128}}
+    assert data["kernels"][1] == kernel_json(B) == {"id": B.id, "name": "a=2", "kernel": B.to_json()}
+    inner = {"dim": "m", "at_most": 160, "then": {"kernel": 1}, "else": {"kernel": 2}}
+    upper = {"dim": "m", "at_most": 2048, "then": inner, "else": {"kernel": 0}}
+    assert data["tree"] == {"dim": "m", "at_most": 15, "then": {"kernel": 0}, "else": upper}
+    assert data["table"][1] == {
+        "shape": {"T": 10},
+        "kernel": 1,
+        "predicted_latency_s": 8e-6,
+        "measured_latency_s": 7e-6,
+    }
+
+
+def test_another_format_is_refused() -> None:
+    with pytest.raises(ShapewrightError, match="format 99"):
+        Dispatcher.from_json(_dispatcher().to_json() | {"format": 99})

@@ -1,0 +1,105 @@
+"""Targets: read from jobs, from JSON and from this machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from tests.tuner.strategies import TARGETS
+from tuner.errors import InvalidInput
+from tuner.program.target import Target, native
+
+PLAIN = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}
+
+
+@given(TARGETS)
+def test_a_target_comes_back_from_json(target: Target) -> None:
+    data = json.loads(json.dumps(target.to_json()))
+    assert data == target.to_json()
+    again = Target.from_json(data)
+    assert again == target
+    assert again.fingerprint == target.fingerprint
+
+
+def test_a_name_stands_for_what_its_cores_have() -> None:
+    target = Target.from_json(PLAIN)
+    assert (target.hardware.vector_bytes, target.hardware.vector_registers, target.hardware.cores) == (32, 16, 2)
+    assert target.hardware.lanes() == 8
+    assert target.hardware.lanes(2) == 16
+    wide = Target.from_json(PLAIN | {"mcpu": "sapphirerapids"})
+    assert (wide.hardware.vector_bytes, wide.hardware.vector_registers) == (64, 32)
+    assert "amx_bf16" in wide.hardware.features
+    oldest = Target.from_json({"kind": "llvm"})
+    assert (oldest.mcpu, oldest.hardware.vector_bytes, oldest.hardware.fma_per_cycle) == ("x86-64", 16, 1)
+
+
+def test_the_fingerprint_tells_every_field() -> None:
+    target = Target.from_json(PLAIN)
+    changed = [replace(target, mcpu="haswell")]
+    for name in ("vector_bytes", "vector_registers", "l1d_bytes", "l2_bytes", "l3_bytes", "cores"):
+        change: dict[str, Any] = {name: 7}
+        changed.append(replace(target, hardware=replace(target.hardware, **change)))
+    assert len({other.fingerprint for other in changed} | {target.fingerprint}) == 8
+    assert target.fingerprint.startswith("llvm-x86-64-v3-")
+
+
+def test_this_machine_is_a_target() -> None:
+    target = native()
+    assert target == native()
+    assert Target.from_json(target.to_json()) == target
+    assert target.hardware.cores >= 1
+    assert target.hardware.vector_bytes in (16, 32, 64)
+
+
+@pytest.mark.parametrize(
+    ("data", "field", "problem"),
+    [
+        (None, "target", "is not a target"),
+        ([], "target", "is not a target"),
+        ("cuda", "target", "is not a target"),
+        ({}, "target.kind", "None is not known"),
+        (PLAIN | {"kind": "cuda"}, "target.kind", "'cuda' is not known"),
+        (PLAIN | {"kind": ["llvm"]}, "target.kind", "is not known"),
+        (PLAIN | {"mcpu": "z80"}, "target.mcpu", "'z80' is not known"),
+        (PLAIN | {"mcpu": None}, "target.mcpu", "is not known"),
+        (PLAIN | {"num-cores": 0}, "target.num-cores", "0 is not a number of cores"),
+        (PLAIN | {"num-cores": "2"}, "target.num-cores", "'2' is not a number of cores"),
+        (PLAIN | {"num-cores": True}, "target.num-cores", "True is not a number of cores"),
+        (PLAIN | {"num-cores": 1.0}, "target.num-cores", "1.0 is not a number of cores"),
+        (PLAIN | {"march": "x"}, "target.march", "is not a field of a target"),
+        (PLAIN | {"hardware": {}}, "target.hardware", "gives"),
+        (PLAIN | {"hardware": 3}, "target.hardware", "is not a field"),
+    ],
+)
+def test_a_bad_target_is_refused(data: Any, field: str, problem: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Target.from_json(data)
+    assert caught.value.field == field
+    assert problem in caught.value.problem
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field"),
+    [
+        ("l2_bytes", 0, "target.hardware.l2_bytes"),
+        ("l2_bytes", -1, "target.hardware.l2_bytes"),
+        ("l2_bytes", 2**48, "target.hardware.l2_bytes"),
+        ("cores", "4", "target.hardware.cores"),
+        ("cores", True, "target.hardware.cores"),
+        ("cores", 1.5, "target.hardware.cores"),
+        ("features", "avx2", "target.hardware.features"),
+        ("features", [1], "target.hardware.features"),
+        ("extra", 1, "target.hardware"),
+    ],
+)
+def test_hardware_is_not_taken_on_trust(name: str, value: object, field: str) -> None:
+    data = Target.from_json(PLAIN).to_json()
+    data["hardware"] = data["hardware"] | {name: value}
+    with pytest.raises(InvalidInput) as caught:
+        Target.from_json(data)
+    assert caught.value.field == field

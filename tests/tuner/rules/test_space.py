@@ -1,0 +1,96 @@
+"""Micro-kernels and search spaces: identity, legality, and moves that never leave the space."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tuner.strategies import KERNELS
+from tuner.errors import IllegalKernel
+from tuner.rules.space import Axis, MicroKernel, SearchSpace
+
+
+def _even(kernel: MicroKernel) -> None:
+    if (total := kernel["a"] + kernel["b"]) % 2:
+        raise IllegalKernel(f"a+b={total} must be even")
+
+
+SPACE = SearchSpace("rule", 3, (Axis("b", "second", (1, 2, 3)), Axis("a", "first", (1, 2, 3, 4))), _even)
+
+
+@given(KERNELS)
+def test_a_kernel_comes_back_from_json_under_its_id(kernel: MicroKernel) -> None:
+    again = MicroKernel.from_json(json.loads(json.dumps(kernel.to_json())))
+    assert again == kernel
+    assert hash(again) == hash(kernel)
+    assert again.id == kernel.id
+
+
+def test_the_order_of_values_does_not_matter_and_everything_else_does() -> None:
+    kernel = MicroKernel("r", 1, (("b", 2), ("a", 1)))
+    assert kernel == MicroKernel("r", 1, (("a", 1), ("b", 2)))
+    others = [
+        MicroKernel("s", 1, kernel.values),
+        MicroKernel("r", 2, kernel.values),
+        MicroKernel("r", 1, (("a", 2), ("b", 1))),
+    ]
+    assert len({other.id for other in others} | {kernel.id}) == 4
+    assert (kernel["a"], str(kernel), len(kernel.id)) == (1, "a=1 b=2", 12)
+    with pytest.raises(KeyError):
+        kernel["c"]
+
+
+def test_the_space_lists_what_check_lets_pass() -> None:
+    points = list(SPACE.points())
+    assert SPACE.size == 12
+    assert len(points) == len(set(points)) == 6
+    assert all((point["a"] + point["b"]) % 2 == 0 for point in points)
+    assert all((point.rule, point.rule_version) == ("rule", 3) for point in points)
+
+
+def test_illegal_points_say_why() -> None:
+    with pytest.raises(IllegalKernel, match=r"a\+b=3 must be even"):
+        SPACE.kernel({"a": 1, "b": 2})
+    with pytest.raises(IllegalKernel, match=r"b=9 is not one of \(1, 2, 3\)"):
+        SPACE.kernel({"a": 1, "b": 9})
+    assert SPACE.legal({"a": 1, "b": 2}) is None
+    assert SPACE.legal({"a": 1, "b": 3}) == SPACE.kernel({"b": 3, "a": 1})
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_every_move_gives_a_legal_point(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    points = set(SPACE.points())
+    first, second = SPACE.sample(rng), SPACE.sample(rng)
+    assert {first, second, SPACE.mutate(first, rng), SPACE.crossover(first, second, rng)} <= points
+
+
+def test_sampling_reaches_every_point_alike() -> None:
+    rng = np.random.default_rng(0)
+    draws = [SPACE.sample(rng) for _ in range(1200)]
+    counts = [draws.count(point) for point in SPACE.points()]
+    assert min(counts) > 140
+    assert max(counts) < 260
+
+
+def test_mutation_changes_one_or_two_axes_and_reaches_every_point() -> None:
+    rng = np.random.default_rng(0)
+    start = SPACE.kernel({"a": 2, "b": 2})
+    found = {SPACE.mutate(start, rng) for _ in range(300)}
+    assert found == set(SPACE.points()) - {start}
+
+
+def test_a_space_without_a_legal_point_says_so() -> None:
+    def never(kernel: MicroKernel) -> None:
+        raise IllegalKernel("no")
+
+    empty = SearchSpace("rule", 1, SPACE.axes, never)
+    with pytest.raises(IllegalKernel, match="the limits exclude the space"):
+        empty.sample(np.random.default_rng(0))
+    lonely = MicroKernel("rule", 1, (("a", 1), ("b", 1)))
+    assert empty.mutate(lonely, np.random.default_rng(0)) == lonely
+    assert empty.crossover(lonely, lonely, np.random.default_rng(0)) == lonely

@@ -1,0 +1,66 @@
+"""The pair cost model's own: warm start from other workloads, and axes as arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.fakes import TASK, latency_s
+from tuner.program.task import SearchTask
+from tuner.program.workload import JsonObject, ShapeVar, WorkloadInstance
+from tuner.records import PROTOCOL, ErrorKind, MeasureResult, TuningRecord
+from tuner.rules import rule_for
+from tuner.rules.space import MicroKernel
+from tuner.search.cost_model import PairCostModel, extents_of
+
+S = ShapeVar("S", range(1, 65))
+OTHER = SearchTask("dense", {"m": 4 * S, "n": 160, "k": 48}, (S,), target=TASK.target)
+SPACE = rule_for(TASK.workload).space(TASK)
+
+
+def kernels(count: int, seed: int) -> list[MicroKernel]:
+    rng = np.random.default_rng(seed)
+    return [SPACE.sample(rng) for _ in range(count)]
+
+
+def record(result: MeasureResult) -> tuple[JsonObject, TuningRecord]:
+    fingerprint = TASK.target.fingerprint if TASK.target else ""
+    return OTHER.workload.to_json(), TuningRecord(OTHER.workload.key, fingerprint, 1, PROTOCOL, result)
+
+
+def warm_records() -> list[tuple[JsonObject, TuningRecord]]:
+    return [
+        record(MeasureResult(kernel, WorkloadInstance.of({"S": s}), latency_s(OTHER, kernel, {"S": s})))
+        for kernel in kernels(60, 0)
+        for s in (2, 15, 64)
+    ]
+
+
+def test_records_of_another_workload_make_the_start_better_than_theory() -> None:
+    found, shapes = kernels(60, 9), [{"T": t} for t in (3, 24, 100)]
+    real = np.array([[latency_s(TASK, kernel, shape) for shape in shapes] for kernel in found])
+
+    def error(model: PairCostModel) -> float:
+        miss = np.log(model.predict(found, shapes).latency_s / real)
+        return float(np.abs(miss - np.median(miss)).mean())
+
+    warm = PairCostModel(TASK, warm=warm_records())
+    assert warm.pairs == 180
+    assert error(warm) < 0.75 * error(PairCostModel(TASK))
+
+
+def test_records_that_say_nothing_about_this_rule_are_passed_over() -> None:
+    kernel, instance = kernels(1, 0)[0], WorkloadInstance.of({"S": 8})
+    other_rule = MicroKernel("other", kernel.rule_version, kernel.values)
+    older = MicroKernel(kernel.rule, kernel.rule_version - 1, kernel.values)
+    useless = [
+        record(MeasureResult(kernel, instance, error_kind=ErrorKind.CRASH)),
+        record(MeasureResult(other_rule, instance, 1e-6)),
+        record(MeasureResult(older, instance, 1e-6)),
+    ]
+    assert PairCostModel(TASK, warm=useless).pairs == 0
+    assert PairCostModel(TASK, warm=[*useless, record(MeasureResult(kernel, instance, 1e-6))]).pairs == 1
+
+
+def test_extents_are_arrays_over_the_shapes() -> None:
+    found = extents_of(OTHER.workload, [{"S": 1}, {"S": 5}])
+    assert {axis: values.tolist() for axis, values in found.items()} == {"m": [4, 20], "n": [160, 160], "k": [48, 48]}

@@ -1,0 +1,114 @@
+"""Evolutionary search's own: the set of theory, and suggestions that the set would gain from."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from tests.fakes import TASK, measured
+from tuner.program.task import SearchTask
+from tuner.rules import rule_for
+from tuner.rules.space import MicroKernel
+from tuner.search.cost_model import PairCostModel
+from tuner.search.policy import EvolutionarySearch, EvolutionSettings, Suggestion
+
+RULE = rule_for(TASK.workload)
+QUICK = EvolutionSettings(population=48, generations=2, theory_samples=300)
+SAFE = RULE.safe_kernel(TASK)
+
+
+def search(task: SearchTask = TASK, settings: EvolutionSettings = QUICK, seed: int = 0) -> EvolutionarySearch:
+    return EvolutionarySearch(task, RULE.space(task), PairCostModel(task, seed), seed, settings)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 8])
+def test_the_set_of_theory_is_small_of_one_layout_and_better_than_the_safe_kernel(limit: int) -> None:
+    task = SearchTask(
+        TASK.workload, shape_vars=TASK.shape_vars, instances=TASK.instances, target=TASK.target, max_kernels=limit
+    )
+    chosen = search(task).theory
+    assert 1 <= len(chosen) == len(set(chosen)) <= limit
+    assert len({RULE.layout(task, kernel) for kernel in chosen}) == 1
+    shapes = [instance.shape for instance in task.instances]
+    latency = PairCostModel(task).predict([*chosen, SAFE], shapes).latency_s
+    assert latency[:-1].min(axis=0).sum() <= latency[-1].sum()
+
+
+def test_the_first_round_times_the_safe_kernel_too() -> None:
+    kernels = [suggestion.kernel for suggestion in search().suggest(1000)]
+    assert SAFE in kernels
+    assert len(kernels) <= TASK.max_kernels + 1
+
+
+def measured_round(policy: EvolutionarySearch, task: SearchTask = TASK, trials: int = 1000) -> list[Suggestion]:
+    suggestions = policy.suggest(trials)
+    policy.update([result for s in suggestions for result in measured(task, s.kernel, *s.instances)])
+    return suggestions
+
+
+def test_the_second_round_is_of_unlike_kernels_that_theory_finds_good() -> None:
+    policy = search()
+    first = measured_round(policy)
+    kernels = [suggestion.kernel for suggestion in policy.suggest(1000)]
+    assert 4 <= len(kernels) <= QUICK.varied_kernels - len(first)
+    unlike = [sum(a != b for a, b in zip(one.values, other.values, strict=True)) for one, other in pairwise(kernels)]
+    assert min(unlike) >= 2
+    shapes = [instance.shape for instance in TASK.instances]
+    latency = PairCostModel(TASK).predict([*kernels, *policy.theory], shapes).latency_s
+    mean = np.log(latency).mean(axis=1)
+    assert mean[: len(kernels)].max() <= mean.min() + 2 * QUICK.varied_loss
+
+
+def test_few_trials_are_not_spent_on_variety() -> None:
+    policy = search()
+    first = measured_round(policy)
+    second = measured_round(policy, trials=8 * len(first))
+    assert len(second) <= QUICK.kernels_per_round + 1 + QUICK.neighbours_per_round
+
+
+def test_a_kernel_is_measured_on_few_instances_where_it_is_expected_to_help() -> None:
+    policy = search()
+    measured_round(policy)
+    measured_round(policy)
+    suggestions = policy.suggest(1000)
+    assert len(suggestions) <= QUICK.kernels_per_round + 1 + QUICK.neighbours_per_round
+    assert all(1 <= len(suggestion.instances) <= QUICK.instances_per_kernel for suggestion in suggestions)
+
+
+def test_neighbours_of_the_fastest_are_tried_whatever_the_model_says() -> None:
+    policy = search()
+    tried: list[MicroKernel] = []
+    while len(tried) < QUICK.varied_kernels:
+        tried += [suggestion.kernel for suggestion in measured_round(policy)]
+    near = {kernel for other in tried for kernel in RULE.space(TASK).neighbours(other)}
+    wanted = [suggestion.kernel for suggestion in policy.suggest(1000)]
+    assert len(near.intersection(wanted)) >= QUICK.neighbours_per_round
+
+
+def test_instances_without_weight_get_few_trials() -> None:
+    weights = [0.0, 0.0, 0.0, 0.0, 1.0]
+    task = SearchTask(
+        TASK.workload, shape_vars=TASK.shape_vars, instances=TASK.instances, weights=weights, target=TASK.target
+    )
+    policy = search(task)
+    policy.update([result for s in policy.suggest(1000) for result in measured(task, s.kernel, *s.instances)])
+    counts = np.zeros(len(task.instances))
+    for _ in range(5):
+        for suggestion in policy.suggest(30):
+            policy.update(measured(task, suggestion.kernel, *suggestion.instances))
+            for instance in suggestion.instances:
+                counts[task.instances.index(instance)] += 1
+    assert counts[-1] >= counts[:-1].max()
+
+
+def test_patience_bounds_the_rounds_without_gain() -> None:
+    impatient = EvolutionSettings(population=16, generations=1, theory_samples=20, patience=2, least_gain=9.0)
+    policy = search(settings=impatient)
+    policy.update([result for s in policy.suggest(1000) for result in measured(TASK, s.kernel, *s.instances)])
+    rounds = 0
+    while policy.suggest(10):
+        rounds += 1
+        assert rounds < 10
+    assert rounds == 2

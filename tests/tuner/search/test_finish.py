@@ -1,0 +1,101 @@
+"""From a search's knowledge to a library: the set, the dispatcher, and where it is verified."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.fakes import TASK, measured
+from tuner.library.dispatcher import Dispatcher, Leaf, Node, choose
+from tuner.library.package import KERNELS, check_files, kernel_scripts
+from tuner.program.task import SearchTask
+from tuner.program.workload import ShapeVar
+from tuner.rules import rule_for
+from tuner.rules.space import MicroKernel
+from tuner.search.cost_model import PairCostModel
+from tuner.search.finish import VERIFY_FLOPS, build_library, choose_set, make_dispatcher, verification_dims
+from tuner.search.observations import Measured
+
+RULE = rule_for(TASK.workload)
+
+
+def alone(task: SearchTask) -> Dispatcher:
+    """A dispatcher to one kernel."""
+    return Dispatcher(task, (RULE.safe_kernel(task),), 0, Leaf(0))
+
+
+def known(count: int) -> tuple[PairCostModel, Measured, list[MicroKernel]]:
+    """A model and the results of some kernels on every instance."""
+    rng, space = np.random.default_rng(0), RULE.space(TASK)
+    kernels = list(dict.fromkeys(space.sample(rng) for _ in range(count)))
+    results = [result for kernel in kernels for result in measured(TASK, kernel, *TASK.instances)]
+    model = PairCostModel(TASK)
+    model.update(results)
+    return model, Measured(results), kernels
+
+
+def test_the_set_shares_a_layout_and_serves_better_than_its_first_kernel_alone() -> None:
+    model, results, kernels = known(40)
+    chosen = choose_set(TASK, model, results, kernels, 3)
+    (alone,) = choose_set(TASK, model, results, kernels, 1)
+    assert 1 <= len(chosen) <= 3
+    assert len({RULE.layout(TASK, kernel) for kernel in chosen}) == 1
+
+    def cost(found: list[MicroKernel]) -> float:
+        times = [[results.latency_s(kernel, i.values) or np.inf for kernel in found] for i in TASK.instances]
+        return float(np.min(times, axis=1).sum())
+
+    assert cost(chosen) <= cost([alone]) * 1.02
+
+
+def test_a_dispatcher_covers_the_range_and_is_safe_beyond() -> None:
+    model, results, kernels = known(20)
+    chosen = choose_set(TASK, model, results, kernels, 4)
+    found = make_dispatcher(TASK, model, results, chosen)
+    assert found.kernels == tuple(chosen)
+    assert [row.shape for row in found.table] == TASK.shapes()
+    for instance in TASK.instances:
+        row = found.row_for(instance.shape)
+        assert row is not None
+        assert row.measured_latency_s == results.latency_s(found.kernels[row.kernel], instance.values)
+    assert found.kernel_for({"T": 129}) == found.kernel_for({"T": 0}) == found.kernels[found.safe_kernel]
+
+
+def test_a_library_is_compiled_and_packed() -> None:
+    model, results, kernels = known(6)
+    dispatcher = make_dispatcher(TASK, model, results, choose_set(TASK, model, results, kernels, 2))
+    files = build_library(dispatcher, "job-9")
+    scripts = kernel_scripts(files.files)
+    assert set(scripts) == {kernel.id for kernel in dispatcher.kernels}
+    assert all("@T.prim_func" in script and "T.handle" in script for script in scripts.values())
+    assert build_library(dispatcher, "job-9").files[KERNELS] == files.files[KERNELS]
+    assert check_files(files.files)["job_id"] == "job-9"
+    assert files.files["library.so"].startswith(b"\x7fELF")
+
+
+def test_verification_goes_past_the_largest_dim_even_where_it_shrinks_with_the_variable() -> None:
+    t = ShapeVar("T", range(1, 101))
+    for expr, most in ((2 * t, 200), (150 - t, 149)):
+        task = SearchTask("dense", {"m": expr, "n": 8, "k": 8}, (t,), instances=[7], target=TASK.target)
+        rows = [dims["m"] for dims in verification_dims(alone(task))]
+        assert {0, 1, 2, 7, most, most + 1, most + 13, task.workload.dims({"T": 7})["m"]} <= set(rows)
+        assert len(rows) == len(set(rows))
+        assert len(rows) > 40
+
+
+def test_every_kernel_is_verified_however_much_work_that_is() -> None:
+    t = ShapeVar("T", range(1, 1001))
+    task = SearchTask("dense", {"m": 64 * t, "n": 4096, "k": 4096}, (t,), target=TASK.target)
+    safe = RULE.safe_kernel(task)
+    tree = Node("m", 40_000, Leaf(0), Leaf(1))
+    dims = verification_dims(Dispatcher(task, (safe, safe), 0, tree))
+    assert {choose(tree, point) for point in dims} == {0, 1}
+    static = SearchTask("matmul", {"m": 4096, "n": 4096, "k": 4096}, target=TASK.target)
+    assert verification_dims(alone(static)) == [{}]
+
+
+def test_verification_stays_within_its_work() -> None:
+    t = ShapeVar("T", range(1, 1001))
+    task = SearchTask("dense", {"m": 64 * t, "n": 4096, "k": 4096}, (t,), target=TASK.target)
+    dims = verification_dims(alone(task))
+    assert {"m": 1} in dims
+    assert sum(2.0 * row["m"] * 4096 * 4096 for row in dims) <= VERIFY_FLOPS

@@ -1,6 +1,0 @@
-"""Cost models: the latency of any micro-kernel at any shape, from theory and from what has been measured."""
-
-from tuner.cost_model._base import CostModel, Prediction
-from tuner.cost_model.pair_model import PairCostModel, extents_of
-
-__all__ = ["CostModel", "PairCostModel", "Prediction", "extents_of"]

@@ -1,0 +1,1 @@
+"""What is delivered: set selection, the dispatcher, code generation, packaging and lookup."""

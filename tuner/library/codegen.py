@@ -1,0 +1,135 @@
+"""From micro-kernels to machine code: the one place where programs become binaries. Imports TVM.
+
+A candidate and a library are the same thing, a candidate being a library of one kernel. Both export ``ENTRY``: the
+operands of a call in order (the weight packed as ``rule.layout`` says), the output last. Dims are read from the
+tensors, dtypes and shapes are checked there, and the call is handed on to a private function for each kernel.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx import compilation_pipeline
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.library.dispatcher import Leaf, Tree
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.rules import rule_for
+from tuner.rules.signature import arguments, symbols
+from tuner.rules.space import MicroKernel
+
+ENTRY = "kernel"
+LOWERING = "shapewright"
+"""The name that TVM knows our passes by."""
+
+
+def build_candidate(task: SearchTask, kernel: MicroKernel) -> bytes:
+    """The bytes of a shared object that exports ENTRY, right for every shape. Raises if it cannot be built."""
+    return compile_module(task, module_of(task, [kernel], Leaf(0)))
+
+
+def module_of(task: SearchTask, kernels: Sequence[MicroKernel], tree: Tree) -> Any:
+    """An IRModule with one private function for each kernel, and ENTRY, which dispatches by ``tree``."""
+    rule = rule_for(task.workload)
+    layouts = {rule.layout(task, kernel) for kernel in kernels}
+    if len(layouts) > 1:
+        raise ValueError(f"kernels of one library share one packed layout, got {layouts}")
+    names = [_name(index) for index in range(len(kernels))]
+    module = tvm.IRModule({name: rule.emit(task, kernel, name) for name, kernel in zip(names, kernels, strict=True)})
+    callees = [module.get_global_var(name) for name in names]
+    module[ENTRY] = _entry(task, layouts.pop(), callees, tree)
+    return module
+
+
+def compile_module(task: SearchTask, module: Any) -> bytes:
+    """The bytes of a shared object with the code of ``module`` for the task's target."""
+    if task.target is None:
+        raise ValueError("the target is not known yet")
+    executable = tvm.compile(module, target=_tvm_target(task.target), tir_pipeline=LOWERING)
+    with tempfile.TemporaryDirectory(prefix="shapewright-build-") as folder:
+        path = Path(folder) / "library.so"
+        executable.export_library(str(path))
+        return path.read_bytes()
+
+
+def module_json(module: Any) -> str:
+    """The IR of ``module``, from which the library can be built again when the space has moved on."""
+    return str(tvm.ir.save_json(module))
+
+
+def kernel_scripts(module: Any, count: int) -> list[str]:
+    """What ``module_of`` made of each of its ``count`` kernels, in order, as TVMScript to be read."""
+    return [str(module[_name(index)].script()) for index in range(count)]
+
+
+def toolchain() -> dict[str, str]:
+    """What builds binaries here: versions that a manifest carries."""
+    return {"tvm": tvm.__version__, "llvm": str(tvm.target.codegen.llvm_version_major())}
+
+
+def _lowering() -> tuple[Any, Any, Any]:
+    """What TensorIR goes through on its way to LLVM, as TVM wants it: the passes, then those of host and of device.
+
+    TVM's own list takes four times as long: it is for programs with blocks, threads of a GPU or buffers to be made
+    smaller, and looks for subexpressions in common, as LLVM does again.
+    """
+    passes = tirx.transform
+    order = [
+        passes.StmtSimplify(),
+        # Takes away loops of one turn, around which LLVM allocates registers worse.
+        s_tir.transform.LowerOpaqueBlock(),
+        passes.FlattenBuffer(),
+        passes.StorageRewrite(),
+        # Again: masked loads must be of ramps, not of sums of ramps.
+        passes.StmtSimplify(),
+        passes.VerifyMemory(),
+        passes.AnnotateEntryFunc(),
+        passes.SplitHostDevice(),
+        passes.MakePackedAPI(),
+    ]
+    host, device = compilation_pipeline.finalize_host_passes, compilation_pipeline.finalize_device_passes
+    return tvm.ir.transform.Sequential(order), host, device
+
+
+tirx.register_tir_pipeline(LOWERING, _lowering)
+
+
+def _name(index: int) -> str:
+    """Of the private function of a kernel."""
+    return f"{ENTRY}_{index}"
+
+
+def _tvm_target(target: Target) -> Any:
+    return tvm.target.Target({"kind": target.kind, "mcpu": target.mcpu, "num-cores": target.hardware.cores})
+
+
+def _entry(task: SearchTask, layout: Any, callees: Sequence[Any], tree: Tree) -> Any:
+    dims = symbols(task.workload)
+    with IRBuilder() as builder, I.prim_func():
+        I.func_name(ENTRY)
+        I.func_attr({"tirx.noalias": True, "global_symbol": ENTRY})
+        shapes = arguments(task.workload, dims, layout)
+        # Users' arrays sit anywhere: promise no more than the alignment of one element.
+        buffers = [I.arg(name, I.buffer(shape, "float32", align=4)) for name, shape in shapes.items()]
+        passed = [buffer.data for buffer in buffers] + list(dims.values())
+        _dispatch(tree, dims, [tvm.ir.Call(callee, passed, ret_ty="int32") for callee in callees])
+    return builder.get()
+
+
+def _dispatch(tree: Tree, dims: dict[str, Any], calls: Sequence[Any]) -> None:
+    if isinstance(tree, Leaf):
+        code = I.Bind(calls[tree.kernel])
+        with I.Assert(code == tirx.IntImm("int32", 0), "the kernel could not run: out of memory or threads"):
+            return
+    with I.If(dims[tree.dim] <= tirx.IntImm("int64", tree.at_most)):
+        with I.Then():
+            _dispatch(tree.then, dims, calls)
+        with I.Else():
+            _dispatch(tree.otherwise, dims, calls)

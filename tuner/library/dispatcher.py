@@ -1,0 +1,253 @@
+"""Dispatchers: which micro-kernel serves a shape. Total: every shape of the range has one, all others the safe one.
+
+The same tree is compiled into a library and read here, so that service and client can say what would run. Trees are
+fitted to the regret (chosen latency / best latency - 1) of every kernel at every shape, never to kernel ids: a wrong
+choice that costs nothing is no error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.errors import ShapewrightError
+from tuner.program.task import SearchTask
+from tuner.program.workload import JsonObject, format_shape
+from tuner.rules.space import MicroKernel
+
+FORMAT = 1
+MAX_DEPTH = 16
+TOLERATED_REGRET = 0.002
+"""Mean regret that a subtree may cost before it is worth its comparisons."""
+MAX_LEAVES = 256
+"""Of a whole tree: where more than that would be needed, the latencies are noisier than the tolerance is fine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """The kernel (its index) for every shape that gets here."""
+
+    kernel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """``then`` where ``dim <= at_most``, else ``otherwise``."""
+
+    dim: str
+    at_most: int
+    then: Tree
+    otherwise: Tree
+
+
+Tree = Node | Leaf
+
+
+def choose(tree: Tree, dims: Mapping[str, int]) -> int:
+    """The index of the kernel for these dims."""
+    while isinstance(tree, Node):
+        tree = tree.then if dims[tree.dim] <= tree.at_most else tree.otherwise
+    return tree.kernel
+
+
+def fit(dims: Sequence[str], points: NDArray[np.int64], latency_s: NDArray[np.float64]) -> Tree:
+    """A tree over ``points`` [shapes, dims] that keeps the regret of ``latency_s`` [shapes, kernels] small."""
+    regret = latency_s / latency_s.min(axis=1, keepdims=True) - 1.0
+    if not dims:
+        return Leaf(int(regret.sum(axis=0).argmin()))
+    grown, tolerated = _grow(tuple(dims), points, regret, MAX_DEPTH), TOLERATED_REGRET
+    while _leaves(tree := _pruned(grown, tuple(dims), points, regret, tolerated)[0]) > MAX_LEAVES:
+        tolerated *= 2
+    return tree
+
+
+def bounded(tree: Tree, bounds: Mapping[str, tuple[int, int]], safe: int) -> Tree:
+    """``tree`` where every dim is within its inclusive bounds, the ``safe`` kernel elsewhere."""
+    for dim, (low, high) in bounds.items():
+        tree = Node(dim, high, tree, Leaf(safe))
+        if low > 0:
+            tree = Node(dim, low - 1, Leaf(safe), tree)
+    return tree
+
+
+def _grow(dims: tuple[str, ...], points: NDArray[np.int64], regret: NDArray[np.float64], depth: int) -> Tree:
+    """Split until one kernel is best for all points: pruning then sees splits that pay only together."""
+    best = int(regret.sum(axis=0).argmin())
+    if depth == 0 or regret[:, best].sum() == 0.0:
+        return Leaf(best)
+    found = min((_best_split(points[:, d], regret, d) for d in range(len(dims))), key=lambda split: split[:2])
+    cost, _, dim, at_most = found
+    if math.isinf(cost):
+        return Leaf(best)
+    below = points[:, dim] <= at_most
+    return Node(
+        dims[dim],
+        at_most,
+        _grow(dims, points[below], regret[below], depth - 1),
+        _grow(dims, points[~below], regret[~below], depth - 1),
+    )
+
+
+def _best_split(values: NDArray[np.int64], regret: NDArray[np.float64], dim: int) -> tuple[float, float, int, int]:
+    """(regret after the best split along one dim, its imbalance, the dim, the threshold); infinite if there is none."""
+    order = np.argsort(values, kind="stable")
+    ordered, cumulative = values[order], regret[order].cumsum(axis=0)
+    cuts = np.flatnonzero(ordered[1:] != ordered[:-1])
+    if len(cuts) == 0:
+        return math.inf, 0.0, dim, 0
+    left = cumulative[cuts].min(axis=1)
+    right = (cumulative[-1] - cumulative[cuts]).min(axis=1)
+    imbalance = np.abs(cuts + 1 - len(values) / 2)
+    index = np.lexsort((imbalance, np.round(left + right, 12)))[0]
+    # Halfway between the two shapes that it parts: shapes in between were not asked about.
+    threshold = int(ordered[cuts[index]] + ordered[cuts[index] + 1]) // 2
+    return float(left[index] + right[index]), float(imbalance[index]), dim, threshold
+
+
+def _leaves(tree: Tree) -> int:
+    return 1 if isinstance(tree, Leaf) else _leaves(tree.then) + _leaves(tree.otherwise)
+
+
+def _pruned(
+    tree: Tree, dims: tuple[str, ...], points: NDArray[np.int64], regret: NDArray[np.float64], tolerated: float
+) -> tuple[Tree, float]:
+    """``tree`` with every subtree replaced by a leaf that costs at most ``tolerated`` more regret in the mean.
+
+    Also the regret of ``tree`` as it was grown: what a leaf costs is compared with that, so that the cost of pruning
+    does not add up from level to level.
+    """
+    if isinstance(tree, Leaf):
+        return tree, float(regret[:, tree.kernel].sum())
+    below = points[:, dims.index(tree.dim)] <= tree.at_most
+    then, then_regret = _pruned(tree.then, dims, points[below], regret[below], tolerated)
+    otherwise, otherwise_regret = _pruned(tree.otherwise, dims, points[~below], regret[~below], tolerated)
+    grown = then_regret + otherwise_regret
+    best = int(regret.sum(axis=0).argmin())
+    if regret[:, best].sum() - grown <= tolerated * len(points):
+        return Leaf(best), grown
+    return (then if then == otherwise else Node(tree.dim, tree.at_most, then, otherwise)), grown
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """What is expected (and was measured, if it was) of the kernel that serves one shape of the range."""
+
+    shape: Mapping[str, int]
+    kernel: int
+    predicted_latency_s: float
+    measured_latency_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Dispatcher:
+    """The dispatcher of one library: its kernels, the tree, and a table of what is expected over the range."""
+
+    task: SearchTask
+    kernels: tuple[MicroKernel, ...]
+    safe_kernel: int
+    tree: Tree
+    table: tuple[TableRow, ...] = ()
+
+    def in_range(self, shape: Mapping[str, int]) -> bool:
+        return self.task.contains(shape)
+
+    def index_for(self, dims: Mapping[str, int]) -> int:
+        """The index of the kernel that runs for these values of the dynamic dims."""
+        return choose(self.tree, dims)
+
+    def kernel_for(self, shape: Mapping[str, int]) -> MicroKernel:
+        """The kernel that runs for these values of the shape variables, inside the range or not."""
+        return self.kernels[choose(self.tree, self.task.workload.dims(shape))]
+
+    def row_for(self, shape: Mapping[str, int]) -> TableRow | None:
+        """The table's row for exactly this shape."""
+        return next((row for row in self.table if dict(row.shape) == dict(shape)), None)
+
+    def predicted_latency_s(self, shape: Mapping[str, int]) -> float | None:
+        """What is expected at ``shape``: the table's row, or the nearest one's scaled by the work; None without one."""
+        if not self.table:
+            return None
+        row = self.row_for(shape)
+        if row is not None:
+            return row.predicted_latency_s
+
+        def work(values: Mapping[str, int]) -> int:
+            # Far outside the range a dim such as 200-T is negative: nothing to compute.
+            return max(self.task.workload.flops(values), 0) + 1
+
+        near = min(self.table, key=lambda row: abs(math.log(work(row.shape) / work(shape))))
+        return near.predicted_latency_s * work(shape) / work(near.shape)
+
+    def to_json(self) -> JsonObject:
+        task = self.task
+        return {
+            "format": FORMAT,
+            "workload": task.workload.to_json(),
+            "workload_key": task.workload.key,
+            "target_fingerprint": task.target.fingerprint if task.target else None,
+            "task": task.to_json(),
+            "threads": task.threads,
+            "dims": list(task.workload.dynamic_dims),
+            "shape_vars": {var.name: var.to_json() for var in task.shape_vars},
+            "kernels": [kernel_json(kernel) for kernel in self.kernels],
+            "safe_kernel": self.safe_kernel,
+            "tree": _tree_json(self.tree),
+            "table": [
+                {
+                    "shape": dict(row.shape),
+                    "kernel": row.kernel,
+                    "predicted_latency_s": row.predicted_latency_s,
+                    "measured_latency_s": row.measured_latency_s,
+                }
+                for row in self.table
+            ],
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Dispatcher:
+        """Read what ``to_json`` wrote. Raises ShapewrightError for a format that this version does not know."""
+        if data.get("format") != FORMAT:
+            raise ShapewrightError(
+                f"dispatch table of format {data.get('format')!r}: this version reads format {FORMAT}"
+            )
+        return Dispatcher(
+            task=SearchTask.from_json(data["task"]),
+            kernels=tuple(MicroKernel.from_json(kernel["kernel"]) for kernel in data["kernels"]),
+            safe_kernel=data["safe_kernel"],
+            tree=_tree_from_json(data["tree"]),
+            table=tuple(
+                TableRow(row["shape"], row["kernel"], row["predicted_latency_s"], row.get("measured_latency_s"))
+                for row in data["table"]
+            ),
+        )
+
+    def __str__(self) -> str:
+        rows = [f"{format_shape(row.shape)} -> {self.kernels[row.kernel]}" for row in self.table]
+        return "\n".join(rows)
+
+
+def kernel_json(kernel: MicroKernel) -> JsonObject:
+    """A micro-kernel as the public interface shows it."""
+    return {"id": kernel.id, "name": str(kernel), "kernel": kernel.to_json()}
+
+
+def _tree_json(tree: Tree) -> JsonObject:
+    if isinstance(tree, Leaf):
+        return {"kernel": tree.kernel}
+    return {
+        "dim": tree.dim,
+        "at_most": tree.at_most,
+        "then": _tree_json(tree.then),
+        "else": _tree_json(tree.otherwise),
+    }
+
+
+def _tree_from_json(data: Mapping[str, Any]) -> Tree:
+    if "kernel" in data:
+        return Leaf(int(data["kernel"]))
+    return Node(data["dim"], data["at_most"], _tree_from_json(data["then"]), _tree_from_json(data["else"]))

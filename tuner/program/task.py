@@ -1,0 +1,321 @@
+"""Search tasks: a workload, the instances that matter, a target. The unit that a search policy works on."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.errors import InvalidInput
+from tuner.program.dims import MAX_DIM, DimLike
+from tuner.program.ops import Op
+from tuner.program.target import Target
+from tuner.program.workload import JsonObject, ShapeVar, Workload, WorkloadInstance, format_shape
+
+MAX_INSTANCES = 256
+MAX_KERNELS = 64
+MAX_SHAPE_VARS = 8
+"""Grids over the shape variables double with each of them."""
+DEFAULT_INSTANCES = 8
+MAX_OPERAND_BYTES = 16 * 2**30
+"""Of one tensor at the largest shape of the range: more could not be measured, nor verified in float64."""
+MAX_WEIGHT = 1e12
+"""Sums of weights times latencies must stay finite."""
+FAR = 2.0
+"""How many times as large as the least shape every instance must be for that one to be searched for, too."""
+LEAST_SHAPE_WEIGHT = 0.25
+"""Its weight, beside the least of the instances'."""
+WEIGHTS = f"a number from 0 to {MAX_WEIGHT:g}"
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class SearchTask:
+    """What one search optimises: ``workload`` over the ranges of ``shape_vars``, weighted by ``instances``.
+
+    ``target`` is None while it is ``native`` and no device is known; ``on(target)`` fills it in.
+    """
+
+    workload: Workload
+    shape_vars: tuple[ShapeVar, ...]
+    instances: tuple[WorkloadInstance, ...]
+    target: Target | None
+    threads: int
+    max_kernels: int
+
+    def __init__(
+        self,
+        op: Op | str | Workload,
+        args: Mapping[str, DimLike] | None = None,
+        shape_vars: Sequence[ShapeVar] = (),
+        instances: Sequence[int | Mapping[str, int] | WorkloadInstance] | None = None,
+        weights: Sequence[float] | None = None,
+        target: Target | str | Mapping[str, Any] | None = "native",
+        *,
+        dtype: str = "float32",
+        epilogue: Sequence[str] = (),
+        threads: int = 1,
+        max_kernels: int = 8,
+    ) -> None:
+        """Check everything that can be checked without a device. Raises InvalidInput naming the field."""
+        workload = op if isinstance(op, Workload) else Workload.of(op, {} if args is None else args, dtype, epilogue)
+        variables = tuple(sorted(shape_vars, key=lambda var: var.name))
+        _check_variables(workload, variables)
+        _check_sizes(workload, variables)
+        _check_count("threads", threads, 1, 1024)
+        _check_count("max_kernels", max_kernels, 1, MAX_KERNELS)
+        given = default_instances(variables) if instances is None else instances
+        object.__setattr__(self, "workload", workload)
+        object.__setattr__(self, "shape_vars", variables)
+        object.__setattr__(self, "instances", _checked_instances(variables, given, weights))
+        object.__setattr__(self, "target", _target(target))
+        object.__setattr__(self, "threads", threads)
+        object.__setattr__(self, "max_kernels", max_kernels)
+
+    def on(self, target: Target) -> SearchTask:
+        """The same task for ``target``."""
+        return self._with(target=target)
+
+    def _with(self, **changed: Any) -> SearchTask:
+        names = ("shape_vars", "instances", "target", "threads", "max_kernels")
+        return SearchTask(self.workload, **{name: getattr(self, name) for name in names} | changed)
+
+    def with_least_shape(self) -> SearchTask:
+        """The same task with the least shape of its range as an instance, at a small weight, if it is FAR from all.
+
+        Small shapes are bound by other things than large ones, so what is measured at those says little of it.
+        """
+        least = {var.name: next((value for value in var.values if value > 0), 0) for var in self.shape_vars}
+        is_served = any(self._is_near(least, instance.shape) for instance in self.instances)
+        if is_served or not self.workload.flops(least) or len(self.instances) == MAX_INSTANCES:
+            return self
+        weight = LEAST_SHAPE_WEIGHT * min(instance.weight for instance in self.instances if instance.weight)
+        return self._with(instances=(WorkloadInstance.of(least, weight), *self.instances))
+
+    def _is_near(self, one: Mapping[str, int], other: Mapping[str, int]) -> bool:
+        dims = (self.workload.dims(shape).values() for shape in (one, other))
+        return all(max(a, b) < FAR * min(a, b) for a, b in zip(*dims, strict=True))
+
+    @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        return {var.name: (var.min, var.max) for var in self.shape_vars}
+
+    def contains(self, shape: Mapping[str, int]) -> bool:
+        """Whether ``shape`` gives every shape variable a value of its declared range."""
+        return set(shape) == set(self.ranges) and all(shape[var.name] in var.values for var in self.shape_vars)
+
+    def shapes(self, limit: int = 4096) -> list[dict[str, int]]:
+        """Every shape of the declared range; more than ``limit`` are thinned evenly, the extremes kept."""
+        per_var = max(2, int(limit ** (1 / max(1, len(self.shape_vars)))))
+        names = [var.name for var in self.shape_vars]
+        grids = [_thinned(var.values, per_var) for var in self.shape_vars]
+        return [dict(zip(names, point, strict=True)) for point in itertools.product(*grids)]
+
+    def __repr__(self) -> str:
+        return f"<SearchTask {self.workload} at {len(self.instances)} instances, {self.threads} threads>"
+
+    def to_json(self) -> JsonObject:
+        return {
+            "workload": self.workload.to_json(),
+            "shape_vars": {var.name: var.to_json() for var in self.shape_vars},
+            "instances": [instance.to_json() for instance in self.instances],
+            "target": self.target.to_json() if self.target else "native",
+            "threads": self.threads,
+            "max_kernels": self.max_kernels,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> SearchTask:
+        """Read what ``to_json`` wrote (the same fields that one workload of a job file has)."""
+        return SearchTask(
+            Workload.from_json(data["workload"]),
+            shape_vars=parse_shape_vars(data.get("shape_vars", {})),
+            instances=parse_instances(data.get("instances")),
+            target=data.get("target", "native"),
+            threads=data.get("threads", 1),
+            max_kernels=data.get("max_kernels", 8),
+        )
+
+
+def default_instances(variables: Sequence[ShapeVar]) -> list[Mapping[str, int]]:
+    """Spread over the range, evenly in each variable, the extremes included."""
+    per_var = max(2, round(DEFAULT_INSTANCES ** (1 / max(1, len(variables)))))
+    grids = [_thinned(var.values, per_var) for var in variables]
+    names = [var.name for var in variables]
+    return [dict(zip(names, point, strict=True)) for point in itertools.product(*grids)]
+
+
+def parse_shape_vars(data: object) -> tuple[ShapeVar, ...]:
+    """``{T: {min: 1, max: 128}, S: {values: [1, 2]}}`` as shape variables. Fields of errors start at shape_vars."""
+    if data is None:
+        return ()
+    if not isinstance(data, Mapping):
+        raise InvalidInput("shape_vars", f"{data!r} is not a mapping", "as in T: {min: 1, max: 128}")
+    return tuple(_shape_var(str(name), spec) for name, spec in data.items())
+
+
+def _shape_var(name: str, spec: object) -> ShapeVar:
+    field = f"shape_vars.{name}"
+    form = "{min: 1, max: 128} or {values: [5, 24, 43]}"
+    if not isinstance(spec, Mapping) or set(spec) not in ({"min", "max"}, {"values"}):
+        raise InvalidInput(field, f"{spec!r} is not a range", form)
+    if "values" in spec and not isinstance(spec["values"], list | tuple):
+        raise InvalidInput(field, f"values: {spec['values']!r} is not a list", form)
+    for value in spec["values"] if "values" in spec else spec.values():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidInput(field, f"{value!r} is not an integer", form)
+    if "values" in spec:
+        return ShapeVar(name, spec["values"])
+    if spec["min"] > spec["max"]:
+        raise InvalidInput(field, f"min {spec['min']} is above max {spec['max']}", "min must not be above max")
+    return ShapeVar(name, range(spec["min"], spec["max"] + 1))
+
+
+def parse_instances(data: object) -> list[WorkloadInstance] | None:
+    """``[{T: 5, weight: 1.0}, ...]`` as instances; None where the job leaves them out."""
+    if data is None:
+        return None
+    if not isinstance(data, list):
+        raise InvalidInput("instances", f"{data!r} is not a list", "as in [{T: 5, weight: 1.0}]")
+    found = []
+    for index, item in enumerate(data):
+        if not isinstance(item, Mapping):
+            raise InvalidInput(f"instances[{index}]", f"{item!r} is not a mapping", "as in {T: 5, weight: 1.0}")
+        values = {str(name): value for name, value in item.items() if name != "weight"}
+        weight = item.get("weight", 1.0)
+        if not _is_weight(weight):
+            raise InvalidInput(f"instances[{index}].weight", f"{weight!r} is not a weight", WEIGHTS)
+        found.append(WorkloadInstance.of(values, weight))
+    return found
+
+
+def _check_variables(workload: Workload, variables: tuple[ShapeVar, ...]) -> None:
+    names = [var.name for var in variables]
+    if len(set(names)) != len(names):
+        raise InvalidInput("shape_vars", f"{', '.join(names)} repeats a name", "each variable once")
+    if len(names) > MAX_SHAPE_VARS:
+        raise InvalidInput("shape_vars", f"{len(names)} of them", f"at most {MAX_SHAPE_VARS} in one workload")
+    for name, expr in workload.args:
+        missing = sorted(expr.variables - set(names))
+        if missing:
+            raise InvalidInput(f"workload.args.{name}", f"{missing[0]} is not declared", "add it to shape_vars")
+        low, high = expr.bounds({var.name: (var.min, var.max) for var in variables})
+        if low < 0 or high > MAX_DIM:
+            problem = f"{expr} runs from {low} to {high}"
+            raise InvalidInput(f"workload.args.{name}", problem, f"extents are 0 to {MAX_DIM}")
+        if expr.constant == 0:
+            raise InvalidInput(f"workload.args.{name}", "is always 0", "a constant extent is 1 or more")
+    for extra in sorted(set(names) - workload.variables):
+        raise InvalidInput(f"shape_vars.{extra}", "no dim of the workload uses it", "leave it out")
+
+
+def _check_sizes(workload: Workload, variables: tuple[ShapeVar, ...]) -> None:
+    ranges = {var.name: (var.min, var.max) for var in variables}
+    most = {name: expr.bounds(ranges)[1] for name, expr in workload.args}
+    for operand in workload.operands:
+        size = 4 * math.prod(most[axis] for axis in operand.axes)
+        if size > MAX_OPERAND_BYTES:
+            problem = f"{operand.name} takes up to {size / 2**30:.4g} GiB"
+            raise InvalidInput("workload.args", problem, f"at most {MAX_OPERAND_BYTES // 2**30} GiB for one operand")
+
+
+def _checked_instances(
+    variables: tuple[ShapeVar, ...],
+    given: Sequence[int | Mapping[str, int] | WorkloadInstance],
+    weights: Sequence[float] | None,
+) -> tuple[WorkloadInstance, ...]:
+    if not 0 < len(given) <= MAX_INSTANCES:
+        raise InvalidInput("instances", f"{len(given)} instances", f"give 1 to {MAX_INSTANCES}")
+    if weights is not None and len(weights) != len(given):
+        raise InvalidInput("weights", f"{len(weights)} weights for {len(given)} instances", "one for each")
+    found: dict[tuple[tuple[str, int], ...], WorkloadInstance] = {}
+    for index, item in enumerate(given):
+        instance = _instance(variables, item, index, None if weights is None else weights[index])
+        if instance.values in found:
+            raise InvalidInput(f"instances[{index}]", f"{instance} is given twice", "each shape once")
+        found[instance.values] = instance
+    if not any(instance.weight for instance in found.values()):
+        raise InvalidInput("instances", "every weight is 0", "at least one above 0")
+    return tuple(found.values())
+
+
+def _instance(
+    variables: tuple[ShapeVar, ...], item: int | Mapping[str, int] | WorkloadInstance, index: int, weight: float | None
+) -> WorkloadInstance:
+    field = f"instances[{index}]"
+    if isinstance(item, WorkloadInstance):
+        values, weight = item.shape, item.weight if weight is None else weight
+    elif isinstance(item, Mapping):
+        values = dict(item)
+    elif len(variables) == 1:
+        values = {variables[0].name: item}
+    else:
+        raise InvalidInput(field, f"{item!r} does not say which variable it is for", "give a mapping of all variables")
+    weight = 1.0 if weight is None else weight
+    if not _is_weight(weight):
+        raise InvalidInput(f"{field}.weight", f"{weight!r} is not a weight", WEIGHTS)
+    names = {var.name for var in variables}
+    if set(values) != names:
+        given = ", ".join(sorted(map(str, values))) or "nothing"
+        raise InvalidInput(field, f"gives {given}", f"give a value for each of: {', '.join(sorted(names)) or '(none)'}")
+    for var in variables:
+        value = values[var.name]
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidInput(f"{field}.{var.name}", f"{value!r} is not an integer", "a value of the range")
+        if value not in var.values:
+            raise InvalidInput(f"{field}.{var.name}", f"{value} is outside the range", _range_text(var))
+    return WorkloadInstance.of(values, weight)
+
+
+def parse_shape(text: str) -> dict[str, int]:
+    """``T=37,S=4`` as a mapping. Raises InvalidInput on field ``shape``."""
+    found: dict[str, int] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, _, value = (piece.strip() for piece in part.partition("="))
+        if not name.isidentifier() or not value.isdecimal() or len(value) > 18 or name in found:
+            raise InvalidInput("shape", f"{part!r} does not give one variable a size", "as in T=37,S=4")
+        found[name] = int(value)
+    return found
+
+
+def check_shape(task: SearchTask, shape: Mapping[str, int]) -> None:
+    """Raise InvalidInput unless ``shape`` gives a size to exactly the task's variables; the range does not matter."""
+    if set(shape) != set(task.ranges):
+        names = ", ".join(sorted(task.ranges)) or "no variable"
+        raise InvalidInput("shape", f"{format_shape(shape) or 'nothing'} does not fit {task.workload}", f"give {names}")
+    for axis, extent in task.workload.extents(shape).items():
+        if extent < 0:
+            raise InvalidInput("shape", f"{format_shape(shape)} makes {axis} {extent}", "extents are 0 or more")
+
+
+def _is_weight(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_WEIGHT
+
+
+def _range_text(var: ShapeVar) -> str:
+    if isinstance(var.values, range):
+        return f"{var.name} runs from {var.min} to {var.max}"
+    return f"{var.name} is one of {', '.join(map(str, var.values[:20]))}"
+
+
+def _thinned(values: range | tuple[int, ...], count: int) -> list[int]:
+    if len(values) <= count:
+        return list(values)
+    step = (len(values) - 1) / (count - 1)
+    return [values[round(index * step)] for index in range(count)]
+
+
+def _check_count(field: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidInput(field, f"{value!r} will not do", f"an integer from {low} to {high}")
+
+
+def _target(target: Target | str | Mapping[str, Any] | None) -> Target | None:
+    if target is None or isinstance(target, Target):
+        return target
+    if isinstance(target, str):
+        if target == "native":
+            return None
+        raise InvalidInput("target", f"{target!r} is not known", "native, or {kind: llvm, mcpu: ..., num-cores: ...}")
+    return Target.from_json(target)

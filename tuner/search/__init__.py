@@ -1,0 +1,1 @@
+"""The loop: policies, the cost model, trials, observations and finishing."""

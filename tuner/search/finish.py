@@ -1,0 +1,129 @@
+"""From what a search knows to a library: choose the set, fit the dispatcher, build, and say where to verify."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.library.dispatcher import Dispatcher, TableRow, bounded, fit
+from tuner.library.package import LibraryFiles, package
+from tuner.library.selection import select, spread_weights
+from tuner.program.task import SearchTask
+from tuner.rules import rule_for
+from tuner.rules.space import MicroKernel
+from tuner.search.cost_model import CostModel
+from tuner.search.observations import Measured, latency_table
+
+VERIFY_SHAPES = 24
+VERIFY_FLOPS = 6e10
+"""Of all verified shapes together: the float64 reference takes about a second for it on one core."""
+
+
+def choose_set(
+    task: SearchTask, model: CostModel, measured: Measured, pool: Sequence[MicroKernel], limit: int
+) -> list[MicroKernel]:
+    """The at most ``limit`` kernels of ``pool`` that together serve the whole range best, the most useful first."""
+    shapes = task.shapes()
+    latency = latency_table(task, model, measured, pool, shapes)
+    rule = rule_for(task.workload)
+    groups = [rule.layout(task, kernel) for kernel in pool]
+    return [pool[index] for index in select(latency, _shape_weights(task, shapes), limit, groups)]
+
+
+def finalists(
+    task: SearchTask, model: CostModel, measured: Measured, first: Sequence[MicroKernel], spare: int
+) -> list[MicroKernel]:
+    """``first``, up to ``spare`` more of the kernels that would be chosen without them, and as many of another layout.
+
+    What is close, which packed layout is best above all, is decided by timing side by side, not by the noise before.
+    """
+    rule = rule_for(task.workload)
+    found = list(first)
+    layouts = {rule.layout(task, kernel) for kernel in first}
+    rest = [kernel for kernel in measured.kernels if kernel not in found]
+    others = [kernel for kernel in rest if rule.layout(task, kernel) not in layouts]
+    for pool in (rest, others):
+        if pool := [kernel for kernel in pool if kernel not in found]:
+            found += choose_set(task, model, measured, pool, spare)
+    return found
+
+
+def objective_s(task: SearchTask, model: CostModel, measured: Measured, kernels: Sequence[MicroKernel]) -> float:
+    """The weighted time of all instances with the best of these kernels at each: as measured, or else as expected."""
+    latency = latency_table(task, model, measured, kernels, [instance.shape for instance in task.instances])
+    return float(latency.min(axis=0) @ np.array([instance.weight for instance in task.instances]))
+
+
+def make_dispatcher(
+    task: SearchTask, model: CostModel, measured: Measured, kernels: Sequence[MicroKernel]
+) -> Dispatcher:
+    """The tree over every shape of the range; outside it the kernel that is best in the mean of log latencies."""
+    workload, shapes = task.workload, task.shapes()
+    latency = latency_table(task, model, measured, kernels, shapes).T
+    safe = int(np.log(latency).sum(axis=0).argmin())
+    names = workload.dynamic_dims
+    points = _points(task, shapes).astype(np.int64)
+    exprs = workload.exprs
+    bounds = {name: exprs[name].bounds(task.ranges) for name in names}
+    bare = Dispatcher(task, tuple(kernels), safe, bounded(fit(names, points, latency), bounds, safe))
+    table = []
+    for row, shape in enumerate(shapes):
+        index = bare.index_for(workload.dims(shape))
+        known = measured.latency_s(kernels[index], tuple(sorted(shape.items())))
+        table.append(TableRow(shape, index, float(latency[row, index]), known))
+    return replace(bare, table=tuple(table))
+
+
+def build_library(dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
+    """Compile and package."""
+    from tuner.library import codegen  # noqa: PLC0415 - needs TVM, which what imports this module may live without
+
+    module = codegen.module_of(dispatcher.task, dispatcher.kernels, dispatcher.tree)
+    binary = codegen.compile_module(dispatcher.task, module)
+    scripts = codegen.kernel_scripts(module, len(dispatcher.kernels))
+    return package(dispatcher, binary, codegen.module_json(module), codegen.toolchain(), job_id, scripts)
+
+
+def verification_dims(dispatcher: Dispatcher) -> list[dict[str, int]]:
+    """Dims to verify a library at: the least, the tuned, many of the range, some past it; VERIFY_FLOPS in all.
+
+    Whatever that takes, the smallest dims that each kernel serves are among them.
+    """
+    task = dispatcher.task
+    workload, shapes = task.workload, task.shapes()
+    names = workload.dynamic_dims
+    every = [workload.dims(shape) for shape in shapes]
+    largest = {name: max(dims[name] for dims in every) for name in names}
+    rng = np.random.default_rng(0)
+    some = [shapes[index] for index in rng.permutation(len(shapes))[:VERIFY_SHAPES]]
+    tuned = [instance.shape for instance in task.instances]
+    found = [dict.fromkeys(names, small) for small in (0, 1, 2, 7)]
+    found += [workload.dims(shape) for shape in (shapes[0], *tuned, shapes[-1], *some)]
+    found += [{name: size + extra for name, size in largest.items()} for extra in (1, 13)]
+    # Dims between those of the range are served too: ragged ones, whatever their expressions.
+    found += [{name: int(rng.integers(1, size + 2)) for name, size in largest.items()} for _ in some]
+    smallest: dict[int, dict[str, int]] = {}
+    for dims in sorted(every + found, key=workload.flops_of_dims):
+        if workload.flops_of_dims(dims) > 0:
+            smallest.setdefault(dispatcher.index_for(dims), dims)
+    kept, flops = list(smallest.values()), sum(workload.flops_of_dims(dims) for dims in smallest.values())
+    for dims in found:
+        cost = workload.flops_of_dims(dims)
+        if dims not in kept and flops + cost <= VERIFY_FLOPS:
+            kept.append(dims)
+            flops += cost
+    return kept
+
+
+def _shape_weights(task: SearchTask, shapes: Sequence[Mapping[str, int]]) -> NDArray[np.float64]:
+    weights = np.array([instance.weight for instance in task.instances])
+    return spread_weights(weights, _points(task, shapes), _points(task, [i.shape for i in task.instances]))
+
+
+def _points(task: SearchTask, shapes: Sequence[Mapping[str, int]]) -> NDArray[np.float64]:
+    """[shapes, dims]: the dynamic dims."""
+    rows = [task.workload.dims(shape) for shape in shapes]
+    return np.array([[row[name] for name in task.workload.dynamic_dims] for row in rows], np.float64)

@@ -1,0 +1,257 @@
+"""The trials of one search: they are built, run, learned from and recorded here, within the search's allowance."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from tuner.measure import BASELINES_S, BuildResult, DeviceFailed, KeptBuilds, Runner, RunRequest
+from tuner.program.jobspec import Budget
+from tuner.program.task import SearchTask
+from tuner.program.workload import JsonObject, WorkloadInstance
+from tuner.records import NO_BASELINES, NUMPY, Baselines, ErrorKind, MeasureResult, Phase
+from tuner.rules.space import MicroKernel
+from tuner.search import progress
+from tuner.search.observations import Measured, at_one_speed, first_anchor_s
+from tuner.search.policy import EvolutionarySearch, Suggestion
+from tuner.storage import NewEvent
+
+FINAL_SHARE = 0.35
+"""The most of a budget of trials or seconds that is kept for timing the finalists again, building and verifying."""
+FINAL_SECONDS = 30.0
+LEADER_READINGS = 3
+"""How often a kernel is measured that leads at an instance: of many readings the luckiest leads, not the best."""
+BATCH = 3
+"""Kernels built and run between two looks at whether the search is to stop."""
+
+
+class Recorder(Protocol):
+    """Where a search leaves its results as it goes. A call returns only when they are safe."""
+
+    def record(
+        self, results: Sequence[MeasureResult], events: Sequence[NewEvent], spent_s: float, summary: JsonObject
+    ) -> None:
+        """``spent_s``: wall time charged to the task so far; ``summary``: how it stands (see tuner.search.progress)."""
+
+    def baselines(self, found: Baselines) -> None:
+        """What the task's kernels are compared with: once in a search, unless it is known already."""
+
+
+class Cancelled(Exception):
+    """``should_stop`` said so; everything measured has been recorded."""
+
+
+class Allowance:
+    """What is left of a budget. ``spent_s``: wall time that earlier workers have charged to it."""
+
+    def __init__(self, budget: Budget, spent_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self.budget = budget
+        self._clock = clock
+        self._started = clock() - spent_s
+
+    @property
+    def elapsed_s(self) -> float:
+        return self._clock() - self._started
+
+    def seconds_left(self, reserve_s: float = 0.0) -> float:
+        if self.budget.seconds is None:
+            return float("inf")
+        return self.budget.seconds - reserve_s - self.elapsed_s
+
+    def trials_left(self, done: int, reserve: int = 0) -> int:
+        if self.budget.trials is None:
+            return 1_000_000
+        return self.budget.trials - reserve - done
+
+    def final_trials(self, wanted: int) -> int:
+        """How many trials are kept for the finalists, of those that are wanted for them."""
+        return min(wanted, int(FINAL_SHARE * self.budget.trials)) if self.budget.trials else 0
+
+    @property
+    def final_seconds(self) -> float:
+        """How many seconds are kept for the finalists, the build and the verification."""
+        return min(FINAL_SECONDS, FINAL_SHARE * self.budget.seconds) if self.budget.seconds else 0.0
+
+
+class Trials:
+    """Everything that one search has measured, and the way to measure more."""
+
+    def __init__(
+        self,
+        task: SearchTask,
+        policy: EvolutionarySearch,
+        builds: KeptBuilds,
+        runner: Runner,
+        recorder: Recorder,
+        allowance: Allowance,
+        should_stop: Callable[[], bool],
+        baselines: Baselines,
+    ) -> None:
+        self.measured = Measured()
+        self.round = 0
+        self._task, self._policy, self._builds, self._runner = task, policy, builds, runner
+        self._recorder, self._allowance, self._should_stop = recorder, allowance, should_stop
+        self._attempts: dict[tuple[MicroKernel, tuple[tuple[str, int], ...]], int] = {}
+        self._default_pairs: set[tuple[MicroKernel, WorkloadInstance]] = set()
+        self._baselines, self._compared = baselines, baselines != NO_BASELINES
+        self._anchor_s: float | None = None
+        self._run_s = 0.0
+        self._build_s: dict[MicroKernel, float] = {}
+
+    # -- measuring ------------------------------------------------------------------------------------------------
+    def run(
+        self,
+        suggestions: Sequence[Suggestion],
+        phase: Phase,
+        label: str,
+        reserve_s: float,
+        reserve: int = 0,
+        think: Callable[[Sequence[Suggestion]], Sequence[MicroKernel]] | None = None,
+    ) -> None:
+        """Build and run, a few kernels at a time so that a stop or the end of the budget is noticed soon.
+
+        Ends early once only ``reserve_s`` of the budget is left; leaders are measured again down to ``reserve`` trials.
+        While the last kernels are measured, if builds go on beside that, ``think`` is told of those and says what to
+        build next. Raises Cancelled.
+        """
+        for start in range(0, len(suggestions), BATCH):
+            batch = list(suggestions[start : start + BATCH])
+            following = [suggestion.kernel for suggestion in suggestions[start + BATCH :][:BATCH]]
+            while batch:
+                self.check_stop()
+                builds = self._builds.build([suggestion.kernel for suggestion in batch])
+                self._builds.start(following)
+                if think and not following:
+                    self._builds.ahead(partial(think, batch))
+                    think = None
+                self.record(self._measure(batch, builds, phase), label)
+                if self._allowance.seconds_left(reserve_s) <= 0:
+                    return
+                batch = self._leading(batch, reserve) if phase is Phase.SEARCH else []
+
+    def measure_baselines(self, reserve_s: float) -> None:
+        """What the kernels are compared with, once, unless only ``reserve_s`` of the budget and a moment are left.
+
+        A device that fails over it costs the search no more than that. Raises Cancelled, DeviceLost.
+        """
+        if self._compared or self._allowance.seconds_left(reserve_s) <= BASELINES_S:
+            return
+        self.check_stop()
+        self._compared = True
+        try:
+            self._baselines = self._runner.baselines(self._task, self._task.instances)
+        except DeviceFailed as error:
+            self.note(f"nothing to compare with: {error}")
+        else:
+            self._recorder.baselines(self._baselines)
+
+    def _measure(self, batch: Sequence[Suggestion], builds: Sequence[BuildResult], phase: Phase) -> list[MeasureResult]:
+        requests = [RunRequest(build, suggestion.instances) for build, suggestion in zip(builds, batch, strict=True)]
+        found = self._runner.run(self._task, requests)
+        self._builds.settle()
+        expected = [latency for suggestion in batch for latency in suggestion.predicted_s]
+        results = [
+            replace(result, predicted_s=latency, round=self.round, phase=phase, attempt=self._next_attempt(result))
+            for result, latency in zip(found, expected, strict=True)
+        ]
+        self.learn(results)
+        return results
+
+    def _leading(self, batch: Sequence[Suggestion], reserve: int) -> list[Suggestion]:
+        """What of the batch leads after too few readings, as far as the budget goes."""
+        left, found = self.left(reserve), []
+        for suggestion in batch:
+            pairs = [
+                (instance, latency)
+                for instance, latency in zip(suggestion.instances, suggestion.predicted_s, strict=True)
+                if self.measured.leads(suggestion.kernel, instance)
+                and self.measured.readings(suggestion.kernel, instance) < LEADER_READINGS
+            ]
+            pairs = pairs[: max(0, left)]
+            left -= len(pairs)
+            if pairs:
+                instances, latencies = zip(*pairs, strict=True)
+                found.append(Suggestion(suggestion.kernel, instances, latencies))
+        return found
+
+    def learn(self, results: Sequence[MeasureResult]) -> None:
+        """Take in what was measured, by this worker or an earlier one."""
+        self._run_s += sum(result.run_s for result in results)
+        for result in results:
+            key = (result.kernel, result.instance.values)
+            self._build_s[result.kernel] = result.build_s
+            self._attempts[key] = max(self._attempts.get(key, 0), result.attempt + 1)
+        self._anchor_s = self._anchor_s or first_anchor_s(results)
+        comparable = at_one_speed(results, self._anchor_s)
+        self.measured.add(comparable)
+        self._policy.update(comparable)
+        for result in results:
+            if result.ok and result.round == 0 and result.phase is Phase.SEARCH:
+                self._default_pairs.add((result.kernel, result.instance))
+
+    def found_wrong(self, kernel: MicroKernel, problem: str) -> MeasureResult:
+        """A failed trial for a kernel that verification of a whole library found wrong."""
+        result = MeasureResult(kernel, self._task.instances[0], error_kind=ErrorKind.WRONG, error=problem)
+        return replace(result, round=self.round, phase=Phase.FINAL, attempt=self._next_attempt(result))
+
+    def _next_attempt(self, result: MeasureResult) -> int:
+        return self._attempts.get((result.kernel, result.instance.values), 0)
+
+    # -- what is known and what is left ---------------------------------------------------------------------------
+    def defaults(self) -> dict[str, float]:
+        """By instance the default's latency: the fastest of the first round, theory's kernels and the safe one."""
+        found: dict[str, float] = {}
+        for kernel, instance in self._default_pairs:
+            latency = self.measured.latency_s(kernel, instance.values)
+            if latency is not None and kernel not in self.measured.failed:
+                found[str(instance)] = min(latency, found.get(str(instance), latency))
+        return found
+
+    def left(self, reserve: int = 0) -> int:
+        """Trials that may still be run if ``reserve`` are kept."""
+        return self._allowance.trials_left(self.measured.trials, reserve)
+
+    def affordable(self, reserve_s: float) -> int:
+        """Trials that fit into all of the budget but ``reserve_s``, going by what a trial has taken."""
+        if self.trial_s <= 0:
+            return self.left()
+        return int(min(self.left(), self._allowance.seconds_left(reserve_s) / self.trial_s))
+
+    @property
+    def trial_s(self) -> float:
+        """What a trial has taken on its device, in the mean."""
+        return self._run_s / self.measured.trials if self.measured.trials else 0.0
+
+    def build_s(self, kernel: MicroKernel) -> float:
+        """What the build of a kernel took; 0 for one that was not built."""
+        return self._build_s.get(kernel, 0.0)
+
+    def check_stop(self) -> None:
+        if self._should_stop():
+            raise Cancelled
+
+    # -- telling --------------------------------------------------------------------------------------------------
+    def summary(self, phase: str) -> JsonObject:
+        points = at_one_speed(self._baselines.points, self._anchor_s)
+        by_numpy = {str(point.instance): point.latency_s for point in points if point.name == NUMPY}
+        now = progress.standing(self._task, self.measured, self.defaults(), by_numpy)
+        allowance = self._allowance
+        return progress.summary(now, self.measured, allowance.budget, allowance.elapsed_s, self.round, phase)
+
+    def record(self, results: Sequence[MeasureResult], phase: str) -> None:
+        data = self.summary(phase)
+        trials = {"count": len(results), "failed": sum(not result.ok for result in results)}
+        self._tell(data, NewEvent("trials", trials), NewEvent("progress", data), results=results)
+
+    def tell_progress(self, phase: str) -> None:
+        data = self.summary(phase)
+        self._tell(data, NewEvent("progress", data))
+
+    def note(self, message: str) -> None:
+        self._tell(self.summary("search"), NewEvent("log", {"message": message}))
+
+    def _tell(self, summary: JsonObject, *events: NewEvent, results: Sequence[MeasureResult] = ()) -> None:
+        self._recorder.record(results, events, self._allowance.elapsed_s, summary)
