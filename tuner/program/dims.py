@@ -24,7 +24,7 @@ ALLOWED = "integers, shape variables, + - * and // or % by a positive constant, 
 
 
 @dataclass(frozen=True, slots=True)
-class _Quotient:
+class Quotient:
     """An atom ``numerator // divisor`` or ``numerator % divisor``."""
 
     numerator: DimExpr
@@ -35,12 +35,16 @@ class _Quotient:
         value = self.numerator.evaluate(values)
         return value // self.divisor if self.operator == "//" else value % self.divisor
 
+    def substituted(self, values: Mapping[str, DimExpr]) -> DimExpr:
+        numerator = self.numerator.substituted(values)
+        return numerator // self.divisor if self.operator == "//" else numerator % self.divisor
+
     def __str__(self) -> str:
         text = str(self.numerator)
         return f"{text if text.isidentifier() else f'({text})'}{self.operator}{self.divisor}"
 
 
-_Atom = str | _Quotient
+_Atom = str | Quotient
 _Monomial = tuple[_Atom, ...]  # sorted by text, repeated for powers; () is the constant
 
 
@@ -97,6 +101,16 @@ class DimExpr:
             total += product
         return total
 
+    def substituted(self, values: Mapping[str, DimExpr]) -> DimExpr:
+        """The expression with an expression in the place of every variable."""
+        total = DimExpr(())
+        for monomial, coefficient in self.terms:
+            product = DimExpr.of(coefficient)
+            for atom in monomial:
+                product = product * (values[atom] if isinstance(atom, str) else atom.substituted(values))
+            total = total + product
+        return total
+
     def bounds(self, ranges: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
         """An interval that holds every value over ``ranges`` (inclusive): exact if each variable occurs once."""
         low = high = 0
@@ -147,7 +161,7 @@ class DimExpr:
             return _normal(quotient if operator == "//" else {})
         if self.constant is not None:
             return _normal({(): self.constant // divisor if operator == "//" else self.constant % divisor})
-        return _normal({(_Quotient(self, operator, divisor),): 1})
+        return _normal({(Quotient(self, operator, divisor),): 1})
 
     def __repr__(self) -> str:
         return f"<DimExpr {self}>"
@@ -225,7 +239,7 @@ def _times(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
     return min(products), max(products)
 
 
-def _quotient_bounds(atom: _Quotient, ranges: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+def _quotient_bounds(atom: Quotient, ranges: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
     low, high = atom.numerator.bounds(ranges)
     if atom.operator == "//":
         return low // atom.divisor, high // atom.divisor

@@ -1,268 +1,245 @@
-"""Workloads: an operator whose dims are expressions over shape variables, and the instances that occur of it."""
+"""Workloads: a program with its extents, element types and constants. The ``key`` names it everywhere.
+
+Extents are integer expressions over *shape variables* (``16*T``), which belong to one search. What is computed depends
+on *symbols* alone: each distinct dynamic extent is one symbol, named by the canonical name of its first axis. A library
+reads symbols from the tensors' shapes; records store their values. So ``16*T``, ``16*S`` and ``T`` in the same place
+are one workload, and an operator of the catalogue is the same workload as its program spelled out.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import keyword
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from tuner.errors import InvalidInput
-from tuner.program.dims import MAX_SOURCE_LENGTH, DimExpr, DimLike
-from tuner.program.ops import EPILOGUES, Op, Operand, op_named
+from tuner.program.dims import DimExpr
+from tuner.program.dtypes import DTYPES
+from tuner.program.expr import Binary, Call, Cast, Neg, Read
+from tuner.program.program import Program
+from tuner.program.shape_vars import JsonObject, ShapeVar, WorkloadInstance, format_shape
+from tuner.program.shapes import Dims, Shapes
 
-JsonObject = dict[str, Any]
-MAX_POINTS = 1_000_000
-"""The most values that one shape variable may take."""
+__all__ = ["JsonObject", "ShapeVar", "Tensor", "Workload", "WorkloadInstance", "format_shape"]
 
 
 @dataclass(frozen=True, slots=True)
-class ShapeVar:
-    """A size that is known only at run time, and the values it can take: ``ShapeVar("T", range(1, 129))``."""
+class Tensor:
+    """An input or output of a call. ``dims`` are expressions over the workload's symbols.
+
+    A ``constant`` tensor (a weight) never changes between calls, so a library packs it once, ahead of time.
+    """
 
     name: str
-    values: range | tuple[int, ...]
+    dtype: str
+    dims: Dims
+    constant: bool = False
 
-    def __init__(self, name: str, values: Iterable[int]) -> None:
-        if not _is_name(name):
-            raise InvalidInput(
-                "shape_vars", f"{name!r} is not a name", "a letter, then letters, digits or _; not weight"
-            )
-        field = f"shape_vars.{name}"
-        if isinstance(values, range) and values.step == 1:
-            kept: range | tuple[int, ...] = values
-        else:
-            kept = _sizes(field, values)
-        # len() of a range cannot count beyond 63 bits.
-        count = max(0, kept.stop - kept.start) if isinstance(kept, range) else len(kept)
-        if count == 0:
-            raise InvalidInput(field, "the range is empty", "min must not be above max; values must not be empty")
-        if kept[0] < 0:
-            raise InvalidInput(field, f"the smallest value is {kept[0]}", "extents are 0 or more")
-        if count > MAX_POINTS:
-            raise InvalidInput(field, f"{count} values", f"at most {MAX_POINTS}")
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "values", kept)
+    def shape(self, dims: Mapping[str, int]) -> tuple[int, ...]:
+        """Its shape for these values of the symbols."""
+        return tuple(max(dim.evaluate(dims), 0) for dim in self.dims)
 
-    @property
-    def min(self) -> int:
-        return self.values[0]
-
-    @property
-    def max(self) -> int:
-        return self.values[-1]
-
-    @property
-    def expr(self) -> DimExpr:
-        return DimExpr.var(self.name)
-
-    def __add__(self, other: DimLike) -> DimExpr:
-        return self.expr + other
-
-    def __sub__(self, other: DimLike) -> DimExpr:
-        return self.expr - other
-
-    def __rsub__(self, other: DimLike) -> DimExpr:
-        return DimExpr.of(other) - self.expr
-
-    def __mul__(self, other: DimLike) -> DimExpr:
-        return self.expr * other
-
-    def __floordiv__(self, divisor: int) -> DimExpr:
-        return self.expr // divisor
-
-    def __mod__(self, divisor: int) -> DimExpr:
-        return self.expr % divisor
-
-    __radd__ = __add__
-    __rmul__ = __mul__
-
-    def to_json(self) -> JsonObject:
-        if isinstance(self.values, range):
-            return {"min": self.min, "max": self.max}
-        return {"values": list(self.values)}
+    def bytes(self, dims: Mapping[str, int]) -> int:
+        return math.prod(self.shape(dims)) * DTYPES[self.dtype].bytes
 
 
-def _sizes(field: str, values: object) -> tuple[int, ...]:
-    """``values`` sorted, each once. Raises InvalidInput unless they are integers."""
-    found = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else None
-    if found is None or any(isinstance(value, bool) or not isinstance(value, int) for value in found):
-        raise InvalidInput(field, f"{values!r} are not sizes", "integers, as in range(1, 129) or [5, 24, 43]")
-    return tuple(sorted(set(found)))
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadInstance:
-    """One shape that occurs: a value for each shape variable (sorted by name), and how much it weighs."""
-
-    values: tuple[tuple[str, int], ...]
-    weight: float = 1.0
-
-    @staticmethod
-    def of(values: Mapping[str, int], weight: float = 1.0) -> WorkloadInstance:
-        return WorkloadInstance(tuple(sorted(values.items())), float(weight))
-
-    @property
-    def shape(self) -> dict[str, int]:
-        return dict(self.values)
-
-    def to_json(self) -> JsonObject:
-        return {**self.shape, "weight": self.weight}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> WorkloadInstance:
-        """Read what ``to_json`` wrote."""
-        values = dict(data)
-        return WorkloadInstance.of(values, values.pop("weight", 1.0))
-
-    def __str__(self) -> str:
-        return format_shape(self.shape)
-
-
-def _is_name(name: object) -> bool:
-    """Whether dims, instances and URLs can tell the name from everything else that they hold."""
-    plain = isinstance(name, str) and name.isascii() and name.isidentifier()
-    return plain and not keyword.iskeyword(str(name)) and name != "weight"
-
-
-def _written_short(expr: DimExpr) -> DimExpr:
-    """``expr``, once it is sure that its text can be read again."""
-    if (length := len(str(expr))) > MAX_SOURCE_LENGTH:
-        raise InvalidInput("", f"is {length} characters long when multiplied out", f"at most {MAX_SOURCE_LENGTH}")
-    return expr
-
-
-def format_shape(values: Mapping[str, int]) -> str:
-    """``T=37,S=4``: how a shape is written in URLs, tables and logs."""
-    return ",".join(f"{name}={values[name]}" for name in sorted(values))
-
-
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Workload:
-    """An operator with its dims, dtype and fused epilogue. Its ``key`` names it everywhere, on every target."""
+    """A program and everything that decides what is computed. ``tuner.program.build`` makes them from job files.
 
-    op: Op
-    args: tuple[tuple[str, DimExpr], ...]
-    dtype: str = "float32"
-    epilogue: tuple[str, ...] = ()
+    ``extents``: of every axis, and of sizes that only shapes name, over shape variables; ``shapes``: explicit ones;
+    ``dtypes``: of every tensor; ``padding``: by tensor, what is read outside its bounds; ``domain``: by tensor, the
+    interval that test inputs are drawn from. ``source`` is the JSON that it was made from, ``label`` a short name.
+    """
 
-    @staticmethod
-    def of(
-        op: Op | str, args: Mapping[str, DimLike], dtype: object = "float32", epilogue: Sequence[str] = ()
-    ) -> Workload:
-        """Check and build a workload. Raises InvalidInput naming ``op``, ``args.X``, ``dtype`` or ``epilogue``."""
-        known = op_named(op)
-        if not isinstance(args, Mapping) or set(args) != set(known.args):
-            given = ", ".join(map(str, args)) if isinstance(args, Mapping) else repr(args)
-            raise InvalidInput("args", f"{known.name} got {given or 'nothing'}", f"needs: {', '.join(known.args)}")
-        dims = []
-        for name in known.args:
-            try:
-                dims.append((name, _written_short(DimExpr.of(args[name]))))
-            except InvalidInput as error:
-                raise InvalidInput(f"args.{name}", error.problem, error.remedy) from None
-        if dtype not in known.dtypes:
-            one_of = f"one of: {', '.join(known.dtypes)}"
-            raise InvalidInput("dtype", f"{dtype!r} is not supported by {known.name}", one_of)
-        listed = isinstance(epilogue, Sequence) and not isinstance(epilogue, str)
-        if not listed or not all(isinstance(name, str) for name in epilogue):
-            raise InvalidInput("epilogue", f"{epilogue!r} is not a list of names", f"any of: {', '.join(EPILOGUES)}")
-        for name in epilogue:
-            if name not in EPILOGUES:
-                raise InvalidInput("epilogue", f"{name!r} is not known", f"any of: {', '.join(EPILOGUES)}")
-        repeated = {name for name in epilogue if EPILOGUES[name].operand and epilogue.count(name) > 1}
-        if repeated:
-            raise InvalidInput("epilogue", f"{', '.join(sorted(repeated))} given twice", "each operand once")
-        return Workload(known, tuple(dims), str(dtype), tuple(epilogue))
+    program: Program
+    extents: tuple[tuple[str, DimExpr], ...]
+    dtypes: tuple[tuple[str, str], ...]
+    constants: tuple[str, ...] = ()
+    padding: tuple[tuple[str, float], ...] = ()
+    shapes: tuple[tuple[str, Dims], ...] = ()
+    domain: tuple[tuple[str, tuple[float, float]], ...] = ()
+    source: str = field(default="", compare=False)
+    label: str = field(default="", compare=False)
 
-    @property
-    def exprs(self) -> dict[str, DimExpr]:
-        """The dim expression of each axis, by its name."""
-        return dict(self.args)
-
-    @property
+    # -- symbols --------------------------------------------------------------------------------------------------
+    @cached_property
     def variables(self) -> frozenset[str]:
-        return frozenset().union(*(expr.variables for _, expr in self.args))
+        """The shape variables of all extents."""
+        dims = [dim for _, dim in self.extents] + [dim for _, shape in self.shapes for dim in shape]
+        return frozenset().union(*(dim.variables for dim in dims))
 
-    @property
-    def dynamic_axes(self) -> dict[str, str]:
-        """Each axis whose extent is not constant -> the dim it reads: the first axis with the same expression.
+    @cached_property
+    def symbol_exprs(self) -> Mapping[str, DimExpr]:
+        """Each symbol and its expression over the shape variables, in the order of first use."""
+        names = self.program.canonical_names()[0]
+        extents = dict(self.extents)
+        symbols: dict[DimExpr, str] = {}
+        for axis, name in names.items():
+            if extents[axis].constant is None:
+                symbols.setdefault(extents[axis], name)
+        others = (dim for tensor in self.program.tensors for dim in dict(self.shapes).get(tensor, ()))
+        for dim in others:
+            if dim.constant is None and dim not in symbols:
+                symbols[dim] = f"d{len(symbols)}"
+        return {name: dim for dim, name in symbols.items()}
 
-        In a square matmul (m = n = k = S) all three axes read the one dim ``m``.
-        """
-        first: dict[DimExpr, str] = {}
-        for name, expr in self.args:
-            if expr.constant is None:
-                first.setdefault(expr, name)
-        return {name: first[expr] for name, expr in self.args if expr.constant is None}
-
-    @property
-    def dynamic_dims(self) -> tuple[str, ...]:
-        """The distinct dynamic dims, in the order of the operator's args: what a dispatcher looks at."""
-        return tuple(dict.fromkeys(self.dynamic_axes.values()))
-
-    @property
-    def operands(self) -> tuple[Operand, ...]:
-        """All tensors of a call in order: the two inputs, the epilogue's operands, the output."""
-        contraction = self.op.contraction
-        extra = [EPILOGUES[name].operand_for(contraction.output) for name in self.epilogue]
-        return (contraction.left, contraction.right, *(op for op in extra if op is not None), contraction.output)
-
-    def extents(self, shape: Mapping[str, int]) -> dict[str, int]:
-        """The extent of every axis for these values of the shape variables."""
-        return {name: expr.evaluate(shape) for name, expr in self.args}
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """The distinct dynamic extents in the order of first use: what a dispatcher looks at."""
+        return tuple(self.symbol_exprs)
 
     def dims(self, shape: Mapping[str, int]) -> dict[str, int]:
-        """The values of the distinct dynamic dims for these values of the shape variables."""
-        extents = self.extents(shape)
-        return {name: extents[name] for name in self.dynamic_dims}
+        """The values of the symbols for these values of the shape variables."""
+        return {name: dim.evaluate(shape) for name, dim in self.symbol_exprs.items()}
 
-    def extents_of_dims(self, dims: Mapping[str, int]) -> dict[str, int]:
-        """The extent of every axis for these values of the distinct dynamic dims."""
-        axes = self.dynamic_axes
-        return {name: dims[axes[name]] if name in axes else int(expr.constant or 0) for name, expr in self.args}
+    @cached_property
+    def sizes(self) -> Mapping[str, DimExpr]:
+        """The extent of every axis and size over the symbols: a constant, or one symbol."""
+        return {name: self._in_symbols(dim) for name, dim in self.extents}
 
-    def flops(self, shape: Mapping[str, int]) -> int:
-        """Floating-point operations of the contraction: two for each product of extents."""
-        return 2 * math.prod(self.extents(shape).values())
+    def _in_symbols(self, dim: DimExpr) -> DimExpr:
+        if dim.constant is not None:
+            return dim
+        by_expr = {expr: name for name, expr in self.symbol_exprs.items()}
+        # A size that neither an axis nor a shape uses has no symbol; nothing reads it.
+        return DimExpr.var(by_expr[dim]) if dim in by_expr else dim
 
-    def flops_of_dims(self, dims: Mapping[str, int]) -> int:
-        """The same for these values of the distinct dynamic dims."""
-        return 2 * math.prod(self.extents_of_dims(dims).values())
+    def axis_sizes(self, dims: Mapping[str, int]) -> dict[str, int]:
+        """The extent of every axis for these values of the symbols."""
+        return {axis: self.sizes[axis].evaluate(dims) for axis in self.program.axes}
+
+    @cached_property
+    def inference(self) -> Shapes:
+        """Shapes of all tensors, over the symbols, and the bounds that only values of the symbols can tell."""
+        explicit = {name: tuple(map(self._in_symbols, shape)) for name, shape in self.shapes}
+        return Shapes(self.program, self.sizes, explicit, dict(self.padding))
+
+    # -- tensors --------------------------------------------------------------------------------------------------
+    @cached_property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Every tensor of the program, intermediates included."""
+        dtypes, dims = dict(self.dtypes), self.inference.dims
+        return {name: Tensor(name, dtypes[name], dims[name], name in self.constants) for name in self.program.tensors}
+
+    @cached_property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return tuple(self.tensors[name] for name in self.program.inputs)
+
+    @cached_property
+    def outputs(self) -> tuple[Tensor, ...]:
+        return tuple(self.tensors[name] for name in self.program.outputs)
 
     @property
+    def operands(self) -> tuple[Tensor, ...]:
+        """All tensors of a call in order: inputs as the program first names them, then outputs."""
+        return (*self.inputs, *self.outputs)
+
+    def is_consistent(self, dims: Mapping[str, int]) -> bool:
+        """Whether no read is out of bounds for these values of the symbols; a library refuses others."""
+        return all(need.evaluate(dims) <= size.evaluate(dims) for _, _, need, size in self.inference.unproved)
+
+    # -- work -----------------------------------------------------------------------------------------------------
+    def points(self, dims: Mapping[str, int]) -> int:
+        """Evaluations of stage bodies, all stages together."""
+        return sum(volume for volume, _ in self._volumes(dims))
+
+    def flops(self, dims: Mapping[str, int]) -> int:
+        """Arithmetic operations and function calls of all stages for these values of the symbols.
+
+        A multiply-add counts as two, a transcendental function as one; index arithmetic, comparisons, selections and
+        casts do not count.
+        """
+        return sum(volume * operations for volume, operations in self._volumes(dims))
+
+    def _volumes(self, dims: Mapping[str, int]) -> list[tuple[int, int]]:
+        sizes = self.axis_sizes(dims)
+        counted = []
+        for stage in self.program.stages:
+            volume = math.prod(sizes[axis] for axis in (*stage.axes, *stage.reduce_axes))
+            counted.append((volume, _operations(stage.body) + (stage.reducer is not None)))
+        return counted
+
+    def bytes_moved(self, dims: Mapping[str, int]) -> int:
+        """Bytes of all operands, each read or written once."""
+        return sum(operand.bytes(dims) for operand in self.operands)
+
+    # -- identity -------------------------------------------------------------------------------------------------
+    @cached_property
+    def canonical(self) -> JsonObject:
+        """The workload in canonical names, a job file's ``workload`` whose shape variables are the symbols."""
+        axes, tensors = self.program.canonical_names()
+        program = self.program.renamed(axes, tensors)
+        explicit = {tensors[name]: shape for name, shape in self._needed_shapes().items()}
+        extents = {axes[name]: _json(self.sizes[name]) for name in (*self.program.axes, *self.program.sizes)}
+        extra = {name: name for shape in explicit.values() for dim in shape for name in dim.variables}
+        return {
+            "program": str(program),
+            "outputs": list(program.outputs),
+            "extents": {**extra, **extents},
+            "shapes": {name: [_json(dim) for dim in shape] for name, shape in explicit.items()},
+            "dtype": {tensors[name]: dtype for name, dtype in self.dtypes},
+            "constant": sorted(tensors[name] for name in self.constants),
+            "padded": {tensors[name]: _padding_json(value) for name, value in self.padding},
+        }
+
+    def _needed_shapes(self) -> dict[str, Dims]:
+        """Explicit shapes over the symbols, without those that follow from the axes."""
+        explicit = {name: tuple(map(self._in_symbols, shape)) for name, shape in self.shapes}
+        for name in list(explicit):
+            others = {other: shape for other, shape in explicit.items() if other != name}
+            try:
+                inferred = Shapes(self.program, self.sizes, others, dict(self.padding)).dims[name]
+            except InvalidInput:
+                continue
+            if inferred == explicit[name]:
+                explicit = others
+        return explicit
+
+    @cached_property
     def key(self) -> str:
-        """``dense-0f3a...``: the operator and a digest of everything that changes what is computed."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
-        return f"{self.op.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        """``wl-0f3a...``: a digest of the canonical form, everything that decides what is computed."""
+        text = json.dumps(self.canonical, sort_keys=True, separators=(",", ":"))
+        return f"wl-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+    # -- forms ----------------------------------------------------------------------------------------------------
+    def to_json(self) -> JsonObject:
+        """The form that it was given in; ``tuner.program.build.workload_from_json`` reads it."""
+        data: JsonObject = json.loads(self.source)
+        return data
+
+    def __str__(self) -> str:
+        return self.label
 
     def __repr__(self) -> str:
         return f"<Workload {self}>"
 
-    def to_json(self) -> JsonObject:
-        return {
-            "op": self.op.name,
-            "args": {name: expr.constant if expr.constant is not None else str(expr) for name, expr in self.args},
-            "dtype": self.dtype,
-            "epilogue": list(self.epilogue),
-        }
 
-    @staticmethod
-    def from_json(data: object) -> Workload:
-        """Read a job file's ``workload``. Raises InvalidInput with fields relative to it."""
-        if not isinstance(data, Mapping):
-            raise InvalidInput("", f"{data!r} is not a mapping", "give op, args and dtype")
-        fields = ("op", "args", "dtype", "epilogue", "count", "name")
-        unknown = sorted(set(map(str, data)) - set(fields))
-        if unknown:
-            raise InvalidInput(unknown[0], "is not a field of a workload", f"fields: {', '.join(fields)}")
-        if "op" not in data:
-            raise InvalidInput("op", "is missing", "name an operator of the catalogue")
-        return Workload.of(data["op"], data.get("args", {}), data.get("dtype", "float32"), data.get("epilogue") or ())
+def _operations(expr: Any) -> int:
+    """Arithmetic operations of a stage's body, those inside indices left out."""
+    if isinstance(expr, Read):
+        return 0
+    own = isinstance(expr, Neg) or (isinstance(expr, Binary) and expr.operator in ("+", "-", "*", "/"))
+    own = own or (isinstance(expr, Call) and expr.function != "where")
+    match expr:
+        case Neg(operand=operand) | Cast(operand=operand):
+            return int(own) + _operations(operand)
+        case Binary(left=left, right=right):
+            return int(own) + _operations(left) + _operations(right)
+        case Call(args=args):
+            return int(own) + sum(map(_operations, args))
+        case _:
+            return 0
 
-    def __str__(self) -> str:
-        args = ", ".join(f"{name}={expr}" for name, expr in self.args)
-        return " + ".join([f"{self.op.name}({args})", *self.epilogue])
+
+def _json(dim: DimExpr) -> int | str:
+    return dim.constant if dim.constant is not None else str(dim)
+
+
+def _padding_json(value: float) -> float | str:
+    """JSON has no infinities."""
+    return value if math.isfinite(value) else str(value)

@@ -1,0 +1,129 @@
+"""Shape variables, the values they take, and the instances that occur."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.errors import InvalidInput
+from tuner.program.dims import DimExpr, DimLike
+
+JsonObject = dict[str, Any]
+MAX_POINTS = 1_000_000
+"""The most values that one shape variable may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeVar:
+    """A size that is known only at run time, and the values it can take: ``ShapeVar("T", range(1, 129))``."""
+
+    name: str
+    values: range | tuple[int, ...]
+
+    def __init__(self, name: str, values: Iterable[int]) -> None:
+        if not _is_name(name):
+            raise InvalidInput(
+                "shape_vars", f"{name!r} is not a name", "a letter, then letters, digits or _; not weight"
+            )
+        field = f"shape_vars.{name}"
+        if isinstance(values, range) and values.step == 1:
+            kept: range | tuple[int, ...] = values
+        else:
+            kept = _sizes(field, values)
+        # len() of a range cannot count beyond 63 bits.
+        count = max(0, kept.stop - kept.start) if isinstance(kept, range) else len(kept)
+        if count == 0:
+            raise InvalidInput(field, "the range is empty", "min must not be above max; values must not be empty")
+        if kept[0] < 0:
+            raise InvalidInput(field, f"the smallest value is {kept[0]}", "extents are 0 or more")
+        if count > MAX_POINTS:
+            raise InvalidInput(field, f"{count} values", f"at most {MAX_POINTS}")
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "values", kept)
+
+    @property
+    def min(self) -> int:
+        return self.values[0]
+
+    @property
+    def max(self) -> int:
+        return self.values[-1]
+
+    @property
+    def expr(self) -> DimExpr:
+        return DimExpr.var(self.name)
+
+    def __add__(self, other: DimLike) -> DimExpr:
+        return self.expr + other
+
+    def __sub__(self, other: DimLike) -> DimExpr:
+        return self.expr - other
+
+    def __rsub__(self, other: DimLike) -> DimExpr:
+        return DimExpr.of(other) - self.expr
+
+    def __mul__(self, other: DimLike) -> DimExpr:
+        return self.expr * other
+
+    def __floordiv__(self, divisor: int) -> DimExpr:
+        return self.expr // divisor
+
+    def __mod__(self, divisor: int) -> DimExpr:
+        return self.expr % divisor
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def to_json(self) -> JsonObject:
+        if isinstance(self.values, range):
+            return {"min": self.min, "max": self.max}
+        return {"values": list(self.values)}
+
+
+def _sizes(field: str, values: object) -> tuple[int, ...]:
+    """``values`` sorted, each once. Raises InvalidInput unless they are integers."""
+    sizes = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else None
+    if sizes is None or any(isinstance(value, bool) or not isinstance(value, int) for value in sizes):
+        raise InvalidInput(field, f"{values!r} are not sizes", "integers, as in range(1, 129) or [5, 24, 43]")
+    return tuple(sorted(set(sizes)))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadInstance:
+    """One shape that occurs: a value for each shape variable (sorted by name), and how much it weighs."""
+
+    values: tuple[tuple[str, int], ...]
+    weight: float = 1.0
+
+    @staticmethod
+    def of(values: Mapping[str, int], weight: float = 1.0) -> WorkloadInstance:
+        return WorkloadInstance(tuple(sorted(values.items())), float(weight))
+
+    @property
+    def shape(self) -> dict[str, int]:
+        return dict(self.values)
+
+    def to_json(self) -> JsonObject:
+        return {**self.shape, "weight": self.weight}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> WorkloadInstance:
+        """Read what ``to_json`` wrote."""
+        values = dict(data)
+        return WorkloadInstance.of(values, values.pop("weight", 1.0))
+
+    def __str__(self) -> str:
+        return format_shape(self.shape)
+
+
+def _is_name(name: object) -> bool:
+    """Whether dims, instances and URLs can tell the name from everything else that they hold."""
+    plain = isinstance(name, str) and name.isascii() and name.isidentifier()
+    return plain and not keyword.iskeyword(str(name)) and name != "weight"
+
+
+def format_shape(values: Mapping[str, int]) -> str:
+    """``T=37,S=4``: how a shape is written in URLs, tables and logs."""
+    return ",".join(f"{name}={values[name]}" for name in sorted(values))
