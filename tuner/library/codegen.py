@@ -1,14 +1,14 @@
 """From micro-kernels to machine code: the one place where programs become binaries. Imports TVM.
 
 A candidate and a library are the same thing, a candidate being a library of one kernel. Both export ``ENTRY``: the
-operands of a call in order (the weight packed as ``rule.layout`` says), the output last. Dims are read from the
-tensors, dtypes and shapes are checked there, and the call is handed on to a private function for each kernel.
+operands of a call in order (constants packed as ``layouts_of`` says), the outputs last. Symbols are read from the
+tensors' shapes, dtypes and shapes are checked there, and the call is handed on to a private function for each kernel.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,12 @@ from tvm.tirx import compilation_pipeline
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.library.dispatcher import Leaf, Tree
+from tuner.library.entry import EntryArguments
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
-from tuner.rules import rule_for
-from tuner.rules.signature import arguments, symbols
+from tuner.program.workload import Workload
+from tuner.rules import emit, layout_group, layouts_of
+from tuner.rules.layout import Layout
 from tuner.rules.space import MicroKernel
 
 ENTRY = "kernel"
@@ -37,22 +39,19 @@ def build_candidate(task: SearchTask, kernel: MicroKernel) -> bytes:
 
 def module_of(task: SearchTask, kernels: Sequence[MicroKernel], tree: Tree) -> Any:
     """An IRModule with one private function for each kernel, and ENTRY, which dispatches by ``tree``."""
-    rule = rule_for(task.workload)
-    layouts = {rule.layout(task, kernel) for kernel in kernels}
-    if len(layouts) > 1:
-        raise ValueError(f"kernels of one library share one packed layout, got {layouts}")
+    groups = {layout_group(task, kernel) for kernel in kernels}
+    if len(groups) > 1:
+        raise ValueError(f"kernels of one library share their packed layouts, got {groups}")
     names = [_name(index) for index in range(len(kernels))]
-    module = tvm.IRModule({name: rule.emit(task, kernel, name) for name, kernel in zip(names, kernels, strict=True)})
+    module = tvm.IRModule({name: emit(task, kernel, name) for name, kernel in zip(names, kernels, strict=True)})
     callees = [module.get_global_var(name) for name in names]
-    module[ENTRY] = _entry(task, layouts.pop(), callees, tree)
+    module[ENTRY] = _entry(task.workload, layouts_of(task, kernels[0]), callees, tree)
     return module
 
 
 def compile_module(task: SearchTask, module: Any) -> bytes:
     """The bytes of a shared object with the code of ``module`` for the task's target."""
-    if task.target is None:
-        raise ValueError("the target is not known yet")
-    executable = tvm.compile(module, target=_tvm_target(task.target), tir_pipeline=LOWERING)
+    executable = tvm.compile(module, target=_tvm_target(task.known_target), tir_pipeline=LOWERING)
     with tempfile.TemporaryDirectory(prefix="shapewright-build-") as folder:
         path = Path(folder) / "library.so"
         executable.export_library(str(path))
@@ -110,20 +109,20 @@ def _tvm_target(target: Target) -> Any:
     return tvm.target.Target({"kind": target.kind, "mcpu": target.mcpu, "num-cores": target.hardware.cores})
 
 
-def _entry(task: SearchTask, layout: Any, callees: Sequence[Any], tree: Tree) -> Any:
-    dims = symbols(task.workload)
+def _entry(workload: Workload, layouts: Mapping[str, Layout], callees: Sequence[Any], tree: Tree) -> Any:
+    arguments = EntryArguments(workload, layouts)
     with IRBuilder() as builder, I.prim_func():
         I.func_name(ENTRY)
         I.func_attr({"tirx.noalias": True, "global_symbol": ENTRY})
-        shapes = arguments(task.workload, dims, layout)
-        # Users' arrays sit anywhere: promise no more than the alignment of one element.
-        buffers = [I.arg(name, I.buffer(shape, "float32", align=4)) for name, shape in shapes.items()]
-        passed = [buffer.data for buffer in buffers] + list(dims.values())
-        _dispatch(tree, dims, [tvm.ir.Call(callee, passed, ret_ty="int32") for callee in callees])
+        buffers = arguments.declare()
+        with arguments.checked():
+            passed = [buffer.data for buffer in buffers] + list(arguments.symbols.values())
+            calls = [tvm.ir.Call(callee, passed, ret_ty="int32") for callee in callees]
+            _dispatch(tree, arguments.symbols, calls)
     return builder.get()
 
 
-def _dispatch(tree: Tree, dims: dict[str, Any], calls: Sequence[Any]) -> None:
+def _dispatch(tree: Tree, dims: Mapping[str, Any], calls: Sequence[Any]) -> None:
     if isinstance(tree, Leaf):
         code = I.Bind(calls[tree.kernel])
         with I.Assert(code == tirx.IntImm("int32", 0), "the kernel could not run: out of memory or threads"):

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from tuner.errors import ShapewrightError
 from tuner.library.dispatcher import Dispatcher
-from tuner.program.workload import JsonObject
-from tuner.rules import rule_for
+from tuner.program.workload import JsonObject, Workload
+from tuner.rules import layouts_of
+from tuner.rules.layout import Layout, layout_from_json
 
 FORMAT = 1
 LIBRARY, DISPATCH, MANIFEST, IR = "library.so", "dispatch.json", "manifest.json", "ir.json.gz"
@@ -49,7 +50,7 @@ def package(
     if scripts:
         kernels = {kernel.id: {"script": script} for kernel, script in zip(dispatcher.kernels, scripts, strict=True)}
         files[KERNELS] = gzip.compress(_text({"format": FORMAT, "kernels": kernels}), mtime=0)
-    layout = rule_for(task.workload).layout(task, dispatcher.kernels[0])
+    layouts = layouts_of(task, dispatcher.kernels[0])
     manifest: JsonObject = {
         "format": FORMAT,
         "digest": digest_of(files),
@@ -61,10 +62,18 @@ def package(
         "threads": task.threads,
         "toolchain": dict(toolchain),
         "job_id": job_id,
-        "packed_layout": layout.to_json() if layout else None,
+        "packed_layouts": {name: layout.to_json() for name, layout in layouts.items()},
         "kernels": dispatch["kernels"],
     }
     return LibraryFiles({**files, MANIFEST: _text(manifest)}, manifest, dispatch)
+
+
+def packed_layouts(manifest: JsonObject, workload: Workload) -> dict[str, Layout]:
+    """By constant tensor how a library wants it packed. Libraries of format 1 name the one layout of their constant."""
+    if "packed_layouts" in manifest:
+        return {name: layout_from_json(data) for name, data in manifest["packed_layouts"].items()}
+    data = manifest.get("packed_layout")
+    return {name: layout_from_json(data) for name in workload.constants} if data else {}
 
 
 def digest_of(files: Mapping[str, bytes]) -> str:

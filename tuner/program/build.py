@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.errors import InvalidInput
+from tuner.program.binding import solved_symbols
 from tuner.program.catalogue import EPILOGUES, Epilogue, Op, op_named
 from tuner.program.dims import MAX_SOURCE_LENGTH, DimExpr
 from tuner.program.dtypes import INTEGERS
@@ -219,6 +220,7 @@ def _finished(
             raise InvalidInput(f"constant.{name}", f"{name} is used as an index", "leave it out: indices are not packed")
     # Infers every shape: whatever is wrong with them is told now.
     _ = workload.tensors
+    solved_symbols(workload)
     return workload
 
 

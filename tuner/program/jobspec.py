@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.errors import InvalidInput
-from tuner.program.dims import variables_of
+from tuner.program.build import workload_from_json
 from tuner.program.target import Target
 from tuner.program.task import SearchTask, parse_instances, parse_shape_vars
 from tuner.program.workload import JsonObject, ShapeVar, Workload, WorkloadInstance
@@ -71,7 +71,7 @@ def parse_job(data: object) -> JobSpec:
         raise InvalidInput("workloads", f"{len(workloads) * len(targets)} search tasks", f"at most {MAX_TASKS}")
     for field, item in workloads:
         try:
-            workload = Workload.from_json(item)
+            workload = workload_from_json(item)
         except InvalidInput as error:
             raise error.within(field) from None
         used = _used(shape_vars, workload) if "workloads" in data else shape_vars
@@ -89,12 +89,12 @@ def parse_job(data: object) -> JobSpec:
                 raise _placed(error, field, target_field) from None
             tasks.append(task)
             counts.append(_count(item, field))
-    used_names = variables_of(expr for task in tasks for _, expr in task.workload.args)
+    used_names = frozenset().union(*(task.workload.variables for task in tasks))
     for var in shape_vars:
         if var.name not in used_names:
             raise InvalidInput(f"shape_vars.{var.name}", "no dim of any workload uses it", "leave it out")
     return JobSpec(
-        name=_name(data.get("name", str(tasks[0].workload)[:MAX_NAME])),
+        name=_name(data.get("name", tasks[0].workload.label[:MAX_NAME])),
         tasks=tuple(tasks),
         counts=tuple(counts),
         device=_device(data.get("device", "local")),

@@ -24,6 +24,7 @@ from tuner.program.expr import (
     Neg,
     Read,
 )
+from tuner.program.notation import Stage
 from tuner.program.program import Program, index_dim
 
 Dims = tuple[DimExpr, ...]
@@ -158,11 +159,14 @@ class ElementTypes:
             if name in program.index_tensors and self.of[name] not in INTEGERS:
                 raise InvalidInput(f"dtype.{name}", f"{name} is used as an index, {self.of[name]} is no integer", "int32")
         for stage in program.stages:
-            computed = promoted([self.type_of(stage.body)]) if stage.reducer in ("sum", "prod") else self.type_of(stage.body)
-            if stage.reducer in ("sum", "prod") and computed == "bool":
-                computed = "int32"
+            computed = self.reduced_type(stage)
             default = whole if whole and stage.tensor in program.outputs else computed
             self.of[stage.tensor] = named.get(stage.tensor, default)
+
+    def reduced_type(self, stage: Stage) -> str:
+        """The dtype that a stage is computed in, its reduction included: bools are counted in int32."""
+        computed = self.type_of(stage.body)
+        return "int32" if computed == "bool" and stage.reducer in ("sum", "prod") else computed
 
     def type_of(self, expr: Expr) -> str:
         """The dtype that an expression is computed in."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tuner.errors import InvalidInput
-from tuner.program.dims import MAX_DIM, DimLike
-from tuner.program.ops import Op
+from tuner.program.build import ProgramOp, make_workload, workload_from_json
+from tuner.program.catalogue import Op
+from tuner.program.dims import MAX_DIM, DimExpr, DimLike
+from tuner.program.expr import Expr
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject, ShapeVar, Workload, WorkloadInstance, format_shape
 
@@ -46,23 +47,24 @@ class SearchTask:
 
     def __init__(
         self,
-        op: Op | str | Workload,
+        op: Op | str | ProgramOp | Workload,
         args: Mapping[str, DimLike] | None = None,
         shape_vars: Sequence[ShapeVar] = (),
         instances: Sequence[int | Mapping[str, int] | WorkloadInstance] | None = None,
         weights: Sequence[float] | None = None,
         target: Target | str | Mapping[str, Any] | None = "native",
         *,
-        dtype: str = "float32",
+        dtype: str | Mapping[str, str] = "float32",
         epilogue: Sequence[str] = (),
         threads: int = 1,
         max_kernels: int = 8,
     ) -> None:
         """Check everything that can be checked without a device. Raises InvalidInput naming the field."""
-        workload = op if isinstance(op, Workload) else Workload.of(op, {} if args is None else args, dtype, epilogue)
+        workload = op if isinstance(op, Workload) else _workload(op, {} if args is None else args, dtype, epilogue)
         variables = tuple(sorted(shape_vars, key=lambda var: var.name))
         _check_variables(workload, variables)
         _check_sizes(workload, variables)
+        _check_bounds(workload, variables)
         _check_count("threads", threads, 1, 1024)
         _check_count("max_kernels", max_kernels, 1, MAX_KERNELS)
         given = default_instances(variables) if instances is None else instances
@@ -77,6 +79,13 @@ class SearchTask:
         """The same task for ``target``."""
         return self._with(target=target)
 
+    @property
+    def known_target(self) -> Target:
+        """The target. Raises ValueError while it is ``native`` and no device is known."""
+        if self.target is None:
+            raise ValueError(f"the target of {self.workload} is not known yet: resolve it with task.on(target)")
+        return self.target
+
     def _with(self, **changed: Any) -> SearchTask:
         names = ("shape_vars", "instances", "target", "threads", "max_kernels")
         return SearchTask(self.workload, **{name: getattr(self, name) for name in names} | changed)
@@ -88,7 +97,8 @@ class SearchTask:
         """
         least = {var.name: next((value for value in var.values if value > 0), 0) for var in self.shape_vars}
         is_served = any(self._is_near(least, instance.shape) for instance in self.instances)
-        if is_served or not self.workload.flops(least) or len(self.instances) == MAX_INSTANCES:
+        is_empty = not self.workload.points(self.workload.dims(least))
+        if is_served or is_empty or len(self.instances) == MAX_INSTANCES:
             return self
         weight = LEAST_SHAPE_WEIGHT * min(instance.weight for instance in self.instances if instance.weight)
         return self._with(instances=(WorkloadInstance.of(least, weight), *self.instances))
@@ -107,10 +117,7 @@ class SearchTask:
 
     def shapes(self, limit: int = 4096) -> list[dict[str, int]]:
         """Every shape of the declared range; more than ``limit`` are thinned evenly, the extremes kept."""
-        per_var = max(2, int(limit ** (1 / max(1, len(self.shape_vars)))))
-        names = [var.name for var in self.shape_vars]
-        grids = [_thinned(var.values, per_var) for var in self.shape_vars]
-        return [dict(zip(names, point, strict=True)) for point in itertools.product(*grids)]
+        return _grid(self.shape_vars, limit)
 
     def __repr__(self) -> str:
         return f"<SearchTask {self.workload} at {len(self.instances)} instances, {self.threads} threads>"
@@ -129,13 +136,20 @@ class SearchTask:
     def from_json(data: Mapping[str, Any]) -> SearchTask:
         """Read what ``to_json`` wrote (the same fields that one workload of a job file has)."""
         return SearchTask(
-            Workload.from_json(data["workload"]),
+            workload_from_json(data["workload"]),
             shape_vars=parse_shape_vars(data.get("shape_vars", {})),
             instances=parse_instances(data.get("instances")),
             target=data.get("target", "native"),
             threads=data.get("threads", 1),
             max_kernels=data.get("max_kernels", 8),
         )
+
+
+def _grid(variables: Sequence[ShapeVar], limit: int) -> list[dict[str, int]]:
+    per_var = max(2, int(limit ** (1 / max(1, len(variables)))))
+    names = [var.name for var in variables]
+    grids = [_thinned(var.values, per_var) for var in variables]
+    return [dict(zip(names, point, strict=True)) for point in itertools.product(*grids)]
 
 
 def default_instances(variables: Sequence[ShapeVar]) -> list[Mapping[str, int]]:
@@ -196,28 +210,69 @@ def _check_variables(workload: Workload, variables: tuple[ShapeVar, ...]) -> Non
         raise InvalidInput("shape_vars", f"{', '.join(names)} repeats a name", "each variable once")
     if len(names) > MAX_SHAPE_VARS:
         raise InvalidInput("shape_vars", f"{len(names)} of them", f"at most {MAX_SHAPE_VARS} in one workload")
-    for name, expr in workload.args:
+    ranges = {var.name: (var.min, var.max) for var in variables}
+    for field, expr in _named_extents(workload):
         missing = sorted(expr.variables - set(names))
         if missing:
-            raise InvalidInput(f"workload.args.{name}", f"{missing[0]} is not declared", "add it to shape_vars")
-        low, high = expr.bounds({var.name: (var.min, var.max) for var in variables})
+            raise InvalidInput(field, f"{missing[0]} is not declared", "add it to shape_vars")
+        low, high = expr.bounds(ranges)
         if low < 0 or high > MAX_DIM:
-            problem = f"{expr} runs from {low} to {high}"
-            raise InvalidInput(f"workload.args.{name}", problem, f"extents are 0 to {MAX_DIM}")
+            raise InvalidInput(field, f"{expr} runs from {low} to {high}", f"extents are 0 to {MAX_DIM}")
         if expr.constant == 0:
-            raise InvalidInput(f"workload.args.{name}", "is always 0", "a constant extent is 1 or more")
+            raise InvalidInput(field, "is always 0", "a constant extent is 1 or more")
     for extra in sorted(set(names) - workload.variables):
         raise InvalidInput(f"shape_vars.{extra}", "no dim of the workload uses it", "leave it out")
 
 
+def _workload(
+    op: Op | str | ProgramOp, args: Mapping[str, DimLike], dtype: str | Mapping[str, str], epilogue: Sequence[str]
+) -> Workload:
+    return make_workload(op, args, dtype, epilogue)
+
+
+def _named_extents(workload: Workload) -> list[tuple[str, DimExpr]]:
+    """Every extent, with the job file's field that gives it."""
+    from_op = "op" in workload.to_json()
+    given = workload.to_json().get("args", {}) if from_op else dict(workload.extents)
+    extents = [
+        (f"workload.args.{name}" if name in given else "workload.args", dim) if from_op else (f"workload.extents.{name}", dim)
+        for name, dim in workload.extents
+    ]
+    return extents + [("workload.shapes", dim) for _, shape in workload.shapes for dim in shape]
+
+
 def _check_sizes(workload: Workload, variables: tuple[ShapeVar, ...]) -> None:
+    """The tensors at the largest shape: operands one by one, intermediates together."""
     ranges = {var.name: (var.min, var.max) for var in variables}
-    most = {name: expr.bounds(ranges)[1] for name, expr in workload.args}
-    for operand in workload.operands:
-        size = 4 * math.prod(most[axis] for axis in operand.axes)
+    most = {name: expr.bounds(ranges)[1] for name, expr in workload.symbol_exprs.items()}
+    for tensor in workload.tensors.values():
+        size = tensor.bytes(most)
         if size > MAX_OPERAND_BYTES:
-            problem = f"{operand.name} takes up to {size / 2**30:.4g} GiB"
-            raise InvalidInput("workload.args", problem, f"at most {MAX_OPERAND_BYTES // 2**30} GiB for one operand")
+            field = f"workload.{'args' if 'op' in workload.to_json() else 'extents'}"
+            problem = f"{tensor.name} takes up to {size / 2**30:.4g} GiB"
+            raise InvalidInput(field, problem, f"at most {MAX_OPERAND_BYTES // 2**30} GiB for one tensor")
+
+
+def _check_bounds(workload: Workload, variables: tuple[ShapeVar, ...]) -> None:
+    """Reads that may be out of bounds for some sizes: not for those of the range."""
+    ranges = {var.name: (var.min, var.max) for var in variables}
+    for read, position, need, size in workload.inference.unproved:
+        excess = (need - size).substituted(workload.symbol_exprs)
+        if excess.bounds(ranges)[1] <= 0:
+            continue
+        # Bounds of an expression that repeats a variable are loose: look at the range itself.
+        for values in _grid(variables, 4096):
+            if workload.points(workload.dims(values)) and excess.evaluate(values) > 0:
+                problem = f"the index reaches past the dim's size ({need} > {size} at {format_shape(values)})"
+                remedy = f"say what is there: padded: {{{read.tensor}: 0}}"
+                _refuse_index(workload, read.indices[position], problem, remedy)
+
+
+def _refuse_index(workload: Workload, index: Expr, problem: str, remedy: str) -> None:
+    try:
+        workload.program.refuse(index, problem, remedy)
+    except InvalidInput as error:
+        raise error.within("workload") from None
 
 
 def _checked_instances(
@@ -284,9 +339,10 @@ def check_shape(task: SearchTask, shape: Mapping[str, int]) -> None:
     if set(shape) != set(task.ranges):
         names = ", ".join(sorted(task.ranges)) or "no variable"
         raise InvalidInput("shape", f"{format_shape(shape) or 'nothing'} does not fit {task.workload}", f"give {names}")
-    for axis, extent in task.workload.extents(shape).items():
-        if extent < 0:
-            raise InvalidInput("shape", f"{format_shape(shape)} makes {axis} {extent}", "extents are 0 or more")
+    for symbol, size in task.workload.dims(shape).items():
+        if size < 0:
+            expr = task.workload.symbol_exprs[symbol]
+            raise InvalidInput("shape", f"{format_shape(shape)} makes {expr} {size}", "extents are 0 or more")
 
 
 def _is_weight(value: object) -> bool:

@@ -22,7 +22,7 @@ from tuner.program.dtypes import DTYPES
 from tuner.program.expr import Binary, Call, Cast, Neg, Read
 from tuner.program.program import Program
 from tuner.program.shape_vars import JsonObject, ShapeVar, WorkloadInstance, format_shape
-from tuner.program.shapes import Dims, Shapes
+from tuner.program.shapes import Dims, ElementTypes, Shapes
 
 __all__ = ["JsonObject", "ShapeVar", "Tensor", "Workload", "WorkloadInstance", "format_shape"]
 
@@ -125,6 +125,11 @@ class Workload:
         """Every tensor of the program, intermediates included."""
         dtypes, dims = dict(self.dtypes), self.inference.dims
         return {name: Tensor(name, dtypes[name], dims[name], name in self.constants) for name in self.program.tensors}
+
+    @cached_property
+    def element_types(self) -> ElementTypes:
+        """The dtypes of all tensors, and of every expression over them."""
+        return ElementTypes(self.program, dict(self.dtypes))
 
     @cached_property
     def inputs(self) -> tuple[Tensor, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,20 @@ def aligned(array: NDArray[Any], to: int = 64) -> NDArray[Any]:
     return copy
 
 
-@dataclass(frozen=True, slots=True)
+class Layout(Protocol):
+    """How a constant tensor is rearranged once, ahead of all calls. Values are frozen, hashable and ordered."""
+
+    def packed_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of the packed form of a tensor of ``shape``."""
+
+    def pack(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The packed form, contiguous, of the same dtype."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``layout_from_json`` reads; ``kind`` names the layout."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
 class PanelLayout:
     """A weight ``w[n, k]`` as panels ``[ceil(n / panel), k, panel]``, the last panel filled up with zeros.
 
@@ -41,24 +54,25 @@ class PanelLayout:
 
     panel: int
 
-    def packed_shape(self, n: int, k: int) -> tuple[int, int, int]:
+    def packed_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        n, k = shape
         return (-(-n // self.panel), k, self.panel)
 
-    def pack(self, weight: NDArray[Any]) -> NDArray[np.float32]:
-        """``weight``: float32 of shape [n, k], any strides. The result is contiguous."""
-        if weight.ndim != 2 or weight.dtype != np.float32:
-            raise InvalidInput("w", f"{weight.dtype} of shape {weight.shape}", "float32 of shape [n, k]")
-        n, k = weight.shape
-        panels, _, panel = self.packed_shape(n, k)
-        padded = np.zeros((panels * panel, k), np.float32)
-        padded[:n] = weight
+    def pack(self, array: NDArray[Any]) -> NDArray[Any]:
+        """``array``: shape [n, k], any dtype and strides. The result is contiguous."""
+        n, k = array.shape
+        panels, _, panel = self.packed_shape(array.shape)
+        padded = np.zeros((panels * panel, k), array.dtype)
+        padded[:n] = array
         return np.ascontiguousarray(padded.reshape(panels, panel, k).transpose(0, 2, 1))
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "panels", "panel": self.panel}
 
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> PanelLayout:
-        if data.get("kind") != "panels":
-            raise InvalidInput("packed_layout", f"{data!r} is not known", "panels")
-        return PanelLayout(int(data["panel"]))
+
+
+def layout_from_json(data: Mapping[str, Any]) -> Layout:
+    """Read what ``to_json`` of a layout wrote. Raises InvalidInput for a kind that this version does not know."""
+    if data.get("kind") != "panels":
+        raise InvalidInput("packed_layouts", f"{data!r} is not known", "kind: panels")
+    return PanelLayout(int(data["panel"]))

@@ -1,13 +1,15 @@
-"""The arguments of a compiled kernel in TVM's terms: symbolic dims and the shape of every tensor. Imports TVM."""
+"""The arguments of a compiled kernel in TVM's terms: symbols, and the shape of every operand. Imports TVM."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tvm import tirx
 
+from tuner.program.dims import DimExpr, Quotient
 from tuner.program.workload import Workload
-from tuner.rules.layout import PanelLayout
+from tuner.rules.layout import Layout
 
 Expr = Any
 
@@ -18,24 +20,43 @@ def i64(value: int) -> Expr:
 
 
 def symbols(workload: Workload) -> dict[str, Expr]:
-    """One int64 variable for each distinct dynamic dim."""
-    return {dim: tirx.Var(dim, "int64") for dim in workload.dynamic_dims}
+    """One int64 variable for each symbol."""
+    return {name: tirx.Var(name, "int64") for name in workload.symbols}
 
 
-def extents(workload: Workload, dims: dict[str, Expr]) -> dict[str, Expr]:
-    """The extent of each axis: a constant, or the variable of the dim that it reads."""
-    axes = workload.dynamic_axes
-    return {name: dims[axes[name]] if name in axes else i64(int(expr.constant or 0)) for name, expr in workload.args}
+def dim_expr(dim: DimExpr, values: Mapping[str, Expr]) -> Expr:
+    """A dim as an int64 expression of TVM, with ``values`` in the places of its variables."""
+    total: Expr = None
+    for monomial, coefficient in dim.terms:
+        product: Expr = None
+        for atom in monomial:
+            factor = _quotient(atom, values) if isinstance(atom, Quotient) else values[atom]
+            product = factor if product is None else product * factor
+        term = i64(coefficient) if product is None else product if coefficient == 1 else product * i64(coefficient)
+        total = term if total is None else total + term
+    return i64(0) if total is None else total
 
 
-def arguments(workload: Workload, dims: dict[str, Expr], layout: PanelLayout | None) -> dict[str, tuple[Expr, ...]]:
-    """The shape of every operand in call order, by name; a constant operand as ``layout`` packs it."""
-    extent = extents(workload, dims)
+def _quotient(atom: Quotient, values: Mapping[str, Expr]) -> Expr:
+    divide = tirx.floordiv if atom.operator == "//" else tirx.floormod
+    return divide(dim_expr(atom.numerator, values), i64(atom.divisor))
+
+
+def extents(workload: Workload, values: Mapping[str, Expr]) -> dict[str, Expr]:
+    """The extent of each axis and size: a constant, or the variable of its symbol."""
+    return {name: dim_expr(dim, values) for name, dim in workload.sizes.items()}
+
+
+def operand_shapes(
+    workload: Workload, values: Mapping[str, Expr], layouts: Mapping[str, Layout]
+) -> dict[str, tuple[Expr, ...]]:
+    """The shape of every operand in call order, by name; constants as their layouts pack them."""
     shapes = {}
     for operand in workload.operands:
-        shape = tuple(extent[axis] for axis in operand.axes)
-        if operand.constant and layout is not None:
-            n, k = (int(size) for size in shape)
-            shape = tuple(i64(size) for size in layout.packed_shape(n, k))
-        shapes[operand.name] = shape
+        if operand.name in layouts:
+            packed = layouts[operand.name].packed_shape([int(dim.constant or 0) for dim in operand.dims])
+            shapes[operand.name] = tuple(map(i64, packed))
+        else:
+            shapes[operand.name] = tuple(dim_expr(dim, values) for dim in operand.dims)
     return shapes
+

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -68,15 +69,15 @@ class SearchSpace:
     """All legal micro-kernels of one rule for one workload and target.
 
     Axes are sampled jointly; ``check`` raises IllegalKernel, with the need and the limit, for a point that the
-    hardware cannot carry. Sampling is by rejection, so ``check`` must let a fair share of points pass. ``settle`` gives
-    axes that mean nothing beside the others' choices the one value that stands for all.
+    hardware cannot carry. Sampling is by rejection, so ``check`` must let a fair share of points pass. ``canonicalise``
+    sets don't-care axes (those without effect beside the other choices) to one value.
     """
 
     rule: str
     rule_version: int
     axes: tuple[Axis, ...]
     check: Callable[[MicroKernel], None]
-    settle: Callable[[Mapping[str, int]], dict[str, int]] = dict
+    canonicalise: Callable[[Mapping[str, int]], dict[str, int]] = dict
 
     def kernel(self, values: Mapping[str, int]) -> MicroKernel:
         """The micro-kernel with these values, checked. Raises IllegalKernel."""
@@ -88,9 +89,9 @@ class SearchSpace:
         return kernel
 
     def legal(self, values: Mapping[str, int]) -> MicroKernel | None:
-        """The micro-kernel with these values, settled; None if it is not legal."""
+        """The micro-kernel with these values, canonicalised; None if it is not legal."""
         try:
-            return self.kernel(self.settle(values))
+            return self.kernel(self.canonicalise(values))
         except IllegalKernel:
             return None
 
@@ -103,7 +104,7 @@ class SearchSpace:
         """Every legal micro-kernel; only for spaces small enough to list."""
         for index in np.ndindex(*(len(axis.choices) for axis in self.axes)):
             values = {axis.name: axis.choices[i] for axis, i in zip(self.axes, index, strict=True)}
-            if self.settle(values) == values and (kernel := self.legal(values)) is not None:
+            if self.canonicalise(values) == values and (kernel := self.legal(values)) is not None:
                 yield kernel
 
     def sample(self, rng: np.random.Generator) -> MicroKernel:
@@ -126,26 +127,66 @@ class SearchSpace:
                     else int(rng.integers(-len(axis.choices), len(axis.choices)))
                 )
                 values[axis.name] = axis.choices[min(max(here + step, 0), len(axis.choices) - 1)]
-            found = self.legal(values)
-            if found is not None and found != kernel:
-                return found
+            mutant = self.legal(values)
+            if mutant is not None and mutant != kernel:
+                return mutant
         return kernel
 
     def neighbours(self, kernel: MicroKernel) -> list[MicroKernel]:
         """The legal micro-kernels that differ from ``kernel`` by one step of one axis."""
-        found: dict[MicroKernel, None] = {}
+        neighbours: dict[MicroKernel, None] = {}
         for axis in self.axes:
             here = axis.choices.index(kernel[axis.name])
             for choice in (*axis.choices[max(here - 1, 0) : here], *axis.choices[here + 1 : here + 2]):
                 near = self.legal(dict(kernel.values) | {axis.name: choice})
                 if near is not None and near != kernel:
-                    found[near] = None
-        return list(found)
+                    neighbours[near] = None
+        return list(neighbours)
 
     def crossover(self, first: MicroKernel, second: MicroKernel, rng: np.random.Generator) -> MicroKernel:
         """Each axis from one parent or the other; ``first`` if no legal mix is found."""
         for _ in range(32):
             values = {axis.name: (first if rng.random() < 0.5 else second)[axis.name] for axis in self.axes}
-            if (found := self.legal(values)) is not None:
-                return found
+            if (child := self.legal(values)) is not None:
+                return child
         return first
+
+
+@dataclass(frozen=True)
+class UnionSpace:
+    """The spaces of several rules as one. A kernel belongs to the space of the rule that it names."""
+
+    spaces: tuple[SearchSpace, ...]
+
+    def space_of(self, kernel: MicroKernel) -> SearchSpace:
+        """Raises IllegalKernel for a kernel of a rule that is not among these."""
+        for space in self.spaces:
+            if space.rule == kernel.rule:
+                return space
+        raise IllegalKernel(f"{kernel} is of rule {kernel.rule}, not one of {', '.join(s.rule for s in self.spaces)}")
+
+    @property
+    def size(self) -> int:
+        """How many points there are before ``check``."""
+        return sum(space.size for space in self.spaces)
+
+    def points(self) -> Iterator[MicroKernel]:
+        """Every legal micro-kernel; only for spaces small enough to list."""
+        return itertools.chain.from_iterable(space.points() for space in self.spaces)
+
+    def sample(self, rng: np.random.Generator) -> MicroKernel:
+        """A legal micro-kernel of any of the spaces, each space as likely as any other."""
+        index = int(rng.integers(len(self.spaces))) if len(self.spaces) > 1 else 0
+        return self.spaces[index].sample(rng)
+
+    def mutate(self, kernel: MicroKernel, rng: np.random.Generator) -> MicroKernel:
+        """As SearchSpace.mutate, within the kernel's own space."""
+        return self.space_of(kernel).mutate(kernel, rng)
+
+    def neighbours(self, kernel: MicroKernel) -> list[MicroKernel]:
+        """As SearchSpace.neighbours, within the kernel's own space."""
+        return self.space_of(kernel).neighbours(kernel)
+
+    def crossover(self, first: MicroKernel, second: MicroKernel, rng: np.random.Generator) -> MicroKernel:
+        """As SearchSpace.crossover; ``first`` if the parents are of different rules."""
+        return first if first.rule != second.rule else self.space_of(first).crossover(first, second, rng)

@@ -29,7 +29,7 @@ def dots(frame: Frame, tiles: tuple[Expr, Expr], panels: tuple[Expr, Expr], is_l
         rows = [tile * i64(mr) + i64(r) for r in range(mr)]
         with I.serial(*panels) as panel:
             _Dots(frame, rows, [panel * i64(nv) + i64(c) for c in range(nv)]).emit()
-        if frame.task.workload.epilogue:
+        if frame.contraction.epilogue:
             _through_epilogue(frame, tile * i64(mr), (panels[0] * i64(nv), tirx.min(panels[1] * i64(nv), n)))
 
 
@@ -80,5 +80,5 @@ def _through_epilogue(frame: Frame, row: Expr, columns: tuple[Expr, Expr]) -> No
         column = I.Bind(first + v * i64(vectors.lanes))
         place = (*frame.batch, row + r)
         value = vectors.load(frame.out, place, column, last)
-        value = through_epilogue(frame, frame.task.workload.epilogue, value, row + r, column, last)
+        value = through_epilogue(frame, frame.contraction.epilogue, value, row + r, column, last)
         vectors.store(frame.out, value, place, column, last)

@@ -22,22 +22,22 @@ code for each number of vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-import tvm
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.task import SearchTask
-from tuner.rules.layout import PanelLayout
-from tuner.rules.signature import arguments, extents, i64, symbols
+from tuner.rules.function import kernel_function
+from tuner.rules.layout import Layout
+from tuner.rules.signature import i64
 from tuner.rules.space import MicroKernel
 from tuner.rules.x86_contraction.dots import dots
 from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
+from tuner.rules.x86_contraction.pattern import contraction_of
 from tuner.rules.x86_contraction.packing import pack_panel, pack_rows, packed_panels, packed_rows
 from tuner.rules.x86_contraction.tile import Tile
 from tuner.rules.x86_contraction.vectors import DTYPE, Vectors
@@ -47,26 +47,14 @@ Share = tuple[Expr, Expr]
 """The first of something, and the first past the last."""
 
 
-def emit(task: SearchTask, kernel: MicroKernel, layout: PanelLayout | None, name: str) -> Any:
-    """A private PrimFunc: a pointer for every operand in call order, then every dynamic dim; returns 0."""
-    assert task.target is not None
-    with IRBuilder() as builder, I.prim_func(private=True):
-        I.func_name(name)
-        # Functions with a parallel loop return an error code.
-        I.func_ret(tvm.ir.PrimType("int32"))
-        I.func_attr({"tirx.noalias": True})
-        dims = symbols(task.workload)
-        shapes = arguments(task.workload, dims, layout)
-        pointers = {operand: I.arg(f"{operand}_data", I.ptr(DTYPE)) for operand in shapes}
-        for dim, symbol in dims.items():
-            I.arg(dim, symbol)
-        buffers = {
-            operand: I.decl_buffer(shape, DTYPE, data=pointers[operand], align=4) for operand, shape in shapes.items()
-        }
-        vectors = Vectors(task.target.hardware.lanes())
-        _Nest(Frame(task, kernel, extents(task.workload, dims), buffers, vectors)).body()
-        I.Return(tirx.IntImm("int32", 0))
-    return builder.get()
+def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], name: str) -> Any:
+    """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0."""
+    contraction = contraction_of(task.workload)
+    with kernel_function(task.workload, layouts, name) as function:
+        vectors = Vectors(task.known_target.hardware.lanes())
+        extent = contraction.by_role(function.extents)
+        _Nest(Frame(task, contraction, kernel, extent, function.buffers, vectors)).body()
+    return function.get()
 
 
 class _Nest:
@@ -118,7 +106,7 @@ class _Nest:
 
     def _packed_right(self, panels: Share) -> AbstractContextManager[Expr]:
         """The right operand as panels, wherever they are kept; None where it is read in place."""
-        if self.frame.task.workload.op.contraction.right.constant:
+        if self.frame.contraction.right_is_constant:
             return nullcontext(self.frame.right)
         if self.kernel["pack"] == 0:
             return nullcontext(None)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tuner.program.task import SearchTask
 from tuner.rules.space import MicroKernel
+from tuner.rules.x86_contraction.pattern import Contraction
 from tuner.rules.x86_contraction.vectors import Vectors
 
 Expr = Any
@@ -15,9 +16,10 @@ Expr = Any
 
 @dataclass(frozen=True)
 class Frame:
-    """One kernel while it is written. ``batch`` indexes the batch axes of every operand that has them."""
+    """One kernel while it is written. ``extent``: by role. ``batch`` indexes the batch axis of operands that have it."""
 
     task: SearchTask
+    contraction: Contraction
     kernel: MicroKernel
     extent: Mapping[str, Expr]
     buffers: Mapping[str, Expr]
@@ -29,15 +31,15 @@ class Frame:
 
     @property
     def left(self) -> Expr:
-        return self.buffers[self.task.workload.op.contraction.left.name]
+        return self.buffers[self.contraction.left]
 
     @property
     def right(self) -> Expr:
-        return self.buffers[self.task.workload.op.contraction.right.name]
+        return self.buffers[self.contraction.right]
 
     @property
     def out(self) -> Expr:
-        return self.buffers[self.task.workload.op.contraction.output.name]
+        return self.buffers[self.contraction.out]
 
     @property
     def nr(self) -> int:
@@ -47,7 +49,7 @@ class Frame:
     @property
     def by_dots(self) -> bool:
         """Whether vectors run along k, both operands being read in place (dots.py)."""
-        return self.task.workload.op.contraction.rows_by_rows and not self.kernel["pack"]
+        return self.contraction.both_along_k and not self.kernel["pack"]
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def padded(frame: Frame, length: Expr) -> Expr:
 
 def pack_panel(frame: Frame, panel: Panel, chunk: Chunk) -> None:
     """Fill ``panel.packed`` with the panel's slice of the right operand at these steps of k."""
-    if frame.task.workload.op.contraction.right.axes[-1] == "n":
+    if frame.contraction.right_is_kn:
         _copy(frame, panel, chunk)
     else:
         _transpose(frame, panel, chunk)

@@ -27,6 +27,7 @@ from tuner.program.target import Hardware
 from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
 from tuner.rules.space import MicroKernel
+from tuner.rules.x86_contraction.pattern import contraction_of
 
 Floats = NDArray[np.float64]
 
@@ -123,12 +124,14 @@ class _Formula:
         constants: Constants,
     ) -> None:  # fmt: skip
         self.hardware, self.task, self.constants = hardware, task, constants
+        self.contraction = contraction_of(task.workload)
+        extents = self.contraction.by_role(extents)
         values = np.array([[value for _, value in kernel.values] for kernel in kernels], np.float64)
         names = [name for name, _ in kernels[0].values]
         self.of = {name: values[:, index : index + 1] for index, name in enumerate(names)}
         self.mr, self.nv, self.ku = self.of["mr"], self.of["nv"], self.of["ku"]
         self.lanes = hardware.lanes()
-        self.by_dots = (self.of["pack"] == 0) & task.workload.op.contraction.rows_by_rows
+        self.by_dots = (self.of["pack"] == 0) & self.contraction.both_along_k
         self.nr = self.nv * np.where(self.by_dots, 1, self.lanes)
         self.m, self.n, self.k = (np.asarray(extents[axis], np.float64)[None, :] for axis in "mnk")
         across, columns = self.of["tb"], self.of["tn"]
@@ -142,7 +145,7 @@ class _Formula:
         self.rows = np.minimum(self.tiles * self.mr + self.rest, self.m)
         self.panels = np.ceil(np.floor(self.n / self.nr) / columns)
         self.ragged = np.ceil((self.n - np.floor(self.n / self.nr) * self.nr) / self.lanes)
-        if "n" in task.workload.dynamic_axes:
+        if "n" in self.contraction.dynamic:
             exact = (self.of["edge"] > 0) | self.by_dots | (self.ragged == 0)
             self.ragged = np.where(exact, self.ragged, self.nv)
         self.columns = self.panels * self.nr + self.ragged * np.where(self.by_dots, self.nv, self.lanes)
@@ -209,7 +212,7 @@ class _Formula:
         right = self.columns * self.k * 4
         stays = right + self.block_bytes < 0.8 * l2
         cycles = np.where(stays, right / c.l2_bytes, self.blocks * right / c.l3_bytes)
-        if not self.task.workload.op.contraction.right.constant:
+        if not self.contraction.right_is_constant:
             # Rows of the operand lie n elements apart: a new page for each step of k once they are long.
             cycles = cycles * np.where(self.of["pack"] > 0, 1.0, np.where(self.n * 4 > 2048, 2.0, 1.2))
         # The rows of a block: once from L3; for every panel if they do not stay in L2 beside two panels.
@@ -228,7 +231,7 @@ class _Formula:
     def _packing(self) -> Floats:
         c = self.constants
         size = self.columns * self.k
-        element = c.copy if self.task.workload.op.contraction.right.axes[-1] == "n" else c.transpose
+        element = c.copy if self.contraction.right_is_kn else c.transpose
         right = size * (element + 4 / c.l3_bytes * (size * 4 > self.hardware.l2_bytes))
         times = np.where(self.of["pack"] == 1, self.blocks, np.where(self.of["pack"] == 2, 1.0, 0.0))
         left = np.where(self.of["rows"] > 0, self.rows * self.k * c.copy, 0.0)

@@ -33,14 +33,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel
-from tuner.program.ops import Operand
-from tuner.program.target import Hardware
+from tuner.program.target import Hardware, Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.rules._base import Extents
-from tuner.rules.layout import PanelLayout
+from tuner.rules._base import Extents, Refused
+from tuner.rules.layout import Layout, PanelLayout
 from tuner.rules.space import Axis, MicroKernel, SearchSpace
 from tuner.rules.x86_contraction import prior
+from tuner.rules.x86_contraction.pattern import Contraction, contraction_of, match
 
 MAX_BODY = 768
 """Fused multiply-adds in the unrolled code of one kernel, all its ragged variants together: bounds compile time and
@@ -48,7 +48,7 @@ keeps the loops in the instruction cache."""
 WIDEST_BLOCK = 256
 MOST_PACKED_ROWS = 512
 ALONG_K = {"mb": WIDEST_BLOCK, "kc": 0, "ku": 1, "fetch": 0, "rows": 0, "tail": 0, "edge": 0}
-"""Where vectors run along k, most axes have no meaning: one value of each stands for all."""
+"""The canonical values of the axes that are don't-care where vectors run along k."""
 
 
 class X86Contraction:
@@ -56,123 +56,108 @@ class X86Contraction:
 
     name = "x86_contraction"
     version = 2
+    is_fallback = False
 
-    def refuses(self, workload: Workload) -> str | None:
-        contraction = workload.op.contraction
-        batch = contraction.batch_axes
-        if contraction.left.axes != (*batch, "m", "k") or contraction.output.axes != (*batch, "m", "n"):
-            return f"{workload.op.name} is not out[m, n] from a left operand [m, k], with or without a batch axis"
-        if workload.dtype != "float32":
-            return f"{workload.dtype} is not float32"
-        if contraction.right.constant and not {"n", "k"}.isdisjoint(workload.dynamic_axes):
-            return "the constant operand's dims must not depend on shape variables"
-        return None
+    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
+        if target.kind != "llvm":
+            return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
+        contraction = match(workload)
+        return contraction if isinstance(contraction, Refused) else contraction.roles
 
     def space(self, task: SearchTask) -> SearchSpace:
-        hardware, operand = _hardware(task), task.workload.op.contraction.right
-        batched = bool(task.workload.op.contraction.batch_axes)
+        hardware, contraction = task.known_target.hardware, contraction_of(task.workload)
         shares = tuple(t for t in range(1, task.threads + 1) if task.threads % t == 0)
         axes = (
             Axis("mr", "rows of the register tile", (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14)),
             Axis("nv", "vectors in a row of the register tile", (1, 2, 3, 4, 5, 6)),
             Axis("mb", "tiles that share a panel", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, WIDEST_BLOCK)),
-            Axis("kc", "steps of k in a chunk", _chunks(task)),
+            Axis("kc", "steps of k in a chunk", _chunks(task.workload, contraction)),
             Axis("ku", "steps of k unrolled", (1, 2, 4, 8)),
             Axis("near", "steps of k prefetched in the stream", (0, 8, 16, 32)),
             Axis("ahead", "steps of k to a row of the next panel", (0, 1, 2, 4, 8, 16, 32)),
             Axis("fetch", "the output is prefetched", (0, 1)),
             Axis("rows", "rows are packed at each call", (0, 1)),
             Axis("tail", "ragged rows have exact code", (0, 1)),
-            Axis("edge", "ragged columns have exact code", (0, 1) if "n" in task.workload.dynamic_axes else (0,)),
-            Axis("pack", "panels are packed at each call", _packings(operand)),
-            Axis("tb", "threads along the batch", shares if batched else (1,)),
+            Axis("edge", "ragged columns have exact code", (0, 1) if "n" in contraction.dynamic else (0,)),
+            Axis("pack", "panels are packed at each call", _packings(contraction)),
+            Axis("tb", "threads along the batch", shares if contraction.batch else (1,)),
             Axis("tn", "threads along n", shares),
         )
         return SearchSpace(
             self.name,
             self.version,
             axes,
-            check=lambda kernel: _check(kernel, task, hardware),
-            settle=lambda values: _settle(values, task),
+            check=lambda kernel: _check(kernel, contraction, task.threads, hardware),
+            canonicalise=lambda values: _canonicalise(values, contraction),
         )
 
     def safe_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers, small blocks: good at every size, best at few."""
-        wide = _hardware(task).vector_registers >= 32
-        contraction = task.workload.op.contraction
-        pack = 0 if contraction.right.constant else 1
+        wide = task.known_target.hardware.vector_registers >= 32
+        contraction = contraction_of(task.workload)
+        pack = 0 if contraction.right_is_constant else 1
         values = {"mr": 8 if wide else 4, "nv": 3 if wide else 2, "mb": WIDEST_BLOCK if pack else 8, "kc": 0, "ku": 1}
         values |= {"near": 0, "ahead": 0, "fetch": 0, "rows": 0, "tail": 0, "edge": 0, "pack": pack}
-        values |= {"tb": task.threads, "tn": 1} if contraction.batch_axes else {"tb": 1, "tn": task.threads}
+        values |= {"tb": task.threads, "tn": 1} if contraction.batch else {"tb": 1, "tn": task.threads}
         return self.space(task).kernel(values)
 
     def prior_latency_s(
         self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
     ) -> NDArray[np.float64]:
-        return prior.latency_s(_hardware(task), task, kernels, extents)
+        return prior.latency_s(task.known_target.hardware, task, kernels, extents)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return prior.features(_hardware(task), task, kernels, extents)
+        return prior.features(task.known_target.hardware, task, kernels, extents)
 
-    def layout(self, task: SearchTask, kernel: MicroKernel) -> PanelLayout | None:
-        if not task.workload.op.contraction.right.constant:
-            return None
-        return PanelLayout(kernel["nv"] * _hardware(task).lanes())
+    def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
+        contraction = contraction_of(task.workload)
+        if not contraction.right_is_constant:
+            return {}
+        return {contraction.right: PanelLayout(kernel["nv"] * task.known_target.hardware.lanes())}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         from tuner.rules.x86_contraction.emit import emit  # noqa: PLC0415 - the one import that needs TVM
 
-        return emit(task, kernel, self.layout(task, kernel), name)
+        return emit(task, kernel, self.layouts(task, kernel), name)
 
 
-def _hardware(task: SearchTask) -> Hardware:
-    if task.target is None:
-        raise ValueError(f"the target of {task.workload} is not known yet: resolve it with task.on(target)")
-    return task.target.hardware
-
-
-def _chunks(task: SearchTask) -> tuple[int, ...]:
+def _chunks(workload: Workload, contraction: Contraction) -> tuple[int, ...]:
     """Choices of ``kc``: one that holds all of a fixed k is no other than 0."""
-    steps = task.workload.exprs["k"].constant
+    steps = workload.sizes[contraction.k].constant
     return (0, *(kc for kc in (128, 192, 256, 384, 512, 768) if steps is None or kc < steps))
 
 
-def _packings(operand: Operand) -> tuple[int, ...]:
+def _packings(contraction: Contraction) -> tuple[int, ...]:
     """Choices of ``pack``: a constant operand is packed ahead of time."""
-    return (0,) if operand.constant else (0, 1, 2)
+    return (0,) if contraction.right_is_constant else (0, 1, 2)
 
 
-def _along_k(task: SearchTask, pack: int) -> bool:
-    """Whether both operands are read in place, by vectors along k (dots.py)."""
-    return task.workload.op.contraction.rows_by_rows and not pack
-
-
-def _settle(values: Mapping[str, int], task: SearchTask) -> dict[str, int]:
-    settled, pack = dict(values), values["pack"]
-    constant = task.workload.op.contraction.right.constant
-    if _along_k(task, pack):
-        settled |= ALONG_K
+def _canonicalise(values: Mapping[str, int], contraction: Contraction) -> dict[str, int]:
+    canonical, pack = dict(values), values["pack"]
+    constant = contraction.right_is_constant
+    if contraction.both_along_k and not pack:
+        canonical |= ALONG_K
     if pack == 1:
-        settled["mb"] = WIDEST_BLOCK
+        canonical["mb"] = WIDEST_BLOCK
     if not (constant or pack):
-        settled["near"] = 0
+        canonical["near"] = 0
     if not (constant or pack == 2):
-        settled["ahead"] = 0
+        canonical["ahead"] = 0
     if values["mr"] == 1:
-        settled["tail"] = 0
+        canonical["tail"] = 0
     if values["nv"] == 1:
-        settled["edge"] = 0
-    return settled
+        canonical["edge"] = 0
+    return canonical
 
 
-def _check(kernel: MicroKernel, task: SearchTask, hardware: Hardware) -> None:
-    constant = task.workload.op.contraction.right.constant
+def _check(kernel: MicroKernel, contraction: Contraction, threads: int, hardware: Hardware) -> None:
     _check_size(kernel, hardware)
-    _check_supply(kernel, constant)
-    if _along_k(task, kernel["pack"]):
+    _check_supply(kernel, contraction.right_is_constant)
+    # Both operands are read in place, by vectors along k (dots.py).
+    if contraction.both_along_k and not kernel["pack"]:
         _check_dots(kernel)
-    if task.threads % (kernel["tb"] * kernel["tn"]):
-        raise IllegalKernel(f"tb={kernel['tb']} tn={kernel['tn']} do not divide {task.threads} threads")
+    if threads % (kernel["tb"] * kernel["tn"]):
+        raise IllegalKernel(f"tb={kernel['tb']} tn={kernel['tn']} do not divide {threads} threads")
 
 
 def _check_size(kernel: MicroKernel, hardware: Hardware) -> None:

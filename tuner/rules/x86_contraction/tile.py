@@ -9,6 +9,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
+from tuner.program.notation import Stage
 from tuner.rules.signature import i64
 from tuner.rules.x86_contraction.epilogue import is_short, through_epilogue
 from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
@@ -26,7 +27,7 @@ class Tile:
         self.frame, self.panel, self.chunk, self.rows = frame, panel, chunk, rows
         self.kernel, self.vectors, self.lanes = frame.kernel, frame.vectors, frame.vectors.lanes
         self.row, self.height, self.valid = row, height, valid
-        self.epilogue = frame.task.workload.epilogue
+        self.epilogue = frame.contraction.epilogue
         # One buffer of one vector each: larger or `local` ones become a heap workspace, and with a prefetch in the
         # loop every accumulator would be stored at each step.
         self.acc = [[I.alloc_buffer((self.lanes,), DTYPE) for _ in range(panel.vectors)] for _ in range(height)]
@@ -138,7 +139,7 @@ class Tile:
             with I.Else():
                 self._store(())
 
-    def _store(self, epilogue: tuple[str, ...]) -> None:
+    def _store(self, epilogue: tuple[Stage, ...]) -> None:
         """A short epilogue runs on the registers; a long one over the tile again while it is in L1."""
         inline = is_short(epilogue)
         for r, line in enumerate(self.acc):

@@ -1,0 +1,71 @@
+"""How a stage can run in vectors: along an axis at which every read is contiguous or invariant. No compiler needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tuner.program.expr import Axis, Expr, Read, axes_of, reads, walk
+from tuner.program.notation import Stage
+from tuner.program.program import index_dim
+from tuner.program.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class VectorAxis:
+    """The axis that vectors run along; ``is_reduced`` if it is summed over."""
+
+    name: str
+    is_reduced: bool
+
+
+def vector_axis(workload: Workload, stage: Stage) -> VectorAxis | None:
+    """The axis for the vectors of a stage; None if there is none.
+
+    The last axis of the output, along which stores are contiguous, or a reduced axis: the one with the fewest invariant
+    reads, since those are as many loads for one element.
+    """
+    candidates = [VectorAxis(axis, True) for axis in reversed(stage.reduce_axes)]
+    candidates = [VectorAxis(stage.axes[-1], False), *candidates] if stage.axes else candidates
+    usable = [axis for axis in candidates if _is_usable(workload, stage, axis.name)]
+    streamed = {axis: sum(axis.name in axes_of(read) for read in reads(stage.body)) for axis in usable}
+    # Without a read along it a vector axis still shares the work of the rest.
+    return max(usable, key=lambda axis: streamed[axis], default=None)
+
+
+def _is_usable(workload: Workload, stage: Stage, axis: str) -> bool:
+    size = workload.sizes[axis].constant
+    if size is not None and size < 4:
+        return False
+    if any(_is_scalar_only(workload, node, axis) for node in walk(stage.body)):
+        return False
+    return all(stride(read, axis) in (0, 1) for read in reads(stage.body))
+
+
+def _is_scalar_only(workload: Workload, node: Expr, axis: str) -> bool:
+    """Values of the axis itself outside indices are fine; an index tensor read along it is a gather."""
+    return isinstance(node, Read) and any(axis in axes_of(inner) for index in node.indices for inner in reads(index))
+
+
+def stride(read: Read, axis: str) -> int | None:
+    """Elements between reads at neighbouring values of ``axis``: 1 if it occurs once, as a term of the last index, 0 if
+    not at all; None for anything else."""
+    if axis not in axes_of(read):
+        return 0
+    *outer, last = read.indices
+    if any(axis in axes_of(index) for index in outer):
+        return None
+    if isinstance(last, Axis):
+        return 1
+    dim = index_dim(last)
+    if dim is None:
+        return None
+    steps = [coefficient for monomial, coefficient in dim.terms if monomial == (axis,)]
+    elsewhere = any(axis in _names(monomial) for monomial, _ in dim.terms if monomial != (axis,))
+    return 1 if steps == [1] and not elsewhere else None
+
+
+def _names(monomial: tuple[object, ...]) -> frozenset[str]:
+    found: frozenset[str] = frozenset()
+    for atom in monomial:
+        found |= {atom} if isinstance(atom, str) else atom.numerator.variables  # type: ignore[attr-defined]
+    return found

@@ -1,0 +1,109 @@
+"""The rules that there are, and what they offer together for one task.
+
+Several rules may match a task: its space is the union of theirs, and a micro-kernel names the rule that emits it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.errors import IllegalKernel, InvalidInput
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
+from tuner.rules._base import Extents, Refused, ScheduleRule
+from tuner.rules.fallback import Fallback
+from tuner.rules.injective import Injective
+from tuner.rules.layout import Layout
+from tuner.rules.row_reduction import RowReduction
+from tuner.rules.space import MicroKernel, UnionSpace
+from tuner.rules.x86_contraction import X86Contraction
+
+RULES: tuple[ScheduleRule, ...] = (X86Contraction(), RowReduction(), Injective(), Fallback())
+"""In the order of preference: the first that matches gives the default kernel."""
+
+
+def explain(workload: Workload, target: Target) -> dict[str, Mapping[str, str] | Refused]:
+    """By rule the roles that it gives the axes, or why it does not apply."""
+    return {rule.name: rule.match(workload, target) for rule in RULES}
+
+
+def rules_for(workload: Workload, target: Target) -> tuple[ScheduleRule, ...]:
+    """The rules that take ``workload``, the preferred one first; a fallback only where there is no other.
+
+    Raises InvalidInput with every rule's reason if none does.
+    """
+    answers = explain(workload, target)
+    matching = [rule for rule in RULES if not isinstance(answers[rule.name], Refused)]
+    chosen = [rule for rule in matching if not rule.is_fallback] or matching
+    if not chosen:
+        reasons = "; ".join(f"{name}: {answer.reason}" for name, answer in answers.items() if isinstance(answer, Refused))
+        raise InvalidInput("workload", f"no schedule rule takes {workload} on {target.kind} {target.mcpu}", reasons)
+    return tuple(chosen)
+
+
+def rules_of(task: SearchTask) -> tuple[ScheduleRule, ...]:
+    """The rules that take a task, whose target is known."""
+    return rules_for(task.workload, task.known_target)
+
+
+def rule_of(kernel: MicroKernel) -> ScheduleRule:
+    """The rule that a micro-kernel names. Raises IllegalKernel for one that this version does not have."""
+    for rule in RULES:
+        if rule.name == kernel.rule:
+            return rule
+    raise IllegalKernel(f"rule {kernel.rule!r} is not known; this version has {', '.join(r.name for r in RULES)}")
+
+
+def space_of(task: SearchTask) -> UnionSpace:
+    """Every micro-kernel of every rule that takes the task."""
+    return UnionSpace(tuple(rule.space(task) for rule in rules_of(task)))
+
+
+def safe_kernel(task: SearchTask) -> MicroKernel:
+    """The default of the preferred rule: right for every shape and slow for none."""
+    return rules_of(task)[0].safe_kernel(task)
+
+
+def is_current(kernel: MicroKernel) -> bool:
+    """Whether a kernel means to this version what it meant to the one that measured it."""
+    return any((rule.name, rule.version) == (kernel.rule, kernel.rule_version) for rule in RULES)
+
+
+def layouts_of(task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
+    """By constant tensor how it is packed for this kernel; those left out are passed as they are."""
+    return rule_of(kernel).layouts(task, kernel)
+
+
+def layout_group(task: SearchTask, kernel: MicroKernel) -> tuple[tuple[str, Layout], ...]:
+    """The packed layouts as one hashable value: kernels of one library have the same."""
+    return tuple(sorted(layouts_of(task, kernel).items()))
+
+
+def prior_latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
+    """[kernels, shapes]: seconds that each kernel's own rule expects."""
+    width = len(next(iter(extents.values()))) if extents else 1
+    latency = np.empty((len(kernels), width))
+    for rule, rows in by_rule(kernels):
+        latency[rows] = rule.prior_latency_s(task, [kernels[row] for row in rows], extents)
+    return latency
+
+
+def by_rule(kernels: Sequence[MicroKernel]) -> Iterator[tuple[ScheduleRule, list[int]]]:
+    """The rules of some kernels, each with the positions of its own."""
+    rows: dict[str, list[int]] = {}
+    for row, kernel in enumerate(kernels):
+        rows.setdefault(kernel.rule, []).append(row)
+    for positions in rows.values():
+        yield rule_of(kernels[positions[0]]), positions
+
+
+def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
+    """The private PrimFunc of a kernel, by its rule (see ScheduleRule.emit). Imports TVM."""
+    return rule_of(kernel).emit(task, kernel, name)
+
+

@@ -1,0 +1,153 @@
+"""What the contraction rule looks for: ``out[(b,) m, n] = sum(k) left[(b,) m, k] * right``, then elementwise stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tuner.program.expr import Axis, Binary, Cast, Expr, Extent, Read, reads, walk
+from tuner.program.notation import Stage
+from tuner.program.workload import Workload
+from tuner.rules._base import Extents, Refused
+
+DTYPE = "float32"
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """The tensors of a contraction and the program's axes in each of its roles. ``batch`` is None without one.
+
+    The right operand lies ``[k, n]`` or ``[n, k]``, a batch axis in front. ``epilogue`` are the elementwise stages, each
+    of which reads what the one before it wrote.
+    """
+
+    left: str
+    right: str
+    out: str
+    batch: str | None
+    m: str
+    n: str
+    k: str
+    right_is_kn: bool
+    right_is_constant: bool
+    epilogue: tuple[Stage, ...]
+    dynamic: frozenset[str]
+    """The roles whose extents are symbols."""
+
+    @property
+    def both_along_k(self) -> bool:
+        """Whether both operands lie along the axis that is summed over, and the right one is new at every call."""
+        return not self.right_is_kn and not self.right_is_constant
+
+    @property
+    def axis(self) -> Mapping[str, str]:
+        """The program's axis of each role."""
+        axes = {"m": self.m, "n": self.n, "k": self.k}
+        return axes if self.batch is None else {"b": self.batch, **axes}
+
+    @property
+    def roles(self) -> Mapping[str, str]:
+        """The role of each axis of the program."""
+        return {axis: role for role, axis in self.axis.items()}
+
+    def by_role(self, extents: Extents) -> Extents:
+        """Extents of the program's axes by their roles here."""
+        return {role: extents[axis] for role, axis in self.axis.items()}
+
+
+@lru_cache(maxsize=1024)
+def match(workload: Workload) -> Contraction | Refused:
+    """The roles of a workload's tensors and axes, or why it is no such contraction."""
+    first, *rest = workload.program.stages
+    product = first.body
+    if first.reducer != "sum" or not isinstance(product, Binary) or product.operator != "*":
+        return Refused("the first stage is not a sum of products")
+    left, right = product.left, product.right
+    if not isinstance(left, Read) or not isinstance(right, Read) or not (_is_plain(left) and _is_plain(right)):
+        return Refused("the operands are not two tensors read at plain axes")
+    found = _roles(workload, first, left, right)
+    if isinstance(found, Refused):
+        return found
+    reason = _storage_problem(workload, found) or _epilogue_problem(workload, first, rest)
+    return Refused(reason) if reason else found
+
+
+def _roles(workload: Workload, stage: Stage, left: Read, right: Read) -> Contraction | Refused:
+    x, y, out = _axes(left), _axes(right), stage.axes
+    if len(stage.reduce_axes) != 1 or len(out) not in (2, 3):
+        return Refused("not one axis is summed over, or the output has neither 2 nor 3 axes")
+    (k,), (*batch, m, n) = stage.reduce_axes, out
+    if x != (*batch, m, k) or y not in ((*batch, k, n), (*batch, n, k)):
+        return Refused("the operands are not [m, k] and [k, n] or [n, k], with or without a batch axis in front")
+    is_constant = right.tensor in workload.constants
+    axes = {"m": m, "n": n, "k": k, **({"b": batch[0]} if batch else {})}
+    return Contraction(
+        left.tensor, right.tensor, workload.program.outputs[0], batch[0] if batch else None, m, n, k,
+        right_is_kn=y[-1] == n, right_is_constant=is_constant, epilogue=workload.program.stages[1:],
+        dynamic=frozenset(role for role, axis in axes.items() if workload.sizes[axis].constant is None),
+    )  # fmt: skip
+
+
+def _storage_problem(workload: Workload, found: Contraction) -> str | None:
+    """What of the operands' storage the rule's code does not do."""
+    for tensor in workload.tensors.values():
+        if tensor.dtype != DTYPE:
+            return f"{tensor.name} is {tensor.dtype}, not {DTYPE}"
+    if found.left == found.right:
+        return f"{found.left} is both operands"
+    if found.left in workload.constants:
+        return f"the left operand {found.left} is constant"
+    if found.right_is_constant and not {"n", "k", "b"}.isdisjoint(found.dynamic | ({"b"} if found.batch else set())):
+        return f"the dims of the constant {found.right} depend on shape variables, or it has a batch axis"
+    if found.right_is_constant and found.right_is_kn:
+        return f"the constant {found.right} is not [n, k]"
+    for name in (found.left, found.right):
+        read = next(read for read in workload.program.reads if read.tensor == name)
+        if workload.tensors[name].dims != tuple(workload.sizes[axis] for axis in _axes(read)):
+            return f"{name} is larger than what is read of it"
+    return None
+
+
+def _epilogue_problem(workload: Workload, first: Stage, rest: Sequence[Stage]) -> str | None:
+    """Why the stages behind the contraction are not a chain of elementwise ones."""
+    before, operands = first.tensor, {read.tensor for read in reads(first.body)}
+    for stage in rest:
+        if stage.reducer or stage.axes != first.axes:
+            return f"stage {stage.tensor} is not elementwise over the output"
+        if any(isinstance(node, Axis | Extent | Cast) for node in _outside_indices(stage.body)):
+            return f"stage {stage.tensor} computes with the values of axes, or casts"
+        for read in reads(stage.body):
+            if read.tensor == before and _axes(read) == first.axes:
+                continue
+            if read.tensor in workload.program.stage or read.tensor in operands or not _is_plain(read):
+                return f"stage {stage.tensor} reads {read.tensor} other than element by element"
+            dims = tuple(workload.sizes[axis] for axis in _axes(read))
+            if _axes(read) != tuple(axis for axis in first.axes if axis in _axes(read)) or (
+                workload.tensors[read.tensor].dims != dims
+            ):
+                return f"stage {stage.tensor} reads {read.tensor} in another order than the output's"
+        before = stage.tensor
+    return None if workload.program.outputs == (before,) else "an intermediate is an output, too"
+
+
+def _outside_indices(expr: Expr) -> list[Expr]:
+    """The nodes of an expression that are no part of an index."""
+    inside = {id(node) for read in reads(expr) for index in read.indices for node in walk(index)}
+    return [node for node in walk(expr) if id(node) not in inside]
+
+
+def _is_plain(read: Read) -> bool:
+    return all(isinstance(index, Axis) for index in read.indices)
+
+
+def _axes(read: Read) -> tuple[str, ...]:
+    return tuple(index.name for index in read.indices if isinstance(index, Axis))
+
+
+def contraction_of(workload: Workload) -> Contraction:
+    """The roles in a workload that the rule takes. Raises ValueError for another."""
+    found = match(workload)
+    if isinstance(found, Refused):
+        raise ValueError(f"{workload}: {found.reason}")
+    return found
