@@ -14,7 +14,7 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 from tuner.rules.signature import i64
 from tuner.rules.x86_contraction.epilogue import through_epilogue
 from tuner.rules.x86_contraction.frame import Frame
-from tuner.rules.x86_contraction.vectors import DTYPE
+from tuner.rules.vector.memory import DTYPE
 
 Expr = Any
 

@@ -40,7 +40,7 @@ from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
 from tuner.rules.x86_contraction.pattern import contraction_of
 from tuner.rules.x86_contraction.packing import pack_panel, pack_rows, packed_panels, packed_rows
 from tuner.rules.x86_contraction.tile import Tile
-from tuner.rules.x86_contraction.vectors import DTYPE, Vectors
+from tuner.rules.vector.memory import DTYPE, Vectors
 
 Expr = Any
 Share = tuple[Expr, Expr]

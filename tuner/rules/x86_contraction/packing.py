@@ -11,7 +11,7 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.rules.signature import i64
 from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
-from tuner.rules.x86_contraction.vectors import workspace
+from tuner.rules.vector.memory import workspace
 
 Expr = Any
 
