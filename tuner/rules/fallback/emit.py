@@ -16,18 +16,18 @@ from tuner.rules.fallback.reading import Reader
 from tuner.rules.function import KernelFunction, kernel_function
 from tuner.rules.signature import dim_expr, i64
 from tuner.rules.space import MicroKernel
-from tuner.rules.vector.arithmetic import maximum, minimum
+from tuner.rules.vector.arithmetic import bound, maximum, minimum
 from tuner.rules.vector.dtypes import cast, constant, stored, stored_type
 from tuner.rules.vector.expression import Evaluator
-from tuner.rules.vector.memory import Vectors, workspace
+from tuner.rules.vector.memory import workspace
 
 Expr = Any
 
 COMBINE: Mapping[str, Callable[[Expr, Expr], Expr]] = {
     "sum": lambda a, b: a + b,
     "prod": lambda a, b: a * b,
-    "max": lambda a, b: maximum(I.Bind(a), I.Bind(b)),
-    "min": lambda a, b: minimum(I.Bind(a), I.Bind(b)),
+    "max": lambda a, b: maximum(bound(a), bound(b)),
+    "min": lambda a, b: minimum(bound(a), bound(b)),
 }
 
 
@@ -136,11 +136,15 @@ class _Stage:
                 self._add(scalar, self._body({**inner, axis: value}, 1, None), 1)
 
         self._over(others, index, along)
-        combine = COMBINE[str(self.stage.reducer)]
-        total = self._load(totals[0], self.lanes)
         for other in totals[1:]:
-            total = combine(total, self._load(other, self.lanes))
-        return combine(Vectors(self.lanes).across(total, combine), self._load(scalar, 1))
+            self._add(totals[0], self._load(other, self.lanes), self.lanes)
+        self._add_lanes(scalar, totals[0])
+        return self._load(scalar, 1)
+
+    def _add_lanes(self, scalar: Expr, total: Expr) -> None:
+        """Combine the lanes of ``total`` with what ``scalar`` holds."""
+        for lane in range(self.lanes):
+            self._add(scalar, total[tirx.IntImm("int32", lane)], 1)
 
     def _over(self, axes: tuple[str, ...], index: dict[str, Expr], use: Callable[[dict[str, Expr]], None]) -> None:
         """Serial loops over reduced axes."""
@@ -171,8 +175,8 @@ class _Stage:
         return evaluator.value(self.stage.body, self.computed)
 
     def _store(self, index: dict[str, Expr], value: Expr, lanes: int) -> None:
-        register = cast(I.Bind(value), self.dtype)
-        result = stored(I.Bind(register), self.dtype)
+        register = cast(bound(value), self.dtype)
+        result = stored(bound(register), self.dtype)
         *outer, last = [index[axis] for axis in self.stage.axes] or [i64(0)]
         at = [*outer, tirx.Ramp(last, i64(1), lanes) if lanes > 1 else last]
         I.buffer_store(self.out, result, at if self.stage.axes else [])

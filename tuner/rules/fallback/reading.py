@@ -15,6 +15,7 @@ from tuner.program.program import index_dim
 from tuner.program.workload import Workload
 from tuner.rules.function import KernelFunction
 from tuner.rules.signature import dim_expr, i64
+from tuner.rules.vector.arithmetic import bound
 from tuner.rules.vector.dtypes import constant, loaded, register_type, vector_type
 
 Expr = Any
@@ -46,7 +47,7 @@ class Reader:
             value = buffer[tuple(self._last(at, lanes))]
         else:
             value = self._padded(read, buffer, at, lanes)
-        value = I.Bind(loaded(I.Bind(value), dtype))
+        value = bound(loaded(I.Bind(value), dtype))
         if padding is None:
             return value
         inside = self._inside(read, at, lanes)
