@@ -15,12 +15,13 @@ from types import FrameType
 from tuner.measure import Builder, BuilderLost, Runner
 from tuner.measure.connecting import Tracker, within
 from tuner.measure.rpc_runner import RpcRunner
-from tuner.storage import Lease, LeaseLost, Storage, StorageUnavailable
+from tuner.storage import Lease, Storage
 from tuner.storage.sql import open_storage
 from worker.cluster import Cluster
 from worker.devices import DeviceList
 from worker.job_runner import JobRunner
 from worker.lease_loop import LeaseLoop
+from worker.leased_job import release
 from worker.ray_builder import RayBuilder
 
 log = logging.getLogger(__name__)
@@ -128,10 +129,7 @@ class _Current:
 
     def release(self) -> None:
         if self._lease is not None:
-            try:
-                self._storage.release_job(self._lease)
-            except (LeaseLost, StorageUnavailable) as error:
-                log.warning("job %s could not be given back: %s", self._lease.job.id, error)
+            release(self._storage, self._lease)
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
