@@ -14,7 +14,7 @@ from tuner.measure.bench import DESCRIBE
 from tuner.measure.connecting import OutOfTime, Tracker, within
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject
-from tuner.storage import Storage
+from tuner.storage import DeviceStorage
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class DeviceList:
     A device that is busy when it is first seen is asked another time.
     """
 
-    storage: Storage
+    storage: DeviceStorage
     tracker: Tracker
     keys: tuple[str, ...] | None = None
     every_s: float = 10.0

@@ -12,10 +12,10 @@ from tuner.errors import ShapewrightError
 from tuner.measure import Builder, BuilderLost, DeviceLost, Runner
 from tuner.program.jobspec import Budget
 from tuner.search.tuning import Cancelled, Tuned, tune
-from tuner.storage import JobState, Lease, LeaseLost, NewEvent, SearchTaskRow, Storage, StorageUnavailable
+from tuner.storage import JobState, Lease, LeaseLost, NewEvent, SearchTaskRow, StorageUnavailable
 from worker.budget import Spending, share
 from worker.heartbeat import HEARTBEAT_S, LEASE_S, Heartbeat
-from worker.leased_job import LeasedJob
+from worker.leased_job import LeasedJob, SearchStorage
 from worker.recorder import LeaseRecorder
 from worker.retry import Retry
 
@@ -46,7 +46,7 @@ class JobRunner:
     ``stopping`` is true once the worker is shutting down: the job is released then, and another worker resumes it.
     """
 
-    storage: Storage
+    storage: SearchStorage
     tools: Tools
     stopping: Callable[[], bool] = lambda: False
     tune: Tune = tune

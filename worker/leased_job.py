@@ -5,19 +5,33 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from tuner.program.jobspec import Budget, parse_budget
 from tuner.program.workload import JsonObject
 from tuner.records import TuningRecord
 from tuner.rules import rule_for
 from tuner.search.tuning import Tuned
-from tuner.storage import JobState, Lease, LeaseLost, NewEvent, SearchTaskRow, Storage, StorageUnavailable
+from tuner.storage import (
+    JobState,
+    JobStorage,
+    Lease,
+    LeaseLost,
+    LeaseStorage,
+    NewEvent,
+    RecordStorage,
+    SearchTaskRow,
+    StorageUnavailable,
+)
 from worker.heartbeat import Heartbeat
 from worker.retry import Retry
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+class SearchStorage(JobStorage, LeaseStorage, RecordStorage, Protocol):
+    """What running a job needs of the storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +43,7 @@ class LeasedJob:
     """
 
     lease: Lease
-    storage: Storage
+    storage: SearchStorage
     heartbeat: Heartbeat
     retry: Retry
 
@@ -83,9 +97,7 @@ class LeasedJob:
     def warm_start_records(self, row: SearchTaskRow) -> list[tuple[JsonObject, TuningRecord]]:
         """Records of other search tasks on the same target with the same rule, each with its workload."""
         rule = rule_for(row.task.workload).name
-        records = self.attempt(
-            lambda: self.storage.records_of_target(row.target_fingerprint, row.task.threads, rule)
-        )
+        records = self.attempt(lambda: self.storage.records_of_target(row.target_fingerprint, row.task.threads, rule))
         return [(workload, record) for workload, record in records if record.search_task_id != row.id]
 
     # -- writing --------------------------------------------------------------------------------------------------
@@ -99,9 +111,7 @@ class LeasedJob:
 
     def save_library(self, row: SearchTaskRow, tuned: Tuned) -> None:
         """Store the library of a search task, which is done then."""
-        self.attempt(
-            lambda: self.storage.save_library(self.lease, row.id, tuned.files, tuned.manifest, tuned.dispatch)
-        )
+        self.attempt(lambda: self.storage.save_library(self.lease, row.id, tuned.files, tuned.manifest, tuned.dispatch))
         log.info("job %s: library %s for %s", self.id, tuned.manifest.get("digest", "")[:12], row.workload_key)
 
     def finish(self, state: JobState, error: str = "") -> JobState | None:
@@ -116,7 +126,7 @@ class LeasedJob:
         release(self.storage, self.lease)
 
 
-def release(storage: Storage, lease: Lease) -> None:
+def release(storage: LeaseStorage, lease: Lease) -> None:
     """Give a job back, in one attempt: if it fails, the lease expires by itself. Never raises."""
     try:
         storage.release_job(lease)

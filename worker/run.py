@@ -15,7 +15,7 @@ from types import FrameType
 from tuner.measure import Builder, BuilderLost, Runner
 from tuner.measure.connecting import Tracker, within
 from tuner.measure.rpc_runner import RpcRunner
-from tuner.storage import Lease, Storage
+from tuner.storage import Lease, LeaseStorage
 from tuner.storage.sql import open_storage
 from worker.cluster import Cluster
 from worker.devices import DeviceList
@@ -116,7 +116,7 @@ def worker_name() -> str:
 class _Current:
     """The job that the worker is at, for whoever has to give it back in a hurry."""
 
-    def __init__(self, storage: Storage, runner: JobRunner) -> None:
+    def __init__(self, storage: LeaseStorage, runner: JobRunner) -> None:
         self._storage = storage
         self._runner = runner
         self._lease: Lease | None = None

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Header, Query, Response
 from service.dashboard.pages import SearchesDep, TaskQuery, find_task
 from service.dashboard.searches import Searches
 from service.dashboard.templating import between_s
-from service.dependencies import StorageDep
+from service.dependencies import DevicesDep, JobsDep, StorageDep
 from tuner import figures
 from tuner.figures.view import SearchView
 from tuner.storage import DeviceReading, NotFound
@@ -27,7 +27,7 @@ PAUSE_S = 30.0
 
 
 @router.get("/jobs/{job_id}/figures")
-def list_figures(job_id: str, storage: StorageDep) -> dict[str, list[dict[str, str]]]:
+def list_figures(job_id: str, storage: JobsDep) -> dict[str, list[dict[str, str]]]:
     """The figures of a job: their names, titles and captions."""
     storage.get_job(job_id)
     found = figures.FIGURES.values()
@@ -38,7 +38,7 @@ def list_figures(job_id: str, storage: StorageDep) -> dict[str, list[dict[str, s
 async def job_figure(
     job_id: str,
     name: str,
-    storage: StorageDep,
+    storage: JobsDep,
     searches: SearchesDep,
     task: TaskQuery = 0,
     kernel: Annotated[str | None, Query(max_length=40, description="for kernel_times: the id of a kernel")] = None,
@@ -62,7 +62,7 @@ async def job_figure(
 
 @router.get("/compare/figures/{name}")
 async def compared(
-    name: str, a: str, b: str, storage: StorageDep, searches: SearchesDep, if_none_match: IfNoneMatch = None
+    name: str, a: str, b: str, storage: JobsDep, searches: SearchesDep, if_none_match: IfNoneMatch = None
 ) -> Response:
     """Two jobs in one figure (their first search tasks)."""
 
@@ -102,7 +102,7 @@ async def targets_compared(
 
 
 @router.get("/devices/figures/{name}")
-async def device_figure(name: str, storage: StorageDep, searches: SearchesDep) -> Response:
+async def device_figure(name: str, storage: DevicesDep, searches: SearchesDep) -> Response:
     """How the devices were used (``use``), and how steady their speed was (``drift``)."""
 
     def work() -> Response:

@@ -11,10 +11,10 @@ from service.dashboard import kernels, presenters, workloads
 from service.dashboard.examples import EXAMPLES, job_text
 from service.dashboard.searches import Searches
 from service.dashboard.templating import between_s, page
-from service.dependencies import StorageDep
+from service.dependencies import StorageDep, WorkloadsDep
 from tuner.figures import FIGURES
 from tuner.search.progress import speedup_vs_default, speedup_vs_numpy
-from tuner.storage import Device, Job, JobOrder, JobQuery, JobState, NotFound, SearchTaskRow, Storage
+from tuner.storage import Device, Job, JobOrder, JobQuery, JobState, JobStorage, NotFound, SearchTaskRow, Storage
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -113,7 +113,9 @@ def job_page(request: Request, job_id: str, storage: StorageDep, task: TaskQuery
     )  # fmt: skip
 
 
-def find_task(storage: Storage, job_id: str, position: int) -> tuple[Job, tuple[SearchTaskRow, ...], SearchTaskRow]:
+def find_task(
+    storage: JobStorage, job_id: str, position: int
+) -> tuple[Job, tuple[SearchTaskRow, ...], SearchTaskRow]:
     """A job, its search tasks, and the one at ``position``. Raises NotFound."""
     job, rows = storage.get_job(job_id), storage.search_tasks(job_id)
     if position >= len(rows):
@@ -154,7 +156,7 @@ def _comparable(storage: Storage, job_id: str) -> dict[str, Any] | None:
 # -- workloads and devices --------------------------------------------------------------------------------------------
 @router.get("/workloads")
 def workloads_page(
-    request: Request, storage: StorageDep, cursor: Annotated[str | None, Query(max_length=200)] = None
+    request: Request, storage: WorkloadsDep, cursor: Annotated[str | None, Query(max_length=200)] = None
 ) -> HTMLResponse:
     return page(request, "workloads.html", listed=storage.list_workloads(cursor, PAGE), first=cursor is None)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tuner.measure.local_builder import LocalBuilder
     from tuner.measure.local_device import LocalDevice
     from tuner.program.jobspec import JobSpec
-    from tuner.storage import Job, Lease, Storage
+    from tuner.storage import Job, JobStorage, Lease, LibraryStorage, Storage
 
 LOOK_S = 0.5
 """How often the display is brought up to date: seldom, because candidates are measured meanwhile."""
@@ -143,7 +143,7 @@ def _lease(storage: Storage, spec: JobSpec, stop: threading.Event) -> Lease:
     return lease
 
 
-def _unfinished(storage: Storage, spec: JobSpec) -> Job | None:
+def _unfinished(storage: JobStorage, spec: JobSpec) -> Job | None:
     """The job to go on with; all others are cancelled, so that they are not leased in its place."""
     found = None
     for job in storage.list_jobs(limit=200).items:
@@ -172,7 +172,9 @@ def _run(storage: Storage, lease: Lease, stop: threading.Event) -> None:
     thread.join(CLOSED_S)
 
 
-def _show(storage: Storage, view: JobView, display: Display, thread: threading.Thread, stop: threading.Event) -> None:
+def _show(
+    storage: JobStorage, view: JobView, display: Display, thread: threading.Thread, stop: threading.Event
+) -> None:
     """Show the job until its thread has ended, or STOP_S after ``stop``."""
     seen, alive, until = 0, True, None
     while alive and (until is None or time.monotonic() < until):
@@ -187,7 +189,7 @@ def _show(storage: Storage, view: JobView, display: Display, thread: threading.T
         thread.join(LOOK_S)
 
 
-def _write(storage: Storage, lease: Lease, directory: Path) -> list[dict[str, Any]]:
+def _write(storage: LibraryStorage, lease: Lease, directory: Path) -> list[dict[str, Any]]:
     """Write the library of each search task: of the only one into ``directory``, of several below it."""
     from shapewright.download import write  # noqa: PLC0415  (keeps --help fast)
 

@@ -26,7 +26,7 @@ from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, say
 from shapewright.cli.supervise import Part, Supervisor, command, wait_until
 
 if TYPE_CHECKING:
-    from tuner.storage import Storage
+    from tuner.storage import AccessStorage, Storage
 
 HOST = "127.0.0.1"
 START_S = 90.0
@@ -124,7 +124,7 @@ def _scratch(directory: Path) -> Iterator[Path]:
         shutil.rmtree(own, ignore_errors=True)
 
 
-def ensure_key(storage: Storage, path: Path) -> None:
+def ensure_key(storage: AccessStorage, path: Path) -> None:
     """Leave a key that the database knows in ``path``, readable by its owner alone."""
     if path.exists() and storage.find_key(path.read_text().strip()) is not None:
         path.chmod(0o600)
