@@ -10,9 +10,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import session
-from service.login.pages import asks_for_page
 from service.paths import path_of, url_for_path
-from service.problems import ProblemResponse, problem, storage_unavailable
+from service.problems import ProblemResponse, asks_for_page, problem, storage_unavailable
 from service.settings import Settings
 from tuner.storage import AccessStorage, ApiKey, StorageUnavailable
 

@@ -64,4 +64,5 @@ CallerDep = Annotated[ApiKey, Depends(_caller)]
 MAX_SEQ = 2**63 - 1
 Cursor = Annotated[str | None, Query(max_length=200, description="what an earlier part of the list ended with")]
 Limit = Annotated[int, Query(ge=1, le=200)]
+TaskQuery = Annotated[int, Query(alias="task", ge=0, description="the position of a search task in its job")]
 After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="the number of the last one seen")]

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from service.dashboard.searches import library_of
+from service.figures.searches import library_of
 from tuner.figures.view import SearchView
 from tuner.library.package import kernel_scripts
 from tuner.records import MeasureResult

@@ -11,8 +11,9 @@ from starlette.responses import RedirectResponse, Response
 
 from service import session
 from service.dependencies import AccessDep
-from service.login.pages import NO_STORE, login_page
+from service.login.pages import login_page
 from service.paths import local_path, url_for_path
+from service.templating import NO_STORE
 from tuner.storage import AccessStorage, ApiKey
 
 router = APIRouter(include_in_schema=False)

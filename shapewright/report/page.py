@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Template
 
 from shapewright.cli.describe import standing
 from shapewright.cli.output import times
 from shapewright.report.sources import ReportedJob, ReportedTask
 from tuner import figures
+from tuner.figures.html import html_environment
 from tuner.figures.shapes import served
 from tuner.program.workload import JsonObject
 from tuner.records import Baseline
@@ -46,14 +48,7 @@ def render(job: ReportedJob) -> str:
 
 @cache
 def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("shapewright.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("report.html")
+    return html_environment(Path(__file__).parent).get_template("report.html")
 
 
 RIVALS = ((speedup_vs_default, "the default"), (speedup_vs_numpy, "NumPy"))

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.dashboard.templating import between_s, clock, count, ratio, seconds
+from service.dashboard.templating import clock, count, ratio, seconds
+from service.times import between_s
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the pages know of searches: records and events read once, kept, and added to as more are stored.
+"""Searches as figures and pages need them: records and events read once, kept, and added to as more are stored.
 
 A search of 100,000 trials takes seconds to read; a page that follows it asks every second. So what was read is kept
 for the searches that were looked at last, and only what is new is read.
@@ -10,9 +10,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, Protocol, cast
 
 from anyio import CapacityLimiter
+from fastapi import Depends, Request
 
 from tuner.figures.view import SearchView, compared_at, progress_of
 from tuner.library.dispatcher import Dispatcher
@@ -124,6 +125,13 @@ class Searches:
             while others > MOST_KEPT or len(self._kept) > MOST_SEARCHES:
                 others -= self._kept.popitem(last=False)[1].size
             return search
+
+
+def _searches(request: Request) -> Searches:
+    return cast(Searches, request.app.state.searches)
+
+
+SearchesDep = Annotated[Searches, Depends(_searches)]
 
 
 def library_of(storage: LibraryStorage, job: Job, row: SearchTaskRow) -> Artifact | None:
