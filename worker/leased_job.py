@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from tuner.program.jobspec import Budget, parse_budget
+from tuner.program.jobspec import DEFAULT_POLICY, Budget, parse_budget
 from tuner.program.workload import JsonObject
 from tuner.records import TuningRecord
 from tuner.rules import rule_for
@@ -63,7 +63,7 @@ class LeasedJob:
 
     @property
     def policy(self) -> str:
-        return str(self.lease.job.spec.get("policy", "evolutionary"))
+        return str(self.lease.job.spec.get("policy", DEFAULT_POLICY))
 
     @property
     def seed(self) -> int:

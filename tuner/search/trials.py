@@ -15,8 +15,9 @@ from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import NO_BASELINES, NUMPY, Baselines, ErrorKind, MeasureResult, Phase
 from tuner.rules.space import MicroKernel
 from tuner.search import progress
+from tuner.search.cost_model import CostModel
 from tuner.search.observations import Measured, at_one_speed, first_anchor_s
-from tuner.search.policy import EvolutionarySearch, Suggestion
+from tuner.search.policy import SearchPolicy, Suggestion
 from tuner.storage import NewEvent
 
 FINAL_SHARE = 0.35
@@ -82,7 +83,8 @@ class Trials:
     def __init__(
         self,
         task: SearchTask,
-        policy: EvolutionarySearch,
+        model: CostModel,
+        policy: SearchPolicy,
         builds: KeptBuilds,
         runner: Runner,
         recorder: Recorder,
@@ -92,7 +94,7 @@ class Trials:
     ) -> None:
         self.measured = Measured()
         self.round = 0
-        self._task, self._policy, self._builds, self._runner = task, policy, builds, runner
+        self._task, self._model, self._policy, self._builds, self._runner = task, model, policy, builds, runner
         self._recorder, self._allowance, self._should_stop = recorder, allowance, should_stop
         self._attempts: dict[tuple[MicroKernel, tuple[tuple[str, int], ...]], int] = {}
         self._default_pairs: set[tuple[MicroKernel, WorkloadInstance]] = set()
@@ -187,6 +189,8 @@ class Trials:
         self._anchor_s = self._anchor_s or first_anchor_s(results)
         comparable = at_one_speed(results, self._anchor_s)
         self.measured.add(comparable)
+        # The policy reads the model, so the model learns first.
+        self._model.update(comparable)
         self._policy.update(comparable)
         for result in results:
             if result.ok and result.round == 0 and result.phase is Phase.SEARCH:

@@ -21,7 +21,7 @@ from tuner.program.workload import ShapeVar
 from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.rules import rule_for
 from tuner.rules.space import MicroKernel
-from tuner.search.policy.evolutionary import EvolutionSettings
+from tuner.search.policy import POLICIES, EvolutionarySearch, EvolutionSettings, TheorySettings
 from tuner.search.trials import LEADER_READINGS
 from tuner.search.tuning import CLOSE, Cancelled, VerificationFailed
 
@@ -116,8 +116,8 @@ def test_the_next_round_is_thought_out_beside_the_last_measurements() -> None:
 
 
 def test_a_search_that_can_gain_nothing_ends_early_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = partial(EvolutionSettings, population=16, generations=1, theory_samples=20, patience=1, least_gain=0.1)
-    monkeypatch.setattr("tuner.search.policy.evolutionary.EvolutionSettings", settings)
+    settings = EvolutionSettings(16, generations=1, theory=TheorySettings(20), patience=1, least_gain=0.1)
+    monkeypatch.setitem(POLICIES, "evolutionary", partial(EvolutionarySearch, settings=settings))
     task = SearchTask("dense", {"m": 4, "n": 16, "k": 4}, target=TASK.target)
     bench = Bench()
     bench.runner.time = lambda task, kernel, shape: 1e-6
@@ -364,10 +364,19 @@ def test_the_verified_shapes_are_inside_the_range_and_beyond() -> None:
     assert len(rows) > 25
 
 
-@pytest.mark.parametrize("policy", ["random", ""])
+@pytest.mark.parametrize("policy", ["unheard-of", ""])
 def test_a_policy_that_is_not_known_is_refused(policy: str) -> None:
-    with pytest.raises(ValueError, match="is not known"):
+    with pytest.raises(InvalidInput, match="evolutionary, random") as refused:
         Bench().tune(1, policy=policy)
+    assert refused.value.field == "policy"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_gives_a_library_that_is_no_slower_than_the_default(policy: str) -> None:
+    bench = Bench()
+    tuned = bench.tune(60, policy=policy)
+    assert len(bench.results) <= 60
+    assert tuned.summary["library_objective_s"] <= tuned.summary["default_objective_s"]
 
 
 def test_a_workload_that_no_rule_takes_is_refused() -> None:

@@ -12,20 +12,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.library.selection import select
 from tuner.program.task import SearchTask
-from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.rules import rule_for
 from tuner.rules.space import MicroKernel, SearchSpace
 from tuner.search.cost_model import CostModel
-from tuner.search.policy._base import Suggestion
+from tuner.search.policy._base import Pick, Suggestion, suggestions_of
+from tuner.search.policy.theory import TheorySettings, first_round, theory_set
 
 Floats = NDArray[np.float64]
 
@@ -44,8 +43,7 @@ class EvolutionSettings:
     """How many the second round takes, an eighth of the trials that are left at most."""
     varied_loss: float = 0.15
     """How much slower than the best (log latency) theory may expect those to be: about twice its error."""
-    theory_samples: int = 3000
-    theory_generations: int = 6
+    theory: TheorySettings = field(default_factory=TheorySettings)
     optimism: float = 0.5
     """Standard deviations of log latency that a candidate is given the benefit of."""
     patience: int = 4
@@ -86,7 +84,6 @@ class EvolutionarySearch:
                 readings.append(result.latency_s)
                 # The fastest reading would be the luckiest one.
                 self._measured.setdefault(result.kernel, {})[place] = statistics.median(readings)
-        self._model.update(results)
 
     def suggest(self, trials: int, pending: Collection[MicroKernel] = ()) -> list[Suggestion]:
         self._pending = frozenset(pending)
@@ -94,57 +91,22 @@ class EvolutionarySearch:
             return []
         # Not again where all of theory failed: the search goes on to what differs from it.
         if not self._tried:
-            return self._within(self._first(), trials)
+            return self._suggestions(first_round(self._task, self._model, self.theory, self._failed), trials)
         varied = self._varied(trials // 8)
-        return self._within(varied or self._improving(), trials)
+        return self._suggestions(varied or self._improving(), trials)
 
     # -- theory ---------------------------------------------------------------------------------------------------
     @cached_property
     def theory(self) -> list[MicroKernel]:
-        """The set that the model alone chooses now: of many samples, and of the neighbours of the best ones."""
-        pool = self._distinct([self._rule.safe_kernel(self._task), *self._fresh(self._settings.theory_samples)])
-        for _ in range(self._settings.theory_generations):
-            fitness = self._model.predict(pool, self._shapes).latency_s
-            best = [pool[index] for row in fitness.argsort(axis=0)[:8] for index in row]
-            pool = self._distinct(pool + [self._space.mutate(kernel, self._rng) for kernel in best for _ in range(4)])
-        latency = self._model.predict(pool, self._shapes).latency_s
-        return [pool[index] for index in select(latency, self._weights, self._task.max_kernels, self._groups(pool))]
+        return theory_set(self._task, self._space, self._model, self._rng, self._settings.theory, self._failed)
 
-    def _first(self) -> list[tuple[MicroKernel, list[int]]]:
-        """The library of theory, on every instance that each of its kernels serves, and on a few besides.
-
-        So every instance has a measured time of the default, which a search must beat.
-        """
-        kernels = self.theory
-        latency = self._model.predict(kernels, self._shapes).latency_s
-        serves = latency.argmin(axis=0)
-        ends = {0, len(self._shapes) // 2, len(self._shapes) - 1}
-        picked = [
-            (kernel, sorted(set(np.flatnonzero(serves == index).tolist()) | ends))
-            for index, kernel in enumerate(kernels)
-        ]
-        safe = self._rule.safe_kernel(self._task)
-        if safe not in kernels and safe not in self._failed:
-            picked.append((safe, sorted(ends)))
-        # Those that serve most first, in case the budget ends before all are measured.
-        return sorted(
-            picked, key=lambda pick: -int((serves == kernels.index(pick[0])).sum()) if pick[0] in kernels else 0
-        )
-
-    def theory_at(self, instances: Sequence[WorkloadInstance]) -> list[Suggestion]:
-        """The library of theory on just these instances, each with the kernel that it would dispatch to."""
-        places = [self._task.instances.index(instance) for instance in instances]
-        serves = self._model.predict(self.theory, self._shapes).latency_s.argmin(axis=0)
-        served = {index: [place for place in places if serves[place] == index] for index in range(len(self.theory))}
-        return [self._suggestion(self.theory[index], found) for index, found in served.items() if found]
-
-    def _varied(self, count: int) -> list[tuple[MicroKernel, list[int]]]:
+    def _varied(self, count: int) -> list[Pick]:
         """The second round, at the smallest and the largest instance; nothing if as many kernels were tried already."""
         tried = self._tried
         count = min(self._settings.varied_kernels, count) - len(tried)
         if count <= 0:
             return []
-        pool = self._untried(self._fresh(self._settings.theory_samples))
+        pool = self._untried(self._fresh(self._settings.theory.samples))
         if not pool:
             return []
         mean = np.log(self._model.predict(pool, self._shapes).latency_s) @ self._weights
@@ -154,7 +116,12 @@ class EvolutionarySearch:
 
     def _unlike(self, pool: Sequence[MicroKernel], tried: Collection[MicroKernel], count: int) -> list[MicroKernel]:
         """Each the one whose nearest neighbour among those before it (and ``tried``) differs in the most axes."""
-        values, known = (np.array([[value for _, value in kernel.values] for kernel in some]) for some in (pool, tried))
+        axes = sorted({name for kernel in (*pool, *tried) for name, _ in kernel.values})
+        rules = {kernel.rule: number for number, kernel in enumerate((*pool, *tried))}
+        values, known = (
+            np.array([[rules[kernel.rule], *(dict(kernel.values).get(axis, -1) for axis in axes)] for kernel in some])
+            for some in (pool, tried)
+        )
         nearest = np.min([(values != other).sum(axis=1) for other in known], axis=0)
         found: list[int] = []
         while len(found) < min(count, len(pool)):
@@ -163,7 +130,7 @@ class EvolutionarySearch:
         return [pool[index] for index in found]
 
     # -- evolution ------------------------------------------------------------------------------------------------
-    def _improving(self) -> list[tuple[MicroKernel, list[int]]]:
+    def _improving(self) -> list[Pick]:
         pool, gains, spread = self._evolved()
         total = gains @ self._weights
         if len(pool) == 0 or total.max() < self._settings.least_gain:
@@ -284,16 +251,5 @@ class EvolutionarySearch:
         helped = [int(place) for place in order if self._weights[place] > 0 and gains[place] > least]
         return sorted(helped or [int(order[0])])
 
-    def _within(self, picked: Sequence[tuple[MicroKernel, list[int]]], trials: int) -> list[Suggestion]:
-        suggestions = []
-        for kernel, places in picked:
-            kept = places[: max(0, trials)]
-            trials -= len(kept)
-            if kept:
-                suggestions.append(self._suggestion(kernel, kept))
-        return suggestions
-
-    def _suggestion(self, kernel: MicroKernel, places: Sequence[int]) -> Suggestion:
-        instances: tuple[WorkloadInstance, ...] = tuple(self._task.instances[place] for place in places)
-        predicted = self._model.predict([kernel], [instance.shape for instance in instances]).latency_s[0]
-        return Suggestion(kernel, instances, tuple(float(latency) for latency in predicted))
+    def _suggestions(self, picks: Sequence[Pick], trials: int) -> list[Suggestion]:
+        return suggestions_of(self._task, self._model, picks, trials)
