@@ -134,7 +134,7 @@ def regret_by_kernels(search: Mapping[str, Any]) -> tuple[NDArray[np.float64], N
 
 def calibration(axes: Axes, results: Sequence[Mapping[str, Any]]) -> None:
     """Measured over predicted latency of each trial of the search; the rank correlation of each round in the legend."""
-    timed = [r for r in results if r["latency_s"] and r["predicted_s"] and r["phase"] == "search"]
+    timed = [r for r in results if r["latency_s"] and r["predicted_s"] and r["phase"] != "final"]
     rounds = sorted({result["round"] for result in timed})
     shades = matplotlib.colormaps["cividis"](np.linspace(0, 0.95, max(1, len(rounds))))
     shown = {*rounds[:3], *rounds[-3:]}

@@ -24,7 +24,8 @@ KINDS = tuple(ErrorKind)
 class Columns:
     """One entry for each result, in order: the index of its kernel in ``kernels``, of its instance in ``instances``
     (the task's, then any other), its latency and what the model expected (seconds, NaN where there is none), its
-    round, whether it belongs to the finalists' side-by-side timing, and its error kind's index in KINDS (-1: none)."""
+    round, whether it is a trial of the default, whether one of the finalists' side-by-side timing, and its error
+    kind's index in KINDS (-1: none)."""
 
     kernels: tuple[MicroKernel, ...]
     instances: tuple[WorkloadInstance, ...]
@@ -33,6 +34,7 @@ class Columns:
     latency_s: Floats
     predicted_s: Floats
     round: Ints
+    theory: Bools
     final: Bools
     kind: Ints
 
@@ -64,13 +66,13 @@ class Columns:
 
     @cached_property
     def default(self) -> tuple[Ints, Floats]:
-        """[instances] each: the default's kernel and latency, the fastest of those that theory named before anything
-        was measured; -1 and NaN where there is none."""
+        """[instances] each: the default's kernel and latency, the fastest of those that the cost model chose
+        before anything was measured; -1 and NaN where there is none."""
         kernel, instance, _ = self.medians
         width = max(1, len(self.instances))
-        first = (self.round == 0) & ~self.final & ~np.isnan(self.latency_s)
-        theory = np.isin(kernel * width + instance, (self.kernel * width + self.instance)[first])
-        return self._fastest(theory & self.sound[kernel])
+        timed = self.theory & ~np.isnan(self.latency_s)
+        default = np.isin(kernel * width + instance, (self.kernel * width + self.instance)[timed])
+        return self._fastest(default & self.sound[kernel])
 
     @property
     def best_s(self) -> Floats:
@@ -136,6 +138,7 @@ def columns_of(instances: Sequence[WorkloadInstance], results: Sequence[MeasureR
         latency_s=np.array([nan if r.latency_s is None else r.latency_s for r in results], np.float64),
         predicted_s=np.array([nan if r.predicted_s is None else r.predicted_s for r in results], np.float64),
         round=np.array([r.round for r in results], np.int64),
+        theory=np.array([r.is_theory for r in results], np.bool_),
         final=np.array([r.phase is Phase.FINAL for r in results], np.bool_),
         kind=np.array([-1 if r.error_kind is None else KINDS.index(r.error_kind) for r in results], np.int64),
     )

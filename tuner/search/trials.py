@@ -28,6 +28,9 @@ LEADER_READINGS = 3
 BATCH = 3
 """Kernels built and run between two looks at whether the search is to stop."""
 
+STAGES = {Phase.THEORY: "theory", Phase.SEARCH: "search", Phase.FINAL: "select"}
+"""What summaries call the stage of a search that runs trials of a phase."""
+
 
 class Recorder(Protocol):
     """Where a search leaves its results as it goes. A call returns only when they are safe."""
@@ -108,7 +111,6 @@ class Trials:
         self,
         suggestions: Sequence[Suggestion],
         phase: Phase,
-        label: str,
         reserve_s: float,
         reserve: int = 0,
         think: Callable[[Sequence[Suggestion]], Sequence[MicroKernel]] | None = None,
@@ -129,10 +131,10 @@ class Trials:
                 if think and not following:
                     self._builds.ahead(partial(think, batch))
                     think = None
-                self.record(self._measure(batch, builds, phase), label)
+                self.record(self._measure(batch, builds, phase), STAGES[phase])
                 if self._allowance.seconds_left(reserve_s) <= 0:
                     return
-                batch = self._leading(batch, reserve) if phase is Phase.SEARCH else []
+                batch = [] if phase is Phase.FINAL else self._leading(batch, reserve)
 
     def measure_baselines(self, reserve_s: float) -> None:
         """What the kernels are compared with, once, unless only ``reserve_s`` of the budget and a moment are left.
@@ -193,7 +195,7 @@ class Trials:
         self._model.update(comparable)
         self._policy.update(comparable)
         for result in results:
-            if result.ok and result.round == 0 and result.phase is Phase.SEARCH:
+            if result.ok and result.is_theory:
                 self._default_pairs.add((result.kernel, result.instance))
 
     def found_wrong(self, kernel: MicroKernel, problem: str) -> MeasureResult:
@@ -206,7 +208,7 @@ class Trials:
 
     # -- what is known and what is left ---------------------------------------------------------------------------
     def defaults(self) -> dict[str, float]:
-        """By instance the default's latency: the fastest of the first round, theory's kernels and the safe one."""
+        """By instance the default's latency: the fastest of the kernels that the theory phase measured there."""
         found: dict[str, float] = {}
         for kernel, instance in self._default_pairs:
             latency = self.measured.latency_s(kernel, instance.values)

@@ -127,8 +127,8 @@ class _Search:
                 return
             # Nothing that follows the default is worth thinking about before it is known.
             think = self._think if trials.round else None
-            label = "search" if trials.round else "theory"
-            trials.run(suggestions, Phase.SEARCH, label, reserve_s, reserve, think)
+            phase = Phase.SEARCH if trials.round else Phase.THEORY
+            trials.run(suggestions, phase, reserve_s, reserve, think)
             # With the first round's results safe; before it, a device that dies of this would have nothing to show.
             trials.measure_baselines(reserve_s)
             trials.round += 1
@@ -161,11 +161,9 @@ class _Search:
             if instance in self._task.instances and str(instance) not in known
         ]  # fmt: skip
         if trials.round and missing:
-            at, trials.round = trials.round, 0
             picks = dispatched(self._searched, self._model, self._policy.theory, missing)
             suggestions = suggestions_of(self._searched, self._model, picks, trials.left())
-            trials.run(suggestions, Phase.SEARCH, "theory", self._allowance.final_seconds, self._final_trials())
-            trials.round = at
+            trials.run(suggestions, Phase.THEORY, self._allowance.final_seconds, self._final_trials())
 
     def _final_trials(self) -> int:
         kernels = self._task.max_kernels + 2 * SPARE_FINALISTS
@@ -221,7 +219,7 @@ class _Search:
             Suggestion(kernel, (instance,), (float(latency),))
             for kernel, latency in zip(kernels, predicted, strict=True)
         ]
-        self._trials.run(suggestions[: max(0, self._trials.left())], Phase.FINAL, "select", reserve_s)
+        self._trials.run(suggestions[: max(0, self._trials.left())], Phase.FINAL, reserve_s)
 
     def _finalists(self, chosen: Sequence[MicroKernel]) -> list[MicroKernel]:
         """What is worth timing side by side, the most likely first: ``chosen``, then its rivals."""

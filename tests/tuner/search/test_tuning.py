@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -43,7 +44,8 @@ def test_no_more_than_the_budgeted_trials_are_run(trials: int) -> None:
     assert len(bench.results) == len(bench.runner.ran) <= trials
     assert len(bench.results) >= 0.6 * trials
     assert tuned.summary["trials"] == len(bench.results)
-    assert {result.phase for result in bench.results} == ({Phase.SEARCH} if trials < 3 else set(Phase))
+    phases = {1: {Phase.THEORY}, 2: {Phase.THEORY}, 24: {Phase.THEORY, Phase.FINAL}, 60: set(Phase)}
+    assert {result.phase for result in bench.results} == phases[trials]
 
 
 def test_without_trials_the_library_is_the_one_of_theory() -> None:
@@ -111,7 +113,7 @@ def test_the_next_round_is_thought_out_beside_the_last_measurements() -> None:
     again = Bench(build_s=0.01)
     again.tune(100, builds_beside=1)
     assert identities(again.results) == identities(beside.results)
-    searched = [(r.round, r.kernel) for r in beside.results if r.phase is Phase.SEARCH and r.attempt == 0]
+    searched = [(r.round, r.kernel) for r in beside.results if r.phase is not Phase.FINAL and r.attempt == 0]
     assert len({kernel for _, kernel in searched}) == len(set(searched))
 
 
@@ -257,6 +259,29 @@ def test_a_search_goes_on_from_its_records_without_loss_or_repetition(after: int
     for key, attempts in itertools.groupby(sorted(identities(together)), key=lambda row: row[:2]):
         found = [attempt for *_, attempt in attempts]
         assert found == list(range(len(found))), key
+
+
+def test_the_default_is_completed_by_the_worker_that_takes_the_search_over() -> None:
+    first = Bench()
+    with pytest.raises(Cancelled):
+        first.tune(60, should_stop=lambda: len(first.runner.ran) >= 1)
+    past, second = first.results[:1], Bench()
+    tuned = second.tune(60, past=records(past))
+    theory = [result for result in past + second.results if result.is_theory]
+    assert {result.instance for result in theory} == set(TASK.instances)
+    assert {result.round for result in theory} == {0, 1}
+    assert tuned.summary["speedup_vs_default"] >= 1
+
+
+def test_the_default_of_records_without_its_phase_is_not_measured_again() -> None:
+    first = Bench()
+    with pytest.raises(Cancelled):
+        first.tune(60, should_stop=lambda: len(first.runner.ran) >= 40)
+    old = [replace(r, phase=Phase.SEARCH) if r.phase is Phase.THEORY else r for r in first.results]
+    assert old != first.results
+    second = Bench()
+    second.tune(60, past=records(old))
+    assert not any(result.is_theory for result in second.results)
 
 
 def test_records_that_fill_the_budget_leave_only_the_build() -> None:
@@ -413,7 +438,7 @@ def test_results_carry_what_was_expected_and_when() -> None:
     bench.tune(60)
     assert all(result.predicted_s and result.predicted_s > 0 for result in bench.results)
     assert _never_falls([result.round for result in bench.results])
-    search = [result for result in bench.results if result.phase is Phase.SEARCH]
+    search = [result for result in bench.results if result.phase is not Phase.FINAL]
     assert {result.attempt for result in search} <= set(range(LEADER_READINGS))
     assert any(result.attempt == 1 for result in bench.results if result.phase is Phase.FINAL)
     assert len(bench.builder.built) == len(set(bench.builder.built))
