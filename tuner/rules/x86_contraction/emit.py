@@ -36,11 +36,11 @@ from tuner.program.task import SearchTask
 from tuner.rules.layout import PanelLayout
 from tuner.rules.signature import arguments, extents, i64, symbols
 from tuner.rules.space import MicroKernel
+from tuner.rules.vector.memory import DTYPE, Vectors
 from tuner.rules.x86_contraction.dots import dots
 from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
 from tuner.rules.x86_contraction.packing import pack_panel, pack_rows, packed_panels, packed_rows
 from tuner.rules.x86_contraction.tile import Tile
-from tuner.rules.x86_contraction.vectors import DTYPE, Vectors
 
 Expr = Any
 Share = tuple[Expr, Expr]

@@ -8,7 +8,7 @@ from typing import Any
 
 from tuner.program.task import SearchTask
 from tuner.rules.space import MicroKernel
-from tuner.rules.x86_contraction.vectors import Vectors
+from tuner.rules.vector.memory import Vectors
 
 Expr = Any
 

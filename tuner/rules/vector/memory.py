@@ -1,8 +1,8 @@
-"""Vectors of float32 in TensorIR: masked at ragged ends, prefetched, transposed in registers. Imports TVM."""
+"""Vectors in TensorIR: masked at ragged ends, prefetched, transposed and added up in registers. Imports TVM."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.rules.signature import i64
+from tuner.rules.vector.dtypes import vector_type
 
 DTYPE = "float32"
 DL_CPU, DL_FLOAT = 1, 2
@@ -20,7 +21,11 @@ Expr = Any
 
 @dataclass(frozen=True)
 class Vectors:
-    """Loads and stores of ``lanes`` consecutive elements of a buffer."""
+    """Loads and stores of ``lanes`` consecutive elements of a buffer, two or more, of the buffer's dtype.
+
+    A masked load or store touches no element outside its mask on any target: where the target has no instruction
+    for it, LLVM branches around each lane.
+    """
 
     lanes: int
 
@@ -34,15 +39,15 @@ class Vectors:
         """A vector of ``buffer[*prefix, column:]``; lanes at and past ``limit`` are not touched and give zero."""
         if limit is None:
             return buffer[(*prefix, self.ramp(column))]
-        mask = self._mask(column, limit)
-        return tirx.op.masked_load(f"{DTYPE}x{self.lanes}", buffer, *prefix, self.ramp(column), mask)
+        dtype = vector_type(str(buffer.dtype), self.lanes)
+        return tirx.op.masked_load(dtype, buffer, *prefix, self.ramp(column), self.mask(column, limit))
 
     def store(self, buffer: Expr, value: Expr, prefix: Sequence[Expr], column: Expr, limit: Expr | None) -> None:
         """The opposite of ``load``."""
         if limit is None:
             I.buffer_store(buffer, value, [*prefix, self.ramp(column)])
         else:
-            mask = self._mask(column, limit)
+            mask = self.mask(column, limit)
             I.evaluate(tirx.op.masked_store(buffer, value, *prefix, self.ramp(column), mask))
 
     def transposed(self, rows: Sequence[Expr]) -> list[Expr]:
@@ -59,15 +64,20 @@ class Vectors:
         return rows
 
     def total(self, value: Expr) -> Expr:
-        """The sum of a vector's lanes: halves are added until one is left."""
+        """The sum of a vector's lanes."""
+        return self.across(value, lambda left, right: left + right)
+
+    def across(self, value: Expr, combine: Callable[[Expr, Expr], Expr]) -> Expr:
+        """A vector's lanes combined to one scalar: halves are combined until one element is left."""
         span = self.lanes // 2
         while span:
             value = I.Bind(value)
-            value = value + _shuffled([value], [(lane + span) % self.lanes for lane in range(self.lanes)])
+            value = combine(value, _shuffled([value], [(lane + span) % self.lanes for lane in range(self.lanes)]))
             span //= 2
         return tirx.Shuffle([I.Bind(value)], [tirx.IntImm("int32", 0)])
 
-    def _mask(self, column: Expr, limit: Expr) -> Expr:
+    def mask(self, column: Expr, limit: Expr) -> Expr:
+        """Which lanes of the vector at ``column`` lie before ``limit``."""
         # The intrinsic is generated for int32 alone, and compares without sign.
         valid = tirx.Cast("int32", tirx.max(tirx.min(limit - column, i64(self.lanes)), i64(0)))
         return tirx.op.get_active_lane_mask(f"boolx{self.lanes}", tirx.IntImm("int32", 0), valid)
@@ -86,7 +96,7 @@ def prefetch(buffer: Expr, indices: Sequence[Expr], write: bool = False) -> None
 
 @contextmanager
 def workspace(shape: Sequence[Expr]) -> Iterator[Expr]:
-    """A buffer of the calling thread's own, aligned to 64 bytes.
+    """A float32 buffer of the calling thread's own, aligned to 64 bytes.
 
     Allocated by hand: the compiler would move an allocation of its own to where the device is not known.
     """
