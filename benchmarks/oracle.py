@@ -22,8 +22,8 @@ from benchmarks.alternating import alternate, sampler
 from benchmarks.sides import inputs_of, library_call, output_of
 from shapewright.library import Library
 from shapewright.session import TuneResult
-from tuner.library.codegen import ENTRY
 from tuner.library.dispatcher import Dispatcher, Leaf
+from tuner.library.package import ENTRY
 from tuner.measure import BuildResult, KeptBuilds, Runner, RunRequest
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance

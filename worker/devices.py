@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from tuner.errors import InvalidInput
 from tuner.measure import DeviceLost
-from tuner.measure.bench import DESCRIBE
+from tuner.measure.addresses import Address
 from tuner.measure.connecting import OutOfTime, Tracker, within
+from tuner.measure.rpc_names import DESCRIBE
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject
 from tuner.storage import DeviceStorage
@@ -21,9 +22,6 @@ log = logging.getLogger(__name__)
 ANSWER_S = 10.0
 FREE_S = 2.0
 """How long to wait for a device that the tracker calls free."""
-
-Address = tuple[str, int]
-
 
 @dataclass
 class DeviceList:

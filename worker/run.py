@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from tuner.measure import Builder, BuilderLost, Runner
+from tuner.measure.addresses import Address
 from tuner.measure.connecting import Tracker, within
+from tuner.measure.processes import set_on_signals
 from tuner.measure.rpc_runner import RpcRunner
 from tuner.storage import Lease, LeaseStorage
 from tuner.storage.sql import open_storage
@@ -67,7 +67,7 @@ class RayTools:
 
 def run_worker(
     storage_url: str,
-    tracker: tuple[str, int],
+    tracker: Address,
     *,
     data_dir: Path,
     device_keys: Sequence[str] | None = None,
@@ -96,6 +96,7 @@ def run_worker(
         log.info("worker %s is up", loop.worker)
         on_ready(loop.worker)
         loop.forever()
+        log.info("worker %s is stopping", loop.worker)
     finally:
         tools.close()
         storage.close()
@@ -105,7 +106,7 @@ def run_worker(
 def _start_cluster(data_dir: Path, address: str | None, stop: threading.Event) -> Cluster:
     cluster = Cluster(data_dir, address)
     # Ray installs a handler of its own for SIGTERM when it starts.
-    _stop_on_signals(stop)
+    set_on_signals(stop)
     return cluster
 
 
@@ -130,18 +131,6 @@ class _Current:
     def release(self) -> None:
         if self._lease is not None:
             release(self._storage, self._lease)
-
-
-def _stop_on_signals(stop: threading.Event) -> None:
-    if threading.current_thread() is not threading.main_thread():
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        log.info("%s: stopping", signal.Signals(number).name)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)
 
 
 def _end_anyway(stop: threading.Event, current: _Current, tools: RayTools) -> None:

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from service.templating import Templates
 from service.times import parse_time
+from tuner.durations import format_duration
 
 FOLDER = Path(__file__).parent
-PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 NOTHING = "–"
 
 
 def seconds(value: float | None) -> str:
-    """A time in seconds with three digits and a fitting unit."""
-    if value is None:
-        return NOTHING
-    if value >= 120:
-        minutes, rest = divmod(round(value), 60)
-        hours, minutes = divmod(minutes, 60)
-        return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
-    scale, unit = next(((scale, unit) for scale, unit in PREFIXES if value >= scale), PREFIXES[-1])
-    digits = min(3, max(0, 2 - math.floor(math.log10(value / scale)))) if value > 0 else 0
-    return f"{value / scale:.{digits}f} {unit}"
+    return NOTHING if value is None else format_duration(value)
 
 
 def ratio(value: float | None) -> str:

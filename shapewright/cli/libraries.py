@@ -10,6 +10,7 @@ import click
 from shapewright.cli import options
 from shapewright.cli.jobs import client
 from shapewright.cli.output import as_json, emit
+from tuner.durations import format_duration
 from tuner.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def best(
     name, target = named(workload, target)
     with client(url, key) as service:
         found = service.best(name, shape, target)
-    measured, predicted = _microseconds(found["latency_s"]), _microseconds(found["predicted_latency_s"])
+    measured, predicted = _latency(found["latency_s"]), _latency(found["predicted_latency_s"])
     kernel, served = found["kernel"], found.get("served_by")
     text = f"{found['match']}  {_name(kernel)}  measured {measured}  predicted {predicted}"
     if served and served.get("id") != kernel.get("id"):
@@ -100,8 +101,8 @@ def _name(kernel: dict[str, Any]) -> str:
     return str(kernel.get("name", kernel.get("id", "")))
 
 
-def _microseconds(seconds: float | None) -> str:
-    return "never" if seconds is None else f"{seconds * 1e6:.1f} us"
+def _latency(seconds: float | None) -> str:
+    return "never" if seconds is None else format_duration(seconds)
 
 
 COMMANDS = (best, pull)

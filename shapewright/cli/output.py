@@ -123,14 +123,6 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join("  ".join(cells).rstrip() for cells in padded)
 
 
-def times(seconds: float) -> str:
-    """A duration in the unit that suits it: ``2.09 us``, ``14.2 s``."""
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if seconds * scale >= 1.0:
-            return f"{seconds * scale:.3g} {unit}" if seconds * scale < 999.5 else f"{seconds * scale:.0f} {unit}"
-    return f"{seconds * 1e9:.3g} ns" if seconds else "0 s"
-
-
 def yes_no(value: object) -> str:
     return "yes" if value else "no"
 

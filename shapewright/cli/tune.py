@@ -46,8 +46,12 @@ def tune(job: Path, directory: Path, threads: int | None, json_output: bool) -> 
     The library is written into DIR. Everything measured is recorded in DIR/tuning.db: the same command goes on where
     an earlier one was interrupted.
     """
+    from tuner.measure.processes import stop_on_signals  # noqa: PLC0415  (keeps --help fast)
+
     spec = _spec(job, threads)
-    with quiet_stdout(), closing(_storage(directory)) as storage, _stopping() as stop:
+    # Neither signal raises: a second one, as `timeout` sends it, must not close the builder and the device under a
+    # search that is about to end.
+    with quiet_stdout(), closing(_storage(directory)) as storage, stop_on_signals() as stop:
         lease = _lease(storage, spec, stop)
         _run(storage, lease, stop)
         ended = storage.get_job(lease.job.id)
@@ -84,20 +88,6 @@ def _tools() -> Iterator[LocalTools]:
         local_device = LocalDevice()
     with local_device as device, closing(LocalBuilder()) as builder:
         yield LocalTools(builder, device)
-
-
-@contextmanager
-def _stopping() -> Iterator[threading.Event]:
-    """Gives an event that Ctrl-C or SIGTERM sets. Inside, neither raises: a second one, as `timeout` sends it, must
-    not close the builder and the device under a search that is about to end."""
-    stop = threading.Event()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

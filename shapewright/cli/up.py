@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import psutil
 
 from shapewright import defaults
 from shapewright.cli import options
@@ -34,6 +33,8 @@ START_S = 90.0
 LOOK_S = 0.25
 """How often the parts are looked after."""
 DEVICE_KEY = "local"
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask `up` to stop. SIGHUP comes when its terminal is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,11 @@ def up(port: int, data_dir: Path | None, database_url: str | None, devices: int,
 
     That is: database, API, worker, tracker and devices.
     """
+    from tuner.measure.addresses import free_port  # noqa: PLC0415  (keeps --help fast)
+    from tuner.measure.processes import stop_on_signals  # noqa: PLC0415
+
     directory = options.private(data_dir or defaults.data_dir()).resolve()
-    stop = threading.Event()
-    with only_one(directory), _signals(stop), _scratch(directory) as scratch:
+    with only_one(directory), stop_on_signals(STOPS) as stop, _scratch(directory) as scratch:
         check_free(port)
         url = options.database(database_url, directory)
         plan = Plan(port, directory, url, devices, free_port(), scratch)
@@ -113,10 +116,9 @@ def _prepared(plan: Plan) -> Storage:
 @contextmanager
 def _scratch(directory: Path) -> Iterator[Path]:
     """A directory for temporary files; those of a run that was killed are removed."""
-    for left in directory.glob("up-*"):
-        if not psutil.pid_exists(int(left.name.removeprefix("up-"))):
-            shutil.rmtree(left, ignore_errors=True)
-    own = directory / f"up-{os.getpid()}"
+    from tuner.measure.processes import process_directory  # noqa: PLC0415  (keeps --help fast)
+
+    own = process_directory(directory, "up")
     own.mkdir(exist_ok=True)
     try:
         yield own
@@ -147,13 +149,6 @@ def check_free(port: int) -> None:
             what = f"port {port} of {HOST} cannot be used: {error.strerror}"
             message = f"{what}; stop what listens there, or choose another with --port"
             raise CommandFailed(ExitCode.REFUSED, message, field="port") from None
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _run(plan: Plan, supervisor: Supervisor, storage: Storage, stop: threading.Event, json_output: bool) -> None:
@@ -237,18 +232,6 @@ def worker_part(plan: Plan) -> Part:
 
 def _database(plan: Plan) -> dict[str, str]:
     return {"SHAPEWRIGHT_DATABASE_URL": plan.database_url}
-
-
-@contextmanager
-def _signals(stop: threading.Event) -> Iterator[None]:
-    """Inside, the signals that ask a process to end set ``stop`` instead."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 COMMANDS = (up,)

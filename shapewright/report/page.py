@@ -11,9 +11,9 @@ import numpy as np
 from jinja2 import Template
 
 from shapewright.cli.describe import standing
-from shapewright.cli.output import times
 from shapewright.report.sources import ReportedJob, ReportedTask
 from tuner import figures
+from tuner.durations import format_duration
 from tuner.figures.html import html_environment
 from tuner.figures.shapes import served
 from tuner.program.workload import JsonObject
@@ -132,7 +132,7 @@ def _latency_s(point: Baseline | None) -> float:
 
 
 def _time(seconds: float) -> str:
-    return times(seconds) if np.isfinite(seconds) else NOTHING
+    return format_duration(seconds) if np.isfinite(seconds) else NOTHING
 
 
 def _text(event: JobEvent) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import psutil
 import pytest
 
 from shapewright.guard import MARKER, marked
+from tuner.measure.addresses import free_port
 
 START_S = 120.0
 STOP_S = 60.0
@@ -154,9 +154,3 @@ def ready_document(up: Up) -> dict[str, Any]:
             return found
     raise AssertionError(f"up ended with {up.process.wait(STOP_S)} before it was ready:\n{up.logs()}")
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -172,7 +172,7 @@ def test_show_is_for_people(shapewright: Shapewright, bed: Bed, job_file: Path) 
     columns = {line.split("  ")[0]: line for line in lines[: lines.index("")]}
     assert len({len(line) - len(line.split("  ", 1)[1].lstrip()) for line in columns.values()}) == 1, "one margin"
     assert columns["trials"].endswith("  4 of 4 (1 failed)")
-    assert columns["objective"].endswith("  2.09 us")
+    assert columns["objective"].endswith("  2.09 µs")
     assert columns["elapsed"].endswith("  14.2 s")
     assert columns["speed-up"].endswith("  1.03x over the default")
     assert lines[-1].endswith("  yes")

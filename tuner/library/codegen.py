@@ -19,13 +19,13 @@ from tvm.tirx import compilation_pipeline
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.library.dispatcher import Leaf, Tree
+from tuner.library.package import ENTRY
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.rules import rule_for
 from tuner.rules.signature import arguments, symbols
 from tuner.rules.space import MicroKernel
 
-ENTRY = "kernel"
 LOWERING = "shapewright"
 """The name that TVM knows our passes by."""
 

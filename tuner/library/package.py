@@ -18,6 +18,8 @@ from tuner.rules import rule_for
 FORMAT = 1
 LIBRARY, DISPATCH, MANIFEST, IR = "library.so", "dispatch.json", "manifest.json", "ir.json.gz"
 KERNELS = "kernels.json.gz"
+ENTRY = "kernel"
+"""The function that a library exports."""
 FILES = (LIBRARY, DISPATCH, MANIFEST, IR, KERNELS)
 """Every file that a library may have."""
 
