@@ -30,7 +30,7 @@ from tuner.program.workload import WorkloadInstance
 from tuner.rules import rule_for
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
-from tuner.search.observations import Measured, comparable, latency_table
+from tuner.search.observations import Measured, latency_table, normalized
 
 Shape = Mapping[str, int]
 
@@ -73,7 +73,7 @@ class Oracle:
         self._builds, self._runner = builds, runner
         self._space = rule_for(self._task.workload).space(self._task)
         self._rng = np.random.default_rng(seed)
-        results = comparable(tuned.results)
+        results = normalized(tuned.results)
         self._measured, self._model = Measured(results), PairCostModel(self._task, seed)
         self._model.update(results)
         self._library = sw.load(directory)

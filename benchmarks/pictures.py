@@ -115,10 +115,10 @@ def regret_by_kernels(search: Mapping[str, Any]) -> tuple[NDArray[np.float64], N
     from tuner.records import MeasureResult  # noqa: PLC0415
     from tuner.search import finish  # noqa: PLC0415 - XGBoost, only for this picture
     from tuner.search.cost_model import PairCostModel  # noqa: PLC0415
-    from tuner.search.observations import Measured, comparable, latency_table  # noqa: PLC0415
+    from tuner.search.observations import Measured, latency_table, normalized  # noqa: PLC0415
 
     task = SearchTask.from_json(search["task"])
-    results = comparable([MeasureResult.from_json(result) for result in search["results"]])
+    results = normalized([MeasureResult.from_json(result) for result in search["results"]])
     measured, model = Measured(results), PairCostModel(task)
     model.update(results)
     # Timed side by side: the others' few readings are noisier than what a further kernel brings.

@@ -19,7 +19,7 @@ from tuner.figures.view import SearchView, compared_at, progress_of
 from tuner.library.dispatcher import Dispatcher
 from tuner.program.workload import JsonObject
 from tuner.records import MeasureResult
-from tuner.search.observations import at_one_speed, first_anchor_s
+from tuner.search.observations import at_reference_speed, reference_anchor_s
 from tuner.storage import Artifact, Job, JobStorage, LibraryStorage, NotFound, RecordStorage, SearchTaskRow
 
 BATCH = 5000
@@ -63,8 +63,8 @@ class _Search:
     def _read_records(self, storage: SearchStorage, job: Job, row: SearchTaskRow) -> None:
         while found := storage.list_trials(job.id, self.after, BATCH, row.id):
             results = [record.result for record in found]
-            self.anchor_s = self.anchor_s or first_anchor_s(results)
-            self.results += at_one_speed(results, self.anchor_s)
+            self.anchor_s = self.anchor_s or reference_anchor_s(results)
+            self.results += at_reference_speed(results, self.anchor_s)
             self.after = found[-1].seq
 
     def _read_progress(self, storage: SearchStorage, job: Job, row: SearchTaskRow) -> None:

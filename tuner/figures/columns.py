@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tuner.program.workload import WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.rules.space import MicroKernel
+from tuner.search.observations import median_latencies
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -47,17 +48,10 @@ class Columns:
 
     @cached_property
     def medians(self) -> tuple[Ints, Ints, Floats]:
-        """Every measured (kernel, instance) once, sorted, with its latency: the median of its attempts, of those side
-        by side alone if there are any (as tuner.search.observations.Measured has it)."""
-        pair = self.kernel * max(1, len(self.instances)) + self.instance
-        timed = ~np.isnan(self.latency_s)
-        timed &= self.final | ~np.isin(pair, pair[timed & self.final])
-        pair, latency = pair[timed], self.latency_s[timed]
-        order = np.lexsort((latency, pair))
-        keys, first, count = np.unique(pair[order], return_index=True, return_counts=True)
-        latency = latency[order]
-        middle = (latency[first + (count - 1) // 2] + latency[first + count // 2]) / 2
-        return *np.divmod(keys, max(1, len(self.instances))), middle
+        """Every measured (kernel, instance) once, sorted, with its latency (see tuner.search.observations)."""
+        width = max(1, len(self.instances))
+        pairs, latency = median_latencies(self.kernel * width + self.instance, self.latency_s, self.final)
+        return *np.divmod(pairs, width), latency
 
     @cached_property
     def fastest(self) -> tuple[Ints, Floats]:

@@ -16,7 +16,7 @@ from tuner.records import NO_BASELINES, NUMPY, Baselines, ErrorKind, MeasureResu
 from tuner.rules.space import MicroKernel
 from tuner.search import progress
 from tuner.search.cost_model import CostModel
-from tuner.search.observations import Measured, at_one_speed, first_anchor_s
+from tuner.search.observations import Measured, at_reference_speed, reference_anchor_s
 from tuner.search.policy import SearchPolicy, Suggestion
 from tuner.storage import NewEvent
 
@@ -171,7 +171,7 @@ class Trials:
             pairs = [
                 (instance, latency)
                 for instance, latency in zip(suggestion.instances, suggestion.predicted_s, strict=True)
-                if self.measured.leads(suggestion.kernel, instance)
+                if self.measured.is_fastest(suggestion.kernel, instance)
                 and self.measured.readings(suggestion.kernel, instance) < LEADER_READINGS
             ]
             pairs = pairs[: max(0, left)]
@@ -188,12 +188,12 @@ class Trials:
             key = (result.kernel, result.instance.values)
             self._build_s[result.kernel] = result.build_s
             self._attempts[key] = max(self._attempts.get(key, 0), result.attempt + 1)
-        self._anchor_s = self._anchor_s or first_anchor_s(results)
-        comparable = at_one_speed(results, self._anchor_s)
-        self.measured.add(comparable)
+        self._anchor_s = self._anchor_s or reference_anchor_s(results)
+        normalized = at_reference_speed(results, self._anchor_s)
+        self.measured.add(normalized)
         # The policy reads the model, so the model learns first.
-        self._model.update(comparable)
-        self._policy.update(comparable)
+        self._model.update(normalized)
+        self._policy.update(normalized)
         for result in results:
             if result.ok and result.is_theory:
                 self._default_pairs.add((result.kernel, result.instance))
@@ -241,7 +241,7 @@ class Trials:
 
     # -- telling --------------------------------------------------------------------------------------------------
     def summary(self, phase: str) -> JsonObject:
-        points = at_one_speed(self._baselines.points, self._anchor_s)
+        points = at_reference_speed(self._baselines.points, self._anchor_s)
         by_numpy = {str(point.instance): point.latency_s for point in points if point.name == NUMPY}
         now = progress.standing(self._task, self.measured, self.defaults(), by_numpy)
         allowance = self._allowance

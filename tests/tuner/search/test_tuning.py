@@ -118,7 +118,7 @@ def test_the_next_round_is_thought_out_beside_the_last_measurements() -> None:
 
 
 def test_a_search_that_can_gain_nothing_ends_early_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = EvolutionSettings(16, generations=1, theory=TheorySettings(20), patience=1, least_gain=0.1)
+    settings = EvolutionSettings(16, generations=1, theory=TheorySettings(20), max_idle_rounds=1, least_gain=0.1)
     monkeypatch.setitem(POLICIES, "evolutionary", partial(EvolutionarySearch, settings=settings))
     task = SearchTask("dense", {"m": 4, "n": 16, "k": 4}, target=TASK.target)
     bench = Bench()

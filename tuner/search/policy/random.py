@@ -11,6 +11,7 @@ from tuner.program.task import SearchTask
 from tuner.records import MeasureResult
 from tuner.rules.space import MicroKernel, SearchSpace
 from tuner.search.cost_model import CostModel
+from tuner.search.observations import Measured
 from tuner.search.policy._base import Suggestion, suggestions_of
 from tuner.search.policy.theory import TheorySettings, first_round, theory_set
 
@@ -31,23 +32,21 @@ class RandomSearch:
         self._settings = settings or TheorySettings()
         self._rng = np.random.default_rng(seed)
         self._weighted = [index for index, instance in enumerate(task.instances) if instance.weight > 0]
-        self._tried: set[MicroKernel] = set()
-        self._failed: set[MicroKernel] = set()
+        self._measured = Measured()
         self._turn = 0
 
     @cached_property
     def theory(self) -> list[MicroKernel]:
-        return theory_set(self._task, self._space, self._model, self._rng, self._settings, self._failed)
+        return theory_set(self._task, self._space, self._model, self._rng, self._settings, self._measured.failed)
 
     def update(self, results: Sequence[MeasureResult]) -> None:
-        self._tried.update(result.kernel for result in results)
-        self._failed.update(result.kernel for result in results if not result.ok)
+        self._measured.add(results)
 
     def suggest(self, trials: int, pending: Collection[MicroKernel] = ()) -> list[Suggestion]:
         if trials <= 0:
             return []
-        if self._tried or pending:
-            picks = [(kernel, self._next_instances()) for kernel in self._drawn(self._tried.union(pending))]
+        if tried := self._measured.tried | set(pending):
+            picks = [(kernel, self._next_instances()) for kernel in self._drawn(tried)]
         else:
             picks = first_round(self._task, self._model, self.theory)
         return suggestions_of(self._task, self._model, picks, trials)

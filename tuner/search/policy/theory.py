@@ -61,9 +61,7 @@ def dispatched(
     return [(kernel, indices) for kernel, indices in picks if indices]
 
 
-def first_round(
-    task: SearchTask, model: CostModel, kernels: Sequence[MicroKernel], failed: Collection[MicroKernel] = ()
-) -> list[Pick]:
+def first_round(task: SearchTask, model: CostModel, kernels: Sequence[MicroKernel]) -> list[Pick]:
     """Theory's set and the safe kernel: each on every instance that it serves, and on a few besides.
 
     So every instance has a measured time of the default. Those that serve most come first, in case the budget ends
@@ -74,6 +72,6 @@ def first_round(
     serves = dict(dispatched(task, model, kernels, range(count)))
     picks = [(kernel, sorted(ends.union(serves.get(kernel, ())))) for kernel in kernels]
     safe = rule_for(task.workload).safe_kernel(task)
-    if safe not in kernels and safe not in failed:
+    if safe not in kernels:
         picks.append((safe, sorted(ends)))
     return sorted(picks, key=lambda pick: -len(serves.get(pick[0], ())))

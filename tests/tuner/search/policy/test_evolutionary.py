@@ -15,6 +15,7 @@ from tuner.rules import rule_for
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.policy import EvolutionarySearch, EvolutionSettings, Suggestion, TheorySettings
+from tuner.search.policy.evolutionary import most_diverse
 
 RULE = rule_for(TASK.workload)
 QUICK = EvolutionSettings(population=48, generations=2, theory=TheorySettings(300))
@@ -62,13 +63,13 @@ def test_the_second_round_is_of_unlike_kernels_that_theory_finds_good() -> None:
     policy = Search()
     first = measured_round(policy)
     kernels = [suggestion.kernel for suggestion in policy.suggest(1000)]
-    assert 4 <= len(kernels) <= QUICK.varied_kernels - len(first)
+    assert 4 <= len(kernels) <= QUICK.diverse_kernels - len(first)
     unlike = [sum(a != b for a, b in zip(one.values, other.values, strict=True)) for one, other in pairwise(kernels)]
     assert min(unlike) >= 2
     shapes = [instance.shape for instance in TASK.instances]
     latency = PairCostModel(TASK).predict([*kernels, *policy.theory], shapes).latency_s
     mean = np.log(latency).mean(axis=1)
-    assert mean[: len(kernels)].max() <= mean.min() + 2 * QUICK.varied_loss
+    assert mean[: len(kernels)].max() <= mean.min() + 2 * QUICK.diverse_loss
 
 
 def test_few_trials_are_not_spent_on_variety() -> None:
@@ -90,7 +91,7 @@ def test_a_kernel_is_measured_on_few_instances_where_it_is_expected_to_help() ->
 def test_neighbours_of_the_fastest_are_tried_whatever_the_model_says() -> None:
     policy = Search()
     tried: list[MicroKernel] = []
-    while len(tried) < QUICK.varied_kernels:
+    while len(tried) < QUICK.diverse_kernels:
         tried += [suggestion.kernel for suggestion in measured_round(policy)]
     near = {kernel for other in tried for kernel in RULE.space(TASK).neighbours(other)}
     wanted = [suggestion.kernel for suggestion in policy.suggest(1000)]
@@ -113,12 +114,19 @@ def test_instances_without_weight_get_few_trials() -> None:
     assert counts[-1] >= counts[:-1].max()
 
 
-def test_patience_bounds_the_rounds_without_gain() -> None:
-    impatient = EvolutionSettings(16, generations=1, theory=TheorySettings(20), patience=2, least_gain=9.0)
-    policy = Search(settings=impatient)
+def test_rounds_without_gain_are_bounded() -> None:
+    settings = EvolutionSettings(16, generations=1, theory=TheorySettings(20), max_idle_rounds=2, least_gain=9.0)
+    policy = Search(settings=settings)
     policy.update([result for s in policy.suggest(1000) for result in measured(TASK, s.kernel, *s.instances)])
     rounds = 0
     while policy.suggest(10):
         rounds += 1
         assert rounds < 10
     assert rounds == 2
+
+
+def test_kernels_of_several_rules_are_compared_over_all_their_axes() -> None:
+    one, near, far = (MicroKernel("one", 1, (("a", value), ("b", 1))) for value in (1, 2, 3))
+    other = MicroKernel("other", 1, (("a", 1), ("c", 1)))
+    assert most_diverse([near, far, other], [one], 2) == [other, near]
+    assert most_diverse([near], [one], 5) == [near]
