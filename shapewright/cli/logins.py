@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from tuner.storage import AccessStorage
 
 KEY_NAME = "browser"
-"""What the key is called that comes of a link, in the list of keys."""
+"""The name, in the list of keys, of the key that a link creates."""
 LOGIN_TTL_S = 3600.0
-"""How long a link is good, unless it is used before."""
+"""How long a link is valid."""
 
 
 def login_link(storage: AccessStorage, url: str) -> str:

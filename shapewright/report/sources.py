@@ -1,4 +1,4 @@
-"""Where a report's job comes from: a service, or the database in a directory of `shapewright tune`."""
+"""Reading the job of a report: a service, or the database in a directory of `shapewright tune`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ReportedTask:
 
 @dataclass(frozen=True)
 class ReportedJob:
-    """A job whole. ``facts`` are its members as the service tells them: name, state, summary and so on."""
+    """A complete job. ``facts`` are its members as the service returns them: name, state, summary and so on."""
 
     facts: Mapping[str, Any]
     tasks: tuple[ReportedTask, ...]
@@ -78,7 +78,7 @@ def _event(job_id: str, event: Mapping[str, Any]) -> JobEvent:
 
 
 def _result(trial: Mapping[str, Any]) -> MeasureResult:
-    """A trial as the service tells it, where sizes have become floating-point numbers beside their weight."""
+    """A trial as the service returns it: sizes have become floating-point numbers there, as weights are."""
     result = MeasureResult.from_json(trial)
     sizes = {name: int(value) for name, value in result.instance.values}
     return replace(result, instance=WorkloadInstance.of(sizes, result.instance.weight))
@@ -108,10 +108,10 @@ def from_directory(directory: Path) -> ReportedJob:
 
 
 def _newest(storage: ReportStorage, directory: Path) -> ReportedJob:
-    found = storage.list_jobs(limit=1).items
-    if not found:
+    newest = storage.list_jobs(limit=1).items
+    if not newest:
         raise InvalidInput("ID_OR_DIR", f"no job is recorded in {directory}", "a directory of `shapewright tune`")
-    job, rows = found[0], storage.search_tasks(found[0].id)
+    job, rows = newest[0], storage.search_tasks(newest[0].id)
     events = tuple(_stored_events(storage, job.id))
     tasks = tuple(ReportedTask(row.position, row.target_fingerprint, _view(storage, row, events)) for row in rows)
     return ReportedJob(asdict(job) | {"state": job.state.value}, tasks, events)
@@ -119,15 +119,15 @@ def _newest(storage: ReportStorage, directory: Path) -> ReportedJob:
 
 def _stored_events(storage: JobStorage, job_id: str) -> Iterator[JobEvent]:
     after = 0
-    while found := storage.list_events(job_id, after):
-        yield from found
-        after = found[-1].seq
+    while events := storage.list_events(job_id, after):
+        yield from events
+        after = events[-1].seq
 
 
 def _view(storage: ReportStorage, row: SearchTaskRow, events: tuple[JobEvent, ...]) -> SearchView:
     results = [record.result for record in storage.records_of_task(row.id)]
-    told = row.baselines.to_json()
-    return view_of(row.task, results, events, _stored_dispatch(storage, row), told, row.position)
+    baselines = row.baselines.to_json()
+    return view_of(row.task, results, events, _stored_dispatch(storage, row), baselines, row.position)
 
 
 def _stored_dispatch(storage: LibraryStorage, row: SearchTaskRow) -> JsonObject | None:

@@ -16,7 +16,7 @@ from typing import IO, Any
 import psutil
 import pytest
 
-from shapewright.guard import MARKER, marked
+from shapewright.watchdog import MARKER, marked
 from tuner.measure.addresses import free_port
 
 START_S = 120.0
@@ -62,7 +62,7 @@ class Up:
     @property
     def up_id(self) -> str:
         """What all of its processes carry."""
-        return str(self.part("shapewright.guard").environ()[MARKER])
+        return str(self.part("shapewright.watchdog").environ()[MARKER])
 
     def shapewright(self, *arguments: object) -> Ran:
         """Run another command in this `up`'s data directory."""
