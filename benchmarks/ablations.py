@@ -9,7 +9,7 @@ from shapewright.session import TuneResult
 from tuner.rules.space import MicroKernel
 from tuner.search import finish
 from tuner.search.cost_model import PairCostModel
-from tuner.search.observations import Measured, comparable, latency_table
+from tuner.search.observations import Measured, latency_table, normalized
 
 
 def save_ablation(name: str, tuned: TuneResult, directory: Path) -> Path:
@@ -18,7 +18,7 @@ def save_ablation(name: str, tuned: TuneResult, directory: Path) -> Path:
     ``single``: the one kernel that serves the whole range best. ``bucket``: the kernel that is best at the largest
     shape, for all of them (as Nimble, MLSys 2021, tunes for one large shape).
     """
-    task, results = tuned.task, comparable(tuned.results)
+    task, results = tuned.task, normalized(tuned.results)
     measured, model = Measured(results), PairCostModel(task)
     model.update(results)
     if name == "single":

@@ -13,7 +13,6 @@ import argparse
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from typing import Any
 import httpx
 import numpy as np
 
+from tuner.measure.addresses import free_port
 from tuner.program.jobspec import parse_job
 from tuner.program.target import native
 from tuner.program.task import SearchTask
@@ -217,9 +217,7 @@ def _signed_in(browser: Any, storage: Storage, address: str) -> Any:
 @contextmanager
 def _service(url: str) -> Iterator[str]:
     """The address of a service in a process of its own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     line = [sys.executable, "-m", "shapewright", "serve", "--port", str(port), "--database-url", url]
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -22,15 +22,15 @@ from benchmarks.alternating import alternate, sampler
 from benchmarks.sides import inputs_of, library_call, output_of
 from shapewright.library import Library
 from shapewright.session import TuneResult
-from tuner.library.codegen import ENTRY
 from tuner.library.dispatcher import Dispatcher, Leaf
+from tuner.library.package import ENTRY
 from tuner.measure import BuildResult, KeptBuilds, Runner, RunRequest
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.rules import rule_for
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
-from tuner.search.observations import Measured, comparable, latency_table
+from tuner.search.observations import Measured, latency_table, normalized
 
 Shape = Mapping[str, int]
 
@@ -73,7 +73,7 @@ class Oracle:
         self._builds, self._runner = builds, runner
         self._space = rule_for(self._task.workload).space(self._task)
         self._rng = np.random.default_rng(seed)
-        results = comparable(tuned.results)
+        results = normalized(tuned.results)
         self._measured, self._model = Measured(results), PairCostModel(self._task, seed)
         self._model.update(results)
         self._library = sw.load(directory)

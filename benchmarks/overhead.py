@@ -117,7 +117,7 @@ def _timer(directory: Path, calls: int) -> Any:
     import tvm  # noqa: PLC0415
 
     import shapewright as sw  # noqa: PLC0415
-    from tuner.library.codegen import ENTRY  # noqa: PLC0415
+    from tuner.library.package import ENTRY  # noqa: PLC0415
 
     packed = np.from_dlpack(sw.load(directory).pack(np.ones((SIZE, SIZE), np.float32)).tensor)
     weight = tvm.runtime.tensor(packed)

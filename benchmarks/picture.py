@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.alternating import geomean
+from tuner.records import MeasureResult
 
 # Okabe and Ito's colours: told apart by everyone.
 OURS, NUMPY, TORCH, FAINT = "#0072B2", "#999999", "#D55E00", "#56B4E9"
@@ -39,15 +40,15 @@ def main() -> None:
 
 def best_so_far(axes: Axes, trials: list[dict[str, Any]]) -> None:
     """Each trial's speed relative to the default at its instance, and the best so far in the mean of all instances."""
-    results = [trial.get("result", trial) for trial in trials]
+    results = [MeasureResult.from_json(trial.get("result", trial)) for trial in trials]
     timed = [
-        (number, json.dumps(result["instance"], sort_keys=True), result["latency_s"], result["round"])
+        (number, str(result.instance), result.latency_s, result.is_theory)
         for number, result in enumerate(results, start=1)
-        if result["latency_s"]
+        if result.latency_s
     ]
     default: dict[str, float] = {}
-    for _, name, latency, turn in timed:
-        if turn == 0:
+    for _, name, latency, is_theory in timed:
+        if is_theory:
             default[name] = min(latency, default.get(name, latency))
     best = dict(default)
     line = []

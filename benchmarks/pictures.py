@@ -115,10 +115,10 @@ def regret_by_kernels(search: Mapping[str, Any]) -> tuple[NDArray[np.float64], N
     from tuner.records import MeasureResult  # noqa: PLC0415
     from tuner.search import finish  # noqa: PLC0415 - XGBoost, only for this picture
     from tuner.search.cost_model import PairCostModel  # noqa: PLC0415
-    from tuner.search.observations import Measured, comparable, latency_table  # noqa: PLC0415
+    from tuner.search.observations import Measured, latency_table, normalized  # noqa: PLC0415
 
     task = SearchTask.from_json(search["task"])
-    results = comparable([MeasureResult.from_json(result) for result in search["results"]])
+    results = normalized([MeasureResult.from_json(result) for result in search["results"]])
     measured, model = Measured(results), PairCostModel(task)
     model.update(results)
     # Timed side by side: the others' few readings are noisier than what a further kernel brings.
@@ -134,7 +134,7 @@ def regret_by_kernels(search: Mapping[str, Any]) -> tuple[NDArray[np.float64], N
 
 def calibration(axes: Axes, results: Sequence[Mapping[str, Any]]) -> None:
     """Measured over predicted latency of each trial of the search; the rank correlation of each round in the legend."""
-    timed = [r for r in results if r["latency_s"] and r["predicted_s"] and r["phase"] == "search"]
+    timed = [r for r in results if r["latency_s"] and r["predicted_s"] and r["phase"] != "final"]
     rounds = sorted({result["round"] for result in timed})
     shades = matplotlib.colormaps["cividis"](np.linspace(0, 0.95, max(1, len(rounds))))
     shown = {*rounds[:3], *rounds[-3:]}

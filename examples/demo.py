@@ -20,7 +20,6 @@ import importlib.util  # noqa: E402
 import json  # noqa: E402
 import shutil  # noqa: E402
 import signal  # noqa: E402
-import socket  # noqa: E402
 import subprocess  # noqa: E402
 import sys  # noqa: E402
 import tempfile  # noqa: E402
@@ -35,6 +34,7 @@ import numpy as np  # noqa: E402
 
 import shapewright as sw  # noqa: E402
 from benchmarks.alternating import alternate, geomean, sampler  # noqa: E402
+from tuner.measure.addresses import free_port  # noqa: E402
 from tuner.program.documents import read_yaml  # noqa: E402
 
 JOB = Path(__file__).with_name("bert_dense.yaml")
@@ -106,7 +106,7 @@ def _folder() -> Iterator[Path]:
 @contextmanager
 def _service(data_dir: Path) -> Iterator[dict[str, str]]:
     """`shapewright up` on embedded defaults; gives the environment that its clients need, and stops it at the end."""
-    port = _free_port()
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     environment = {**os.environ, "SHAPEWRIGHT_URL": url, "SHAPEWRIGHT_DATA_DIR": str(data_dir)}
     say(f"$ shapewright up --port {port}")
@@ -193,13 +193,6 @@ def _failure(name: str, done: subprocess.CompletedProcess[str]) -> str:
         return f"{what}: {json.loads(done.stdout)['error']['message']}"
     except (ValueError, KeyError, TypeError):
         return f"{what}\n{done.stdout}".rstrip()  # one without --json has told it on stderr
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _trials(job_id: str, environment: dict[str, str]) -> list[dict[str, Any]]:

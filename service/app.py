@@ -8,10 +8,11 @@ from fastapi import APIRouter, FastAPI
 
 from service import health, problems
 from service.auth import Auth
-from service.dashboard import assets, figures, form, pages
-from service.dashboard.searches import Searches
+from service.dashboard import assets, form, pages
 from service.dependencies import EventStreams
 from service.devices import endpoints as devices
+from service.figures import endpoints as figures
+from service.figures.searches import Searches
 from service.jobs import endpoints as jobs
 from service.limits import BodyLimit
 from service.login import endpoints as login

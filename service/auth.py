@@ -10,11 +10,10 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import session
-from service.login.pages import asks_for_page
 from service.paths import path_of, url_for_path
-from service.problems import ProblemResponse, problem, storage_unavailable
+from service.problems import ProblemResponse, asks_for_page, problem, storage_unavailable
 from service.settings import Settings
-from tuner.storage import ApiKey, Storage, StorageUnavailable
+from tuner.storage import AccessStorage, ApiKey, StorageUnavailable
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/healthz", "/v1/readyz"})
 FORM_PATHS = frozenset({"/login", "/logout"})
@@ -27,7 +26,7 @@ class Auth:
     It stands before the routes, so that no route can be left open by accident and a stranger learns nothing of them.
     """
 
-    def __init__(self, app: ASGIApp, storage: Storage, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, storage: AccessStorage, settings: Settings) -> None:
         self._app = app
         self._storage = storage
         self._settings = settings

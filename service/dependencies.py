@@ -9,7 +9,16 @@ from anyio import CapacityLimiter
 from fastapi import Depends, Query, Request
 
 from service.settings import Settings
-from tuner.storage import ApiKey, Storage
+from tuner.storage import (
+    AccessStorage,
+    ApiKey,
+    DeviceStorage,
+    JobStorage,
+    LibraryStorage,
+    RecordStorage,
+    Storage,
+    WorkloadStorage,
+)
 
 EVENT_THREADS = 8
 
@@ -41,6 +50,13 @@ def _caller(request: Request) -> ApiKey:
 
 
 StorageDep = Annotated[Storage, Depends(_storage)]
+"""The whole storage, for routes that need most of it; the others take a part of it."""
+JobsDep = Annotated[JobStorage, Depends(_storage)]
+RecordsDep = Annotated[RecordStorage, Depends(_storage)]
+WorkloadsDep = Annotated[WorkloadStorage, Depends(_storage)]
+LibrariesDep = Annotated[LibraryStorage, Depends(_storage)]
+DevicesDep = Annotated[DeviceStorage, Depends(_storage)]
+AccessDep = Annotated[AccessStorage, Depends(_storage)]
 SettingsDep = Annotated[Settings, Depends(_settings)]
 EventStreamsDep = Annotated[EventStreams, Depends(_event_streams)]
 CallerDep = Annotated[ApiKey, Depends(_caller)]
@@ -48,4 +64,5 @@ CallerDep = Annotated[ApiKey, Depends(_caller)]
 MAX_SEQ = 2**63 - 1
 Cursor = Annotated[str | None, Query(max_length=200, description="what an earlier part of the list ended with")]
 Limit = Annotated[int, Query(ge=1, le=200)]
+TaskQuery = Annotated[int, Query(alias="task", ge=0, description="the position of a search task in its job")]
 After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="the number of the last one seen")]

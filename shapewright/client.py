@@ -93,16 +93,16 @@ class Client:
 
     def jobs(self, state: str | None = None, limit: int = 100) -> list[JsonObject]:
         """The newest jobs, at most ``limit`` of them."""
-        found: list[JsonObject] = []
+        jobs: list[JsonObject] = []
         cursor: str | None = None
-        while len(found) < limit:
-            params = {"state": state, "cursor": cursor, "limit": min(200, limit - len(found))}
+        while len(jobs) < limit:
+            params = {"state": state, "cursor": cursor, "limit": min(200, limit - len(jobs))}
             page = self._json("GET", "/v1/jobs", params=params)
-            found += page["items"]
+            jobs += page["items"]
             cursor = page["cursor"]
             if cursor is None:
                 break
-        return found
+        return jobs
 
     def cancel(self, job_id: str) -> JsonObject:
         return self._json("POST", f"/v1/jobs/{_part(job_id)}/cancel")
@@ -121,12 +121,12 @@ class Client:
             after = page["after"]
 
     def events(
-        self, job_id: str, after: int = 0, patience_s: float = 60.0, *, follow: bool = True
+        self, job_id: str, after: int = 0, retry_s: float = 60.0, *, follow: bool = True
     ) -> Iterator[JsonObject]:
-        """The events of a job, stored and coming, until it has ended; each is ``{"seq", "kind", "data", ...}``.
+        """The events of a job until it has ended, stored ones first; each is ``{"seq", "kind", "data", ...}``.
 
-        Without ``follow`` only those that are stored. A broken stream is taken up again where it broke off. Raises
-        ServiceUnreachable when the service has not answered for ``patience_s`` seconds.
+        Without ``follow`` only those that are stored. A broken stream is resumed after its last event. Raises
+        ServiceUnreachable when the service has not answered for ``retry_s`` seconds.
         """
         lost_at, pause_s = self._clock(), 0.1
         while True:
@@ -140,7 +140,7 @@ class Client:
                         yield event
                         after = event["seq"]
             except ServiceUnreachable:
-                if self._clock() - lost_at > patience_s:
+                if self._clock() - lost_at > retry_s:
                     raise
             self._sleep(pause_s)
             pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
@@ -195,7 +195,7 @@ class Client:
 
         Raises BadDownload, and ShapewrightError if this CPU lacks an instruction set that it uses.
         """
-        from shapewright.library import load  # noqa: PLC0415 - clients that only look need no runtime
+        from shapewright.library import load  # noqa: PLC0415 - clients that only query need no runtime
 
         if directory is not None:
             self.download_library(workload, directory, job, digest, target)
@@ -208,10 +208,10 @@ class Client:
     def _json(self, method: str, path: str, **request: Any) -> JsonObject:
         response = self._send(method, path, **request)
         try:
-            found: JsonObject = response.json()
+            document: JsonObject = response.json()
         except ValueError:
             raise ServiceError(f"{self.url}{path} did not answer in JSON; is this URL a Shapewright service?") from None
-        return found
+        return document
 
     def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
         if "params" in request:
@@ -241,13 +241,13 @@ class Client:
         return ServiceUnreachable(f"no service answers at {self.url}: {reason}; {remedy}")
 
     def _check(self, response: httpx.Response) -> None:
-        """Raise what an error response stands for."""
+        """Raise the error of a response that is not a success."""
         if response.is_success:
             return
         problem = _problem_of(response)
         detail = str(problem.get("detail") or f"{response.status_code} {response.reason_phrase}")
         if response.status_code in (401, 403):
-            # The service speaks of a header; here a key comes from one of these.
+            # The service's text is about a header; here a key comes from one of these.
             file = defaults.key_file(self._data_dir)
             where = f"give one (--key, or key=), set SHAPEWRIGHT_API_KEY, or see that {file} holds it"
             raise NotAllowed(f"not allowed at {self.url}: {problem.get('problem', detail)}; {where}", problem)
@@ -262,16 +262,16 @@ class Client:
 
 def _problem_of(response: httpx.Response) -> JsonObject:
     try:
-        found = response.json()
+        document = response.json()
     except (JSONDecodeError, UnicodeDecodeError):
         return {}  # a proxy's page, not the service's answer
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _part(name: str) -> str:
-    """A name as one segment of a path."""
+    """A name as one segment of a path. Raises InvalidInput."""
     if not name or not all(char.isalnum() or char in "-_." for char in name) or set(name) == {"."}:
-        raise InvalidInput("id", f"{name!r} is not a name that the service gives", "letters, digits, - and _")
+        raise InvalidInput("id", f"{name!r} is not a name of the service", "letters, digits, - and _")
     return name
 
 

@@ -1,4 +1,4 @@
-"""Where things are when nothing is said: the four environment variables, and what stands in for each."""
+"""The defaults of four settings: an environment variable each, and a value where it is not set."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ DEFAULT_PORT = 8321
 
 
 def service_url() -> str:
-    """``SHAPEWRIGHT_URL``, or the address that `shapewright up` serves at."""
+    """``SHAPEWRIGHT_URL``, or the address of `shapewright up`."""
     return os.environ.get("SHAPEWRIGHT_URL") or f"http://127.0.0.1:{DEFAULT_PORT}"
 
 
 def data_dir() -> Path:
-    """``SHAPEWRIGHT_DATA_DIR``, or ``~/.shapewright``: the same from whatever directory a command is typed in."""
+    """``SHAPEWRIGHT_DATA_DIR``, or ``~/.shapewright``: independent of the working directory."""
     return Path(os.environ.get("SHAPEWRIGHT_DATA_DIR") or Path.home() / ".shapewright")
 
 
@@ -24,7 +24,7 @@ def key_file(directory: Path | None = None) -> Path:
 
 
 def api_key(directory: Path | None = None) -> str | None:
-    """``SHAPEWRIGHT_API_KEY``, or what stands in the key file; None if there is neither."""
+    """``SHAPEWRIGHT_API_KEY``, or the content of the key file; None if there is neither."""
     if key := os.environ.get("SHAPEWRIGHT_API_KEY"):
         return key
     try:

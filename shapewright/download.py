@@ -1,4 +1,4 @@
-"""Libraries on their way from the service to a directory: checked whole, then written so that none is half there."""
+"""Downloaded libraries: checked completely, then written atomically."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MAX_BYTES = 1 << 30
 
 def check_transfer(content: bytes, content_digest: str | None) -> None:
     """Raise BadDownload unless ``content`` has the SHA-256 that a Content-Digest header (RFC 9530) names."""
-    found = base64.b64encode(hashlib.sha256(content).digest()).decode()
-    if content_digest != f"sha-256=:{found}:":
-        what = f"expected {content_digest}, got sha-256=:{found}:"
-        raise BadDownload(f"the library was damaged on its way: {what}; try again")
+    actual = base64.b64encode(hashlib.sha256(content).digest()).decode()
+    if content_digest != f"sha-256=:{actual}:":
+        what = f"expected {content_digest}, got sha-256=:{actual}:"
+        raise BadDownload(f"the library was damaged in transit: {what}; try again")
 
 
 def unpack(content: bytes) -> dict[str, bytes]:
@@ -34,7 +34,7 @@ def unpack(content: bytes) -> dict[str, bytes]:
         with zipfile.ZipFile(io.BytesIO(content)) as packed:
             return {info.filename: packed.read(info) for info in _members(packed)}
     except zipfile.BadZipFile as error:
-        raise BadDownload(f"what arrived is not an archive ({error}); is this URL a Shapewright service?") from None
+        raise BadDownload(f"the download is not an archive ({error}); is this URL a Shapewright service?") from None
 
 
 def _members(packed: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
@@ -53,7 +53,7 @@ def check(files: Mapping[str, bytes], digest: str) -> JsonObject:
         manifest = check_files(files)
         extra = sorted(set(files) - set(manifest["files"]) - {MANIFEST})
     except (ShapewrightError, KeyError, TypeError) as error:
-        raise BadDownload(f"what arrived is no whole library: {error}; nothing was written") from None
+        raise BadDownload(f"the download is not a complete library: {error}; nothing was written") from None
     if extra:
         raise BadDownload(f"the manifest does not name {', '.join(extra)}, which came with it; nothing was written")
     if manifest["digest"] != digest:

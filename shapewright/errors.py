@@ -1,4 +1,4 @@
-"""What can go wrong between a client and a service. Each says what to do about it."""
+"""Errors of a client. Each message says what to do about it."""
 
 from __future__ import annotations
 
@@ -32,4 +32,4 @@ class ServiceNotFound(ServiceError):
 
 
 class BadDownload(ServiceError):
-    """What arrived is not what was asked for, or not whole. Nothing was written."""
+    """The download is incomplete, or not what was requested. Nothing was written."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shapewright.download import write
 from shapewright.library import Library, load
-from tuner.program.jobspec import parse_budget
+from tuner.program.jobspec import DEFAULT_POLICY, check_policy, parse_budget
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject
@@ -79,19 +79,23 @@ def tune_here(
     *,
     trials: int | None = None,
     seconds: float | None = None,
+    policy: str = DEFAULT_POLICY,
     seed: int = 0,
     callbacks: Sequence[Callback] = (),
 ) -> TuneResult:
     """Tune ``task`` on this machine, in child processes of this one, and return when its library is built.
 
-    ``trials`` and ``seconds`` (at least one of them) bound the search. Nothing is stored; `shapewright tune` records
-    the same search in a directory. Raises InvalidInput, tuner.search.tuning.VerificationFailed.
+    ``trials`` and ``seconds`` (at least one of them) bound the search; ``policy`` names what chooses the trials.
+    Nothing is stored; `shapewright tune` records the same search in a directory. Raises InvalidInput,
+    tuner.search.tuning.VerificationFailed.
     """
     from tuner.measure.local import local_tools  # noqa: PLC0415 - TVM, for those who tune
 
-    budget = parse_budget({"trials": trials, "seconds": seconds})
+    budget, policy = parse_budget({"trials": trials, "seconds": seconds}), check_policy(policy)
     task = task if task.target else task.on(native())
     collector = _Collector(callbacks)
     with local_tools() as (builder, runner):
-        tuned = tune(task, builder=builder, runner=runner, recorder=collector, budget=budget, seed=seed)
+        tuned = tune(
+            task, builder=builder, runner=runner, recorder=collector, budget=budget, policy=policy, seed=seed
+        )
     return TuneResult(task, tuned, collector.results, collector.found)

@@ -17,21 +17,21 @@ class Frame:
 
 
 def frames(lines: Iterable[str]) -> Iterator[Frame]:
-    """The complete frames of a stream. One that breaks off before its empty line is dropped, as the standard says."""
-    found: dict[str, list[str]] = {}
+    """The complete frames of a stream. An incomplete one at the end is dropped, as the standard says."""
+    fields: dict[str, list[str]] = {}
     for line in lines:
         if line:
             name, _, value = line.partition(":")
-            found.setdefault(name or "comment", []).append(value.removeprefix(" "))
-        elif found:
-            yield _frame(found)
-            found = {}
+            fields.setdefault(name or "comment", []).append(value.removeprefix(" "))
+        elif fields:
+            yield _frame(fields)
+            fields = {}
 
 
-def _frame(found: dict[str, list[str]]) -> Frame:
+def _frame(fields: dict[str, list[str]]) -> Frame:
     return Frame(
-        id=found["id"][-1] if "id" in found else None,
-        event=found.get("event", ["message"])[-1],
-        data="\n".join(found.get("data", ())),
-        comment="\n".join(found.get("comment", ())),
+        id=fields["id"][-1] if "id" in fields else None,
+        event=fields.get("event", ["message"])[-1],
+        data="\n".join(fields.get("data", ())),
+        comment="\n".join(fields.get("comment", ())),
     )

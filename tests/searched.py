@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 from unittest import mock
 
 from tests.fakes import FakeBuilder, FakeRunner, latency_s
+from tests.searching import QUICK_POLICIES
 from tests.serving import lease
 from tuner.measure import Builder, Runner, RunRequest
 from tuner.program.jobspec import parse_job
@@ -19,7 +19,7 @@ from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.records import MeasureResult
 from tuner.rules.space import MicroKernel
-from tuner.search.policy.evolutionary import EvolutionSettings
+from tuner.search.policy import POLICIES
 from tuner.storage import Job, Storage
 from worker.job_runner import JobRunner
 
@@ -64,9 +64,8 @@ class Tools:
 @contextmanager
 def nothing_compiled() -> Iterator[None]:
     """Inside, searches are small, and what a compiler would make is a stand-in."""
-    settings = partial(EvolutionSettings, population=32, generations=2, theory_samples=200)
     with (
-        mock.patch("tuner.search.policy.evolutionary.EvolutionSettings", settings),
+        mock.patch.dict(POLICIES, QUICK_POLICIES),
         mock.patch("tuner.library.codegen.module_of", lambda task, kernels, tree: kernels),
         mock.patch("tuner.library.codegen.compile_module", lambda task, module: repr(module).encode()),
         mock.patch("tuner.library.codegen.module_json", lambda module: "{}"),

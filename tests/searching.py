@@ -12,14 +12,29 @@ from tuner.library import codegen
 from tuner.program.jobspec import Budget
 from tuner.program.task import SearchTask
 from tuner.records import PROTOCOL, MeasureResult, TuningRecord
-from tuner.search.policy.evolutionary import EvolutionSettings
+from tuner.search.policy import (
+    POLICIES,
+    EvolutionarySearch,
+    EvolutionSettings,
+    PolicyFactory,
+    RandomSearch,
+    TheorySettings,
+)
 from tuner.search.tuning import Tuned, tune
+
+THEORY = TheorySettings(samples=200)
+EVOLUTION = EvolutionSettings(population=32, generations=2, theory=THEORY)
+QUICK_POLICIES: dict[str, PolicyFactory] = {
+    "evolutionary": partial(EvolutionarySearch, settings=EVOLUTION),
+    "random": partial(RandomSearch, settings=THEORY),
+}
+"""Every policy with settings under which a round takes a tenth of a second."""
 
 
 def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small populations, and binaries that nothing is compiled for: what is tested here is the loop."""
-    settings = partial(EvolutionSettings, population=32, generations=2, theory_samples=200)
-    monkeypatch.setattr("tuner.search.policy.evolutionary.EvolutionSettings", settings)
+    for name, policy in QUICK_POLICIES.items():
+        monkeypatch.setitem(POLICIES, name, policy)
     monkeypatch.setattr(codegen, "module_of", lambda task, kernels, tree: (kernels, tree))
     monkeypatch.setattr(codegen, "compile_module", lambda task, module: repr(module).encode())
     monkeypatch.setattr(codegen, "module_json", lambda module: "{}")

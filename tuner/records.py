@@ -26,8 +26,13 @@ class ErrorKind(StrEnum):
 
 
 class Phase(StrEnum):
-    """What a trial was for."""
+    """What a trial was for.
 
+    THEORY measures the kernel set that the cost model chose before anything was measured: the default. SEARCH is what
+    a policy suggests after it, FINAL the finalists' side-by-side timing.
+    """
+
+    THEORY = "theory"
     SEARCH = "search"
     FINAL = "final"
 
@@ -60,6 +65,14 @@ class MeasureResult:
     @property
     def ok(self) -> bool:
         return self.latency_s is not None
+
+    @property
+    def is_theory(self) -> bool:
+        """Whether this is a trial of the default.
+
+        Records from before THEORY was a phase of its own have it as round 0 of the search.
+        """
+        return self.phase is Phase.THEORY or (self.phase is Phase.SEARCH and self.round == 0)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import ray
 
+from tuner.measure.processes import process_directory
+
 log = logging.getLogger(__name__)
 
 MAX_DIRECTORY = 40
@@ -68,11 +70,7 @@ class Cluster:
 def _directory(data_dir: Path) -> Path:
     """A directory for this process's cluster, in ``data_dir`` if the path is short enough for Ray."""
     data_dir.mkdir(parents=True, exist_ok=True)
-    for left in data_dir.glob("ray-*"):
-        pid = left.name.removeprefix("ray-")
-        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(left, ignore_errors=True)
-    wanted = data_dir.resolve() / f"ray-{os.getpid()}"
+    wanted = process_directory(data_dir.resolve(), "ray")
     if len(str(wanted)) <= MAX_DIRECTORY:
         return wanted
     return Path(tempfile.mkdtemp(prefix="sw-"))

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from tuner.measure import device_process
+from tuner.measure.addresses import Address
 from tuner.measure.child import Child
-from tuner.measure.device_process import DeviceOptions
-
-__all__ = ["DeviceOptions", "main", "serve_device", "start_device"]
 
 MODULE = "worker.device_server"
 
 
 def start_device(
-    tracker: tuple[str, int],
+    tracker: Address,
     key: str = "local",
     *,
     device_id: str = "",
@@ -35,21 +29,6 @@ def start_device(
     """
     args = ["--tracker", f"{tracker[0]}:{tracker[1]}", "--key", key, "--host", host, "--port", str(port)]
     return Child(MODULE, [*args, "--id", device_id], data_dir=data_dir)
-
-
-def serve_device(options: DeviceOptions, ready: Callable[[int], None]) -> None:
-    """Serve this machine as a device in this process, which ends with SIGTERM or SIGINT: this never returns.
-
-    ``ready`` is called with the port once the device listens. Whoever calls this sees to it that NumPy was loaded for
-    one thread.
-    """
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    device_process.serve(options, ready, stop.is_set)
-    sys.stdout.flush()
-    # The server's thread waits for a connection that will not come.
-    os._exit(0)
 
 
 def main(argv: list[str] | None = None) -> None:

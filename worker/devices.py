@@ -10,20 +10,18 @@ from dataclasses import dataclass, field
 
 from tuner.errors import InvalidInput
 from tuner.measure import DeviceLost
-from tuner.measure.bench import DESCRIBE
+from tuner.measure.addresses import Address
 from tuner.measure.connecting import OutOfTime, Tracker, within
+from tuner.measure.rpc_names import DESCRIBE
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject
-from tuner.storage import Storage
+from tuner.storage import DeviceStorage
 
 log = logging.getLogger(__name__)
 
 ANSWER_S = 10.0
 FREE_S = 2.0
 """How long to wait for a device that the tracker calls free."""
-
-Address = tuple[str, int]
-
 
 @dataclass
 class DeviceList:
@@ -32,7 +30,7 @@ class DeviceList:
     A device that is busy when it is first seen is asked another time.
     """
 
-    storage: Storage
+    storage: DeviceStorage
     tracker: Tracker
     keys: tuple[str, ...] | None = None
     every_s: float = 10.0

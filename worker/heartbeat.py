@@ -6,7 +6,7 @@ import logging
 import threading
 from types import TracebackType
 
-from tuner.storage import JobState, Lease, LeaseLost, Storage, StorageUnavailable
+from tuner.storage import JobState, Lease, LeaseLost, LeaseStorage, StorageUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +17,9 @@ HEARTBEAT_S = 3.0
 class Heartbeat:
     """Extends ``lease`` every ``every_s`` while the context is open. A database that is away is asked again."""
 
-    def __init__(self, storage: Storage, lease: Lease, lease_s: float = LEASE_S, every_s: float = HEARTBEAT_S) -> None:
+    def __init__(
+        self, storage: LeaseStorage, lease: Lease, lease_s: float = LEASE_S, every_s: float = HEARTBEAT_S
+    ) -> None:
         self._storage = storage
         self._lease = lease
         self._lease_s = lease_s

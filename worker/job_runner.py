@@ -6,21 +6,20 @@ import logging
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from tuner.errors import ShapewrightError
 from tuner.measure import Builder, BuilderLost, DeviceLost, Runner
-from tuner.program.jobspec import Budget, parse_budget
-from tuner.rules import rule_for
+from tuner.program.jobspec import Budget
 from tuner.search.tuning import Cancelled, Tuned, tune
-from tuner.storage import JobState, Lease, LeaseLost, NewEvent, SearchTaskRow, Storage, StorageUnavailable
+from tuner.storage import JobState, Lease, LeaseLost, NewEvent, SearchTaskRow, StorageUnavailable
 from worker.budget import Spending, share
 from worker.heartbeat import HEARTBEAT_S, LEASE_S, Heartbeat
-from worker.patience import Patience
+from worker.leased_job import LeasedJob, SearchStorage
 from worker.recorder import LeaseRecorder
+from worker.retry import Retry
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 LOSSES = 3
 """How often in a row a search may lose its device or its builder, with nothing recorded in between, before it fails."""
@@ -42,148 +41,103 @@ Tune = Callable[..., Tuned]
 
 @dataclass
 class JobRunner:
-    """Runs the search tasks of leased jobs, one after another, and leaves each job in the state that it earned.
+    """Runs the search tasks of leased jobs in order, and ends each job in the state that its search came to.
 
-    ``stopping`` says that the worker is to end: the job is given back then, and another worker goes on with it.
+    ``stopping`` is true once the worker is shutting down: the job is released then, and another worker resumes it.
     """
 
-    storage: Storage
+    storage: SearchStorage
     tools: Tools
     stopping: Callable[[], bool] = lambda: False
     tune: Tune = tune
     lease_s: float = LEASE_S
     heartbeat_s: float = HEARTBEAT_S
-    patience: Patience = field(default_factory=Patience)
+    retry: Retry = field(default_factory=Retry)
 
     def run(self, lease: Lease) -> JobState | None:
-        """The state in which the job ended; None if it goes on elsewhere. Never raises for a job's own failure."""
-        with Heartbeat(self.storage, lease, self.lease_s, self.heartbeat_s) as heart:
+        """The state in which the job ended; None if it was released or lost. Never raises for a job's own failure."""
+        with Heartbeat(self.storage, lease, self.lease_s, self.heartbeat_s) as heartbeat:
+            job = LeasedJob(lease, self.storage, heartbeat, self.retry)
             try:
-                self._search(lease, heart)
+                self._search(job)
             except Cancelled:
-                return self._stopped(lease, heart)
+                return self._stopped(job)
             except LeaseLost as error:
-                log.warning("job %s is no longer this worker's: %s", lease.job.id, error)
+                log.warning("job %s is no longer this worker's: %s", job.id, error)
                 return None
             except StorageUnavailable as error:
-                log.error("job %s is given up, the database is away: %s", lease.job.id, error)
+                log.error("job %s is abandoned, the database is unavailable: %s", job.id, error)
                 return None
             except Exception as error:
                 # Whatever a search may raise must end the job, with its reason, and not the worker.
-                return self._broken(lease, heart, error)
-            return self._finish(lease, heart, JobState.COMPLETED)
+                return self._failed(job, error)
+            return job.finish(JobState.COMPLETED)
 
-    def _broken(self, lease: Lease, heart: Heartbeat, error: Exception) -> JobState | None:
-        """End a job whose search raised ``error``, which says nothing of the job if tools were closed under it."""
+    def _failed(self, job: LeasedJob, error: Exception) -> JobState | None:
+        """End a job whose search raised. While the worker is stopping the error says nothing about the job: its tools
+        may have been closed under it."""
         if self.stopping():
-            log.info("job %s: %s while stopping", lease.job.id, _message(error))
-            return self._stopped(lease, heart)
-        log.error("job %s failed: %s", lease.job.id, error, exc_info=not isinstance(error, ShapewrightError))
-        return self._finish(lease, heart, JobState.FAILED, _message(error))
+            log.info("job %s: %s while stopping", job.id, _message(error))
+            return self._stopped(job)
+        log.error("job %s failed: %s", job.id, error, exc_info=not isinstance(error, ShapewrightError))
+        return job.finish(JobState.FAILED, _message(error))
 
-    def _stopped(self, lease: Lease, heart: Heartbeat) -> JobState | None:
-        """Give back the job of a worker that is to end; a job that was cancelled ends as that."""
-        if self.stopping() and not heart.cancelling():
-            self._release(lease)
+    def _stopped(self, job: LeasedJob) -> JobState | None:
+        """Release the job of a worker that is stopping; end a job that was cancelled."""
+        if self.stopping() and not job.cancelling():
+            job.release()
             return None
-        return self._finish(lease, heart, JobState.CANCELLED, "cancelled on request")
+        return job.finish(JobState.CANCELLED, "cancelled on request")
 
-    def _search(self, lease: Lease, heart: Heartbeat) -> None:
-        budget = parse_budget(lease.job.spec.get("budget"))
-        rows = list(lease.tasks)
+    def _search(self, job: LeasedJob) -> None:
+        rows = job.lease.tasks
         for index, row in enumerate(rows):
             if not row.done:
-                self._search_task(lease, heart, row, self._share(budget, rows, index, heart))
-                # What it has spent and recorded since counts for those that come after it.
-                rows = list(self._ask(lambda: self.storage.search_tasks(lease.job.id), heart))
+                spending = [Spending(each.count, len(job.records(each)), each.spent_s, each.done) for each in rows]
+                self._search_task(job, row, share(job.budget, spending, index))
+                # The time and trials that this task used count against the shares of later ones.
+                rows = job.tasks()
 
-    def _share(self, budget: Budget, rows: list[SearchTaskRow], index: int, heart: Heartbeat) -> Budget:
-        tasks = [Spending(row.count, self._trials(row, heart), row.spent_s, row.done) for row in rows]
-        return share(budget, tasks, index)
-
-    def _trials(self, row: SearchTaskRow, heart: Heartbeat) -> int:
-        return len(self._ask(lambda: self.storage.records_of_task(row.id), heart))
-
-    def _search_task(self, lease: Lease, heart: Heartbeat, row: SearchTaskRow, budget: Budget) -> None:
-        """Search one task and store its library; again from its records whenever device or builder were lost."""
+    def _search_task(self, job: LeasedJob, row: SearchTaskRow, budget: Budget) -> None:
+        """Search one task and store its library; resume from its records after losing the device or the builder."""
         losses, known = 0, -1
         while True:
-            trials = self._trials(row, heart)
+            trials = len(job.records(row))
             losses, known = (0, trials) if trials != known else (losses, known)
             try:
-                tuned = self._tune_once(lease, heart, row, budget)
+                tuned = self._tune_once(job, row, budget)
             except (DeviceLost, BuilderLost) as error:
                 losses += 1
                 if losses >= LOSSES:
                     raise
-                self._say(lease, heart, f"{error}; trying again ({losses} of {LOSSES - 1})")
+                job.warn(f"{error}; retrying ({losses} of {LOSSES - 1})")
             else:
-                return self._save(lease, heart, row, tuned)
+                LeaseRecorder(job, row).record([], [NewEvent("progress", tuned.summary)], None, tuned.summary)
+                return job.save_library(row, tuned)
 
-    def _tune_once(self, lease: Lease, heart: Heartbeat, row: SearchTaskRow, budget: Budget) -> Tuned:
+    def _tune_once(self, job: LeasedJob, row: SearchTaskRow, budget: Budget) -> Tuned:
         def should_stop() -> bool:
-            return heart.lost() or heart.cancelling() or self.stopping()
+            return job.should_stop() or self.stopping()
 
         if should_stop():
             raise Cancelled
-        row = self._row(lease, row, heart)
-        past = self._ask(lambda: self.storage.records_of_task(row.id), heart)
-        rule = rule_for(row.task.workload).name
-        others = self._ask(
-            lambda: self.storage.records_of_target(row.target_fingerprint, row.task.threads, rule), heart
-        )
-        with closing(self.tools.runner(lease.job.device)) as runner:
+        row = job.task(row.id)
+        with closing(self.tools.runner(job.device)) as runner:
             return self.tune(
                 row.task,
                 builder=self.tools.builder(),
                 runner=runner,
-                recorder=LeaseRecorder(self.storage, lease, row, self.patience, heart.lost),
+                recorder=LeaseRecorder(job, row),
                 budget=budget,
-                policy=lease.job.spec.get("policy", "evolutionary"),
-                seed=lease.job.spec.get("seed", 0),
-                past=past,
+                policy=job.policy,
+                seed=job.seed,
+                past=job.records(row),
                 baselines=row.baselines,
-                warm=[(workload, record) for workload, record in others if record.search_task_id != row.id],
+                warm=job.warm_start_records(row),
                 spent_s=row.spent_s,
                 should_stop=should_stop,
-                job_id=lease.job.id,
+                job_id=job.id,
             )
-
-    def _row(self, lease: Lease, row: SearchTaskRow, heart: Heartbeat) -> SearchTaskRow:
-        """The search task as it stands now: time spent before a loss counts."""
-        rows = self._ask(lambda: self.storage.search_tasks(lease.job.id), heart)
-        return next(found for found in rows if found.id == row.id)
-
-    def _save(self, lease: Lease, heart: Heartbeat, row: SearchTaskRow, tuned: Tuned) -> None:
-        recorder = LeaseRecorder(self.storage, lease, row, self.patience, heart.lost)
-        recorder.record([], [NewEvent("progress", tuned.summary)], None, tuned.summary)
-        self._ask(
-            lambda: self.storage.save_library(lease, row.id, tuned.files, tuned.manifest, tuned.dispatch), heart
-        )
-        log.info("job %s: library %s for %s", lease.job.id, tuned.manifest.get("digest", "")[:12], row.workload_key)
-
-    def _finish(self, lease: Lease, heart: Heartbeat, state: JobState, error: str = "") -> JobState | None:
-        try:
-            return self._ask(lambda: self.storage.finish_job(lease, state, error), heart).state
-        except (LeaseLost, StorageUnavailable) as problem:
-            log.warning("job %s could not be ended as %s: %s", lease.job.id, state, problem)
-            return None
-
-    def _release(self, lease: Lease) -> None:
-        """Give the job back while the worker ends; if that fails, its lease runs out by itself."""
-        try:
-            self.storage.release_job(lease)
-            log.info("job %s is given back", lease.job.id)
-        except (LeaseLost, StorageUnavailable) as error:
-            log.warning("job %s could not be given back: %s", lease.job.id, error)
-
-    def _say(self, lease: Lease, heart: Heartbeat, text: str) -> None:
-        log.warning("job %s: %s", lease.job.id, text)
-        event = NewEvent("log", {"level": "warning", "message": text})
-        self._ask(lambda: self.storage.append_events(lease, [event]), heart)
-
-    def _ask(self, call: Callable[[], T], heart: Heartbeat) -> T:
-        return self.patience(call, heart.lost)
 
 
 def _message(error: Exception) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tuner.measure import DeviceLost
-from tuner.storage import Lease, Storage, StorageUnavailable
+from tuner.storage import Lease, LeaseStorage, StorageUnavailable
 from worker.devices import DeviceList
 from worker.heartbeat import LEASE_S
 
@@ -23,7 +23,7 @@ AWAY_S = 2.0
 class LeaseLoop:
     """Leases jobs for the devices that are there and hands them to ``run``, one at a time."""
 
-    storage: Storage
+    storage: LeaseStorage
     devices: DeviceList
     run: Callable[[Lease], object]
     worker: str

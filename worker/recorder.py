@@ -1,43 +1,38 @@
-"""Where a leased search leaves its results: in the database, under the lease."""
+"""Recording a leased search's results in the database, under the lease."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tuner.program.workload import JsonObject
 from tuner.records import Baselines, MeasureResult
-from tuner.storage import Lease, NewEvent, SearchTaskRow, Storage
-from worker.patience import Patience
+from tuner.storage import Lease, NewEvent, SearchTaskRow
+from worker.leased_job import LeasedJob
 
 
 class LeaseRecorder:
-    """Records the results of one search task. A call returns when they are stored, however long the database is away
-    (within ``patience``); a batch whose answer was lost is sent again, which doubles nothing."""
+    """Records the results of one search task. A call returns when they are stored, however long the database is
+    unavailable (within the job's retries); a batch whose answer was lost is sent again, which duplicates nothing."""
 
-    def __init__(
-        self, storage: Storage, lease: Lease, row: SearchTaskRow, patience: Patience, lost: Callable[[], bool]
-    ) -> None:
-        self._storage = storage
-        self._lease = lease
+    def __init__(self, job: LeasedJob, row: SearchTaskRow) -> None:
+        self._job = job
         self._row = row
-        self._patience = patience
-        self._lost = lost
 
     def record(
         self, results: Sequence[MeasureResult], events: Sequence[NewEvent], spent_s: float | None, summary: JsonObject
     ) -> None:
-        """Events get the search task's ``position`` in its job. ``spent_s`` None leaves it as it stands. Raises
-        LeaseLost, and StorageUnavailable when patience ends."""
-        whole = job_summary(self._lease, self._row, summary)
-        placed = [replace(event, data={**event.data, "position": self._row.position}) for event in events]
-        self._patience(
-            lambda: self._storage.append_results(self._lease, self._row.id, results, placed, spent_s, whole), self._lost
-        )
+        """Events get the search task's ``position`` in its job. ``spent_s`` None leaves the stored value unchanged.
+        Raises LeaseLost, and StorageUnavailable when the retries are used up."""
+        job, row = self._job, self._row
+        whole = job_summary(job.lease, row, summary)
+        numbered = [replace(event, data={**event.data, "position": row.position}) for event in events]
+        job.attempt(lambda: job.storage.append_results(job.lease, row.id, results, numbered, spent_s, whole))
 
     def baselines(self, found: Baselines) -> None:
-        """Raises LeaseLost, and StorageUnavailable when patience ends."""
-        self._patience(lambda: self._storage.save_baselines(self._lease, self._row.id, found), self._lost)
+        """Raises as ``record`` does."""
+        job = self._job
+        job.attempt(lambda: job.storage.save_baselines(job.lease, self._row.id, found))
 
 
 def job_summary(lease: Lease, row: SearchTaskRow, summary: JsonObject) -> JsonObject:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from tuner.measure import Builder, BuilderLost, Runner
+from tuner.measure.addresses import Address
 from tuner.measure.connecting import Tracker, within
+from tuner.measure.processes import set_on_signals
 from tuner.measure.rpc_runner import RpcRunner
-from tuner.storage import Lease, LeaseLost, Storage, StorageUnavailable
+from tuner.storage import Lease, LeaseStorage
 from tuner.storage.sql import open_storage
 from worker.cluster import Cluster
 from worker.devices import DeviceList
 from worker.job_runner import JobRunner
 from worker.lease_loop import LeaseLoop
+from worker.leased_job import release
 from worker.ray_builder import RayBuilder
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class RayTools:
 
 def run_worker(
     storage_url: str,
-    tracker: tuple[str, int],
+    tracker: Address,
     *,
     data_dir: Path,
     device_keys: Sequence[str] | None = None,
@@ -95,6 +96,7 @@ def run_worker(
         log.info("worker %s is up", loop.worker)
         on_ready(loop.worker)
         loop.forever()
+        log.info("worker %s is stopping", loop.worker)
     finally:
         tools.close()
         storage.close()
@@ -104,7 +106,7 @@ def run_worker(
 def _start_cluster(data_dir: Path, address: str | None, stop: threading.Event) -> Cluster:
     cluster = Cluster(data_dir, address)
     # Ray installs a handler of its own for SIGTERM when it starts.
-    _stop_on_signals(stop)
+    set_on_signals(stop)
     return cluster
 
 
@@ -115,7 +117,7 @@ def worker_name() -> str:
 class _Current:
     """The job that the worker is at, for whoever has to give it back in a hurry."""
 
-    def __init__(self, storage: Storage, runner: JobRunner) -> None:
+    def __init__(self, storage: LeaseStorage, runner: JobRunner) -> None:
         self._storage = storage
         self._runner = runner
         self._lease: Lease | None = None
@@ -128,22 +130,7 @@ class _Current:
 
     def release(self) -> None:
         if self._lease is not None:
-            try:
-                self._storage.release_job(self._lease)
-            except (LeaseLost, StorageUnavailable) as error:
-                log.warning("job %s could not be given back: %s", self._lease.job.id, error)
-
-
-def _stop_on_signals(stop: threading.Event) -> None:
-    if threading.current_thread() is not threading.main_thread():
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        log.info("%s: stopping", signal.Signals(number).name)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)
+            release(self._storage, self._lease)
 
 
 def _end_anyway(stop: threading.Event, current: _Current, tools: RayTools) -> None:

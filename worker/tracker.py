@@ -6,9 +6,7 @@ Nothing is authenticated: it belongs on this machine or in a private network.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -16,7 +14,8 @@ from pathlib import Path
 
 from tvm.rpc.tracker import PopenTrackerServerState
 
-from tuner.measure.child import Child
+from tuner.measure.child import Child, announce, orphaned
+from tuner.measure.processes import set_on_signals
 
 MODULE = "worker.tracker"
 FIRST_PORT = 9190
@@ -41,11 +40,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--parent", type=int, default=None, help="end when this process is no longer the parent")
     options = parser.parse_args(argv)
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    set_on_signals(stop)
     state = _listen(options.host, options.port)
-    print(json.dumps({"port": state.port, "pid": os.getpid()}), flush=True)
-    while not stop.wait(LOOK_S) and options.parent in (None, os.getppid()):
+    announce(state.port)
+    while not (stop.wait(LOOK_S) or orphaned(options.parent)):
         if not state.thread.is_alive():
             sys.exit("the tracker's thread has ended")
     # Its thread waits for connections and knows no other end.

@@ -1,4 +1,4 @@
-"""Styles, scripts and the icon, and Plotly's script from the installed package: nothing comes from elsewhere."""
+"""Styles, scripts and the icon, and Plotly's script from the installed package: nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -14,18 +14,31 @@ from service.dashboard.templating import FOLDER
 from tuner import figures
 
 router = APIRouter(include_in_schema=False)
-files = StaticFiles(directory=FOLDER / "static")
 
 JAVASCRIPT = "text/javascript; charset=utf-8"
+REVALIDATE = {"Cache-Control": "no-cache"}
+"""A browser keeps what it has and asks each time, by its ETag, whether that is still current: names have no version."""
+
+
+class Assets(StaticFiles):
+    """Static files that browsers revalidate: none keeps a script of the release before."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers.update(REVALIDATE)
+        return response
+
+
+files = Assets(directory=FOLDER / "static")
 
 
 @router.get("/static/plotly.min.js")
 def plotly(
     if_none_match: Annotated[str | None, Header()] = None, accept_encoding: Annotated[str, Header()] = ""
 ) -> Response:
-    """Packed where the browser takes that: four and a half megabytes become one and a half."""
+    """Plotly's script, gzipped where the browser accepts that (1.5 MB of 4.5 MB)."""
     etag = f'"{_digest()}"'
-    headers = {"ETag": etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+    headers = {"ETag": etag, **REVALIDATE, "Vary": "Accept-Encoding"}
     if if_none_match == etag:
         return Response(status_code=304, headers=headers)
     if "gzip" in accept_encoding:
@@ -34,8 +47,9 @@ def plotly(
 
 
 @router.get("/static/figures.json")
-def looks() -> dict[str, Any]:
-    """What a page does with every figure: Plotly's options, and the colours of text by theme."""
+def figure_settings(response: Response) -> dict[str, Any]:
+    """Plotly's options for every figure, and the colours of text by theme."""
+    response.headers.update(REVALIDATE)
     return {"config": dict(figures.PAGE_CONFIG), "light": dict(figures.LIGHT), "dark": dict(figures.DARK)}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from service.dependencies import StorageDep
+from service.dependencies import DevicesDep
 from service.jobs import service
 from service.jobs.endpoints import SubmittedDep
 from tuner.program.task import SearchTask
@@ -17,7 +17,7 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.post("/jobs/check")
-def check_job(submitted: SubmittedDep, storage: StorageDep) -> dict[str, Any]:
+def check_job(submitted: SubmittedDep, storage: DevicesDep) -> dict[str, Any]:
     """The search tasks of a job file. A file that would be refused is refused here, with the same problem document."""
     spec = service.on_device(service.read_job(*submitted), storage.list_devices())
     return {"name": spec.name, "tasks": [_described(task) for task in spec.tasks]}

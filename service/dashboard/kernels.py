@@ -7,14 +7,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from service.dashboard.searches import library_of
+from service.figures.searches import library_of
 from tuner.figures.view import SearchView
 from tuner.library.package import kernel_scripts
 from tuner.records import MeasureResult
 from tuner.rules import rule_for
 from tuner.rules.space import MicroKernel
 from tuner.search.observations import Measured
-from tuner.storage import Job, NotFound, SearchTaskRow, Storage
+from tuner.storage import Job, LibraryStorage, NotFound, SearchTaskRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class KernelFacts:
     script: str | None
 
 
-def chosen(storage: Storage, job: Job, row: SearchTaskRow) -> list[ChosenKernel]:
+def chosen(storage: LibraryStorage, job: Job, row: SearchTaskRow) -> list[ChosenKernel]:
     """The kernels of the library, in its order; none before it is built."""
     artifact = library_of(storage, job, row)
     if artifact is None:
@@ -71,7 +71,7 @@ def chosen(storage: Storage, job: Job, row: SearchTaskRow) -> list[ChosenKernel]
     ]
 
 
-def kernel_of(storage: Storage, job: Job, row: SearchTaskRow, view: SearchView, kernel_id: str) -> KernelFacts:
+def kernel_of(storage: LibraryStorage, job: Job, row: SearchTaskRow, view: SearchView, kernel_id: str) -> KernelFacts:
     """Raises NotFound if no trial of the search and no kernel of its library has that id."""
     own = [result for result in view.results if result.kernel.id == kernel_id]
     in_library = {kernel.id: kernel for kernel in view.dispatcher.kernels} if view.dispatcher else {}
@@ -119,6 +119,6 @@ def _timings(view: SearchView, kernel: MicroKernel, own: list[MeasureResult]) ->
     return found
 
 
-def _script(storage: Storage, job: Job, row: SearchTaskRow, kernel_id: str) -> str | None:
+def _script(storage: LibraryStorage, job: Job, row: SearchTaskRow, kernel_id: str) -> str | None:
     artifact = library_of(storage, job, row)
     return kernel_scripts(storage.artifact_files(artifact.digest)).get(kernel_id) if artifact else None

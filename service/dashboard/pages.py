@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 
 from service.dashboard import kernels, presenters, workloads
 from service.dashboard.examples import EXAMPLES, job_text
-from service.dashboard.searches import Searches
-from service.dashboard.templating import between_s, page
-from service.dependencies import StorageDep
+from service.dashboard.templating import TEMPLATES
+from service.dependencies import StorageDep, TaskQuery, WorkloadsDep
+from service.figures.searches import SearchesDep
+from service.jobs.service import find_task
+from service.times import between_s
 from tuner.figures import FIGURES
 from tuner.search.progress import speedup_vs_default, speedup_vs_numpy
-from tuner.storage import Device, Job, JobOrder, JobQuery, JobState, NotFound, SearchTaskRow, Storage
+from tuner.storage import Device, JobOrder, JobQuery, JobState, NotFound, Storage
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -25,14 +27,6 @@ MOST_LOGGED = 200
 SEEN_S = 60.0
 """A device that was not seen for longer, and that nothing runs on, is shown as away."""
 AWAY = "away"
-
-
-def searches_of(request: Request) -> Searches:
-    return cast(Searches, request.app.state.searches)
-
-
-SearchesDep = Annotated[Searches, Depends(searches_of)]
-TaskQuery = Annotated[int, Query(alias="task", ge=0, description="the position of a search task in its job")]
 
 
 # -- jobs -----------------------------------------------------------------------------------------------------------
@@ -52,13 +46,13 @@ QueryDep = Annotated[JobQuery, Depends(job_query)]
 
 @router.get("/")
 def overview(request: Request, storage: StorageDep, query: QueryDep) -> HTMLResponse:
-    return page(request, "overview.html", states=list(JobState), **_overview(storage, query))
+    return TEMPLATES.page(request, "overview.html", states=list(JobState), **_overview(storage, query))
 
 
 @router.get("/fragments/jobs")
 def jobs_fragment(request: Request, storage: StorageDep, query: QueryDep) -> HTMLResponse:
     """What of the overview changes, for the script that keeps it up to date."""
-    return page(request, "_jobs.html", **_overview(storage, query))
+    return TEMPLATES.page(request, "_jobs.html", **_overview(storage, query))
 
 
 def _overview(storage: Storage, query: JobQuery) -> dict[str, Any]:
@@ -95,7 +89,7 @@ def new_job(
     """The form for a job; filled in with another's file, or with an example."""
     text = job_text(storage.get_job(source).spec) if source else EXAMPLES[0].text
     devices = sorted({device.key for device in storage.list_devices()})
-    return page(request, "new_job.html", text=text, examples=EXAMPLES, devices=devices, source=source)
+    return TEMPLATES.page(request, "new_job.html", text=text, examples=EXAMPLES, devices=devices, source=source)
 
 
 @router.get("/jobs/{job_id}")
@@ -105,20 +99,12 @@ def job_page(request: Request, job_id: str, storage: StorageDep, task: TaskQuery
     job, rows, row = find_task(storage, job_id, task)
     line = presenters.lines_of([job], storage.list_keys())[0]
     summary = presenters.summary_of(job, row)
-    return page(
+    return TEMPLATES.page(
         request, "job.html", job=job, line=line, rows=rows, row=row, summary=summary,
         headline=presenters.headline(summary), progress=presenters.progress(summary), figures=FIGURES.values(),
         log=[event for event in storage.newest_events(job_id, LOGGED, MOST_LOGGED) if event.seq <= seq], seq=seq,
         kernels=kernels.chosen(storage, job, row),
     )  # fmt: skip
-
-
-def find_task(storage: Storage, job_id: str, position: int) -> tuple[Job, tuple[SearchTaskRow, ...], SearchTaskRow]:
-    """A job, its search tasks, and the one at ``position``. Raises NotFound."""
-    job, rows = storage.get_job(job_id), storage.search_tasks(job_id)
-    if position >= len(rows):
-        raise NotFound(f"job {job_id} has no search task {position}; it has {len(rows)}")
-    return job, rows, rows[position]
 
 
 @router.get("/jobs/{job_id}/kernels/{kernel_id}")
@@ -127,7 +113,8 @@ def kernel_page(
 ) -> HTMLResponse:
     job, _, row = find_task(storage, job_id, task)
     view, _ = searches.view(job, row)
-    return page(request, "kernel.html", job=job, row=row, kernel=kernels.kernel_of(storage, job, row, view, kernel_id))
+    kernel = kernels.kernel_of(storage, job, row, view, kernel_id)
+    return TEMPLATES.page(request, "kernel.html", job=job, row=row, kernel=kernel)
 
 
 @router.get("/compare")
@@ -137,7 +124,7 @@ def compare_page(request: Request, storage: StorageDep, a: str = "", b: str = ""
     missing = [job_id for job_id, side in zip(filter(None, (a, b)), found, strict=True) if side is None]
     sides = [side for side in found if side is not None]
     recent = presenters.lines_of(storage.find_jobs(JobQuery(limit=100)).items, ())
-    return page(request, "compare.html", a=a, b=b, sides=sides, missing=missing, recent=recent)
+    return TEMPLATES.page(request, "compare.html", a=a, b=b, sides=sides, missing=missing, recent=recent)
 
 
 def _comparable(storage: Storage, job_id: str) -> dict[str, Any] | None:
@@ -154,16 +141,16 @@ def _comparable(storage: Storage, job_id: str) -> dict[str, Any] | None:
 # -- workloads and devices --------------------------------------------------------------------------------------------
 @router.get("/workloads")
 def workloads_page(
-    request: Request, storage: StorageDep, cursor: Annotated[str | None, Query(max_length=200)] = None
+    request: Request, storage: WorkloadsDep, cursor: Annotated[str | None, Query(max_length=200)] = None
 ) -> HTMLResponse:
-    return page(request, "workloads.html", listed=storage.list_workloads(cursor, PAGE), first=cursor is None)
+    return TEMPLATES.page(request, "workloads.html", listed=storage.list_workloads(cursor, PAGE), first=cursor is None)
 
 
 @router.get("/workloads/{key}")
 def workload_page(request: Request, key: str, storage: StorageDep) -> HTMLResponse:
-    return page(request, "workload.html", **workloads.workload_of(storage, key))
+    return TEMPLATES.page(request, "workload.html", **workloads.workload_of(storage, key))
 
 
 @router.get("/devices")
 def devices_page(request: Request, storage: StorageDep) -> HTMLResponse:
-    return page(request, "devices.html", devices=_devices(storage), away=AWAY)
+    return TEMPLATES.page(request, "devices.html", devices=_devices(storage), away=AWAY)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.dashboard.templating import between_s
+from service.times import between_s
 from tuner.program.workload import JsonObject
 from tuner.search.progress import speedup_vs_default, speedup_vs_numpy
 from tuner.storage import ApiKey, Job, SearchTaskRow

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from service.dashboard import presenters
 from service.dashboard.presenters import JobLine
 from tuner.program.workload import Workload
 from tuner.search.progress import speedup_vs_default
-from tuner.storage import SearchTaskRow, Storage
+from tuner.storage import AccessStorage, JobStorage, SearchTaskRow, WorkloadStorage
+
+
+class WorkloadPageStorage(WorkloadStorage, JobStorage, AccessStorage, Protocol):
+    """What the page of a workload reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class OnTarget:
         return next((searched for searched in self.searches if searched.row.done), None)
 
 
-def workload_of(storage: Storage, key: str) -> dict[str, Any]:
+def workload_of(storage: WorkloadPageStorage, key: str) -> dict[str, Any]:
     """Raises NotFound."""
     known, rows = storage.get_workload(key), storage.tasks_of_workload(key)
     keys = storage.list_keys()
@@ -51,7 +55,7 @@ def workload_of(storage: Storage, key: str) -> dict[str, Any]:
     }
 
 
-def _searched(storage: Storage, row: SearchTaskRow, keys: Any) -> Searched:
+def _searched(storage: JobStorage, row: SearchTaskRow, keys: Any) -> Searched:
     job = storage.get_job(row.job_id)
     summary = presenters.summary_of(job, row)
     line = presenters.lines_of([job], keys)[0]

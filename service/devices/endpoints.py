@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from service.dependencies import StorageDep
+from service.dependencies import DevicesDep
 from service.devices.schemas import DeviceList, DeviceOut
 
 router = APIRouter(prefix="/devices", tags=["devices"])
 
 
 @router.get("")
-def list_devices(storage: StorageDep) -> DeviceList:
+def list_devices(storage: DevicesDep) -> DeviceList:
     return DeviceList(items=[DeviceOut.of(device) for device in storage.list_devices()])

@@ -9,11 +9,21 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.exceptions import HTTPException
 
-from service.dependencies import After, CallerDep, Cursor, EventStreamsDep, Limit, SettingsDep, StorageDep
+from service.dependencies import (
+    After,
+    CallerDep,
+    Cursor,
+    DevicesDep,
+    EventStreamsDep,
+    JobsDep,
+    Limit,
+    RecordsDep,
+    SettingsDep,
+)
 from service.jobs import events, service
 from service.jobs.schemas import JobDetail, JobOut, JobPage, TrialList, TrialOut
 from service.paths import url_for_path
-from tuner.storage import Job, JobState, Storage
+from tuner.storage import Job, JobState, JobStorage
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -28,8 +38,8 @@ async def _submitted(request: Request) -> tuple[bytes, str]:
     return await request.body(), media_type
 
 
-def _existing(job_id: str, storage: StorageDep) -> Job:
-    return storage.get_job(job_id)
+def _existing(job_id: str, jobs: JobsDep) -> Job:
+    return jobs.get_job(job_id)
 
 
 def _first_event(
@@ -48,50 +58,51 @@ def submit_job(
     request: Request,
     submitted: SubmittedDep,
     caller: CallerDep,
-    storage: StorageDep,
+    jobs: JobsDep,
+    devices: DevicesDep,
     response: Response,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> JobDetail:
     """Submit a job, in JSON or YAML. With an ``Idempotency-Key`` a repeated request gives the job of the first."""
     key = service.check_idempotency_key(idempotency_key)
-    job, created = service.submit(storage, service.read_job(*submitted), caller.id, key)
+    job, created = service.submit(jobs, devices, service.read_job(*submitted), caller.id, key)
     response.headers["Location"] = url_for_path(request, f"/v1/jobs/{job.id}")
     if not created:
         response.headers["Idempotency-Replayed"] = "true"
-    return _whole(storage, job)
+    return _whole(jobs, job)
 
 
 @router.get("")
 def list_jobs(
-    storage: StorageDep, cursor: Cursor = None, state: Annotated[JobState | None, Query()] = None, limit: Limit = 50
+    jobs: JobsDep, cursor: Cursor = None, state: Annotated[JobState | None, Query()] = None, limit: Limit = 50
 ) -> JobPage:
     """Jobs, newest first."""
-    return JobPage.of(storage.list_jobs(cursor, state, limit))
+    return JobPage.of(jobs.list_jobs(cursor, state, limit))
 
 
 @router.get("/{job_id}")
-def get_job(job: ExistingDep, storage: StorageDep) -> JobDetail:
-    return _whole(storage, job)
+def get_job(job: ExistingDep, jobs: JobsDep) -> JobDetail:
+    return _whole(jobs, job)
 
 
 @router.post("/{job_id}/cancel")
-def cancel_job(job_id: str, storage: StorageDep) -> JobOut:
+def cancel_job(job_id: str, jobs: JobsDep) -> JobOut:
     """Ask a job to stop: at once if it waits, after its running trials if it runs. 409 if it has ended."""
-    return JobOut.of(storage.request_cancel(job_id))
+    return JobOut.of(jobs.request_cancel(job_id))
 
 
 @router.post("/{job_id}/resume")
-def resume_job(job_id: str, storage: StorageDep) -> JobOut:
+def resume_job(job_id: str, jobs: JobsDep) -> JobOut:
     """Put a cancelled or failed job back in the queue, with everything it has measured. 409 in any other state."""
-    return JobOut.of(storage.resume_job(job_id))
+    return JobOut.of(jobs.resume_job(job_id))
 
 
 @router.get("/{job_id}/trials")
 def list_trials(
-    job_id: str, storage: StorageDep, after: After = 0, limit: Annotated[int, Query(ge=1, le=2000)] = 1000
+    job_id: str, stored: RecordsDep, after: After = 0, limit: Annotated[int, Query(ge=1, le=2000)] = 1000
 ) -> TrialList:
     """Trials of a job in the order they were stored."""
-    records = storage.list_trials(job_id, after, limit)
+    records = stored.list_trials(job_id, after, limit)
     return TrialList(items=[TrialOut.of(record) for record in records], after=records[-1].seq if records else after)
 
 
@@ -99,16 +110,16 @@ def list_trials(
 async def follow_events(
     job: ExistingDep,
     after: FirstEventDep,
-    storage: StorageDep,
+    jobs: JobsDep,
     streams: EventStreamsDep,
     settings: SettingsDep,
     *,
     follow: Annotated[bool, Query(description="false: end once all that is stored was sent")] = True,
 ) -> AsyncIterator[ServerSentEvent]:
     """Server-sent events: all so far, then each as it happens, until the job has ended. Ids are the cursor."""
-    async for event in events.follow(storage, job.id, after, streams, settings, stay=follow):
+    async for event in events.follow(jobs, job.id, after, streams, settings, stay=follow):
         yield event
 
 
-def _whole(storage: Storage, job: Job) -> JobDetail:
-    return JobDetail.whole(job, storage.search_tasks(job.id))
+def _whole(jobs: JobStorage, job: Job) -> JobDetail:
+    return JobDetail.whole(job, jobs.search_tasks(job.id))

@@ -18,7 +18,7 @@ from fastapi.sse import ServerSentEvent
 from service.dependencies import EventStreams
 from service.settings import Settings
 from tuner.errors import InvalidInput
-from tuner.storage import JobEvent, Storage, StorageUnavailable
+from tuner.storage import JobEvent, JobStorage, StorageUnavailable
 
 BATCH = 500
 LONGEST_PAUSE = 3
@@ -40,7 +40,7 @@ def start_after(last_event_id: str | None, after: int) -> int:
 class _Reader:
     """Reads the events of a job from number ``after`` on, a batch at a time."""
 
-    storage: Storage
+    storage: JobStorage
     job_id: str
     after: int
     # Whatever ends a job stores a state event with it: until one comes there is no need to ask for the job's state.
@@ -66,7 +66,7 @@ class _Reader:
 
 
 async def follow(
-    storage: Storage,
+    storage: JobStorage,
     job_id: str,
     after: int,
     streams: EventStreams,

@@ -9,18 +9,30 @@ from tuner.program.documents import read_json, read_yaml
 from tuner.program.jobspec import JobSpec, parse_job
 from tuner.program.target import Target
 from tuner.rules import rule_for
-from tuner.storage import Device, Job, Storage
+from tuner.storage import Device, DeviceStorage, Job, JobStorage, NotFound, SearchTaskRow
 
 JSON_TYPES = frozenset({"application/json"})
 YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml"})
 MAX_IDEMPOTENCY_KEY = 200
 
 
-def submit(storage: Storage, spec: JobSpec, owner: str, idempotency_key: str | None) -> tuple[Job, bool]:
+def submit(
+    jobs: JobStorage, devices: DeviceStorage, spec: JobSpec, owner: str, idempotency_key: str | None
+) -> tuple[Job, bool]:
     """Store a job for a device that has registered; tells whether it is new. Raises InvalidInput, Conflict."""
     for task in spec.tasks:
         rule_for(task.workload)  # raises here, rather than in a worker much later
-    return storage.create_job(on_device(spec, storage.list_devices()), owner, idempotency_key)
+    return jobs.create_job(on_device(spec, devices.list_devices()), owner, idempotency_key)
+
+
+def find_task(
+    storage: JobStorage, job_id: str, position: int
+) -> tuple[Job, tuple[SearchTaskRow, ...], SearchTaskRow]:
+    """A job, its search tasks, and the one at ``position``. Raises NotFound."""
+    job, rows = storage.get_job(job_id), storage.search_tasks(job_id)
+    if position >= len(rows):
+        raise NotFound(f"job {job_id} has no search task {position}; it has {len(rows)}")
+    return job, rows, rows[position]
 
 
 def read_job(body: bytes, media_type: str) -> JobSpec:

@@ -10,10 +10,11 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from service import session
-from service.dependencies import StorageDep
-from service.login.pages import NO_STORE, login_page
+from service.dependencies import AccessDep
+from service.login.pages import login_page
 from service.paths import local_path, url_for_path
-from tuner.storage import ApiKey, Storage
+from service.templating import NO_STORE
+from tuner.storage import AccessStorage, ApiKey
 
 router = APIRouter(include_in_schema=False)
 
@@ -30,7 +31,7 @@ FormDep = Annotated[Mapping[str, str], Depends(_form)]
 @router.get("/login")
 def show_login(
     request: Request,
-    storage: StorageDep,
+    storage: AccessDep,
     token: str | None = None,
     target: Annotated[str, Query(alias="next")] = "/",
 ) -> Response:
@@ -46,7 +47,7 @@ def show_login(
 
 
 @router.post("/login")
-def sign_in(request: Request, form: FormDep, storage: StorageDep) -> Response:
+def sign_in(request: Request, form: FormDep, storage: AccessDep) -> Response:
     """Take the API key in the field ``key`` into the cookie."""
     secret, target = form.get("key", "").strip(), form.get("next", "/")
     if secret and storage.find_key(secret) is not None:
@@ -55,7 +56,7 @@ def sign_in(request: Request, form: FormDep, storage: StorageDep) -> Response:
 
 
 @router.post("/logout")
-def sign_out(request: Request, storage: StorageDep) -> Response:
+def sign_out(request: Request, storage: AccessDep) -> Response:
     """Forget the cookie, and revoke its key if a one-time token made it: nobody else has it."""
     if (key := _session_key(request, storage)) is not None:
         storage.end_login(key.id)
@@ -64,7 +65,7 @@ def sign_out(request: Request, storage: StorageDep) -> Response:
     return response
 
 
-def _session_key(request: Request, storage: Storage) -> ApiKey | None:
+def _session_key(request: Request, storage: AccessStorage) -> ApiKey | None:
     secret = session.secret_of(request.headers)
     return storage.find_key(secret) if secret else None
 

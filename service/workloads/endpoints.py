@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
 
-from service.dependencies import Cursor, Limit, StorageDep
+from service.dependencies import Cursor, LibrariesDep, Limit, StorageDep, WorkloadsDep
 from service.workloads import service
 from service.workloads.schemas import BestOut, WorkloadOut, WorkloadPage
-from tuner.storage import Artifact, Storage
+from tuner.storage import Artifact, LibraryStorage
 
 router = APIRouter(prefix="/workloads", tags=["workloads"])
 
@@ -20,13 +20,13 @@ DigestQuery = Annotated[str | None, Query(pattern="^[0-9a-f]{64}$", description=
 
 
 @router.get("")
-def list_workloads(storage: StorageDep, cursor: Cursor = None, limit: Limit = 50) -> WorkloadPage:
+def list_workloads(storage: WorkloadsDep, cursor: Cursor = None, limit: Limit = 50) -> WorkloadPage:
     """Workloads that some job was submitted for, newest first."""
     return WorkloadPage.of(storage.list_workloads(cursor, limit))
 
 
 @router.get("/{key}")
-def get_workload(key: str, storage: StorageDep) -> WorkloadOut:
+def get_workload(key: str, storage: WorkloadsDep) -> WorkloadOut:
     return WorkloadOut.of(storage.get_workload(key))
 
 
@@ -38,7 +38,7 @@ def best(key: str, storage: StorageDep, shape: ShapeQuery = "", target: TargetQu
 
 @router.get("/{key}/dispatcher")
 def dispatcher(
-    key: str, storage: StorageDep, response: Response, target: TargetQuery = None, job: JobQuery = None
+    key: str, storage: LibrariesDep, response: Response, target: TargetQuery = None, job: JobQuery = None
 ) -> dict[str, Any]:
     """The dispatch table of the newest library (of one job, where given): which micro-kernel serves which shape."""
     artifact = storage.latest_artifact(key, service.fingerprint(target), job)
@@ -49,7 +49,7 @@ def dispatcher(
 @router.get("/{key}/library", response_class=Response, responses={200: {"content": {"application/zip": {}}}})
 def library(
     key: str,
-    storage: StorageDep,
+    storage: LibrariesDep,
     *,
     target: TargetQuery = None,
     job: JobQuery = None,
@@ -63,6 +63,6 @@ def library(
     return _packed(storage, artifact)
 
 
-def _packed(storage: Storage, artifact: Artifact) -> Response:
+def _packed(storage: LibraryStorage, artifact: Artifact) -> Response:
     content = service.archive(storage.artifact_files(artifact.digest))
     return Response(content, media_type="application/zip", headers=service.library_headers(artifact, content))

@@ -7,6 +7,7 @@ import hashlib
 import io
 import zipfile
 from collections.abc import Mapping
+from typing import Protocol
 
 from service.workloads.schemas import BestOut
 from tuner.errors import InvalidInput
@@ -14,12 +15,16 @@ from tuner.library import lookup
 from tuner.library.dispatcher import kernel_json
 from tuner.program.task import check_shape, parse_shape
 from tuner.program.workload import JsonObject, format_shape
-from tuner.storage import Artifact, NotFound, SearchTaskRow, Storage
+from tuner.storage import Artifact, LibraryStorage, NotFound, RecordStorage, SearchTaskRow, WorkloadStorage
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-def best(storage: Storage, workload_key: str, target: str | None, shape_text: str) -> BestOut:
+class LookupStorage(WorkloadStorage, RecordStorage, LibraryStorage, Protocol):
+    """What a lookup reads."""
+
+
+def best(storage: LookupStorage, workload_key: str, target: str | None, shape_text: str) -> BestOut:
     """The best known kernel for a shape. Raises NotFound, and InvalidInput for a shape that does not fit."""
     shape = parse_shape(shape_text)
     row = storage.latest_task(workload_key, fingerprint(target))
@@ -72,7 +77,7 @@ def etag(artifact: Artifact) -> str:
     return f'"{artifact.digest}"'
 
 
-def _dispatch_of(storage: Storage, row: SearchTaskRow) -> JsonObject | None:
+def _dispatch_of(storage: LibraryStorage, row: SearchTaskRow) -> JsonObject | None:
     """The dispatch table of the newest library, unless that was built for another number of threads."""
     try:
         artifact = storage.latest_artifact(row.workload_key, row.target_fingerprint)

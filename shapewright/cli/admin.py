@@ -1,7 +1,8 @@
-"""Commands for whoever runs a service: `devices`, `keys`, `login-url`, `db`."""
+"""Commands for the administrator of a service: `devices`, `keys`, `login-url`, `db`."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,9 +22,9 @@ from tuner.errors import InvalidInput
 def devices(url: str | None, key: str | None, json_output: bool) -> None:
     """List the devices that have registered with the service."""
     with client(url, key) as service:
-        found = service.devices()
-    rows = ((row["id"], row["key"], row["state"], row["target_fingerprint"], row["seen_at"]) for row in found)
-    emit(found, json_output, table(("ID", "KEY", "STATE", "TARGET", "SEEN"), rows))
+        registered = service.devices()
+    rows = ((row["id"], row["key"], row["state"], row["target_fingerprint"], row["seen_at"]) for row in registered)
+    emit(registered, json_output, table(("ID", "KEY", "STATE", "TARGET", "SEEN"), rows))
 
 
 @click.group()
@@ -37,17 +38,14 @@ def keys() -> None:
 @options.data_dir
 @as_json
 def create_key(name: str, database_url: str | None, data_dir: Path | None, json_output: bool) -> None:
-    """Create an API key, and show its secret this once.
+    """Create an API key, and print its secret, which is shown only once.
 
     Only a hash of the secret is stored.
     """
     if not name.strip():
-        raise InvalidInput("name", "is empty", "what tells this key from others, as in: shapewright keys create ci")
-    storage = options.open_database(database_url, data_dir)
-    try:
+        raise InvalidInput("name", "is empty", "a name that identifies this key, as in: shapewright keys create ci")
+    with closing(options.open_database(database_url, data_dir)) as storage:
         key, secret = storage.create_key(name)
-    finally:
-        storage.close()
     emit({**asdict(key), "secret": secret}, json_output, secret)
 
 
@@ -57,13 +55,10 @@ def create_key(name: str, database_url: str | None, data_dir: Path | None, json_
 @as_json
 def list_keys(database_url: str | None, data_dir: Path | None, json_output: bool) -> None:
     """List API keys, revoked ones included."""
-    storage = options.open_database(database_url, data_dir)
-    try:
-        found = storage.list_keys()
-    finally:
-        storage.close()
-    rows = ((key.id, key.name, key.created_at, key.revoked_at or "") for key in found)
-    emit([asdict(key) for key in found], json_output, table(("ID", "NAME", "CREATED", "REVOKED"), rows))
+    with closing(options.open_database(database_url, data_dir)) as storage:
+        stored = storage.list_keys()
+    rows = ((key.id, key.name, key.created_at, key.revoked_at or "") for key in stored)
+    emit([asdict(key) for key in stored], json_output, table(("ID", "NAME", "CREATED", "REVOKED"), rows))
 
 
 @keys.command("revoke")
@@ -73,11 +68,8 @@ def list_keys(database_url: str | None, data_dir: Path | None, json_output: bool
 @as_json
 def revoke_key(key_id: str, database_url: str | None, data_dir: Path | None, json_output: bool) -> None:
     """Revoke an API key: it is refused from now on."""
-    storage = options.open_database(database_url, data_dir)
-    try:
+    with closing(options.open_database(database_url, data_dir)) as storage:
         key = storage.revoke_key(key_id)
-    finally:
-        storage.close()
     emit(asdict(key), json_output, f"{key.id} revoked")
 
 
@@ -92,17 +84,14 @@ def login_url(url: str | None, database_url: str | None, data_dir: Path | None, 
     It needs the service's database, and makes an API key named browser when it is opened.
     """
     base = url or defaults.service_url()
-    storage = options.open_database(database_url, data_dir)
-    try:
+    with closing(options.open_database(database_url, data_dir)) as storage:
         link = login_link(storage, base)
-    finally:
-        storage.close()
     emit({"url": base, "dashboard_url": link, "ttl_s": LOGIN_TTL_S}, json_output, link)
 
 
 @click.group()
 def db() -> None:
-    """Look after the database."""
+    """Maintain the database."""
 
 
 @db.command()
@@ -110,7 +99,7 @@ def db() -> None:
 @options.data_dir
 @as_json
 def upgrade(database_url: str | None, data_dir: Path | None, json_output: bool) -> None:
-    """Bring the database to the schema of this version, or make one."""
+    """Bring the database to the schema of this version, or create one."""
     from tuner.storage.sql import upgrade as upgrade_schema  # noqa: PLC0415  (keeps --help fast)
 
     revision = upgrade_schema(options.database(database_url, data_dir))

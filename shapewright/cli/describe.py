@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shapewright.cli.output import table, times, yes_no
+from shapewright.cli.output import table, yes_no
+from tuner.durations import format_duration
 
 FACTS = ("id", "name", "state", "error", "device", "worker", "created_at", "started_at", "ended_at")
 TOLD = frozenset({"trials", "trials_budget", "failed"})
@@ -44,9 +45,9 @@ def standing(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         if name == "speedup_vs_default":
             found.append(("speed-up", f"{value:.2f}x over the default"))
         elif name.endswith("_s"):
-            found.append((_words(name[:-2]), times(float(value))))
+            found.append((_words(name[:-2]), format_duration(float(value))))
         elif name == "seconds_budget":
-            found.append((_words(name), times(float(value))))
+            found.append((_words(name), format_duration(float(value))))
         else:
             found.append((_words(name), yes_no(value) if isinstance(value, bool) else str(value)))
     return found

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
+from tuner.durations import format_duration
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -104,7 +106,7 @@ class JobView:
         return self.task.left_s if searching else None
 
     def line(self) -> str:
-        """``RUNNING search  32/256 trials (1 failed)  1.42x over default  2m10s left``"""
+        """``RUNNING search  32/256 trials (1 failed)  1.42x over default  2 min 10 s left``"""
         task = self.task
         parts = [self.state + (f" {task.phase}" if self.tasks and self.state == "RUNNING" else "")]
         if self.current:
@@ -114,22 +116,13 @@ class JobView:
         if task.speedups:
             parts.append(f"{task.speedups[-1]:.2f}x over default")
         if self.left_s is not None:
-            parts.append(f"{duration(self.left_s)} left")
+            parts.append(f"{format_duration(self.left_s, whole=True)} left")
         return "  ".join(parts + [text for text in (self.error, self.message) if text])
 
 
 def trials_text(task: TaskView) -> str:
     budget = f"/{task.trials_budget}" if task.trials_budget is not None else ""
     return f"{task.trials}{budget} trials" + (f" ({task.failed} failed)" if task.failed else "")
-
-
-def duration(seconds: float) -> str:
-    """``2h03m``, ``2m10s`` or ``7s``."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}h{minutes:02}m"
-    return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
 
 
 def sparkline(values: list[float], width: int = 32) -> str:
@@ -213,7 +206,7 @@ def panel(view: JobView) -> RenderableType:
     if task.share is not None:
         rows.add_row("budget", ProgressBar(total=1.0, completed=task.share, width=32))
     if view.left_s is not None:
-        rows.add_row("time left", Text(duration(view.left_s)))
+        rows.add_row("time left", Text(format_duration(view.left_s, whole=True)))
     if task.speedups:
         rows.add_row("speed-up", Text(f"{task.speedups[-1]:.2f}x over default  {sparkline(task.speedups)}"))
     for text in filter(None, (view.error, view.message)):

@@ -26,11 +26,11 @@ STATES = ("WAITING", "RUNNING", "CANCELLING", "COMPLETED", "CANCELLED", "FAILED"
 Event = dict[str, Any]
 
 SETTLE_S = 0.15
-"""Events that come closer together are shown as one: a stream begins with all that has happened so far."""
+"""Events that arrive closer together are shown as one: a stream begins with all stored ones."""
 UNSHOWN_S = 3.0
-"""The longest that events which keep coming go unshown."""
-GOES_ON = (ExitCode.OUT_OF_TIME, ExitCode.UNREACHABLE, ExitCode.INTERRUPTED)
-"""Ends of a watch that are not the job's."""
+"""The longest time before events of a busy stream are shown."""
+JOB_CONTINUES = (ExitCode.OUT_OF_TIME, ExitCode.UNREACHABLE, ExitCode.INTERRUPTED)
+"""Exit codes after which the job itself continues."""
 
 timeout = click.option("--timeout", type=options.Seconds(), metavar="S", help="Wait S seconds, then exit with 6.")
 job_id = click.argument("job_id", metavar="ID")
@@ -38,7 +38,7 @@ job_id = click.argument("job_id", metavar="ID")
 
 @click.command()
 @options.job_file
-@click.option("--wait", is_flag=True, help="Stay until the job has ended, and show how it goes.")
+@click.option("--wait", is_flag=True, help="Wait until the job has ended, and show its progress.")
 @timeout
 @click.option("--idempotency-key", metavar="K", help="The same key with the same job gives the same job again.")
 @options.service
@@ -71,8 +71,8 @@ def submit(
 @options.service
 @as_json
 def watch(job_id: str, timeout: float | None, url: str | None, key: str | None, json_output: bool) -> int:
-    """Show how a job goes until it has ended."""
-    with client(url, key) as service, listed(job_id):
+    """Show the progress of a job until it has ended."""
+    with client(url, key) as service, not_found_hint(job_id):
         return _watch(service, service.job(job_id), timeout, json_output)
 
 
@@ -84,9 +84,9 @@ def watch(job_id: str, timeout: float | None, url: str | None, key: str | None, 
 def list_jobs(state: str | None, limit: int, url: str | None, key: str | None, json_output: bool) -> None:
     """List the newest jobs."""
     with client(url, key) as service:
-        found = service.jobs(state, limit)
-    rows = ((job["id"], job["state"], job["trials"], job["created_at"], job["name"]) for job in found)
-    emit(found, json_output, table(("ID", "STATE", "TRIALS", "CREATED", "NAME"), rows))
+        jobs = service.jobs(state, limit)
+    rows = ((job["id"], job["state"], job["trials"], job["created_at"], job["name"]) for job in jobs)
+    emit(jobs, json_output, table(("ID", "STATE", "TRIALS", "CREATED", "NAME"), rows))
 
 
 @click.command()
@@ -94,8 +94,8 @@ def list_jobs(state: str | None, limit: int, url: str | None, key: str | None, j
 @options.service
 @as_json
 def show(job_id: str, url: str | None, key: str | None, json_output: bool) -> None:
-    """Show a job: its state, its search tasks, what it has found."""
-    with client(url, key) as service, listed(job_id):
+    """Show a job: its state, its search tasks, its results so far."""
+    with client(url, key) as service, not_found_hint(job_id):
         job = service.job(job_id)
     emit(job, json_output, described(job))
 
@@ -106,7 +106,7 @@ def show(job_id: str, url: str | None, key: str | None, json_output: bool) -> No
 @as_json
 def cancel(job_id: str, url: str | None, key: str | None, json_output: bool) -> None:
     """Ask a job to stop; what it has measured is kept."""
-    with client(url, key) as service, listed(job_id):
+    with client(url, key) as service, not_found_hint(job_id):
         job = service.cancel(job_id)
     emit(job, json_output, f"{job['id']}  {job['state']}")
 
@@ -117,7 +117,7 @@ def cancel(job_id: str, url: str | None, key: str | None, json_output: bool) -> 
 @as_json
 def resume(job_id: str, url: str | None, key: str | None, json_output: bool) -> None:
     """Put a cancelled or failed job back in the queue."""
-    with client(url, key) as service, listed(job_id):
+    with client(url, key) as service, not_found_hint(job_id):
         job = service.resume(job_id)
     emit(job, json_output, f"{job['id']}  {job['state']}")
 
@@ -133,8 +133,8 @@ def client(url: str | None, key: str | None) -> Client:
 
 
 @contextmanager
-def listed(job_id: str) -> Iterator[None]:
-    """Inside, a job that is not there is told with where to look for those that are."""
+def not_found_hint(job_id: str) -> Iterator[None]:
+    """Turn ServiceNotFound into a failure that names the command which lists jobs."""
     from shapewright.errors import ServiceNotFound  # noqa: PLC0415
 
     try:
@@ -146,28 +146,28 @@ def listed(job_id: str) -> Iterator[None]:
 
 
 def _watch(service: Client, job: dict[str, Any], timeout_s: float | None, json_output: bool) -> int:
-    """Show a job until it has ended, then tell its outcome. Raises CommandFailed if that is not COMPLETED."""
+    """Show a job until it has ended, then emit its outcome. Raises CommandFailed if that is not COMPLETED."""
     view = JobView(job["id"], job["name"], job["state"])
     try:
         _follow(service, view, timeout_s)
         ended = service.job(job["id"])
     except (CommandFailed, ShapewrightError, KeyboardInterrupt) as error:
-        raise _left(error, _brief(job) | {"state": view.state}) from error
-    return tell_outcome(ended, json_output)
+        raise _detached(error, _brief(job) | {"state": view.state}) from error
+    return emit_outcome(ended, json_output)
 
 
-def _left(error: BaseException, document: dict[str, Any]) -> BaseException:
-    """The failure of a watch, with the job that goes on without it."""
+def _detached(error: BaseException, document: dict[str, Any]) -> BaseException:
+    """The failure of a watch; the job itself continues if it was not the job that failed."""
     failure = CommandFailed(ExitCode.INTERRUPTED, "interrupted")
     if isinstance(error, Exception):
         failure = failure_of(error) or failure
-    if failure.code not in GOES_ON:
+    if failure.code not in JOB_CONTINUES:
         return error
-    message = f"{failure}; {document['job_id']} goes on: shapewright watch {document['job_id']}"
+    message = f"{failure}; {document['job_id']} continues: shapewright watch {document['job_id']}"
     return CommandFailed(failure.code, message, result=document, **failure.details)
 
 
-def tell_outcome(job: dict[str, Any], json_output: bool) -> int:
+def emit_outcome(job: dict[str, Any], json_output: bool) -> int:
     """Emit a job that has ended. Raises CommandFailed if it is not COMPLETED."""
     more = {name: job[name] for name in ("trials", "summary", "libraries") if name in job}
     document = _brief(job) | more
@@ -189,18 +189,17 @@ def _follow(service: Client, view: JobView, timeout_s: float | None) -> None:
 
 
 def events_within(events: Iterator[Event], timeout_s: float | None) -> Iterator[list[Event]]:
-    """``events`` as they come, those together that come together. Raises CommandFailed once ``timeout_s`` seconds have
-    passed, news or none, and whatever ``events`` raises.
+    """``events`` in batches as they arrive. Raises CommandFailed after ``timeout_s`` seconds, and as ``events`` does.
 
-    A thread waits for the events, because a stream without news gives no chance to look at the clock.
+    A thread waits for the events, because an idle stream gives no chance to check the clock.
     """
     arrived: queue.SimpleQueue[Event | Exception | None] = queue.SimpleQueue()
     threading.Thread(target=_pump, args=(events, arrived), daemon=True).start()
     until = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
-        found, end = _together(arrived, until)
-        if found:
-            yield found
+        batch, end = _next_batch(arrived, until)
+        if batch:
+            yield batch
         if isinstance(end, Exception):
             raise end
         if end is None:
@@ -209,23 +208,23 @@ def events_within(events: Iterator[Event], timeout_s: float | None) -> Iterator[
             raise CommandFailed(ExitCode.OUT_OF_TIME, f"not done after {timeout_s:g} s")
 
 
-def _together(
+def _next_batch(
     arrived: queue.SimpleQueue[Event | Exception | None], until: float | None
 ) -> tuple[list[Event], Exception | bool | None]:
-    """The next events, and how they ended: with an error, None at the end of the stream, True if there is more."""
-    found: list[Event] = []
+    """The next events, and why they end: an error, None at the end of the stream, True if there may be more."""
+    batch: list[Event] = []
     shown_by = until
     while True:
         wait_s = None if shown_by is None else max(0.0, shown_by - time.monotonic())
         try:
-            item = arrived.get(timeout=min(SETTLE_S, wait_s) if found and wait_s is not None else wait_s)
+            item = arrived.get(timeout=min(SETTLE_S, wait_s) if batch and wait_s is not None else wait_s)
         except queue.Empty:
-            return found, True
+            return batch, True
         if item is None or isinstance(item, Exception):
-            return found, item
-        if not found:
+            return batch, item
+        if not batch:
             shown_by = min(filter(None, (until, time.monotonic() + UNSHOWN_S)))
-        found.append(item)
+        batch.append(item)
 
 
 def _pump(events: Iterator[Event], arrived: queue.SimpleQueue[Event | Exception | None]) -> None:

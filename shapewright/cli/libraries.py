@@ -1,4 +1,4 @@
-"""Commands about what searches have found: `best`, `pull`."""
+"""Commands about the results of searches: `best`, `pull`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 from shapewright.cli import options
 from shapewright.cli.jobs import client
 from shapewright.cli.output import as_json, emit
+from tuner.durations import format_duration
 from tuner.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -28,19 +29,19 @@ target = click.option("--target", help="A target's fingerprint [default: the job
 def best(
     *, workload: str, shape: str, target: str | None, url: str | None, key: str | None, json_output: bool
 ) -> None:
-    """Tell the best recorded micro-kernel for one shape.
+    """Print the best recorded micro-kernel for one shape.
 
-    WORKLOAD is a key or a job file. The library's dispatcher may serve another kernel there: it is told too.
+    WORKLOAD is a key or a job file. The library's dispatcher may serve another kernel there: it is printed too.
     """
-    name, target = named(workload, target)
+    name, target = resolve(workload, target)
     with client(url, key) as service:
-        found = service.best(name, shape, target)
-    measured, predicted = _microseconds(found["latency_s"]), _microseconds(found["predicted_latency_s"])
-    kernel, served = found["kernel"], found.get("served_by")
-    text = f"{found['match']}  {_name(kernel)}  measured {measured}  predicted {predicted}"
+        answer = service.best(name, shape, target)
+    measured, predicted = _latency(answer["latency_s"]), _latency(answer["predicted_latency_s"])
+    kernel, served = answer["kernel"], answer.get("served_by")
+    text = f"{answer['match']}  {_name(kernel)}  measured {measured}  predicted {predicted}"
     if served and served.get("id") != kernel.get("id"):
         text += f"  the library runs {_name(served)}"
-    emit(found, json_output, text)
+    emit(answer, json_output, text)
 
 
 @click.command()
@@ -62,23 +63,23 @@ def pull(
     key: str | None,
     json_output: bool,
 ) -> None:
-    """Fetch the newest library of a workload.
+    """Download the newest library of a workload.
 
     WORKLOAD is a key or a job file.
     """
-    name, target = named(workload, target)
+    name, target = resolve(workload, target)
     with client(url, key) as service:
         try:
             manifest = service.download_library(name, directory, job=job, digest=digest, target=target)
         except OSError as error:
-            # What the error names may be a file on its way there; the user knows the directory.
+            # The error may name a temporary file; the user knows the directory.
             raise options.not_writable(directory, "--output", error) from error
     text = f"{directory}: library {manifest['digest']} for {manifest['target_fingerprint']}"
     emit({"directory": str(directory), **manifest}, json_output, text)
 
 
-def named(workload: str, target: str | None) -> tuple[str, str | None]:
-    """The workload's key and the target's fingerprint, from a key or the path of a job file."""
+def resolve(workload: str, target: str | None) -> tuple[str, str | None]:
+    """The workload's key and the target's fingerprint, from a key or the path of a job file. Raises InvalidInput."""
     path = Path(workload)
     if not path.exists():
         if "/" in workload or path.suffix in (".yaml", ".yml", ".json"):
@@ -100,8 +101,8 @@ def _name(kernel: dict[str, Any]) -> str:
     return str(kernel.get("name", kernel.get("id", "")))
 
 
-def _microseconds(seconds: float | None) -> str:
-    return "never" if seconds is None else f"{seconds * 1e6:.1f} us"
+def _latency(seconds: float | None) -> str:
+    return "never" if seconds is None else format_duration(seconds)
 
 
 COMMANDS = (best, pull)

@@ -8,15 +8,15 @@ from urllib.parse import urlsplit
 from tuner.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from tuner.storage import Storage
+    from tuner.storage import AccessStorage
 
 KEY_NAME = "browser"
-"""What the key is called that comes of a link, in the list of keys."""
+"""The name, in the list of keys, of the key that a link creates."""
 LOGIN_TTL_S = 3600.0
-"""How long a link is good, unless it is used before."""
+"""How long a link is valid."""
 
 
-def login_link(storage: Storage, url: str) -> str:
+def login_link(storage: AccessStorage, url: str) -> str:
     """A link to the service at ``url`` that signs one browser in, once. Raises InvalidInput."""
     base = _checked(url).rstrip("/")
     return f"{base}/login?token={storage.create_login(KEY_NAME, LOGIN_TTL_S)}"

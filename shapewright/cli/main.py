@@ -1,4 +1,4 @@
-"""The `shapewright` command: its sub-commands, and what their errors become."""
+"""The `shapewright` command: its sub-commands, and the exit codes of their errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEBUG = "SHAPEWRIGHT_DEBUG"
 def cli() -> None:
     """Tune tensor programs whose shapes are dynamic.
 
-    `up` starts a service on this machine; `submit` hands it a job; `pull` fetches the library that comes of it. `tune`
+    `up` starts a service on this machine; `submit` hands it a job; `pull` downloads the resulting library. `tune`
     does the same in one process, without a service.
     """
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line; the exit code. Errors are told in one message, never a traceback."""
+    """Run a command line; the exit code. An error is one message, never a traceback."""
     try:
         result = cli.main(list(arguments), prog_name="shapewright", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -45,7 +45,7 @@ def run(arguments: Sequence[str]) -> int:
         return ExitCode.REFUSED
     except (click.Abort, KeyboardInterrupt):
         return _failed(CommandFailed(ExitCode.INTERRUPTED, "interrupted"), arguments)
-    except Exception as error:  # the boundary: beyond it there is only a shell
+    except Exception as error:  # the outermost boundary
         return _failed(failure_of(error) or _bug(error), arguments)
     return result if isinstance(result, int) else ExitCode.DONE
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 LONGEST_S = 1e9
-"""Seconds: what a wait may be asked to last at most, some thirty years."""
+"""Seconds: the longest wait that can be requested, about thirty years."""
 
 
 class Directory(click.Path):
-    """A directory, there already or to be made. An empty text, as an unset variable gives it, is none."""
+    """A directory, existing or to be created. An empty text, as an unset variable gives it, is refused."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path, file_okay=False)
@@ -35,16 +35,16 @@ class Directory(click.Path):
 
 
 class Seconds(click.FloatRange):
-    """A time to wait: more than nothing, and finite."""
+    """A time to wait: positive and finite."""
 
     def __init__(self) -> None:
         super().__init__(min=0, min_open=True, max=LONGEST_S)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        found = super().convert(value, param, ctx)
-        if math.isnan(found):
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
             self.fail("nan is not a number of seconds", param, ctx)
-        return found
+        return seconds
 
 
 data_dir = click.option(
@@ -87,34 +87,34 @@ def read_job(path: Path) -> tuple[JobSpec, dict[str, Any]]:
 
 
 def database(url: str | None, directory: Path | None) -> str:
-    """The database's URL: the option's, or the SQLite file of the data directory, which is made if it is missing."""
+    """The database's URL: the option's, or the SQLite file of the data directory, which is created if missing."""
     if url is None:
         private(directory or defaults.data_dir())
     return url or defaults.database_url(directory)
 
 
 def open_database(url: str | None, directory: Path | None) -> Storage:
-    """The tuning database, checked; one that is not there is not made. Raises StorageUnavailable, InvalidInput."""
+    """The tuning database, checked; a missing one is not created. Raises StorageUnavailable, InvalidInput."""
     from tuner.storage.sql import open_storage  # noqa: PLC0415
     from tuner.storage.sql.engine import parse_url  # noqa: PLC0415
 
-    found = url or defaults.database_url(directory)
-    place = parse_url(found)
-    if place.get_backend_name() == "sqlite" and not Path(str(place.database)).exists():
+    text = url or defaults.database_url(directory)
+    parsed = parse_url(text)
+    if parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).exists():
         remedy = "run `shapewright db upgrade`, or name another with --data-dir or --database-url"
-        raise CommandFailed(ExitCode.UNREACHABLE, f"there is no database at {place.database}; {remedy}")
-    storage = open_storage(found)
+        raise CommandFailed(ExitCode.UNREACHABLE, f"there is no database at {parsed.database}; {remedy}")
+    storage = open_storage(text)
     storage.check()
     return storage
 
 
 def private(directory: Path) -> Path:
-    """As ``writable``, for the data directory: one that is made is for its owner alone, keys and logs lie there."""
+    """As ``writable``, for the data directory: a new one is its owner's alone, because it holds keys and logs."""
     return writable(directory, "--data-dir", 0o700)
 
 
 def writable(directory: Path, option: str, mode: int = 0o777) -> Path:
-    """The directory, made if it is missing. Fails where nothing can be written there; ``option`` names another."""
+    """The directory, created if missing. Raises CommandFailed if it is not writable; ``option`` chooses another."""
     try:
         directory.mkdir(mode, parents=True, exist_ok=True)
         probe = directory / ".writable"

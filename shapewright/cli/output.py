@@ -1,4 +1,4 @@
-"""What a command leaves behind: one document or some text on stdout, a message on stderr, an exit code."""
+"""The output of a command: a document or text on stdout, messages on stderr, an exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class ExitCode(IntEnum):
-    """The exit codes that scripts may rely on; BUG is the one no command means to end with."""
+    """The exit codes that scripts may rely on. BUG is that of an unexpected exception."""
 
     DONE = 0
     JOB_FAILED = 1
@@ -44,15 +44,12 @@ _KINDS = {
 }
 
 _NAMED = ("field", "problem", "remedy")
-"""The members of a problem document that say which input is to blame."""
+"""The members of a problem document that say which input was wrong."""
 
 
 class CommandFailed(Exception):
-    """A command's end with another exit code than 0.
-
-    ``details`` go into the JSON document beside the message, and ``result`` beside the error: what there is to tell
-    of a command that did something.
-    """
+    """The failure of a command. ``details`` are added to ``error`` in the JSON document, ``result`` to the document
+    itself: the result of a command that did something before it failed."""
 
     def __init__(
         self, code: ExitCode, message: str, *, result: Mapping[str, Any] | None = None, **details: object
@@ -87,7 +84,7 @@ def say(message: str) -> None:
 
 
 def report(failure: CommandFailed, json_output: bool) -> None:
-    """Tell why a command ended: on stdout as JSON where that was asked for, on stderr otherwise."""
+    """Print why a command failed: on stdout as JSON with --json, on stderr otherwise."""
     if json_output:
         emit(failure.document(), True, "")
     else:
@@ -95,7 +92,7 @@ def report(failure: CommandFailed, json_output: bool) -> None:
 
 
 def emit_last(document: Document, json_output: bool, text: str) -> None:
-    """As ``emit``, for a command that then runs on: what its libraries print to stdout from here on goes to stderr."""
+    """As ``emit``, for a command that keeps running: from here on stdout is redirected to stderr."""
     emit(document, json_output, text)
     sys.stdout.flush()
     os.dup2(2, 1)
@@ -103,7 +100,7 @@ def emit_last(document: Document, json_output: bool, text: str) -> None:
 
 @contextmanager
 def quiet_stdout() -> Iterator[None]:
-    """Inside, whatever is written to file descriptor 1 goes to stderr: compilers and their libraries print there."""
+    """Redirect file descriptor 1 to stderr inside: compilers and their libraries print to it."""
     sys.stdout.flush()
     saved = os.dup(1)
     os.dup2(2, 1)
@@ -116,19 +113,11 @@ def quiet_stdout() -> Iterator[None]:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns as wide as they must be, for people."""
+    """A table with aligned columns, for people."""
     lines = [list(header), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
     return "\n".join("  ".join(cells).rstrip() for cells in padded)
-
-
-def times(seconds: float) -> str:
-    """A duration in the unit that suits it: ``2.09 us``, ``14.2 s``."""
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if seconds * scale >= 1.0:
-            return f"{seconds * scale:.3g} {unit}" if seconds * scale < 999.5 else f"{seconds * scale:.0f} {unit}"
-    return f"{seconds * 1e9:.3g} ns" if seconds else "0 s"
 
 
 def yes_no(value: object) -> str:
@@ -136,7 +125,7 @@ def yes_no(value: object) -> str:
 
 
 def failure_of(error: Exception) -> CommandFailed | None:
-    """The failure that an error raised on purpose stands for; None for one that nobody foresaw."""
+    """The failure for an expected error; None for an unexpected one."""
     if isinstance(error, CommandFailed):
         return error
     if isinstance(error, click.ClickException):
@@ -178,7 +167,7 @@ def _code_of(error: ShapewrightError) -> ExitCode:
         (errors.NotAllowed, ExitCode.NOT_ALLOWED),
         (errors.ServiceNotFound, ExitCode.NOT_FOUND),
         (errors.Refused, ExitCode.REFUSED),
-        # Whatever else goes wrong between us and a service: it does not answer as one.
+        # Any other error of a client: what answers is not a Shapewright service.
         (errors.ServiceError, ExitCode.UNREACHABLE),
         (NotFound, ExitCode.NOT_FOUND),
         (StorageUnavailable, ExitCode.UNREACHABLE),

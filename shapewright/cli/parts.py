@@ -11,10 +11,6 @@ import click
 from shapewright import defaults
 from shapewright.cli import options
 from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, emit_last
-from tuner.errors import InvalidInput
-
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""For what NumPy computes on a device: threads that spin after their work would disturb a measurement."""
 
 
 @click.command()
@@ -63,7 +59,7 @@ def worker(
 
     Candidates are built on Ray and measured on the tracker's devices.
     """
-    address = host_port(tracker, "--tracker")
+    address = _tracker_address(tracker)
     from worker.run import run_worker  # noqa: PLC0415  (Ray and TVM, for this command alone)
 
     log_to_stderr()
@@ -105,31 +101,35 @@ def device_serve(
 
     It runs what workers send it: private networks only.
     """
-    place = host_port(tracker, "--tracker")
+    at_tracker = _tracker_address(tracker)
+    from tuner.measure.processes import ONE_THREAD  # noqa: PLC0415  (keeps --help fast)
+
     # NumPy reads these when it is first imported, which serving does.
     os.environ.update(ONE_THREAD)
-    from worker.device_server import DeviceOptions, serve_device  # noqa: PLC0415  (TVM, for this command alone)
+    from tuner.measure.device_process import (  # noqa: PLC0415  (TVM, for this command alone)
+        DeviceOptions,
+        serve_until_stopped,
+    )
 
     log_to_stderr()
-    served = DeviceOptions(host, port, key, place, device_id or "", address)
+    served = DeviceOptions(host, port, key, at_tracker, device_id or "", address)
 
     def ready(at: int) -> None:
         text = f"serving this machine as a device {key!r} of {tracker}, on port {at}"
         emit_last({"port": at, "pid": os.getpid(), "key": key, "tracker": tracker}, json_output, text)
 
     try:
-        serve_device(served, ready)
+        serve_until_stopped(served, ready)
     except (OSError, ValueError) as error:
         message = f"cannot serve a device at {host}:{port}: {error}; choose another --port, or another --host"
         raise CommandFailed(ExitCode.REFUSED, message, field="--port") from error
 
 
-def host_port(text: str, field: str) -> tuple[str, int]:
-    """``HOST:PORT``. Raises InvalidInput."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise InvalidInput(field, f"{text!r} is not an address", "as in 127.0.0.1:9190")
-    return host, int(port)
+def _tracker_address(text: str) -> tuple[str, int]:
+    """The option --tracker. Raises InvalidInput."""
+    from tuner.measure.addresses import parse_address  # noqa: PLC0415  (keeps --help fast)
+
+    return parse_address(text, "--tracker")
 
 
 def log_to_stderr() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shapewright.cli import options
-from shapewright.cli.jobs import client, listed
+from shapewright.cli.jobs import client, not_found_hint
 from shapewright.cli.output import as_json, emit
 from tuner.errors import InvalidInput
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE.html",
-    help="Where the page goes.",
+    help="The file to write.",
 )
 @options.service
 @as_json
@@ -48,12 +48,12 @@ def _read(source: str, url: str | None, key: str | None) -> ReportedJob:
     """The job in a directory of that name, if there is one, or of that id. Raises InvalidInput, ServiceError."""
     from shapewright.report import from_directory, from_service  # noqa: PLC0415  (keeps --help fast)
 
-    place = Path(source)
-    if place.is_dir():
-        return from_directory(place)
-    if place.exists() or os.sep in source:
+    path = Path(source)
+    if path.is_dir():
+        return from_directory(path)
+    if path.exists() or os.sep in source:
         raise InvalidInput("ID_OR_DIR", f"{source} is not a directory", "a job's id, or a directory of `tune`")
-    with client(url, key) as service, listed(source):
+    with client(url, key) as service, not_found_hint(source):
         return from_service(service, source)
 
 

@@ -1,4 +1,4 @@
-"""The child processes of `shapewright up`: started with a marker, restarted when they die, ended without a trace."""
+"""The child processes of `shapewright up`: started with a marker, restarted when they die, terminated at the end."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from shapewright.guard import DEADLINE_S, GRACE_S, marked_environment
+from shapewright.watchdog import DEADLINE_S, GRACE_S, marked_environment
 
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0
 STEADY_S = 60.0
-"""A child that lived this long is taken to have been well, and its next restart comes at once again."""
+"""After running this long a child counts as healthy: its next restart has the first delay again."""
 STOP_S = 15.0
 """A part that was asked to end is killed after this; a worker may need most of it to give its job back."""
 TAIL_LINES = 5
@@ -25,8 +25,8 @@ TAIL_LINES = 5
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One child: its name, its command, whether everything ends with it instead of its being restarted, and what its
-    environment has besides ours. Secrets go there: every user of the machine can read a command line."""
+    """One child process. If ``essential``, `up` ends with it, instead of restarting it. ``environment`` is added to
+    this process's; secrets go there, because every user of the machine can read a command line."""
 
     name: str
     argv: tuple[str, ...]
@@ -45,7 +45,7 @@ class _Child:
 
 @dataclass
 class Supervisor:
-    """Starts parts and looks after them. A context manager: leaving it ends everything that was started.
+    """Starts parts and restarts those that die. A context manager: leaving it terminates everything that was started.
 
     ``logs`` is the directory that takes each part's output, ``say`` gets a line for each restart. Not thread-safe.
     """
@@ -55,27 +55,27 @@ class Supervisor:
     clock: Callable[[], float] = time.monotonic
     up_id: str = field(default_factory=lambda: secrets.token_hex(16))
     _children: list[_Child] = field(default_factory=list)
-    _guard: subprocess.Popen[bytes] | None = None
+    _watchdog: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         self.logs.mkdir(parents=True, exist_ok=True)
-        self._guard = self._spawn_guard()
+        self._watchdog = self._spawn_watchdog()
         return self
 
     def start(self, part: Part) -> None:
-        """Start a part. Its output goes to ``NAME.log``, after what is there already."""
+        """Start a part. Its output is appended to ``NAME.log``."""
         self._children.append(_Child(part, self._spawn(part), self.clock()))
 
-    def look(self) -> str | None:
-        """Restart what has died and is due; a message if an essential part has died. Call it a few times a second."""
-        if self._guard is not None and self._guard.poll() is not None:
-            self._guard = self._spawn_guard()
+    def check(self) -> str | None:
+        """Restart dead parts whose delay is over; a message if an essential part has died. Call it often."""
+        if self._watchdog is not None and self._watchdog.poll() is not None:
+            self._watchdog = self._spawn_watchdog()
         for child in self._children:
             code = child.process.poll()
             if code is None:
                 continue
             if child.part.essential:
-                return f"{child.part.name} ended with {ending(code)}; {self.tail(child.part.name)}"
+                return f"{child.part.name} ended with {exit_text(code)}; {self.tail(child.part.name)}"
             self._restart(child, code)
         return None
 
@@ -89,14 +89,15 @@ class Supervisor:
         return "\n".join([f"the end of {path}:", *(f"  {line}" for line in lines)])
 
     def stop(self) -> None:
-        """End the parts, the last started first so that none misses one it needs; then let the guard sweep."""
+        """Terminate the parts, the last started first so that none misses one it needs;
+        then let the watchdog terminate what is left."""
         for child in reversed(self._children):
             _end(child.process)
         self._children.clear()
-        if self._guard is not None and self._guard.stdin is not None:
-            self._guard.stdin.close()
-            self._guard.wait(timeout=GRACE_S + DEADLINE_S)
-            self._guard = None
+        if self._watchdog is not None and self._watchdog.stdin is not None:
+            self._watchdog.stdin.close()
+            self._watchdog.wait(timeout=GRACE_S + DEADLINE_S)
+            self._watchdog = None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -110,7 +111,7 @@ class Supervisor:
             if now - child.started_s >= STEADY_S:
                 child.delay_s = FIRST_DELAY_S
             child.due_s = now + child.delay_s
-            self.say(f"{child.part.name} ended with {ending(code)}; starting it again in {child.delay_s:g} s")
+            self.say(f"{child.part.name} ended with {exit_text(code)}; starting it again in {child.delay_s:g} s")
             child.delay_s = min(LONGEST_DELAY_S, child.delay_s * 2)
         elif now >= child.due_s:
             child.process, child.started_s, child.due_s = self._spawn(child.part), now, None
@@ -127,17 +128,17 @@ class Supervisor:
                 start_new_session=True,
             )
 
-    def _spawn_guard(self) -> subprocess.Popen[bytes]:
+    def _spawn_watchdog(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-m", "shapewright.guard", self.up_id],
+            [sys.executable, "-m", "shapewright.watchdog", self.up_id],
             stdin=subprocess.PIPE,
             env=marked_environment(self.up_id),
             start_new_session=True,
         )
 
 
-def ending(code: int) -> str:
-    """How a process ended, from its return code."""
+def exit_text(code: int) -> str:
+    """``signal 9`` or ``exit code 1``, from a return code."""
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
@@ -157,12 +158,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def wait_until(
-    ready: Callable[[], bool], deadline_s: float, look: Callable[[], str | None], stopped: Callable[[float], bool]
+    ready: Callable[[], bool], deadline_s: float, check: Callable[[], str | None], stopped: Callable[[float], bool]
 ) -> str | None:
-    """Wait for ``ready``. None once it is, "" if stopped, a message if ``look`` has one. Raises TimeoutError."""
+    """Wait for ``ready``. None once it is, "" if stopped, a message if ``check`` returns one. Raises TimeoutError."""
     until = time.monotonic() + deadline_s
     while not ready():
-        if (message := look()) is not None:
+        if (message := check()) is not None:
             return message
         if stopped(0.1):
             return ""

@@ -16,7 +16,7 @@ import click
 
 from shapewright.cli import options
 from shapewright.cli.display import Display, JobView, display_for
-from shapewright.cli.jobs import tell_outcome
+from shapewright.cli.jobs import emit_outcome
 from shapewright.cli.output import CommandFailed, ExitCode, as_json, quiet_stdout, say
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from tuner.measure.local_builder import LocalBuilder
     from tuner.measure.local_device import LocalDevice
     from tuner.program.jobspec import JobSpec
-    from tuner.storage import Job, Lease, Storage
+    from tuner.storage import Job, JobStorage, Lease, LibraryStorage, Storage
 
-LOOK_S = 0.5
-"""How often the display is brought up to date: seldom, because candidates are measured meanwhile."""
+UPDATE_S = 0.5
+"""How often the display is updated: seldom, because candidates are measured meanwhile."""
 LEASE_WAIT_S = 25.0
 """Longer than the lease of a run that was killed."""
 STOP_S = 60.0
-"""How long a search that was told to stop may take to come to the end of what it measures."""
+"""How long a search that was asked to stop may take to finish the measurement under way."""
 CLOSED_S = 10.0
 
 
@@ -43,11 +43,15 @@ CLOSED_S = 10.0
 def tune(job: Path, directory: Path, threads: int | None, json_output: bool) -> int:
     """Search in this process, without a service.
 
-    The library is written into DIR. Everything measured is recorded in DIR/tuning.db: the same command goes on where
-    an earlier one was interrupted.
+    The library is written to DIR. Everything measured is recorded in DIR/tuning.db: the same command resumes a search
+    that was interrupted.
     """
+    from tuner.measure.processes import stop_on_signals  # noqa: PLC0415  (keeps --help fast)
+
     spec = _spec(job, threads)
-    with quiet_stdout(), closing(_storage(directory)) as storage, _stopping() as stop:
+    # Neither signal raises: a second one, as `timeout` sends it, must not close the builder and the device under a
+    # search that is about to end.
+    with quiet_stdout(), closing(_storage(directory)) as storage, stop_on_signals() as stop:
         lease = _lease(storage, spec, stop)
         _run(storage, lease, stop)
         ended = storage.get_job(lease.job.id)
@@ -56,12 +60,12 @@ def tune(job: Path, directory: Path, threads: int | None, json_output: bool) -> 
         libraries = _write(storage, lease, directory) if ended.state.value == "COMPLETED" else []
     for library in libraries:
         say(f"library {library['digest']} is in {library['directory']}")
-    return tell_outcome({**_document(ended, lease), "libraries": libraries}, json_output)
+    return emit_outcome({**_document(ended, lease), "libraries": libraries}, json_output)
 
 
 @dataclass(frozen=True)
 class LocalTools:
-    """Builds on child processes, measures on a private device: what a worker's tools are to a worker."""
+    """The tools of a search in this process: builds in child processes, measures on a private device."""
 
     local_builder: LocalBuilder
     device: LocalDevice
@@ -80,30 +84,16 @@ def _tools() -> Iterator[LocalTools]:
     from tuner.measure.local_builder import LocalBuilder  # noqa: PLC0415  (TVM)
     from tuner.measure.local_device import LocalDevice  # noqa: PLC0415
 
-    with _deaf():
+    with _sigint_blocked():
         local_device = LocalDevice()
     with local_device as device, closing(LocalBuilder()) as builder:
         yield LocalTools(builder, device)
 
 
 @contextmanager
-def _stopping() -> Iterator[threading.Event]:
-    """Gives an event that Ctrl-C or SIGTERM sets. Inside, neither raises: a second one, as `timeout` sends it, must
-    not close the builder and the device under a search that is about to end."""
-    stop = threading.Event()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _deaf() -> Iterator[None]:
-    """Processes that are started inside do not hear Ctrl-C, which reaches all that a terminal has in the foreground:
-    this process ends them in order, and no candidate is called broken because its builder or device went away."""
+def _sigint_blocked() -> Iterator[None]:
+    """Start child processes inside, and Ctrl-C does not reach them: a terminal sends it to its whole foreground group.
+    This process ends them in order, so that no candidate fails because its builder or device was interrupted."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -137,42 +127,44 @@ def _lease(storage: Storage, spec: JobSpec, stop: threading.Event) -> Lease:
     until = time.monotonic() + LEASE_WAIT_S
     while (lease := storage.lease_job(f"tune:{os.getpid()}", LEASE_S)) is None:
         if time.monotonic() > until:
-            raise CommandFailed(ExitCode.REFUSED, f"another process is at job {job.id}; wait, or use another directory")
-        if stop.wait(LOOK_S):
+            raise CommandFailed(ExitCode.REFUSED, f"another process runs job {job.id}; wait, or use another directory")
+        if stop.wait(UPDATE_S):
             raise KeyboardInterrupt
     return lease
 
 
-def _unfinished(storage: Storage, spec: JobSpec) -> Job | None:
-    """The job to go on with; all others are cancelled, so that they are not leased in its place."""
-    found = None
+def _unfinished(storage: JobStorage, spec: JobSpec) -> Job | None:
+    """The job to resume; all others are cancelled, so that they are not leased instead."""
+    unfinished = None
     for job in storage.list_jobs(limit=200).items:
         if not job.state.ended:
-            if found is None and job.spec == spec.source:
-                found = job
-                say(f"going on with job {job.id}, {job.trials} trials of it are recorded")
+            if unfinished is None and job.spec == spec.source:
+                unfinished = job
+                say(f"resuming job {job.id} with {job.trials} recorded trials")
             else:
                 storage.request_cancel(job.id)
-    return found
+    return unfinished
 
 
 def _run(storage: Storage, lease: Lease, stop: threading.Event) -> None:
-    """Run the job in a thread, and show it here; ``stop`` ends it after what is being measured."""
+    """Run the job in a thread, and show it here; ``stop`` ends it after the measurement under way."""
     from worker.job_runner import JobRunner  # noqa: PLC0415  (TVM)
 
     with _tools() as tools:
         runner = JobRunner(storage, tools, stopping=stop.is_set)
-        with _deaf():
-            # Threads, and what they start, hear what the thread that made them hears.
+        with _sigint_blocked():
+            # Threads inherit the signal mask, and so do their child processes.
             thread = threading.Thread(target=runner.run, args=(lease,), daemon=True)
             thread.start()
         with display_for() as display:
             _show(storage, JobView(lease.job.id, lease.job.name, lease.job.state.value), display, thread, stop)
-    # A thread that was still at work has lost its tools now, and gives the job back.
+    # A thread that was still running has lost its tools now, and releases the job.
     thread.join(CLOSED_S)
 
 
-def _show(storage: Storage, view: JobView, display: Display, thread: threading.Thread, stop: threading.Event) -> None:
+def _show(
+    storage: JobStorage, view: JobView, display: Display, thread: threading.Thread, stop: threading.Event
+) -> None:
     """Show the job until its thread has ended, or STOP_S after ``stop``."""
     seen, alive, until = 0, True, None
     while alive and (until is None or time.monotonic() < until):
@@ -182,23 +174,23 @@ def _show(storage: Storage, view: JobView, display: Display, thread: threading.T
             seen = event.seq
         display.show(view)
         if stop.is_set() and until is None:
-            say("stopping; the same command goes on from here")
+            say("stopping; the same command resumes the search")
             until = time.monotonic() + STOP_S
-        thread.join(LOOK_S)
+        thread.join(UPDATE_S)
 
 
-def _write(storage: Storage, lease: Lease, directory: Path) -> list[dict[str, Any]]:
-    """Write the library of each search task: of the only one into ``directory``, of several below it."""
+def _write(storage: LibraryStorage, lease: Lease, directory: Path) -> list[dict[str, Any]]:
+    """Write the library of each search task: a single one to ``directory``, several to folders below it."""
     from shapewright.download import write  # noqa: PLC0415  (keeps --help fast)
 
     written = []
     for task in lease.tasks:
         artifact = storage.latest_artifact(task.workload_key, task.target_fingerprint, lease.job.id)
         several = len(lease.tasks) > 1
-        place = directory / task.workload_key / task.target_fingerprint if several else directory
-        write(storage.artifact_files(artifact.digest), place)
+        folder = directory / task.workload_key / task.target_fingerprint if several else directory
+        write(storage.artifact_files(artifact.digest), folder)
         facts = {"workload_key": task.workload_key, "target_fingerprint": task.target_fingerprint}
-        written.append({"directory": str(place), "digest": artifact.digest, **facts})
+        written.append({"directory": str(folder), "digest": artifact.digest, **facts})
     return written
 
 

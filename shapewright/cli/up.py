@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import psutil
 
 from shapewright import defaults
 from shapewright.cli import options
@@ -26,19 +25,21 @@ from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, say
 from shapewright.cli.supervise import Part, Supervisor, command, wait_until
 
 if TYPE_CHECKING:
-    from tuner.storage import Storage
+    from tuner.storage import AccessStorage, Storage
 
 HOST = "127.0.0.1"
 START_S = 90.0
-"""How long each part may take to start: Ray and the compiler need seconds, more on a busy machine."""
+"""Each part's time to start: Ray and the compiler need seconds, more on a busy machine."""
 LOOK_S = 0.25
-"""How often the parts are looked after."""
+"""How often the parts are checked."""
 DEVICE_KEY = "local"
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask `up` to stop. SIGHUP comes when its terminal is closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one `up` runs, and where."""
+    """What one `up` runs: ports, directories, database, devices."""
 
     port: int
     data_dir: Path
@@ -63,13 +64,15 @@ class Plan:
 @click.option("--devices", type=click.IntRange(0, 64), default=1, show_default=True, help="Local devices to serve.")
 @as_json
 def up(port: int, data_dir: Path | None, database_url: str | None, devices: int, json_output: bool) -> None:
-    """Start a whole service on this machine; Ctrl-C ends all of it.
+    """Run a whole service on this machine; Ctrl-C ends all of it.
 
-    That is: database, API, worker, tracker and devices.
+    It has a database, the API, a worker, a tracker and devices.
     """
+    from tuner.measure.addresses import free_port  # noqa: PLC0415  (keeps --help fast)
+    from tuner.measure.processes import stop_on_signals  # noqa: PLC0415
+
     directory = options.private(data_dir or defaults.data_dir()).resolve()
-    stop = threading.Event()
-    with only_one(directory), _signals(stop), _scratch(directory) as scratch:
+    with exclusive(directory), stop_on_signals(STOPS) as stop, _scratch(directory) as scratch:
         check_free(port)
         url = options.database(database_url, directory)
         plan = Plan(port, directory, url, devices, free_port(), scratch)
@@ -84,8 +87,8 @@ def up(port: int, data_dir: Path | None, database_url: str | None, devices: int,
 
 
 @contextmanager
-def only_one(directory: Path) -> Iterator[None]:
-    """Inside, the data directory is this process's: another `up` there is refused. The lock ends with the process."""
+def exclusive(directory: Path) -> Iterator[None]:
+    """Hold the lock of the data directory: another `up` there is refused. The lock ends with the process."""
     with (directory / "up.lock").open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -101,7 +104,7 @@ def only_one(directory: Path) -> Iterator[None]:
 
 
 def _prepared(plan: Plan) -> Storage:
-    """The database, migrated, with a key in the key file."""
+    """The migrated database; its first key is in the key file."""
     from tuner.storage.sql import open_storage, upgrade  # noqa: PLC0415  (keeps --help fast)
 
     upgrade(plan.database_url)
@@ -113,10 +116,9 @@ def _prepared(plan: Plan) -> Storage:
 @contextmanager
 def _scratch(directory: Path) -> Iterator[Path]:
     """A directory for temporary files; those of a run that was killed are removed."""
-    for left in directory.glob("up-*"):
-        if not psutil.pid_exists(int(left.name.removeprefix("up-"))):
-            shutil.rmtree(left, ignore_errors=True)
-    own = directory / f"up-{os.getpid()}"
+    from tuner.measure.processes import process_directory  # noqa: PLC0415  (keeps --help fast)
+
+    own = process_directory(directory, "up")
     own.mkdir(exist_ok=True)
     try:
         yield own
@@ -124,8 +126,8 @@ def _scratch(directory: Path) -> Iterator[Path]:
         shutil.rmtree(own, ignore_errors=True)
 
 
-def ensure_key(storage: Storage, path: Path) -> None:
-    """Leave a key that the database knows in ``path``, readable by its owner alone."""
+def ensure_key(storage: AccessStorage, path: Path) -> None:
+    """Write a valid key to ``path``, readable by its owner alone, unless it holds one."""
     if path.exists() and storage.find_key(path.read_text().strip()) is not None:
         path.chmod(0o600)
         return
@@ -138,7 +140,7 @@ def ensure_key(storage: Storage, path: Path) -> None:
 
 
 def check_free(port: int) -> None:
-    """Fail if something listens at the port already."""
+    """Raise CommandFailed if the port is in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -149,22 +151,15 @@ def check_free(port: int) -> None:
             raise CommandFailed(ExitCode.REFUSED, message, field="port") from None
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def _run(plan: Plan, supervisor: Supervisor, storage: Storage, stop: threading.Event, json_output: bool) -> None:
-    """Start the parts, tell the URL once they are ready, look after them until ``stop``."""
+    """Start the parts, announce the URL once they are ready, supervise them until ``stop``."""
     seen_before = {device.id: device.seen_at for device in storage.list_devices()}
 
     def registered() -> bool:
         now = [device for device in storage.list_devices() if seen_before.get(device.id) != device.seen_at]
         return len(now) >= plan.devices
 
-    # Parts to start, the one among those started that is waited for, and how to see that it is ready.
+    # Parts to start, the name of the one to wait for, and whether it is ready.
     steps: tuple[tuple[tuple[Part, ...], str, Callable[[], bool]], ...] = (
         ((tracker_part(plan),), "tracker", lambda: _listens(plan.tracker_port)),
         ((api_part(plan), *device_parts(plan), worker_part(plan)), "api", lambda: _listens(plan.port)),
@@ -174,29 +169,29 @@ def _run(plan: Plan, supervisor: Supervisor, storage: Storage, stop: threading.E
         for part in parts:
             supervisor.start(part)
         try:
-            message = wait_until(ready, START_S, supervisor.look, stop.wait)
+            message = wait_until(ready, START_S, supervisor.check, stop.wait)
         except TimeoutError as error:
             message = f"{awaited} is {error}; {supervisor.tail(awaited)}"
         if message == "":
             return
         if message is not None:
             raise CommandFailed(ExitCode.UNREACHABLE, message)
-    tell_ready(plan, login_link(storage, plan.url), json_output)
+    announce_ready(plan, login_link(storage, plan.url), json_output)
     say(f"next, in another terminal: {next_step(plan)}")
     while not stop.wait(LOOK_S):
-        if (message := supervisor.look()) is not None:
+        if (message := supervisor.check()) is not None:
             raise CommandFailed(ExitCode.UNREACHABLE, message)
 
 
-def tell_ready(plan: Plan, dashboard_url: str, json_output: bool) -> None:
-    """Say that all is ready, and where: scripts take ``url``, people the link that signs their browser in."""
-    found = {"url": plan.url, "dashboard_url": dashboard_url, "data_dir": str(plan.data_dir), "pid": os.getpid()}
-    emit(found, json_output, f"ready: {dashboard_url}")
+def announce_ready(plan: Plan, dashboard_url: str, json_output: bool) -> None:
+    """Print the ready line: ``url`` is for scripts, the link that signs a browser in for people."""
+    facts = {"url": plan.url, "dashboard_url": dashboard_url, "data_dir": str(plan.data_dir), "pid": os.getpid()}
+    emit(facts, json_output, f"ready: {dashboard_url}")
     sys.stdout.flush()
 
 
 def next_step(plan: Plan) -> str:
-    """The command line that submits a job here, with the settings that differ from what clients take by default."""
+    """The command line that submits a job here, with the settings that differ from the defaults."""
     settings = []
     if plan.url.rstrip("/") != defaults.service_url().rstrip("/"):
         settings.append(f"SHAPEWRIGHT_URL={plan.url}")
@@ -237,18 +232,6 @@ def worker_part(plan: Plan) -> Part:
 
 def _database(plan: Plan) -> dict[str, str]:
     return {"SHAPEWRIGHT_DATABASE_URL": plan.database_url}
-
-
-@contextmanager
-def _signals(stop: threading.Event) -> Iterator[None]:
-    """Inside, the signals that ask a process to end set ``stop`` instead."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 COMMANDS = (up,)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Template
 
 from shapewright.cli.describe import standing
-from shapewright.cli.output import times
 from shapewright.report.sources import ReportedJob, ReportedTask
 from tuner import figures
+from tuner.durations import format_duration
+from tuner.figures.html import html_environment
 from tuner.figures.shapes import served
 from tuner.program.workload import JsonObject
 from tuner.records import Baseline
@@ -27,7 +29,7 @@ NOTHING = "–"
 
 
 def render(job: ReportedJob) -> str:
-    """The page. Names and messages in it are text, whatever they hold."""
+    """The page. All values are escaped."""
     log = [event for event in job.events if event.kind not in DRAWN]
     return _template().render(
         name=job.facts["name"] or job.facts["id"],
@@ -46,21 +48,14 @@ def render(job: ReportedJob) -> str:
 
 @cache
 def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("shapewright.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("report.html")
+    return html_environment(Path(__file__).parent).get_template("report.html")
 
 
 RIVALS = ((speedup_vs_default, "the default"), (speedup_vs_numpy, "NumPy"))
 
 
 def _summary(job: ReportedJob, task: ReportedTask) -> Mapping[str, Any]:
-    """How a task's search stands: the job's own summary where it is the only one."""
+    """The summary of a task's search: the job's own where it is the only task."""
     summary = job.facts.get("summary") or {}
     if "tasks" not in summary:
         return summary if len(job.tasks) == 1 else {}
@@ -70,10 +65,9 @@ def _summary(job: ReportedJob, task: ReportedTask) -> Mapping[str, Any]:
 
 def _headline(job: ReportedJob) -> str:
     """What came of it in one sentence."""
-    found = [_summary(job, task) for task in job.tasks]
-    ratios = (([of(summary) for summary in found], rival) for of, rival in RIVALS)
-    told = [_against(values, rival) for values, rival in ratios]
-    known = " and ".join(filter(None, told))
+    summaries = [_summary(job, task) for task in job.tasks]
+    ratios = (([of(summary) for summary in summaries], rival) for of, rival in RIVALS)
+    known = " and ".join(filter(None, (_against(values, rival) for values, rival in ratios)))
     return f"{known[0].upper()}{known[1:]}." if known else "Nothing to compare yet."
 
 
@@ -124,11 +118,11 @@ def _instances(task: ReportedTask) -> list[tuple[str, str, str, str, str, str]]:
             str(instance) or "the one shape",
             f"{instance.weight:g}",
             view.label(kernel) if kernel else NOTHING,
-            _time(float(times_s[place])),
-            _time(float(default[place])),
+            _time(float(times_s[index])),
+            _time(float(default[index])),
             _time(_latency_s(timed.get(instance.values))),
         )
-        for place, (instance, kernel) in enumerate(zip(view.task.instances, kernels, strict=True))
+        for index, (instance, kernel) in enumerate(zip(view.task.instances, kernels, strict=True))
     ]
 
 
@@ -137,7 +131,7 @@ def _latency_s(point: Baseline | None) -> float:
 
 
 def _time(seconds: float) -> str:
-    return times(seconds) if np.isfinite(seconds) else NOTHING
+    return format_duration(seconds) if np.isfinite(seconds) else NOTHING
 
 
 def _text(event: JobEvent) -> str:

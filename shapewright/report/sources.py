@@ -1,4 +1,4 @@
-"""Where a report's job comes from: a service, or the database in a directory of `shapewright tune`."""
+"""Reading the job of a report: a service, or the database in a directory of `shapewright tune`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shapewright.errors import ServiceNotFound
 from tuner.errors import InvalidInput
@@ -14,12 +14,24 @@ from tuner.figures import SearchView, view_of
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import MeasureResult
-from tuner.storage import JobEvent, NotFound, SearchTaskRow, Storage, StorageUnavailable
+from tuner.storage import (
+    JobEvent,
+    JobStorage,
+    LibraryStorage,
+    NotFound,
+    RecordStorage,
+    SearchTaskRow,
+    StorageUnavailable,
+)
 
 if TYPE_CHECKING:
     from shapewright.client import Client
 
 DATABASE = "tuning.db"
+
+
+class ReportStorage(JobStorage, RecordStorage, LibraryStorage, Protocol):
+    """What a report reads."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +45,7 @@ class ReportedTask:
 
 @dataclass(frozen=True)
 class ReportedJob:
-    """A job whole. ``facts`` are its members as the service tells them: name, state, summary and so on."""
+    """A complete job. ``facts`` are its members as the service returns them: name, state, summary and so on."""
 
     facts: Mapping[str, Any]
     tasks: tuple[ReportedTask, ...]
@@ -66,7 +78,7 @@ def _event(job_id: str, event: Mapping[str, Any]) -> JobEvent:
 
 
 def _result(trial: Mapping[str, Any]) -> MeasureResult:
-    """A trial as the service tells it, where sizes have become floating-point numbers beside their weight."""
+    """A trial as the service returns it: sizes have become floating-point numbers there, as weights are."""
     result = MeasureResult.from_json(trial)
     sizes = {name: int(value) for name, value in result.instance.values}
     return replace(result, instance=WorkloadInstance.of(sizes, result.instance.weight))
@@ -95,30 +107,30 @@ def from_directory(directory: Path) -> ReportedJob:
             raise InvalidInput("ID_OR_DIR", f"{database}: {error}", "a directory of this version's `tune`") from error
 
 
-def _newest(storage: Storage, directory: Path) -> ReportedJob:
-    found = storage.list_jobs(limit=1).items
-    if not found:
+def _newest(storage: ReportStorage, directory: Path) -> ReportedJob:
+    newest = storage.list_jobs(limit=1).items
+    if not newest:
         raise InvalidInput("ID_OR_DIR", f"no job is recorded in {directory}", "a directory of `shapewright tune`")
-    job, rows = found[0], storage.search_tasks(found[0].id)
+    job, rows = newest[0], storage.search_tasks(newest[0].id)
     events = tuple(_stored_events(storage, job.id))
     tasks = tuple(ReportedTask(row.position, row.target_fingerprint, _view(storage, row, events)) for row in rows)
     return ReportedJob(asdict(job) | {"state": job.state.value}, tasks, events)
 
 
-def _stored_events(storage: Storage, job_id: str) -> Iterator[JobEvent]:
+def _stored_events(storage: JobStorage, job_id: str) -> Iterator[JobEvent]:
     after = 0
-    while found := storage.list_events(job_id, after):
-        yield from found
-        after = found[-1].seq
+    while events := storage.list_events(job_id, after):
+        yield from events
+        after = events[-1].seq
 
 
-def _view(storage: Storage, row: SearchTaskRow, events: tuple[JobEvent, ...]) -> SearchView:
+def _view(storage: ReportStorage, row: SearchTaskRow, events: tuple[JobEvent, ...]) -> SearchView:
     results = [record.result for record in storage.records_of_task(row.id)]
-    told = row.baselines.to_json()
-    return view_of(row.task, results, events, _stored_dispatch(storage, row), told, row.position)
+    baselines = row.baselines.to_json()
+    return view_of(row.task, results, events, _stored_dispatch(storage, row), baselines, row.position)
 
 
-def _stored_dispatch(storage: Storage, row: SearchTaskRow) -> JsonObject | None:
+def _stored_dispatch(storage: LibraryStorage, row: SearchTaskRow) -> JsonObject | None:
     try:
         return storage.latest_artifact(row.workload_key, row.target_fingerprint, row.job_id).dispatch
     except NotFound:

@@ -3,40 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
 
 from tests.fakes import TASK, latency_s
+from tests.searching import QUICK_POLICIES
+from tuner.errors import InvalidInput
 from tuner.library.selection import select
+from tuner.program import jobspec
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult
 from tuner.rules import rule_for
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
-from tuner.search.policy import EvolutionarySearch, EvolutionSettings, SearchPolicy, Suggestion
+from tuner.search.policy import POLICIES, Suggestion, make_policy
 
-Make = Callable[[SearchTask, int], SearchPolicy]
 Fails = Callable[[MicroKernel], bool]
 RULE = rule_for(TASK.workload)
 SHAPES = [instance.shape for instance in TASK.instances]
 WEIGHTS = np.array([instance.weight for instance in TASK.instances])
 
-
-QUICK = EvolutionSettings(population=64, generations=3, theory_samples=300)
-"""Smaller than the default: a round takes a tenth of a second."""
-
-
-def _evolutionary(task: SearchTask, seed: int) -> SearchPolicy:
-    return EvolutionarySearch(task, RULE.space(task), PairCostModel(task, seed), seed, QUICK)
+LEARNING = sorted(set(POLICIES) - {"random"})
+"""Policies whose suggestions depend on what was measured."""
 
 
-MAKERS: dict[str, Make] = {"evolutionary": _evolutionary}
+class Search:
+    """A policy with a cost model that is trained as the search loop does it."""
+
+    def __init__(self, name: str, task: SearchTask, seed: int) -> None:
+        self.model = PairCostModel(task, seed)
+        space = rule_for(task.workload).space(task)
+        self.policy = make_policy(name, task, space, self.model, seed, QUICK_POLICIES)
+
+    def suggest(self, trials: int, pending: Sequence[MicroKernel] = ()) -> list[Suggestion]:
+        return self.policy.suggest(trials, pending)
+
+    def update(self, results: Sequence[MeasureResult]) -> None:
+        self.model.update(results)
+        self.policy.update(results)
 
 
-@pytest.fixture(params=MAKERS)
+Make = Callable[[SearchTask, int], Search]
+
+
+@pytest.fixture(params=POLICIES)
 def make(request: pytest.FixtureRequest) -> Make:
-    return MAKERS[request.param]
+    return partial(Search, request.param)
+
+
+def test_the_names_that_job_files_may_give_are_the_registered_ones() -> None:
+    assert tuple(POLICIES) == jobspec.POLICIES == tuple(QUICK_POLICIES)
+
+
+def test_an_unknown_policy_is_refused_with_the_known_names() -> None:
+    with pytest.raises(InvalidInput, match=r"'unheard-of' is not known .*evolutionary, random") as refused:
+        make_policy("unheard-of", TASK, RULE.space(TASK), PairCostModel(TASK), 0)
+    assert refused.value.field == "policy"
 
 
 def answers(suggestions: Sequence[Suggestion], fails: Fails = lambda kernel: False) -> list[MeasureResult]:
@@ -50,7 +74,7 @@ def answers(suggestions: Sequence[Suggestion], fails: Fails = lambda kernel: Fal
     return found
 
 
-def searched(policy: SearchPolicy, trials: int, fails: Fails = lambda kernel: False) -> list[MeasureResult]:
+def searched(policy: Search, trials: int, fails: Fails = lambda kernel: False) -> list[MeasureResult]:
     results: list[MeasureResult] = []
     while len(results) < trials and (suggestions := policy.suggest(trials - len(results))):
         found = answers(suggestions, fails)
@@ -152,8 +176,19 @@ def test_a_policy_is_rebuilt_from_its_results(make: Make) -> None:
     assert set_cost([*known, *(result.kernel for result in more)]) <= set_cost(list(known))
 
 
-def test_a_search_beats_theory_and_comes_near_the_best(make: Make) -> None:
+def test_a_search_is_no_worse_than_theory(make: Make) -> None:
     policy = make(TASK, 0)
+    first = policy.suggest(1000)
+    assert set(policy.policy.theory) <= {suggestion.kernel for suggestion in first}
+    policy.update(answers(first))
+    kernels = {result.kernel for result in searched(policy, 60)}
+    assert kernels
+    assert set_cost([*policy.policy.theory, *kernels]) <= set_cost(policy.policy.theory)
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_a_policy_that_learns_beats_theory_and_comes_near_the_best(name: str) -> None:
+    policy = Search(name, TASK, 0)
     first = policy.suggest(1000)
     theory = set_cost([suggestion.kernel for suggestion in first])
     policy.update(answers(first))
@@ -170,9 +205,17 @@ def test_a_search_beats_theory_and_comes_near_the_best(make: Make) -> None:
     assert reached < 1.15 * ideal
 
 
-def test_a_search_ends_by_itself_when_nothing_helps(make: Make) -> None:
+def test_a_policy_reads_the_cost_model_and_never_trains_it(make: Make) -> None:
+    policy = make(TASK, 0)
+    for _ in range(2):
+        policy.policy.update(answers(policy.suggest(40)))
+    assert policy.model.pairs == 0
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_a_policy_that_learns_ends_by_itself_when_nothing_helps(name: str) -> None:
     task = SearchTask("dense", {"m": 4, "n": 16, "k": 4}, target=TASK.target)
-    policy = make(task, 0)
+    policy = Search(name, task, 0)
     for _ in range(200):
         suggestions = policy.suggest(50)
         if not suggestions:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +16,8 @@ from typing import IO, Any
 import psutil
 import pytest
 
-from shapewright.guard import MARKER, marked
+from shapewright.watchdog import MARKER, marked
+from tuner.measure.addresses import free_port
 
 START_S = 120.0
 STOP_S = 60.0
@@ -62,7 +62,7 @@ class Up:
     @property
     def up_id(self) -> str:
         """What all of its processes carry."""
-        return str(self.part("shapewright.guard").environ()[MARKER])
+        return str(self.part("shapewright.watchdog").environ()[MARKER])
 
     def shapewright(self, *arguments: object) -> Ran:
         """Run another command in this `up`'s data directory."""
@@ -154,9 +154,3 @@ def ready_document(up: Up) -> dict[str, Any]:
             return found
     raise AssertionError(f"up ended with {up.process.wait(STOP_S)} before it was ready:\n{up.logs()}")
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

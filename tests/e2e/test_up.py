@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 
-from shapewright.guard import marked
+from shapewright.watchdog import marked
 from tests.e2e.conftest import JOB, Up, until
 from tuner.storage.sql import open_storage
 

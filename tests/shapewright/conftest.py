@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 from shapewright.cli.main import run
 from tests.serving import register_local, serving
 from tests.shapewright.cli_bed import SMALL_JOB, Bed, Ran, arguments
+from tuner.measure import addresses
 from tuner.storage.sql import open_storage, upgrade
 
 Shapewright = Callable[..., Ran]
@@ -60,7 +60,4 @@ def bed(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return addresses.free_port()

@@ -64,7 +64,7 @@ def test_a_wait_that_takes_too_long_ends_with_6_and_leaves_the_job(
     assert ran.code == 6
     (job,) = bed.storage.list_jobs().items
     assert job.state is JobState.WAITING
-    assert f"{job.id} goes on: shapewright watch {job.id}" in ran.error["message"]
+    assert f"{job.id} continues: shapewright watch {job.id}" in ran.error["message"]
     keys = [task.workload_key for task in bed.storage.search_tasks(job.id)]
     assert {name: ran.json[name] for name in ("job_id", "state", "workload_keys")} == {
         "job_id": job.id,
@@ -73,7 +73,7 @@ def test_a_wait_that_takes_too_long_ends_with_6_and_leaves_the_job(
     }
     watched = shapewright("watch", job.id, "--timeout", 0.3)
     assert watched.code == 6
-    assert f"shapewright: not done after 0.3 s; {job.id} goes on: shapewright watch {job.id}" in watched.err
+    assert f"shapewright: not done after 0.3 s; {job.id} continues: shapewright watch {job.id}" in watched.err
 
 
 def test_a_service_that_is_lost_leaves_the_job_in_the_document(
@@ -91,7 +91,7 @@ def test_a_service_that_is_lost_leaves_the_job_in_the_document(
     assert ran.code == 3
     assert (ran.json["job_id"], ran.json["state"]) == (job.id, "WAITING")
     assert ran.json["workload_keys"]
-    assert f"no service answers; {job.id} goes on: shapewright watch {job.id}" in ran.error["message"]
+    assert f"no service answers; {job.id} continues: shapewright watch {job.id}" in ran.error["message"]
 
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-inf", "-1", "0", "1e300"])
@@ -110,7 +110,7 @@ def test_a_watch_begins_with_how_the_job_stands_now(shapewright: Shapewright, be
     ran = shapewright("watch", job_id, "--timeout", 1)
     shown, said = ran.err.splitlines()
     assert shown == f"{job_id}  WAITING"
-    assert "goes on" in said
+    assert "continues" in said
     held = lease(bed.storage)
     complete(bed.storage, held)
     assert shapewright("watch", job_id).err.count("\n") == 1
@@ -172,7 +172,7 @@ def test_show_is_for_people(shapewright: Shapewright, bed: Bed, job_file: Path) 
     columns = {line.split("  ")[0]: line for line in lines[: lines.index("")]}
     assert len({len(line) - len(line.split("  ", 1)[1].lstrip()) for line in columns.values()}) == 1, "one margin"
     assert columns["trials"].endswith("  4 of 4 (1 failed)")
-    assert columns["objective"].endswith("  2.09 us")
+    assert columns["objective"].endswith("  2.09 µs")
     assert columns["elapsed"].endswith("  14.2 s")
     assert columns["speed-up"].endswith("  1.03x over the default")
     assert lines[-1].endswith("  yes")

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from shapewright.cli.logins import login_link
-from shapewright.cli.up import Plan, tell_ready
+from shapewright.cli.up import Plan, announce_ready
 from tests.shapewright.cli_bed import Bed
 from tests.shapewright.conftest import Shapewright
 from tuner.errors import InvalidInput
@@ -60,7 +60,7 @@ def test_up_prints_the_link_beside_the_address(
     link = login_link(bed.storage, replace(plan, port=8000).url)
     assert link.startswith("http://127.0.0.1:8000/login?token=")
 
-    tell_ready(plan, link, json_output)
+    announce_ready(plan, link, json_output)
 
     out = capsys.readouterr().out
     if json_output:

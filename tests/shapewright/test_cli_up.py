@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shapewright.cli.up import Plan, next_step, only_one
+from shapewright.cli.up import Plan, exclusive, next_step
 from tests.shapewright.conftest import Shapewright
 
 
@@ -31,8 +31,8 @@ def test_a_data_directory_in_use_is_named_with_who_uses_it(
     code = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from shapewright.cli.up import only_one\n"
-        "with only_one(Path(sys.argv[1])):\n"
+        "from shapewright.cli.up import exclusive\n"
+        "with exclusive(Path(sys.argv[1])):\n"
         "    print('locked', flush=True)\n"
         "    time.sleep(300)\n"
     )
@@ -45,7 +45,7 @@ def test_a_data_directory_in_use_is_named_with_who_uses_it(
     assert ran.code == 2
     says = f"data directory {data_dir} is in use by pid {other.pid} (another up); stop it, or choose another with"
     assert says in ran.error["message"]
-    with only_one(data_dir):
+    with exclusive(data_dir):
         """A lock ends with the process that held it."""
 
 

@@ -177,7 +177,7 @@ def test_events_give_up_when_the_service_stays_away(nobody: str) -> None:
 
     client = Client(nobody, "k", clock=lambda: now[0], sleep=sleep)
     with client, pytest.raises(ServiceUnreachable):
-        next(client.events("job-1", patience_s=30.0))
+        next(client.events("job-1", retry_s=30.0))
     assert 30 < now[0] < 40
 
 

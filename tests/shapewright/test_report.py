@@ -250,7 +250,7 @@ def test_a_long_log_keeps_its_end() -> None:
 
 def test_instances_are_a_table_for_those_who_cannot_see_figures() -> None:
     text = Page(render(job_of(finished()))).text
-    row = re.search(r"T=128 1 (k\d+ · \w{6}) ([\d.]+ us) ([\d.]+ us) ([\d.]+ us)", text)
+    row = re.search(r"T=128 1 (k\d+ · \w{6}) ([\d.]+ µs) ([\d.]+ µs) ([\d.]+ µs)", text)
     assert row is not None
 
 

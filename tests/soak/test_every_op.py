@@ -10,6 +10,7 @@ import tvm_ffi
 
 import shapewright as sw
 from tuner.library import codegen
+from tuner.library.package import ENTRY
 from tuner.measure.verify import Case
 from tuner.program.ops import OPS
 from tuner.program.reference import compute, tolerance
@@ -75,7 +76,7 @@ def _batched(op: str, args: dict[str, object]) -> dict[str, object]:
 
 def _check(task: SearchTask, kernel: MicroKernel, path: Path, rng: np.random.Generator) -> None:
     path.write_bytes(codegen.build_candidate(task, kernel))
-    call = tvm_ffi.load_module(str(path))[codegen.ENTRY]
+    call = tvm_ffi.load_module(str(path))[ENTRY]
     layout = rule_for(task.workload).layout(task, kernel)
     for _ in range(12):
         case = Case.of(task.workload, {name: int(rng.integers(0, 200)) for name in task.workload.dynamic_dims})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 
 from tests.tuner.strategies import baselines, results
@@ -35,6 +36,25 @@ def test_json_names_the_kernel_and_the_kinds() -> None:
     assert data["kernel_id"] == kernel.id
     assert (data["error_kind"], data["phase"], data["latency_s"]) == ("crash", "search", None)
     assert data["instance"] == {"T": 5, "weight": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("phase", "round_", "expected"),
+    [
+        ("theory", 0, True),
+        # The default was completed in a later round, by the worker that took the search over.
+        ("theory", 3, True),
+        # As records were before the default had a phase of its own.
+        ("search", 0, True),
+        (None, 0, True),
+        ("search", 1, False),
+        ("final", 0, False),
+    ],
+)
+def test_trials_of_the_default_are_known_in_records_of_any_age(phase: str | None, round_: int, expected: bool) -> None:
+    data = MeasureResult(MicroKernel("r", 1, (("a", 1),)), WorkloadInstance.of({}), 1e-6, round=round_).to_json()
+    stored = {name: value for name, value in data.items() if name != "phase"} | ({"phase": phase} if phase else {})
+    assert MeasureResult.from_json(stored).is_theory is expected
 
 
 def test_what_a_record_leaves_out_has_a_default() -> None:

@@ -18,7 +18,7 @@ from tuner.storage import JobState, Lease, LeaseLost, NewEvent, StorageUnavailab
 from tuner.storage.sql import SqlStorage, open_storage
 from worker.heartbeat import Heartbeat
 from worker.job_runner import JobRunner
-from worker.patience import Patience
+from worker.retry import Retry
 
 LEASE_S = 5.0
 BEAT_S = 0.05
@@ -145,7 +145,7 @@ def test_baselines_are_kept_and_not_measured_again_by_whoever_goes_on(storage: S
 
     lease = lease_of(storage)
     storage_away = Flaky(storage, 3, "save_baselines")
-    assert runner(storage_away, search, patience=Patience(first_wait_s=0.001)).run(lease) is JobState.COMPLETED
+    assert runner(storage_away, search, retry=Retry(first_wait_s=0.001)).run(lease) is JobState.COMPLETED
     assert known == [NO_BASELINES, found]
     assert storage.search_tasks(lease.job.id)[0].baselines == found
 
@@ -298,19 +298,19 @@ def test_an_outage_loses_nothing(storage: SqlStorage) -> None:
 
     names = ("append_results", "save_library", "finish_job", "records_of_task", "heartbeat")
     lease = lease_of(storage)
-    patience = Patience(first_wait_s=0.001)
-    assert runner(Flaky(storage, 3, *names), search, patience=patience).run(lease) is JobState.COMPLETED
+    retry = Retry(first_wait_s=0.001)
+    assert runner(Flaky(storage, 3, *names), search, retry=retry).run(lease) is JobState.COMPLETED
     assert storage.get_job(lease.job.id).trials == 3
 
 
-def test_an_outage_beyond_patience_leaves_the_job_to_others(storage: SqlStorage) -> None:
+def test_an_outage_beyond_the_retries_leaves_the_job_to_others(storage: SqlStorage) -> None:
     def search(task: Any, *, recorder: Any, **_: Any) -> Tuned:
         recorder.record(results(3), [], 1.0, {})
         return tuned()
 
     lease = lease_of(storage)
-    patience = Patience(limit_s=0.01, first_wait_s=0.004)
-    assert runner(Flaky(storage, 10**6, "append_results"), search, patience=patience).run(lease) is None
+    retry = Retry(limit_s=0.01, first_wait_s=0.004)
+    assert runner(Flaky(storage, 10**6, "append_results"), search, retry=retry).run(lease) is None
     assert storage.get_job(lease.job.id).state is JobState.RUNNING
 
 
@@ -318,7 +318,7 @@ def test_heartbeats_keep_a_lease_past_its_first_time(storage: SqlStorage) -> Non
     storage.create_job(job_spec())
     lease = storage.lease_job("w1", 0.6)
     assert lease is not None
-    with Heartbeat(storage, lease, lease_s=0.6, every_s=0.1) as heart:
+    with Heartbeat(storage, lease, lease_s=0.6, every_s=0.1) as heartbeat:
         time.sleep(1.2)
         assert storage.lease_job("w2", 60.0) is None
-        assert not heart.lost()
+        assert not heartbeat.lost()

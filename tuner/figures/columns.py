@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tuner.program.workload import WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.rules.space import MicroKernel
+from tuner.search.observations import median_latencies
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -24,7 +25,8 @@ KINDS = tuple(ErrorKind)
 class Columns:
     """One entry for each result, in order: the index of its kernel in ``kernels``, of its instance in ``instances``
     (the task's, then any other), its latency and what the model expected (seconds, NaN where there is none), its
-    round, whether it belongs to the finalists' side-by-side timing, and its error kind's index in KINDS (-1: none)."""
+    round, whether it is a trial of the default, whether one of the finalists' side-by-side timing, and its error
+    kind's index in KINDS (-1: none)."""
 
     kernels: tuple[MicroKernel, ...]
     instances: tuple[WorkloadInstance, ...]
@@ -33,6 +35,7 @@ class Columns:
     latency_s: Floats
     predicted_s: Floats
     round: Ints
+    theory: Bools
     final: Bools
     kind: Ints
 
@@ -45,17 +48,10 @@ class Columns:
 
     @cached_property
     def medians(self) -> tuple[Ints, Ints, Floats]:
-        """Every measured (kernel, instance) once, sorted, with its latency: the median of its attempts, of those side
-        by side alone if there are any (as tuner.search.observations.Measured has it)."""
-        pair = self.kernel * max(1, len(self.instances)) + self.instance
-        timed = ~np.isnan(self.latency_s)
-        timed &= self.final | ~np.isin(pair, pair[timed & self.final])
-        pair, latency = pair[timed], self.latency_s[timed]
-        order = np.lexsort((latency, pair))
-        keys, first, count = np.unique(pair[order], return_index=True, return_counts=True)
-        latency = latency[order]
-        middle = (latency[first + (count - 1) // 2] + latency[first + count // 2]) / 2
-        return *np.divmod(keys, max(1, len(self.instances))), middle
+        """Every measured (kernel, instance) once, sorted, with its latency (see tuner.search.observations)."""
+        width = max(1, len(self.instances))
+        pairs, latency = median_latencies(self.kernel * width + self.instance, self.latency_s, self.final)
+        return *np.divmod(pairs, width), latency
 
     @cached_property
     def fastest(self) -> tuple[Ints, Floats]:
@@ -64,13 +60,13 @@ class Columns:
 
     @cached_property
     def default(self) -> tuple[Ints, Floats]:
-        """[instances] each: the default's kernel and latency, the fastest of those that theory named before anything
-        was measured; -1 and NaN where there is none."""
+        """[instances] each: the default's kernel and latency, the fastest of those that the cost model chose
+        before anything was measured; -1 and NaN where there is none."""
         kernel, instance, _ = self.medians
         width = max(1, len(self.instances))
-        first = (self.round == 0) & ~self.final & ~np.isnan(self.latency_s)
-        theory = np.isin(kernel * width + instance, (self.kernel * width + self.instance)[first])
-        return self._fastest(theory & self.sound[kernel])
+        timed = self.theory & ~np.isnan(self.latency_s)
+        default = np.isin(kernel * width + instance, (self.kernel * width + self.instance)[timed])
+        return self._fastest(default & self.sound[kernel])
 
     @property
     def best_s(self) -> Floats:
@@ -136,6 +132,7 @@ def columns_of(instances: Sequence[WorkloadInstance], results: Sequence[MeasureR
         latency_s=np.array([nan if r.latency_s is None else r.latency_s for r in results], np.float64),
         predicted_s=np.array([nan if r.predicted_s is None else r.predicted_s for r in results], np.float64),
         round=np.array([r.round for r in results], np.int64),
+        theory=np.array([r.is_theory for r in results], np.bool_),
         final=np.array([r.phase is Phase.FINAL for r in results], np.bool_),
         kind=np.array([-1 if r.error_kind is None else KINDS.index(r.error_kind) for r in results], np.int64),
     )

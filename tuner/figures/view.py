@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject
 from tuner.records import Baselines, MeasureResult, Roof
 from tuner.rules.space import MicroKernel
-from tuner.search.observations import comparable, first_anchor_s, pace
+from tuner.search.observations import at_reference_speed, normalized, reference_anchor_s, speed_correction
 
 
 class Event(Protocol):
@@ -31,7 +31,7 @@ class SearchView:
     """One search task with everything that is known of it at one moment.
 
     ``results``: in the order they were stored, latencies as the device would have measured them at one clock
-    (tuner.search.observations.comparable). ``progress``: the data of the progress events
+    (tuner.search.observations.normalized). ``progress``: the data of the progress events
     (tuner.search.progress.summary), in order.
     ``dispatcher``: of the library, once there is one. ``view_of`` makes one of what is stored.
     """
@@ -82,8 +82,8 @@ def view_of(
     """
     measured = list(results)
     dispatcher = Dispatcher.from_json(dispatch) if dispatch else None
-    compared = compared_at(Baselines.from_json(baselines), first_anchor_s(measured))
-    return SearchView(task, comparable(measured), progress_of(events, position), dispatcher, compared)
+    compared = compared_at(Baselines.from_json(baselines), reference_anchor_s(measured))
+    return SearchView(task, normalized(measured), progress_of(events, position), dispatcher, compared)
 
 
 def progress_of(events: Iterable[Event], position: int = 0) -> list[JsonObject]:
@@ -97,11 +97,9 @@ def progress_of(events: Iterable[Event], position: int = 0) -> list[JsonObject]:
 
 def compared_at(baselines: Baselines, anchor_s: float | None) -> Baselines:
     """As the device would have measured them when its anchor took ``anchor_s``, like the results beside them."""
-    points = tuple(
-        replace(point, latency_s=point.latency_s * pace(point.anchor_s, anchor_s)) for point in baselines.points
-    )
+    points = tuple(at_reference_speed(baselines.points, anchor_s))
     roof = baselines.roof
     if roof is not None:
-        slower = pace(roof.anchor_s, anchor_s)
-        roof = Roof(roof.flops_per_s / slower, roof.bytes_per_s / slower, anchor_s)
+        slowdown = speed_correction(roof.anchor_s, anchor_s)
+        roof = Roof(roof.flops_per_s / slowdown, roof.bytes_per_s / slowdown, anchor_s)
     return Baselines(points, roof)

@@ -20,6 +20,7 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.library.dispatcher import Leaf, Tree
 from tuner.library.entry import EntryArguments
+from tuner.library.package import ENTRY
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
@@ -27,7 +28,6 @@ from tuner.rules import emit, layout_group, layouts_of
 from tuner.rules.layout import Layout
 from tuner.rules.space import MicroKernel
 
-ENTRY = "kernel"
 LOWERING = "shapewright"
 """The name that TVM knows our passes by."""
 

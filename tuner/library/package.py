@@ -19,6 +19,8 @@ from tuner.rules.layout import Layout, layout_from_json
 FORMAT = 1
 LIBRARY, DISPATCH, MANIFEST, IR = "library.so", "dispatch.json", "manifest.json", "ir.json.gz"
 KERNELS = "kernels.json.gz"
+ENTRY = "kernel"
+"""The function that a library exports."""
 FILES = (LIBRARY, DISPATCH, MANIFEST, IR, KERNELS)
 """Every file that a library may have."""
 

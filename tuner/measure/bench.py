@@ -15,9 +15,10 @@ from typing import Any
 import tvm
 import tvm_ffi
 
-from tuner.library.codegen import ENTRY
+from tuner.library.package import ENTRY
 from tuner.measure.baselines import measure_baselines
 from tuner.measure.limits import time_limit
+from tuner.measure.rpc_names import BASELINES, DESCRIBE, OPEN, TRIAL, VERIFY
 from tuner.measure.timing import Anchor, Timed, Timer
 from tuner.measure.verify import Case, Floats, Guarded, cases, operand_shape, random_array
 from tuner.program.task import SearchTask
@@ -27,9 +28,6 @@ from tuner.rules import rule_for
 from tuner.rules.layout import PanelLayout
 from tuner.rules.space import MicroKernel
 
-OPEN, TRIAL, VERIFY, BASELINES, DESCRIBE = (
-    f"shapewright.{name}" for name in ("open", "trial", "verify", "baselines", "describe")
-)
 BEFORE = "shapewright.before_sample"
 MAX_ERROR = 2000
 

@@ -95,5 +95,15 @@ class Child:
         return data
 
 
+def announce(port: int) -> None:
+    """In the child: print the line that ``Child`` waits for."""
+    print(json.dumps({"port": port, "pid": os.getpid()}), flush=True)
+
+
+def orphaned(parent: int | None) -> bool:
+    """In the child: whether the process given with ``--parent`` is gone; never without one."""
+    return parent is not None and os.getppid() != parent
+
+
 def _read_line(stream: IO[str], lines: queue.SimpleQueue[str]) -> None:
     lines.put(stream.readline())

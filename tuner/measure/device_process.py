@@ -7,16 +7,13 @@ reach the port can run code here: private networks only.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes
-import json
 import logging
 import os
 import platform
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -24,17 +21,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import NoReturn
 
 from tvm.rpc.server import PopenRPCServerState
 
 from tuner.measure import bench
+from tuner.measure.addresses import Address, parse_address
+from tuner.measure.child import announce, orphaned
+from tuner.measure.processes import ONE_THREAD, set_on_signals
 from tuner.program.target import native
 from tuner.program.workload import JsonObject
 
 log = logging.getLogger(__name__)
 
-QUIET = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""One thread for what NumPy computes here: threads that spin after their work would disturb a measurement."""
 LOOK_S = 0.2
 """How often the process looks whether it is still wanted."""
 RESTART_S = 0.5
@@ -49,11 +48,10 @@ class DeviceOptions:
     host: str = "127.0.0.1"
     port: int = 0
     key: str = ""
-    tracker: tuple[str, int] | None = None
+    tracker: Address | None = None
     device_id: str = ""
     address: str | None = None
     parent: int | None = None
-    data_dir: Path | None = None
 
 
 def describe(options: DeviceOptions, server: str) -> JsonObject:
@@ -92,6 +90,19 @@ def serve(options: DeviceOptions, ready: Callable[[int], None], should_stop: Cal
             # A session works in a directory of its own, which is gone now.
             os.chdir(home)
             state = _listen_again(replace(options, port=state.port), should_stop)
+
+
+def serve_until_stopped(options: DeviceOptions, ready: Callable[[int], None]) -> NoReturn:
+    """As ``serve``, until SIGTERM or SIGINT, or until the parent is gone; ends this process.
+
+    ``ready`` is called with the port once the device listens. NumPy must have been loaded for ONE_THREAD.
+    """
+    stop = threading.Event()
+    set_on_signals(stop)
+    serve(options, ready, lambda: stop.is_set() or orphaned(options.parent))
+    sys.stdout.flush()
+    # The server's thread waits for a connection that will not come.
+    os._exit(0)
 
 
 def _listen(options: DeviceOptions) -> PopenRPCServerState:
@@ -141,14 +152,6 @@ def _cpu_name() -> str:
     return platform.machine()
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """``HOST:PORT``. Raises ValueError."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal():
-        raise ValueError(f"{text!r} is not an address (as in 127.0.0.1:9190)")
-    return host, int(port)
-
-
 def parse_options(argv: list[str]) -> DeviceOptions:
     parser = argparse.ArgumentParser(prog="device_process", description="Serve this machine as a device.")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
@@ -157,7 +160,6 @@ def parse_options(argv: list[str]) -> DeviceOptions:
     parser.add_argument("--tracker", type=parse_address, default=None, metavar="HOST:PORT")
     parser.add_argument("--id", default="", dest="device_id", help="names this device; the same after a restart")
     parser.add_argument("--address", default=None, help="the address that others reach this machine by")
-    parser.add_argument("--data-dir", type=Path, default=None, help="where sessions keep their temporary files")
     parser.add_argument("--parent", type=int, default=None, help="end when this process is no longer the parent")
     return DeviceOptions(**vars(parser.parse_args(argv)))
 
@@ -166,28 +168,11 @@ def main(argv: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s device %(levelname)s %(message)s", stream=sys.stderr)
     argv = sys.argv[1:] if argv is None else argv
     options = parse_options(argv)
-    if not QUIET.items() <= os.environ.items():
+    if not ONE_THREAD.items() <= os.environ.items():
         # NumPy reads these when it is first imported, which has happened by now.
         again = [sys.executable, "-m", "tuner.measure.device_process", *argv]
-        os.execve(sys.executable, again, {**os.environ, **QUIET})
-    if options.data_dir is not None:
-        options.data_dir.mkdir(parents=True, exist_ok=True)
-        tempfile.tempdir = str(options.data_dir)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-
-    def should_stop() -> bool:
-        return stop.is_set() or (options.parent is not None and os.getppid() != options.parent)
-
-    def ready(port: int) -> None:
-        print(json.dumps({"port": port, "pid": os.getpid()}), flush=True)
-
-    with contextlib.suppress(KeyboardInterrupt):
-        serve(options, ready, should_stop)
-    # The server's thread waits for a connection that will not come.
-    sys.stdout.flush()
-    os._exit(0)
+        os.execve(sys.executable, again, {**os.environ, **ONE_THREAD})
+    serve_until_stopped(options, announce)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from typing import Any, Self
 from tvm.rpc import RPCSession
 
 from tuner.measure._base import BASELINES_S, BuildResult, DeviceFailed, DeviceLost, RunRequest, WrongDevice
-from tuner.measure.bench import BASELINES, OPEN, TRIAL, VERIFY
 from tuner.measure.connecting import OutOfTime, within
+from tuner.measure.rpc_names import BASELINES, OPEN, TRIAL, VERIFY
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance

@@ -16,7 +16,9 @@ FIELDS = (
     *("name", "workload", "workloads", "shape_vars", "instances", "target", "targets"),
     *("threads", "device", "policy", "budget", "max_kernels", "seed"),
 )
-POLICIES = ("evolutionary",)
+POLICIES = ("evolutionary", "random")
+"""The names of tuner.search.policy.POLICIES, which may not be imported here."""
+DEFAULT_POLICY = "evolutionary"
 MAX_TASKS = 256
 MAX_NAME = 200
 MAX_SECONDS = 366 * 24 * 3600
@@ -98,7 +100,7 @@ def parse_job(data: object) -> JobSpec:
         tasks=tuple(tasks),
         counts=tuple(counts),
         device=_device(data.get("device", "local")),
-        policy=_policy(data.get("policy", "evolutionary")),
+        policy=check_policy(data.get("policy", DEFAULT_POLICY)),
         budget=parse_budget(data.get("budget")),
         seed=_seed(data.get("seed", 0)),
         source=dict(data),
@@ -142,6 +144,13 @@ def parse_budget(data: object) -> Budget:
     return Budget(trials, None if seconds is None else float(seconds))
 
 
+def check_policy(policy: object) -> str:
+    """The name of a search policy. Raises InvalidInput."""
+    if policy not in POLICIES:
+        raise InvalidInput("policy", f"{policy!r} is not known", f"one of: {', '.join(POLICIES)}")
+    return str(policy)
+
+
 def _one_or_many(data: Mapping[str, Any], name: str, default: object = None) -> list[tuple[str, Any]]:
     """The values under ``name`` or its plural, each with the path of its field."""
     plural = name + "s"
@@ -182,12 +191,6 @@ def _device(device: object) -> str:
     if not isinstance(device, str) or not device:
         raise InvalidInput("device", f"{device!r} is not a device key", "a key that a device registered with")
     return device
-
-
-def _policy(policy: object) -> str:
-    if policy not in POLICIES:
-        raise InvalidInput("policy", f"{policy!r} is not known", f"one of: {', '.join(POLICIES)}")
-    return str(policy)
 
 
 def _seed(seed: object) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,21 +26,24 @@ if TYPE_CHECKING:
     from tuner.search.cost_model._base import CostModel
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 Reading = TypeVar("Reading", MeasureResult, Baseline)
 ShapeKey = tuple[tuple[str, int], ...]
-MOST_DRIFT = 2.0
+MAX_DRIFT = 2.0
 """The most that a device's speed is believed to have changed by between two measurements."""
-OWN_ERROR_REACH = 0.02
-"""Squared log distance at which the nearest measurement starts to share its say with others."""
+SMOOTHING = 0.02
+"""Squared log distance below which the nearest measurement outweighs the others."""
 
 
 class Measured:
-    """The results of one search task by kernel and shape. Several attempts count as their median; those of
-    the finalists, which are timed side by side, count alone."""
+    """The results of one search task by kernel and shape, each with one latency: the median of its readings, of those
+    of the finalists' side-by-side timing alone if there are any. A kernel that failed once counts as failed."""
 
     def __init__(self, results: Iterable[MeasureResult] = ()) -> None:
-        self._times: dict[MicroKernel, dict[ShapeKey, list[float]]] = {}
+        self._readings: dict[tuple[MicroKernel, ShapeKey], list[float]] = {}
         self._final: dict[tuple[MicroKernel, ShapeKey], list[float]] = {}
+        self._latency_s: dict[MicroKernel, dict[ShapeKey, float]] = {}
         self._errors: Counter[str] = Counter()
         self.failed: set[MicroKernel] = set()
         self.trials = 0
@@ -55,19 +58,29 @@ class Measured:
                 self.failures += 1
                 self.failed.add(result.kernel)
             else:
-                times = self._times.setdefault(result.kernel, {})
-                times.setdefault(result.instance.values, []).append(result.latency_s)
-                if result.phase is Phase.FINAL:
-                    self._final.setdefault((result.kernel, result.instance.values), []).append(result.latency_s)
+                self._add_reading(result, result.latency_s)
+
+    def _add_reading(self, result: MeasureResult, latency_s: float) -> None:
+        pair = (result.kernel, result.instance.values)
+        self._readings.setdefault(pair, []).append(latency_s)
+        if result.phase is Phase.FINAL:
+            self._final.setdefault(pair, []).append(latency_s)
+        # The fastest reading would be the luckiest one.
+        median = statistics.median(self._final.get(pair) or self._readings[pair])
+        self._latency_s.setdefault(result.kernel, {})[result.instance.values] = median
 
     @property
     def kernels(self) -> list[MicroKernel]:
         """Every kernel that was measured and never failed, in the order of their first results."""
-        return [kernel for kernel in self._times if kernel not in self.failed]
+        return [kernel for kernel in self._latency_s if kernel not in self.failed]
+
+    @property
+    def tried(self) -> Set[MicroKernel]:
+        """Every kernel that was measured or failed."""
+        return self.failed | self._latency_s.keys()
 
     def latency_s(self, kernel: MicroKernel, shape: ShapeKey) -> float | None:
-        times = self._final.get((kernel, shape)) or self._times.get(kernel, {}).get(shape)
-        return statistics.median(times) if times else None
+        return self._latency_s.get(kernel, {}).get(shape)
 
     @property
     def commonest_error(self) -> str:
@@ -85,56 +98,77 @@ class Measured:
         """What a library is chosen from: the finalists or, before there are any, every kernel that was measured."""
         return self.finalists or self.kernels
 
-    def leads(self, kernel: MicroKernel, instance: WorkloadInstance) -> bool:
+    def is_fastest(self, kernel: MicroKernel, instance: WorkloadInstance) -> bool:
         """Whether it is the fastest of several at this instance."""
-        times = self._times_at(instance)
+        times = self.latencies_at(instance)
         return len(times) > 1 and times.get(kernel) == min(times.values())
 
     def readings(self, kernel: MicroKernel, instance: WorkloadInstance) -> int:
-        return len(self._times.get(kernel, {}).get(instance.values, ()))
+        """How often it was measured at this instance."""
+        return len(self._readings.get((kernel, instance.values), ()))
 
-    def shapes(self, kernel: MicroKernel) -> list[ShapeKey]:
-        return list(self._times.get(kernel, {}))
+    def latencies_of(self, kernel: MicroKernel) -> Mapping[ShapeKey, float]:
+        """Its latency wherever it was measured, in that order."""
+        return self._latency_s.get(kernel, {})
 
     def best_s(self, instance: WorkloadInstance) -> float | None:
         """The fastest time of any kernel at this instance."""
-        return min(self._times_at(instance).values(), default=None)
+        return min(self.latencies_at(instance).values(), default=None)
 
     def fastest_at(self, instance: WorkloadInstance) -> tuple[MicroKernel, float] | None:
         """The fastest kernel at this instance and its time; None if none was measured there."""
-        return min(self._times_at(instance).items(), key=lambda pair: pair[1], default=None)
+        return min(self.latencies_at(instance).items(), key=lambda pair: pair[1], default=None)
 
-    def _times_at(self, instance: WorkloadInstance) -> dict[MicroKernel, float]:
-        times = {kernel: self.latency_s(kernel, instance.values) for kernel in self.kernels}
-        return {kernel: time for kernel, time in times.items() if time is not None}
+    def latencies_at(self, instance: WorkloadInstance) -> dict[MicroKernel, float]:
+        """The latency of every kernel that was measured at this instance and never failed."""
+        shape = instance.values
+        timed = ((kernel, times[shape]) for kernel, times in self._latency_s.items() if shape in times)
+        return {kernel: time for kernel, time in timed if kernel not in self.failed}
 
 
-def first_anchor_s(results: Iterable[MeasureResult]) -> float | None:
+def median_latencies(pair: Ints, latency_s: Floats, final: Bools) -> tuple[Ints, Floats]:
+    """The latencies that ``Measured`` gives, for columns of results: [results] each, NaN where one failed.
+
+    ``pair`` numbers the (kernel, instance) of each result, ``final`` says which belong to the side-by-side timing.
+    Returns the pairs that were measured, sorted, and the latency of each.
+    """
+    timed = ~np.isnan(latency_s)
+    timed &= final | ~np.isin(pair, pair[timed & final])
+    pair, latency_s = pair[timed], latency_s[timed]
+    order = np.lexsort((latency_s, pair))
+    pairs, first, count = np.unique(pair[order], return_index=True, return_counts=True)
+    ordered = latency_s[order]
+    return pairs, (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2
+
+
+def reference_anchor_s(results: Iterable[MeasureResult]) -> float | None:
+    """What the anchor took at the first successful result: the device's reference speed. None if none was timed."""
     return next((result.anchor_s for result in results if result.ok and result.anchor_s), None)
 
 
-def at_one_speed(results: Iterable[Reading], anchor_s: float | None) -> list[Reading]:
-    """Results or baselines as a device would have measured them at the speed at which its anchor takes ``anchor_s``."""
+def at_reference_speed(results: Iterable[Reading], anchor_s: float | None) -> list[Reading]:
+    """Results or baselines as the device would have measured them at the speed at which its anchor takes
+    ``anchor_s``."""
     return [_at_speed(result, anchor_s) for result in results]
 
 
-def comparable(results: Sequence[MeasureResult]) -> list[MeasureResult]:
-    """The results of a whole search, at the speed that the device had at the first of them."""
-    return at_one_speed(results, first_anchor_s(results))
+def normalized(results: Sequence[MeasureResult]) -> list[MeasureResult]:
+    """The results of a whole search at the device's reference speed."""
+    return at_reference_speed(results, reference_anchor_s(results))
 
 
 def _at_speed(result: Reading, anchor_s: float | None) -> Reading:
     if result.latency_s is None:
         return result
-    return replace(result, latency_s=result.latency_s * pace(result.anchor_s, anchor_s))
+    return replace(result, latency_s=result.latency_s * speed_correction(result.anchor_s, anchor_s))
 
 
-def pace(measured_at_s: float | None, anchor_s: float | None) -> float:
-    """What a time that was measured while the anchor took ``measured_at_s`` is multiplied by, to be as it would be
-    where the anchor takes ``anchor_s``; 1 where either is not known."""
-    if not measured_at_s or not anchor_s:
+def speed_correction(measured_anchor_s: float | None, anchor_s: float | None) -> float:
+    """The factor that takes a latency measured while the anchor took ``measured_anchor_s`` to the speed at which it
+    takes ``anchor_s``; 1 where either is not known."""
+    if not measured_anchor_s or not anchor_s:
         return 1.0
-    return min(max(anchor_s / measured_at_s, 1 / MOST_DRIFT), MOST_DRIFT)
+    return min(max(anchor_s / measured_anchor_s, 1 / MAX_DRIFT), MAX_DRIFT)
 
 
 def log_points(task: SearchTask, shapes: Sequence[Mapping[str, int]]) -> Floats:
@@ -150,18 +184,20 @@ def latency_table(
     kernels: Sequence[MicroKernel],
     shapes: Sequence[Mapping[str, int]],
 ) -> Floats:
-    """[kernels, shapes] expected latencies in seconds."""
+    """[kernels, shapes] expected latencies in seconds: as measured, or predicted and corrected by the kernel's own
+    errors."""
     table = np.log(model.predict(kernels, shapes).latency_s)
-    known = list(dict.fromkeys(key for kernel in kernels for key in measured.shapes(kernel)))
+    known = list(dict.fromkeys(key for kernel in kernels for key in measured.latencies_of(kernel)))
     if not known:
         return np.exp(table)
     times = np.array([[measured.latency_s(kernel, key) or np.nan for key in known] for kernel in kernels])
     known_shapes = [dict(key) for key in known]
     errors = np.log(times) - np.log(model.predict(kernels, known_shapes).latency_s)
     distance = ((log_points(task, shapes)[:, None, :] - log_points(task, known_shapes)[None, :, :]) ** 2).sum(axis=2)
-    say = 1.0 / (distance + OWN_ERROR_REACH * (distance > 0) + 1e-9)
-    for row, own in enumerate(errors):
-        here = np.isfinite(own)
-        if here.any():
-            table[row] += (say[:, here] * own[here]).sum(axis=1) / say[:, here].sum(axis=1)
+    weight = 1.0 / (distance + SMOOTHING * (distance > 0) + 1e-9)
+    for row, error in enumerate(errors):
+        known_here = np.isfinite(error)
+        if known_here.any():
+            own = weight[:, known_here]
+            table[row] += (own * error[known_here]).sum(axis=1) / own.sum(axis=1)
     return np.exp(table)

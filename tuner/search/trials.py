@@ -15,8 +15,9 @@ from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import NO_BASELINES, NUMPY, Baselines, ErrorKind, MeasureResult, Phase
 from tuner.rules.space import MicroKernel
 from tuner.search import progress
-from tuner.search.observations import Measured, at_one_speed, first_anchor_s
-from tuner.search.policy import EvolutionarySearch, Suggestion
+from tuner.search.cost_model import CostModel
+from tuner.search.observations import Measured, at_reference_speed, reference_anchor_s
+from tuner.search.policy import SearchPolicy, Suggestion
 from tuner.storage import NewEvent
 
 FINAL_SHARE = 0.35
@@ -26,6 +27,9 @@ LEADER_READINGS = 3
 """How often a kernel is measured that leads at an instance: of many readings the luckiest leads, not the best."""
 BATCH = 3
 """Kernels built and run between two looks at whether the search is to stop."""
+
+STAGES = {Phase.THEORY: "theory", Phase.SEARCH: "search", Phase.FINAL: "select"}
+"""What summaries call the stage of a search that runs trials of a phase."""
 
 
 class Recorder(Protocol):
@@ -82,7 +86,8 @@ class Trials:
     def __init__(
         self,
         task: SearchTask,
-        policy: EvolutionarySearch,
+        model: CostModel,
+        policy: SearchPolicy,
         builds: KeptBuilds,
         runner: Runner,
         recorder: Recorder,
@@ -92,7 +97,7 @@ class Trials:
     ) -> None:
         self.measured = Measured()
         self.round = 0
-        self._task, self._policy, self._builds, self._runner = task, policy, builds, runner
+        self._task, self._model, self._policy, self._builds, self._runner = task, model, policy, builds, runner
         self._recorder, self._allowance, self._should_stop = recorder, allowance, should_stop
         self._attempts: dict[tuple[MicroKernel, tuple[tuple[str, int], ...]], int] = {}
         self._default_pairs: set[tuple[MicroKernel, WorkloadInstance]] = set()
@@ -106,7 +111,6 @@ class Trials:
         self,
         suggestions: Sequence[Suggestion],
         phase: Phase,
-        label: str,
         reserve_s: float,
         reserve: int = 0,
         think: Callable[[Sequence[Suggestion]], Sequence[MicroKernel]] | None = None,
@@ -127,10 +131,10 @@ class Trials:
                 if think and not following:
                     self._builds.ahead(partial(think, batch))
                     think = None
-                self.record(self._measure(batch, builds, phase), label)
+                self.record(self._measure(batch, builds, phase), STAGES[phase])
                 if self._allowance.seconds_left(reserve_s) <= 0:
                     return
-                batch = self._leading(batch, reserve) if phase is Phase.SEARCH else []
+                batch = [] if phase is Phase.FINAL else self._leading(batch, reserve)
 
     def measure_baselines(self, reserve_s: float) -> None:
         """What the kernels are compared with, once, unless only ``reserve_s`` of the budget and a moment are left.
@@ -167,7 +171,7 @@ class Trials:
             pairs = [
                 (instance, latency)
                 for instance, latency in zip(suggestion.instances, suggestion.predicted_s, strict=True)
-                if self.measured.leads(suggestion.kernel, instance)
+                if self.measured.is_fastest(suggestion.kernel, instance)
                 and self.measured.readings(suggestion.kernel, instance) < LEADER_READINGS
             ]
             pairs = pairs[: max(0, left)]
@@ -184,12 +188,14 @@ class Trials:
             key = (result.kernel, result.instance.values)
             self._build_s[result.kernel] = result.build_s
             self._attempts[key] = max(self._attempts.get(key, 0), result.attempt + 1)
-        self._anchor_s = self._anchor_s or first_anchor_s(results)
-        comparable = at_one_speed(results, self._anchor_s)
-        self.measured.add(comparable)
-        self._policy.update(comparable)
+        self._anchor_s = self._anchor_s or reference_anchor_s(results)
+        normalized = at_reference_speed(results, self._anchor_s)
+        self.measured.add(normalized)
+        # The policy reads the model, so the model learns first.
+        self._model.update(normalized)
+        self._policy.update(normalized)
         for result in results:
-            if result.ok and result.round == 0 and result.phase is Phase.SEARCH:
+            if result.ok and result.is_theory:
                 self._default_pairs.add((result.kernel, result.instance))
 
     def found_wrong(self, kernel: MicroKernel, problem: str) -> MeasureResult:
@@ -202,7 +208,7 @@ class Trials:
 
     # -- what is known and what is left ---------------------------------------------------------------------------
     def defaults(self) -> dict[str, float]:
-        """By instance the default's latency: the fastest of the first round, theory's kernels and the safe one."""
+        """By instance the default's latency: the fastest of the kernels that the theory phase measured there."""
         found: dict[str, float] = {}
         for kernel, instance in self._default_pairs:
             latency = self.measured.latency_s(kernel, instance.values)
@@ -235,7 +241,7 @@ class Trials:
 
     # -- telling --------------------------------------------------------------------------------------------------
     def summary(self, phase: str) -> JsonObject:
-        points = at_one_speed(self._baselines.points, self._anchor_s)
+        points = at_reference_speed(self._baselines.points, self._anchor_s)
         by_numpy = {str(point.instance): point.latency_s for point in points if point.name == NUMPY}
         now = progress.standing(self._task, self.measured, self.defaults(), by_numpy)
         allowance = self._allowance

@@ -12,15 +12,15 @@ from tuner.errors import ShapewrightError
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LIBRARY, LibraryFiles
 from tuner.measure import Builder, BuildResult, KeptBuilds, Runner
-from tuner.program.jobspec import Budget
+from tuner.program.jobspec import DEFAULT_POLICY, Budget
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import NO_BASELINES, Baselines, MeasureResult, Phase, TuningRecord
 from tuner.rules import rule_for
 from tuner.rules.space import MicroKernel
 from tuner.search import finish
-from tuner.search.cost_model import PairCostModel
-from tuner.search.policy import EvolutionarySearch, Suggestion
+from tuner.search.cost_model import CostModel, PairCostModel
+from tuner.search.policy import SearchPolicy, Suggestion, dispatched, make_policy, suggestions_of
 from tuner.search.trials import BATCH, LEADER_READINGS, Allowance, Cancelled, Recorder, Trials
 
 __all__ = ["Cancelled", "Recorder", "Tuned", "VerificationFailed", "tune"]
@@ -60,7 +60,7 @@ def tune(
     runner: Runner,
     recorder: Recorder,
     budget: Budget,
-    policy: str = "evolutionary",
+    policy: str = DEFAULT_POLICY,
     seed: int = 0,
     past: Sequence[TuningRecord] = (),
     baselines: Baselines = NO_BASELINES,
@@ -75,19 +75,17 @@ def tune(
 
     ``past`` are this very task's own records (after a worker's death): the policy is rebuilt from them and they count
     against the budget, as does ``spent_s``; ``baselines`` are measured unless they were. ``warm`` are other jobs'
-    records on this target. ``builds_beside``: how many kernels may be built while another is measured; None: one for
-    each core of this machine that is beyond the task's threads. Raises Cancelled, DeviceLost, VerificationFailed.
+    records on this target. ``policy``: a name of tuner.search.policy.POLICIES. ``builds_beside``: how many kernels may
+    be built while another is measured; None: one for each core of this machine that is beyond the task's threads.
+    Raises Cancelled, DeviceLost, InvalidInput, VerificationFailed.
     """
-    if policy != "evolutionary":
-        raise ValueError(f"policy {policy!r} is not known")
     if builds_beside is None:
         builds_beside = max(0, len(os.sched_getaffinity(0)) - task.threads)
-    rule, allowance = rule_for(task.workload), Allowance(budget, spent_s, clock)
-    model = PairCostModel(task, seed, warm)
-    evolution = EvolutionarySearch(task.with_least_shape(), rule.space(task), model, seed)
+    allowance, model = Allowance(budget, spent_s, clock), PairCostModel(task, seed, warm)
+    chosen = make_policy(policy, task.with_least_shape(), rule_for(task.workload).space(task), model, seed)
     with closing(KeptBuilds(task, builder, builds_beside)) as builds:
-        trials = Trials(task, evolution, builds, runner, recorder, allowance, should_stop, baselines)
-        search = _Search(task, model, evolution, runner, allowance, trials)
+        trials = Trials(task, model, chosen, builds, runner, recorder, allowance, should_stop, baselines)
+        search = _Search(task, model, chosen, runner, allowance, trials)
         search.resume([record.result for record in past])
         search.explore()
         return search.finish(job_id)
@@ -99,8 +97,8 @@ class _Search:
     def __init__(
         self,
         task: SearchTask,
-        model: PairCostModel,
-        policy: EvolutionarySearch,
+        model: CostModel,
+        policy: SearchPolicy,
         runner: Runner,
         allowance: Allowance,
         trials: Trials,
@@ -129,8 +127,8 @@ class _Search:
                 return
             # Nothing that follows the default is worth thinking about before it is known.
             think = self._think if trials.round else None
-            label = "search" if trials.round else "theory"
-            trials.run(suggestions, Phase.SEARCH, label, reserve_s, reserve, think)
+            phase = Phase.SEARCH if trials.round else Phase.THEORY
+            trials.run(suggestions, phase, reserve_s, reserve, think)
             # With the first round's results safe; before it, a device that dies of this would have nothing to show.
             trials.measure_baselines(reserve_s)
             trials.round += 1
@@ -158,13 +156,14 @@ class _Search:
     def _complete_default(self) -> None:
         """Measure the default where a worker died before it had: promises about the default need every instance."""
         trials, known = self._trials, self._trials.defaults()
-        missing = [instance for instance in self._task.instances if str(instance) not in known]
-        missing = missing[: max(0, trials.left())]
+        missing = [
+            index for index, instance in enumerate(self._searched.instances)
+            if instance in self._task.instances and str(instance) not in known
+        ]  # fmt: skip
         if trials.round and missing:
-            at, trials.round = trials.round, 0
-            suggestions = self._policy.theory_at(missing)
-            trials.run(suggestions, Phase.SEARCH, "theory", self._allowance.final_seconds, self._final_trials())
-            trials.round = at
+            picks = dispatched(self._searched, self._model, self._policy.theory, missing)
+            suggestions = suggestions_of(self._searched, self._model, picks, trials.left())
+            trials.run(suggestions, Phase.THEORY, self._allowance.final_seconds, self._final_trials())
 
     def _final_trials(self) -> int:
         kernels = self._task.max_kernels + 2 * SPARE_FINALISTS
@@ -220,7 +219,7 @@ class _Search:
             Suggestion(kernel, (instance,), (float(latency),))
             for kernel, latency in zip(kernels, predicted, strict=True)
         ]
-        self._trials.run(suggestions[: max(0, self._trials.left())], Phase.FINAL, "select", reserve_s)
+        self._trials.run(suggestions[: max(0, self._trials.left())], Phase.FINAL, reserve_s)
 
     def _finalists(self, chosen: Sequence[MicroKernel]) -> list[MicroKernel]:
         """What is worth timing side by side, the most likely first: ``chosen``, then its rivals."""
@@ -229,7 +228,7 @@ class _Search:
 
     def _default(self, known: Sequence[MicroKernel]) -> list[MicroKernel]:
         """The library of theory, if all of it is among ``known``."""
-        theory = self._policy.theory
+        theory = list(self._policy.theory)
         return theory if set(theory) <= set(known) else []
 
     def _chosen(self, limit: int) -> list[MicroKernel]:

@@ -20,18 +20,18 @@ from tuner.search.observations import Measured
 KERNELS = [MicroKernel("r", 1, (("a", value),)) for value in range(4)]
 RESULTS = st.lists(
     st.builds(
-        lambda kernel, instance, latency, final, round_: MeasureResult(
+        lambda kernel, instance, latency, phase, round_: MeasureResult(
             kernel,
             instance,
             latency,
             error_kind=None if latency else ErrorKind.CRASH,
-            phase=Phase.FINAL if final else Phase.SEARCH,
+            phase=phase,
             round=round_,
         ),
         st.sampled_from(KERNELS),
         st.sampled_from(TASK.instances),
         st.none() | st.floats(1e-9, 1.0) | st.sampled_from([1.0, 2.0]),
-        st.booleans(),
+        st.sampled_from(Phase),
         st.integers(0, 2),
     ),
     max_size=40,
@@ -56,7 +56,7 @@ def test_medians_and_the_best_are_those_of_the_search(results: list[MeasureResul
 @given(RESULTS)
 def test_the_default_is_the_best_of_what_was_measured_first(results: list[MeasureResult]) -> None:
     columns, measured = columns_of(TASK.instances, results), Measured(results)
-    theory = {(r.kernel, r.instance) for r in results if r.ok and r.round == 0 and r.phase is Phase.SEARCH}
+    theory = {(r.kernel, r.instance) for r in results if r.ok and r.is_theory}
     for place, instance in enumerate(TASK.instances):
         times = [
             measured.latency_s(kernel, instance.values)

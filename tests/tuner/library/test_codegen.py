@@ -15,8 +15,9 @@ import pytest
 
 from tests.measuring import PAST_THE_END, program
 from tests.measuring import TASK as C_TASK
-from tuner.library.codegen import ENTRY, build_candidate, compile_module, module_json, module_of, toolchain
+from tuner.library.codegen import build_candidate, compile_module, module_json, module_of, toolchain
 from tuner.library.dispatcher import Leaf, Node, bounded
+from tuner.library.package import ENTRY
 from tuner.measure.verify import Case
 from tuner.program.dims import DimLike
 from tuner.program.reference import compute

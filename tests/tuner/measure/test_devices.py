@@ -16,9 +16,9 @@ import pytest
 
 from tests.measuring import CRASH, RIGHT, TASK, request
 from tuner.measure import DeviceLost
+from tuner.measure.addresses import parse_address
 from tuner.measure.child import Child, ChildFailed
 from tuner.measure.connecting import OutOfTime, Tracker, connect_server, within
-from tuner.measure.device_process import parse_address
 from tuner.measure.local_device import MODULE, LocalDevice
 from tuner.measure.rpc_runner import RpcRunner
 from tuner.records import ErrorKind
@@ -119,7 +119,7 @@ def test_an_error_from_within_keeps_nothing_of_its_caller_alive() -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize("text", ["9190", "host:", "host:x", ":1"])
+@pytest.mark.parametrize("text", ["9190", "host:", "host:x", ":1", "host:0", "host:65536"])
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not an address"):
         parse_address(text)

@@ -201,7 +201,7 @@ def test_native_is_filled_in_and_other_targets_stay() -> None:
         ("threads", "1", "threads", "'1' will not do"),
         ("device", "", "device", "'' is not a device key"),
         ("device", None, "device", "None is not a device key"),
-        ("policy", "random", "policy", "'random' is not known"),
+        ("policy", "unheard-of", "policy", "'unheard-of' is not known"),
         ("policy", ["evolutionary"], "policy", "is not known"),
         ("budget", MISSING, "budget", "is missing"),
         ("budget", 256, "budget", "256 is not a mapping"),

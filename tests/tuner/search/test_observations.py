@@ -14,7 +14,14 @@ from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model import Prediction
-from tuner.search.observations import Measured, latency_table, log_points
+from tuner.search.observations import (
+    Measured,
+    latency_table,
+    log_points,
+    median_latencies,
+    normalized,
+    reference_anchor_s,
+)
 
 A, B, C = (MicroKernel("r", 1, (("a", value),)) for value in (1, 2, 3))
 SHORT, LONG = WorkloadInstance.of({"T": 1}), WorkloadInstance.of({"T": 128})
@@ -60,7 +67,7 @@ def test_kernels_stand_in_the_order_of_their_first_results() -> None:
     measured = Measured([MeasureResult(kernel, SHORT, 1e-6) for kernel in (C, A, B, A)])
     measured.add([MeasureResult(C, LONG, 1e-6)])
     assert measured.kernels == [C, A, B]
-    assert measured.shapes(C) == [SHORT.values, LONG.values]
+    assert list(measured.latencies_of(C)) == [SHORT.values, LONG.values]
 
 
 def test_an_unmeasured_kernel_is_what_the_model_says() -> None:
@@ -100,3 +107,25 @@ def test_points_are_logarithms_of_the_dynamic_dims() -> None:
             return Prediction(np.full((len(kernels), len(shapes)), 1e-9), np.zeros((len(kernels), len(shapes))))
 
     assert latency_table(fixed, Constant(), Measured([result]), [kernel], [{}])[0] == pytest.approx([5e-9])
+
+
+def test_columns_of_results_have_the_medians_of_measured() -> None:
+    nan = float("nan")
+    pairs, latency = median_latencies(
+        np.array([4, 4, 4, 1, 1, 7, 4, 2]),
+        np.array([5.0, 1.0, 2.0, 3.0, 9.0, nan, nan, 8.0]),
+        np.array([False, False, False, False, True, False, False, False]),
+    )
+    assert pairs.tolist() == [1, 2, 4]
+    assert latency.tolist() == [9.0, 8.0, 2.0]
+
+
+def test_results_are_taken_to_the_reference_speed_as_far_as_speeds_are_believed() -> None:
+    results = [
+        MeasureResult(A, LONG, error_kind=ErrorKind.CRASH),
+        *(MeasureResult(A, SHORT, 6e-6, anchor_s=anchor_s) for anchor_s in (2e-6, 3e-6, 1e-6, 60e-6, None)),
+    ]
+    assert reference_anchor_s(results) == 2e-6
+    assert [result.latency_s for result in normalized(results)] == [None, 6e-6, 4e-6, 12e-6, 3e-6, 6e-6]
+    unknown = replace(results[1], anchor_s=None)
+    assert normalized([unknown, results[0]]) == [unknown, results[0]]

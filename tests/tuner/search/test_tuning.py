@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from tuner.program.workload import ShapeVar
 from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.rules import rule_for
 from tuner.rules.space import MicroKernel
-from tuner.search.policy.evolutionary import EvolutionSettings
+from tuner.search.policy import POLICIES, EvolutionarySearch, EvolutionSettings, TheorySettings
 from tuner.search.trials import LEADER_READINGS
 from tuner.search.tuning import CLOSE, Cancelled, VerificationFailed
 
@@ -43,7 +44,8 @@ def test_no_more_than_the_budgeted_trials_are_run(trials: int) -> None:
     assert len(bench.results) == len(bench.runner.ran) <= trials
     assert len(bench.results) >= 0.6 * trials
     assert tuned.summary["trials"] == len(bench.results)
-    assert {result.phase for result in bench.results} == ({Phase.SEARCH} if trials < 3 else set(Phase))
+    phases = {1: {Phase.THEORY}, 2: {Phase.THEORY}, 24: {Phase.THEORY, Phase.FINAL}, 60: set(Phase)}
+    assert {result.phase for result in bench.results} == phases[trials]
 
 
 def test_without_trials_the_library_is_the_one_of_theory() -> None:
@@ -111,13 +113,13 @@ def test_the_next_round_is_thought_out_beside_the_last_measurements() -> None:
     again = Bench(build_s=0.01)
     again.tune(100, builds_beside=1)
     assert identities(again.results) == identities(beside.results)
-    searched = [(r.round, r.kernel) for r in beside.results if r.phase is Phase.SEARCH and r.attempt == 0]
+    searched = [(r.round, r.kernel) for r in beside.results if r.phase is not Phase.FINAL and r.attempt == 0]
     assert len({kernel for _, kernel in searched}) == len(set(searched))
 
 
 def test_a_search_that_can_gain_nothing_ends_early_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = partial(EvolutionSettings, population=16, generations=1, theory_samples=20, patience=1, least_gain=0.1)
-    monkeypatch.setattr("tuner.search.policy.evolutionary.EvolutionSettings", settings)
+    settings = EvolutionSettings(16, generations=1, theory=TheorySettings(20), max_idle_rounds=1, least_gain=0.1)
+    monkeypatch.setitem(POLICIES, "evolutionary", partial(EvolutionarySearch, settings=settings))
     task = SearchTask("dense", {"m": 4, "n": 16, "k": 4}, target=TASK.target)
     bench = Bench()
     bench.runner.time = lambda task, kernel, shape: 1e-6
@@ -259,6 +261,29 @@ def test_a_search_goes_on_from_its_records_without_loss_or_repetition(after: int
         assert found == list(range(len(found))), key
 
 
+def test_the_default_is_completed_by_the_worker_that_takes_the_search_over() -> None:
+    first = Bench()
+    with pytest.raises(Cancelled):
+        first.tune(60, should_stop=lambda: len(first.runner.ran) >= 1)
+    past, second = first.results[:1], Bench()
+    tuned = second.tune(60, past=records(past))
+    theory = [result for result in past + second.results if result.is_theory]
+    assert {result.instance for result in theory} == set(TASK.instances)
+    assert {result.round for result in theory} == {0, 1}
+    assert tuned.summary["speedup_vs_default"] >= 1
+
+
+def test_the_default_of_records_without_its_phase_is_not_measured_again() -> None:
+    first = Bench()
+    with pytest.raises(Cancelled):
+        first.tune(60, should_stop=lambda: len(first.runner.ran) >= 40)
+    old = [replace(r, phase=Phase.SEARCH) if r.phase is Phase.THEORY else r for r in first.results]
+    assert old != first.results
+    second = Bench()
+    second.tune(60, past=records(old))
+    assert not any(result.is_theory for result in second.results)
+
+
 def test_records_that_fill_the_budget_leave_only_the_build() -> None:
     first = Bench()
     first.tune(40)
@@ -364,10 +389,19 @@ def test_the_verified_shapes_are_inside_the_range_and_beyond() -> None:
     assert len(rows) > 25
 
 
-@pytest.mark.parametrize("policy", ["random", ""])
+@pytest.mark.parametrize("policy", ["unheard-of", ""])
 def test_a_policy_that_is_not_known_is_refused(policy: str) -> None:
-    with pytest.raises(ValueError, match="is not known"):
+    with pytest.raises(InvalidInput, match="evolutionary, random") as refused:
         Bench().tune(1, policy=policy)
+    assert refused.value.field == "policy"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_gives_a_library_that_is_no_slower_than_the_default(policy: str) -> None:
+    bench = Bench()
+    tuned = bench.tune(60, policy=policy)
+    assert len(bench.results) <= 60
+    assert tuned.summary["library_objective_s"] <= tuned.summary["default_objective_s"]
 
 
 def test_a_workload_that_no_rule_takes_is_refused() -> None:
@@ -404,7 +438,7 @@ def test_results_carry_what_was_expected_and_when() -> None:
     bench.tune(60)
     assert all(result.predicted_s and result.predicted_s > 0 for result in bench.results)
     assert _never_falls([result.round for result in bench.results])
-    search = [result for result in bench.results if result.phase is Phase.SEARCH]
+    search = [result for result in bench.results if result.phase is not Phase.FINAL]
     assert {result.attempt for result in search} <= set(range(LEADER_READINGS))
     assert any(result.attempt == 1 for result in bench.results if result.phase is Phase.FINAL)
     assert len(bench.builder.built) == len(set(bench.builder.built))

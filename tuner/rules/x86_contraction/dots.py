@@ -12,9 +12,9 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.rules.signature import i64
+from tuner.rules.vector.memory import DTYPE
 from tuner.rules.x86_contraction.epilogue import through_epilogue
 from tuner.rules.x86_contraction.frame import Frame
-from tuner.rules.vector.memory import DTYPE
 
 Expr = Any
 

@@ -35,12 +35,12 @@ from tuner.rules.function import kernel_function
 from tuner.rules.layout import Layout
 from tuner.rules.signature import i64
 from tuner.rules.space import MicroKernel
+from tuner.rules.vector.memory import Vectors
 from tuner.rules.x86_contraction.dots import dots
 from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
-from tuner.rules.x86_contraction.pattern import contraction_of
 from tuner.rules.x86_contraction.packing import pack_panel, pack_rows, packed_panels, packed_rows
+from tuner.rules.x86_contraction.pattern import contraction_of
 from tuner.rules.x86_contraction.tile import Tile
-from tuner.rules.vector.memory import DTYPE, Vectors
 
 Expr = Any
 Share = tuple[Expr, Expr]

@@ -8,8 +8,8 @@ from typing import Any
 
 from tuner.program.task import SearchTask
 from tuner.rules.space import MicroKernel
-from tuner.rules.x86_contraction.pattern import Contraction
 from tuner.rules.vector.memory import Vectors
+from tuner.rules.x86_contraction.pattern import Contraction
 
 Expr = Any
 

@@ -10,8 +10,8 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.rules.signature import i64
-from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
 from tuner.rules.vector.memory import workspace
+from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
 
 Expr = Any
 

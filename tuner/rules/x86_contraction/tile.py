@@ -11,9 +11,9 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.notation import Stage
 from tuner.rules.signature import i64
+from tuner.rules.vector.memory import DTYPE, prefetch
 from tuner.rules.x86_contraction.epilogue import is_short, through_epilogue
 from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
-from tuner.rules.vector.memory import DTYPE, prefetch
 
 Expr = Any
 

@@ -1,6 +1,47 @@
-"""Search policies: what to measure next."""
+"""Search policies: what to measure next. Each is a class in a file of its own and an entry of POLICIES."""
 
-from tuner.search.policy._base import SearchPolicy, Suggestion
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tuner.errors import InvalidInput
+from tuner.program.task import SearchTask
+from tuner.rules.space import SearchSpace
+from tuner.search.cost_model import CostModel
+from tuner.search.policy._base import SearchPolicy, Suggestion, suggestions_of
 from tuner.search.policy.evolutionary import EvolutionarySearch, EvolutionSettings
+from tuner.search.policy.random import RandomSearch
+from tuner.search.policy.theory import TheorySettings, dispatched
 
-__all__ = ["EvolutionSettings", "EvolutionarySearch", "SearchPolicy", "Suggestion"]
+__all__ = [
+    "POLICIES",
+    "EvolutionSettings",
+    "EvolutionarySearch",
+    "PolicyFactory",
+    "RandomSearch",
+    "SearchPolicy",
+    "Suggestion",
+    "TheorySettings",
+    "dispatched",
+    "make_policy",
+    "suggestions_of",
+]
+
+PolicyFactory = Callable[[SearchTask, SearchSpace, CostModel, int], SearchPolicy]
+
+POLICIES: dict[str, PolicyFactory] = {"evolutionary": EvolutionarySearch, "random": RandomSearch}
+"""By the name that a job gives. tuner.program.jobspec.POLICIES has the names alone: it may not import this."""
+
+
+def make_policy(
+    name: str,
+    task: SearchTask,
+    space: SearchSpace,
+    model: CostModel,
+    seed: int,
+    policies: Mapping[str, PolicyFactory] = POLICIES,
+) -> SearchPolicy:
+    """The policy of that name for one search. Raises InvalidInput for a name that is not registered."""
+    if name not in policies:
+        raise InvalidInput("policy", f"{name!r} is not known", f"one of: {', '.join(policies)}")
+    return policies[name](task, space, model, seed)

@@ -6,9 +6,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.rules.space import MicroKernel
+from tuner.search.cost_model import CostModel
+
+Pick = tuple[MicroKernel, list[int]]
+"""A kernel and the indices of the task's instances to measure it on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +26,34 @@ class Suggestion:
 
 
 class SearchPolicy(Protocol):
-    """Decides what to measure next. Deterministic: the same seed and the same calls give the same suggestions."""
+    """Decides what to measure next. Deterministic: the same seed and the same calls give the same suggestions.
+
+    A policy reads the cost model that it is made with and never trains it: the search loop does, before ``update``.
+    """
+
+    @property
+    def theory(self) -> Sequence[MicroKernel]:
+        """The kernel set that the model chose before anything was measured, which the first suggestions measure."""
 
     def suggest(self, trials: int, pending: Collection[MicroKernel] = ()) -> list[Suggestion]:
         """What to measure next, at most ``trials`` (kernel, instance) pairs. Empty when nothing is expected to help.
 
-        None of ``pending``: those are being measured, and ``update`` will be told of them later.
+        The first suggestions are of theory's set, so that the default is measured at every instance. None of
+        ``pending``: those are being measured, and ``update`` will be told of them later.
         """
 
     def update(self, results: Sequence[MeasureResult]) -> None:
         """Take in results, suggested by this policy or an earlier one with the same task."""
+
+
+def suggestions_of(task: SearchTask, model: CostModel, picks: Sequence[Pick], trials: int) -> list[Suggestion]:
+    """The first ``trials`` (kernel, instance) pairs of ``picks`` with the latencies that the model expects."""
+    found = []
+    for kernel, indices in picks:
+        kept = indices[: max(0, trials)]
+        trials -= len(kept)
+        if kept:
+            instances = tuple(task.instances[index] for index in kept)
+            predicted = model.predict([kernel], [instance.shape for instance in instances]).latency_s[0]
+            found.append(Suggestion(kernel, instances, tuple(float(latency) for latency in predicted)))
+    return found

@@ -4,30 +4,34 @@ A kernel's fitness is the weighted gain that the set has when this kernel joins 
 (MLSys 2022) takes the maximum over the instances, so kernels that serve the same shapes crowd out the rest. Each round
 evolves a population on the cost model alone (tile mutation and crossover), then takes candidates by four quotas: the
 largest gain of the set, the best candidate of each instance in turn, the most uncertain promising one, and untried
-neighbours of what is fastest now, which needs no model. The second round is of kernels that theory finds good and that
-are as unlike one another as can be: a model that has seen one value of an axis cannot tell what the others do.
+neighbours of what is fastest now, which needs no model. The second round is a diverse one: kernels that the model
+predicts to be good and that differ from one another in as many axes as possible, because a model that has seen one
+value of an axis cannot tell what the others do.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.library.selection import select
 from tuner.program.task import SearchTask
-from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.rules import rule_for
 from tuner.rules.space import MicroKernel, SearchSpace
 from tuner.search.cost_model import CostModel
-from tuner.search.policy._base import Suggestion
+from tuner.search.observations import Measured
+from tuner.search.policy._base import Pick, Suggestion, suggestions_of
+from tuner.search.policy.theory import TheorySettings, first_round, theory_set
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+PARENTS_PER_INSTANCE = 4
+CROSSOVER_RATE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +40,25 @@ class EvolutionSettings:
 
     population: int = 256
     generations: int = 4
-    fresh: float = 0.25
+    random_share: float = 0.25
+    """Kernels drawn at random into each generation but the last, as a share of the population."""
     kernels_per_round: int = 8
     neighbours_per_round: int = 3
     instances_per_kernel: int = 2
-    varied_kernels: int = 16
-    """How many the second round takes, an eighth of the trials that are left at most."""
-    varied_loss: float = 0.15
-    """How much slower than the best (log latency) theory may expect those to be: about twice its error."""
-    theory_samples: int = 3000
-    theory_generations: int = 6
+    diverse_kernels: int = 16
+    """How many the diverse round measures, an eighth of the trials that are left at most."""
+    diverse_loss: float = 0.15
+    """How much slower than the best (log latency) those may be predicted to be: about twice theory's error."""
+    theory: TheorySettings = field(default_factory=TheorySettings)
     optimism: float = 0.5
     """Standard deviations of log latency that a candidate is given the benefit of."""
-    patience: int = 4
+    max_idle_rounds: int = 4
     """Rounds without any expected gain above ``least_gain`` before the search ends by itself."""
     least_gain: float = 0.003
 
 
 class EvolutionarySearch:
-    """The default policy. ``results`` from before (of the same task) may be passed to ``update`` to go on from them."""
+    """The default policy."""
 
     def __init__(
         self, task: SearchTask, space: SearchSpace, model: CostModel, seed: int = 0,
@@ -65,106 +69,51 @@ class EvolutionarySearch:
         self._rng = np.random.default_rng(seed)
         self._rule = rule_for(task.workload)
         self._shapes = [instance.shape for instance in task.instances]
+        self._index_of = {instance.values: index for index, instance in enumerate(task.instances)}
         weights = np.array([instance.weight for instance in task.instances])
         self._weights = weights / weights.sum()
-        self._readings: dict[tuple[MicroKernel, int], list[float]] = {}
-        self._measured: dict[MicroKernel, dict[int, float]] = {}
-        self._failed: set[MicroKernel] = set()
+        self._measured = Measured()
         self._pending: frozenset[MicroKernel] = frozenset()
         self._idle_rounds = 0
 
-    # -- the two verbs --------------------------------------------------------------------------------------------
     def update(self, results: Sequence[MeasureResult]) -> None:
-        places = {instance.values: index for index, instance in enumerate(self._task.instances)}
-        for result in results:
-            place = places.get(result.instance.values)
-            if result.latency_s is None:
-                self._failed.add(result.kernel)
-                self._measured.pop(result.kernel, None)
-            elif place is not None and result.kernel not in self._failed:
-                readings = self._readings.setdefault((result.kernel, place), [])
-                readings.append(result.latency_s)
-                # The fastest reading would be the luckiest one.
-                self._measured.setdefault(result.kernel, {})[place] = statistics.median(readings)
-        self._model.update(results)
+        self._measured.add(results)
 
     def suggest(self, trials: int, pending: Collection[MicroKernel] = ()) -> list[Suggestion]:
         self._pending = frozenset(pending)
-        if trials <= 0 or self._idle_rounds >= self._settings.patience:
+        if trials <= 0 or self._idle_rounds >= self._settings.max_idle_rounds:
             return []
         # Not again where all of theory failed: the search goes on to what differs from it.
         if not self._tried:
-            return self._within(self._first(), trials)
-        varied = self._varied(trials // 8)
-        return self._within(varied or self._improving(), trials)
+            picks = first_round(self._task, self._model, self.theory)
+        else:
+            picks = self._diverse_round(trials // 8) or self._evolution_round()
+        return suggestions_of(self._task, self._model, picks, trials)
 
-    # -- theory ---------------------------------------------------------------------------------------------------
     @cached_property
     def theory(self) -> list[MicroKernel]:
-        """The set that the model alone chooses now: of many samples, and of the neighbours of the best ones."""
-        pool = self._distinct([self._rule.safe_kernel(self._task), *self._fresh(self._settings.theory_samples)])
-        for _ in range(self._settings.theory_generations):
-            fitness = self._model.predict(pool, self._shapes).latency_s
-            best = [pool[index] for row in fitness.argsort(axis=0)[:8] for index in row]
-            pool = self._distinct(pool + [self._space.mutate(kernel, self._rng) for kernel in best for _ in range(4)])
-        latency = self._model.predict(pool, self._shapes).latency_s
-        return [pool[index] for index in select(latency, self._weights, self._task.max_kernels, self._groups(pool))]
-
-    def _first(self) -> list[tuple[MicroKernel, list[int]]]:
-        """The library of theory, on every instance that each of its kernels serves, and on a few besides.
-
-        So every instance has a measured time of the default, which a search must beat.
-        """
-        kernels = self.theory
-        latency = self._model.predict(kernels, self._shapes).latency_s
-        serves = latency.argmin(axis=0)
-        ends = {0, len(self._shapes) // 2, len(self._shapes) - 1}
-        picked = [
-            (kernel, sorted(set(np.flatnonzero(serves == index).tolist()) | ends))
-            for index, kernel in enumerate(kernels)
-        ]
-        safe = self._rule.safe_kernel(self._task)
-        if safe not in kernels and safe not in self._failed:
-            picked.append((safe, sorted(ends)))
-        # Those that serve most first, in case the budget ends before all are measured.
-        return sorted(
-            picked, key=lambda pick: -int((serves == kernels.index(pick[0])).sum()) if pick[0] in kernels else 0
+        return theory_set(
+            self._task, self._space, self._model, self._rng, self._settings.theory, self._measured.failed
         )
 
-    def theory_at(self, instances: Sequence[WorkloadInstance]) -> list[Suggestion]:
-        """The library of theory on just these instances, each with the kernel that it would dispatch to."""
-        places = [self._task.instances.index(instance) for instance in instances]
-        serves = self._model.predict(self.theory, self._shapes).latency_s.argmin(axis=0)
-        served = {index: [place for place in places if serves[place] == index] for index in range(len(self.theory))}
-        return [self._suggestion(self.theory[index], found) for index, found in served.items() if found]
-
-    def _varied(self, count: int) -> list[tuple[MicroKernel, list[int]]]:
-        """The second round, at the smallest and the largest instance; nothing if as many kernels were tried already."""
+    # -- the diverse round ----------------------------------------------------------------------------------------
+    def _diverse_round(self, count: int) -> list[Pick]:
+        """Unlike kernels at the smallest and the largest instance; none if as many kernels were tried already."""
         tried = self._tried
-        count = min(self._settings.varied_kernels, count) - len(tried)
+        count = min(self._settings.diverse_kernels, count) - len(tried)
         if count <= 0:
             return []
-        pool = self._untried(self._fresh(self._settings.theory_samples))
+        pool = self._untried(self._random(self._settings.theory.samples))
         if not pool:
             return []
         mean = np.log(self._model.predict(pool, self._shapes).latency_s) @ self._weights
-        good = [pool[index] for index in np.flatnonzero(mean < mean.min() + self._settings.varied_loss)]
+        good = [pool[index] for index in np.flatnonzero(mean < mean.min() + self._settings.diverse_loss)]
         ends = sorted({0, len(self._shapes) - 1})
-        return [(kernel, ends) for kernel in self._unlike(good, tried, count)]
-
-    def _unlike(self, pool: Sequence[MicroKernel], tried: Collection[MicroKernel], count: int) -> list[MicroKernel]:
-        """Each the one whose nearest neighbour among those before it (and ``tried``) differs in the most axes."""
-        values, known = (np.array([[value for _, value in kernel.values] for kernel in some]) for some in (pool, tried))
-        nearest = np.min([(values != other).sum(axis=1) for other in known], axis=0)
-        found: list[int] = []
-        while len(found) < min(count, len(pool)):
-            found.append(int(nearest.argmax()))
-            nearest = np.minimum(nearest, (values != values[found[-1]]).sum(axis=1))
-        return [pool[index] for index in found]
+        return [(kernel, ends) for kernel in most_diverse(good, tried, count)]
 
     # -- evolution ------------------------------------------------------------------------------------------------
-    def _improving(self) -> list[tuple[MicroKernel, list[int]]]:
-        pool, gains, spread = self._evolved()
+    def _evolution_round(self) -> list[Pick]:
+        pool, gains, spread = self._evolve()
         total = gains @ self._weights
         if len(pool) == 0 or total.max() < self._settings.least_gain:
             self._idle_rounds += 1
@@ -172,40 +121,43 @@ class EvolutionarySearch:
             self._idle_rounds = 0
         if not pool:
             return []
-        wanted = self._settings.kernels_per_round
-        order: list[int] = []
-        order += [int(index) for index in (-total).argsort()[: wanted // 2]]
-        turns = self._rng.permutation(np.flatnonzero(self._weights))
-        order += [int(gains[:, place].argmax()) for place in turns[: wanted // 2]]
-        order += [int((total + 0.5 * (spread @ self._weights)).argmax())]
-        picked = {pool[index]: self._instances_for(gains[index]) for index in list(dict.fromkeys(order))[: wanted + 1]}
-        return list((self._near() | picked).items())
+        chosen = self._quotas(gains, spread)
+        picks = {pool[index]: self._instances_for(gains[index]) for index in chosen}
+        return list((self._neighbours_of_fastest() | picks).items())
 
-    def _near(self) -> dict[MicroKernel, list[int]]:
+    def _quotas(self, gains: Floats, spread: Floats) -> list[int]:
+        """Candidates by index: those with the largest gain, the best of some instances, and the most uncertain."""
+        wanted, total = self._settings.kernels_per_round, gains @ self._weights
+        instances = self._weighted_instances()[: wanted // 2]
+        chosen = [int(index) for index in (-total).argsort()[: wanted // 2]]
+        chosen += [int(gains[:, instance_index].argmax()) for instance_index in instances]
+        chosen += [int((total + 0.5 * (spread @ self._weights)).argmax())]
+        return list(dict.fromkeys(chosen))[: wanted + 1]
+
+    def _neighbours_of_fastest(self) -> dict[MicroKernel, list[int]]:
         """Untried neighbours of the fastest kernels, each at an instance where that one is the fastest."""
-        found: dict[MicroKernel, list[int]] = {}
-        for place in self._rng.permutation(np.flatnonzero(self._weights)):
-            if len(found) == self._settings.neighbours_per_round:
+        picks: dict[MicroKernel, list[int]] = {}
+        for instance_index in self._weighted_instances():
+            if len(picks) == self._settings.neighbours_per_round:
                 break
-            near = [near for fastest in self._fastest(place, 1) for near in self._space.neighbours(fastest)]
-            near = [kernel for kernel in self._untried(near) if kernel not in found]
-            if near:
-                found[near[int(self._rng.integers(len(near)))]] = [int(place)]
-        return found
+            near = [other for kernel in self._fastest(instance_index, 1) for other in self._space.neighbours(kernel)]
+            candidates = [kernel for kernel in self._untried(near) if kernel not in picks]
+            if candidates:
+                picks[candidates[int(self._rng.integers(len(candidates)))]] = [int(instance_index)]
+        return picks
 
-    def _evolved(self) -> tuple[list[MicroKernel], Floats, Floats]:
+    def _evolve(self) -> tuple[list[MicroKernel], Floats, Floats]:
         """New kernels with their expected gains (log of the set's time over theirs, 0 if slower) at each instance."""
         settings = self._settings
         parents = self._parents()
-        pool = self._distinct(parents + self._fresh(settings.population))
+        pool = self._usable(parents + self._random(settings.population))
         for generation in range(settings.generations):
-            scores = self._gains(pool)[0] @ self._weights
-            keep = [pool[index] for index in (-scores).argsort()[: settings.population // 4]] + parents
-            children = [self._child(keep) for _ in range(settings.population)]
-            fresh = (
-                self._fresh(int(settings.population * settings.fresh)) if generation < settings.generations - 1 else []
-            )
-            pool = self._distinct(keep + children + fresh)
+            fitness = self._gains(pool)[0] @ self._weights
+            survivors = [pool[index] for index in (-fitness).argsort()[: settings.population // 4]] + parents
+            children = [self._child(survivors) for _ in range(settings.population)]
+            is_last = generation == settings.generations - 1
+            random = [] if is_last else self._random(int(settings.population * settings.random_share))
+            pool = self._usable(survivors + children + random)
         pool = self._untried(pool)
         if not pool:
             return [], np.zeros((0, len(self._shapes))), np.zeros((0, len(self._shapes)))
@@ -215,85 +167,101 @@ class EvolutionarySearch:
     def _gains(self, pool: Sequence[MicroKernel]) -> tuple[Floats, Floats]:
         prediction = self._model.predict(pool, self._shapes)
         expected = prediction.latency_s * np.exp(-self._settings.optimism * prediction.spread)
-        incumbent, handicap = self._incumbents(self._groups(pool), prediction.latency_s)
+        incumbent, penalty = self._incumbents(self._layouts(pool), prediction.latency_s)
         # A trace of its own speed breaks ties between kernels that are expected to gain nothing.
         own = np.log(incumbent / expected)
-        return np.maximum(own - handicap[:, None], 0.0) + 1e-3 * np.minimum(own, 0.0), prediction.spread
+        return np.maximum(own - penalty[:, None], 0.0) + 1e-3 * np.minimum(own, 0.0), prediction.spread
 
-    def _incumbents(self, groups: Sequence[Hashable], predicted_s: Floats) -> tuple[Floats, Floats]:
-        """For each kernel of the pool: the set's time at each instance, and how far its layout lags behind.
+    def _incumbents(self, layouts: Sequence[Hashable], predicted_s: Floats) -> tuple[Floats, Floats]:
+        """For each kernel of the pool: the set's time at each instance, and the penalty of its layout (log latency).
 
         Kernels of another packed layout cannot join the set. Theirs is a set of its own, which takes over only when it
-        is better as a whole; until then its gains count less by as much as it lags.
+        is better as a whole; until then its gains count less by half of what it is slower.
         """
-        best: dict[Hashable, Floats] = {}
-        for kernel, group in zip(self._measured, self._groups(list(self._measured)), strict=True):
-            times = best.setdefault(group, np.full(len(self._shapes), np.inf))
-            for place, latency in self._measured[kernel].items():
-                times[place] = min(times[place], latency)
-        for group in dict.fromkeys(groups):
-            members = [index for index, other in enumerate(groups) if other == group]
+        best = self._best_by_layout()
+        for layout in dict.fromkeys(layouts):
+            members = [index for index, other in enumerate(layouts) if other == layout]
             floor = predicted_s[members].min(axis=0) * 1.02
-            times = best.get(group, floor)
-            best[group] = np.where(np.isinf(times), floor, times)
-        totals = {group: float((np.log(best[group]) * self._weights).sum()) for group in dict.fromkeys(groups)}
-        lead = min(totals.values())
-        return np.stack([best[group] for group in groups]), np.array([0.5 * (totals[group] - lead) for group in groups])
+            times = best.get(layout, floor)
+            best[layout] = np.where(np.isinf(times), floor, times)
+        totals = {layout: float((np.log(best[layout]) * self._weights).sum()) for layout in dict.fromkeys(layouts)}
+        least = min(totals.values())
+        penalty = np.array([0.5 * (totals[layout] - least) for layout in layouts])
+        return np.stack([best[layout] for layout in layouts]), penalty
+
+    def _best_by_layout(self) -> dict[Hashable, Floats]:
+        """By packed layout the least measured latency at each instance, infinite where there is none."""
+        kernels = self._measured.kernels
+        best: dict[Hashable, Floats] = {}
+        for kernel, layout in zip(kernels, self._layouts(kernels), strict=True):
+            times = best.setdefault(layout, np.full(len(self._shapes), np.inf))
+            for shape, latency in self._measured.latencies_of(kernel).items():
+                if (index := self._index_of.get(shape)) is not None:
+                    times[index] = min(times[index], latency)
+        return best
 
     def _parents(self) -> list[MicroKernel]:
         """The fastest measured kernels of each instance."""
         parents: dict[MicroKernel, None] = {}
-        for place in range(len(self._shapes)):
-            parents |= dict.fromkeys(self._fastest(place, 4))
+        for instance_index in range(len(self._shapes)):
+            parents |= dict.fromkeys(self._fastest(instance_index, PARENTS_PER_INSTANCE))
         return list(parents)
 
-    def _fastest(self, place: int, count: int) -> list[MicroKernel]:
+    def _fastest(self, instance_index: int, count: int) -> list[MicroKernel]:
         """The fastest measured kernels of one instance."""
-        timed = [(times[place], kernel) for kernel, times in self._measured.items() if place in times]
-        return [kernel for _, kernel in sorted(timed, key=lambda pair: pair[0])[:count]]
+        times = self._measured.latencies_at(self._task.instances[instance_index])
+        return sorted(times, key=lambda kernel: times[kernel])[:count]
 
     def _child(self, parents: Sequence[MicroKernel]) -> MicroKernel:
         first = parents[int(self._rng.integers(len(parents)))]
-        if self._rng.random() < 0.3:
+        if self._rng.random() < CROSSOVER_RATE:
             second = parents[int(self._rng.integers(len(parents)))]
             first = self._space.crossover(first, second, self._rng)
         return self._space.mutate(first, self._rng)
 
-    def _fresh(self, count: int) -> list[MicroKernel]:
+    def _random(self, count: int) -> list[MicroKernel]:
         return [self._space.sample(self._rng) for _ in range(count)]
 
-    def _distinct(self, kernels: Sequence[MicroKernel]) -> list[MicroKernel]:
-        return [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._failed]
-
+    # -- what is known --------------------------------------------------------------------------------------------
     @property
-    def _tried(self) -> set[MicroKernel]:
-        return self._failed.union(self._measured, self._pending)
+    def _tried(self) -> Collection[MicroKernel]:
+        return self._measured.tried | self._pending
+
+    def _usable(self, kernels: Sequence[MicroKernel]) -> list[MicroKernel]:
+        """Each once, without those that failed."""
+        return [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._measured.failed]
 
     def _untried(self, kernels: Sequence[MicroKernel]) -> list[MicroKernel]:
         tried = self._tried
         return [kernel for kernel in dict.fromkeys(kernels) if kernel not in tried]
 
-    def _groups(self, kernels: Sequence[MicroKernel]) -> list[Hashable]:
+    def _layouts(self, kernels: Sequence[MicroKernel]) -> list[Hashable]:
         return [self._rule.layout(self._task, kernel) for kernel in kernels]
 
-    # -- what to measure ------------------------------------------------------------------------------------------
+    def _weighted_instances(self) -> Ints:
+        """The indices of the instances that have a weight, in random order."""
+        return self._rng.permutation(np.flatnonzero(self._weights))
+
     def _instances_for(self, gains: Floats) -> list[int]:
         """The instances where the kernel is expected to gain most; one that gains nowhere goes to one of its best."""
         least = self._settings.least_gain
         order = (-gains * self._weights).argsort()[: self._settings.instances_per_kernel]
-        helped = [int(place) for place in order if self._weights[place] > 0 and gains[place] > least]
+        helped = [int(index) for index in order if self._weights[index] > 0 and gains[index] > least]
         return sorted(helped or [int(order[0])])
 
-    def _within(self, picked: Sequence[tuple[MicroKernel, list[int]]], trials: int) -> list[Suggestion]:
-        suggestions = []
-        for kernel, places in picked:
-            kept = places[: max(0, trials)]
-            trials -= len(kept)
-            if kept:
-                suggestions.append(self._suggestion(kernel, kept))
-        return suggestions
 
-    def _suggestion(self, kernel: MicroKernel, places: Sequence[int]) -> Suggestion:
-        instances: tuple[WorkloadInstance, ...] = tuple(self._task.instances[place] for place in places)
-        predicted = self._model.predict([kernel], [instance.shape for instance in instances]).latency_s[0]
-        return Suggestion(kernel, instances, tuple(float(latency) for latency in predicted))
+def most_diverse(pool: Sequence[MicroKernel], tried: Collection[MicroKernel], count: int) -> list[MicroKernel]:
+    """At most ``count`` kernels of ``pool``, each the one whose nearest neighbour among those before it and ``tried``
+    (at least one kernel) differs in the most axes. An axis that one rule has and another has not differs."""
+    axes = sorted({name for kernel in (*pool, *tried) for name, _ in kernel.values})
+    rules = {kernel.rule: number for number, kernel in enumerate((*pool, *tried))}
+    values, known = (
+        np.array([[rules[kernel.rule], *(dict(kernel.values).get(axis, -1) for axis in axes)] for kernel in kernels])
+        for kernels in (pool, tried)
+    )
+    nearest = np.min([(values != other).sum(axis=1) for other in known], axis=0)
+    chosen: list[int] = []
+    while len(chosen) < min(count, len(pool)):
+        chosen.append(int(nearest.argmax()))
+        nearest = np.minimum(nearest, (values != values[chosen[-1]]).sum(axis=1))
+    return [pool[index] for index in chosen]

@@ -9,7 +9,10 @@ from sqlalchemy import Connection, Row, Table, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tuner.program.workload import JsonObject
-from tuner.storage._base import Job, JobState, Lease, LeaseLost, NewEvent, NotFound
+from tuner.storage.errors import LeaseLost, NotFound
+from tuner.storage.events import NewEvent
+from tuner.storage.jobs import Job, JobState
+from tuner.storage.leases import Lease
 from tuner.storage.sql.columns import now
 from tuner.storage.sql.engine import Database
 from tuner.storage.sql.schema import job_events, jobs

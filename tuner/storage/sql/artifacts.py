@@ -9,7 +9,10 @@ from sqlalchemy import Connection, Select, insert, select, update
 
 from tuner.errors import InvalidInput
 from tuner.program.workload import JsonObject
-from tuner.storage._base import Artifact, Lease, NewEvent, NotFound
+from tuner.storage.errors import NotFound
+from tuner.storage.events import NewEvent
+from tuner.storage.leases import Lease
+from tuner.storage.libraries import Artifact
 from tuner.storage.sql._rows import AnyRow, Part, append_events, insert_new, lock_leased
 from tuner.storage.sql.jobs import find_task
 from tuner.storage.sql.schema import artifact_files, artifacts, dispatchers, search_tasks, targets, workloads

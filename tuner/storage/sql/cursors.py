@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tuner.errors import InvalidInput
-from tuner.storage._base import Page
+from tuner.storage.paging import Page
 
 T = TypeVar("T")
 R = TypeVar("R")

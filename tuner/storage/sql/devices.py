@@ -8,7 +8,7 @@ from sqlalchemy import Select, select, update
 
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject
-from tuner.storage._base import Device
+from tuner.storage.devices import Device
 from tuner.storage.sql._rows import AnyRow, Part, insert_new
 from tuner.storage.sql.columns import now
 from tuner.storage.sql.jobs import target_ids

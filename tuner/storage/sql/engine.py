@@ -20,7 +20,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tuner.errors import InvalidInput
-from tuner.storage._base import StorageUnavailable
+from tuner.storage.errors import StorageUnavailable
 from tuner.storage.sql.columns import to_json
 
 BUSY_S = 30

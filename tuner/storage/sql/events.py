@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import select
 
-from tuner.storage._base import JobEvent
+from tuner.storage.events import JobEvent
 from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import AnyRow, Part, find_job, no_job
 from tuner.storage.sql.schema import job_events, jobs

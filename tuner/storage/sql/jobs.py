@@ -14,19 +14,10 @@ from tuner.program.jobspec import JobSpec
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.records import Baselines
-from tuner.storage._base import (
-    Conflict,
-    IdempotencyMismatch,
-    Job,
-    JobOrder,
-    JobQuery,
-    JobState,
-    JobTable,
-    NewEvent,
-    NotFound,
-    Page,
-    SearchTaskRow,
-)
+from tuner.storage.errors import Conflict, IdempotencyMismatch, NotFound
+from tuner.storage.events import NewEvent
+from tuner.storage.jobs import Job, JobOrder, JobQuery, JobState, JobTable, SearchTaskRow
+from tuner.storage.paging import Page
 from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import (
     AnyRow,

@@ -7,7 +7,8 @@ import secrets
 
 from sqlalchemy import Connection, func, select, update
 
-from tuner.storage._base import ApiKey, Conflict, NotFound
+from tuner.storage.access import ApiKey
+from tuner.storage.errors import Conflict, NotFound
 from tuner.storage.sql._rows import AnyRow, Part, insert_new
 from tuner.storage.sql.columns import now
 from tuner.storage.sql.schema import api_keys

@@ -9,7 +9,9 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, or
 from tuner.errors import InvalidInput
 from tuner.program.workload import JsonObject
 from tuner.records import Baselines, MeasureResult
-from tuner.storage._base import Job, JobState, Lease, NewEvent
+from tuner.storage.events import NewEvent
+from tuner.storage.jobs import Job, JobState
+from tuner.storage.leases import Lease
 from tuner.storage.sql._rows import (
     WORKED_ON,
     Part,

@@ -6,7 +6,7 @@ import secrets
 
 from sqlalchemy import Connection, delete, exists, insert, select, update
 
-from tuner.storage._base import ApiKey
+from tuner.storage.access import ApiKey
 from tuner.storage.sql._rows import Part
 from tuner.storage.sql.columns import later, now
 from tuner.storage.sql.keys import add_key, fresh_secret, hash_of, mark_revoked

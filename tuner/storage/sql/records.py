@@ -13,7 +13,7 @@ from tuner.program.task import parse_shape
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
 from tuner.rules.space import MicroKernel
-from tuner.storage._base import DeviceReading
+from tuner.storage.devices import DeviceReading
 from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import AnyRow, Part, find_job, insert_new
 from tuner.storage.sql.schema import jobs, micro_kernels, search_tasks, targets, tuning_records, workloads

@@ -7,7 +7,8 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from tuner.storage._base import JobState, StorageUnavailable
+from tuner.storage.errors import StorageUnavailable
+from tuner.storage.jobs import JobState
 from tuner.storage.sql.artifacts import Artifacts
 from tuner.storage.sql.devices import Devices
 from tuner.storage.sql.engine import UPGRADE, connect

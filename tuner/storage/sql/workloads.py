@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, distinct, exists, func, select
 
-from tuner.storage._base import NotFound, Page, SearchTaskRow, WorkloadRow
+from tuner.storage.errors import NotFound
+from tuner.storage.jobs import SearchTaskRow
+from tuner.storage.paging import Page
 from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import AnyRow, Part
 from tuner.storage.sql.jobs import select_tasks, task_of
 from tuner.storage.sql.schema import artifacts, search_tasks, targets, tuning_records, workloads
+from tuner.storage.workloads import WorkloadRow
 
 
 @dataclass(slots=True)

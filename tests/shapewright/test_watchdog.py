@@ -1,4 +1,4 @@
-"""What becomes of the processes of an `up`, tried on small ones."""
+"""The supervisor and the watchdog of `up`, on small processes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shapewright import guard
+from shapewright import watchdog
 from shapewright.cli.supervise import Part, Supervisor, wait_until
-from shapewright.guard import marked
+from shapewright.watchdog import marked
 
 DEADLINE_S = 30.0
 SLEEPER = "import time; time.sleep(300)"
@@ -69,7 +69,7 @@ def of_session_of_its_own(up_id: str) -> list[psutil.Process]:
 
 def test_stopping_leaves_nothing_not_even_what_left_for_another_session(up_id: str, supervisor: Supervisor) -> None:
     supervisor.start(python("runaway", RUNAWAY))
-    # The part, the process that it started, and the guard: each leads a session.
+    # The part, the process that it started, and the watchdog: each leads a session.
     until(lambda: len(of_session_of_its_own(up_id)) == 3)
     supervisor.stop()
     assert marked(up_id) == []
@@ -77,21 +77,21 @@ def test_stopping_leaves_nothing_not_even_what_left_for_another_session(up_id: s
 
 def test_one_that_will_not_end_is_killed(up_id: str) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", STUBBORN], env=guard.marked_environment(up_id), stdout=subprocess.PIPE
+        [sys.executable, "-c", STUBBORN], env=watchdog.marked_environment(up_id), stdout=subprocess.PIPE
     )
     assert process.stdout is not None
     process.stdout.readline()
-    assert guard.end_marked(up_id, grace_s=0.3) == []
+    assert watchdog.terminate_marked(up_id, grace_s=0.3) == []
     assert not psutil.pid_exists(process.pid)
     process.stdout.close()
 
 
 def test_processes_of_another_up_are_left_alone(up_id: str) -> None:
     other = secrets.token_hex(16)
-    process = subprocess.Popen([sys.executable, "-c", SLEEPER], env=guard.marked_environment(other))
+    process = subprocess.Popen([sys.executable, "-c", SLEEPER], env=watchdog.marked_environment(other))
     try:
         until(lambda: len(marked(other)) == 1)
-        guard.end_marked(up_id)
+        watchdog.terminate_marked(up_id)
         assert process.poll() is None
     finally:
         process.kill()
@@ -116,7 +116,7 @@ def test_the_guard_ends_everything_when_its_up_is_killed(up_id: str, tmp_path: P
 
 def test_a_part_that_dies_is_started_again_and_later_each_time(supervisor: Supervisor, said: list[str]) -> None:
     supervisor.start(python("worker", "raise SystemExit(3)"))
-    until(lambda: supervisor.look() is None and len(said) == 3)
+    until(lambda: supervisor.check() is None and len(said) == 3)
     assert said == [f"worker ended with exit code 3; starting it again in {delay} s" for delay in ("0.5", "1", "2")]
 
 
@@ -125,13 +125,13 @@ def test_a_part_that_was_killed_runs_again(supervisor: Supervisor, said: list[st
     until(lambda: len(marked(up_id)) == 2)
     (first,) = (process for process in marked(up_id) if SLEEPER in process.cmdline())
     first.kill()
-    until(lambda: supervisor.look() is None and bool(said) and supervisor.alive("worker"))
+    until(lambda: supervisor.check() is None and bool(said) and supervisor.alive("worker"))
     assert said == ["worker ended with signal 9; starting it again in 0.5 s"]
 
 
 def test_the_end_of_an_essential_part_is_told_with_its_last_lines(supervisor: Supervisor) -> None:
     supervisor.start(python("api", "print('port 8321 is in use'); raise SystemExit(2)", essential=True))
-    message = wait_until(lambda: False, DEADLINE_S, supervisor.look, threading.Event().wait)
+    message = wait_until(lambda: False, DEADLINE_S, supervisor.check, threading.Event().wait)
     assert message is not None
     assert "api ended with exit code 2" in message
     assert "port 8321 is in use" in message

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from service.dashboard import searches
-from service.dashboard.searches import Searches
+from service.figures import searches
+from service.figures.searches import Searches
 from tests.contract.samples import leased, many_tasks, results
 from tests.searched import searched
 from tuner.storage import NewEvent, Storage

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tuner.storage import LeaseLost, StorageUnavailable
-from worker.patience import Patience
+from worker.retry import Retry
 
 
 class Clock:
@@ -32,20 +32,20 @@ def failing(times: int) -> Callable[[], str]:
     return call
 
 
-def patience(clock: Clock, limit_s: float = 60.0) -> Patience:
-    return Patience(limit_s, 1.0, clock=lambda: clock.now_s, sleep=clock.sleep)
+def retry(clock: Clock, limit_s: float = 60.0) -> Retry:
+    return Retry(limit_s, 1.0, clock=lambda: clock.now_s, sleep=clock.sleep)
 
 
 def test_an_outage_is_waited_out_with_growing_waits() -> None:
     clock = Clock()
-    assert patience(clock)(failing(5)) == "stored"
+    assert retry(clock)(failing(5)) == "stored"
     assert clock.slept == [1.0, 2.0, 4.0, 5.0, 5.0]
 
 
-def test_patience_ends() -> None:
+def test_retrying_ends_at_the_limit() -> None:
     clock = Clock()
     with pytest.raises(StorageUnavailable):
-        patience(clock, limit_s=10.0)(failing(100))
+        retry(clock, limit_s=10.0)(failing(100))
     assert clock.now_s <= 10.0
 
 
@@ -53,7 +53,7 @@ def test_a_lost_lease_ends_the_wait_and_nothing_is_called() -> None:
     clock = Clock()
     calls: list[int] = []
     with pytest.raises(LeaseLost):
-        patience(clock)(lambda: calls.append(1), lambda: True)
+        retry(clock)(lambda: calls.append(1), lambda: True)
     assert calls == []
     with pytest.raises(LeaseLost):
-        patience(clock)(failing(100), lambda: clock.now_s > 3)
+        retry(clock)(failing(100), lambda: clock.now_s > 3)

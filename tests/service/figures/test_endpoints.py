@@ -56,12 +56,3 @@ def test_devices_have_figures(api: TestClient, storage: Storage, name: str) -> N
 def test_a_figure_that_is_not_there_is_a_problem(api: TestClient, storage: Storage, path: str) -> None:
     job = searched(storage, budget={"trials": 1})
     assert_problem(api.get(path.format(id=job.id)), 404)
-
-
-def test_plotly_comes_from_the_installed_package(api: TestClient) -> None:
-    packed = api.get("/static/plotly.min.js")
-    plain = api.get("/static/plotly.min.js", headers={"Accept-Encoding": "identity"})
-    assert packed.text == plain.text
-    assert "Plotly" in plain.text
-    again = api.get("/static/plotly.min.js", headers={"If-None-Match": packed.headers["ETag"]})
-    assert again.status_code == 304

@@ -1,4 +1,4 @@
-"""What the pages know of searches: records and events read once, kept, and added to as more are stored.
+"""Searches as figures and pages need them: records and events read once, kept, and added to as more are stored.
 
 A search of 100,000 trials takes seconds to read; a page that follows it asks every second. So what was read is kept
 for the searches that were looked at last, and only what is new is read.
@@ -10,15 +10,17 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Annotated, Protocol, cast
 
 from anyio import CapacityLimiter
+from fastapi import Depends, Request
 
 from tuner.figures.view import SearchView, compared_at, progress_of
 from tuner.library.dispatcher import Dispatcher
 from tuner.program.workload import JsonObject
 from tuner.records import MeasureResult
-from tuner.search.observations import at_one_speed, first_anchor_s
-from tuner.storage import Artifact, Job, NotFound, SearchTaskRow, Storage
+from tuner.search.observations import at_reference_speed, reference_anchor_s
+from tuner.storage import Artifact, Job, JobStorage, LibraryStorage, NotFound, RecordStorage, SearchTaskRow
 
 BATCH = 5000
 MOST_KEPT = 400_000
@@ -28,6 +30,10 @@ MOST_FIGURES = 128
 AT_ONCE = 2
 """Figures made at the same time, in threads of their own: requests never wait behind them for a thread, and the rest
 of the service wants its share of the interpreter."""
+
+
+class SearchStorage(JobStorage, RecordStorage, LibraryStorage, Protocol):
+    """What is read of a search."""
 
 
 @dataclass
@@ -47,21 +53,21 @@ class _Search:
     def size(self) -> int:
         return len(self.results) + len(self.progress)
 
-    def read(self, storage: Storage, job: Job, row: SearchTaskRow) -> None:
+    def read(self, storage: SearchStorage, job: Job, row: SearchTaskRow) -> None:
         """Take in what has been stored since the last time."""
         self._read_records(storage, job, row)
         self._read_progress(storage, job, row)
         if self.dispatcher is None and (artifact := library_of(storage, job, row)) is not None:
             self.dispatcher = Dispatcher.from_json(artifact.dispatch)
 
-    def _read_records(self, storage: Storage, job: Job, row: SearchTaskRow) -> None:
+    def _read_records(self, storage: SearchStorage, job: Job, row: SearchTaskRow) -> None:
         while found := storage.list_trials(job.id, self.after, BATCH, row.id):
             results = [record.result for record in found]
-            self.anchor_s = self.anchor_s or first_anchor_s(results)
-            self.results += at_one_speed(results, self.anchor_s)
+            self.anchor_s = self.anchor_s or reference_anchor_s(results)
+            self.results += at_reference_speed(results, self.anchor_s)
             self.after = found[-1].seq
 
-    def _read_progress(self, storage: Storage, job: Job, row: SearchTaskRow) -> None:
+    def _read_progress(self, storage: SearchStorage, job: Job, row: SearchTaskRow) -> None:
         while found := storage.list_events(job.id, self.events_after, BATCH):
             self.progress += progress_of(found, row.position)
             self.events_after = found[-1].seq
@@ -73,7 +79,7 @@ class Searches:
     ``limiter`` has the threads that figures are made in.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: SearchStorage) -> None:
         self._storage = storage
         self._lock = threading.Lock()
         self.limiter = CapacityLimiter(AT_ONCE)
@@ -121,7 +127,14 @@ class Searches:
             return search
 
 
-def library_of(storage: Storage, job: Job, row: SearchTaskRow) -> Artifact | None:
+def _searches(request: Request) -> Searches:
+    return cast(Searches, request.app.state.searches)
+
+
+SearchesDep = Annotated[Searches, Depends(_searches)]
+
+
+def library_of(storage: LibraryStorage, job: Job, row: SearchTaskRow) -> Artifact | None:
     """The library that this search came to, None before it has one."""
     if not row.done:
         return None

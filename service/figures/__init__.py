@@ -1,0 +1,1 @@
+"""Figures of jobs, workloads and devices as Plotly JSON."""

@@ -1,0 +1,87 @@
+"""The routes of figures: Plotly JSON, made on the server from what is recorded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Annotated
+
+from anyio import to_thread
+from fastapi import APIRouter, Header, Query, Response
+
+from service.dependencies import DevicesDep, JobsDep, TaskQuery, WorkloadsDep
+from service.figures import service
+from service.figures.schemas import FigureList, FigureOut
+from service.figures.searches import Searches, SearchesDep
+from service.figures.service import Figure
+from tuner.figures import FIGURES
+
+router = APIRouter(tags=["figures"])
+
+IfNoneMatch = Annotated[str | None, Header()]
+KernelQuery = Annotated[str | None, Query(max_length=40, description="for kernel_times: the id of a kernel")]
+PLOTLY = "application/json"
+
+
+@router.get("/jobs/{job_id}/figures")
+def list_figures(job_id: str, jobs: JobsDep) -> FigureList:
+    """The figures of a job: their names, titles and captions."""
+    jobs.get_job(job_id)
+    return FigureList(items=[FigureOut.of(spec) for spec in FIGURES.values()])
+
+
+@router.get("/jobs/{job_id}/figures/{name}")
+async def job_figure(
+    job_id: str,
+    name: str,
+    jobs: JobsDep,
+    searches: SearchesDep,
+    task: TaskQuery = 0,
+    kernel: KernelQuery = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """A figure as Plotly JSON. ``ETag`` changes when the figure may have."""
+    return await _respond(
+        searches, if_none_match, lambda: service.job_figure(jobs, searches, job_id, task, name, kernel)
+    )
+
+
+@router.get("/compare/figures/{name}")
+async def compared(
+    name: str, a: str, b: str, jobs: JobsDep, searches: SearchesDep, if_none_match: IfNoneMatch = None
+) -> Response:
+    """Two jobs in one figure (their first search tasks)."""
+    return await _respond(searches, if_none_match, lambda: service.comparison(jobs, searches, (a, b), name))
+
+
+@router.get("/workloads/{key}/figures/latency_by_shape")
+async def targets_compared(
+    key: str, jobs: JobsDep, workloads: WorkloadsDep, searches: SearchesDep, if_none_match: IfNoneMatch = None
+) -> Response:
+    """The newest library of each target in one figure."""
+    return await _respond(
+        searches, if_none_match, lambda: service.targets_compared(jobs, workloads, searches, key)
+    )
+
+
+@router.get("/devices/figures/{name}")
+async def device_figure(name: str, devices: DevicesDep, searches: SearchesDep) -> Response:
+    """When the devices were in use (``use``), and how steady their speed was (``drift``)."""
+    return await _respond(searches, None, lambda: service.device_figure(devices, name))
+
+
+async def _respond(searches: Searches, if_none_match: str | None, find: Callable[[], Figure]) -> Response:
+    """The figure, or 304 if the client has this version. Found and drawn in the threads that figures have."""
+
+    def respond() -> Response:
+        figure = find()
+        headers = {"Cache-Control": "no-cache"}
+        if figure.version is None:
+            return Response(figure.draw().to_json(), media_type=PLOTLY, headers=headers)
+        headers["ETag"] = f'"{hashlib.sha256(f"{figure.name} {figure.version}".encode()).hexdigest()[:32]}"'
+        if if_none_match == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        text = searches.figure(figure.name, figure.version, lambda: str(figure.draw().to_json()))
+        return Response(text, media_type=PLOTLY, headers=headers)
+
+    return await to_thread.run_sync(respond, limiter=searches.limiter)

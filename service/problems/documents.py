@@ -1,0 +1,69 @@
+"""Problem documents, and the ones that several parts of the service answer with."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from service.problems.pages import asks_for_page, problem_page
+from service.settings import Settings
+from tuner.errors import InvalidInput
+from tuner.storage import StorageUnavailable
+
+MEDIA_TYPE = "application/problem+json"
+MAX_TEXT = 2000
+"""Characters of a member: a wrong value of a large body is not repeated whole."""
+
+_log = logging.getLogger(__name__)
+
+
+class ProblemResponse(JSONResponse):
+    """A problem document; as a page for a browser that asks for one."""
+
+    media_type = MEDIA_TYPE
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not asks_for_page(scope):
+            await super().__call__(scope, receive, send)
+            return
+        own = {name: value for name, value in self.headers.items() if not name.startswith("content-")}
+        await problem_page(scope, json.loads(bytes(self.body)), own)(scope, receive, send)
+
+
+def problem(
+    status: int, name: str, title: str, detail: str, headers: Mapping[str, str] | None = None, **members: Any
+) -> ProblemResponse:
+    """A problem document. ``name`` ends its type URI; ``members`` are extension members."""
+    content = {"type": f"urn:shapewright:{name}", "title": title, "status": status, "detail": _clipped(detail)}
+    content |= {key: _clipped(value) if isinstance(value, str) else value for key, value in members.items()}
+    return ProblemResponse(content, status, dict(headers or {}))
+
+
+def invalid_input(error: InvalidInput) -> ProblemResponse:
+    return problem(
+        422,
+        "invalid-input",
+        "The request holds something that can never work",
+        str(error),
+        field=error.field,
+        problem=error.problem,
+        remedy=error.remedy,
+    )
+
+
+def storage_unavailable(error: StorageUnavailable, settings: Settings, known_caller: bool) -> ProblemResponse:
+    """What the database said may name hosts and paths: it goes to the log, and to callers whose key was checked."""
+    _log.warning("database unavailable: %s", error)
+    reason = str(error) if known_caller else "the service's log says why"
+    detail = f"try again in {settings.retry_after_s} s: {reason}"
+    headers = {"Retry-After": str(settings.retry_after_s)}
+    return problem(503, "database-unavailable", "The tuning database cannot be used at present", detail, headers)
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + f"... ({len(text)} characters)"

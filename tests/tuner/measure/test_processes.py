@@ -1,0 +1,38 @@
+"""What long-running processes share."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from tuner.measure.processes import process_directory, set_on_signals, stop_on_signals
+
+
+def test_signals_set_the_event_and_their_handlers_come_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with stop_on_signals() as stop:
+        assert not stop.is_set()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.wait(5)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_other_threads_leave_the_handlers_alone() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=set_on_signals, args=(threading.Event(),))
+    thread.start()
+    thread.join(5)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_directories_of_processes_that_ended_are_removed_and_no_others(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait(20)
+    for name in (f"up-{ended.pid}", f"up-{os.getpid()}", "up-text", f"ray-{ended.pid}"):
+        (tmp_path / name).mkdir()
+    assert process_directory(tmp_path, "up") == tmp_path / f"up-{os.getpid()}"
+    assert {path.name for path in tmp_path.iterdir()} == {f"up-{os.getpid()}", "up-text", f"ray-{ended.pid}"}

@@ -1,0 +1,48 @@
+"""What long-running processes share: ending on signals, directories of their own, threads of NumPy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""Environment that limits NumPy to one thread on a device: BLAS threads spin after their work, and would disturb a
+measurement. Read when NumPy is first imported."""
+TERMINATION = (signal.SIGTERM, signal.SIGINT)
+
+
+def set_on_signals(stop: threading.Event, signals: Sequence[signal.Signals] = TERMINATION) -> None:
+    """Replace the handlers of ``signals`` by one that sets ``stop``. Does nothing outside the main thread."""
+    if threading.current_thread() is threading.main_thread():
+        for number in signals:
+            signal.signal(number, lambda *_: stop.set())
+
+
+@contextmanager
+def stop_on_signals(signals: Sequence[signal.Signals] = TERMINATION) -> Iterator[threading.Event]:
+    """An event that ``signals`` set; their handlers are restored at the end. Needs the main thread."""
+    stop = threading.Event()
+    before = {number: signal.getsignal(number) for number in signals}
+    set_on_signals(stop, signals)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def process_directory(parent: Path, prefix: str) -> Path:
+    """The path ``parent/prefix-PID`` for this process's own files; it is not created. Directories that processes left
+    behind when they were killed are removed."""
+    for path in parent.glob(f"{prefix}-*"):
+        pid = path.name.removeprefix(f"{prefix}-")
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(path, ignore_errors=True)
+    return parent / f"{prefix}-{os.getpid()}"

@@ -1,0 +1,70 @@
+"""Random search: uniform draws from the space, the baseline of every other policy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from tuner.program.task import SearchTask
+from tuner.records import MeasureResult
+from tuner.rules.space import MicroKernel, SearchSpace
+from tuner.search.cost_model import CostModel
+from tuner.search.observations import Measured
+from tuner.search.policy._base import Suggestion, suggestions_of
+from tuner.search.policy.theory import TheorySettings, first_round, theory_set
+
+KERNELS_PER_ROUND = 8
+INSTANCES_PER_KERNEL = 2
+DRAWS_PER_KERNEL = 50
+"""Draws without a new kernel after which the space counts as exhausted."""
+
+
+class RandomSearch:
+    """Theory's set first, then kernels drawn from the space, each on the next instances in turn."""
+
+    def __init__(
+        self, task: SearchTask, space: SearchSpace, model: CostModel, seed: int = 0,
+        settings: TheorySettings | None = None,
+    ) -> None:  # fmt: skip
+        self._task, self._space, self._model = task, space, model
+        self._settings = settings or TheorySettings()
+        self._rng = np.random.default_rng(seed)
+        self._weighted = [index for index, instance in enumerate(task.instances) if instance.weight > 0]
+        self._measured = Measured()
+        self._turn = 0
+
+    @cached_property
+    def theory(self) -> list[MicroKernel]:
+        return theory_set(self._task, self._space, self._model, self._rng, self._settings, self._measured.failed)
+
+    def update(self, results: Sequence[MeasureResult]) -> None:
+        self._measured.add(results)
+
+    def suggest(self, trials: int, pending: Collection[MicroKernel] = ()) -> list[Suggestion]:
+        if trials <= 0:
+            return []
+        if tried := self._measured.tried | set(pending):
+            picks = [(kernel, self._next_instances()) for kernel in self._drawn(tried)]
+        else:
+            picks = first_round(self._task, self._model, self.theory)
+        return suggestions_of(self._task, self._model, picks, trials)
+
+    def _drawn(self, tried: Collection[MicroKernel]) -> list[MicroKernel]:
+        """At most KERNELS_PER_ROUND kernels that are not among ``tried``; fewer where the space has hardly any left."""
+        drawn: dict[MicroKernel, None] = {}
+        for _ in range(KERNELS_PER_ROUND * DRAWS_PER_KERNEL):
+            kernel = self._space.sample(self._rng)
+            if kernel not in tried:
+                drawn[kernel] = None
+            if len(drawn) == KERNELS_PER_ROUND:
+                break
+        return list(drawn)
+
+    def _next_instances(self) -> list[int]:
+        """The instances whose turn it is, of those that have a weight."""
+        count = min(INSTANCES_PER_KERNEL, len(self._weighted))
+        chosen = [self._weighted[(self._turn + offset) % len(self._weighted)] for offset in range(count)]
+        self._turn += count
+        return sorted(chosen)

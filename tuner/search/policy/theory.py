@@ -1,0 +1,77 @@
+"""The kernel set that the cost model chooses before anything is measured: the default that every search must beat."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.library.selection import select
+from tuner.program.task import SearchTask
+from tuner.rules import rule_for
+from tuner.rules.space import MicroKernel, SearchSpace
+from tuner.search.cost_model import CostModel
+from tuner.search.policy._base import Pick
+
+
+@dataclass(frozen=True, slots=True)
+class TheorySettings:
+    """How much of the space the model is asked about."""
+
+    samples: int = 3000
+    generations: int = 6
+    """Rounds of mutation around the best of the samples."""
+
+
+def theory_set(
+    task: SearchTask,
+    space: SearchSpace,
+    model: CostModel,
+    rng: np.random.Generator,
+    settings: TheorySettings,
+    failed: Collection[MicroKernel] = (),
+) -> list[MicroKernel]:
+    """The set that the model alone chooses now: of many samples, and of the neighbours of the best ones.
+
+    None of ``failed`` is in it.
+    """
+    rule, shapes = rule_for(task.workload), [instance.shape for instance in task.instances]
+
+    def usable(kernels: Sequence[MicroKernel]) -> list[MicroKernel]:
+        return [kernel for kernel in dict.fromkeys(kernels) if kernel not in failed]
+
+    pool = usable([rule.safe_kernel(task), *(space.sample(rng) for _ in range(settings.samples))])
+    for _ in range(settings.generations):
+        latency = model.predict(pool, shapes).latency_s
+        best = [pool[index] for row in latency.argsort(axis=0)[:8] for index in row]
+        pool = usable(pool + [space.mutate(kernel, rng) for kernel in best for _ in range(4)])
+    latency = model.predict(pool, shapes).latency_s
+    layouts = [rule.layout(task, kernel) for kernel in pool]
+    weights = np.array([instance.weight for instance in task.instances])
+    return [pool[index] for index in select(latency, weights / weights.sum(), task.max_kernels, layouts)]
+
+
+def dispatched(
+    task: SearchTask, model: CostModel, kernels: Sequence[MicroKernel], instances: Sequence[int]
+) -> list[Pick]:
+    """Each of these kernels on those of ``instances`` (indices) where the model expects it to be the fastest."""
+    serves = model.predict(kernels, [instance.shape for instance in task.instances]).latency_s.argmin(axis=0)
+    picks = [(kernel, [at for at in instances if serves[at] == index]) for index, kernel in enumerate(kernels)]
+    return [(kernel, indices) for kernel, indices in picks if indices]
+
+
+def first_round(task: SearchTask, model: CostModel, kernels: Sequence[MicroKernel]) -> list[Pick]:
+    """Theory's set and the safe kernel: each on every instance that it serves, and on a few besides.
+
+    So every instance has a measured time of the default. Those that serve most come first, in case the budget ends
+    before all are measured.
+    """
+    count = len(task.instances)
+    ends = {0, count // 2, count - 1}
+    serves = dict(dispatched(task, model, kernels, range(count)))
+    picks = [(kernel, sorted(ends.union(serves.get(kernel, ())))) for kernel in kernels]
+    safe = rule_for(task.workload).safe_kernel(task)
+    if safe not in kernels:
+        picks.append((safe, sorted(ends)))
+    return sorted(picks, key=lambda pick: -len(serves.get(pick[0], ())))

@@ -1,0 +1,42 @@
+"""Events of a job, as they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tuner.program.workload import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event to append: ``kind`` is one of state, trials, progress, log, baselines, library; ``data`` is what it
+    carries."""
+
+    kind: str
+    data: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """An event of a job. ``seq`` counts from 1 without gaps within the job, in commit order."""
+
+    job_id: str
+    seq: int
+    kind: str
+    data: JsonObject
+    created_at: str
+
+
+class EventStorage(Protocol):
+    """Reading the events of a job. Only the holder of a lease appends them."""
+
+    def list_events(self, job_id: str, after: int = 0, limit: int = 1000) -> tuple[JobEvent, ...]:
+        """Events with seq above ``after``, in order. Raises NotFound."""
+
+    def newest_events(self, job_id: str, kinds: Sequence[str], limit: int = 200) -> tuple[JobEvent, ...]:
+        """The last events of these kinds, in order. Raises NotFound."""
+
+    def last_event(self, job_id: str) -> int:
+        """The seq of the job's newest event. Raises NotFound."""

@@ -1,0 +1,133 @@
+"""Jobs and their search tasks, as anyone may read and request them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from tuner.program.jobspec import JobSpec
+from tuner.program.task import SearchTask
+from tuner.program.workload import JsonObject
+from tuner.records import NO_BASELINES, Baselines
+from tuner.storage.events import EventStorage
+from tuner.storage.paging import Page
+
+
+class JobState(StrEnum):
+    WAITING = "WAITING"
+    RUNNING = "RUNNING"
+    CANCELLING = "CANCELLING"
+    COMPLETED = "COMPLETED"
+    CANCELLED = "CANCELLED"
+    FAILED = "FAILED"
+
+    @property
+    def ended(self) -> bool:
+        return self in (JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A submitted job as it stands. ``spec`` is the job file as given; ``summary`` is filled in as the search goes."""
+
+    id: str
+    name: str
+    owner: str
+    state: JobState
+    device: str
+    spec: JsonObject
+    created_at: str
+    started_at: str | None
+    ended_at: str | None
+    epoch: int
+    worker: str | None
+    trials: int
+    """Trials recorded so far, failed ones included."""
+    error: str
+    summary: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTaskRow:
+    """One search task of a job. ``spent_s`` is wall time already charged to the budget, by every worker that had it;
+    ``baselines`` are empty until they have been measured."""
+
+    id: int
+    job_id: str
+    position: int
+    count: int
+    workload_key: str
+    target_fingerprint: str
+    task: SearchTask
+    spent_s: float
+    done: bool
+    baselines: Baselines = NO_BASELINES
+
+
+class JobOrder(StrEnum):
+    """What a table of jobs is ordered by."""
+
+    CREATED = "created"
+    NAME = "name"
+    STATE = "state"
+    TRIALS = "trials"
+
+
+@dataclass(frozen=True, slots=True)
+class JobQuery:
+    """A part of a table of jobs: those whose name, id or owner holds ``text`` (in any case), ``offset`` rows on."""
+
+    text: str = ""
+    state: JobState | None = None
+    order: JobOrder = JobOrder.CREATED
+    descending: bool = True
+    offset: int = 0
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class JobTable:
+    """A part of a table of jobs, and how many there are in all."""
+
+    items: tuple[Job, ...]
+    total: int
+
+
+class JobStorage(EventStorage, Protocol):
+    """Submitting, finding, cancelling and resuming jobs, and reading their events."""
+
+    def create_job(self, spec: JobSpec, owner: str = "", idempotency_key: str | None = None) -> tuple[Job, bool]:
+        """Store a job in state WAITING with its search tasks and workloads, and its first event.
+
+        Every task of ``spec`` has a target. Returns the job and whether it is new: the same owner with the same
+        idempotency key and an equal ``spec.source`` gets the earlier job. Raises IdempotencyMismatch for another body.
+        """
+
+    def get_job(self, job_id: str) -> Job:
+        """Raises NotFound."""
+
+    def list_jobs(self, cursor: str | None = None, state: JobState | None = None, limit: int = 50) -> Page[Job]:
+        """Newest first. A cursor that is not ours raises InvalidInput on field ``cursor``."""
+
+    def find_jobs(self, query: JobQuery) -> JobTable:
+        """Jobs as people look for them: any page of any order; jobs that are alike in it come newest first."""
+
+    def job_counts(self) -> Mapping[str, int]:
+        """Jobs by state, every state named, and ``trials``: those of all jobs together."""
+
+    def search_tasks(self, job_id: str) -> tuple[SearchTaskRow, ...]:
+        """In order of position. Raises NotFound."""
+
+    def request_cancel(self, job_id: str) -> Job:
+        """WAITING becomes CANCELLED at once, RUNNING becomes CANCELLING; CANCELLING stays.
+
+        Raises Conflict if the job has ended, NotFound.
+        """
+
+    def resume_job(self, job_id: str) -> Job:
+        """A CANCELLED or FAILED job goes back to WAITING, its records kept and its spent time too.
+
+        Raises Conflict in any other state, NotFound.
+        """

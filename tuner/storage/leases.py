@@ -1,0 +1,81 @@
+"""Working on a job: what only the holder of its lease may change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tuner.program.workload import JsonObject
+from tuner.records import Baselines, MeasureResult
+from tuner.storage.events import NewEvent
+from tuner.storage.jobs import Job, JobState, SearchTaskRow
+from tuner.storage.libraries import Artifact
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to work on a job until it expires; ``epoch`` tells this holder from every earlier one."""
+
+    job: Job
+    tasks: tuple[SearchTaskRow, ...]
+    worker: str
+    epoch: int
+
+
+class LeaseStorage(Protocol):
+    """Leasing jobs, and changing a job under its lease."""
+
+    def lease_job(self, worker: str, lease_s: float, device_keys: Sequence[str] | None = None) -> Lease | None:
+        """Take the oldest WAITING job, or one whose lease has expired, and make it RUNNING with the next epoch.
+
+        A CANCELLING job whose lease has expired becomes CANCELLED and is not handed out. ``device_keys`` restricts
+        to jobs for those devices. None if there is nothing to do.
+        """
+
+    def heartbeat(self, lease: Lease, lease_s: float) -> JobState:
+        """Extend the lease and tell the job's state (RUNNING or CANCELLING). Raises LeaseLost."""
+
+    def append_results(
+        self,
+        lease: Lease,
+        search_task_id: int,
+        results: Sequence[MeasureResult],
+        events: Sequence[NewEvent] = (),
+        spent_s: float | None = None,
+        summary: JsonObject | None = None,
+    ) -> None:
+        """Store results and events in one transaction, and set the task's spent time and the job's summary if given.
+
+        A result whose (search task, kernel, instance, attempt) is stored already is left as it is: sending a batch
+        twice doubles nothing. Raises LeaseLost.
+        """
+
+    def save_baselines(self, lease: Lease, search_task_id: int, baselines: Baselines) -> None:
+        """Store what the task's kernels are compared with, in the place of what was there, and an event that says so.
+
+        The same ones again change nothing and append no event. Raises LeaseLost.
+        """
+
+    def append_events(self, lease: Lease, events: Sequence[NewEvent]) -> None:
+        """Raises LeaseLost."""
+
+    def save_library(
+        self,
+        lease: Lease,
+        search_task_id: int,
+        files: Mapping[str, bytes],
+        manifest: JsonObject,
+        dispatch: JsonObject,
+        events: Sequence[NewEvent] = (),
+    ) -> Artifact:
+        """Store a built library and its dispatcher, and mark the search task done. Raises LeaseLost.
+
+        ``digest`` of the artifact is ``manifest["digest"]``.
+        """
+
+    def finish_job(self, lease: Lease, state: JobState, error: str = "", summary: JsonObject | None = None) -> Job:
+        """End the job (COMPLETED, CANCELLED or FAILED) and append the event of it. Raises LeaseLost."""
+
+    def release_job(self, lease: Lease) -> None:
+        """Give an unfinished job back: WAITING again (CANCELLED if it was CANCELLING). Raises LeaseLost."""

@@ -1,0 +1,38 @@
+"""Tuning records: of a job, of a search task, of a workload on a target."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tuner.program.workload import JsonObject
+from tuner.records import TuningRecord
+
+
+class RecordStorage(Protocol):
+    """Reading tuning records. Only the holder of a lease appends them."""
+
+    def list_trials(
+        self, job_id: str, after: int = 0, limit: int = 1000, search_task_id: int | None = None
+    ) -> tuple[TuningRecord, ...]:
+        """Records of a job with ``seq`` (the row's number) above ``after``, in order. Raises NotFound."""
+
+    def records_of_task(self, search_task_id: int) -> tuple[TuningRecord, ...]:
+        """Everything a policy needs to be rebuilt, in the order it was stored."""
+
+    def records_of_workload(
+        self, workload_key: str, target_fingerprint: str, threads: int = 1, limit: int = 100_000
+    ) -> tuple[TuningRecord, ...]:
+        """Successful and failed records of any job for this workload on this target, in the order stored."""
+
+    def records_of_target(
+        self, target_fingerprint: str, threads: int, rule: str, limit: int = 20_000
+    ) -> tuple[tuple[JsonObject, TuningRecord], ...]:
+        """The newest successful records of a rule on a target, each with its workload: a model starts from them."""
+
+    def best_record(
+        self, workload_key: str, target_fingerprint: str, threads: int, instance_key: str
+    ) -> TuningRecord | None:
+        """The fastest record for exactly this instance (``format_shape`` of it); None if there is none.
+
+        Of kernels that were never found wrong, and never crashed, at any instance of the workload on this target.
+        """
