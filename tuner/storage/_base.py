@@ -167,10 +167,14 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRow:
-    """A workload that some job has been submitted for, with how much is known about it."""
+    """A workload that some job has been submitted for, with how much is known about it.
+
+    ``workload`` is its canonical form, which ``workload_from_json`` reads; ``label`` is what the first job called it.
+    """
 
     key: str
     workload: JsonObject
+    label: str
     created_at: str
     jobs: int
     records: int
@@ -293,7 +297,8 @@ class Storage(Protocol):
         """Store results and events in one transaction, and set the task's spent time and the job's summary if given.
 
         A result whose (search task, kernel, instance, attempt) is stored already is left as it is: sending a batch
-        twice doubles nothing. Raises LeaseLost.
+        twice doubles nothing. Instances are in the task's shape variables. Raises LeaseLost, and InvalidInput on field
+        ``shape`` for an instance of other variables.
         """
 
     def save_baselines(self, lease: Lease, search_task_id: int, baselines: Baselines) -> None:
@@ -338,21 +343,31 @@ class Storage(Protocol):
     def list_trials(
         self, job_id: str, after: int = 0, limit: int = 1000, search_task_id: int | None = None
     ) -> tuple[TuningRecord, ...]:
-        """Records of a job with ``seq`` (the row's number) above ``after``, in order. Raises NotFound."""
+        """Records of a job with ``seq`` (the row's number) above ``after``, in order. Raises NotFound.
+
+        Instances as of ``records_of_task``.
+        """
 
     # -- what the records know ------------------------------------------------------------------------------------
     def records_of_task(self, search_task_id: int) -> tuple[TuningRecord, ...]:
-        """Everything a policy needs to be rebuilt, in the order it was stored."""
+        """Everything a policy needs to be rebuilt, in the order it was stored.
+
+        Instances are in the task's shape variables; one that is none of the task's is in the workload's symbols.
+        """
 
     def records_of_workload(
         self, workload_key: str, target_fingerprint: str, threads: int = 1, limit: int = 100_000
     ) -> tuple[TuningRecord, ...]:
-        """Successful and failed records of any job for this workload on this target, in the order stored."""
+        """Successful and failed records of any job for this workload on this target, in the order stored.
+
+        Instances are values of the workload's symbols, as in everything that is asked across jobs.
+        """
 
     def records_of_target(
         self, target_fingerprint: str, threads: int, rule: str, limit: int = 20_000
     ) -> tuple[tuple[JsonObject, TuningRecord], ...]:
-        """The newest successful records of a rule on a target, each with its workload: a model starts from them."""
+        """The newest successful records of a rule on a target, each with its workload in canonical form, whose shape
+        variables are the symbols that the record gives: a model starts from them."""
 
     def list_workloads(self, cursor: str | None = None, limit: int = 50) -> Page[WorkloadRow]:
         """Newest first."""
@@ -366,7 +381,8 @@ class Storage(Protocol):
     def best_record(
         self, workload_key: str, target_fingerprint: str, threads: int, instance_key: str
     ) -> TuningRecord | None:
-        """The fastest record for exactly this instance (``format_shape`` of it); None if there is none.
+        """The fastest record for exactly this instance (``format_shape`` of the symbols' values); None
+        if there is none.
 
         Of kernels that were never found wrong, and never crashed, at any instance of the workload on this target.
         """

@@ -13,6 +13,7 @@ from tuner.errors import InvalidInput
 from tuner.program.jobspec import JobSpec
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
+from tuner.program.workload import JsonObject
 from tuner.records import Baselines
 from tuner.storage._base import (
     Conflict,
@@ -41,6 +42,7 @@ from tuner.storage.sql._rows import (
 )
 from tuner.storage.sql.columns import canonical
 from tuner.storage.sql.engine import Database
+from tuner.storage.sql.identity import stored_workload
 from tuner.storage.sql.schema import api_keys, jobs, search_tasks, targets, workloads
 
 ORDERS: dict[JobOrder, ColumnElement[Any]] = {
@@ -190,7 +192,9 @@ def target_ids(connection: Connection, found: Sequence[Target]) -> dict[str, int
 
 
 def _workload_ids(connection: Connection, tasks: Sequence[SearchTask]) -> dict[str, int]:
-    values = {task.workload.key: task.workload.to_json() for task in tasks}
+    values: dict[str, JsonObject] = {}
+    for task in tasks:
+        values.setdefault(task.workload.key, stored_workload(task.workload))
     insert_new(connection, workloads, [{"key": key, "workload": values[key]} for key in sorted(values)])
     query = select(workloads.c.key, workloads.c.id).where(workloads.c.key.in_(values))
     return {row.key: row.id for row in connection.execute(query)}
