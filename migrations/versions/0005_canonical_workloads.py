@@ -21,7 +21,7 @@ down_revision = "0004"
 branch_labels = None
 depends_on = None
 
-BATCH = 500
+BATCH = 100
 """Workloads that are held at a time. Records are changed where they stand, a workload's in one statement."""
 
 workloads = sa.table("workloads", sa.column("id"), sa.column("key"), sa.column("workload", sa.JSON))
@@ -45,8 +45,8 @@ def upgrade() -> None:
     for row in _every_workload(connection):
         found = OldWorkload.of(row.workload)
         kept = oldest.setdefault(found.key, row.id)
-        _rename_instances(connection, row.id, found)
-        _move_records(connection, row.id, kept)
+        if _rename_instances(connection, row.id, found):
+            _move_records(connection, row.id, kept)
         if kept == row.id:
             values = {"key": found.key, "workload": {**found.canonical, "label": found.label}}
             connection.execute(sa.update(workloads).where(workloads.c.id == row.id).values(values))
@@ -65,13 +65,14 @@ def _every_workload(connection: sa.Connection) -> Iterator[sa.Row[Any]]:
         last = rows[-1].id
 
 
-def _rename_instances(connection: sa.Connection, workload_id: int, workload: OldWorkload) -> None:
-    """Fill the table of the workload's instances: what each was called, and what it will be."""
-    connection.execute(sa.delete(instances))
+def _rename_instances(connection: sa.Connection, workload_id: int, workload: OldWorkload) -> bool:
+    """Fill the table of the workload's instances: what each was called, and what it will be. Whether there are any."""
     query = sa.select(records.c.instance).where(records.c.workload_id == workload_id).distinct()
     rows = [{"old": old, "new": _renamed(workload, old)} for old in connection.scalars(query)]
     if rows:
+        connection.execute(sa.delete(instances))
         connection.execute(sa.insert(instances), rows)
+    return bool(rows)
 
 
 def _renamed(workload: OldWorkload, instance: str) -> str:
