@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -42,7 +43,7 @@ from tuner.storage.sql._rows import (
 )
 from tuner.storage.sql.columns import canonical
 from tuner.storage.sql.engine import Database
-from tuner.storage.sql.identity import stored_workload
+from tuner.storage.sql.identity import stored_task, stored_workload
 from tuner.storage.sql.schema import api_keys, jobs, search_tasks, targets, workloads
 
 ORDERS: dict[JobOrder, ColumnElement[Any]] = {
@@ -166,7 +167,7 @@ def task_of(row: AnyRow) -> SearchTaskRow:
         count=row._mapping["count"],
         workload_key=row.key,
         target_fingerprint=row.fingerprint,
-        task=SearchTask.from_json(row.task),
+        task=stored_task(json.dumps(row.task)),
         spent_s=row.spent_s,
         done=row.done,
         baselines=Baselines.from_json(row.baselines),
