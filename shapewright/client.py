@@ -17,7 +17,7 @@ from shapewright.errors import BadDownload, NotAllowed, Refused, ServiceError, S
 from shapewright.sse import Frame, frames
 from tuner.errors import InvalidInput
 from tuner.program.jobspec import parse_job
-from tuner.program.task import SearchTask
+from tuner.program.task import SearchTask, parse_shape
 from tuner.program.workload import JsonObject, Workload, format_shape
 
 if TYPE_CHECKING:
@@ -151,9 +151,12 @@ class Client:
         return items
 
     def best(self, workload: WorkloadLike, shape: Mapping[str, int] | str, target: str | None = None) -> JsonObject:
-        """The best known micro-kernel for a shape: ``{"match", "kernel", "latency_s", "predicted_latency_s", ...}``."""
-        text = shape if isinstance(shape, str) else format_shape(shape)
-        return self._json("GET", f"/v1/workloads/{_key_of(workload)}/best", params={"shape": text, "target": target})
+        """The best known micro-kernel for a shape: ``{"match", "kernel", "latency_s", "predicted_latency_s", ...}``.
+
+        The shape is in the shape variables of ``workload`` or, of a key, in the workload's symbols.
+        """
+        params = {"shape": _symbols_text(workload, shape), "target": target}
+        return self._json("GET", f"/v1/workloads/{_key_of(workload)}/best", params=params)
 
     def dispatcher(self, workload: WorkloadLike, target: str | None = None, job: str | None = None) -> JsonObject:
         """The dispatch table of the newest library, for ``tuner.library.dispatcher.Dispatcher.from_json``.
@@ -276,13 +279,27 @@ def _part(name: str) -> str:
 
 
 def _key_of(workload: WorkloadLike) -> str:
+    return _part(workload) if isinstance(workload, str) else _workload_of(workload).key
+
+
+def _symbols_text(workload: WorkloadLike, shape: Mapping[str, int] | str) -> str:
+    """``m=592``: values of the workload's symbols, which mean the same to every job. A key's are taken as they are."""
     if isinstance(workload, str):
-        return _part(workload)
+        return shape if isinstance(shape, str) else format_shape(shape)
+    given = parse_shape(shape) if isinstance(shape, str) else dict(shape)
+    found = _workload_of(workload)
+    if set(given) != found.variables:
+        names = ", ".join(sorted(found.variables)) or "no variable"
+        raise InvalidInput("shape", f"{format_shape(given) or 'nothing'} does not fit {found}", f"give {names}")
+    return format_shape(found.dims(given))
+
+
+def _workload_of(workload: Workload | SearchTask | Mapping[str, Any]) -> Workload:
     if isinstance(workload, Workload):
-        return workload.key
+        return workload
     if isinstance(workload, SearchTask):
-        return workload.workload.key
-    keys = {task.workload.key for task in parse_job(workload).tasks}
-    if len(keys) > 1:
-        raise InvalidInput("workloads", f"the job has {len(keys)} of them", f"name one: {', '.join(sorted(keys))}")
-    return keys.pop()
+        return workload.workload
+    found = {task.workload.key: task.workload for task in parse_job(workload).tasks}
+    if len(found) > 1:
+        raise InvalidInput("workloads", f"the job has {len(found)} of them", f"name one: {', '.join(sorted(found))}")
+    return next(iter(found.values()))

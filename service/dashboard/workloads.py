@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from service.dashboard import presenters
 from service.dashboard.presenters import JobLine
-from tuner.program.workload import Workload
 from tuner.search.progress import speedup_vs_default
 from tuner.storage import AccessStorage, JobStorage, SearchTaskRow, WorkloadStorage
 
@@ -47,7 +46,6 @@ def workload_of(storage: WorkloadPageStorage, key: str) -> dict[str, Any]:
     targets = {found.row.target_fingerprint: None for found in searched}
     return {
         "known": known,
-        "workload": Workload.from_json(known.workload),
         "targets": [
             OnTarget(name, tuple(found for found in searched if found.row.target_fingerprint == name))
             for name in targets

@@ -10,10 +10,14 @@ from tuner.storage import Page, WorkloadRow
 
 
 class WorkloadOut(BaseModel):
-    """A workload that some job was submitted for, and how much is known about it."""
+    """A workload that some job was submitted for, and how much is known about it.
+
+    ``workload`` is its canonical form, as a job file takes it; ``label`` is what the first job called it.
+    """
 
     key: str
     workload: dict[str, Any]
+    label: str
     created_at: str
     jobs: int
     records: int
@@ -24,6 +28,7 @@ class WorkloadOut(BaseModel):
         return WorkloadOut(
             key=row.key,
             workload=row.workload,
+            label=row.label,
             created_at=row.created_at,
             jobs=row.jobs,
             records=row.records,

@@ -7,13 +7,15 @@ import hashlib
 import io
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 from service.workloads.schemas import BestOut
 from tuner.errors import InvalidInput
 from tuner.library import lookup
-from tuner.library.dispatcher import kernel_json
-from tuner.program.task import check_shape, parse_shape
+from tuner.library.dispatcher import Dispatcher, kernel_json
+from tuner.program.task import parse_shape
 from tuner.program.workload import JsonObject, format_shape
 from tuner.storage import Artifact, LibraryStorage, NotFound, RecordStorage, SearchTaskRow, WorkloadStorage
 
@@ -25,16 +27,19 @@ class LookupStorage(WorkloadStorage, RecordStorage, LibraryStorage, Protocol):
 
 
 def best(storage: LookupStorage, workload_key: str, target: str | None, shape_text: str) -> BestOut:
-    """The best known kernel for a shape. Raises NotFound, and InvalidInput for a shape that does not fit."""
+    """The best known kernel for a shape, which gives the workload's symbols or the newest job's shape variables.
+
+    Raises NotFound, and InvalidInput for a shape that does not fit.
+    """
     shape = parse_shape(shape_text)
     row = storage.latest_task(workload_key, fingerprint(target))
-    check_shape(row.task, shape)
-    dispatch, threads = _dispatch_of(storage, row), row.task.threads
-    exact = storage.best_record(workload_key, row.target_fingerprint, threads, format_shape(shape))
+    dims = lookup.dims_of(row.task, shape)
+    dispatcher, threads = _dispatcher_of(storage, row), row.task.threads
+    exact = storage.best_record(workload_key, row.target_fingerprint, threads, format_shape(dims))
     # Records of other shapes matter only where no library answers: reading them is the costly part.
-    others = dispatch is None and exact is None
+    others = dispatcher is None and exact is None
     records = storage.records_of_workload(workload_key, row.target_fingerprint, threads) if others else ()
-    answer = lookup.best(row.task, dispatch, exact, records, shape)
+    answer = lookup.best(row.task, dispatcher, exact, records, dims)
     return BestOut(
         workload_key=workload_key,
         target_fingerprint=row.target_fingerprint,
@@ -77,10 +82,23 @@ def etag(artifact: Artifact) -> str:
     return f'"{artifact.digest}"'
 
 
-def _dispatch_of(storage: LibraryStorage, row: SearchTaskRow) -> JsonObject | None:
-    """The dispatch table of the newest library, unless that was built for another number of threads."""
+def _dispatcher_of(storage: LibraryStorage, row: SearchTaskRow) -> Dispatcher | None:
+    """The dispatcher of the newest library, unless that was built for another number of threads."""
     try:
         artifact = storage.latest_artifact(row.workload_key, row.target_fingerprint)
     except NotFound:
         return None
-    return artifact.dispatch if artifact.threads == row.task.threads else None
+    return _parsed(_Table(artifact.digest, artifact.dispatch)) if artifact.threads == row.task.threads else None
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A dispatch table, which the digest of its library tells from every other."""
+
+    digest: str
+    dispatch: JsonObject = field(compare=False)
+
+
+@lru_cache(maxsize=256)
+def _parsed(table: _Table) -> Dispatcher:
+    return Dispatcher.from_json(table.dispatch)

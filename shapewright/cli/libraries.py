@@ -22,7 +22,7 @@ target = click.option("--target", help="A target's fingerprint [default: the job
 
 @click.command()
 @workload
-@click.option("--shape", required=True, help="A value for each shape variable, as in T=37,S=4.")
+@click.option("--shape", required=True, help="A value for each shape variable, as in T=37,S=4; of a key: for each symbol, as in m=592.")
 @target
 @options.service
 @as_json
@@ -78,8 +78,8 @@ def pull(
     emit({"directory": str(directory), **manifest}, json_output, text)
 
 
-def resolve(workload: str, target: str | None) -> tuple[str, str | None]:
-    """The workload's key and the target's fingerprint, from a key or the path of a job file. Raises InvalidInput."""
+def resolve(workload: str, target: str | None) -> tuple[str | SearchTask, str | None]:
+    """A workload's key, or the search task of a job file, and the target's fingerprint. Raises InvalidInput."""
     path = Path(workload)
     if not path.exists():
         if "/" in workload or path.suffix in (".yaml", ".yml", ".json"):
@@ -87,7 +87,7 @@ def resolve(workload: str, target: str | None) -> tuple[str, str | None]:
         return workload, target
     spec, _ = options.read_job(path)
     task = _only(spec.tasks)
-    return task.workload.key, target or (task.target.fingerprint if task.target else None)
+    return task, target or (task.target.fingerprint if task.target else None)
 
 
 def _only(tasks: tuple[SearchTask, ...]) -> SearchTask:

@@ -13,6 +13,7 @@ from shapewright.cli.output import as_json, emit, table
 
 if TYPE_CHECKING:
     from tuner.program.ops import Op
+
     from tuner.program.task import SearchTask
 
 

@@ -42,7 +42,7 @@ def test_several_workloads_become_tasks_in_order_with_their_counts(storage: Stor
 
     assert [task.position for task in tasks] == [0, 1, 2]
     assert [task.count for task in tasks] == [1, 12, 1]
-    assert [task.task.workload.op.name for task in tasks] == ["dense", "matmul", "dense"]
+    assert [task.task.workload.to_json()["op"] for task in tasks] == ["dense", "matmul", "dense"]
     assert len({task.workload_key for task in tasks}) == 2
 
 

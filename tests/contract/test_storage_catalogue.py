@@ -117,14 +117,15 @@ def test_a_workload_tells_how_much_is_known_about_it(storage: Storage) -> None:
 
     row = storage.get_workload(key)
 
-    assert row.workload == lease.tasks[0].task.workload.to_json()
+    workload = lease.tasks[0].task.workload
+    assert (row.workload, row.label) == (workload.canonical, str(workload))
     assert (row.key, row.jobs, row.records) == (key, 2, 5)
     assert row.targets == tuple(sorted([lease.tasks[0].target_fingerprint, TARGET.fingerprint]))
     other = storage.get_workload(lease.tasks[1].workload_key)
     assert (other.jobs, other.records, other.targets) == (1, 0, (lease.tasks[1].target_fingerprint,))
     assert storage.list_workloads().items == (other, row)
-    with pytest.raises(NotFound, match="dense-0"):
-        storage.get_workload("dense-0")
+    with pytest.raises(NotFound, match="wl-0"):
+        storage.get_workload("wl-0")
 
 
 def test_pages_of_workloads_lose_none(storage: Storage) -> None:
@@ -151,8 +152,8 @@ def test_the_latest_task_is_one_with_a_library_if_there_is_any(storage: Storage)
     assert storage.latest_task(key, target).job_id == built.job.id
     with pytest.raises(NotFound, match=TARGET.fingerprint):
         storage.latest_task(key, TARGET.fingerprint)
-    with pytest.raises(NotFound, match="dense-0"):
-        storage.latest_task("dense-0")
+    with pytest.raises(NotFound, match="wl-0"):
+        storage.latest_task("wl-0")
 
 
 # -- devices and keys -------------------------------------------------------------------------------------------------
@@ -209,7 +210,7 @@ def test_names_that_nothing_can_have_are_not_found(storage: Storage, name: str) 
         lambda: storage.list_events(name),
         lambda: storage.get_workload(name),
         lambda: storage.latest_task(name),
-        lambda: storage.latest_task("dense-0", name),
+        lambda: storage.latest_task("wl-0", name),
         lambda: storage.latest_artifact(name, name, name, name),
         lambda: storage.artifact_files(name),
         lambda: storage.revoke_key(name),

@@ -16,7 +16,7 @@ from tuner.storage import NewEvent, NotFound, Storage
 
 FULL = MeasureResult(
     kernel=kernel(1),
-    instance=WorkloadInstance.of({"T": 5, "S": 7}, weight=2.5),
+    instance=WorkloadInstance.of({"T": 5}, weight=2.5),
     latency_s=1.25e-5,
     samples_s=(1.2e-5, 1.25e-5, 1.3e-5),
     build_s=0.5,
@@ -29,7 +29,7 @@ FULL = MeasureResult(
     device="rack-7:local",
 )
 FAILED = MeasureResult(
-    kernel=kernel(2), instance=WorkloadInstance.of({}), error_kind=ErrorKind.CRASH, error="SIGSEGV at 0x0\nä"
+    kernel=kernel(2), instance=WorkloadInstance.of({"T": 128}), error_kind=ErrorKind.CRASH, error="SIGSEGV at 0x0\nä"
 )
 
 
@@ -121,7 +121,7 @@ def test_figures_that_json_lacks_are_stored_without_harm(storage: Storage) -> No
     kept = {"a": None, "b": [None, 1.5], "c": {"d": None}, "e": True, "f": "NaN"}
     assert storage.get_job(lease.job.id).summary == kept
     assert storage.list_events(lease.job.id)[-1].data == kept
-    assert storage.best_record(record.workload_key, record.target_fingerprint, 1, "S=7,T=5") is None
+    assert storage.best_record(record.workload_key, record.target_fingerprint, 1, "m=80") is None
 
 
 def test_whatever_a_crashing_candidate_says_can_be_stored(storage: Storage) -> None:
@@ -189,15 +189,16 @@ def test_the_best_record_is_the_fastest_that_ran_on_exactly_this_instance(storag
     storage.append_results(lease, task.id, [*results(3), failed, *results(2, start=7, t=6)])
     place = (task.workload_key, task.target_fingerprint, 1)
 
-    best = storage.best_record(*place, "T=5")
+    best = storage.best_record(*place, "m=80")
 
     assert best is not None
     assert (best.result.kernel, best.result.latency_s) == (kernel(2), 1 / 3)
-    assert best in storage.list_trials(lease.job.id)
-    assert storage.best_record(*place, "T=7") is None
-    assert storage.best_record("dense-0", *place[1:], "T=5") is None
-    assert storage.best_record(place[0], "llvm-other-0", 1, "T=5") is None
-    assert storage.best_record(*place[:2], 2, "T=5") is None
+    assert best.result.instance == WorkloadInstance.of({"m": 80})
+    assert best.seq in [record.seq for record in storage.list_trials(lease.job.id)]
+    assert storage.best_record(*place, "m=112") is None
+    assert storage.best_record("wl-0", *place[1:], "m=80") is None
+    assert storage.best_record(place[0], "llvm-other-0", 1, "m=80") is None
+    assert storage.best_record(*place[:2], 2, "m=80") is None
 
 
 @pytest.mark.parametrize("kind", [ErrorKind.WRONG, ErrorKind.CRASH])
@@ -206,14 +207,14 @@ def test_a_kernel_found_wrong_anywhere_is_the_best_of_nothing(storage: Storage, 
     task = lease.tasks[0]
     storage.append_results(lease, task.id, results(3))
     place = (task.workload_key, task.target_fingerprint, 1)
-    fastest = storage.best_record(*place, "T=5")
+    fastest = storage.best_record(*place, "m=80")
     assert fastest is not None
 
     failure = replace(fastest.result, latency_s=None, samples_s=(), error_kind=kind)
     elsewhere = replace(failure, instance=results(1, t=6)[0].instance)
     storage.append_results(lease, task.id, [elsewhere])
 
-    second = storage.best_record(*place, "T=5")
+    second = storage.best_record(*place, "m=80")
     assert second is not None
     assert second.result.kernel != fastest.result.kernel
 
@@ -250,7 +251,7 @@ def test_records_of_a_target_are_the_newest_that_ran_with_their_workloads(storag
 
     found = storage.records_of_target(target, 1, "x86_contraction")
 
-    workloads = [spec.tasks[0].workload.to_json() for spec in specs]
+    workloads = [spec.tasks[0].workload.canonical for spec in specs]
     assert [workload for workload, _ in found] == [workloads[1], workloads[1], workloads[0], workloads[0]]
     assert [record.result.kernel for _, record in found] == [kernel(1), kernel(0)] * 2
     assert storage.records_of_target(target, 1, "x86_contraction", limit=1) == found[:1]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,12 @@ from numpy.typing import NDArray
 
 from tuner.errors import ShapewrightError
 from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject, format_shape
+from tuner.program.workload import JsonObject, Workload, format_shape
 from tuner.rules.space import MicroKernel
 
-FORMAT = 1
+FORMAT = 2
+AXES_FORMAT = 1
+"""Tables of this format name dims by the axes of the operator; those of today by the workload's symbols."""
 MAX_DEPTH = 16
 TOLERATED_REGRET = 0.002
 """Mean regret that a subtree may cost before it is worth its comparisons."""
@@ -153,35 +156,55 @@ class Dispatcher:
     tree: Tree
     table: tuple[TableRow, ...] = ()
 
-    def in_range(self, shape: Mapping[str, int]) -> bool:
-        return self.task.contains(shape)
+    @cached_property
+    def bounds(self) -> Mapping[str, tuple[int, int]]:
+        """The inclusive range of each symbol that the library was made for."""
+        return symbol_bounds(self.task)
+
+    def in_bounds(self, dims: Mapping[str, int]) -> bool:
+        """Whether the tree was fitted for such values of the symbols; the safe kernel serves others."""
+        return is_within(dims, self.bounds)
 
     def index_for(self, dims: Mapping[str, int]) -> int:
-        """The index of the kernel that runs for these values of the dynamic dims."""
+        """The index of the kernel that runs for these values of the symbols, inside the bounds or not."""
         return choose(self.tree, dims)
 
     def kernel_for(self, shape: Mapping[str, int]) -> MicroKernel:
         """The kernel that runs for these values of the shape variables, inside the range or not."""
-        return self.kernels[choose(self.tree, self.task.workload.dims(shape))]
+        return self.kernels[self.index_for(self.task.workload.dims(shape))]
 
     def row_for(self, shape: Mapping[str, int]) -> TableRow | None:
-        """The table's row for exactly this shape."""
-        return next((row for row in self.table if dict(row.shape) == dict(shape)), None)
+        """The table's row for exactly these values of the shape variables, or for others that make the same sizes."""
+        return self._rows.get(self._point(self.task.workload.dims(shape)))
 
-    def predicted_latency_s(self, shape: Mapping[str, int]) -> float | None:
-        """What is expected at ``shape``: the table's row, or the nearest one's scaled by the work; None without one."""
+    def predicted_latency_s(self, dims: Mapping[str, int]) -> float | None:
+        """What is expected at these values of the symbols: the table's row, or the nearest one's scaled by the work.
+
+        The nearest in the logarithms of the symbols. None without a table.
+        """
         if not self.table:
             return None
-        row = self.row_for(shape)
-        if row is not None:
+        if (row := self._rows.get(self._point(dims))) is not None:
             return row.predicted_latency_s
+        known = [(self.task.workload.dims(row.shape), row) for row in self._rows.values()]
+        near, row = min(known, key=lambda pair: log_distance(pair[0], dims))
+        return row.predicted_latency_s * self._work(dims) / self._work(near)
 
-        def work(values: Mapping[str, int]) -> int:
-            # Far outside the range a dim such as 200-T is negative: nothing to compute.
-            return max(self.task.workload.flops(values), 0) + 1
+    def _point(self, dims: Mapping[str, int]) -> tuple[int, ...]:
+        return tuple(dims[name] for name in self.task.workload.symbols)
 
-        near = min(self.table, key=lambda row: abs(math.log(work(row.shape) / work(shape))))
-        return near.predicted_latency_s * work(shape) / work(near.shape)
+    @cached_property
+    def _rows(self) -> Mapping[tuple[int, ...], TableRow]:
+        """The table by the values of the symbols. Of rows that only differ in the shape variables the first."""
+        rows: dict[tuple[int, ...], TableRow] = {}
+        for row in self.table:
+            rows.setdefault(self._point(self.task.workload.dims(row.shape)), row)
+        return rows
+
+    def _work(self, dims: Mapping[str, int]) -> int:
+        """Operations, or elements where a program only moves them; never 0."""
+        workload = self.task.workload
+        return 1 + max(workload.flops(dims) or workload.points(dims), 0)
 
     def to_json(self) -> JsonObject:
         task = self.task
@@ -192,7 +215,8 @@ class Dispatcher:
             "target_fingerprint": task.target.fingerprint if task.target else None,
             "task": task.to_json(),
             "threads": task.threads,
-            "dims": list(task.workload.dynamic_dims),
+            "dims": list(task.workload.symbols),
+            "bounds": {name: list(bounds) for name, bounds in self.bounds.items()},
             "shape_vars": {var.name: var.to_json() for var in task.shape_vars},
             "kernels": [kernel_json(kernel) for kernel in self.kernels],
             "safe_kernel": self.safe_kernel,
@@ -210,16 +234,21 @@ class Dispatcher:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Dispatcher:
-        """Read what ``to_json`` wrote. Raises ShapewrightError for a format that this version does not know."""
-        if data.get("format") != FORMAT:
-            raise ShapewrightError(
-                f"dispatch table of format {data.get('format')!r}: this version reads format {FORMAT}"
-            )
+        """Read what ``to_json`` wrote, or that of an earlier version.
+
+        Raises ShapewrightError for a format that this version does not know.
+        """
+        if data.get("format") not in (AXES_FORMAT, FORMAT):
+            problem = f"dispatch table of format {data.get('format')!r}"
+            raise ShapewrightError(f"{problem}: this version reads formats {AXES_FORMAT} to {FORMAT}")
+        task = SearchTask.from_json(data["task"])
+        is_old = data["format"] == AXES_FORMAT
+        symbols = symbols_of_axes(task.workload) if is_old else {name: name for name in task.workload.symbols}
         return Dispatcher(
-            task=SearchTask.from_json(data["task"]),
+            task=task,
             kernels=tuple(MicroKernel.from_json(kernel["kernel"]) for kernel in data["kernels"]),
             safe_kernel=data["safe_kernel"],
-            tree=_tree_from_json(data["tree"]),
+            tree=_tree_from_json(data["tree"], symbols),
             table=tuple(
                 TableRow(row["shape"], row["kernel"], row["predicted_latency_s"], row.get("measured_latency_s"))
                 for row in data["table"]
@@ -229,6 +258,26 @@ class Dispatcher:
     def __str__(self) -> str:
         rows = [f"{format_shape(row.shape)} -> {self.kernels[row.kernel]}" for row in self.table]
         return "\n".join(rows)
+
+
+def log_distance(one: Mapping[str, int], other: Mapping[str, int]) -> float:
+    """Between values of the same symbols. Far outside its range a size such as 200-T is negative: as good as 0."""
+    return sum(abs(math.log((max(size, 0) + 1) / (max(other[name], 0) + 1))) for name, size in one.items())
+
+
+def is_within(dims: Mapping[str, int], bounds: Mapping[str, tuple[int, int]]) -> bool:
+    return all(low <= dims[name] <= high for name, (low, high) in bounds.items())
+
+
+def symbol_bounds(task: SearchTask) -> dict[str, tuple[int, int]]:
+    """The inclusive range of each symbol over the task's shape variables."""
+    return {name: expr.bounds(task.ranges) for name, expr in task.workload.symbol_exprs.items()}
+
+
+def symbols_of_axes(workload: Workload) -> dict[str, str]:
+    """By each axis of dynamic extent, as its operator calls it, the symbol that is its extent."""
+    symbols = {expr: name for name, expr in workload.symbol_exprs.items()}
+    return {axis: symbols[expr] for axis, expr in workload.extents if expr in symbols}
 
 
 def kernel_json(kernel: MicroKernel) -> JsonObject:
@@ -247,7 +296,9 @@ def _tree_json(tree: Tree) -> JsonObject:
     }
 
 
-def _tree_from_json(data: Mapping[str, Any]) -> Tree:
+def _tree_from_json(data: Mapping[str, Any], symbols: Mapping[str, str]) -> Tree:
+    """``symbols``: by the name of a dim in the table, the symbol that it is."""
     if "kernel" in data:
         return Leaf(int(data["kernel"]))
-    return Node(data["dim"], data["at_most"], _tree_from_json(data["then"]), _tree_from_json(data["else"]))
+    then, otherwise = (_tree_from_json(data[branch], symbols) for branch in ("then", "else"))
+    return Node(symbols[data["dim"]], data["at_most"], then, otherwise)

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tuner.library.dispatcher import Dispatcher, kernel_json
+from tuner.library.dispatcher import Dispatcher, is_within, kernel_json, log_distance, symbol_bounds
 from tuner.program.task import SearchTask, check_shape
 from tuner.program.workload import JsonObject
 from tuner.records import TuningRecord
-from tuner.rules import rule_for
+from tuner.rules import safe_kernel
 from tuner.rules.space import MicroKernel
 
 
@@ -45,44 +45,48 @@ class BestAnswer:
         }
 
 
+def dims_of(task: SearchTask, shape: Mapping[str, int]) -> dict[str, int]:
+    """The values of the symbols of the task's workload at ``shape``, which gives just those or the task's variables.
+
+    Raises InvalidInput on field ``shape``.
+    """
+    if set(shape) == set(task.workload.symbols):
+        return {name: shape[name] for name in task.workload.symbols}
+    check_shape(task, shape)
+    return task.workload.dims(shape)
+
+
 def best(
     task: SearchTask,
-    dispatch: JsonObject | None,
+    dispatcher: Dispatcher | None,
     exact: TuningRecord | None,
     records: Sequence[TuningRecord],
-    shape: Mapping[str, int],
+    dims: Mapping[str, int],
 ) -> BestAnswer:
-    """The best kernel known for ``shape``.
+    """The best kernel known for these values of the symbols.
 
-    ``exact`` is the fastest record of this very shape, ``records`` are others of the same workload, target and number
-    of threads. The library of theory is measured on every instance first, so the fastest record is never slower than
-    the default there. Raises InvalidInput on field ``shape``.
+    ``exact`` is the fastest record of just these, ``records`` are others of the same workload, target and number of
+    threads; both are in symbols. The library of theory is measured on every instance first, so the fastest record is
+    never slower than the default there.
     """
-    check_shape(task, shape)
-    dispatcher = Dispatcher.from_json(dispatch) if dispatch else None
-    predicted = dispatcher.predicted_latency_s(shape) if dispatcher else None
-    served = dispatcher.kernel_for(shape) if dispatcher else None
+    predicted = dispatcher.predicted_latency_s(dims) if dispatcher else None
+    served = dispatcher.kernels[dispatcher.index_for(dims)] if dispatcher else None
     if exact is not None:
         return BestAnswer(Match.EXACT, exact.result.kernel, exact.result.latency_s, predicted, served)
     if dispatcher is not None and served is not None:
-        match = Match.DISPATCHED if dispatcher.in_range(shape) else Match.DEFAULT
+        match = Match.DISPATCHED if dispatcher.in_bounds(dims) else Match.DEFAULT
         return BestAnswer(match, served, None, predicted, served)
-    nearest = _nearest(task, records, shape)
-    if nearest is not None and task.contains(shape):
+    nearest = _nearest(records, dims)
+    if nearest is not None and is_within(dims, symbol_bounds(task)):
         return BestAnswer(Match.NEAREST, nearest, None, None)
-    return BestAnswer(Match.DEFAULT, rule_for(task.workload).safe_kernel(task), None, None)
+    return BestAnswer(Match.DEFAULT, safe_kernel(task), None, None)
 
 
-def _nearest(task: SearchTask, records: Sequence[TuningRecord], shape: Mapping[str, int]) -> MicroKernel | None:
-    """The fastest kernel of the measured shape that is nearest in the logarithms of the dims."""
-    wanted = task.workload.dims(shape)
+def _nearest(records: Sequence[TuningRecord], dims: Mapping[str, int]) -> MicroKernel | None:
+    """The fastest kernel of the measured sizes that are nearest in the logarithms of the symbols."""
 
     def distance(record: TuningRecord) -> tuple[float, float]:
-        dims = task.workload.dims(record.result.instance.shape)
-        return (
-            sum(abs(math.log((dims[dim] + 1) / (wanted[dim] + 1))) for dim in wanted),
-            record.result.latency_s or math.inf,
-        )
+        return (log_distance(record.result.instance.shape, dims), record.result.latency_s or math.inf)
 
-    usable = [r for r in records if r.result.ok and set(r.result.instance.shape) == set(shape)]
+    usable = [r for r in records if r.result.ok and set(r.result.instance.shape) == set(dims)]
     return min(usable, key=distance).result.kernel if usable else None

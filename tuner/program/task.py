@@ -70,7 +70,7 @@ class SearchTask:
         given = default_instances(variables) if instances is None else instances
         object.__setattr__(self, "workload", workload)
         object.__setattr__(self, "shape_vars", variables)
-        object.__setattr__(self, "instances", _checked_instances(variables, given, weights))
+        object.__setattr__(self, "instances", _merged(workload, _checked_instances(variables, given, weights)))
         object.__setattr__(self, "target", _target(target))
         object.__setattr__(self, "threads", threads)
         object.__setattr__(self, "max_kernels", max_kernels)
@@ -293,6 +293,18 @@ def _checked_instances(
     if not any(instance.weight for instance in found.values()):
         raise InvalidInput("instances", "every weight is 0", "at least one above 0")
     return tuple(found.values())
+
+
+def _merged(workload: Workload, instances: Sequence[WorkloadInstance]) -> tuple[WorkloadInstance, ...]:
+    """Instances where nothing differs that is computed (T=4 and T=5 of ``T//2``) as one: the first, with all weights."""
+    merged: dict[tuple[int, ...], WorkloadInstance] = {}
+    for instance in instances:
+        dims = tuple(workload.dims(instance.shape).values())
+        first = merged.setdefault(dims, instance)
+        if first is not instance:
+            weight = min(first.weight + instance.weight, MAX_WEIGHT)
+            merged[dims] = WorkloadInstance(first.values, weight)
+    return tuple(merged.values())
 
 
 def _instance(

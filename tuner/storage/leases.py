@@ -48,7 +48,8 @@ class LeaseStorage(Protocol):
         """Store results and events in one transaction, and set the task's spent time and the job's summary if given.
 
         A result whose (search task, kernel, instance, attempt) is stored already is left as it is: sending a batch
-        twice doubles nothing. Raises LeaseLost.
+        twice doubles nothing. Instances are in the task's shape variables. Raises LeaseLost, and InvalidInput on field
+        ``shape`` for an instance of other variables.
         """
 
     def save_baselines(self, lease: Lease, search_task_id: int, baselines: Baselines) -> None:

@@ -17,22 +17,29 @@ class RecordStorage(Protocol):
         """Records of a job with ``seq`` (the row's number) above ``after``, in order. Raises NotFound."""
 
     def records_of_task(self, search_task_id: int) -> tuple[TuningRecord, ...]:
-        """Everything a policy needs to be rebuilt, in the order it was stored."""
+        """Everything a policy needs to be rebuilt, in the order it was stored.
+
+        Instances are in the task's shape variables; one that is none of the task's is in the workload's symbols.
+        """
 
     def records_of_workload(
         self, workload_key: str, target_fingerprint: str, threads: int = 1, limit: int = 100_000
     ) -> tuple[TuningRecord, ...]:
-        """Successful and failed records of any job for this workload on this target, in the order stored."""
+        """Successful and failed records of any job for this workload on this target, in the order stored.
+
+        Instances are values of the workload's symbols, as in everything that is asked across jobs.
+        """
 
     def records_of_target(
         self, target_fingerprint: str, threads: int, rule: str, limit: int = 20_000
     ) -> tuple[tuple[JsonObject, TuningRecord], ...]:
-        """The newest successful records of a rule on a target, each with its workload: a model starts from them."""
+        """The newest successful records of a rule on a target, each with its workload in canonical form, whose shape
+        variables are the symbols that the record gives: a model starts from them."""
 
     def best_record(
         self, workload_key: str, target_fingerprint: str, threads: int, instance_key: str
     ) -> TuningRecord | None:
-        """The fastest record for exactly this instance (``format_shape`` of it); None if there is none.
+        """The fastest record for exactly this instance (``format_shape`` of the symbols' values); None if there is none.
 
         Of kernels that were never found wrong, and never crashed, at any instance of the workload on this target.
         """

@@ -12,9 +12,13 @@ from tuner.storage.paging import Page
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRow:
-    """A workload that some job has been submitted for, with how much is known about it."""
+    """A workload that some job has been submitted for, with how much is known about it.
+
+    ``workload`` is its canonical form, which ``workload_from_json`` reads; ``label`` is what the first job called it.
+    """
 
     key: str
+    label: str
     workload: JsonObject
     created_at: str
     jobs: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.earlier import RELEASE, library_of
 from tests.tuner.strategies import KERNELS, tasks
 from tuner.errors import ShapewrightError
 from tuner.library.dispatcher import (
@@ -24,9 +26,10 @@ from tuner.library.dispatcher import (
     choose,
     fit,
     kernel_json,
+    symbol_bounds,
 )
 from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar
+from tuner.program.workload import JsonObject, ShapeVar
 from tuner.rules.space import MicroKernel
 
 Floats = NDArray[np.float64]
@@ -108,11 +111,10 @@ def dispatchers(draw: st.DrawFn) -> Dispatcher:
     shapes = task.shapes(32)
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     latency_s = np.exp(rng.normal(size=(len(shapes), len(kernels))))
-    names = task.workload.dynamic_dims
+    names = task.workload.symbols
     points = np.array([[task.workload.dims(shape)[name] for name in names] for shape in shapes], np.int64)
     safe = draw(st.integers(0, len(kernels) - 1))
-    bounds = {name: (int(points[:, at].min()), int(points[:, at].max())) for at, name in enumerate(names)}
-    bare = Dispatcher(task, kernels, safe, bounded(fit(names, points, latency_s), bounds, safe))
+    bare = Dispatcher(task, kernels, safe, bounded(fit(names, points, latency_s), symbol_bounds(task), safe))
     rows = [
         TableRow(shape, bare.index_for(task.workload.dims(shape)), 1e-6 * (index + 1), 2e-6 if index % 2 else None)
         for index, shape in enumerate(shapes)
@@ -133,20 +135,21 @@ def test_a_dispatcher_comes_back_from_json_and_answers_alike(found: Dispatcher, 
         assert kernel in found.kernels
         assert again.kernel_for(shape) == kernel
         assert found.kernels[choose(found.tree, found.task.workload.dims(shape))] == kernel
-        assert again.in_range(shape) == found.in_range(shape) == found.task.contains(shape)
-        assert again.predicted_latency_s(shape) == found.predicted_latency_s(shape)
+        dims = found.task.workload.dims(shape)
+        assert again.in_bounds(dims) == found.in_bounds(dims)
+        assert again.predicted_latency_s(dims) == found.predicted_latency_s(dims)
+    assert all(found.in_bounds(found.task.workload.dims(shape)) for shape in found.task.shapes(16))
 
 
 @settings(max_examples=60)
 @given(dispatchers(), st.integers(1, 10**6))
 def test_dims_beyond_their_bounds_get_the_safe_kernel(found: Dispatcher, extra: int) -> None:
-    workload = found.task.workload
-    most = {name: max(workload.dims(row.shape)[name] for row in found.table) for name in workload.dynamic_dims}
-    for name in workload.dynamic_dims:
-        assert found.index_for(most | {name: most[name] + extra}) == found.safe_kernel
-        least = min(workload.dims(row.shape)[name] for row in found.table)
-        if least:
-            assert found.index_for(most | {name: least - 1}) == found.safe_kernel
+    most = {name: high for name, (_, high) in found.bounds.items()}
+    assert set(most) == set(found.task.workload.symbols)
+    for name, (least, _) in found.bounds.items():
+        for outside in [most[name] + extra, *([least - 1] if least else [])]:
+            assert not found.in_bounds(most | {name: outside})
+            assert found.index_for(most | {name: outside}) == found.safe_kernel
 
 
 def _dispatcher() -> Dispatcher:
@@ -158,21 +161,21 @@ def _dispatcher() -> Dispatcher:
 def test_what_would_run_is_told_inside_the_range_and_outside() -> None:
     found = _dispatcher()
     assert [found.kernel_for({"T": t}) for t in (0, 1, 10, 11, 128, 129)] == [A, B, B, C, C, A]
-    assert [found.in_range({"T": t}) for t in (0, 1, 128, 129)] == [False, True, True, False]
+    assert [found.in_bounds({"m": m}) for m in (15, 16, 17, 2048, 2049)] == [False, True, True, True, False]
     assert found.index_for({"m": 2047}) == 2
     assert str(found).splitlines()[1] == "T=10 -> a=2"
 
 
 def test_expected_latencies_come_from_the_nearest_row_scaled_by_the_work() -> None:
     found = _dispatcher()
-    assert found.predicted_latency_s({"T": 10}) == 8e-6
-    near = found.predicted_latency_s({"T": 11})
+    assert found.predicted_latency_s({"m": 160}) == 8e-6
+    near = found.predicted_latency_s({"m": 176})
     assert near is not None
     assert near == pytest.approx(8.8e-6, rel=1e-3)
-    beyond = found.predicted_latency_s({"T": 256})
+    beyond = found.predicted_latency_s({"m": 16 * 256})
     assert beyond == pytest.approx(2e-4, rel=1e-3)
-    assert found.predicted_latency_s({"T": 0}) is not None
-    assert Dispatcher(TASK, (A,), 0, Leaf(0)).predicted_latency_s({"T": 3}) is None
+    assert found.predicted_latency_s({"m": 0}) is not None
+    assert Dispatcher(TASK, (A,), 0, Leaf(0)).predicted_latency_s({"m": 3}) is None
 
 
 def test_a_dispatch_table_has_the_contracts_fields() -> None:
@@ -180,6 +183,7 @@ def test_a_dispatch_table_has_the_contracts_fields() -> None:
     assert data["format"] == FORMAT
     assert data["workload_key"] == TASK.workload.key
     assert (data["dims"], data["threads"], data["safe_kernel"]) == (["m"], 1, 0)
+    assert data["bounds"] == {"m": [16, 2048]}
     assert data["shape_vars"] == {"T": {"min": 1, "max": 128}}
     assert data["kernels"][1] == kernel_json(B) == {"id": B.id, "name": "a=2", "kernel": B.to_json()}
     inner = {"dim": "m", "at_most": 160, "then": {"kernel": 1}, "else": {"kernel": 2}}
@@ -196,3 +200,56 @@ def test_a_dispatch_table_has_the_contracts_fields() -> None:
 def test_another_format_is_refused() -> None:
     with pytest.raises(ShapewrightError, match="format 99"):
         Dispatcher.from_json(_dispatcher().to_json() | {"format": 99})
+
+
+# -- what earlier releases wrote --------------------------------------------------------------------------------------
+def of_format_1(found: Dispatcher, axes: dict[str, str]) -> JsonObject:
+    """The table as earlier releases wrote it: dims by the axes of the operator. ``axes``: by symbol."""
+
+    def renamed(tree: JsonObject) -> JsonObject:
+        if "kernel" in tree:
+            return tree
+        return {**tree, "dim": axes[tree["dim"]], "then": renamed(tree["then"]), "else": renamed(tree["else"])}
+
+    data = found.to_json()
+    del data["bounds"]
+    return {**data, "format": 1, "dims": [axes[name] for name in data["dims"]], "tree": renamed(data["tree"])}
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "axes"),
+    [
+        ("dense", {"m": "16*T", "n": "S", "k": 8}, {"m": "m", "n": "n"}),
+        ("matmul", {"m": 8, "n": "S", "k": "T"}, {"n": "n", "k": "k"}),
+        ("batch_matmul_nt", {"b": "T", "m": 8, "n": 8, "k": "S"}, {"m": "b", "a3": "k"}),
+        ("batch_matmul_nn", {"b": 2, "m": "T", "n": "S", "k": "T"}, {"n": "m", "k": "n"}),
+    ],
+)
+def test_a_table_by_axes_is_read_as_one_by_symbols(op: str, args: dict[str, object], axes: dict[str, str]) -> None:
+    variables = (T, ShapeVar("S", range(1, 9)))
+    task = SearchTask(op, args, variables)
+    first, second = task.workload.symbols
+    tree = bounded(Node(first, 40, Node(second, 4, Leaf(0), Leaf(1)), Leaf(2)), symbol_bounds(task), 0)
+    found = Dispatcher(task, (A, B, C), 0, tree, (TableRow({"T": 1, "S": 1}, 0, 1e-6),))
+
+    again = Dispatcher.from_json(json.loads(json.dumps(of_format_1(found, axes))))
+
+    assert again == found
+
+
+@pytest.mark.parametrize("op", ["dense", "batch_matmul_nt", "matmul"])
+def test_a_table_of_release_0_1_serves_every_shape(op: str, tmp_path: Path) -> None:
+    data = json.loads((library_of(RELEASE, op, tmp_path) / "dispatch.json").read_text())
+
+    found = Dispatcher.from_json(data)
+
+    assert data["format"] == 1
+    names = found.task.workload.symbols
+    assert names == (("n",) if op.startswith("batch") else ("m",))
+    for row in found.table:
+        dims = found.task.workload.dims(row.shape)
+        assert found.in_bounds(dims)
+        assert found.index_for(dims) == row.kernel
+        assert found.predicted_latency_s(dims) == row.predicted_latency_s
+    assert found.index_for(dict.fromkeys(names, 10**6)) == found.safe_kernel
+    assert Dispatcher.from_json(found.to_json()) == found

@@ -26,20 +26,6 @@ ROOT = Path(tuner.__file__).parents[1]
 REVISIONS = [script.revision for script in ScriptDirectory.from_config(config()).walk_revisions()][::-1]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def bare_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database without tables."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'bare.db'}"
-    url = str(request.getfixturevalue("postgres_url"))
-    database = connect(url)
-    with database.write() as connection:
-        connection.exec_driver_sql("DROP SCHEMA public CASCADE")
-        connection.exec_driver_sql("CREATE SCHEMA public")
-    database.engine.dispose()
-    return url
-
-
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
     found = connect(database_url)

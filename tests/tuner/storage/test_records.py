@@ -15,7 +15,7 @@ def counted(storage: SqlStorage, place: tuple[str, str]) -> dict[str, int]:
         "task": len(storage.records_of_task(1)),
         "workload": len(storage.records_of_workload(*place)),
         "target": len(storage.records_of_target(place[1], 1, "x86_contraction")),
-        "best": int(storage.best_record(*place, 1, "T=5") is not None),
+        "best": int(storage.best_record(*place, 1, "m=80") is not None),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from tuner.errors import InvalidInput
 from tuner.program.jobspec import JobSpec
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
+from tuner.program.workload import JsonObject
 from tuner.records import Baselines
 from tuner.storage.errors import Conflict, IdempotencyMismatch, NotFound
 from tuner.storage.events import NewEvent
@@ -32,6 +34,7 @@ from tuner.storage.sql._rows import (
 )
 from tuner.storage.sql.columns import canonical
 from tuner.storage.sql.engine import Database
+from tuner.storage.sql.identity import stored_task, stored_workload
 from tuner.storage.sql.schema import api_keys, jobs, search_tasks, targets, workloads
 
 ORDERS: dict[JobOrder, ColumnElement[Any]] = {
@@ -155,7 +158,7 @@ def task_of(row: AnyRow) -> SearchTaskRow:
         count=row._mapping["count"],
         workload_key=row.key,
         target_fingerprint=row.fingerprint,
-        task=SearchTask.from_json(row.task),
+        task=stored_task(json.dumps(row.task)),
         spent_s=row.spent_s,
         done=row.done,
         baselines=Baselines.from_json(row.baselines),
@@ -181,7 +184,9 @@ def target_ids(connection: Connection, found: Sequence[Target]) -> dict[str, int
 
 
 def _workload_ids(connection: Connection, tasks: Sequence[SearchTask]) -> dict[str, int]:
-    values = {task.workload.key: task.workload.to_json() for task in tasks}
+    values: dict[str, JsonObject] = {}
+    for task in tasks:
+        values.setdefault(task.workload.key, stored_workload(task.workload))
     insert_new(connection, workloads, [{"key": key, "workload": values[key]} for key in sorted(values)])
     query = select(workloads.c.key, workloads.c.id).where(workloads.c.key.in_(values))
     return {row.key: row.id for row in connection.execute(query)}

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, Text, and_, cast, exists, select
 
-from tuner.program.task import parse_shape
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
 from tuner.rules.space import MicroKernel
 from tuner.storage.devices import DeviceReading
 from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import AnyRow, Part, find_job, insert_new
+from tuner.storage.sql.identity import instance_of, job_shapes, split_label, stored_task, symbols_text
 from tuner.storage.sql.schema import jobs, micro_kernels, search_tasks, targets, tuning_records, workloads
 
 MEASURED = "measured"
@@ -36,10 +36,12 @@ class Records(Part):
             find_job(connection, job_id)
             known = connection.scalars(select(search_tasks.c.id).where(search_tasks.c.job_id == job_id)).all()
             wanted = [number for number in known if search_task_id in (None, number)]
-            return _records_of(connection.execute(query.where(_record.search_task_id.in_(wanted))))
+            return _of_jobs(connection, query.where(_record.search_task_id.in_(wanted)))
 
     def records_of_task(self, search_task_id: int) -> tuple[TuningRecord, ...]:
-        return self._all(_select().where(_record.search_task_id == search_task_id).order_by(_record.id))
+        query = _select().where(_record.search_task_id == search_task_id).order_by(_record.id)
+        with self._database.read() as connection:
+            return _of_jobs(connection, query)
 
     def records_of_workload(
         self, workload_key: str, target_fingerprint: str, threads: int = 1, limit: int = 100_000
@@ -53,10 +55,10 @@ class Records(Part):
         same = and_(_on(target_fingerprint, threads), _record.rule == rule, _decides())
         query = _select().where(same).order_by(_record.id.desc()).limit(cursors.checked(limit))
         with self._database.read() as connection:
-            found = _records_of(connection.execute(query))
+            found = _records_of(connection.execute(query).all())
             known = select(workloads.c.key, workloads.c.workload)
             keys = sorted({record.workload_key for record in found})
-            by_key = {row.key: row.workload for row in connection.execute(known.where(workloads.c.key.in_(keys)))}
+            by_key = {row.key: split_label(row.workload)[0] for row in connection.execute(known.where(workloads.c.key.in_(keys)))}
         return tuple((by_key[record.workload_key], record) for record in found)
 
     def best_record(
@@ -81,7 +83,7 @@ class Records(Part):
 
     def _all(self, query: Select[Any]) -> tuple[TuningRecord, ...]:
         with self._database.read() as connection:
-            return _records_of(connection.execute(query))
+            return _records_of(connection.execute(query).all())
 
 
 def insert_results(connection: Connection, task: AnyRow, results: Sequence[MeasureResult]) -> int:
@@ -100,7 +102,12 @@ def insert_results(connection: Connection, task: AnyRow, results: Sequence[Measu
         "protocol": PROTOCOL,
         "provenance": MEASURED,
     }
-    trials = [{**shared, **_columns(result), "kernel_id": kernels[result.kernel]} for result in results]
+    asked = stored_task(json.dumps(task.task))
+    named = {instance: symbols_text(asked, instance) for instance in {result.instance for result in results}}
+    trials = [
+        {**shared, **_columns(result), "instance": named[result.instance], "kernel_id": kernels[result.kernel]}
+        for result in results
+    ]
     return insert_new(connection, tuning_records, trials)
 
 
@@ -112,7 +119,6 @@ def _columns(result: MeasureResult) -> JsonObject:
         latency_s, error_kind = None, error_kind or ErrorKind.DEVICE
     return {
         "rule": result.kernel.rule,
-        "instance": str(result.instance),
         "attempt": result.attempt,
         "latency_s": latency_s,
         "error_kind": error_kind.value if error_kind else None,
@@ -173,17 +179,29 @@ def _decides() -> ColumnElement[bool]:
     return and_(_record.latency_s.is_not(None), _record.provenance == MEASURED)
 
 
-def _records_of(rows: Iterable[AnyRow]) -> tuple[TuningRecord, ...]:
+def _of_jobs(connection: Connection, query: Select[Any]) -> tuple[TuningRecord, ...]:
+    """Records with their instances in the shape variables of the jobs that they are of."""
+    rows = connection.execute(query).all()
+    tasks = {row.search_task_id for row in rows}
+    texts = select(search_tasks.c.id, cast(search_tasks.c.task, Text)).where(search_tasks.c.id.in_(tasks))
+    return _records_of(rows, {number: job_shapes(text) for number, text in connection.execute(texts)})
+
+
+def _records_of(
+    rows: Sequence[AnyRow], shapes: Mapping[int, Mapping[str, Mapping[str, int]]] | None = None
+) -> tuple[TuningRecord, ...]:
+    """``shapes``: by search task, how records name its instances -> these in the job's variables."""
     # Many trials share a kernel or an instance: each is built once.
     kernels: dict[str, MicroKernel] = {}
-    instances: dict[tuple[str, float], WorkloadInstance] = {}
+    instances: dict[tuple[int | None, str, float], WorkloadInstance] = {}
     found = []
     for row in rows:
         if (kernel := kernels.get(row.kernel_id)) is None:
             kernel = kernels[row.kernel_id] = MicroKernel.from_json(json.loads(row.kernel))
-        place = (row.instance, row.weight)
-        if (instance := instances.get(place)) is None:
-            instance = instances[place] = WorkloadInstance.of(parse_shape(row.instance), row.weight)
+        named = (row.search_task_id if shapes else None, row.instance, row.weight)
+        if (instance := instances.get(named)) is None:
+            known = (shapes or {}).get(row.search_task_id, {})
+            instance = instances[named] = instance_of(row.instance, row.weight, known)
         found.append(_record_of(row, kernel, instance))
     return tuple(found)
 

@@ -12,6 +12,7 @@ from tuner.storage.jobs import SearchTaskRow
 from tuner.storage.paging import Page
 from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import AnyRow, Part
+from tuner.storage.sql.identity import split_label
 from tuner.storage.sql.jobs import select_tasks, task_of
 from tuner.storage.sql.schema import artifacts, search_tasks, targets, tuning_records, workloads
 from tuner.storage.workloads import WorkloadRow
@@ -85,9 +86,11 @@ def _known(connection: Connection, ids: Sequence[int]) -> Mapping[int, _Known]:
 
 def _workload_of(row: AnyRow, known: Mapping[int, _Known]) -> WorkloadRow:
     found = known[row.id]
+    workload, label = split_label(row.workload)
     return WorkloadRow(
         key=row.key,
-        workload=row.workload,
+        workload=workload,
+        label=label,
         created_at=row.created_at,
         jobs=found.jobs,
         records=found.records,

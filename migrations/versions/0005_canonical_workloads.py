@@ -1,0 +1,121 @@
+"""Workloads by what they compute, records by the values of their symbols, and theory as a phase of its own.
+
+``16*T``, ``8*S`` and ``T`` in the same place were workloads of their own and become one, called by the digest of its
+canonical form; what referred to any of them refers to the oldest. A record's instance was the values of a job's shape
+variables (``T=37``) and becomes those of the workload's symbols (``m=592``). Trials of round 0 were those of the library
+of theory; they get the phase that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+
+from migrations.canonical_workloads import OldWorkload, parsed
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+BATCH = 100
+"""Workloads that are held at a time. Records are changed where they stand, a workload's in one statement."""
+
+workloads = sa.table("workloads", sa.column("id"), sa.column("key"), sa.column("workload", sa.JSON))
+records = sa.table(
+    "tuning_records",
+    *map(sa.column, ("id", "search_task_id", "workload_id", "kernel_id", "instance", "attempt", "round", "phase")),
+)
+instances = sa.table("renamed_instances", sa.column("old"), sa.column("new"))
+
+
+def upgrade() -> None:
+    connection = op.get_bind()
+    if connection.dialect.name == "postgresql":
+        # A worker that still runs must not add a record of the old form behind the statement that renames them.
+        tables = "workloads, search_tasks, tuning_records, artifacts"
+        connection.execute(sa.text(f"LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE"))
+    names = (sa.Column("old", sa.Text, primary_key=True), sa.Column("new", sa.Text, nullable=False))
+    op.create_table("renamed_instances", *names, prefixes=["TEMPORARY"])
+    oldest: dict[str, int] = {}
+    # In the order of their ids: the one that is kept comes before those that become one with it.
+    for row in _every_workload(connection):
+        found = OldWorkload.of(row.workload)
+        kept = oldest.setdefault(found.key, row.id)
+        if _rename_instances(connection, row.id, found):
+            _move_records(connection, row.id, kept)
+        if kept == row.id:
+            values = {"key": found.key, "workload": {**found.canonical, "label": found.label}}
+            connection.execute(sa.update(workloads).where(workloads.c.id == row.id).values(values))
+        else:
+            _merge(connection, row.id, kept)
+    op.drop_table("renamed_instances")
+
+
+def _every_workload(connection: sa.Connection) -> Iterator[sa.Row[Any]]:
+    query, last = sa.select(workloads.c.id, workloads.c.workload).order_by(workloads.c.id).limit(BATCH), None
+    while True:
+        rows = connection.execute(query if last is None else query.where(workloads.c.id > last)).all()
+        yield from rows
+        if len(rows) < BATCH:
+            return
+        last = rows[-1].id
+
+
+def _rename_instances(connection: sa.Connection, workload_id: int, workload: OldWorkload) -> bool:
+    """Fill the table of the workload's instances: what each was called, and what it will be. Whether there are any."""
+    query = sa.select(records.c.instance).where(records.c.workload_id == workload_id).distinct()
+    rows = [{"old": old, "new": _renamed(workload, old)} for old in connection.scalars(query)]
+    if rows:
+        connection.execute(sa.delete(instances))
+        connection.execute(sa.insert(instances), rows)
+    return bool(rows)
+
+
+def _renamed(workload: OldWorkload, instance: str) -> str:
+    """An instance that does not fit the workload's variables cannot be of its searches: it stays as it is."""
+    try:
+        return workload.instance(parsed(instance))
+    except (KeyError, ValueError):
+        return instance
+
+
+def _move_records(connection: sa.Connection, workload_id: int, kept: int) -> None:
+    """Rename the instances of a workload's records, and put them to the workload that is kept.
+
+    Two instances may become one (of ``T//2``), or one take a name that another still has (``m=2`` becomes ``m=4``). The
+    attempts of such a workload are counted anew, and are negative meanwhile: no two rows are ever alike.
+    """
+    own = records.c.workload_id == workload_id
+    new = sa.select(instances.c.new).where(instances.c.old == records.c.instance).scalar_subquery()
+    theory = sa.and_(records.c.phase == "search", records.c.round == 0)
+    values = {"instance": new, "workload_id": kept, "phase": sa.case((theory, "theory"), else_=records.c.phase)}
+    if not _collide(connection):
+        connection.execute(sa.update(records).where(own).values(values))
+        return
+    same = (records.c.search_task_id, records.c.kernel_id, instances.c.new)
+    count = sa.func.row_number().over(partition_by=same, order_by=records.c.id)
+    joined = records.join(instances, instances.c.old == records.c.instance)
+    counted = sa.select(records.c.id, count.label("number")).select_from(joined).where(own).subquery()
+    renamed = sa.update(records).where(own, records.c.id == counted.c.id)
+    connection.execute(renamed.values({**values, "attempt": -counted.c.number}))
+    negative = sa.update(records).where(records.c.workload_id == kept, records.c.attempt < 0)
+    connection.execute(negative.values(attempt=-1 - records.c.attempt))
+
+
+def _collide(connection: sa.Connection) -> bool:
+    """Whether two instances get one name, or one gets the name that another had."""
+    other = instances.alias()
+    alike = sa.or_(instances.c.new == other.c.new, instances.c.new == other.c.old)
+    query = sa.select(instances.c.old).where(instances.c.old != other.c.old, alike).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def _merge(connection: sa.Connection, workload_id: int, kept: int) -> None:
+    for name in ("search_tasks", "artifacts"):
+        table = sa.table(name, sa.column("workload_id"))
+        connection.execute(sa.update(table).where(table.c.workload_id == workload_id).values(workload_id=kept))
+    connection.execute(sa.delete(workloads).where(workloads.c.id == workload_id))

@@ -1,0 +1,53 @@
+"""What is one across jobs: workloads in canonical form, and records by the values of the workload's symbols.
+
+A job speaks of its own shape variables (``T=37``). Its records are stored by what was computed (``m=592``), so that jobs
+that write the same extent as ``16*T`` and as ``8*S`` share them; they are told again in the job's own variables.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+
+from tuner.program.task import SearchTask, check_shape, parse_shape
+from tuner.program.workload import JsonObject, Workload, WorkloadInstance, format_shape
+
+LABEL = "label"
+"""Beside the canonical form: what the job that came first with the workload called it."""
+
+
+def stored_workload(workload: Workload) -> JsonObject:
+    return {**workload.canonical, LABEL: workload.label}
+
+
+def split_label(stored: JsonObject) -> tuple[JsonObject, str]:
+    """The canonical form, which ``workload_from_json`` reads, and the label."""
+    return {name: value for name, value in stored.items() if name != LABEL}, str(stored[LABEL])
+
+
+@lru_cache(maxsize=256)
+def stored_task(text: str) -> SearchTask:
+    """A search task from the JSON text of its row, which never changes."""
+    return SearchTask.from_json(json.loads(text))
+
+
+def symbols_text(task: SearchTask, instance: WorkloadInstance) -> str:
+    """``m=592``: how records name an instance of a task. Raises InvalidInput if it is none of the task's variables."""
+    check_shape(task, instance.shape)
+    return format_shape(task.workload.dims(instance.shape))
+
+
+@lru_cache(maxsize=256)
+def job_shapes(task: str) -> Mapping[str, Mapping[str, int]]:
+    """Of a search task, as JSON text: how records name its instances -> the values of its shape variables there.
+
+    The shape that a search adds by itself is among them.
+    """
+    found = stored_task(task).with_least_shape()
+    return {symbols_text(found, instance): instance.shape for instance in found.instances}
+
+
+def instance_of(text: str, weight: float, shapes: Mapping[str, Mapping[str, int]]) -> WorkloadInstance:
+    """The instance that a record names, in a job's variables where ``shapes`` has it, else in symbols."""
+    return WorkloadInstance.of(shapes[text] if text in shapes else parse_shape(text), weight)
