@@ -86,8 +86,12 @@ class _Draft:
         indices, left = [], list(axes)
         while left:
             axis = left.pop(0)
+            if isinstance(self.extents[axis], str):
+                # A size that is known at run time must be read from a dim.
+                indices.append(self.choice("{0}", "{0}", "2*{0} + 1", "extent({0}) - 1 - {0}").format(axis))
+                continue
             forms = ["{0}", "{0}", "{0}", "2*{0} + 1", "{0}//2", "{0} % 3", "extent({0}) - 1 - {0}", "({0} + 1)//2"]
-            if left:
+            if left and isinstance(self.extents[left[0]], int):
                 forms += ["{0} + {1}", "3*{0} + {1}", "{0}*extent({1}) + {1}"]
             form = self.choice(*forms)
             indices.append(form.format(axis, left[0] if left else ""))
@@ -183,8 +187,9 @@ def programs(draw: st.DrawFn, tame: bool = False, max_stages: int = 4, max_depth
         head = f"{draw(st.sampled_from(reducers))}({', '.join(reduced)}) " if reduced else ""
         scope = (*kept, *reduced)
         body = draft.number(scope, draw(st.integers(0, max_depth)))
-        if reduced or not number:
-            body = f"{draft.read(scope, reduced or kept)} * ({body})"
+        dynamic = [axis for axis in kept if isinstance(extents[axis], str)]
+        if must := (*reduced, *(dynamic if number else kept)):
+            body = f"{draft.read(scope, must)} * ({body})"
         tensor = f"t{number}"
         lines.append(f"{tensor}[{', '.join(kept)}] = {head}{body}")
         draft.stages[tensor] = kept
