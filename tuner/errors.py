@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import reprlib
+
+MAX_SHOWN = 60
+"""Characters of a wrong value that a message repeats."""
+
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = _repr.maxlong = MAX_SHOWN
+
 
 class ShapewrightError(Exception):
     """Base of every error that Shapewright raises on purpose."""
@@ -15,7 +23,9 @@ class InvalidInput(ShapewrightError, ValueError):
     """
 
     def __init__(self, field: str, problem: str, remedy: str = "") -> None:
-        super().__init__((f"{field}: " if field else "") + problem + (f" ({remedy})" if remedy else ""))
+        # A problem of several lines shows a text and a caret: the remedy has a line of its own below them.
+        closing = (f"\n  {remedy}" if "\n" in problem else f" ({remedy})") if remedy else ""
+        super().__init__((f"{field}: " if field else "") + problem + closing)
         self.field = field
         self.problem = problem
         self.remedy = remedy
@@ -27,3 +37,9 @@ class InvalidInput(ShapewrightError, ValueError):
 
 class IllegalKernel(ShapewrightError, ValueError):
     """A micro-kernel that the hardware or the rule cannot carry; the message holds the need and the limit."""
+
+
+def shown(value: object) -> str:
+    """A wrong value as a message repeats it, however long or deep it is."""
+    text = _repr.repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from tuner.program.ops import EPILOGUES, OPS
+from tests.tuner.program_strategies import PROGRAM_WORKLOADS, PROGRAMS, TAME_PROGRAMS, TAME_WORKLOADS, WORKLOADS
 from tuner.program.target import Hardware, Target
 from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, Workload, WorkloadInstance
+from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult, Phase, Roof
 from tuner.rules.space import MicroKernel
 
-SIZES = st.integers(1, 4096)
+__all__ = [
+    "HARDWARE",
+    "INSTANCES",
+    "KERNELS",
+    "PROGRAMS",
+    "PROGRAM_WORKLOADS",
+    "TAME_PROGRAMS",
+    "TAME_WORKLOADS",
+    "TARGETS",
+    "WORKLOADS",
+    "baselines",
+    "results",
+    "tasks",
+]
+
 LATENCIES = st.floats(1e-9, 10.0, allow_nan=False)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
@@ -22,24 +36,6 @@ def _var(name: str) -> st.SearchStrategy[ShapeVar]:
     return (ranges | values).map(lambda values: ShapeVar(name, values))
 
 
-def _dims(*names: str) -> st.SearchStrategy[str]:
-    forms = ["{0}", "16*{0}", "{0}+128", "128*{0}-{0}", "({0}+1)//2", "8*({0}//3)+1", "200-{0}"]
-    if len(names) > 1:
-        forms += ["{0}*{1}", "{0}+{1}", "{0}*({1}%5)"]
-    return st.permutations(names).flatmap(lambda order: st.sampled_from(forms).map(lambda form: form.format(*order)))
-
-
-EPILOGUE_LISTS = st.lists(st.sampled_from(sorted(EPILOGUES)), max_size=3, unique=True).map(tuple)
-WORKLOADS = st.builds(
-    lambda op, m, n, k, epilogue: Workload.of(
-        op, {"m": m, "n": n, "k": k} | ({"b": 12} if "b" in OPS[op].args else {}), epilogue=epilogue
-    ),
-    st.sampled_from(sorted(OPS)),
-    _dims("T") | _dims("T", "S") | SIZES,
-    SIZES,
-    SIZES,
-    EPILOGUE_LISTS,
-)
 HARDWARE = st.builds(
     Hardware,
     vector_bytes=st.sampled_from([16, 32, 64]),

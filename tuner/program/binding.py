@@ -42,7 +42,6 @@ def solved_symbols(workload: Workload) -> tuple[SolvedSymbol, ...]:
 def _solved(name: str, missing: list[str], dims: list[tuple[str, int, DimExpr]]) -> SolvedSymbol | None:
     for operand, position, dim in dims:
         slope = next((coefficient for monomial, coefficient in dim.terms if monomial == (name,)), 0)
-        rest = dim - DimExpr.var(name) * slope
-        if slope > 0 and rest.variables.isdisjoint(missing):
+        if slope > 0 and (rest := dim - DimExpr.var(name) * slope).variables.isdisjoint(missing):
             return SolvedSymbol(name, operand, position, slope, rest)
     return None

@@ -11,11 +11,11 @@ import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tuner.errors import InvalidInput
+from tuner.errors import InvalidInput, shown
 
 MAX_SOURCE_LENGTH = 200
 """Characters; longer expressions are refused before they are parsed."""
-MAX_TERMS = 1000
+MAX_TERMS = 200
 """Products of sums grow with every factor; a dim that is meant for tensors has a few terms."""
 MAX_DIM = 2**31 - 1
 """The largest extent of one axis. Products of extents (element counts) are held in int64."""
@@ -60,7 +60,7 @@ class DimExpr:
         if isinstance(value, DimExpr):
             return value
         if isinstance(value, bool):
-            raise InvalidInput("", f"{value!r} is not a dim", f"allowed: {ALLOWED}")
+            raise InvalidInput("", f"{shown(value)} is not a dim", f"allowed: {ALLOWED}")
         if isinstance(value, int):
             return _normal({(): value})
         if isinstance(value, str):
@@ -68,7 +68,7 @@ class DimExpr:
         expr = getattr(value, "expr", None)  # a ShapeVar
         if isinstance(expr, DimExpr):
             return expr
-        raise InvalidInput("", f"{value!r} is not a dim", f"allowed: {ALLOWED}")
+        raise InvalidInput("", f"{shown(value)} is not a dim", f"allowed: {ALLOWED}")
 
     @staticmethod
     def var(name: str) -> DimExpr:

@@ -23,6 +23,8 @@ PRECEDENCE: Mapping[str, int] = {
 }  # fmt: skip
 """Binary operators, the tightest highest; all are left-associative. Comparisons do not chain."""
 COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
+BITWISE = frozenset({"&", "|", "<<", ">>"})
+"""Their operands print in parentheses if they are operators too: languages differ in how tightly these bind."""
 NEGATION = 7
 """The precedence of the unary minus."""
 
@@ -35,11 +37,11 @@ class Const:
     at: int = field(default=0, compare=False, repr=False)
 
     def __hash__(self) -> int:
-        return hash((type(self.value), self.value))
+        return hash(repr(self.value))
 
     def __eq__(self, other: object) -> bool:
-        """1 and 1.0 are different constants: one is an int, the other a float."""
-        return isinstance(other, Const) and type(self.value) is type(other.value) and self.value == other.value
+        """1 and 1.0 are different constants, and so are 0.0 and -0.0: equal constants print alike."""
+        return isinstance(other, Const) and repr(self.value) == repr(other.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,22 +164,35 @@ def text_of(expr: Expr, above: int = 0) -> str:
         case Const(value=value):
             text = repr(value)
             return f"({text})" if text.startswith("-") and above > PRECEDENCE["+"] else text
+        case Neg(operand=operand):
+            # A constant under a minus would be read as a negative constant.
+            inner = f"({text_of(operand)})" if isinstance(operand, Const) else text_of(operand, NEGATION)
+            return f"(-{inner})" if above > PRECEDENCE["+"] else f"-{inner}"
+        case Binary(operator=operator, left=left, right=right):
+            level = PRECEDENCE[operator]
+            chained = operator in COMPARISONS
+            text = f"{_side(left, operator, level + chained)} {operator} {_side(right, operator, level + 1)}"
+            return f"({text})" if above > level else text
+        case _:
+            return _named_text(expr)
+
+
+def _side(side: Expr, operator: str, above: int) -> str:
+    """One side of a binary operator."""
+    unclear = operator in BITWISE and isinstance(side, Binary) and side.operator != operator
+    return f"({text_of(side)})" if unclear else text_of(side, above)
+
+
+def _named_text(expr: Axis | Extent | Read | Call | Cast) -> str:
+    """The notation of what starts with a name, which never needs parentheses."""
+    match expr:
         case Axis(name=name):
             return name
         case Extent(name=name):
             return f"extent({name})"
         case Read(tensor=tensor, indices=indices):
             return f"{tensor}[{', '.join(map(text_of, indices))}]"
-        case Neg(operand=operand):
-            # A constant under a minus would be read as a negative constant.
-            inner = f"({text_of(operand)})" if isinstance(operand, Const) else text_of(operand, NEGATION)
-            return f"(-{inner})" if above > PRECEDENCE["+"] else f"-{inner}"
         case Call(function=function, args=args):
             return f"{function}({', '.join(map(text_of, args))})"
         case Cast(operand=operand, dtype=dtype):
             return f"cast({text_of(operand)}, {dtype})"
-        case Binary(operator=operator, left=left, right=right):
-            level = PRECEDENCE[operator]
-            chained = operator in COMPARISONS
-            text = f"{text_of(left, level + chained)} {operator} {text_of(right, level + 1)}"
-            return f"({text})" if above > level else text

@@ -7,20 +7,26 @@ Axes and tensors have separate namespaces; an axis has one extent wherever it oc
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NoReturn
 
-from tuner.errors import InvalidInput
-from tuner.program.dims import DimExpr
-from tuner.program.expr import Axis, Binary, Const, Expr, Extent, Neg, Read, children, reads, rebuild, walk
+from tuner.errors import InvalidInput, shown
+from tuner.program.expr import Axis, Binary, Const, Expr, Extent, Read, axes_of, reads, rebuild, walk
+from tuner.program.hints import SCAN
+from tuner.program.indices import NotAnIndex, checked_index, foreign_extents, index_dim, normal_index
 from tuner.program.notation import Stage, parse_stages, refuse
 
+__all__ = ["CANONICAL_AXES", "MAX_AXES", "MAX_SIZES", "MAX_TENSORS", "Program", "Stage", "index_dim"]
+
 MAX_AXES = 16
-"""Of one stage."""
+"""Of one stage, and dims of one tensor."""
+MAX_SIZES = 64
+"""Axes of all stages together, and names in extent(...) that are no axis."""
 MAX_TENSORS = 48
 
-CANONICAL_AXES = ("m", "n", "k", *(f"a{number}" for number in range(3, 200)))
+CANONICAL_AXES = ("m", "n", "k", *(f"a{number}" for number in range(3, MAX_SIZES)))
 """Names of axes in a canonical program, in the order of first use."""
 
 
@@ -36,14 +42,14 @@ class Program:
     @staticmethod
     def parse(text: object, outputs: Sequence[str] | None = None) -> Program:
         """Parse and check. Raises InvalidInput on field ``program`` (with line and column) or ``outputs``."""
-        return Program.of(parse_stages(text), outputs, str(text))
-
-    @staticmethod
-    def of(stages: Sequence[Stage], outputs: Sequence[str] | None = None, text: str | None = None) -> Program:
-        """Check stages that stand already. Without a text, messages show the stages as they print."""
-        program = Program(tuple(stages), (), text if text is not None else "\n".join(map(str, stages)))
+        program = Program(parse_stages(text), (), str(text))
         _Checks(program).run()
         return replace(program, outputs=_outputs(program, outputs))
+
+    @staticmethod
+    def of(stages: Sequence[Stage], outputs: Sequence[str] | None = None) -> Program:
+        """Check stages that stand already; messages show them as they print."""
+        return Program.parse("\n".join(map(str, stages)), outputs)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Program) and (self.stages, self.outputs) == (other.stages, other.outputs)
@@ -102,12 +108,17 @@ class Program:
             return len(self.stage[tensor].axes)
         return next(len(read.indices) for read in self.reads if read.tensor == tensor)
 
-    def refuse(self, node: Expr, problem: str, remedy: str) -> None:
+    def refuse(self, node: Stage | Expr, problem: str, remedy: str) -> NoReturn:
         """Raise InvalidInput that points at a node."""
         refuse(self.text, node.at, problem, remedy)
 
     def renamed(self, axes: Mapping[str, str], tensors: Mapping[str, str]) -> Program:
         """The same program with other names; index expressions in their normal form."""
+        named = {axes.get(axis, axis) for axis in self.axes}
+
+        def normal(index: Expr) -> Expr:
+            # Sizes that are no axis are named in the order of first use, which must not change.
+            return index if foreign_extents(index, named) else normal_index(index)
 
         def change(node: Expr) -> Expr:
             match node:
@@ -116,7 +127,7 @@ class Program:
                 case Extent(name=name):
                     return Extent(axes.get(name, name))
                 case Read(tensor=tensor, indices=indices):
-                    return Read(tensors.get(tensor, tensor), tuple(map(normal_index, indices)))
+                    return Read(tensors.get(tensor, tensor), tuple(map(normal, indices)))
                 case _:
                     return node
 
@@ -130,7 +141,8 @@ class Program:
             )
             for stage in self.stages
         ]
-        return Program(tuple(stages), tuple(tensors.get(name, name) for name in self.outputs), "\n".join(map(str, stages)))
+        outputs = tuple(tensors.get(name, name) for name in self.outputs)
+        return Program(tuple(stages), outputs, "\n".join(map(str, stages)))
 
     def canonical_names(self) -> tuple[dict[str, str], dict[str, str]]:
         """Canonical names of axes (m, n, k, a3, ...; sizes that are no axes after them) and tensors (t0, t1, ...)."""
@@ -138,71 +150,18 @@ class Program:
         return axes, {name: f"t{number}" for number, name in enumerate(self.tensors)}
 
 
-def index_dim(index: Expr) -> DimExpr | None:
-    """An index as an integer expression over axes and sizes; None if it is not affine with // and % by constants.
-
-    ``extent(n)`` appears as a variable named ``extent(n)``.
-    """
-    match index:
-        case Const(value=int() as value):
-            return DimExpr.of(value)
-        case Axis(name=name):
-            return DimExpr.var(name)
-        case Extent(name=name):
-            return DimExpr.var(f"extent({name})")
-        case Neg(operand=operand):
-            inner = index_dim(operand)
-            return None if inner is None else inner * -1
-        case Binary(operator=operator, left=left, right=right):
-            return _combined(operator, index_dim(left), index_dim(right))
-        case _:
-            return None
-
-
-def _combined(operator: str, left: DimExpr | None, right: DimExpr | None) -> DimExpr | None:
-    if left is None or right is None:
-        return None
-    try:
-        match operator:
-            case "+":
-                return left + right
-            case "-":
-                return left - right
-            case "*" if _is_size(left) or _is_size(right):
-                return left * right
-            case "//" if right.constant is not None:
-                return left // right.constant
-            case "%" if right.constant is not None:
-                return left % right.constant
-    except InvalidInput:
-        return None
-    return None
-
-
-def _is_size(dim: DimExpr) -> bool:
-    """Whether a dim is made of constants and extents alone."""
-    return all(name.startswith("extent(") for name in dim.variables)
-
-
-def normal_index(index: Expr) -> Expr:
-    """An index in its normal form: sums in one order, constants folded. Other indices as they are."""
-    dim = index_dim(index)
-    if dim is None or any(isinstance(node, Extent) for node in walk(index)):
-        return index
-    (stage,) = parse_stages(f"x[] = {dim}")
-    return rebuild(stage.body, lambda node: replace(node, at=0))
-
-
 def _outputs(program: Program, given: Sequence[str] | None) -> tuple[str, ...]:
     """The outputs in the order of their stages: those given, or the stages that nobody reads."""
     read = {read.tensor for read in program.reads}
     if given is None:
         return tuple(stage.tensor for stage in program.stages if stage.tensor not in read)
-    if isinstance(given, str) or not all(isinstance(name, str) for name in given) or not given:
-        raise InvalidInput("outputs", f"{given!r} is not a list of stages", f"any of: {', '.join(program.stage)}")
+    known = f"any of: {', '.join(program.stage)}"
+    is_list = isinstance(given, list | tuple) and all(isinstance(name, str) for name in given)
+    if not is_list or not given:
+        raise InvalidInput("outputs", f"{shown(given)} is not a list of stages", known)
     for name in given:
         if name not in program.stage:
-            raise InvalidInput("outputs", f"{name!r} is not a stage", f"any of: {', '.join(program.stage)}")
+            raise InvalidInput("outputs", f"{shown(name)} is not a stage", known)
     unused = [stage.tensor for stage in program.stages if stage.tensor not in read and stage.tensor not in given]
     if unused:
         raise InvalidInput("outputs", f"{unused[0]} is neither read nor an output", "name it here, or leave it out")
@@ -218,48 +177,73 @@ class _Checks:
         self._defined: set[str] = set()
 
     def run(self) -> None:
-        for stage in self._program.stages:
+        program = self._program
+        for stage in program.stages:
             self._stage(stage)
-        if len(self._program.tensors) > MAX_TENSORS:
-            raise InvalidInput("program", f"{len(self._program.tensors)} tensors", f"at most {MAX_TENSORS}")
-        if not self._program.inputs:
-            raise InvalidInput("program", "reads no input", "an expression of at least one tensor")
+        for count, limit, what in (
+            (len(program.tensors), MAX_TENSORS, "tensors"),
+            (len(program.axes) + len(program.sizes), MAX_SIZES, "axes and other sizes"),
+        ):
+            if count > limit:
+                self._refuse(program.stages[-1], f"{count} {what}", f"at most {limit}")
+        if not program.inputs:
+            self._refuse(program.stages[0], "the program reads no input", "an expression of at least one tensor")
 
     def _stage(self, stage: Stage) -> None:
-        body, scope = stage.body, (*stage.axes, *stage.reduce_axes)
+        scope = (*stage.axes, *stage.reduce_axes)
         if stage.tensor in self._defined:
-            self._refuse(body, f"{stage.tensor} is assigned twice", "each stage writes a tensor of its own")
+            remedy = f"nothing is updated in place: a tensor for each stage, as in {stage.tensor}2[...] = ..."
+            self._refuse(stage, f"{stage.tensor} is assigned twice", remedy)
         if stage.tensor in self._ranks:
-            self._refuse(body, f"{stage.tensor} was read as an input before this stage", "define it first, or rename it")
+            remedy = "define it first, or rename it"
+            self._refuse(stage, f"{stage.tensor} was read as an input before this stage", remedy)
         if len(scope) > MAX_AXES:
-            self._refuse(body, f"{len(scope)} axes in one stage", f"at most {MAX_AXES}")
+            self._refuse(stage, f"{len(scope)} axes in one stage", f"at most {MAX_AXES}")
         if repeated := set(stage.axes) & set(stage.reduce_axes):
-            self._refuse(body, f"axis {min(repeated)} is kept and reduced", "reduce over other axes than the output's")
-        for node in walk(body):
+            self._refuse(stage, f"axis {min(repeated)} is kept and reduced", "reduce over other axes than the output's")
+        for node in walk(stage.body):
             self._node(stage, node, scope)
-        unused = [axis for axis in stage.reduce_axes if axis not in {n.name for n in _axis_nodes(body)}]
+        used = axes_of(stage.body)
+        unused = [axis for axis in stage.reduce_axes if axis not in used]
         if unused:
-            self._refuse(body, f"{stage.reducer} over {unused[0]}, which is not used", "leave the axis out")
+            self._refuse(stage, f"{stage.reducer} over {unused[0]}, which is not used", "leave the axis out")
         self._defined.add(stage.tensor)
         self._ranks[stage.tensor] = len(stage.axes)
 
     def _node(self, stage: Stage, node: Expr, scope: tuple[str, ...]) -> None:
         if isinstance(node, Axis) and node.name not in scope:
-            known = self._program.axes
-            remedy = f"extent({node.name}) is its size" if node.name in known else f"axes here: {', '.join(scope)}"
-            self._refuse(node, f"{node.name} is not an axis of this stage", remedy)
+            known = f"axes here: {', '.join(scope)}" if scope else "the stage has no axes"
+            if node.name in self._program.axes:
+                known += f"; extent({node.name}) is its size"
+            elif node.name in self._program.tensors:
+                known += f"; an element of a tensor is read as {node.name}[...]"
+            self._refuse(node, f"{node.name} is not an axis of this stage", known)
         if isinstance(node, Read):
             self._read(stage, node)
+        if isinstance(node, Binary):
+            self._divisor(node, scope)
+
+    def _divisor(self, node: Binary, scope: tuple[str, ...]) -> None:
+        """Integers are divided by what cannot be 0, and shifted by what is a number of bits: others end the process."""
+        right = node.right.value if isinstance(node.right, Const) else None
+        is_size = isinstance(node.right, Extent) and node.right.name in scope
+        if node.operator in ("//", "%") and not is_size and (right is None or right < 1):
+            remedy = "a positive constant, or the extent of an axis here; floor(a / b) for others"
+            self._refuse(node, f"{node.operator} by something that may be 0", remedy)
+        if node.operator in ("<<", ">>") and right is not None and not 0 <= right < 64:
+            self._refuse(node, f"a shift by {right}", "from 0 to 63 bits")
 
     def _read(self, stage: Stage, read: Read) -> None:
         if read.tensor == stage.tensor:
-            self._refuse(read, f"{read.tensor} reads itself", "scans are not supported: each stage is computed as a whole")
-        later = [other.tensor for other in self._program.stages if other.tensor == read.tensor]
-        if later and read.tensor not in self._defined:
+            self._refuse(read, f"{read.tensor} reads itself", SCAN)
+        if read.tensor in self._program.stage and read.tensor not in self._defined:
             self._refuse(read, f"{read.tensor} is read before its stage", "put its stage first")
+        if len(read.indices) > MAX_AXES:
+            self._refuse(read, f"{len(read.indices)} indices", f"at most {MAX_AXES}")
         rank = self._ranks.setdefault(read.tensor, len(read.indices))
         if rank != len(read.indices):
-            self._refuse(read, f"{read.tensor} has {rank} dims, {len(read.indices)} indices are given", "one for each dim")
+            problem = f"{read.tensor} has {rank} dims, {len(read.indices)} indices are given"
+            self._refuse(read, problem, "one for each dim")
         for index in read.indices:
             self._index(index)
 
@@ -269,18 +253,13 @@ class _Checks:
             if any(isinstance(inner, Read) for inner in index.indices):
                 self._refuse(index, "an index is read through an index", "one level of indirection")
             return
-        if index_dim(index) is None:
-            form = "sums of axes times constants, // and % by constants, or an element of an integer tensor"
-            self._refuse(index, "is not an index", form)
+        try:
+            checked_index(index)
+            normal_index(index)
+        except NotAnIndex as error:
+            self._refuse(error.node, error.problem, error.remedy)
+        except InvalidInput:
+            self._refuse(index, "the index is too long when it is multiplied out", "a shorter sum")
 
-    def _refuse(self, node: Expr, problem: str, remedy: str) -> None:
-        self._program.refuse(node, problem, remedy)
-
-
-def _axis_nodes(expr: Expr) -> Iterator[Axis]:
-    return (node for node in walk(expr) if isinstance(node, Axis))
-
-
-def elementwise(expr: Expr) -> bool:
-    """Whether an expression has no read through another tensor's elements."""
-    return not any(isinstance(child, Read) for read in reads(expr) for index in read.indices for child in children(index))
+    def _refuse(self, where: Stage | Expr, problem: str, remedy: str) -> NoReturn:
+        self._program.refuse(where, problem, remedy)

@@ -7,10 +7,10 @@ read of it. Every read must stay inside, unless the tensor is padded: an index t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from tuner.errors import InvalidInput
-from tuner.program.dims import DimExpr, Quotient
+from tuner.errors import InvalidInput, shown
+from tuner.program.dims import DimExpr
 from tuner.program.dtypes import DTYPES, INTEGERS, promoted
 from tuner.program.expr import (
     COMPARISONS,
@@ -23,51 +23,22 @@ from tuner.program.expr import (
     Extent,
     Neg,
     Read,
+    text_of,
 )
+from tuner.program.indices import index_range
 from tuner.program.notation import Stage
-from tuner.program.program import Program, index_dim
+from tuner.program.program import Program
 
 Dims = tuple[DimExpr, ...]
 _KEEPS_INTEGERS = frozenset({"abs", "min", "max", "round", "floor"})
-_INTEGERS_ONLY = frozenset({"//", "%", "<<", ">>"})
-
-
-def index_range(index: Expr, extents: Mapping[str, DimExpr]) -> tuple[DimExpr, DimExpr] | None:
-    """The least and the largest value of an index where no extent is 0; None for an element of a tensor."""
-    dim = index_dim(index)
-    return None if dim is None else _range(dim, extents)
-
-
-def _range(dim: DimExpr, extents: Mapping[str, DimExpr]) -> tuple[DimExpr, DimExpr]:
-    low = high = DimExpr.of(0)
-    for monomial, coefficient in dim.terms:
-        factor, bounds = DimExpr.of(coefficient), (DimExpr.of(1), DimExpr.of(1))
-        for atom in monomial:
-            if isinstance(atom, Quotient):
-                bounds = _quotient_range(atom, extents)
-            elif atom.startswith("extent("):
-                factor = factor * extents[atom[len("extent(") : -1]]
-            else:
-                bounds = (DimExpr.of(0), extents[atom] - 1)
-        least, most = (factor * bounds[0], factor * bounds[1])
-        low, high = (low + least, high + most) if coefficient > 0 else (low + most, high + least)
-    return low, high
-
-
-def _quotient_range(atom: Quotient, extents: Mapping[str, DimExpr]) -> tuple[DimExpr, DimExpr]:
-    least, most = _range(atom.numerator, extents)
-    if atom.operator == "//":
-        return least // atom.divisor, most // atom.divisor
-    if least.constant is not None and most.constant is not None and 0 <= least.constant <= most.constant < atom.divisor:
-        return least, most
-    return DimExpr.of(0), DimExpr.of(atom.divisor - 1)
+_INTEGERS_ONLY = frozenset({"//", "%", "<<", ">>", "&", "|"})
 
 
 class Shapes:
     """The dims of every tensor, over the symbols that ``extents`` (by axis or size name) are given in.
 
-    ``ranges``: of the symbols, inclusive; with them, two sizes that are written differently can be compared. Raises
-    InvalidInput on field ``program`` or ``shapes``.
+    Of two sizes that a tensor may have, the larger one holds, if it is larger for all symbols. Raises InvalidInput on
+    field ``program`` or ``shapes``.
     """
 
     def __init__(
@@ -75,70 +46,112 @@ class Shapes:
         program: Program,
         extents: Mapping[str, DimExpr],
         explicit: Mapping[str, Dims],
-        padded: Sequence[str],
+        padded: Collection[str],
     ) -> None:
         self._program, self._extents, self._explicit, self._padded = program, extents, explicit, frozenset(padded)
-        self.dims: dict[str, Dims] = {}
-        for name in program.tensors:
-            self.dims[name] = self._dims(name)
+        self._reads: dict[str, list[Read]] = {}
+        for read in program.reads:
+            self._reads.setdefault(read.tensor, []).append(read)
+        self.dims: dict[str, Dims] = {name: self._dims(name) for name in program.tensors}
         self.unproved: list[tuple[Read, int, DimExpr, DimExpr]] = []
         """(read, position, size that is needed, size that there is) where only values of the symbols can tell."""
         for read in program.reads:
-            self._check_inside(read)
+            if read.tensor not in self._padded:
+                self._check_inside(read, self.unproved)
+
+    def follows(self, name: str) -> Dims | None:
+        """The dims of an input as they follow from the axes, whatever its explicit shape is; None if they do not."""
+        try:
+            return self._inferred(name)
+        except InvalidInput:
+            return None
+
+    def stays_inside(self, name: str) -> bool:
+        """Whether no read of a tensor is out of bounds, whatever the sizes are: padding of it would decide nothing."""
+        unproved: list[tuple[Read, int, DimExpr, DimExpr]] = []
+        try:
+            for read in self._reads.get(name, ()):
+                self._check_inside(read, unproved)
+        except InvalidInput:
+            return False
+        return not unproved
 
     def _dims(self, name: str) -> Dims:
         if name in self._program.stage:
             return tuple(self._extents[axis] for axis in self._program.stage[name].axes)
-        rank = self._program.rank(name)
-        if name in self._explicit:
-            if len(self._explicit[name]) != rank:
-                problem = f"{len(self._explicit[name])} dims are given, the program reads it with {rank} indices"
-                raise InvalidInput(f"shapes.{name}", problem, "one size for each index")
-            return self._explicit[name]
-        reads = [read for read in self._program.reads if read.tensor == name]
-        return tuple(self._dim(name, reads, position) for position in range(rank))
+        if name not in self._explicit:
+            return self._inferred(name)
+        given, rank = self._explicit[name], len(self._reads[name][0].indices)
+        if len(given) != rank:
+            problem = f"{len(given)} dims are given, the program reads it with {rank} indices"
+            raise InvalidInput(f"shapes.{name}", problem, "one size for each index")
+        return given
+
+    def _inferred(self, name: str) -> Dims:
+        reads = self._reads[name]
+        return tuple(self._dim(name, reads, position) for position in range(len(reads[0].indices)))
 
     def _dim(self, name: str, reads: Sequence[Read], position: int) -> DimExpr:
         """The smallest size that holds every index."""
-        needed: list[DimExpr] = []
+        size: DimExpr | None = None
+        largest: Expr | None = None
         give = f"give its shape: shapes: {{{name}: [...]}}"
         for read in reads:
             index = read.indices[position]
-            bounds = index_range(index, self._extents)
+            bounds = self._bounds(index)
             if bounds is None:
-                self._program.refuse(index, f"the size of dim {position} of {name} does not follow from the axes", give)
-                continue
+                problem = f"the size of dim {position} of {name} does not follow from the axes"
+                self._program.refuse(index, problem, give)
             if name in self._padded and not isinstance(index, Axis):
-                self._program.refuse(index, f"{name} is padded, so the size of dim {position} does not follow", give)
-            needed.append(bounds[1] + 1)
-        constants = [dim.constant for dim in needed if dim.constant is not None]
-        if len(constants) == len(needed):
-            return DimExpr.of(max(constants))
-        if len(set(needed)) > 1:
-            sizes = " or ".join(map(str, dict.fromkeys(needed)))
-            self._program.refuse(reads[0], f"dim {position} of {name} may be {sizes}", give)
-        return needed[0]
+                problem = f"{name} is padded, so the size of dim {position} does not follow"
+                self._program.refuse(index, problem, give)
+            needed = bounds[1]
+            more = self._excess(index, needed, size) if size is not None else 1
+            if more is None and largest is not None:
+                problem = f"dim {position} of {name} is read at {text_of(largest)} too, and either may be larger"
+                self._program.refuse(index, problem, give)
+            if more is not None and more > 0:
+                size, largest = needed, index
+        assert size is not None  # every input is read
+        return size if size.constant is None else DimExpr.of(max(size.constant, 0))
 
-    def _check_inside(self, read: Read) -> None:
-        if read.tensor in self._padded:
-            return
-        for position, index in enumerate(read.indices):
+    def _bounds(self, index: Expr) -> tuple[DimExpr, DimExpr] | None:
+        """The least value of an index, and the size that holds the largest; None for an element of a tensor."""
+        try:
             bounds = index_range(index, self._extents)
+            return None if bounds is None else (bounds[0], bounds[1] + 1)
+        except InvalidInput as error:
+            self._program.refuse(index, f"the index is out of every range: {error.problem}", error.remedy)
+
+    def _excess(self, index: Expr, needed: DimExpr, size: DimExpr) -> int | None:
+        """By how much a size that is needed passes another; None if values of the symbols decide."""
+        try:
+            return (needed - size).constant
+        except InvalidInput as error:
+            self._program.refuse(index, f"the index is out of every range: {error.problem}", error.remedy)
+
+    def _check_inside(self, read: Read, unproved: list[tuple[Read, int, DimExpr, DimExpr]]) -> None:
+        for position, index in enumerate(read.indices):
+            bounds = self._bounds(index)
+            size = self.dims[read.tensor][position]
             if bounds is None:
                 # Elements of tensors are clamped at run time: never an access out of bounds.
+                if size.constant is not None and size.constant < 1:
+                    problem = f"dim {position} of {read.tensor} has no element to choose from"
+                    self._program.refuse(index, problem, "a size of 1 or more")
                 continue
-            low, high = bounds
-            size = self.dims[read.tensor][position]
-            remedy = f"if it is meant to read {read.tensor} outside its bounds, say what is there: padded: {{{read.tensor}: 0}}"
+            low, needed = bounds
+            remedy = f"if {read.tensor} is read outside its bounds, say what is there: padded: {{{read.tensor}: 0}}"
             if low.constant is not None and low.constant < 0:
-                self._program.refuse(index, f"the index reaches down to {low}", remedy)
-            excess = (high + 1 - size).constant
+                self._program.refuse(index, f"the index reaches down to {low.constant}", remedy)
+            excess = self._excess(index, needed, size)
             if excess is not None and excess > 0:
-                self._program.refuse(index, f"the index reaches to {high}, the dim's size is {size}", remedy)
+                problem = f"the index passes the end of dim {position} of {read.tensor} by {excess}"
+                self._program.refuse(index, problem, remedy)
             if low.constant is None:
-                self.unproved.append((read, position, low * -1, DimExpr.of(0)))
+                unproved.append((read, position, low * -1, DimExpr.of(0)))
             if excess is None:
-                self.unproved.append((read, position, high + 1, size))
+                unproved.append((read, position, needed, size))
 
 
 class ElementTypes:
@@ -157,7 +170,8 @@ class ElementTypes:
             default = "int32" if name in program.index_tensors else whole or "float32"
             self.of[name] = named.get(name, default)
             if name in program.index_tensors and self.of[name] not in INTEGERS:
-                raise InvalidInput(f"dtype.{name}", f"{name} is used as an index, {self.of[name]} is no integer", "int32")
+                problem = f"{name} is used as an index, {self.of[name]} is no integer"
+                raise InvalidInput(f"dtype.{name}", problem, "int32")
         for stage in program.stages:
             computed = self.reduced_type(stage)
             default = whole if whole and stage.tensor in program.outputs else computed
@@ -172,24 +186,18 @@ class ElementTypes:
         """The dtype that an expression is computed in."""
         match expr:
             case Const(value=value):
-                return "int32" if isinstance(value, int) and abs(value) < 2**31 else "int64" if isinstance(value, int) else "float32"
+                return _constant_type(value)
             case Axis() | Extent():
                 return "int64"
             case Read(tensor=tensor):
                 return DTYPES[self.of[tensor]].compute
-            case Cast(operand=operand, dtype=dtype):
-                self.type_of(operand)
-                return DTYPES[dtype].compute
-            case Neg(operand=operand):
-                return promoted([self._number(operand)])
             case Binary():
                 return self._binary(expr)
             case Call():
                 return self._call(expr)
-
-    def _number(self, expr: Expr) -> str:
-        found = self.type_of(expr)
-        return "int32" if found == "bool" else found
+            case Neg(operand=operand) | Cast(operand=operand):
+                found = self.type_of(operand)
+                return DTYPES[expr.dtype].compute if isinstance(expr, Cast) else promoted([_number(found)])
 
     def _binary(self, expr: Binary) -> str:
         left, right = self.type_of(expr.left), self.type_of(expr.right)
@@ -197,32 +205,46 @@ class ElementTypes:
             return "bool"
         if expr.operator in ("&", "|") and left == right == "bool":
             return "bool"
-        both = promoted([self._number(expr.left), self._number(expr.right)])
-        if expr.operator in _INTEGERS_ONLY or expr.operator in ("&", "|"):
-            if both not in INTEGERS:
-                self._program.refuse(expr, f"{expr.operator} of {left} and {right}", "integers: cast(x, int32), or floor(x / y)")
-            return both
-        return promoted([both, "float32"]) if expr.operator == "/" else both
+        both = promoted([_number(left), _number(right)])
+        if expr.operator not in _INTEGERS_ONLY:
+            return promoted([both, "float32"]) if expr.operator == "/" else both
+        if both not in INTEGERS:
+            joined = "; conditions on both sides" if "bool" in (left, right) else ""
+            remedy = f"integers: cast(x, int32), or floor(x / y){joined}"
+            self._program.refuse(expr, f"{expr.operator} of {left} and {right}", remedy)
+        return both
 
     def _call(self, expr: Call) -> str:
         found = [self.type_of(arg) for arg in expr.args]
         if expr.function == "where":
-            return found[1] if found[1] == found[2] else promoted(["int32" if t == "bool" else t for t in found[1:]])
-        both = promoted(["int32" if dtype == "bool" else dtype for dtype in found])
+            if found[0] != "bool":
+                problem = f"where takes a condition first, not a value of {found[0]}"
+                self._program.refuse(expr.args[0], problem, "a comparison, as in where(x[m] != 0, a, b)")
+            return found[1] if found[1] == found[2] else promoted(map(_number, found[1:]))
+        both = promoted(map(_number, found))
         return both if expr.function in _KEEPS_INTEGERS else promoted([both, "float32"])
 
     def _named(self, given: object) -> Mapping[str, str]:
-        known = ", ".join(DTYPES)
-        if isinstance(given, str):
-            if given not in DTYPES:
-                raise InvalidInput("dtype", f"{given!r} is not a dtype", f"one of: {known}")
+        known = f"one of: {', '.join(DTYPES)}"
+        if isinstance(given, str) and given in DTYPES:
             return {}
         if not isinstance(given, Mapping):
-            raise InvalidInput("dtype", f"{given!r} is not a dtype", f"one of: {known}; or a mapping of tensors to them")
+            raise InvalidInput("dtype", f"{shown(given)} is not a dtype", f"{known}; or a mapping of tensors to them")
         for name, dtype in given.items():
             if name not in self._program.tensors:
-                names = ", ".join(self._program.tensors)
-                raise InvalidInput(f"dtype.{name}", f"{name!r} is not a tensor of the program", f"tensors: {names}")
+                names = f"tensors: {', '.join(self._program.tensors)}"
+                raise InvalidInput("dtype", f"{shown(name)} is not a tensor of the program", names)
             if not isinstance(dtype, str) or dtype not in DTYPES:
-                raise InvalidInput(f"dtype.{name}", f"{dtype!r} is not a dtype", f"one of: {known}")
+                raise InvalidInput(f"dtype.{name}", f"{shown(dtype)} is not a dtype", known)
         return given
+
+
+def _constant_type(value: int | float) -> str:
+    if isinstance(value, float):
+        return "float32"
+    return "int32" if -(2**31) <= value < 2**31 else "int64"
+
+
+def _number(dtype: str) -> str:
+    """What a value is computed in where a number is needed: conditions count as 0 and 1."""
+    return "int32" if dtype == "bool" else dtype

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from tuner.errors import InvalidInput
 from tuner.program.dims import DimExpr
 from tuner.program.dtypes import DTYPES
 from tuner.program.expr import Binary, Call, Cast, Neg, Read
@@ -195,15 +194,7 @@ class Workload:
     def _needed_shapes(self) -> dict[str, Dims]:
         """Explicit shapes over the symbols, without those that follow from the axes."""
         explicit = {name: tuple(map(self._in_symbols, shape)) for name, shape in self.shapes}
-        for name in list(explicit):
-            others = {other: shape for other, shape in explicit.items() if other != name}
-            try:
-                inferred = Shapes(self.program, self.sizes, others, dict(self.padding)).dims[name]
-            except InvalidInput:
-                continue
-            if inferred == explicit[name]:
-                explicit = others
-        return explicit
+        return {name: shape for name, shape in explicit.items() if self.inference.follows(name) != shape}
 
     @cached_property
     def key(self) -> str:
