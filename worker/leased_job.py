@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 from tuner.program.jobspec import DEFAULT_POLICY, Budget, parse_budget
 from tuner.program.workload import JsonObject
 from tuner.records import TuningRecord
-from tuner.rules import rule_for
+from tuner.rules import rules_of
 from tuner.search.tuning import Tuned
 from tuner.storage import (
     JobState,
@@ -95,9 +96,13 @@ class LeasedJob:
         return self.attempt(lambda: self.storage.records_of_task(row.id))
 
     def warm_start_records(self, row: SearchTaskRow) -> list[tuple[JsonObject, TuningRecord]]:
-        """Records of other search tasks on the same target with the same rule, each with its workload."""
-        rule = rule_for(row.task.workload).name
-        records = self.attempt(lambda: self.storage.records_of_target(row.target_fingerprint, row.task.threads, rule))
+        """Records of other search tasks on the same target with the same rules, each with its workload."""
+        target, threads = row.target_fingerprint, row.task.threads
+        records = [
+            record
+            for rule in rules_of(row.task)
+            for record in self.attempt(partial(self.storage.records_of_target, target, threads, rule.name))
+        ]
         return [(workload, record) for workload, record in records if record.search_task_id != row.id]
 
     # -- writing --------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from service.dependencies import DevicesDep
 from service.jobs import service
 from service.jobs.endpoints import SubmittedDep
 from tuner.program.task import SearchTask
-from tuner.rules import rule_for
+from tuner.rules import space_of
 
 router = APIRouter(include_in_schema=False)
 
@@ -24,12 +24,11 @@ def check_job(submitted: SubmittedDep, storage: DevicesDep) -> dict[str, Any]:
 
 
 def _described(task: SearchTask) -> dict[str, Any]:
-    rule = rule_for(task.workload)
-    space = rule.space(task)
+    space = space_of(task)
     return {
         "workload": str(task.workload),
-        "rule": rule.name,
-        "axes": len(space.axes),
+        "rule": ", ".join(each.rule for each in space.spaces),
+        "axes": sum(len(each.axes) for each in space.spaces),
         "size": f"{space.size:.1e}",
         "shapes": math.prod(len(var.values) for var in task.shape_vars),
         "instances": len(task.instances),

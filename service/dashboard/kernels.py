@@ -11,7 +11,7 @@ from service.figures.searches import library_of
 from tuner.figures.view import SearchView
 from tuner.library.package import kernel_scripts
 from tuner.records import MeasureResult
-from tuner.rules import rule_for
+from tuner.rules import rule_of
 from tuner.rules.space import MicroKernel
 from tuner.search.observations import Measured
 from tuner.storage import Job, LibraryStorage, NotFound, SearchTaskRow
@@ -91,7 +91,7 @@ def kernel_of(storage: LibraryStorage, job: Job, row: SearchTaskRow, view: Searc
 
 
 def _axes(row: SearchTaskRow, kernel: MicroKernel) -> tuple[tuple[str, int, str], ...]:
-    docs = {axis.name: axis.doc for axis in rule_for(row.task.workload).space(row.task).axes}
+    docs = {axis.name: axis.doc for axis in rule_of(kernel).space(row.task).axes}
     return tuple((name, value, docs.get(name, "")) for name, value in kernel.values)
 
 

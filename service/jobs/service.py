@@ -8,7 +8,7 @@ from tuner.errors import InvalidInput
 from tuner.program.documents import read_json, read_yaml
 from tuner.program.jobspec import JobSpec, parse_job
 from tuner.program.target import Target
-from tuner.rules import rule_for
+from tuner.rules import rules_of
 from tuner.storage import Device, DeviceStorage, Job, JobStorage, NotFound, SearchTaskRow
 
 JSON_TYPES = frozenset({"application/json"})
@@ -20,9 +20,10 @@ def submit(
     jobs: JobStorage, devices: DeviceStorage, spec: JobSpec, owner: str, idempotency_key: str | None
 ) -> tuple[Job, bool]:
     """Store a job for a device that has registered; tells whether it is new. Raises InvalidInput, Conflict."""
-    for task in spec.tasks:
-        rule_for(task.workload)  # raises here, rather than in a worker much later
-    return jobs.create_job(on_device(spec, devices.list_devices()), owner, idempotency_key)
+    resolved = on_device(spec, devices.list_devices())
+    for task in resolved.tasks:
+        rules_of(task)  # raises here, rather than in a worker much later
+    return jobs.create_job(resolved, owner, idempotency_key)
 
 
 def find_task(

@@ -51,7 +51,7 @@ def _speeds(
 ) -> list[go.Scatter]:
     """``times``: [instances] seconds. A shape that has nothing to compute has no speed."""
     workload, shapes = view.task.workload, [instance.shape for instance in instances]
-    flops = np.array([workload.flops(shape) or np.nan for shape in shapes])
+    flops = np.array([workload.flops(workload.dims(shape)) or np.nan for shape in shapes])
     moved = np.array([compulsory_bytes(workload, shape) or np.nan for shape in shapes])
     speed = 1e-9 * flops / np.where(times > 0, times, np.nan)
     hover = "%{y:.4g} GFLOP/s at %{x:.3g} FLOP/byte<br>"
@@ -76,11 +76,4 @@ def _roof(roof: Roof, intensities: list[float]) -> go.Scatter:
 
 def compulsory_bytes(workload: Workload, shape: Mapping[str, int]) -> int:
     """What a call moves at least: every operand read once, the output written once."""
-    extents = workload.extents(shape)
-    elements = sum(math.prod(extents[axis] for axis in operand.axes) for operand in workload.operands)
-    return elements * _bits(workload.dtype) // BITS_OF_BYTE
-
-
-def _bits(dtype: str) -> int:
-    """``float32`` -> 32, ``bfloat16`` -> 16."""
-    return int(dtype.lstrip("abcdefghijklmnopqrstuvwxyz"))
+    return workload.bytes_moved(workload.dims(shape))

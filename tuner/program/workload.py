@@ -25,6 +25,9 @@ from tuner.program.shapes import Dims, ElementTypes, Shapes
 
 __all__ = ["JsonObject", "ShapeVar", "Tensor", "Workload", "WorkloadInstance", "format_shape"]
 
+ELEMENTWISE_COST = 20
+"""How many times as long as a multiply-add of a matrix product an operation takes that NumPy does array by array."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
@@ -159,6 +162,13 @@ class Workload:
         casts do not count.
         """
         return sum(volume * operations for volume, operations in self._volumes(dims))
+
+    def work(self, dims: Mapping[str, int]) -> int:
+        """What computing the reference costs, in operations of a matrix product: others are some times as slow."""
+        return sum(
+            volume * operations if operations == 2 else ELEMENTWISE_COST * volume * max(operations, 1)
+            for volume, operations in self._volumes(dims)
+        )
 
     def _volumes(self, dims: Mapping[str, int]) -> list[tuple[int, int]]:
         sizes = self.axis_sizes(dims)

@@ -52,7 +52,7 @@ class ScheduleRule(Protocol):
         """[kernels, shapes]: seconds that the analytic model expects."""
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        """[kernels, shapes, features]: what the learned residual looks at."""
+        """[kernels, shapes, features]: what the learned residual looks at; as many for every workload of the rule."""
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         """By constant tensor how it must be packed for this micro-kernel; those left out are passed as they are."""

@@ -12,14 +12,15 @@ from tuner.library.dispatcher import Dispatcher, TableRow, bounded, fit
 from tuner.library.package import LibraryFiles, package
 from tuner.library.selection import select, spread_weights
 from tuner.program.task import SearchTask
-from tuner.rules import rule_for
+from tuner.rules import layout_group
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.observations import Measured, latency_table
 
 VERIFY_SHAPES = 24
-VERIFY_FLOPS = 6e10
-"""Of all verified shapes together: the float64 reference takes about a second for it on one core."""
+VERIFY_WORK = 6e10
+"""Operations (see Workload.work) of all verified shapes together: the float64 reference takes a second or two for it on
+one core where it is matrix products."""
 
 
 def choose_set(
@@ -28,8 +29,7 @@ def choose_set(
     """The at most ``limit`` kernels of ``pool`` that together serve the whole range best, the most useful first."""
     shapes = task.shapes()
     latency = latency_table(task, model, measured, pool, shapes)
-    rule = rule_for(task.workload)
-    groups = [rule.layout(task, kernel) for kernel in pool]
+    groups = [layout_group(task, kernel) for kernel in pool]
     return [pool[index] for index in select(latency, _shape_weights(task, shapes), limit, groups)]
 
 
@@ -40,11 +40,10 @@ def finalists(
 
     What is close, which packed layout is best above all, is decided by timing side by side, not by the noise before.
     """
-    rule = rule_for(task.workload)
     found = list(first)
-    layouts = {rule.layout(task, kernel) for kernel in first}
+    layouts = {layout_group(task, kernel) for kernel in first}
     rest = [kernel for kernel in measured.kernels if kernel not in found]
-    others = [kernel for kernel in rest if rule.layout(task, kernel) not in layouts]
+    others = [kernel for kernel in rest if layout_group(task, kernel) not in layouts]
     for pool in (rest, others):
         if pool := [kernel for kernel in pool if kernel not in found]:
             found += choose_set(task, model, measured, pool, spare)
@@ -64,9 +63,9 @@ def make_dispatcher(
     workload, shapes = task.workload, task.shapes()
     latency = latency_table(task, model, measured, kernels, shapes).T
     safe = int(np.log(latency).sum(axis=0).argmin())
-    names = workload.dynamic_dims
+    names = workload.symbols
     points = _points(task, shapes).astype(np.int64)
-    exprs = workload.exprs
+    exprs = workload.symbol_exprs
     bounds = {name: exprs[name].bounds(task.ranges) for name in names}
     bare = Dispatcher(task, tuple(kernels), safe, bounded(fit(names, points, latency), bounds, safe))
     table = []
@@ -88,33 +87,34 @@ def build_library(dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
 
 
 def verification_dims(dispatcher: Dispatcher) -> list[dict[str, int]]:
-    """Dims to verify a library at: the least, the tuned, many of the range, some past it; VERIFY_FLOPS in all.
+    """Values of the symbols to verify a library at: the least, the tuned, many of the range, some past it.
 
-    Whatever that takes, the smallest dims that each kernel serves are among them.
+    VERIFY_WORK in all; whatever that takes, the smallest that each kernel serves are among them.
     """
     task = dispatcher.task
     workload, shapes = task.workload, task.shapes()
-    names = workload.dynamic_dims
+    names = workload.symbols
     every = [workload.dims(shape) for shape in shapes]
     largest = {name: max(dims[name] for dims in every) for name in names}
     rng = np.random.default_rng(0)
     some = [shapes[index] for index in rng.permutation(len(shapes))[:VERIFY_SHAPES]]
     tuned = [instance.shape for instance in task.instances]
-    found = [dict.fromkeys(names, small) for small in (0, 1, 2, 7)]
-    found += [workload.dims(shape) for shape in (shapes[0], *tuned, shapes[-1], *some)]
-    found += [{name: size + extra for name, size in largest.items()} for extra in (1, 13)]
-    # Dims between those of the range are served too: ragged ones, whatever their expressions.
-    found += [{name: int(rng.integers(1, size + 2)) for name, size in largest.items()} for _ in some]
+    candidates = [dict.fromkeys(names, small) for small in (0, 1, 2, 7)]
+    candidates += [workload.dims(shape) for shape in (shapes[0], *tuned, shapes[-1], *some)]
+    candidates += [{name: size + extra for name, size in largest.items()} for extra in (1, 13)]
+    # Sizes between those of the range are served too: ragged ones, whatever their expressions.
+    candidates += [{name: int(rng.integers(1, size + 2)) for name, size in largest.items()} for _ in some]
+    candidates = [dims for dims in candidates if workload.is_consistent(dims)]
     smallest: dict[int, dict[str, int]] = {}
-    for dims in sorted(every + found, key=workload.flops_of_dims):
-        if workload.flops_of_dims(dims) > 0:
+    for dims in sorted(every + candidates, key=workload.work):
+        if workload.points(dims) > 0:
             smallest.setdefault(dispatcher.index_for(dims), dims)
-    kept, flops = list(smallest.values()), sum(workload.flops_of_dims(dims) for dims in smallest.values())
-    for dims in found:
-        cost = workload.flops_of_dims(dims)
-        if dims not in kept and flops + cost <= VERIFY_FLOPS:
+    kept, spent = list(smallest.values()), sum(workload.work(dims) for dims in smallest.values())
+    for dims in candidates:
+        cost = workload.work(dims)
+        if dims not in kept and spent + cost <= VERIFY_WORK:
             kept.append(dims)
-            flops += cost
+            spent += cost
     return kept
 
 
@@ -126,4 +126,4 @@ def _shape_weights(task: SearchTask, shapes: Sequence[Mapping[str, int]]) -> NDA
 def _points(task: SearchTask, shapes: Sequence[Mapping[str, int]]) -> NDArray[np.float64]:
     """[shapes, dims]: the dynamic dims."""
     rows = [task.workload.dims(shape) for shape in shapes]
-    return np.array([[row[name] for name in task.workload.dynamic_dims] for row in rows], np.float64)
+    return np.array([[row[name] for name in task.workload.symbols] for row in rows], np.float64)

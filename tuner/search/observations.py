@@ -174,7 +174,7 @@ def speed_correction(measured_anchor_s: float | None, anchor_s: float | None) ->
 def log_points(task: SearchTask, shapes: Sequence[Mapping[str, int]]) -> Floats:
     """[shapes, dims]: the dynamic dims, plus one, in logarithms."""
     dims = [task.workload.dims(shape) for shape in shapes]
-    return np.log(np.array([[row[name] + 1 for name in task.workload.dynamic_dims] for row in dims], np.float64))
+    return np.log(np.array([[row[name] + 1 for name in task.workload.symbols] for row in dims], np.float64))
 
 
 def latency_table(

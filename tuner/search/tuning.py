@@ -16,7 +16,7 @@ from tuner.program.jobspec import DEFAULT_POLICY, Budget
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import NO_BASELINES, Baselines, MeasureResult, Phase, TuningRecord
-from tuner.rules import rule_for
+from tuner.rules import safe_kernel, space_of
 from tuner.rules.space import MicroKernel
 from tuner.search import finish
 from tuner.search.cost_model import CostModel, PairCostModel
@@ -82,7 +82,7 @@ def tune(
     if builds_beside is None:
         builds_beside = max(0, len(os.sched_getaffinity(0)) - task.threads)
     allowance, model = Allowance(budget, spent_s, clock), PairCostModel(task, seed, warm)
-    chosen = make_policy(policy, task.with_least_shape(), rule_for(task.workload).space(task), model, seed)
+    chosen = make_policy(policy, task.with_least_shape(), space_of(task), model, seed)
     with closing(KeptBuilds(task, builder, builds_beside)) as builds:
         trials = Trials(task, model, chosen, builds, runner, recorder, allowance, should_stop, baselines)
         search = _Search(task, model, chosen, runner, allowance, trials)
@@ -236,7 +236,7 @@ class _Search:
 
         Where nothing was measured, of theory's.
         """
-        theory = (*self._policy.theory, rule_for(self._task.workload).safe_kernel(self._task))
+        theory = (*self._policy.theory, safe_kernel(self._task))
         known = self._measured.kernels or [kernel for kernel in theory if kernel not in self._measured.failed]
         if not known:
             raise VerificationFailed(

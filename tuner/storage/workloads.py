@@ -18,8 +18,8 @@ class WorkloadRow:
     """
 
     key: str
-    label: str
     workload: JsonObject
+    label: str
     created_at: str
     jobs: int
     records: int

@@ -1,17 +1,16 @@
-"""A rough estimate for the fallback's kernels: arithmetic at scalar or vector rate, and bytes through the caches.
+"""A rough estimate for the fallback's kernels: arithmetic at scalar or vector rate, and the loops around it.
 
 Rates are of a common server core; the learned residual corrects them for a device.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.program.expr import axes_of, reads
+from tuner.program.expr import reads
 from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
 from tuner.rules.fallback.plan import vector_axis
@@ -25,7 +24,6 @@ ROW_CYCLES = 6.0
 """Of the loops around the innermost one."""
 CALL_CYCLES = 150.0
 FORK_CYCLES = 12_000.0
-BYTES_PER_CYCLE = 4.0
 
 Floats = NDArray[np.float64]
 
@@ -36,22 +34,29 @@ def latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
 
 
 def features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-    """[kernels, shapes, features]: logarithms of the extents, the kernel's values and the estimate."""
-    cycles = latency_s(task, kernels, extents)
-    columns = [np.broadcast_to(np.log2(size + 1.0), cycles.shape) for size in extents.values()]
-    columns += [np.broadcast_to(np.array([[float(k[name])] for k in kernels]), cycles.shape) for name, _ in kernels[0].values]
-    return np.stack([*columns, np.log2(cycles)], axis=2).astype(np.float32)
+    """[kernels, shapes, features]: the sizes of the stages, the kernel's values and the estimate."""
+    estimate = latency_s(task, kernels, extents)
+    volumes = [_volume((*stage.axes, *stage.reduce_axes), extents) for stage in task.workload.program.stages]
+    sizes = [np.log2(sum(volumes) + 1.0), np.log2(np.max(volumes, axis=0) + 1.0), np.full(len(volumes[0]), len(volumes))]
+    columns = [np.broadcast_to(size, estimate.shape) for size in sizes]
+    values = [np.array([[float(kernel[name])] for kernel in kernels]) for name, _ in kernels[0].values]
+    columns += [np.broadcast_to(value, estimate.shape) for value in values]
+    return np.stack([*columns, np.log2(estimate)], axis=2).astype(np.float32)
+
+
+def _volume(axes: Iterable[str], extents: Extents) -> Floats:
+    """[shapes] how many points some axes have."""
+    width = len(next(iter(extents.values()))) if extents else 1
+    return np.prod([np.ones(width), *(np.asarray(extents[axis], np.float64) for axis in axes)], axis=0)
 
 
 def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
     workload = task.workload
-    width = len(next(iter(extents.values()))) if extents else 1
-    total: Floats = np.full(width, CALL_CYCLES + (FORK_CYCLES * len(workload.program.stages) if task.threads > 1 else 0.0))
+    forks = len(workload.program.stages) if task.threads > 1 else 0
+    total: Floats = _volume((), extents) * (CALL_CYCLES + FORK_CYCLES * forks)
     for stage in workload.program.stages:
         axes = (*stage.axes, *stage.reduce_axes)
-        volume: Floats = np.ones(width)
-        for axis in axes:
-            volume = volume * extents[axis]
+        volume = _volume(axes, extents)
         work = SCALAR_CYCLES * (len(list(reads(stage.body))) * READ_CYCLES + 1)
         chosen = vector_axis(workload, stage) if kernel["vector"] else None
         rows = volume / np.maximum(extents[chosen.name] if chosen else extents[axes[-1]] if axes else 1, 1)
@@ -59,12 +64,7 @@ def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
         parts = _share(task, kernel, stage.axes, extents)
         latency = 4.0 / kernel["sums"] if stage.reducer else 0.0
         total = total + (volume * max(work, latency) / lanes + rows * ROW_CYCLES) / parts
-    moved = sum(
-        math.prod([1]) * np.prod([np.asarray(extents[axis], np.float64) for axis in sorted(axes_of(read))], axis=0)
-        for stage in workload.program.stages
-        for read in reads(stage.body)
-    )
-    return np.asarray(total + 4 * moved / BYTES_PER_CYCLE / task.threads * 0.1)
+    return total
 
 
 def _share(task: SearchTask, kernel: MicroKernel, axes: tuple[str, ...], extents: Extents) -> Floats:

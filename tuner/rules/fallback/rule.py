@@ -26,6 +26,7 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.rules._base import Extents, Refused
 from tuner.rules.fallback import prior
+from tuner.rules.fallback.plan import vector_axis
 from tuner.rules.layout import Layout
 from tuner.rules.space import Axis, MicroKernel, SearchSpace
 
@@ -46,9 +47,9 @@ class Fallback:
         return {axis: "parallel" if axis in outputs else "reduction" for axis in workload.program.axes}
 
     def space(self, task: SearchTask) -> SearchSpace:
-        rank = max(1, max(len(stage.axes) for stage in task.workload.program.stages))
+        rank = max(1, *(len(stage.axes) for stage in task.workload.program.stages))
         splits = tuple(range(min(rank, MOST_SPLIT))) if task.threads > 1 else (0,)
-        reduces = any(stage.reducer for stage in task.workload.program.stages)
+        reduces = _reduces_in_vectors(task.workload)
         axes = (
             Axis("vector", "stages run in vectors where reads allow it", (0, 1)),
             Axis("split", "the output axis divided among threads", splits),
@@ -57,7 +58,7 @@ class Fallback:
         return SearchSpace(self.name, self.version, axes, check=_check, canonicalise=_canonicalise)
 
     def safe_kernel(self, task: SearchTask) -> MicroKernel:
-        reduces = any(stage.reducer for stage in task.workload.program.stages)
+        reduces = _reduces_in_vectors(task.workload)
         return self.space(task).kernel({"vector": 1, "split": 0, "sums": 4 if reduces else 1})
 
     def prior_latency_s(
@@ -75,6 +76,11 @@ class Fallback:
         from tuner.rules.fallback.emit import emit  # noqa: PLC0415 - the one import that needs TVM
 
         return emit(task, kernel, name)
+
+
+def _reduces_in_vectors(workload: Workload) -> bool:
+    axes = [vector_axis(workload, stage) for stage in workload.program.stages]
+    return any(axis is not None and axis.is_reduced for axis in axes)
 
 
 def _canonicalise(values: Mapping[str, int]) -> dict[str, int]:

@@ -8,17 +8,19 @@ disagreement is the spread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import xgboost
 from numpy.typing import NDArray
 
-from tuner.program.target import Target
+from tuner.program.build import workload_from_json
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, ShapeVar, Workload
 from tuner.records import MeasureResult, TuningRecord
-from tuner.rules import Extents, rule_for
+from tuner.rules import Extents, Refused, by_rule, is_current, rule_of, rules_of
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model._base import Prediction
 
@@ -42,83 +44,117 @@ MOST_WARM = 3000
 
 
 def extents_of(workload: Workload, shapes: Sequence[Mapping[str, int]]) -> Extents:
-    """The extents of every axis at these shapes, as arrays."""
-    rows = [workload.extents(shape) for shape in shapes]
-    return {axis: np.array([row[axis] for row in rows], np.int64) for axis in workload.op.args}
+    """The extents of every axis at these shapes (values of the shape variables), as arrays."""
+    rows = [workload.axis_sizes(workload.dims(shape)) for shape in shapes]
+    return {axis: np.array([row[axis] for row in rows], np.int64) for axis in workload.program.axes}
 
 
 class PairCostModel:
-    """The cost model of one search task. ``warm`` are records of other jobs on the same target, newest first."""
+    """The cost model of one search task. ``warm`` are records of other jobs on the same target, newest first.
+
+    Rules describe their kernels by features of their own, so each rule of the task has a residual of its own.
+    """
 
     def __init__(self, task: SearchTask, seed: int = 0, warm: Sequence[tuple[JsonObject, TuningRecord]] = ()) -> None:
-        self._task, self._seed = task, seed
-        self._rule = rule_for(task.workload)
-        self._inputs: list[NDArray[np.float32]] = []
-        self._residuals: list[float] = []
-        self._weights: list[float] = []
-        self._boosters: list[xgboost.Booster] = []
-        self._constant = 0.0
-        tasks: dict[str, SearchTask] = {}
+        self._task = task
+        self._rules = {rule.name: rule for rule in rules_of(task)}
+        self._residuals = {name: _Residual(seed) for name in self._rules}
+        tasks: dict[str, SearchTask | None] = {}
         for workload_json, record in warm[:MOST_WARM]:
             self._learn_warm(tasks, workload_json, record)
-        self._stale = bool(self._residuals)
 
     @property
     def pairs(self) -> int:
         """How many measured pairs the model knows, those of other jobs included."""
-        return len(self._residuals)
+        return sum(residual.pairs for residual in self._residuals.values())
 
     def update(self, results: Sequence[MeasureResult]) -> None:
         for result in results:
             if result.latency_s is not None:
                 self._learn(self._task, result.kernel, result.instance.shape, result.latency_s, 1.0)
-                self._stale = True
 
     def predict(self, kernels: Sequence[MicroKernel], shapes: Sequence[Mapping[str, int]]) -> Prediction:
-        if self._stale:
-            self._fit()
         extents = extents_of(self._task.workload, shapes)
-        prior = np.log(self._rule.prior_latency_s(self._task, kernels, extents))
-        if not self._boosters:
-            spread = np.full(prior.shape, UNKNOWN_SPREAD)
-            return Prediction(np.exp(prior + self._constant), spread)
-        features = self._rule.features(self._task, kernels, extents)
-        data = _matrix(features.reshape(prior.size, -1))
-        votes = np.stack([booster.predict(data).reshape(prior.shape) for booster in self._boosters])
-        return Prediction(np.exp(prior + self._constant + votes.mean(axis=0)), votes.std(axis=0))
+        latency_s, spread = np.empty((2, len(kernels), len(shapes)))
+        for rule, rows in by_rule(kernels):
+            own = [kernels[row] for row in rows]
+            prior = np.log(rule.prior_latency_s(self._task, own, extents))
+            features = partial(rule.features, self._task, own, extents)
+            residual, error = self._residuals[rule.name].predict(features, prior.shape)
+            latency_s[rows], spread[rows] = np.exp(prior + residual), error
+        return Prediction(latency_s, spread)
 
     def _learn(
         self, task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int], latency_s: float, weight: float
     ) -> None:
-        extents = extents_of(task.workload, [shape])
-        prior = self._rule.prior_latency_s(task, [kernel], extents)[0, 0]
-        self._inputs.append(self._rule.features(task, [kernel], extents)[0, 0])
-        self._residuals.append(float(np.log(latency_s) - np.log(prior)))
-        self._weights.append(weight)
+        rule, extents = self._rules[kernel.rule], extents_of(task.workload, [shape])
+        prior = rule.prior_latency_s(task, [kernel], extents)[0, 0]
+        features = rule.features(task, [kernel], extents)[0, 0]
+        self._residuals[kernel.rule].learn(features, float(np.log(latency_s) - np.log(prior)), weight)
 
-    def _learn_warm(self, tasks: dict[str, SearchTask], workload_json: JsonObject, record: TuningRecord) -> None:
-        """Learn from a record of another workload; one of another rule, or of another version of it, is left out."""
+    def _learn_warm(
+        self, tasks: dict[str, SearchTask | None], workload_json: JsonObject, record: TuningRecord
+    ) -> None:
+        """Learn from a record of another workload, in its symbols.
+
+        One of a rule, or a version of it, that this task does not use is left out.
+        """
         kernel, latency_s = record.result.kernel, record.result.latency_s
-        if latency_s is None or (kernel.rule, kernel.rule_version) != (self._rule.name, self._rule.version):
+        if latency_s is None or kernel.rule not in self._rules or not is_current(kernel):
             return
         if record.workload_key not in tasks:
-            tasks[record.workload_key] = _task_of(Workload.from_json(workload_json), self._task, record)
-        self._learn(tasks[record.workload_key], kernel, record.result.instance.shape, latency_s, WARM_WEIGHT)
+            tasks[record.workload_key] = _similar_task(workload_from_json(workload_json), self._task, kernel, record)
+        if (task := tasks[record.workload_key]) is not None:
+            self._learn(task, kernel, record.result.instance.shape, latency_s, WARM_WEIGHT)
+
+
+class _Residual:
+    """What one rule's prior misses, in log latency: a constant, then the mean of a few boosted models."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._inputs: list[NDArray[np.float32]] = []
+        self._targets: list[float] = []
+        self._weights: list[float] = []
+        self._boosters: list[xgboost.Booster] = []
+        self._constant = 0.0
+        self._stale = False
+
+    @property
+    def pairs(self) -> int:
+        return len(self._targets)
+
+    def learn(self, features: NDArray[np.float32], target: float, weight: float) -> None:
+        self._inputs.append(features)
+        self._targets.append(target)
+        self._weights.append(weight)
+        self._stale = True
+
+    def predict(
+        self, features: Callable[[], NDArray[np.float32]], shape: tuple[int, ...]
+    ) -> tuple[NDArray[np.float64] | float, NDArray[np.float64] | float]:
+        """The residual and its spread, [kernels, shapes]; ``features()`` is asked for only where there are models."""
+        if self._stale:
+            self._fit()
+        if not self._boosters:
+            return self._constant, UNKNOWN_SPREAD
+        data = _matrix(features().reshape(math.prod(shape), -1))
+        votes = np.stack([booster.predict(data).reshape(shape) for booster in self._boosters])
+        return self._constant + votes.mean(axis=0), votes.std(axis=0)
 
     def _fit(self) -> None:
         """Put off to the next prediction: several batches may come in between two of them."""
         self._stale = False
-        residuals = np.array(self._residuals)
-        self._constant = float(np.median(residuals))
-        if len(residuals) < FEWEST_PAIRS:
-            self._boosters = []
+        targets = np.array(self._targets)
+        self._constant = float(np.median(targets))
+        self._boosters = []
+        if len(targets) < FEWEST_PAIRS:
             return
         inputs, weights = np.stack(self._inputs), np.array(self._weights)
         rng = np.random.default_rng(self._seed)
-        self._boosters = []
         for index in range(MODELS):
-            counts = rng.multinomial(len(residuals), np.full(len(residuals), 1 / len(residuals)))
-            data = _matrix(inputs, residuals - self._constant, weights * np.maximum(counts, 0.1))
+            counts = rng.multinomial(len(targets), np.full(len(targets), 1 / len(targets)))
+            data = _matrix(inputs, targets - self._constant, weights * np.maximum(counts, 0.1))
             parameters = PARAMETERS | {"seed": self._seed * MODELS + index}
             self._boosters.append(xgboost.train(parameters, data, ROUNDS))
 
@@ -129,8 +165,13 @@ def _matrix(inputs: NDArray[np.float32], *labels_and_weights: NDArray[np.float64
     return xgboost.DMatrix(inputs, label, weight=weight, nthread=1)
 
 
-def _task_of(workload: Workload, like: SearchTask, record: TuningRecord) -> SearchTask:
-    """A task around another workload, for its features alone: same target and threads, the record's one shape."""
-    target: Target | None = like.target
+def _similar_task(workload: Workload, like: SearchTask, kernel: MicroKernel, record: TuningRecord) -> SearchTask | None:
+    """A task around another workload, for its features alone: same target and threads, the record's one shape.
+
+    None where the kernel's rule does not take that workload any more.
+    """
     variables = tuple(ShapeVar(name, (value,)) for name, value in record.result.instance.values)
-    return SearchTask(workload, shape_vars=variables, instances=None, target=target, threads=record.threads)
+    task = SearchTask(workload, shape_vars=variables, instances=None, target=like.target, threads=record.threads)
+    if isinstance(rule_of(kernel).match(workload, like.known_target), Refused):
+        return None
+    return task

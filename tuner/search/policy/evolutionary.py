@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tuner.program.task import SearchTask
 from tuner.records import MeasureResult
-from tuner.rules import rule_for
+from tuner.rules import layout_group
 from tuner.rules.space import MicroKernel, SearchSpace
 from tuner.search.cost_model import CostModel
 from tuner.search.observations import Measured
@@ -67,7 +67,6 @@ class EvolutionarySearch:
         self._task, self._space, self._model = task, space, model
         self._settings = settings or EvolutionSettings()
         self._rng = np.random.default_rng(seed)
-        self._rule = rule_for(task.workload)
         self._shapes = [instance.shape for instance in task.instances]
         self._index_of = {instance.values: index for index, instance in enumerate(task.instances)}
         weights = np.array([instance.weight for instance in task.instances])
@@ -236,7 +235,7 @@ class EvolutionarySearch:
         return [kernel for kernel in dict.fromkeys(kernels) if kernel not in tried]
 
     def _layouts(self, kernels: Sequence[MicroKernel]) -> list[Hashable]:
-        return [self._rule.layout(self._task, kernel) for kernel in kernels]
+        return [layout_group(self._task, kernel) for kernel in kernels]
 
     def _weighted_instances(self) -> Ints:
         """The indices of the instances that have a weight, in random order."""

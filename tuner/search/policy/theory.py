@@ -9,7 +9,7 @@ import numpy as np
 
 from tuner.library.selection import select
 from tuner.program.task import SearchTask
-from tuner.rules import rule_for
+from tuner.rules import layout_group, safe_kernel
 from tuner.rules.space import MicroKernel, SearchSpace
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick
@@ -36,18 +36,18 @@ def theory_set(
 
     None of ``failed`` is in it.
     """
-    rule, shapes = rule_for(task.workload), [instance.shape for instance in task.instances]
+    shapes = [instance.shape for instance in task.instances]
 
     def usable(kernels: Sequence[MicroKernel]) -> list[MicroKernel]:
         return [kernel for kernel in dict.fromkeys(kernels) if kernel not in failed]
 
-    pool = usable([rule.safe_kernel(task), *(space.sample(rng) for _ in range(settings.samples))])
+    pool = usable([safe_kernel(task), *(space.sample(rng) for _ in range(settings.samples))])
     for _ in range(settings.generations):
         latency = model.predict(pool, shapes).latency_s
         best = [pool[index] for row in latency.argsort(axis=0)[:8] for index in row]
         pool = usable(pool + [space.mutate(kernel, rng) for kernel in best for _ in range(4)])
     latency = model.predict(pool, shapes).latency_s
-    layouts = [rule.layout(task, kernel) for kernel in pool]
+    layouts = [layout_group(task, kernel) for kernel in pool]
     weights = np.array([instance.weight for instance in task.instances])
     return [pool[index] for index in select(latency, weights / weights.sum(), task.max_kernels, layouts)]
 
@@ -71,7 +71,7 @@ def first_round(task: SearchTask, model: CostModel, kernels: Sequence[MicroKerne
     ends = {0, count // 2, count - 1}
     serves = dict(dispatched(task, model, kernels, range(count)))
     picks = [(kernel, sorted(ends.union(serves.get(kernel, ())))) for kernel in kernels]
-    safe = rule_for(task.workload).safe_kernel(task)
+    safe = safe_kernel(task)
     if safe not in kernels:
         picks.append((safe, sorted(ends)))
     return sorted(picks, key=lambda pick: -len(serves.get(pick[0], ())))
