@@ -1,115 +1,414 @@
-"""The reference in NumPy, checked against sums written out."""
+"""The reference in NumPy: every operator against its formula, and any program against loops written out."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from tuner.program.ops import EPILOGUES, OPS, op_named
-from tuner.program.reference import compute, tolerance
+from tests.tuner.program.loops import looped
+from tuner.errors import InvalidInput
+from tuner.program.arrays import NUMPY
+from tuner.program.build import make_workload, workload_from_json
+from tuner.program.catalogue import EPILOGUES, OPS
+from tuner.program.reference import blocks, compute, expected
 from tuner.program.workload import Workload
 
-X = np.array([[1.0, 2.0], [3.0, -4.0], [0.5, 0.25]], np.float32)
-W = np.array([[1.0, -1.0], [2.0, 0.5]], np.float32)
+Array = NDArray[Any]
+ARGS = {"b": 2, "m": 3, "n": 5, "k": 4, "o": 4, "i": 3, "j": 5, "h": 3, "w": 4, "r": 2, "s": 3, "c": 2, "t": 3, "e": 2}
+EXTRA = {"d": 3}
+SMALL = {"b": 1, "d": 2, "t": 2, "s": 2, "o": 2}
+"""Of convolutions in 3 dims, whose loops are long."""
+VARIANTS: Sequence[tuple[str, Mapping[str, Any]]] = (
+    *((name, {}) for name in OPS),
+    *((name, dict.fromkeys(op.args, 1)) for name, op in OPS.items()),
+    ("conv2d", {"pad": 1, "stride": 2}),
+    ("conv2d", {"pad": 2, "dilation": 2, "groups": 2, "layout": "nhwc"}),
+    ("conv3d", {"pad": 1}),
+    ("conv2d_transpose", {"pad": 1, "stride": 2}),
+    ("conv2d_transpose", {"stride": 2, "dilation": 2, "groups": 2, "layout": "nhwc"}),
+    ("max_pool2d", {"pad": 1, "stride": 2}),
+    ("avg_pool2d", {"pad": 1}),
+    ("attention", {"causal": True, "scale": 0.5}),
+    ("attention", {"causal": True, "i": 5, "j": 3}),
+    *((name, {"m": 0}) for name, op in OPS.items() if "m" in op.args),
+    *((name, {"k": 0}) for name, op in OPS.items() if "k" in op.args),
+    ("softmax", {"n": 0}),
+    ("reduce_max", {"n": 0}),
+    ("reduce_sum", {"n": 0}),
+    ("conv2d", {"b": 0}),
+    ("conv2d", {"c": 0}),
+    ("attention", {"j": 0}),
+    ("moe_dense", {"t": 0}),
+)
 
 
-def workload(op: str, *epilogue: str) -> Workload:
-    return Workload.of(op, {"m": 3, "n": 2, "k": 2}, epilogue=epilogue)
+def workload_of(
+    op: str, args: Mapping[str, Any] = {}, dtype: Any = "float32", epilogue: Sequence[str] = ()
+) -> Workload:
+    sizes = {**ARGS, **EXTRA, **(SMALL if "3d" in op else {})}
+    defaults = {name: sizes[name] for name in OPS[op].args}
+    return make_workload(op, {**defaults, **args}, dtype, epilogue)
 
 
-def test_dense_transposes_the_weight_and_matmul_does_not() -> None:
-    assert compute(workload("dense"), [X, W]).tolist() == [[-1.0, 3.0], [7.0, 4.0], [0.25, 1.125]]
-    assert compute(workload("matmul"), [X, W]).tolist() == [[5.0, 0.0], [-5.0, -5.0], [1.0, -0.375]]
+def inputs_of(workload: Workload, dims: Mapping[str, int] = {}, seed: int = 0) -> list[Array]:
+    """Random ones; integers a bit out of the range of small dims, to see them clamped."""
+    rng = np.random.default_rng(seed)
+
+    def made(dtype: str, shape: tuple[int, ...]) -> Array:
+        if NUMPY[dtype].kind in "iu":
+            return rng.integers(0 if dtype == "uint8" else -1, 4, shape).astype(dtype)
+        values: Array = rng.uniform(-1, 1, shape).astype(np.float32)
+        return (values > 0) if dtype == "bool" else values.astype(NUMPY[dtype])
+
+    return [made(tensor.dtype, tensor.shape(dims)) for tensor in workload.inputs]
 
 
-def test_batches_are_products_of_their_own() -> None:
-    rng = np.random.default_rng(0)
-    a, b = rng.uniform(-1, 1, (4, 3, 5)), rng.uniform(-1, 1, (4, 5, 2))
-    expected = [
-        [[sum(a[i, m, k] * b[i, k, n] for k in range(5)) for n in range(2)] for m in range(3)] for i in range(4)
-    ]
-    args = {"b": 4, "m": 3, "n": 2, "k": 5}
-    plain, turned = (Workload.of(f"batch_matmul_{form}", args) for form in ("nn", "nt"))
-    assert np.allclose(compute(plain, [a, b]), expected, rtol=1e-14)
-    assert np.allclose(compute(turned, [a, b.swapaxes(1, 2)]), expected, rtol=1e-14)
+def assert_same(found: Sequence[Array], wanted: Sequence[Array]) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
 
 
-def test_a_residual_has_the_shape_of_a_batched_output_and_a_bias_that_of_its_last_axis() -> None:
-    args = {"b": 4, "m": 3, "n": 2, "k": 5}
-    a, b = np.ones((4, 3, 5), np.float32), np.ones((4, 5, 2), np.float32)
-    residual, bias = np.arange(24, dtype=np.float32).reshape(4, 3, 2), np.array([10.0, 20.0], np.float32)
-    found = compute(Workload.of("batch_matmul_nn", args, epilogue=["add", "bias"]), [a, b, residual, bias])
-    assert (found == 5.0 + residual + bias).all()
+# -- operators ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("op", "args"), VARIANTS, ids=str)
+def test_every_operator_is_what_its_loops_compute(op: str, args: Mapping[str, Any]) -> None:
+    workload = workload_of(op, args)
+    inputs = inputs_of(workload)
+    assert_same(compute(workload, inputs, {}), looped(workload, inputs, {}))
 
 
-@pytest.mark.parametrize("op", sorted(OPS))
-def test_a_sum_over_nothing_is_zero(op: str) -> None:
-    extents = {"b": 5, "m": 3, "n": 2, "k": 0}
-    operands = op_named(op).contraction.left, op_named(op).contraction.right
-    inputs = [np.ones([extents[axis] for axis in operand.axes], np.float32) for operand in operands]
-    found = compute(Workload.of(op, dict.fromkeys(op_named(op).args, "T")), inputs)
-    assert found.shape[-2:] == (3, 2)
-    assert (found == 0).all()
-
-
-def test_it_computes_in_float64() -> None:
-    assert compute(workload("dense"), [X, W]).dtype == np.float64
-    huge = np.full((3, 2), 1e30, np.float32)
-    assert np.isfinite(compute(workload("dense"), [huge, np.full((2, 2), 1e30, np.float32)])).all()
-
-
-def test_epilogues_apply_in_order_with_their_operands() -> None:
-    bias, residual = np.array([10.0, -10.0], np.float32), np.ones((3, 2), np.float32)
-    plain = compute(workload("dense"), [X, W])
-    assert (compute(workload("dense", "bias", "relu"), [X, W, bias]) == np.maximum(plain + bias, 0)).all()
-    assert (compute(workload("dense", "relu", "bias"), [X, W, bias]) == np.maximum(plain, 0) + bias).all()
-    both = compute(workload("dense", "add", "bias"), [X, W, residual, bias])
-    assert (both == plain + residual + bias).all()
-
-
-def test_gelu_is_the_erf_form_and_gelu_tanh_the_other() -> None:
-    plain = compute(workload("dense"), [X, W])
-    erf = [[0.5 * v * (1 + math.erf(v / math.sqrt(2))) for v in row] for row in plain]
-    assert np.allclose(compute(workload("dense", "gelu"), [X, W]), erf, rtol=1e-15)
-    other = compute(workload("dense", "gelu_tanh"), [X, W])
-    assert np.allclose(other, erf, atol=1e-2)
-    assert not np.allclose(other, erf, atol=1e-9)
-
-
-@pytest.mark.parametrize("op", sorted(OPS))
 @pytest.mark.parametrize("name", sorted(EPILOGUES))
-def test_every_epilogue_has_a_reference_for_every_operator(op: str, name: str) -> None:
-    extents = {"b": 5, "m": 3, "n": 2, "k": 4}
-    fused = Workload.of(op, {axis: extents[axis] for axis in op_named(op).args}, epilogue=[name])
-    inputs = [np.ones([extents[axis] for axis in operand.axes], np.float32) for operand in fused.operands[:-1]]
-    assert compute(fused, inputs).shape == tuple(extents[axis] for axis in fused.operands[-1].axes)
+def test_every_epilogue_is_what_its_loops_compute(name: str) -> None:
+    for op in ("dense", "batch_matmul_nn", "conv2d", "depthwise_conv2d"):
+        workload = workload_of(op, epilogue=[name, "relu"])
+        inputs = inputs_of(workload)
+        assert_same(compute(workload, inputs, {}), looped(workload, inputs, {}))
 
 
-def test_the_tolerance_lies_between_rounding_and_mistakes() -> None:
+def test_products_are_numpys() -> None:
+    x, w = inputs_of(workload_of("dense"))
+    assert_same(compute(workload_of("dense"), [x, w], {}), [x.astype(float) @ w.astype(float).T])
+    x, y = inputs_of(workload_of("batch_matmul_nn"))
+    assert_same(compute(workload_of("batch_matmul_nn"), [x, y], {}), [x.astype(float) @ y.astype(float)])
+    assert_same(compute(workload_of("batch_matmul_nt"), [x, y.swapaxes(1, 2)], {}), [x.astype(float) @ y.astype(float)])
+
+
+def test_attention_is_the_softmax_of_scores_times_values() -> None:
+    workload = workload_of("attention", {"causal": True})
+    q, k, v = (array.astype(float) for array in inputs_of(workload))
+    scores = 3**-0.5 * q @ k.swapaxes(2, 3)
+    hidden = np.arange(5) > np.arange(3)[:, None] + 2
+    weights = np.exp(np.where(hidden, -np.inf, scores))
+    (out,) = compute(workload, inputs_of(workload), {})
+    assert_same([out], [weights / weights.sum(-1, keepdims=True) @ v])
+
+
+def test_a_convolution_is_windows_times_filters() -> None:
+    workload = workload_of("conv2d", {"pad": 1, "stride": 2})
+    x, weight = (array.astype(float) for array in inputs_of(workload))
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (2, 3), (2, 3))
+    (out,) = compute(workload, [x, weight], {})
+    assert_same([out], [np.einsum("bcpqrs,ocrs->bopq", windows[:, :, ::2, ::2], weight)])
+
+
+def test_norms_are_their_formulas() -> None:
+    x, gamma, beta = (array.astype(float) for array in inputs_of(workload_of("layer_norm")))
+    normal = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+    assert_same(compute(workload_of("layer_norm"), [x, gamma, beta], {}), [normal * gamma + beta])
+    root = x / np.sqrt((x * x).mean(1, keepdims=True) + 1e-5)
+    assert_same(compute(workload_of("rms_norm"), [x, gamma], {}), [root * gamma])
+
+
+# -- programs -----------------------------------------------------------------------------------------------------
+def program(text: str, extents: Mapping[str, Any], **fields: Any) -> Workload:
+    return workload_from_json({"program": text, "extents": dict(extents), **fields})
+
+
+@pytest.mark.parametrize(
+    ("reducer", "dtype", "value"),
+    [
+        ("sum", "float32", 0), ("prod", "float32", 1), ("max", "float32", -math.inf), ("min", "float32", math.inf),
+        ("sum", "int8", 0), ("prod", "int32", 1), ("max", "int32", -(2**31)), ("min", "int32", 2**31 - 1),
+        ("max", "int8", -128), ("min", "uint8", 255), ("max", "bool", False), ("min", "bool", True),
+    ],
+)  # fmt: skip
+def test_reductions_over_nothing_have_their_neutral_element(reducer: str, dtype: str, value: float) -> None:
+    workload = program(f"out[m] = {reducer}(k) x[m, k]", {"m": 2, "k": "T"}, dtype=dtype)
+    (out,) = compute(workload, [np.zeros((2, 0), dtype)], dict.fromkeys(workload.symbols, 0))
+    assert out.tolist() == [value, value]
+
+
+def test_nan_and_infinity_propagate() -> None:
+    workload = program("a[m] = max(k) x[m, k]\nb[m] = min(k) x[m, k]\nc[m] = sum(k) x[m, k]", {"m": 3, "k": 2})
+    x = np.array([[math.nan, 1], [math.inf, 2], [-math.inf, math.inf]], np.float32)
+    a, b, c = compute(workload, [x], {})
+    np.testing.assert_array_equal(a, [math.nan, math.inf, math.inf])
+    np.testing.assert_array_equal(b, [math.nan, 2, -math.inf])
+    np.testing.assert_array_equal(c, [math.nan, math.inf, math.nan])
+
+
+def test_reads_outside_a_padded_tensor_give_its_padding() -> None:
+    for dtype, value, low in (("float32", 7, 7), ("float32", "-inf", -math.inf), ("int8", "-inf", -128)):
+        text = "out[m] = x[m - 1]\nback[m] = x[2 - m]\nhalf[m] = x[m // 2 - 1]"
+        workload = program(text, {"m": 5}, padded={"x": value}, shapes={"x": [3]}, dtype=dtype)
+        out, back, half = compute(workload, [np.array([1, 2, 3], dtype)], {})
+        assert out.tolist() == [low, 1, 2, 3, low]
+        assert back.tolist() == [3, 2, 1, low, low]
+        assert half.tolist() == [low, low, 1, 1, 2]
+
+
+def test_indices_from_tensors_are_clamped() -> None:
+    workload = program("out[t, n] = w[row[t], n]", {"t": 4, "n": 2}, shapes={"w": [3, 2]})
+    w = np.arange(6, dtype=np.float32).reshape(3, 2)
+    assert compute(workload, [w, np.array([1, -5, 99, 2], np.int32)], {})[0][:, 0].tolist() == [2, 0, 4, 4]
+    empty = program("out[t, n] = w[row[t], n]", {"t": 4, "n": 2}, shapes={"w": ["E", 2]})
+    assert compute(empty, [w[:0], np.zeros(4, np.int32)], {"d0": 0})[0].tolist() == [[0, 0]] * 4
+
+
+def test_integers_wrap_around_at_32_bits() -> None:
+    x = np.array([2**31 - 1, 2, -(2**31)], np.int32)
+    text = "a[m] = x[m] + 1\nb[m] = x[m] * x[m]\nc[] = sum(m) x[m] * x[m]\nd[] = prod(m) x[m]"
+    a, b, c, d = compute(program(text, {"m": 3}, dtype="int32"), [x], {})
+    assert a.dtype == np.int32
+    assert a.tolist() == [-(2**31), 3, -(2**31) + 1]
+    assert b.tolist() == [1, 4, 0]
+    assert (int(c), int(d)) == (5, 0)
+
+
+def test_sums_of_large_integers_are_exact() -> None:
+    x = np.full((3, 400), 2**31 - 1, np.int64)
+    (out,) = compute(program("out[m] = sum(k) x[m, k] * x[m, k]", {"m": 3, "k": 400}, dtype="int64"), [x], {})
+    exact = 400 * (2**31 - 1) ** 2
+    assert out.tolist() == [(exact + 2**63) % 2**64 - 2**63] * 3
+
+
+def test_division_and_remainder_round_down_and_shifts_keep_the_sign() -> None:
+    x = np.array([-7, 7, -8], np.int32)
+    text = "a[m] = x[m] // 4\nb[m] = x[m] % 4\nc[m] = x[m] >> 1\nd[m] = x[m] & 5 | 8\ne[m] = x[m] / 2"
+    found = compute(program(text, {"m": 3}, dtype={"x": "int32"}), [x], {})
+    lists = [[-2, 1, -2], [1, 3, 0], [-4, 3, -4], [9, 13, 8], [-3.5, 3.5, -4]]
+    assert [array.tolist() for array in found] == lists
+
+
+def test_casts_round_and_truncate() -> None:
+    x = np.array([1.999, -1.999, 1 + 2**-9], np.float32)
+    text = """
+        a[m] = cast(x[m], int32)
+        b[m] = cast(x[m], bfloat16) * 1.0
+        c[m] = cast(x[m] > 0.0, float32)
+        d[m] = round(x[m] + 0.5)
+    """
+    a, b, c, d = compute(program(text, {"m": 3}), [x], {})
+    assert a.tolist() == [1, -1, 1]
+    assert b.tolist() == [2, -2, 1]
+    assert c.tolist() == [1, 0, 1]
+    assert d.tolist() == [2, -1, 2]
+
+
+def test_a_quantised_product_is_exact() -> None:
+    text = "acc[m, n] = sum(k) cast(x[m, k], int32) * cast(w[n, k], int32)\nout[m, n] = cast(acc[m, n], float32) * s[n]"
+    workload = program(
+        text, {"m": 3, "n": 4, "k": 300}, dtype={"x": "uint8", "w": "int8", "s": "float32"}, outputs=["acc", "out"]
+    )
     rng = np.random.default_rng(0)
-    for k in (16, 768, 3072):
-        x, w = (rng.uniform(-1, 1, (8, k)).astype(np.float32) for _ in range(2))
-        shape = Workload.of("dense", {"m": 8, "n": 8, "k": k})
-        expected = compute(shape, [x, w])
-        rtol, atol = tolerance(shape, k)
-        assert np.allclose(x @ w.T, expected, rtol=rtol, atol=atol)
-        assert not np.allclose(x[:, 1:] @ w[:, 1:].T, expected, rtol=rtol, atol=atol)
+    x, w = rng.integers(0, 256, (3, 300)).astype(np.uint8), rng.integers(-128, 128, (4, 300)).astype(np.int8)
+    acc, out = compute(workload, [x, w, np.full(4, 0.5, np.float32)], {})
+    np.testing.assert_array_equal(acc, x.astype(int) @ w.astype(int).T)
+    np.testing.assert_array_equal(out, acc / 2)
 
 
-def test_contractions_know_what_they_sum_over_and_what_they_repeat() -> None:
-    for name, op in OPS.items():
-        assert op.contraction.reduction_axes == ("k",)
-        assert op.contraction.batch_axes == (("b",) if name.startswith("batch_") else ())
-        assert set(op.args) == {*op.contraction.spatial_axes, "k"}
+def test_nibbles_are_unpacked() -> None:
+    text = "out[m, n] = sum(k) x[m, k] * (cast((w[n, k//2] >> (4*(k % 2))) & 15, float32) - 8.0) * s[n, k//4]"
+    workload = program(text, {"m": 3, "n": 4, "k": 8}, dtype={"x": "float32", "w": "uint8", "s": "float32"})
+    rng = np.random.default_rng(0)
+    x, s = rng.uniform(-1, 1, (3, 8)).astype(np.float32), rng.uniform(-1, 1, (4, 2)).astype(np.float32)
+    w = rng.integers(0, 256, (4, 4)).astype(np.uint8)
+    weights = (np.stack([w & 15, w >> 4], 2).reshape(4, 8) - 8.0) * s.repeat(4, axis=1)
+    assert_same(compute(workload, [x, w, s], {}), [x.astype(float) @ weights.T])
 
 
-def test_operators_are_found_by_name() -> None:
-    for name, op in OPS.items():
-        assert op_named(name) is op_named(op) is op
-        assert str(op) == name
-        assert set(op.contraction.reduction_axes).isdisjoint(op.contraction.spatial_axes)
-        assert "Call: library(" in op.doc
-    with pytest.raises(ValueError, match="one of: batch_matmul_nn, batch_matmul_nt, dense, matmul"):
-        op_named("denze")
+@pytest.mark.parametrize("dims", [{"m": 2}, {"m": 5}, {"m": 0}])
+def test_a_mask_compares_axes_extents_and_segments(dims: Mapping[str, int]) -> None:
+    text = "s[i, j] = where((seg[i] == seg[j]) & (j <= i), d[i, j] * extent(i), -inf)"
+    workload = program(text, {"i": "T", "j": "T"}, dtype={"seg": "int32"})
+    inputs = inputs_of(workload, dims)
+    assert_same(compute(workload, inputs, dims), looped(workload, inputs, dims))
+
+
+def test_inputs_of_other_shapes_and_dims_that_read_outside_are_refused() -> None:
+    workload = workload_of("dense", {"m": "T"})
+    with pytest.raises(InvalidInput, match=r"shape \(3, 4\)"):
+        compute(workload, inputs_of(workload, {"m": 2}), {"m": 3})
+    shifted = program("out[m] = x[m + 2]", {"m": "T"}, shapes={"x": ["S"]})
+    with pytest.raises(InvalidInput, match="reads outside"):
+        compute(shifted, [np.zeros(3, np.float32)], {"m": 2, "d1": 3})
+
+
+# -- blocks -------------------------------------------------------------------------------------------------------
+BLOCKED: Sequence[tuple[str, Mapping[str, Any]]] = (
+    ("conv2d", {"pad": 1, "stride": 2}),
+    ("conv2d_transpose", {"groups": 2, "stride": 2, "b": 1, "o": 2, "h": 2, "w": 2}),
+    ("attention", {"causal": True}),
+    ("max_pool2d", {"pad": 1}),
+    *((op, {}) for op in ("layer_norm", "dense", "bilinear", "moe_dense", "softmax")),
+)
+
+
+@pytest.mark.parametrize(("op", "args"), BLOCKED, ids=str)
+@pytest.mark.parametrize("elements", [20, 100, 400])
+def test_what_is_computed_in_blocks_is_the_same(
+    monkeypatch: pytest.MonkeyPatch, op: str, args: Mapping[str, Any], elements: int
+) -> None:
+    workload = workload_of(op, args)
+    inputs = inputs_of(workload)
+    whole = expected(workload, inputs, {})
+    monkeypatch.setattr(blocks, "MAX_ELEMENTS", elements)
+    for one, other in zip(expected(workload, inputs, {}), whole, strict=True):
+        np.testing.assert_allclose(one.value, other.value, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(one.limit, other.limit, rtol=1e-6)
+
+
+def test_a_scan_of_blocks_covers_products_and_extremes_of_long_axes(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = program("a[m] = prod(k) x[m, k]\nb[m] = min(k) x[m, k]", {"m": 2, "k": 9}, dtype="int32")
+    inputs = inputs_of(workload)
+    monkeypatch.setattr(blocks, "MAX_ELEMENTS", 20)
+    assert_same(compute(workload, inputs, {}), looped(workload, inputs, {}))
+
+
+# -- bounds -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("op", sorted(OPS))
+def test_a_result_in_float32_is_within_the_bounds_and_they_are_small(op: str) -> None:
+    workload = workload_of(op)
+    inputs = inputs_of(workload)
+    (wanted,) = expected(workload, inputs, {})
+    (found,) = looped(workload, inputs, {}, real=np.float32)
+    assert not wanted.wrong(found).any()
+    assert wanted.limit.max() < 1e-4
+    assert wanted.wrong(found + 0.01).all()
+
+
+@pytest.mark.parametrize("k", [16, 768, 3072, 30_000])
+def test_the_bound_of_a_sum_lies_between_rounding_and_a_product_too_few(k: int) -> None:
+    rng = np.random.default_rng(0)
+    x, w = (rng.uniform(-1, 1, (8, k)).astype(np.float32) for _ in range(2))
+    workload = make_workload("dense", {"m": 8, "n": 8, "k": k})
+    (wanted,) = expected(workload, [x, w], {})
+    in_turn = np.zeros((8, 8), np.float32)
+    for column in range(k):
+        in_turn += x[:, column, None] * w[None, :, column]
+    assert not wanted.wrong(in_turn).any()
+    assert wanted.wrong(in_turn - x[:, :1] * w[None, :, 0]).mean() > 0.7
+
+
+def test_a_long_sum_of_positive_terms_may_round_more() -> None:
+    x = np.random.default_rng(0).uniform(0.5, 1.5, (4, 100_000)).astype(np.float32)
+    (wanted,) = expected(make_workload("reduce_sum", {"m": 4, "n": 100_000}), [x], {})
+    assert not wanted.wrong(np.add.accumulate(x, axis=1)[:, -1]).any()
+
+
+def test_outputs_and_intermediates_of_16_bits_are_rounded() -> None:
+    fields = {"dtype": {"x": "float32", "t": "bfloat16", "out": "float32"}}
+    workload = program("t[m] = x[m] * 3.0\nout[m] = t[m] + 1.0", {"m": 50}, **fields)
+    x = np.linspace(-1, 1, 50, dtype=np.float32)
+    (wanted,) = expected(workload, [x], {})
+    rounded = (x * np.float32(3)).astype(NUMPY["bfloat16"]).astype(np.float32) + np.float32(1)
+    assert not wanted.wrong(rounded).any()
+    assert not wanted.wrong(x * 3 + 1).any()
+    assert wanted.wrong(rounded + 0.02).all()
+
+
+def test_what_rounding_decides_may_be_either() -> None:
+    text = """
+        y[m] = x[m] * 0.1
+        floor_[m] = floor(y[m] * 10.0)
+        sign[m] = where(y[m] < 0.5, -1.0, 1.0)
+        whole[m] = cast(y[m], int32)
+    """
+    workload = program(text, {"m": 3}, outputs=["floor_", "sign", "whole"])
+    floors, signs, wholes = expected(workload, [np.array([5.0, 7.3, 10.0], np.float32)], {})
+    assert not floors.wrong(np.array([4.0, 7.0, 9.0])).any()
+    assert floors.wrong(np.array([3.0, 8.0, 11.5])).all()
+    assert not signs.wrong(np.array([-1.0, 1.0, 1.0])).any()
+    assert signs.wrong(np.array([3.5, -1.0, -1.0])).all()
+    assert not wholes.wrong(np.array([0, 0, 0])).any()
+    assert wholes.wrong(np.array([1, 1, 3])).all()
+
+
+def test_integers_that_no_float_decides_are_exact() -> None:
+    (wanted,) = expected(
+        program("out[m] = sum(k) x[m, k]", {"m": 2, "k": 3}, dtype="int32"), [np.ones((2, 3), np.int32)], {}
+    )
+    assert wanted.limit.tolist() == [0, 0]
+
+
+def test_equal_infinities_and_nans_match() -> None:
+    (wanted,) = expected(program("out[m] = log(x[m])", {"m": 4}), [np.array([0, -1, 1, 2], np.float32)], {})
+    assert wanted.wrong(np.array([-math.inf, math.nan, 0, math.log(2)])).tolist() == [False] * 4
+    assert wanted.wrong(np.array([math.nan, -math.inf, math.nan, math.inf])).tolist() == [True] * 4
+
+
+# -- any program --------------------------------------------------------------------------------------------------
+INDICES = st.sampled_from(
+    ["i", "j", "k", "i + j", "2*i - 1", "k - j", "j // 2", "(i + k) % 3", "1", "3 - i", "row[j]", "row[k]"]
+)
+LEAVES = st.one_of(
+    st.builds("x[{}, {}]".format, INDICES, INDICES),
+    st.builds("y[{}]".format, INDICES),
+    st.sampled_from(["i", "k", "extent(j)", "2", "0.5", "-1.5", "cast(row[j], float32)", "cast(y[i], int32)"]),
+)
+
+
+def _grown(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.one_of(
+        st.builds("({} {} {})".format, parts, st.sampled_from(["+", "-", "*", "*"]), parts),
+        st.builds("{}({}, {})".format, st.sampled_from(["min", "max"]), parts, parts),
+        st.builds("{}({})".format, st.sampled_from(["abs", "tanh", "sigmoid", "exp", "-", "erf", "floor"]), parts),
+        st.builds("where({} {} {}, {}, {})".format, parts, st.sampled_from(["<", "<=", "=="]), parts, parts, parts),
+        st.builds("where(({0} < {1}) & ({1} < {2}), {0}, {2})".format, parts, parts, parts),
+    )
+
+
+BODIES = st.recursive(LEAVES, _grown, max_leaves=8)
+REDUCERS = st.sampled_from(["sum", "max", "min", "prod"])
+SIZES = st.integers(0, 3)
+
+
+@settings(max_examples=100, deadline=None)
+@given(BODIES, BODIES, REDUCERS, SIZES, SIZES, SIZES, st.sampled_from([1, 30, 10**6]), st.integers(0, 99))
+def test_any_program_is_what_its_loops_compute(
+    inner: str, outer: str, reducer: str, i: int, j: int, k: int, elements: int, seed: int
+) -> None:
+    text = f"""
+        t[i, j] = {reducer}(k) ({inner}) * y[k]
+        out[i, j, k] = {outer} - t[i, j]
+        last[j] = t[2, j] * row[j] + x[0, j] * y[0]
+    """
+    fields = {
+        "padded": {"x": 2, "y": 0.5, "t": -1},
+        "shapes": {"x": [3, 4], "y": [4], "row": [4]},
+        "outputs": ["out", "last"],
+    }
+    workload = program(text, {"i": i, "j": j, "k": k}, dtype={"row": "int32"}, **fields)
+    inputs = inputs_of(workload, seed=seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "MAX_ELEMENTS", elements)
+        found = expected(workload, inputs, {})
+    for one, wanted in zip(found, looped(workload, inputs, {}), strict=True):
+        assert one.value.shape == wanted.shape
+        # Sums in another order may fall on the other side of a comparison: there the bound says so.
+        close = np.isclose(one.value, wanted, rtol=1e-9, atol=1e-9, equal_nan=True)
+        assert (close | ~one.wrong(wanted)).all()
+        assert not np.isnan(one.limit).any()
+
+
+def test_loops_are_independent_of_the_reference() -> None:
+    workload = program("out[m] = sum(k) x[m, k] * y[k]", {"m": 2, "k": 3})
+    x, y = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones(3, np.float32)
+    assert looped(workload, [x, y], {})[0].tolist() == [3, 12]

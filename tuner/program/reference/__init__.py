@@ -1,0 +1,64 @@
+"""The NumPy reference: one interpreter for all programs, in float64, and how far a right kernel may lie from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.program.reference.arithmetic import Array, Bounded
+from tuner.program.reference.stages import Interpreter
+from tuner.program.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expected:
+    """What an output must be: float64, or integers of its dtype. ``limit``: the most that each element may be off.
+
+    A limit of inf takes anything, NaN too: a kernel's rounding may decide what comes out (``1 / (x - y)``).
+    """
+
+    value: Array
+    limit: Array
+
+    def wrong(self, found: Array) -> Array:
+        """Which elements of ``found``, of any dtype, are not within the limit. Equal infinities match, and NaNs do."""
+        with np.errstate(all="ignore"):
+            difference = np.abs(np.subtract(found, self.value, dtype=np.float64))
+        same = (found == self.value) | (_is_nan(found) & _is_nan(self.value))
+        # Not "difference > limit": a NaN is wrong, too.
+        return np.asarray(~(same | (difference <= self.limit) | (self.limit == np.inf)))
+
+
+def _is_nan(array: Array) -> Array:
+    return np.isnan(array) if array.dtype.kind not in "iub" else np.zeros(array.shape, bool)
+
+
+def compute(workload: Workload, inputs: Sequence[Array], dims: Mapping[str, int]) -> tuple[Array, ...]:
+    """The outputs of ``workload`` for ``inputs`` in call order, at these values of its symbols.
+
+    Floats come in float64, integers and bools in the dtype of the tensor. Raises InvalidInput for dims that the program
+    is not defined at, and for inputs of other shapes.
+    """
+    return tuple(output.value for output in Interpreter(workload, inputs, dims, bounds=False).run())
+
+
+def expected(workload: Workload, inputs: Sequence[Array], dims: Mapping[str, int]) -> tuple[Expected, ...]:
+    """The same with the tolerance of every element, for inputs that a kernel gets exactly as they are here.
+
+    It is the rounding of the output's dtype, and that of everything computed on the way: of 16-bit intermediates, of
+    scalar functions, and of sums, by the magnitude of what is summed. Integers are exact unless floats decide them.
+    """
+    outputs = Interpreter(workload, inputs, dims, bounds=True).run()
+    return tuple(Expected(one.value, _limit(one)) for one in outputs)
+
+
+def _limit(output: Bounded) -> Array:
+    if output.error is None:
+        return np.zeros(output.value.shape)
+    # Beside a number no bound could be told; nothing but another NaN matches one.
+    return np.where(np.isnan(output.error), np.where(_is_nan(output.value), 0.0, np.inf), output.error)
+
+
+__all__ = ["Expected", "compute", "expected"]

@@ -1,0 +1,208 @@
+"""Stages of a program carried out in turn, in blocks: temporaries stay small however large the shapes are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from tuner.errors import InvalidInput
+from tuner.program.dtypes import FLOATS, promoted
+from tuner.program.expr import Binary, Expr, Read, axes_of, children, reads
+from tuner.program.notation import Stage
+from tuner.program.reference.arithmetic import VALUES, Arithmetic, Array, Bounded, Error, Sums
+from tuner.program.reference.blocks import Box, block_of, lengths, shared_axes, tiles
+from tuner.program.reference.expressions import Expressions, extremes
+from tuner.program.reference.products import sum_of_products
+from tuner.program.workload import Workload
+
+INPUT_SHARE = 3
+"""Elements that a factor of a sum takes: itself, its magnitude, and one of them rearranged for a matrix product."""
+
+
+class Interpreter:
+    """Computes the outputs of one workload at one shape, once; with ``bounds``, also how far a kernel's may be off."""
+
+    def __init__(self, workload: Workload, inputs: Sequence[Array], dims: Mapping[str, int], bounds: bool) -> None:
+        if not workload.is_consistent(dims):
+            raise InvalidInput(
+                "dims", f"{dict(dims)}: the program reads outside of a tensor", "sizes that fit together"
+            )
+        self._program = workload.program
+        self._bounds = bounds
+        self._arithmetic = Arithmetic(bounds)
+        self._expressions = Expressions(workload, dims, self._arithmetic)
+        self._sizes, self._dtypes = self._expressions.sizes, self._expressions.dtypes
+        for tensor, array in zip(workload.inputs, inputs, strict=True):
+            shape = tensor.shape(dims)
+            if tuple(array.shape) != shape:
+                raise InvalidInput(tensor.name, f"an array of shape {tuple(array.shape)}", f"shape {shape}")
+            values = np.asarray(array).astype(VALUES[tensor.dtype], copy=False)
+            self._expressions.hold(tensor.name, Bounded(values), [0] * len(shape))
+
+    def run(self) -> tuple[Bounded, ...]:
+        """The outputs in call order. Intermediates that are large are computed in slices of shared axes."""
+        shared = shared_axes(self._program)
+        sizes = {axis: self._sizes[axis] for axis in shared}
+        block = block_of(sizes, self._intermediates)
+        with np.errstate(all="ignore"):
+            if block == sizes:
+                self._stages({})
+                return tuple(self._expressions.held(name) for name in self._program.outputs)
+            whole = {axis: (0, size) for axis, size in self._sizes.items()}
+            outputs = {name: self._empty(name, whole) for name in self._program.outputs}
+            for box in tiles(whole, block, shared):
+                self._stages(box)
+                for name, output in outputs.items():
+                    _put(output, self._expressions.held(name), self._program.stage[name].axes, whole | box, whole)
+            return tuple(outputs.values())
+
+    def _intermediates(self, block: Mapping[str, int]) -> float:
+        """Elements of all stages' tensors in slices of ``block``; 0 if there is but one stage."""
+        if len(self._program.stages) == 1:
+            return 0
+        shapes = ([block.get(axis, self._sizes[axis]) for axis in stage.axes] for stage in self._program.stages)
+        return (1 + self._bounds) * sum(map(math.prod, shapes))
+
+    def _stages(self, part: Box) -> None:
+        """All stages over ``part`` of some axes and the whole of the others. Intermediates live until last read."""
+        last = {read.tensor: stage.tensor for stage in self._program.stages for read in reads(stage.body)}
+        for stage in self._program.stages:
+            whole = {axis: part.get(axis, (0, self._sizes[axis])) for axis in stage.axes}
+            self._expressions.hold(stage.tensor, self._stage(stage, whole), [whole[axis][0] for axis in stage.axes])
+            for name in self._program.intermediates:
+                if last[name] == stage.tensor:
+                    self._expressions.forget(name)
+
+    def _stage(self, stage: Stage, whole: Box) -> Bounded:
+        """The elements of a stage's tensor over ``whole``."""
+        ranges = {**whole, **{axis: (0, self._sizes[axis]) for axis in stage.reduce_axes}}
+        computed = self._expressions.type_of(stage.body)
+        if stage.reducer in ("sum", "prod"):
+            computed = promoted([computed if computed != "bool" else "int32"])
+        factors = self._factors(stage.body, computed) if stage.reducer == "sum" else [stage.body]
+        block = self._block(stage, factors, ranges)
+        result = self._empty(stage.tensor, whole)
+        for box in tiles(ranges, block, stage.axes):
+            parts = (box | tile for tile in tiles(ranges, block, stage.reduce_axes))
+            match stage.reducer:
+                case None:
+                    value = self._expressions.spread(stage.body, box, stage.axes)
+                case "sum" | "prod":
+                    value = self._accumulated(stage, factors, parts, box, computed)
+                case _:
+                    value = self._extreme(stage, parts, box, computed)
+            value = self._arithmetic.stored(value, computed, self._dtypes[stage.tensor])
+            _put(result, value, stage.axes, box, whole)
+        return result
+
+    def _factors(self, expr: Expr, dtype: str) -> list[Expr]:
+        """What is multiplied, all in ``dtype``, to give a body."""
+        if isinstance(expr, Binary) and expr.operator == "*" and self._expressions.type_of(expr) == dtype:
+            return [*self._factors(expr.left, dtype), *self._factors(expr.right, dtype)]
+        return [expr]
+
+    def _block(self, stage: Stage, factors: Sequence[Expr], ranges: Box) -> dict[str, int]:
+        """How much of each axis is evaluated at a time."""
+        shares = [
+            (axes_of(factor) if stage.reducer == "sum" else ranges.keys(), INPUT_SHARE + _height(factor))
+            for factor in factors
+        ]
+
+        def cost(block: Mapping[str, int]) -> float:
+            volumes = [share * math.prod(block[axis] for axis in axes) for axes, share in shares]
+            return (1 + self._bounds) * (sum(volumes) + INPUT_SHARE * math.prod(block[axis] for axis in stage.axes))
+
+        return block_of({axis: stop - start for axis, (start, stop) in ranges.items()}, cost)
+
+    # -- reductions -----------------------------------------------------------------------------------------------
+    def _accumulated(
+        self, stage: Stage, factors: Sequence[Expr], parts: Iterator[Box], box: Box, dtype: str
+    ) -> Bounded:
+        """A sum or product over ``parts``, which differ in the reduced axes alone. Integers wrap around."""
+        is_sum = stage.reducer == "sum"
+        start = np.full(lengths(box, stage.axes), 0 if is_sum else 1, np.float64 if dtype in FLOATS else np.int64)
+        totals: list[Array] = [start, start.astype(np.float64), start.astype(np.float64)] if self._bounds else [start]
+        for part in parts:
+            found = self._sums(factors, stage, part, dtype) if is_sum else self._products(stage, part, dtype)
+            totals = [total + one if is_sum else total * one for total, one in zip(totals, found, strict=False)]
+        terms = math.prod(self._sizes[axis] for axis in stage.reduce_axes)
+        summed = self._arithmetic.summed(Sums(*totals), terms, dtype)
+        return Bounded(summed.value.astype(VALUES[dtype], copy=False), summed.error)
+
+    def _sums(self, factors: Sequence[Expr], stage: Stage, box: Box, dtype: str) -> list[Array]:
+        """Over one box: the sum of products; with bounds that of their magnitudes, and of these with errors added."""
+        scope = (*stage.axes, *stage.reduce_axes)
+        axes = [tuple(axis for axis in scope if axis in axes_of(factor)) for factor in factors]
+        arrays = [self._expressions.spread(factor, box, own) for factor, own in zip(factors, axes, strict=True)]
+        arrays = [self._arithmetic.converted(array, dtype) for array in arrays]
+
+        def total(values: Sequence[Array]) -> Array:
+            found = sum_of_products(list(zip(values, axes, strict=True)), stage.axes)
+            return np.broadcast_to(found, lengths(box, stage.axes))
+
+        value = total([array.value for array in arrays])
+        certain = all(array.error is None for array in arrays)
+        if not self._bounds or (certain and dtype not in FLOATS):
+            return [value]
+        sizes = [np.abs(array.value, dtype=np.float64) for array in arrays]
+        size = total(sizes)
+        if certain:
+            return [value, size, size]
+        grown = [s if a.error is None else s + a.error for s, a in zip(sizes, arrays, strict=True)]
+        return [value, size, total(grown)]
+
+    def _products(self, stage: Stage, box: Box, dtype: str) -> list[Array]:
+        """The same for a product of all."""
+        term = self._arithmetic.converted(self._terms(stage, box), dtype)
+        over = _reduced(stage)
+        value = term.value.prod(axis=over)
+        if not self._bounds or (term.error is None and dtype not in FLOATS):
+            return [value]
+        size = np.abs(term.value, dtype=np.float64)
+        grown = size if term.error is None else size + term.error
+        return [value, size.prod(axis=over), grown.prod(axis=over)]
+
+    def _extreme(self, stage: Stage, parts: Iterator[Box], box: Box, dtype: str) -> Bounded:
+        """The largest or least over ``parts``; over nothing, the end of the tensor's dtype."""
+        function = np.maximum if stage.reducer == "max" else np.minimum
+        least, most = extremes(self._dtypes[stage.tensor])
+        value: Array = np.full(lengths(box, stage.axes), 0, VALUES[dtype])
+        error: Error = None
+        over = _reduced(stage)
+        is_first = True
+        for part in parts:
+            term = self._terms(stage, part)
+            found = function.reduce(term.value, axis=over)
+            value, is_first = found if is_first else function(value, found), False
+            if term.error is not None:
+                largest = term.error.max(axis=over)
+                error = largest if error is None else np.maximum(error, largest)
+        return Bounded(np.full(value.shape, least if stage.reducer == "max" else most) if is_first else value, error)
+
+    def _terms(self, stage: Stage, box: Box) -> Bounded:
+        return self._expressions.spread(stage.body, box, (*stage.axes, *stage.reduce_axes))
+
+    def _empty(self, name: str, whole: Box) -> Bounded:
+        """A stage's elements over ``whole``, to be filled in."""
+        shape = lengths(whole, self._program.stage[name].axes)
+        return Bounded(np.zeros(shape, VALUES[self._dtypes[name]]), np.zeros(shape) if self._bounds else None)
+
+
+def _put(result: Bounded, part: Bounded, axes: Sequence[str], box: Box, whole: Box) -> None:
+    """Write what was computed over ``box`` into a result over ``whole``."""
+    at = tuple(slice(box[axis][0] - whole[axis][0], box[axis][1] - whole[axis][0]) for axis in axes)
+    result.value[at] = part.value
+    if result.error is not None:
+        result.error[at] = 0.0 if part.error is None else part.error
+
+
+def _reduced(stage: Stage) -> tuple[int, ...]:
+    """The positions of the reduced axes after those that are kept."""
+    return tuple(range(len(stage.axes), len(stage.axes) + len(stage.reduce_axes)))
+
+
+def _height(expr: Expr) -> int:
+    """Levels of arithmetic: about how many temporaries are alive at a time."""
+    return 0 if isinstance(expr, Read) else 1 + max(map(_height, children(expr)), default=0)
