@@ -1,4 +1,4 @@
-"""The application: routes, the key check before them, and problem documents for whatever goes wrong."""
+"""The application: routes, authentication, and problem documents for errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def create_app(storage: Storage, *, settings: Settings = DEFAULTS, root_path: st
     for router in (health.router, login.router, assets.router, form.router, pages.router):
         app.include_router(router)
     app.mount("/static", assets.files)
-    # The one added last comes first: who asks is settled before anything of a body is read.
+    # The one added last runs first: authentication precedes reading the body.
     app.add_middleware(BodyLimit, settings=settings)
     app.add_middleware(Auth, storage=storage, settings=settings)
     app.add_middleware(SecurityHeaders)

@@ -1,4 +1,4 @@
-"""API keys: who may use the service. Everything but a short list of open paths takes a key, in a header or a cookie."""
+"""Authentication: every path but a few open ones needs an API key, in a header or a cookie."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tuner.storage import AccessStorage, ApiKey, StorageUnavailable
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/healthz", "/v1/readyz"})
 FORM_PATHS = frozenset({"/login", "/logout"})
-"""Open as well, but what they change is changed from the service's own pages alone."""
+"""Open as well, but POST is accepted only from the service's own pages."""
 
 
 class Auth:
     """Lets a request pass with a known key, which it leaves in ``scope["state"]["api_key"]``.
 
-    It stands before the routes, so that no route can be left open by accident and a stranger learns nothing of them.
+    A middleware, so that no route can be left open by accident, and unauthenticated clients learn nothing about them.
     """
 
     def __init__(self, app: ASGIApp, storage: AccessStorage, settings: Settings) -> None:
@@ -40,14 +40,16 @@ class Auth:
         if path in OPEN_PATHS:
             return None
         if path in FORM_PATHS:
-            return _unless_own(scope)
+            return _cross_site_problem(scope)
         bearer = _bearer(headers)
-        found = await self._key_of(session.secret_of(headers) if bearer is None else bearer)
-        if isinstance(found, ApiKey):
-            scope.setdefault("state", {})["api_key"] = found
-            return _unless_own(scope) if bearer is None else None
-        stranger = bearer is None and found.status_code == 401
-        return _to_login(scope) if stranger and scope["method"] == "GET" and asks_for_page(scope) else found
+        key_or_problem = await self._key_of(session.secret_of(headers) if bearer is None else bearer)
+        if isinstance(key_or_problem, ApiKey):
+            scope.setdefault("state", {})["api_key"] = key_or_problem
+            return _cross_site_problem(scope) if bearer is None else None
+        unauthenticated = bearer is None and key_or_problem.status_code == 401
+        if unauthenticated and scope["method"] == "GET" and asks_for_page(scope):
+            return _to_login(scope)
+        return key_or_problem
 
     async def _key_of(self, secret: str | None) -> ApiKey | ProblemResponse:
         if not secret:
@@ -60,7 +62,7 @@ class Auth:
 
 
 def _bearer(headers: Headers) -> str | None:
-    """The key in the header; None if the header is for somebody else, such as a proxy with passwords of its own."""
+    """The key in the header; None if it has another scheme, such as the basic authentication of a proxy."""
     scheme, _, secret = headers.get("authorization", "").partition(" ")
     return secret.strip() if scheme.lower() == "bearer" else None
 
@@ -71,9 +73,9 @@ def _refused(what: str, challenge: str) -> ProblemResponse:
     return problem(401, "not-allowed", "An API key is needed", detail, headers, problem=what)
 
 
-def _unless_own(scope: Scope) -> ProblemResponse | None:
-    """The answer to a request that some other site may have made a browser send."""
-    what = session.foreign(scope)
+def _cross_site_problem(scope: Scope) -> ProblemResponse | None:
+    """The problem of a request that another site may have made a browser send; None for any other."""
+    what = session.cross_site_reason(scope)
     if not what:
         return None
     detail = f"{what}; scripts send their key in the header: Authorization: Bearer KEY"

@@ -1,4 +1,4 @@
-"""How much a client may send: request bodies are read here, within a size and a time, before any route sees them."""
+"""Limits of request bodies: they are read here, within a size and a time, before any route."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from service.settings import Settings
 
 
 class BodyLimit:
-    """Reads a request's body whole, or answers 413 or 408 and reads no more than it must."""
+    """Reads the whole body of a request, or answers 413 or 408 without reading the rest."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -28,7 +28,7 @@ class BodyLimit:
             await self._refuse(body, scope, receive, send)
 
     async def _read(self, length: str | None, receive: Receive) -> bytes | ProblemResponse | None:
-        """The body; the answer to one that is too large or too slow; None if the client has gone."""
+        """The body; a problem if it is too large or too slow; None if the client has disconnected."""
         limit = self._settings.max_body_bytes
         if length is not None and length.isdecimal() and int(length[:18]) > limit:
             return _too_large(limit)
@@ -47,7 +47,8 @@ class BodyLimit:
         return problem(408, "body-too-slow", "The request took too long to arrive", detail)
 
     async def _refuse(self, response: ProblemResponse, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, then throw away what is still arriving: a connection closed on a sender can cost it the answer."""
+        """Answer, then discard what is still arriving: a client that is still sending may lose the answer of a closed
+        connection."""
         response.headers["Connection"] = "close"
 
         async def hold_open(message: Message) -> None:
@@ -78,7 +79,7 @@ def _too_large(limit: int) -> ProblemResponse:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """A ``receive`` that gives the body once, and after it what ``receive`` gives: the client's going away."""
+    """A ``receive`` that returns the body once, and then whatever ``receive`` returns: the disconnect."""
     given = False
 
     async def replay() -> Message:

@@ -1,4 +1,4 @@
-"""Paths where a proxy puts the service under a prefix: clients see prefix and path, routes know the path alone."""
+"""Paths under a proxy's prefix: clients see prefix and path, routes only the path."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _UNSAFE = re.compile(r"[\\\x00-\x20\x7f]|//")
 
 
 class UnderPrefix:
-    """Serves everything under a prefix too, whether the proxy in front takes it off or leaves it on.
+    """Serves everything under a prefix too, whether the proxy in front strips it or not.
 
     Inside, ``scope["root_path"]`` is the prefix and ``scope["path"]`` begins with it, as ASGI has it. A proxy that
-    takes a prefix off needs one that no route of the service begins with: ``/v1`` would be taken off twice.
+    strips a prefix needs one that no route of the service begins with: ``/v1`` would be stripped twice.
     """
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
@@ -26,12 +26,12 @@ class UnderPrefix:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._prefix and scope["type"] in ("http", "websocket"):
-            # In place: what answers a defect stands outside of this, and looks at the same scope.
+            # In place: the handler of unexpected errors is outside of this middleware and reads the same scope.
             scope["root_path"] = self._prefix
-            scope["path"] = self._whole(scope["path"])
+            scope["path"] = self._prefixed(scope["path"])
         await self._app(scope, receive, send)
 
-    def _whole(self, path: str) -> str:
+    def _prefixed(self, path: str) -> str:
         if path == self._prefix:
             return f"{path}/"
         return path if path.startswith(f"{self._prefix}/") else self._prefix + path
@@ -51,7 +51,7 @@ def url_for_path(where: HTTPConnection | Scope, path: str) -> str:
 
 
 def path_of(where: HTTPConnection | Scope) -> str:
-    """The path that is asked for, without the prefix: the only one to compare with anything."""
+    """The requested path without the prefix: the one to compare with routes."""
     scope = _scope_of(where)
     path: str = scope["path"]
     prefix = _prefix_of(scope)
@@ -59,7 +59,7 @@ def path_of(where: HTTPConnection | Scope) -> str:
 
 
 def local_path(text: str) -> str:
-    """A path of the service to go to, query included; ``/`` for whatever could lead a browser elsewhere."""
+    """``text`` if it is a path of this service, query included; ``/`` if it could lead a browser elsewhere."""
     return text if text.startswith("/") and not _UNSAFE.search(text) else "/"
 
 
@@ -69,5 +69,5 @@ def _scope_of(where: HTTPConnection | Scope) -> Scope:
 
 def _prefix_of(scope: Scope) -> str:
     # Below a mount, root_path holds the mount's own path too.
-    found: str = scope.get("app_root_path", scope.get("root_path", ""))
-    return found
+    prefix: str = scope.get("app_root_path", scope.get("root_path", ""))
+    return prefix

@@ -1,4 +1,4 @@
-"""Running the service: one process that listens on a port until it is told to stop."""
+"""Running the service: one process that listens on a port until it is stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class PortInUse(ShapewrightError):
-    """The address to listen at is taken, or not ours to take."""
+    """The address is in use, or not permitted."""
 
 
 def serve(
@@ -89,7 +89,7 @@ def _refusal(host: str, port: int, error: OSError) -> str:
 
 
 class Server(uvicorn.Server):
-    """Ends open event streams first when it is told to stop, and returns instead of dying of the signal."""
+    """On a signal it ends open event streams first, and returns instead of re-raising the signal."""
 
     def __init__(self, app: FastAPI, shutdown_s: float, on_ready: Callable[[str], None]) -> None:
         config = uvicorn.Config(

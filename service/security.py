@@ -1,4 +1,4 @@
-"""What browsers are told to keep to: the headers of every page."""
+"""The security headers of every page."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ POLICY = (
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
-    # Nothing is told to others. Under no-referrer a form would be sent with `Origin: null`, which over plain HTTP is
-    # all that tells the service's own forms from others' (see service/session.py).
+    # No referrer to other sites. Not no-referrer: forms would be sent with `Origin: null`, and over plain HTTP only the
+    # origin distinguishes the service's own forms (see service/session.py).
     "Referrer-Policy": "same-origin",
 }
 
 
 class SecurityHeaders:
-    """Adds them to answers that are HTML, and leaves those that a route has set itself."""
+    """Adds them to HTML responses; headers that a route has set are kept."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -17,7 +17,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def secret_of(headers: Headers) -> str | None:
-    """The key that the cookie holds."""
+    """The API key in the cookie."""
     # Of two cookies of that name browsers send the one with the longer path first: that of this prefix.
     for part in ";".join(headers.getlist("cookie")).split(";"):
         name, _, value = part.strip().partition("=")
@@ -27,7 +27,7 @@ def secret_of(headers: Headers) -> str | None:
 
 
 def begin(response: Response, request: Request, secret: str) -> None:
-    """Hand the browser a key to keep, out of reach of scripts and of other sites' requests."""
+    """Set the cookie: not readable by scripts, and not sent with requests of other sites."""
     _set_cookie(response, request, quote(secret, safe=""), MAX_AGE_S)
 
 
@@ -35,18 +35,18 @@ def end(response: Response, request: Request) -> None:
     _set_cookie(response, request, "", 0)
 
 
-def foreign(scope: Scope) -> str:
-    """Why a request that changes something cannot be taken for one of the service's own pages'; empty if it can.
+def cross_site_reason(scope: Scope) -> str:
+    """Why a state-changing request may have come from another site; empty if it came from the service's own pages.
 
-    A cookie goes along with requests that other sites make a browser send. What says where a request comes from is
-    set by the browser, and no page can forge it.
+    Browsers send cookies with requests that other sites cause. The headers that name a request's origin are set by the
+    browser, and no page can forge them.
     """
     headers = Headers(scope=scope)
     if scope["method"] in SAFE_METHODS:
         return ""
     if (site := headers.get("sec-fetch-site")) is not None:
         return "" if site == "same-origin" else f"Sec-Fetch-Site is {site!r}, not 'same-origin'"
-    # Browsers say less to servers that they reach by plain HTTP.
+    # Browsers send no Sec-Fetch-Site to servers reached by plain HTTP.
     origin, host = headers.get("origin"), headers.get("host", "")
     if origin is None:
         return "the request has neither Sec-Fetch-Site nor Origin"

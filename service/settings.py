@@ -1,4 +1,4 @@
-"""What can be set about the service. Times in seconds, sizes in bytes."""
+"""Settings of the service. Times in seconds, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class Settings:
     """Limits and intervals of one service.
 
     ``max_body_bytes``: larger request bodies are refused. ``body_timeout_s``: how long a body may take to arrive.
-    ``linger_s``: how long the rest of a refused body is thrown away, so that its sender gets to read the answer.
-    ``event_poll_s``: how often an open event stream looks for news. ``event_stream_s``: how long one stream may stay
-    open before its client has to connect again. ``retry_after_s``: when to ask again while the database is away.
+    ``linger_s``: how long the rest of a refused body is read and discarded, so that its sender can read the answer.
+    ``event_poll_s``: how often an open event stream polls the database. ``event_stream_s``: how long one stream stays
+    open before its client has to reconnect. ``retry_after_s``: the Retry-After while the database is unavailable.
     """
 
     max_body_bytes: int = 1_000_000

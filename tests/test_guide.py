@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tuner.program.ops import OPS
 
 from shapewright.cli.main import cli
 from tests.test_packaging import parse
 from tuner.errors import InvalidInput
 from tuner.program.jobspec import parse_job
-from tuner.program.ops import OPS
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "guide.md").read_text()
 

@@ -1,4 +1,4 @@
-"""Splitting a job's budget over its search tasks: each has its share by count, what it leaves goes to later ones."""
+"""Splitting a job's budget over its search tasks: in proportion to their counts; what one leaves goes to later ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tuner.program.jobspec import Budget
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """A search task as the budget sees it: how often its workload occurs, what it has used, whether it is done."""
+    """What a search task has used of the budget. ``count``: how often its workload occurs."""
 
     count: int
     trials: int
@@ -20,7 +20,7 @@ class Spending:
 
 
 def share(budget: Budget, tasks: Sequence[Spending], position: int) -> Budget:
-    """What the task at ``position`` may use in all, its own past use included. Tasks are searched in order."""
+    """The budget of the task at ``position``, including what it has used already. Tasks are searched in order."""
     ended = [task for task in tasks if task.done]
     to_come = [task for index, task in enumerate(tasks) if not task.done and index > position]
     own = tasks[position]

@@ -1,7 +1,7 @@
-"""The Ray cluster that a worker builds on: one of its own on this machine, or one that is there already.
+"""The Ray cluster that a worker builds on: one of its own on this machine, or an existing one.
 
-A cluster of its own ends with ``stop``. If the worker is killed, Ray's daemons notice within seconds and end, taking
-the actors with them; two small helpers of Ray (its agents) follow within about a minute.
+A cluster of its own ends with ``stop``. If the worker is killed, Ray's daemons and the actors end within seconds,
+Ray's agents within about a minute.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 MAX_DIRECTORY = 40
 """Characters: Ray puts Unix sockets some 65 characters below its directory, and their paths end at 107."""
 OBJECT_STORE_BYTES = 80 * 2**20
-"""The least Ray takes: only binaries of a few kilobytes pass through."""
+"""Ray's minimum: only binaries of a few kilobytes pass through."""
 DAEMONS = ("raylet", "gcs_server")
 
 
@@ -33,9 +33,9 @@ class Cluster:
         """Connect to ``address``, or start a cluster of ``cores`` (all that this process may use) in ``data_dir``."""
         self._directory: Path | None = None
         self._daemons: list[psutil.Process] = []
-        quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
+        options = {"logging_level": logging.ERROR, "log_to_driver": False}
         if address is not None:
-            ray.init(address=address, **quiet)
+            ray.init(address=address, **options)
             return
         self._directory = _directory(data_dir)
         ray.init(
@@ -45,7 +45,7 @@ class Cluster:
             object_store_memory=OBJECT_STORE_BYTES,
             _temp_dir=str(self._directory),
             _node_ip_address="127.0.0.1",
-            **quiet,
+            **options,
         )
         self._daemons = [child for child in psutil.Process().children(recursive=True) if _is_daemon(child)]
 
@@ -54,14 +54,14 @@ class Cluster:
         return int(ray.cluster_resources().get("CPU", 1))
 
     def alive(self) -> bool:
-        """Whether Ray's own processes run; calls to a cluster that has lost one hang instead of failing."""
-        return ray.is_initialized() and all(_runs(daemon) for daemon in self._daemons)
+        """Whether Ray's daemons run; calls to a cluster that has lost one hang instead of failing."""
+        return ray.is_initialized() and all(_is_running(daemon) for daemon in self._daemons)
 
     def stop(self) -> None:
-        """End the cluster if it is ours, leave it if it is not."""
+        """Disconnect; end the cluster if this worker started it."""
         ray.shutdown()
         for daemon in self._daemons:
-            if _runs(daemon):
+            if _is_running(daemon):
                 daemon.kill()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -83,7 +83,7 @@ def _is_daemon(process: psutil.Process) -> bool:
         return False
 
 
-def _runs(process: psutil.Process) -> bool:
+def _is_running(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""Keeping the database's list of devices in step with the tracker's."""
+"""Keeping the database's list of devices up to date with the tracker's."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ log = logging.getLogger(__name__)
 
 ANSWER_S = 10.0
 FREE_S = 2.0
-"""How long to wait for a device that the tracker calls free."""
+"""How long to wait for a device that the tracker lists as free."""
 
 @dataclass
 class DeviceList:
-    """Registers the devices at a tracker. A new one is asked what it is, a known one only has its ``seen_at`` renewed.
-
-    A device that is busy when it is first seen is asked another time.
+    """Registers the devices of a tracker. A new device is asked for its description; of a known one only ``seen_at`` is
+    renewed. A device that is busy when it is first seen is asked later.
     """
 
     storage: DeviceStorage
@@ -39,29 +38,30 @@ class DeviceList:
     _next_s: float = float("-inf")
 
     def refresh(self, force: bool = False) -> tuple[str, ...]:
-        """The keys that have a device now; looks at most every ``every_s`` unless forced. Raises DeviceLost if the
-        tracker cannot be reached, StorageUnavailable."""
+        """The keys that have a device now; asks the tracker at most every ``every_s`` unless forced.
+
+        Raises DeviceLost if the tracker cannot be reached, StorageUnavailable."""
         if force or self.clock() >= self._next_s:
-            self._look()
+            self._update()
             self._next_s = self.clock() + self.every_s
         return tuple(sorted({about["key"] for about in self._known.values()}))
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         present = {address: key for key, address in self.tracker.servers() if self.keys is None or key in self.keys}
         self._known = {address: about for address, about in self._known.items() if address in present}
         for about in self._known.values():
             self._register(about)
         for key in sorted({key for address, key in present.items() if address not in self._known}):
             for _ in range(self.tracker.free(key)):
-                self._ask(key)
+                self._describe(key)
 
-    def _ask(self, key: str) -> None:
-        """Ask the next free device of ``key`` what it is."""
+    def _describe(self, key: str) -> None:
+        """Register the next free device of ``key``."""
         try:
             session, address = self.tracker.request_at(key, ANSWER_S, FREE_S)
             about = json.loads(within(ANSWER_S, session.get_function(DESCRIBE)))
         except (DeviceLost, OutOfTime, RuntimeError) as error:
-            log.info("a device of key %r did not say what it is: %s", key, error)
+            log.info("a device of key %r did not describe itself: %s", key, error)
             return
         if address not in self._known:
             log.info("device %s: %s", about["id"], about["description"])
@@ -72,6 +72,6 @@ class DeviceList:
         try:
             target = Target.from_json(about["target"])
         except (InvalidInput, TypeError) as error:
-            log.warning("device %s has a target that is not known here: %s", about["id"], error)
+            log.warning("device %s has a target that this version does not know: %s", about["id"], error)
             return
         self.storage.register_device(about["id"], about["key"], target, about["description"])

@@ -1,4 +1,4 @@
-"""Keeping a lease alive from a thread of its own, and hearing of cancellation there."""
+"""Extending a lease, and noticing cancellation, in a thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEARTBEAT_S = 3.0
 
 
 class Heartbeat:
-    """Extends ``lease`` every ``every_s`` while the context is open. A database that is away is asked again."""
+    """Extends ``lease`` every ``every_s`` while the context is open. Errors of the database are retried."""
 
     def __init__(
         self, storage: LeaseStorage, lease: Lease, lease_s: float = LEASE_S, every_s: float = HEARTBEAT_S
@@ -54,10 +54,10 @@ class Heartbeat:
                 self._lost.set()
                 return
             except StorageUnavailable as error:
-                log.warning("job %s: no heartbeat, the database is away: %s", self._lease.job.id, error)
+                log.warning("job %s: no heartbeat, the database is unavailable: %s", self._lease.job.id, error)
                 continue
             except Exception:
-                # A thread that died of a surprise would lose the lease without a word; the next beat may go well.
+                # If this thread ended, the lease would be lost silently; the next heartbeat may succeed.
                 log.exception("job %s: no heartbeat", self._lease.job.id)
                 continue
             if state is JobState.CANCELLING:

@@ -27,7 +27,7 @@ MAX_ERROR = 4000
 
 
 class Tools(Protocol):
-    """What a search builds and measures with. Asked for anew after each loss, so that it can be replaced."""
+    """What a search builds and measures with. Requested again after each loss, so that it can be replaced."""
 
     def builder(self) -> Builder:
         """Raises BuilderLost."""

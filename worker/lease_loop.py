@@ -1,4 +1,4 @@
-"""The worker's main loop: look at the devices, lease a job, run it, and so on until told to stop."""
+"""The worker's main loop: refresh the list of devices, lease a job, run it; until it is stopped."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from worker.heartbeat import LEASE_S
 log = logging.getLogger(__name__)
 
 POLL_S = 0.5
-AWAY_S = 2.0
-"""How long to wait when the database or the tracker is away."""
+OUTAGE_WAIT_S = 2.0
+"""The wait after an error of the database or the tracker."""
 
 
 @dataclass
 class LeaseLoop:
-    """Leases jobs for the devices that are there and hands them to ``run``, one at a time."""
+    """Leases jobs for the devices that are registered and runs them, one at a time."""
 
     storage: LeaseStorage
     devices: DeviceList
@@ -31,14 +31,14 @@ class LeaseLoop:
     lease_s: float = LEASE_S
     poll_s: float = POLL_S
 
-    def forever(self) -> None:
-        """Returns when ``stop`` is set. Outages of the database and the tracker are waited out."""
+    def run_forever(self) -> None:
+        """Returns when ``stop`` is set. Outages of the database and the tracker are retried."""
         while not self.stop.is_set():
             try:
                 lease = self._next()
             except (StorageUnavailable, DeviceLost) as error:
-                log.warning("%s; looking again in %g s", error, AWAY_S)
-                self.stop.wait(AWAY_S)
+                log.warning("%s; retrying in %g s", error, OUTAGE_WAIT_S)
+                self.stop.wait(OUTAGE_WAIT_S)
                 continue
             if lease is None:
                 self.stop.wait(self.poll_s)

@@ -1,4 +1,4 @@
-"""A Builder on Ray actors, one for each core of the cluster."""
+"""A Builder on Ray actors, one per core of the cluster."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tuner.rules.space import MicroKernel
 BUILD_TIMEOUT_S = 30.0
 BUILDS_PER_ACTOR = 200
 START_S = 90.0
-"""How long an actor may take to start; most of it is loading the compiler, on every core at once."""
+"""An actor's time to start: mostly loading the compiler, on every core at once."""
 GRACE_S = 5.0
-"""An actor ends itself when a build is out of time; after this much longer it is killed."""
-LOOK_S = 1.0
+"""An actor ends itself when a build times out; after this much longer it is killed."""
+POLL_S = 1.0
 GONE = "a process of the Ray cluster has died"
 
 
@@ -33,7 +33,7 @@ class BuildActor:
         self._build = build
 
     def ready(self) -> None:
-        """Answers when the compiler is loaded, which importing this module did."""
+        """Returns once the compiler is loaded, which importing this module does."""
 
     def build(self, task: SearchTask, kernel: MicroKernel, timeout_s: float) -> BuildResult:
         return build_one(self._build, task, kernel, timeout_s)
@@ -41,7 +41,7 @@ class BuildActor:
 
 @dataclass
 class _Slot:
-    """A place for one actor: the actor, what answers when it is up (None once it has), and how often it was used."""
+    """One actor, the reference that resolves when it has started (None once it has), and its number of builds."""
 
     actor: Any = None
     starting: Any = None
@@ -78,13 +78,13 @@ class RayBuilder:
         self._class: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(BuildActor)
 
     def start(self) -> None:
-        """Let the actors come up, without waiting for them."""
+        """Start the actors, without waiting for them."""
         for slot in self._slots:
             self._fill(slot)
 
     def build(self, task: SearchTask, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
         """As Builder says. Raises BuilderLost if the cluster is gone."""
-        found: dict[int, BuildResult] = {}
+        results: dict[int, BuildResult] = {}
         todo = list(range(len(kernels)))[::-1]
         running: dict[Any, _Running] = {}
         free = list(self._slots)
@@ -100,16 +100,16 @@ class RayBuilder:
                 running[reference] = _Running(slot, index, time.monotonic())
             for reference in self._ended(running):
                 done = running.pop(reference)
-                found[done.index] = self._result(reference, done, kernels[done.index])
+                results[done.index] = self._result(reference, done, kernels[done.index])
                 free.append(done.slot)
-        return [found[index] for index in range(len(kernels))]
+        return [results[index] for index in range(len(kernels))]
 
     def close(self) -> None:
         for slot in self._slots:
             self._drop(slot)
 
     def _fill(self, slot: _Slot) -> None:
-        """Give the slot an actor if it has none, or one that is too old."""
+        """Give the slot an actor if it has none, or one that has done its number of builds."""
         if slot.actor is not None and slot.uses >= self._builds_per_actor:
             self._drop(slot)
         if slot.actor is None:
@@ -117,27 +117,27 @@ class RayBuilder:
             slot.starting = slot.actor.ready.remote()
 
     def _await(self, slots: Sequence[_Slot]) -> None:
-        """See that each slot has an actor that is up. What keeps one from starting shows in its first build."""
+        """Wait until each slot has an actor that has started. An error at its start shows in its first build."""
         for slot in slots:
             self._fill(slot)
         starting = [slot.starting for slot in slots if slot.starting is not None]
         deadline = time.monotonic() + START_S
         while starting:
-            _, starting = ray.wait(starting, num_returns=len(starting), timeout=LOOK_S)
+            _, starting = ray.wait(starting, num_returns=len(starting), timeout=POLL_S)
             if not self._alive():
                 raise BuilderLost(GONE)
             if starting and time.monotonic() > deadline:
-                raise BuilderLost(f"no build actor came up within {START_S:g} s")
+                raise BuilderLost(f"no build actor started within {START_S:g} s")
         for slot in slots:
             slot.starting = None
 
     def _ended(self, running: dict[Any, _Running]) -> list[Any]:
-        """References of builds that are done, or have had all the time there is."""
-        done, rest = ray.wait(list(running), num_returns=1, timeout=LOOK_S)
+        """References of builds that are done or out of time."""
+        done, pending = ray.wait(list(running), num_returns=1, timeout=POLL_S)
         if not done and not self._alive():
             raise BuilderLost(GONE)
         limit_s = self._timeout_s + GRACE_S
-        return [*done, *(ref for ref in rest if time.monotonic() - running[ref].started_s > limit_s)]
+        return [*done, *(ref for ref in pending if time.monotonic() - running[ref].started_s > limit_s)]
 
     def _result(self, reference: Any, done: _Running, kernel: MicroKernel) -> BuildResult:
         try:

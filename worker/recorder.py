@@ -25,9 +25,9 @@ class LeaseRecorder:
         """Events get the search task's ``position`` in its job. ``spent_s`` None leaves the stored value unchanged.
         Raises LeaseLost, and StorageUnavailable when the retries are used up."""
         job, row = self._job, self._row
-        whole = job_summary(job.lease, row, summary)
+        merged = job_summary(job.lease, row, summary)
         numbered = [replace(event, data={**event.data, "position": row.position}) for event in events]
-        job.attempt(lambda: job.storage.append_results(job.lease, row.id, results, numbered, spent_s, whole))
+        job.attempt(lambda: job.storage.append_results(job.lease, row.id, results, numbered, spent_s, merged))
 
     def baselines(self, found: Baselines) -> None:
         """Raises as ``record`` does."""
@@ -41,6 +41,6 @@ def job_summary(lease: Lease, row: SearchTaskRow, summary: JsonObject) -> JsonOb
     if len(lease.tasks) == 1:
         return summary
     tasks = {**lease.job.summary.get("tasks", {}), str(row.position): summary}
-    # Later tasks of this lease build on what earlier ones found.
+    # Summaries of later tasks of this lease are added to those of earlier ones.
     lease.job.summary["tasks"] = tasks
     return {"tasks": tasks}

@@ -1,4 +1,4 @@
-"""A worker process: Ray to build on, a tracker's devices to measure on, the database to take jobs from."""
+"""A worker process: builds on Ray, measures on a tracker's devices, leases jobs from the database."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from worker.ray_builder import RayBuilder
 log = logging.getLogger(__name__)
 
 DEVICE_WAIT_S = 120.0
-"""How long a batch waits for a free device before it is called lost."""
+"""How long a batch waits for a free device before that counts as lost."""
 CLOSE_S = 8.0
 STOP_S = 10.0
-"""How long a worker that was told to stop may take; then it gives its job back and ends in the middle of things."""
+"""A worker's time to stop; after it the worker releases its job and exits in the middle of its work."""
 
 
 @dataclass
@@ -80,7 +80,7 @@ def run_worker(
 
     ``device_keys`` restricts the worker to devices of these keys. Without ``ray_address`` it starts a Ray cluster of
     its own on this machine. ``on_ready`` is called with the worker's name once it waits for jobs. When it stops it
-    gives its job back and ends its children, within STOP_S.
+    releases its job and ends its children, within STOP_S.
     """
     stop = stop or threading.Event()
     storage = open_storage(storage_url)
@@ -89,13 +89,13 @@ def run_worker(
     current = _Current(storage, JobRunner(storage, tools, stopping=stop.is_set))
     keys = tuple(device_keys) if device_keys is not None else None
     loop = LeaseLoop(storage, DeviceList(storage, client, keys), current.run, name or worker_name(), stop)
-    threading.Thread(target=_end_anyway, args=(stop, current, tools), name="end anyway", daemon=True).start()
+    threading.Thread(target=_exit_after_timeout, args=(stop, current, tools), name="exit", daemon=True).start()
     try:
         # Before the first job rather than in it: the actors take seconds to load the compiler.
         tools.builder()
         log.info("worker %s is up", loop.worker)
         on_ready(loop.worker)
-        loop.forever()
+        loop.run_forever()
         log.info("worker %s is stopping", loop.worker)
     finally:
         tools.close()
@@ -115,7 +115,7 @@ def worker_name() -> str:
 
 
 class _Current:
-    """The job that the worker is at, for whoever has to give it back in a hurry."""
+    """The job that is being run, so that it can be released when the worker does not stop in time."""
 
     def __init__(self, storage: LeaseStorage, runner: JobRunner) -> None:
         self._storage = storage
@@ -133,11 +133,11 @@ class _Current:
             release(self._storage, self._lease)
 
 
-def _end_anyway(stop: threading.Event, current: _Current, tools: RayTools) -> None:
-    """End the process if it has not stopped in time: a build or a measurement under way cannot be interrupted."""
+def _exit_after_timeout(stop: threading.Event, current: _Current, tools: RayTools) -> None:
+    """Exit if the worker has not stopped in time: a build or a measurement under way cannot be interrupted."""
     stop.wait()
     if not current.done.wait(STOP_S):
-        log.warning("not stopped within %g s: ending now", STOP_S)
+        log.warning("not stopped within %g s: exiting", STOP_S)
         current.release()
         try:
             within(CLOSE_S, tools.close)

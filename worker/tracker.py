@@ -1,4 +1,4 @@
-"""The RPC tracker: TVM's, in a process of its own. Devices register with it under a key, workers ask it for one.
+"""The RPC tracker: TVM's, in a process of its own. Devices register with it under a key, workers request them by it.
 
 Nothing is authenticated: it belongs on this machine or in a private network.
 """
@@ -21,7 +21,7 @@ MODULE = "worker.tracker"
 FIRST_PORT = 9190
 PORTS = 2000
 REBIND_S = 10.0
-LOOK_S = 0.3
+POLL_S = 0.3
 
 
 def start_tracker(port: int = 0, host: str = "127.0.0.1", data_dir: Path | None = None) -> Child:
@@ -34,7 +34,7 @@ def start_tracker(port: int = 0, host: str = "127.0.0.1", data_dir: Path | None 
 
 def main(argv: list[str] | None = None) -> None:
     """Serve until a signal, or until the parent is no longer the one given."""
-    parser = argparse.ArgumentParser(prog="worker.tracker", description="Hand out devices.")
+    parser = argparse.ArgumentParser(prog="worker.tracker", description="Assign devices to workers.")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
     parser.add_argument("--port", type=int, default=0, help="the port; 0 takes a free one")
     parser.add_argument("--parent", type=int, default=None, help="end when this process is no longer the parent")
@@ -43,19 +43,19 @@ def main(argv: list[str] | None = None) -> None:
     set_on_signals(stop)
     state = _listen(options.host, options.port)
     announce(state.port)
-    while not (stop.wait(LOOK_S) or orphaned(options.parent)):
+    while not (stop.wait(POLL_S) or orphaned(options.parent)):
         if not state.thread.is_alive():
             sys.exit("the tracker's thread has ended")
-    # Its thread waits for connections and knows no other end.
+    # Its thread waits for connections and cannot be stopped.
     os._exit(0)
 
 
 def _listen(host: str, port: int) -> PopenTrackerServerState:
     """Listen on ``port``, or on a free one if it is 0. Raises ValueError if the port stays taken for REBIND_S."""
     if port == 0:
-        # Each process begins to look elsewhere: trackers that come and go at once do not take each other's ports. Not a
-        # port of the system's choice: a device that tries to reach a tracker that is gone could get such a port for its
-        # own end of the connection, be connected to itself, and keep the tracker from ever coming back.
+        # Each process starts at another port, so that trackers that start and stop at the same time do not take each
+        # other's. Not an ephemeral port: a device that reconnects to a tracker that has ended could be given that very
+        # port for its own end of the connection, be connected to itself, and keep the tracker from restarting.
         first = FIRST_PORT + os.getpid() % PORTS
         return PopenTrackerServerState(host, first, first + PORTS, silent=True, reuse_addr=False)
     until = time.monotonic() + REBIND_S
@@ -63,10 +63,10 @@ def _listen(host: str, port: int) -> PopenTrackerServerState:
         try:
             return PopenTrackerServerState(host, port, port + 1, silent=True, reuse_addr=True)
         except ValueError:
-            # The connections of a tracker that was killed hold its port until its devices have noticed.
+            # The connections of a killed tracker hold its port until its devices have noticed.
             if time.monotonic() > until:
                 raise
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the pages say of micro-kernels: those of a library, and one of them in full."""
+"""Micro-kernels as the pages show them: those of a library, and one in full."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tuner.storage import Job, LibraryStorage, NotFound, SearchTaskRow
 
 @dataclass(frozen=True, slots=True)
 class ChosenKernel:
-    """A kernel of a library, with how many shapes of the range it serves."""
+    """A kernel of a library, and the number of shapes of the range that it serves."""
 
     id: str
     name: str
@@ -29,7 +29,7 @@ class ChosenKernel:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One instance: what the kernel took there and what the best known one did. Latencies in seconds."""
+    """The latencies at one instance, of the kernel and of the best known one, in seconds."""
 
     shape: str
     weight: float
@@ -101,11 +101,11 @@ def _timings(view: SearchView, kernel: MicroKernel, own: list[MeasureResult]) ->
     for result in own:
         if result.predicted_s is not None:
             predicted[result.instance.values].append(result.predicted_s)
-    found = []
+    timings = []
     for instance in view.task.instances:
         best = measured.fastest_at(instance)
         expected = predicted.get(instance.values)
-        found.append(
+        timings.append(
             Timing(
                 shape=str(instance) or "its only shape",
                 weight=instance.weight,
@@ -116,7 +116,7 @@ def _timings(view: SearchView, kernel: MicroKernel, own: list[MeasureResult]) ->
                 best_id=best[0].id if best else None,
             )
         )
-    return found
+    return timings
 
 
 def _script(storage: LibraryStorage, job: Job, row: SearchTaskRow, kernel_id: str) -> str | None:

@@ -25,7 +25,7 @@ LOGGED = ("state", "log", "library", "baselines")
 """Kinds of events that the log of a job shows; the others are what the figures are for."""
 MOST_LOGGED = 200
 SEEN_S = 60.0
-"""A device that was not seen for longer, and that nothing runs on, is shown as away."""
+"""A device that was not seen for longer, and runs no job, is shown as away."""
 AWAY = "away"
 
 
@@ -69,8 +69,8 @@ def _overview(storage: Storage, query: JobQuery) -> dict[str, Any]:
 
 
 def _devices(storage: Storage) -> list[tuple[Device, str]]:
-    """Every device and how it is. A worker that searches looks after its job, not after the list of devices, so a
-    device that jobs run on counts as there."""
+    """Every device and its state. A worker that runs a job does not refresh the list of devices, so a device with a
+    running job counts as present."""
     working = (JobState.RUNNING, JobState.CANCELLING)
     keys = {job.device for state in working for job in storage.find_jobs(JobQuery(state=state, limit=200)).items}
     return [(device, _state(device, device.key in keys)) for device in storage.list_devices()]
@@ -94,7 +94,7 @@ def new_job(
 
 @router.get("/jobs/{job_id}")
 def job_page(request: Request, job_id: str, storage: StorageDep, task: TaskQuery = 0) -> HTMLResponse:
-    # First: what happens while the rest is read comes to the page as an event.
+    # First: events that are stored while the rest is read reach the page through its stream.
     seq = storage.last_event(job_id)
     job, rows, row = find_task(storage, job_id, task)
     line = presenters.lines_of([job], storage.list_keys())[0]
@@ -119,12 +119,12 @@ def kernel_page(
 
 @router.get("/compare")
 def compare_page(request: Request, storage: StorageDep, a: str = "", b: str = "") -> HTMLResponse:
-    """Two jobs side by side. Names of jobs that are not there give the page a message, not an error."""
-    found = [_comparable(storage, job_id) for job_id in (a, b) if job_id]
-    missing = [job_id for job_id, side in zip(filter(None, (a, b)), found, strict=True) if side is None]
-    sides = [side for side in found if side is not None]
+    """Two jobs side by side. Unknown job ids give a message on the page, not an error."""
+    compared = {job_id: _comparable(storage, job_id) for job_id in filter(None, (a, b))}
+    missing = [job_id for job_id, facts in compared.items() if facts is None]
+    columns = [compared[job_id] for job_id in (a, b) if compared.get(job_id) is not None]
     recent = presenters.lines_of(storage.find_jobs(JobQuery(limit=100)).items, ())
-    return TEMPLATES.page(request, "compare.html", a=a, b=b, sides=sides, missing=missing, recent=recent)
+    return TEMPLATES.page(request, "compare.html", a=a, b=b, columns=columns, missing=missing, recent=recent)
 
 
 def _comparable(storage: Storage, job_id: str) -> dict[str, Any] | None:

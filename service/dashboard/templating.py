@@ -26,8 +26,8 @@ def count(value: float | None) -> str:
 
 def clock(iso: str | None) -> str:
     """A time of the database's for people; scripts turn it into the reader's own time zone."""
-    found = parse_time(iso)
-    return f"{found:%Y-%m-%d %H:%M:%S} UTC" if found else NOTHING
+    time = parse_time(iso)
+    return f"{time:%Y-%m-%d %H:%M:%S} UTC" if time else NOTHING
 
 
 TEMPLATES = Templates(FOLDER / "templates", {"seconds": seconds, "ratio": ratio, "count": count, "clock": clock})

@@ -1,4 +1,4 @@
-"""What the pages say of a workload: its searches, side by side over the targets it was tuned for."""
+"""A workload as its page shows it: its searches, by target."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def workload_of(storage: WorkloadPageStorage, key: str) -> dict[str, Any]:
     known, rows = storage.get_workload(key), storage.tasks_of_workload(key)
     keys = storage.list_keys()
     searched = [_searched(storage, row, keys) for row in rows]
-    targets = {found.row.target_fingerprint: None for found in searched}
+    targets = {each.row.target_fingerprint: None for each in searched}
     return {
         "known": known,
         "targets": [
-            OnTarget(name, tuple(found for found in searched if found.row.target_fingerprint == name))
+            OnTarget(name, tuple(each for each in searched if each.row.target_fingerprint == name))
             for name in targets
         ],
     }

@@ -1,4 +1,4 @@
-"""What the device routes answer with."""
+"""Responses of the device routes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Searches as figures and pages need them: records and events read once, kept, and added to as more are stored.
 
-A search of 100,000 trials takes seconds to read; a page that follows it asks every second. So what was read is kept
-for the searches that were looked at last, and only what is new is read.
+A search of 100,000 trials takes seconds to read; a page that follows it polls every second. So the searches that were
+requested last stay in memory, and only new records are read.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tuner.storage import Artifact, Job, JobStorage, LibraryStorage, NotFound, R
 
 BATCH = 5000
 MOST_KEPT = 400_000
-"""Results and events of all searches that are kept, but for the one that was asked for last."""
+"""Results and events of all cached searches, except the one requested last."""
 MOST_SEARCHES = 100
 MOST_FIGURES = 128
 AT_ONCE = 2
-"""Figures made at the same time, in threads of their own: requests never wait behind them for a thread, and the rest
-of the service wants its share of the interpreter."""
+"""Threads that make figures. They are not those of other requests, which never wait for a figure; and few, so that the
+other requests get their share of the interpreter."""
 
 
 class SearchStorage(JobStorage, RecordStorage, LibraryStorage, Protocol):
@@ -38,7 +38,7 @@ class SearchStorage(JobStorage, RecordStorage, LibraryStorage, Protocol):
 
 @dataclass
 class _Search:
-    """One search task as far as it was read."""
+    """One search task, as far as it has been read."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     results: list[MeasureResult] = field(default_factory=list)
@@ -54,23 +54,23 @@ class _Search:
         return len(self.results) + len(self.progress)
 
     def read(self, storage: SearchStorage, job: Job, row: SearchTaskRow) -> None:
-        """Take in what has been stored since the last time."""
+        """Read what has been stored since the last call."""
         self._read_records(storage, job, row)
         self._read_progress(storage, job, row)
         if self.dispatcher is None and (artifact := library_of(storage, job, row)) is not None:
             self.dispatcher = Dispatcher.from_json(artifact.dispatch)
 
     def _read_records(self, storage: SearchStorage, job: Job, row: SearchTaskRow) -> None:
-        while found := storage.list_trials(job.id, self.after, BATCH, row.id):
-            results = [record.result for record in found]
+        while records := storage.list_trials(job.id, self.after, BATCH, row.id):
+            results = [record.result for record in records]
             self.anchor_s = self.anchor_s or reference_anchor_s(results)
             self.results += at_reference_speed(results, self.anchor_s)
-            self.after = found[-1].seq
+            self.after = records[-1].seq
 
     def _read_progress(self, storage: SearchStorage, job: Job, row: SearchTaskRow) -> None:
-        while found := storage.list_events(job.id, self.events_after, BATCH):
-            self.progress += progress_of(found, row.position)
-            self.events_after = found[-1].seq
+        while events := storage.list_events(job.id, self.events_after, BATCH):
+            self.progress += progress_of(events, row.position)
+            self.events_after = events[-1].seq
 
 
 class Searches:
@@ -87,7 +87,7 @@ class Searches:
         self._figures: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def view(self, job: Job, row: SearchTaskRow) -> tuple[SearchView, str]:
-        """The search as it stands, and a text that changes whenever it does. Raises StorageUnavailable."""
+        """The current state of the search, and a version that changes with it. Raises StorageUnavailable."""
         search = self._search(row.id)
         with search.lock:
             search.read(self._storage, job, row)
@@ -105,7 +105,7 @@ class Searches:
             return view, version
 
     def figure(self, name: str, version: str, make: Callable[[], str]) -> str:
-        """The figure ``name`` of a search at ``version``: kept, or made now. JSON."""
+        """The figure ``name`` at ``version`` as JSON: cached, or made now."""
         with self._lock:
             if (known := self._figures.get((name, version))) is not None:
                 self._figures.move_to_end((name, version))
@@ -135,7 +135,7 @@ SearchesDep = Annotated[Searches, Depends(_searches)]
 
 
 def library_of(storage: LibraryStorage, job: Job, row: SearchTaskRow) -> Artifact | None:
-    """The library that this search came to, None before it has one."""
+    """The library of this search, None before it is built."""
     if not row.done:
         return None
     try:

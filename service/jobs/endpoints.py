@@ -69,7 +69,7 @@ def submit_job(
     response.headers["Location"] = url_for_path(request, f"/v1/jobs/{job.id}")
     if not created:
         response.headers["Idempotency-Replayed"] = "true"
-    return _whole(jobs, job)
+    return _detail(jobs, job)
 
 
 @router.get("")
@@ -82,7 +82,7 @@ def list_jobs(
 
 @router.get("/{job_id}")
 def get_job(job: ExistingDep, jobs: JobsDep) -> JobDetail:
-    return _whole(jobs, job)
+    return _detail(jobs, job)
 
 
 @router.post("/{job_id}/cancel")
@@ -121,5 +121,5 @@ async def follow_events(
         yield event
 
 
-def _whole(jobs: JobStorage, job: Job) -> JobDetail:
-    return JobDetail.whole(job, jobs.search_tasks(job.id))
+def _detail(jobs: JobStorage, job: Job) -> JobDetail:
+    return JobDetail.complete(job, jobs.search_tasks(job.id))

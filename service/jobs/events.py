@@ -1,7 +1,7 @@
 """The event stream of a job: everything stored so far, then what is added, until the job has ended.
 
-The database is the only channel between workers and streams, so a stream asks it at short intervals. That makes any
-service process able to serve any stream, and a stream that breaks to go on elsewhere from its last number.
+The database is the only channel between workers and streams, so a stream polls it. Any service process can therefore
+serve any stream, and resume one that broke from its last number.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tuner.storage import JobEvent, JobStorage, StorageUnavailable
 
 BATCH = 500
 LONGEST_PAUSE = 3
-"""A stream without news looks for them less and less often, down to this many intervals apart."""
+"""An idle stream polls less and less often, down to once in this many intervals."""
 END = "end"
-"""The comment that closes a stream whose job has ended; without it, a client has to connect again."""
+"""The comment at the end of the stream of a job that has ended; without it, a client has to reconnect."""
 
 
 def start_after(last_event_id: str | None, after: int) -> int:
-    """Where a stream begins: what the client saw last, which a reconnecting browser says in ``Last-Event-ID``."""
+    """The number after which a stream begins: the last one the client has, in ``Last-Event-ID`` when it reconnects."""
     if last_event_id is None or last_event_id == "":
         return after
     if not (last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) <= 18):
@@ -43,15 +43,15 @@ class _Reader:
     storage: JobStorage
     job_id: str
     after: int
-    # Whatever ends a job stores a state event with it: until one comes there is no need to ask for the job's state.
+    # A job ends together with a state event: until one arrives there is no need to query the job's state.
     may_have_ended: bool = True
 
-    def news(self) -> tuple[tuple[JobEvent, ...], bool]:
+    def read(self) -> tuple[tuple[JobEvent, ...], bool]:
         """The next events, and whether the job has ended and there are none."""
         events = self._next()
         if events or not self.may_have_ended:
             return events, False
-        # The job first, its events second: what ended it was stored with the state, so nothing can slip between.
+        # The job first, its events second: what ended it was stored with the state, so no event is missed.
         ended = self.storage.get_job(self.job_id).state.ended
         self.may_have_ended = ended
         events = self._next() if ended else ()
@@ -75,9 +75,9 @@ async def follow(
     stay: bool = True,
     clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[ServerSentEvent]:
-    """The events of a job from number ``after`` on. While the database is away the stream stays open and waits.
+    """The events of a job from number ``after`` on. While the database is unavailable the stream stays open.
 
-    Without ``stay`` it ends as that of a job that has ended, once there is no news.
+    Without ``stay`` it ends once all stored events are sent.
     """
     reader = _Reader(storage, job_id, after)
     closes_at, pause_s = clock() + settings.event_stream_s, settings.event_poll_s
@@ -85,7 +85,7 @@ async def follow(
     try:
         while not streams.closing and clock() < closes_at:
             try:
-                events, ended = await to_thread.run_sync(reader.news, limiter=streams.limiter)
+                events, ended = await to_thread.run_sync(reader.read, limiter=streams.limiter)
                 ended |= not (stay or events)
             except StorageUnavailable:
                 events, ended = (), False

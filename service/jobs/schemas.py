@@ -1,4 +1,4 @@
-"""What the job routes answer with. Times are the database's, ISO 8601 in UTC; durations end in ``_s``, in seconds."""
+"""Responses of the job routes. Times are the database's, ISO 8601 in UTC; durations end in ``_s``, in seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tuner.storage import Job, Page, SearchTaskRow
 
 
 class JobOut(BaseModel):
-    """A job as it stands in a list. ``trials`` counts what was recorded so far, failed ones included."""
+    """A job in a list. ``trials`` counts those recorded so far, failed ones included."""
 
     id: str
     name: str
@@ -68,7 +68,7 @@ class SearchTaskOut(BaseModel):
 
 
 class JobDetail(JobOut):
-    """A job whole: as submitted (``spec``), its search tasks, and what the search has found so far (``summary``)."""
+    """A job in full: as submitted (``spec``), its search tasks, and the results so far (``summary``)."""
 
     workload_keys: list[str]
     spec: dict[str, Any]
@@ -76,7 +76,7 @@ class JobDetail(JobOut):
     tasks: list[SearchTaskOut]
 
     @staticmethod
-    def whole(job: Job, tasks: Sequence[SearchTaskRow]) -> JobDetail:
+    def complete(job: Job, tasks: Sequence[SearchTaskRow]) -> JobDetail:
         keys = list(dict.fromkeys(row.workload_key for row in tasks))
         rows = [SearchTaskOut.of(row) for row in tasks]
         return JobDetail(**_facts(job), workload_keys=keys, spec=job.spec, summary=job.summary, tasks=rows)

@@ -1,4 +1,4 @@
-"""Submitting jobs: from the bytes of a request to a stored job, or to the reason why not."""
+"""Submitting jobs: from the bytes of a request to a stored job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_IDEMPOTENCY_KEY = 200
 def submit(
     jobs: JobStorage, devices: DeviceStorage, spec: JobSpec, owner: str, idempotency_key: str | None
 ) -> tuple[Job, bool]:
-    """Store a job for a device that has registered; tells whether it is new. Raises InvalidInput, Conflict."""
+    """Store a job for a registered device. Returns the job and whether it is new. Raises InvalidInput, Conflict."""
     resolved = on_device(spec, devices.list_devices())
     for task in resolved.tasks:
         rules_of(task)  # raises here, rather than in a worker much later
@@ -48,7 +48,7 @@ def on_device(spec: JobSpec, devices: Sequence[Device]) -> JobSpec:
 
 
 def _target_of(key: str, devices: Sequence[Device]) -> Target:
-    """Where devices with different targets share a key, the one seen last speaks for it."""
+    """The target of devices of ``key``; of the one seen last if they differ."""
     matching = [device for device in devices if device.key == key]
     if matching:
         return max(matching, key=lambda device: device.seen_at).target
@@ -60,5 +60,5 @@ def _target_of(key: str, devices: Sequence[Device]) -> Target:
 def check_idempotency_key(key: str | None) -> str | None:
     if key is not None and not (0 < len(key) <= MAX_IDEMPOTENCY_KEY and key.isascii() and key.isprintable()):
         form = f"1 to {MAX_IDEMPOTENCY_KEY} printable ASCII characters"
-        raise InvalidInput("Idempotency-Key", f"{key[:40]!r} will not do", form)
+        raise InvalidInput("Idempotency-Key", f"{key[:40]!r} is not a valid key", form)
     return key

@@ -1,4 +1,4 @@
-"""The routes by which a browser gets its cookie, and gives it back."""
+"""The routes that set and delete a browser's cookie."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def sign_in(request: Request, form: FormDep, storage: AccessDep) -> Response:
 
 @router.post("/logout")
 def sign_out(request: Request, storage: AccessDep) -> Response:
-    """Forget the cookie, and revoke its key if a one-time token made it: nobody else has it."""
+    """Delete the cookie, and revoke its key if it was made from a one-time token: no one else has it."""
     if (key := _session_key(request, storage)) is not None:
         storage.end_login(key.id)
     response = _redirect(request, "/login")
@@ -77,6 +77,6 @@ def _signed_in(request: Request, secret: str, target: str) -> Response:
 
 
 def _redirect(request: Request, path: str) -> Response:
-    # A token in the address that this leads away from is told to nobody.
+    # The address may hold a token, which must not go out as the referrer.
     headers = {**NO_STORE, "Referrer-Policy": "no-referrer"}
     return RedirectResponse(url_for_path(request, path), 303, headers)

@@ -17,7 +17,7 @@ from tuner.storage import StorageUnavailable
 
 MEDIA_TYPE = "application/problem+json"
 MAX_TEXT = 2000
-"""Characters of a member: a wrong value of a large body is not repeated whole."""
+"""Characters of a member: a wrong value in a large body is clipped."""
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def invalid_input(error: InvalidInput) -> ProblemResponse:
 
 
 def storage_unavailable(error: StorageUnavailable, settings: Settings, known_caller: bool) -> ProblemResponse:
-    """What the database said may name hosts and paths: it goes to the log, and to callers whose key was checked."""
+    """The database's message may name hosts and paths: it is logged, and sent only to authenticated callers."""
     _log.warning("database unavailable: %s", error)
     reason = str(error) if known_caller else "the service's log says why"
     detail = f"try again in {settings.retry_after_s} s: {reason}"

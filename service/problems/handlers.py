@@ -48,12 +48,12 @@ def _first_of(errors: Sequence[Any]) -> InvalidInput:
     first = errors[0]
     # The first step says only whether it was a query parameter, a header or a part of the path.
     field = ".".join(str(step) for step in first["loc"][1:]) or "request"
-    given = "is missing" if first["type"] == "missing" else f"{str(first.get('input'))[:60]!r} will not do"
+    given = "is missing" if first["type"] == "missing" else f"{str(first.get('input'))[:60]!r} is not valid"
     return InvalidInput(field, given, str(first["msg"]))
 
 
 def _on_not_found(_: Request, error: Exception) -> ProblemResponse:
-    return problem(404, "not-found", "There is nothing of that name", str(error))
+    return problem(404, "not-found", "Not found", str(error))
 
 
 def _on_conflict(_: Request, error: Exception) -> ProblemResponse:
@@ -68,7 +68,7 @@ def _on_conflict(_: Request, error: Exception) -> ProblemResponse:
             problem=str(error),
             remedy=remedy,
         )
-    return problem(409, "conflict", "The request does not fit the state that this is in", str(error))
+    return problem(409, "conflict", "The request conflicts with the current state", str(error))
 
 
 def _on_http_exception(request: Request, error: Exception) -> ProblemResponse:
@@ -79,12 +79,12 @@ def _on_http_exception(request: Request, error: Exception) -> ProblemResponse:
         return problem(405, "method-not-allowed", title, f"{request.method} {path}: use {allowed}", error.headers)
     if error.status_code == 404:
         listed = url_for_path(request, "/v1/openapi.json")
-        return problem(404, "no-such-route", title, f"no route is at {path}; the routes stand in {listed}")
+        return problem(404, "no-such-route", title, f"there is no route {path}; {listed} lists the routes")
     name = title.lower().replace(" ", "-")
     return problem(error.status_code, name, title, str(error.detail), error.headers)
 
 
 def _on_defect(request: Request, error: Exception) -> ProblemResponse:
-    # The server above logs the traceback; what it says is for us, not for the client.
+    # The server logs the traceback, which is not for the client.
     detail = f"{request.method} {request.url.path} failed; the service's log says why"
     return problem(500, "defect", "The service has a defect", detail)

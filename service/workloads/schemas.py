@@ -1,4 +1,4 @@
-"""What the workload routes answer with. Latencies in seconds."""
+"""Responses of the workload routes. Latencies in seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the database knows about a workload, and how a library travels."""
+"""Looking up kernels of a workload, and sending libraries."""
 
 from __future__ import annotations
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tuner.program.ops import OPS
 
 from benchmarks.kernels import DEFAULT_RIVALS
 from benchmarks.rivals import RIVALS, DoesNotApply
 from benchmarks.sides import inputs_of, side
-from tuner.program.ops import OPS
 from tuner.program.reference import compute
 from tuner.program.workload import Workload
 

@@ -106,7 +106,7 @@ def test_an_interrupted_tune_leaves_no_process_and_goes_on_where_it_was(tmp_path
     out, err = second.communicate(timeout=150)
     assert second.returncode == 0, err
     done = json.loads(out)
-    assert f"going on with job {done['job_id']}, {known} trials" in err
+    assert f"resuming job {done['job_id']} with {known} recorded trials" in err
     assert known <= done["trials"] <= 16
     assert records(directory) == done["trials"]
     (library,) = done["libraries"]

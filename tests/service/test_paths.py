@@ -107,7 +107,7 @@ def test_the_start_is_with_and_without_a_slash(browser: TestClient, key: str, pa
 def test_problems_name_paths_as_the_client_knows_them(browser: TestClient, key: str) -> None:
     headers = {"Authorization": f"Bearer {key}"}
     told = browser.get(f"{PREFIX}/nowhere", headers=headers).json()["detail"]
-    assert told == f"no route is at {PREFIX}/nowhere; the routes stand in {PREFIX}/v1/openapi.json"
+    assert told == f"there is no route {PREFIX}/nowhere; {PREFIX}/v1/openapi.json lists the routes"
     assert browser.get(f"{PREFIX}/v1/openapi.json", headers=headers).json()["servers"] == [{"url": PREFIX}]
     for path in ("/nowhere", "/broken"):
         assert f'href="{PREFIX}/"' in browser.get(PREFIX + path, headers=headers | PAGE).text

@@ -76,7 +76,7 @@ def test_a_problem_is_a_page_for_a_browser_and_a_document_for_everybody_else(api
     page, document = api.get("/nowhere<b>", headers=PAGE), api.get("/nowhere<b>")
     assert_problem(document, 404)
     assert page.headers["Cache-Control"] == "no-store"
-    assert "no route is at /nowhere&lt;b&gt;" in page.text
+    assert "there is no route /nowhere&lt;b&gt;" in page.text
     assert "<b>" not in page.text
     assert document.json()["title"] in page.text
 

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tuner.program.ops import OPS
 
 from tests.shapewright.conftest import Shapewright
-from tuner.program.ops import OPS
 from tuner.storage.sql import open_storage
 
 

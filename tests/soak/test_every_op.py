@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm_ffi
+from tuner.program.ops import OPS
 
 import shapewright as sw
 from tuner.library import codegen
 from tuner.library.package import ENTRY
 from tuner.measure.verify import Case
-from tuner.program.ops import OPS
 from tuner.program.reference import compute, tolerance
 from tuner.program.target import native
 from tuner.program.task import SearchTask

@@ -1,10 +1,10 @@
 """The Storage protocol: what the tuning database does for the service, the workers and the command line.
 
 It is composed of one protocol for each kind of thing that is stored; code takes the narrowest one that it needs. One
-synchronous interface; SQL stands behind it, and nothing above it knows. Who may change what: anyone may create a
+synchronous interface, implemented in SQL, which no caller sees. Who may change what: anyone may create a
 job, ask for its cancellation or its resumption; everything else about a job changes only through a ``Lease``, and a
 lease that has been lost (its epoch is no longer the job's) raises ``LeaseLost`` and writes nothing. Every method is
-one transaction: it happened whole or not at all. All times are the database's own clock, in UTC, ISO 8601.
+one transaction: all of it happens or nothing. All times are the database's own clock, in UTC, ISO 8601.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from tuner.program.workload import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device that has registered: its tracker key, its target and how it is."""
+    """A device that has registered: its tracker key, its target and its state."""
 
     id: str
     key: str

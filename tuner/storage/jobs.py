@@ -30,7 +30,7 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A submitted job as it stands. ``spec`` is the job file as given; ``summary`` is filled in as the search goes."""
+    """A submitted job. ``spec`` is the job file as submitted; ``summary`` is updated during the search."""
 
     id: str
     name: str
@@ -51,7 +51,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class SearchTaskRow:
-    """One search task of a job. ``spent_s`` is wall time already charged to the budget, by every worker that had it;
+    """One search task of a job. ``spent_s`` is wall time already charged to the budget, by every worker that leased it;
     ``baselines`` are empty until they have been measured."""
 
     id: int
@@ -89,7 +89,7 @@ class JobQuery:
 
 @dataclass(frozen=True, slots=True)
 class JobTable:
-    """A part of a table of jobs, and how many there are in all."""
+    """A part of a table of jobs, and the number of all."""
 
     items: tuple[Job, ...]
     total: int
@@ -112,7 +112,7 @@ class JobStorage(EventStorage, Protocol):
         """Newest first. A cursor that is not ours raises InvalidInput on field ``cursor``."""
 
     def find_jobs(self, query: JobQuery) -> JobTable:
-        """Jobs as people look for them: any page of any order; jobs that are alike in it come newest first."""
+        """Jobs in any order, any part of the list; jobs that are equal in that order are newest first."""
 
     def job_counts(self) -> Mapping[str, int]:
         """Jobs by state, every state named, and ``trials``: those of all jobs together."""
@@ -127,7 +127,7 @@ class JobStorage(EventStorage, Protocol):
         """
 
     def resume_job(self, job_id: str) -> Job:
-        """A CANCELLED or FAILED job goes back to WAITING, its records kept and its spent time too.
+        """A CANCELLED or FAILED job goes back to WAITING, keeping its records and its spent time.
 
         Raises Conflict in any other state, NotFound.
         """

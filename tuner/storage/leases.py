@@ -15,7 +15,7 @@ from tuner.storage.libraries import Artifact
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to work on a job until it expires; ``epoch`` tells this holder from every earlier one."""
+    """The right to work on a job until it expires; ``epoch`` distinguishes this holder from all earlier ones."""
 
     job: Job
     tasks: tuple[SearchTaskRow, ...]
@@ -30,11 +30,11 @@ class LeaseStorage(Protocol):
         """Take the oldest WAITING job, or one whose lease has expired, and make it RUNNING with the next epoch.
 
         A CANCELLING job whose lease has expired becomes CANCELLED and is not handed out. ``device_keys`` restricts
-        to jobs for those devices. None if there is nothing to do.
+        to jobs for those devices. None if there is no such job.
         """
 
     def heartbeat(self, lease: Lease, lease_s: float) -> JobState:
-        """Extend the lease and tell the job's state (RUNNING or CANCELLING). Raises LeaseLost."""
+        """Extend the lease; returns the job's state (RUNNING or CANCELLING). Raises LeaseLost."""
 
     def append_results(
         self,
@@ -53,7 +53,7 @@ class LeaseStorage(Protocol):
         """
 
     def save_baselines(self, lease: Lease, search_task_id: int, baselines: Baselines) -> None:
-        """Store what the task's kernels are compared with, in the place of what was there, and an event that says so.
+        """Store what the task's kernels are compared with, in place of earlier ones, and an event of it.
 
         The same ones again change nothing and append no event. Raises LeaseLost.
         """
@@ -79,4 +79,4 @@ class LeaseStorage(Protocol):
         """End the job (COMPLETED, CANCELLED or FAILED) and append the event of it. Raises LeaseLost."""
 
     def release_job(self, lease: Lease) -> None:
-        """Give an unfinished job back: WAITING again (CANCELLED if it was CANCELLING). Raises LeaseLost."""
+        """Release an unfinished job: WAITING again (CANCELLED if it was CANCELLING). Raises LeaseLost."""

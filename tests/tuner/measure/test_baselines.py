@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tuner.program.ops import OPS
 
 from tuner.measure.baselines import LONGEST_S, measure_baselines, numpy_call
 from tuner.measure.timing import Timer
 from tuner.measure.verify import Floats, random_array
-from tuner.program.ops import OPS
 from tuner.program.reference import compute
 from tuner.program.target import Target, native
 from tuner.program.task import SearchTask

@@ -56,10 +56,10 @@ def find_job(connection: Connection, job_id: str) -> Job:
 
 
 def lock_job(connection: Connection, job_id: str) -> Job:
-    """The job's row, nobody else's to change until this transaction ends. Raises NotFound."""
+    """The job's row, locked until this transaction ends. Raises NotFound."""
     # SQLite knows no row locks and needs none: its writers come one at a time.
-    found = select(jobs).where(jobs.c.id == job_id).with_for_update(key_share=True)
-    row = connection.execute(found).one_or_none()
+    query = select(jobs).where(jobs.c.id == job_id).with_for_update(key_share=True)
+    row = connection.execute(query).one_or_none()
     if row is None:
         raise no_job(job_id)
     return job_of(row)
@@ -85,7 +85,7 @@ def no_job(job_id: str) -> NotFound:
 
 
 def set_state(connection: Connection, job_id: str, state: JobState, event: JsonObject, **values: object) -> Job:
-    """Move a locked job to ``state``, with further columns and the event that tells of it."""
+    """Move a locked job to ``state``, with further columns, and append the event of it."""
     changed = update(jobs).where(jobs.c.id == job_id).values(state=state.value, **values)
     connection.execute(changed)
     append_events(connection, job_id, [NewEvent("state", {"state": state.value, **event})])

@@ -36,7 +36,7 @@ class Instant(TypeDecorator[str]):
 
 
 class SafeText(TypeDecorator[str]):
-    """Text that somebody else may have written. What a database refuses (NUL, half surrogates) is replaced."""
+    """Text from outside. Characters that a database refuses (NUL, lone surrogates) are replaced."""
 
     impl = Text
     cache_ok = True

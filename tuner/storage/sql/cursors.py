@@ -21,7 +21,7 @@ def encode(listing: str, number: int) -> str:
 
 
 def decode(listing: str, cursor: str | None) -> int | None:
-    """The number that ``encode`` was given. Raises InvalidInput unless it came from the same listing."""
+    """The number that ``encode`` was given. Raises InvalidInput unless it is of the same listing."""
     if cursor is None:
         return None
     try:
@@ -36,7 +36,7 @@ def decode(listing: str, cursor: str | None) -> int | None:
 
 
 def page(listing: str, rows: Sequence[R], limit: int, number: Callable[[R], int], item: Callable[[R], T]) -> Page[T]:
-    """A page of at most ``limit`` items from up to ``limit + 1`` rows: the one too many tells that there is more."""
+    """A page of at most ``limit`` items from up to ``limit + 1`` rows: the extra one says that there is more."""
     kept = rows[:limit]
     cursor = encode(listing, number(kept[-1])) if len(rows) > limit else None
     return Page(tuple(item(row) for row in kept), cursor)

@@ -1,4 +1,4 @@
-"""Connections: which databases are taken, how each is set up, and what their failures mean."""
+"""Connections: the supported databases, how each is set up, and what their errors mean."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FORM = "sqlite:///path/to/file.db or postgresql://user@host:5432/name"
 class Database:
     """An engine and its two ways in: a transaction that reads, and one that writes.
 
-    Both raise StorageUnavailable for whatever is the database's own trouble; everything else passes through.
+    Both raise StorageUnavailable for errors of the database itself; all others pass through.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -63,7 +63,7 @@ class Database:
         try:
             yield
         except (DBAPIError, PoolTimeout) as error:
-            reason = _trouble(error, self.engine.url)
+            reason = _outage(error, self.engine.url)
             if reason is None:
                 raise
             raise StorageUnavailable(f"database {self.engine.url}: {reason}") from error
@@ -118,7 +118,7 @@ def _set_up_sqlite(dbapi_connection: Any, _record: object) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     # A transaction that reads first and writes later fails at once if another has written in between, however long
-    # it would be willing to wait; taking the write lock at the start makes it wait its turn.
+    # its timeout; with the write lock taken at the start it waits.
     immediate = connection.get_execution_options().get("immediate", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
 
@@ -138,8 +138,8 @@ def _postgresql(url: URL) -> Engine:
     )
 
 
-def _trouble(error: DBAPIError | PoolTimeout, url: URL) -> str | None:
-    """Why the database cannot do it now and what to do about it; None if the statement itself was at fault."""
+def _outage(error: DBAPIError | PoolTimeout, url: URL) -> str | None:
+    """Why the database is unavailable and what to do about it; None if the statement itself was wrong."""
     if isinstance(error, PoolTimeout):
         return f"no free connection within {POOL_S} s; try again later"
     text = str(error.orig).strip().split("\n")[0]

@@ -17,10 +17,10 @@ class Events(Part):
         query = select(job_events).where(job_events.c.job_id == job_id, job_events.c.seq > cursors.position(after))
         query = query.order_by(job_events.c.seq).limit(cursors.checked(limit))
         with self._database.read() as connection:
-            found = tuple(map(_event_of, connection.execute(query)))
-            if not found:
+            events = tuple(map(_event_of, connection.execute(query)))
+            if not events:
                 find_job(connection, job_id)
-        return found
+        return events
 
     def newest_events(self, job_id: str, kinds: Sequence[str], limit: int = 200) -> tuple[JobEvent, ...]:
         query = select(job_events).where(job_events.c.job_id == job_id, job_events.c.kind.in_(kinds))

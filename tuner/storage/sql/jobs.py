@@ -120,19 +120,19 @@ class Jobs(Part):
 
 
 def _conditions(query: JobQuery) -> list[ColumnElement[bool]]:
-    found = [jobs.c.number > 0]
+    conditions = [jobs.c.number > 0]
     if query.state is not None:
-        found.append(jobs.c.state == query.state.value)
+        conditions.append(jobs.c.state == query.state.value)
     if query.text:
         owners = select(api_keys.c.id).where(api_keys.c.name.icontains(query.text, autoescape=True))
-        found.append(
+        conditions.append(
             or_(
                 jobs.c.name.icontains(query.text, autoescape=True),
                 jobs.c.id.icontains(query.text, autoescape=True),
                 jobs.c.owner.in_(owners),
             )
         )
-    return found
+    return conditions
 
 
 def select_tasks() -> Select[Any]:
@@ -174,9 +174,9 @@ def find_task(connection: Connection, job_id: str, search_task_id: int) -> AnyRo
     return row
 
 
-def target_ids(connection: Connection, found: Sequence[Target]) -> dict[str, int]:
+def target_ids(connection: Connection, wanted: Sequence[Target]) -> dict[str, int]:
     """The row number of each target by its fingerprint; new ones are added."""
-    values = {target.fingerprint: target.to_json() for target in found}
+    values = {target.fingerprint: target.to_json() for target in wanted}
     rows = [{"fingerprint": name, "target": values[name]} for name in sorted(values)]
     insert_new(connection, targets, rows)
     query = select(targets.c.fingerprint, targets.c.id).where(targets.c.fingerprint.in_(values))

@@ -54,8 +54,8 @@ def add_key(connection: Connection, name: str, secret: str) -> ApiKey:
     row = {"id": f"key-{secrets.token_hex(6)}", "name": name, "secret_sha256": hash_of(secret)}
     if insert_new(connection, api_keys, [row]) == 0:
         raise Conflict("secret: a key with this secret exists already; leave it out to get a fresh one")
-    found = select(api_keys).where(api_keys.c.id == row["id"])
-    return _key_of(connection.execute(found).one())
+    query = select(api_keys).where(api_keys.c.id == row["id"])
+    return _key_of(connection.execute(query).one())
 
 
 def mark_revoked(connection: Connection, key_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Jobs, for the worker that leases one: take, keep, report, give back."""
+"""Leasing a job, extending the lease, writing under it, releasing it."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from tuner.storage.sql.schema import jobs, search_tasks
 
 class Leases(Part):
     def lease_job(self, worker: str, lease_s: float, device_keys: Sequence[str] | None = None) -> Lease | None:
-        free = _free(device_keys)
-        # Workers ask all the time and mostly in vain: look first, and write only if there is something.
+        leasable = _leasable(device_keys)
+        # Workers poll, mostly in vain: read first, and write only if there is a job to lease.
         with self._database.read() as connection:
-            if not connection.scalar(select(or_(exists().where(free), exists().where(_abandoned())))):
+            if not connection.scalar(select(or_(exists().where(leasable), exists().where(_abandoned())))):
                 return None
         with self._database.write() as connection:
             _end_abandoned(connection)
-            job_id = connection.scalar(_first(free))
+            job_id = connection.scalar(_first(leasable))
             return None if job_id is None else _take(connection, job_id, worker, lease_s)
 
     def heartbeat(self, lease: Lease, lease_s: float) -> JobState:
-        extended = update(jobs).where(_held(lease)).values(lease_expires_at=later(lease_s)).returning(jobs.c.state)
+        extended = update(jobs).where(_is_held(lease)).values(lease_expires_at=later(lease_s)).returning(jobs.c.state)
         with self._database.write() as connection:
             state = connection.scalar(extended)
         if state is None:
@@ -77,8 +77,8 @@ class Leases(Part):
             if task.baselines != data:
                 changed = update(search_tasks).where(search_tasks.c.id == search_task_id).values(baselines=data)
                 connection.execute(changed)
-                told = {"count": len(baselines.points), "search_task_id": search_task_id, "position": task.position}
-                append_events(connection, job.id, [NewEvent("baselines", told)])
+                facts = {"count": len(baselines.points), "search_task_id": search_task_id, "position": task.position}
+                append_events(connection, job.id, [NewEvent("baselines", facts)])
 
     def append_events(self, lease: Lease, events: Sequence[NewEvent]) -> None:
         with self._database.write() as connection:
@@ -102,19 +102,19 @@ class Leases(Part):
                 set_state(connection, job.id, JobState.WAITING, {}, worker=None, lease_expires_at=None)
 
 
-def _held(lease: Lease) -> ColumnElement[bool]:
+def _is_held(lease: Lease) -> ColumnElement[bool]:
     return and_(jobs.c.id == lease.job.id, jobs.c.epoch == lease.epoch, jobs.c.state.in_(WORKED_ON))
 
 
-def _free(device_keys: Sequence[str] | None) -> ColumnElement[bool]:
-    """Jobs to be had: waiting, or running under a lease that has expired by the database's clock."""
+def _leasable(device_keys: Sequence[str] | None) -> ColumnElement[bool]:
+    """Jobs that can be leased: waiting, or running under a lease that has expired by the database's clock."""
     expired = and_(jobs.c.state == JobState.RUNNING, jobs.c.lease_expires_at < now())
-    free = or_(jobs.c.state == JobState.WAITING, expired)
-    return free if device_keys is None else and_(free, jobs.c.device.in_(list(device_keys)))
+    leasable = or_(jobs.c.state == JobState.WAITING, expired)
+    return leasable if device_keys is None else and_(leasable, jobs.c.device.in_(list(device_keys)))
 
 
 def _abandoned() -> ColumnElement[bool]:
-    """Jobs that were to be cancelled by a worker that is gone, for any device: the device may be gone too."""
+    """Jobs being cancelled whose lease has expired, for any device: the device may be gone too."""
     return and_(jobs.c.state == JobState.CANCELLING, jobs.c.lease_expires_at < now())
 
 
@@ -124,8 +124,8 @@ def _end_abandoned(connection: Connection) -> None:
         end(connection, job_id, JobState.CANCELLED)
 
 
-def _first(free: ColumnElement[bool]) -> Select[str]:
-    oldest = select(jobs.c.id).where(free).order_by(jobs.c.number).limit(1)
+def _first(leasable: ColumnElement[bool]) -> Select[str]:
+    oldest = select(jobs.c.id).where(leasable).order_by(jobs.c.number).limit(1)
     return oldest.with_for_update(skip_locked=True, key_share=True)
 
 

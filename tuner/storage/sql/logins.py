@@ -36,10 +36,10 @@ class Logins(Part):
     def end_login(self, key_id: str) -> bool:
         redeemed = select(exists().where(login_tokens.c.api_key_id == key_id))
         with self._database.write() as connection:
-            found = bool(connection.scalar(redeemed))
-            if found:
+            revoked = bool(connection.scalar(redeemed))
+            if revoked:
                 mark_revoked(connection, key_id)
-        return found
+        return revoked
 
 
 def _use(connection: Connection, token: str) -> tuple[int, str] | None:
@@ -56,6 +56,6 @@ def _use(connection: Connection, token: str) -> tuple[int, str] | None:
 
 
 def _forget_expired(connection: Connection) -> None:
-    """Tokens that nobody used in time are of no further use; used ones tell which keys came of them."""
+    """Expired tokens are deleted; used ones are kept, because they say which keys were made from them."""
     unused = login_tokens.c.used_at.is_(None)
     connection.execute(delete(login_tokens).where(unused, login_tokens.c.expires_at <= now()))

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from tuner.storage.sql.engine import Database, connect
 
 ADVISORY_LOCK = 0x73776D6967
-"""Any number that nobody else uses: upgrades of one PostgreSQL database come one after the other."""
+"""The number of an advisory lock: upgrades of one PostgreSQL database run one after the other."""
 
 
 def upgrade(url: str, revision: str = "head") -> str:
@@ -47,9 +47,9 @@ def head() -> str:
 
 def config() -> Config:
     """What Alembic needs to know. Put a connection into ``attributes`` before a command that opens the database."""
-    found = Config()
-    found.set_main_option("script_location", str(files("migrations")).replace("%", "%%"))
-    return found
+    made = Config()
+    made.set_main_option("script_location", str(files("migrations")).replace("%", "%%"))
+    return made
 
 
 def _upgrade(database: Database, revision: str) -> None:

@@ -218,7 +218,7 @@ login_tokens = Table(
     metadata,
     Column("id", BigInt, primary_key=True),
     Column("secret_sha256", SafeText, nullable=False, unique=True),
-    # What the key is called that comes of it.
+    # The name of the key that it is exchanged for.
     Column("name", SafeText, nullable=False),
     # That key, once the token was used.
     Column("api_key_id", ForeignKey("api_keys.id"), index=True),

@@ -24,13 +24,13 @@ from tuner.storage.sql.workloads import Workloads
 
 
 class SqlStorage(Jobs, Leases, Events, Records, Workloads, Artifacts, Devices, Keys, Logins):
-    """Implements ``tuner.storage.Storage``; what each method promises stands there."""
+    """Implements ``tuner.storage.Storage``, which documents the methods."""
 
     def check(self) -> None:
-        found, wanted = current(self._database), head()
-        if found != wanted:
+        revision, wanted = current(self._database), head()
+        if revision != wanted:
             raise StorageUnavailable(
-                f"database {self._database.engine.url}: its schema is {found or 'empty'}, not {wanted}; {UPGRADE}"
+                f"database {self._database.engine.url}: its schema is {revision or 'empty'}, not {wanted}; {UPGRADE}"
             )
 
     def close(self) -> None:
@@ -40,8 +40,8 @@ class SqlStorage(Jobs, Leases, Events, Records, Workloads, Artifacts, Devices, K
         query = select(jobs.c.state, func.count().label("jobs"), func.sum(jobs.c.trials).label("trials"))
         with self._database.read() as connection:
             rows = connection.execute(query.group_by(jobs.c.state)).all()
-        found = {state.value: 0 for state in JobState} | {row.state: row.jobs for row in rows}
-        return found | {"trials": sum(int(row.trials) for row in rows)}
+        by_state = {state.value: 0 for state in JobState} | {row.state: row.jobs for row in rows}
+        return by_state | {"trials": sum(int(row.trials) for row in rows)}
 
     def counts(self) -> Mapping[str, Any]:
         """``{"jobs": {state: number}, "records": ..., "events": ..., "devices": ...}``"""
