@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from shapewright.operands import Operands, as_array, dtype_name, shape_text
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import package as files_of
 from tuner.library.dispatcher import Dispatcher
 from tuner.program.target import Target, native
+from tuner.measure.tensors import tensor_of
 from tuner.program.workload import JsonObject, Workload
-from tuner.rules.layout import PanelLayout, aligned, row_major
+from tuner.rules.layout import aligned
 from tuner.rules.space import MicroKernel
 
 ENTRY = "kernel"
@@ -36,24 +38,25 @@ _pool = threading.local()
 
 
 class PackedWeight:
-    """A weight as the kernels of one library read it. Other libraries refuse it."""
+    """A constant tensor as the kernels of one library read it. Other libraries refuse it."""
 
-    __slots__ = ("digest", "tensor")
+    __slots__ = ("digest", "name", "tensor")
 
-    def __init__(self, digest: str, tensor: Any) -> None:
+    def __init__(self, digest: str, name: str, tensor: Any) -> None:
         self.digest = digest
+        self.name = name
         self.tensor = tensor
 
     def __repr__(self) -> str:
-        return f"<PackedWeight {tuple(self.tensor.shape)} for library {self.digest[:12]}>"
+        return f"<PackedWeight {self.name} {tuple(self.tensor.shape)} for library {self.digest[:12]}>"
 
 
 class Library:
-    """A compiled operator: one entry point, right for every shape, reentrant.
+    """A compiled program: one entry point, right for every shape, reentrant.
 
-    Call it with the operands in the order that the operator's entry in the catalogue gives, a packed weight in place
-    of a constant operand, the output last: ``library(x, library.pack(w), out)``. Operands are float32, row-major
-    without gaps, at any alignment, of anything that speaks DLPack; the output must not overlap an input.
+    Call it with the inputs in the order in which the program first names them, packed constants in their places, then
+    the outputs: ``library(x, library.pack(w), out)``. Operands have the workload's dtypes, are row-major without gaps,
+    at any alignment, of anything that speaks DLPack; no output may overlap an input.
     """
 
     def __init__(self, directory: Path, manifest: JsonObject, dispatcher: Dispatcher, module: Any) -> None:
@@ -63,9 +66,11 @@ class Library:
         self.dispatcher = dispatcher
         self.digest: str = manifest["digest"]
         self.workload: Workload = dispatcher.task.workload
-        layout = manifest["packed_layout"]
-        self._layout = PanelLayout.from_json(layout) if layout else None
-        self._weight = next((i for i, operand in enumerate(self.workload.operands) if operand.constant), None)
+        self._layouts = files_of.packed_layouts(manifest, self.workload)
+        self._operands = Operands(self.workload, frozenset(self.workload.constants))
+        self._constants = tuple(
+            (position, tensor.name) for position, tensor in enumerate(self.workload.inputs) if tensor.constant
+        )
         self._threads: int = manifest["threads"]
         self._module = module
         self._function = module[ENTRY]
@@ -83,109 +88,88 @@ class Library:
             )
         return self.dispatcher.kernel_for(shape)
 
-    def pack(self, weight: Any) -> PackedWeight:
-        """Pack the constant operand, float32 of shape [n, k] in any strides, once for all calls of this library."""
-        if self._layout is None or self._weight is None:
-            raise InvalidInput("w", f"{self.workload.op} has no constant operand", "pass both operands as they are")
-        array = _as_numpy(weight)
-        operand = self.workload.operands[self._weight]
-        wanted = self._shape_of(self._weight)
-        if array.shape != wanted or array.dtype != np.float32:
-            raise InvalidInput(operand.name, f"{array.dtype} of shape {array.shape}", f"float32 of shape {wanted}")
-        return PackedWeight(self.digest, _ffi().from_dlpack(aligned(self._layout.pack(array))))
+    def pack(self, name: Any, array: Any = None) -> PackedWeight:
+        """Pack a constant once for all calls of this library: ``pack(w)``, or ``pack("w", array)`` by its name.
+
+        ``array``: of the tensor's dtype and shape, in any strides. Raises InvalidInput.
+        """
+        name, array = (self._only_constant(), name) if array is None else (name, array)
+        constants = self.workload.constants
+        if not isinstance(name, str) or name not in constants:
+            known = ", ".join(constants) or "none: pass every operand as it is"
+            raise InvalidInput("name", f"{name!r} is not a constant of {self.workload}", f"constants: {known}")
+        tensor, values = self.workload.tensors[name], as_array(array, name)
+        expected = f"{tensor.dtype} of shape {shape_text(tensor)}"
+        dims = [dim.constant for dim in tensor.dims]
+        fits = len(values.shape) == len(dims) and all(d in (None, s) for d, s in zip(dims, values.shape, strict=True))
+        if not fits or dtype_name(values) != tensor.dtype:
+            raise InvalidInput(name, f"{dtype_name(values)} of shape {tuple(values.shape)}", expected)
+        if not isinstance(values, np.ndarray):
+            return PackedWeight(self.digest, name, self._packed_view(values, name))
+        layout = self._layouts.get(name)
+        return PackedWeight(self.digest, name, tensor_of(aligned(layout.pack(values) if layout else values)))
+
+    def _packed_view(self, values: Any, name: str) -> Any:
+        """A tensor that NumPy cannot view (bfloat16): as it is, where its kernels read it as it is."""
+        if name in self._layouts:
+            raise InvalidInput(name, f"a {dtype_name(values)} tensor cannot be packed", "an array of ml_dtypes")
+        return values
+
+    def _only_constant(self) -> str:
+        constants = self.workload.constants
+        if len(constants) != 1:
+            problem = f"{self.workload} has {len(constants) or 'no'} constants"
+            names = ", ".join(constants)
+            raise InvalidInput("name", problem, f"name it: pack(NAME, array), of {names}" if names else "pass all as is")
+        return constants[0]
 
     def __call__(self, *operands: Any) -> None:
-        """Compute; the last operand is written. Raises InvalidInput for operands that do not fit.
+        """Compute; the outputs are written. Raises InvalidInput for operands that do not fit.
 
         A library tuned for several threads runs on TVM's pool, which every calling thread has for itself; its size is
         set at the thread's first call.
         """
         if self._threads > 1 and getattr(_pool, "threads", 0) != self._threads:
             _size_pool(self._threads)
-        if self._weight is not None:
+        if self._constants:
             operands = self._with_packed(operands)
         try:
             self._function(*operands)
         except REFUSALS as error:
-            self._second_look(operands, error)
+            self._retry_checked(operands, error)
 
     def _with_packed(self, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-        at = self._weight or 0
-        packed = operands[at] if len(operands) > at else None
-        if type(packed) is not PackedWeight:
-            name = self.workload.operands[at].name
-            raise InvalidInput(name, f"{type(packed).__name__} is not a packed weight", f"library.pack({name}), once")
-        if packed.digest != self.digest:
-            raise InvalidInput(
-                self.workload.operands[at].name,
-                f"was packed for library {packed.digest[:12]}, this one is {self.digest[:12]}",
-                "pack it with this library",
-            )
-        return (*operands[:at], packed.tensor, *operands[at + 1 :])
+        unpacked = list(operands)
+        for position, name in self._constants:
+            packed = operands[position] if len(operands) > position else None
+            if type(packed) is not PackedWeight:
+                given = type(packed).__name__
+                raise InvalidInput(name, f"{given} is not a packed weight", f"{self._how_to_pack(name)}, once")
+            if packed.digest != self.digest:
+                problem = f"was packed for library {packed.digest[:12]}, this one is {self.digest[:12]}"
+                raise InvalidInput(name, problem, "pack it with this library")
+            if packed.name != name:
+                raise InvalidInput(name, f"is the packed {packed.name}", self._how_to_pack(name))
+            unpacked[position] = packed.tensor
+        return tuple(unpacked)
 
-    def _second_look(self, operands: Sequence[Any], error: Exception) -> None:
-        """Off the fast path: do what is right all the same, or say what is wrong with which operand."""
-        names = [operand.name for operand in self.workload.operands]
-        if len(operands) != len(names):
-            raise InvalidInput("operands", f"{len(operands)} given", f"give {', '.join(names)}") from None
-        arrays = [self._checked(index, operand) for index, operand in enumerate(operands)]
-        if any(new is not old for new, old in zip(arrays, operands, strict=True)):
+    def _how_to_pack(self, name: str) -> str:
+        return f"library.pack({name})" if len(self._constants) == 1 else f'library.pack("{name}", {name})'
+
+    def _retry_checked(self, operands: Sequence[Any], error: Exception) -> None:
+        """Off the fast path: call with operands in the form that kernels take, or say which one is wrong."""
+        checked = self._operands.checked(operands)
+        # NumPy's arrays are handed over by themselves, but for those of bfloat16.
+        is_odd = [isinstance(value, np.ndarray) and value.dtype.name == "bfloat16" for value in checked]
+        passed = [tensor_of(value) if odd else value for value, odd in zip(checked, is_odd, strict=True)]
+        if any(new is not old for new, old in zip(passed, operands, strict=True)):
             try:
-                return self._function(*arrays)  # type: ignore[no-any-return]
+                return self._function(*passed)  # type: ignore[no-any-return]
             except REFUSALS as again:
                 error = again
         # What is left is how operands fit together, or what the kernel's own message says.
-        problem = self._disagreement(arrays) or str(error).strip().splitlines()[-1].strip()
-        raise InvalidInput("operands", problem, self._signature()) from error
-
-    def _disagreement(self, operands: Sequence[Any]) -> str | None:
-        """Which two of the operands, each of which fits by itself, give one dim different sizes."""
-        dims, seen = self.workload.dynamic_axes, dict[str, tuple[str, int]]()
-        for index, operand in enumerate(self.workload.operands):
-            # A packed weight has no dims that change.
-            shape = () if index == self._weight else _as_numpy(operands[index], operand.name).shape
-            for position, (axis, size) in enumerate(zip(operand.axes, shape, strict=False)):
-                place = f"{operand.name}.shape[{position}]"
-                first, wanted = seen.setdefault(dims.get(axis, place), (place, size))
-                if size != wanted:
-                    return f"{place} is {size}, {first} is {wanted}"
-        return None
-
-    def _checked(self, index: int, value: Any) -> Any:
-        """``value`` if it fits operand ``index``, in a form that the kernel takes. Raises InvalidInput."""
-        operand, is_output = self.workload.operands[index], index == len(self.workload.operands) - 1
-        if index == self._weight:
-            return value
-        array = _as_numpy(value, operand.name)
-        wanted = self._shape_of(index)
-        fits = len(array.shape) == len(wanted) and all(w in (-1, s) for w, s in zip(wanted, array.shape, strict=True))
-        if array.dtype != np.float32 or not array.dtype.isnative:
-            raise InvalidInput(operand.name, f"dtype {array.dtype}", "float32")
-        if not fits:
-            raise InvalidInput(operand.name, f"shape {array.shape}", f"shape {self._shape_text(index)}")
-        if array.size == 0:
-            return row_major(array)
-        if not array.flags.c_contiguous:
-            raise InvalidInput(operand.name, f"strides {array.strides} leave gaps", "a row-major array without gaps")
-        if isinstance(value, np.ndarray) and not array.flags.writeable:
-            if is_output:
-                raise InvalidInput(operand.name, "is read-only", "an array that can be written to")
-            return array.copy()
-        return value
-
-    def _shape_of(self, index: int) -> tuple[int, ...]:
-        """The shape of an operand; -1 for what differs from call to call."""
-        extents = self.workload.extents_of_dims(dict.fromkeys(self.workload.dynamic_dims, -1))
-        return tuple(extents[axis] for axis in self.workload.operands[index].axes)
-
-    def _shape_text(self, index: int) -> str:
-        """``[192, m, 64]``: sizes, and the name of the dim where it differs from call to call."""
-        dims, axes = self.workload.dynamic_axes, self.workload.operands[index].axes
-        sizes = zip(axes, self._shape_of(index), strict=True)
-        return f"[{', '.join(dims.get(axis, str(size)) for axis, size in sizes)}]"
-
-    def _signature(self) -> str:
-        return ", ".join(f"{operand.name} {self._shape_text(i)}" for i, operand in enumerate(self.workload.operands))
+        problem = self._operands.disagreement(checked) or str(error).strip().splitlines()[-1].strip()
+        raise InvalidInput("operands", problem, self._operands.signature()) from error
 
     def __repr__(self) -> str:
         plural = "s" * (len(self.kernels) != 1)
@@ -259,15 +243,3 @@ def _ffi() -> Any:
     import tvm_ffi  # noqa: PLC0415 - a second of import time that only users of a library should pay
 
     return tvm_ffi
-
-
-def _as_numpy(value: Any, name: str = "w") -> np.ndarray[Any, Any]:
-    """A view of ``value`` in NumPy. Raises InvalidInput for what has no memory of the CPU to view."""
-    if isinstance(value, np.ndarray):
-        return value
-    try:
-        array: np.ndarray[Any, Any] = np.from_dlpack(value)
-    except (AttributeError, TypeError, BufferError, RuntimeError, ValueError) as error:
-        problem = f"{type(value).__name__} cannot be read through DLPack on the CPU ({error})"
-        raise InvalidInput(name, problem, "a NumPy array or a CPU tensor, detached from any gradient") from None
-    return array

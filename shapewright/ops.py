@@ -1,8 +1,44 @@
-"""The operators of the catalogue, by name: ``sw.ops.dense``. Their ``doc`` gives shapes and the call's operands."""
+"""The operators of the catalogue, by name: ``sw.ops.dense``; their ``doc`` gives shapes and the call's operands.
 
-from tuner.program.ops import BATCH_MATMUL_NN as batch_matmul_nn  # noqa: N811 - lower case as functions of other libraries are
-from tuner.program.ops import BATCH_MATMUL_NT as batch_matmul_nt  # noqa: N811
-from tuner.program.ops import DENSE as dense  # noqa: N811
-from tuner.program.ops import MATMUL as matmul  # noqa: N811
+``sw.ops.program("out[m] = sum(k) x[m, k]")`` takes a program of one's own in their place; extents come as ``args``.
+"""
 
-__all__ = ["batch_matmul_nn", "batch_matmul_nt", "dense", "matmul"]
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tuner.program.build import ProgramOp
+from tuner.program.catalogue import OPS, Op
+
+__all__ = sorted([*OPS, "program"])  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def program(
+    text: str,
+    constant: Sequence[str] = (),
+    *,
+    padded: Mapping[str, float] | None = None,
+    outputs: Sequence[str] | None = None,
+    shapes: Mapping[str, Sequence[Any]] | None = None,
+    domain: Mapping[str, tuple[float, float]] | None = None,
+) -> ProgramOp:
+    """A program in the notation of docs/programs.md, for ``SearchTask(sw.ops.program(...), args=extents)``.
+
+    ``constant`` names the inputs that are packed once; ``padded`` gives what is read outside of a tensor; ``shapes``
+    where they do not follow from the axes. Nothing is checked before the extents are known.
+    """
+    return ProgramOp(
+        text,
+        tuple(constant),
+        tuple((padded or {}).items()),
+        None if outputs is None else tuple(outputs),
+        tuple((name, tuple(shape)) for name, shape in (shapes or {}).items()),
+        tuple((domain or {}).items()),
+    )
+
+
+def __getattr__(name: str) -> Op:
+    if name in OPS:
+        return OPS[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")

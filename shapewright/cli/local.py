@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,20 +13,24 @@ from shapewright.cli import options
 from shapewright.cli.output import as_json, emit, table
 
 if TYPE_CHECKING:
-    from tuner.program.ops import Op
-
+    from tuner.program.catalogue import Op
     from tuner.program.task import SearchTask
+    from tuner.program.workload import Workload
+    from tuner.rules import Refused, ScheduleRule
 
 
 @click.command()
 @as_json
 def ops(json_output: bool) -> None:
     """List the catalogue of operators: their axes, their rules."""
-    from tuner.program.ops import OPS  # noqa: PLC0415
+    from tuner.program.catalogue import OPS  # noqa: PLC0415
 
     rows = [_op_row(op) for _, op in sorted(OPS.items())]
-    lines = ((row["name"], " ".join(row["args"]), "; ".join(row["layouts"]), row["rule"]) for row in rows)
-    emit(rows, json_output, table(("NAME", "ARGS", "LAYOUT", "RULE"), lines))
+    lines = ((row["name"], " ".join(row["args"]), row["rule"], row["program"].splitlines()) for row in rows)
+    stages = (
+        (*(head if index == 0 else ("", "", "")), stage) for *head, text in lines for index, stage in enumerate(text)
+    )
+    emit(rows, json_output, table(("NAME", "ARGS", "RULE", "PROGRAM"), stages))
 
 
 @click.command()
@@ -42,41 +47,76 @@ def explain(job: Path, json_output: bool) -> None:
 
 
 def _op_row(op: Op) -> dict[str, Any]:
-    from tuner.program.workload import Workload  # noqa: PLC0415
-    from tuner.rules import rule_for  # noqa: PLC0415
+    from tuner.program.build import make_workload  # noqa: PLC0415
+    from tuner.program.dtypes import FLOATS  # noqa: PLC0415
+    from tuner.program.target import native  # noqa: PLC0415
+    from tuner.rules import rules_for  # noqa: PLC0415
 
-    parts = op.contraction
-    inputs = " ".join(f"{operand.name}[{','.join(operand.axes)}]" for operand in (parts.left, parts.right))
+    workload = make_workload(op, dict.fromkeys(op.args, 64) | {name: 3 for name in "rs" if name in op.args})
+    inputs = " ".join(_read_text(workload, name) for name in workload.program.inputs)
+    outputs = " ".join(f"{name}[{','.join(workload.program.stage[name].axes)}]" for name in workload.program.outputs)
     return {
         "name": op.name,
         "args": list(op.args),
-        "layouts": [f"{inputs} -> {parts.output.name}[{','.join(parts.output.axes)}]"],
-        "dtypes": list(op.dtypes),
-        "rule": rule_for(Workload.of(op, dict.fromkeys(op.args, 64))).name,
+        "settings": {name: setting.default for name, setting in op.settings.items()},
+        "layouts": [f"{inputs} -> {outputs}"],
+        "dtypes": sorted(FLOATS),
+        "rule": rules_for(workload, native())[0].name,
+        "program": str(workload.program),
+        "constant": list(workload.constants),
         "doc": op.doc,
     }
 
 
+def _read_text(workload: Workload, tensor: str) -> str:
+    """``x[m,k]``: how a program reads a tensor first."""
+    from tuner.program.expr import text_of  # noqa: PLC0415
+
+    read = next(read for read in workload.program.reads if read.tensor == tensor)
+    return text_of(read).replace(", ", ",")
+
+
 def _explained(task: SearchTask) -> dict[str, Any]:
     from tuner.program.target import native  # noqa: PLC0415
-    from tuner.rules import RULES, rule_for  # noqa: PLC0415
+    from tuner.rules import Refused, explain, rules_of, space_of  # noqa: PLC0415
 
-    rule = rule_for(task.workload)
     task = task if task.target else task.on(native())
-    space = rule.space(task)
-    passed_over = {other.name: other.refuses(task.workload) for other in RULES[: RULES.index(rule)]}
+    rules, space = rules_of(task), space_of(task)
+    answers = explain(task.workload, task.known_target)
     return {
         "workload": str(task.workload),
         "workload_key": task.workload.key,
-        "target": task.target.fingerprint if task.target else None,
-        "rule": rule.name,
-        "rule_version": rule.version,
+        "program": str(task.workload.program),
+        "symbols": {name: str(dim) for name, dim in task.workload.symbol_exprs.items()},
+        "operands": [
+            {"name": tensor.name, "dtype": tensor.dtype, "shape": list(map(str, tensor.dims)), "constant": tensor.constant}
+            for tensor in task.workload.operands
+        ],
+        "target": task.known_target.fingerprint,
+        "rule": rules[0].name,
+        "rule_version": rules[0].version,
         # A rule's module says in its first line which pattern it knows.
-        "why": (sys.modules[type(rule).__module__].__doc__ or rule.name).splitlines()[0].replace("`", ""),
-        "passed_over": passed_over,
-        "axes": [{"name": axis.name, "doc": axis.doc, "choices": list(axis.choices)} for axis in space.axes],
+        "why": _pattern(rules[0]),
+        "rules": [
+            {"name": rule.name, "version": rule.version, "why": _pattern(rule), "roles": _roles(answers[rule.name])}
+            for rule in rules
+        ],
+        "passed_over": {name: answer.reason for name, answer in answers.items() if isinstance(answer, Refused)},
+        "axes": [
+            {"name": axis.name, "doc": axis.doc, "choices": list(axis.choices), "rule": each.rule}
+            for each in space.spaces
+            for axis in each.axes
+        ],
         "size": space.size,
     }
+
+
+def _pattern(rule: ScheduleRule) -> str:
+    return (sys.modules[type(rule).__module__].__doc__ or rule.name).splitlines()[0].replace("`", "")
+
+
+def _roles(answer: Mapping[str, str] | Refused) -> dict[str, str]:
+    return dict(answer) if isinstance(answer, Mapping) else {}
 
 
 def _explanation(task: dict[str, Any]) -> str:
@@ -84,8 +124,9 @@ def _explanation(task: dict[str, Any]) -> str:
     return "\n".join(
         [
             f"{task['workload']}  ({task['workload_key']})",
+            *(f"    {stage}" for stage in task["program"].splitlines()),
             *(f"not by {name}: {reason}" for name, reason in task["passed_over"].items()),
-            f"by {task['rule']} version {task['rule_version']}: {task['why']}",
+            *(f"by {rule['name']} version {rule['version']}: {rule['why']}" for rule in task["rules"]),
             f"{task['size']:,} points before the hardware's limits, over these axes:",
             table(("AXIS", "CHOICES", "MEANING"), axes),
         ]

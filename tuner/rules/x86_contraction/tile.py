@@ -153,7 +153,7 @@ class Tile:
         with I.serial(i64(0), rows) as r, I.serial(i64(0), i64(self.panel.vectors)) as v:
             self._write(r, v, self._through(epilogue, self._output(r, v), r, v))
 
-    def _through(self, epilogue: tuple[str, ...], value: Expr, r: Expr, v: Expr) -> Expr:
+    def _through(self, epilogue: tuple[Stage, ...], value: Expr, r: Expr, v: Expr) -> Expr:
         return through_epilogue(self.frame, epilogue, value, self.row + r, self._column(v), self.panel.limit)
 
     def _output(self, r: Expr, v: Expr) -> Expr:

@@ -1,0 +1,118 @@
+"""What a library takes: checks of operands that a kernel has refused, and messages that name the one that is wrong.
+
+A call does not come here unless the compiled checks have failed, so none of this costs a good call anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tuner.errors import InvalidInput
+from tuner.program.dims import DimExpr
+from tuner.program.workload import Tensor, Workload
+from tuner.rules.layout import row_major
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The operands of a call of ``workload`` in order; ``packed`` are the constants that come packed."""
+
+    workload: Workload
+    packed: frozenset[str]
+
+    def checked(self, operands: Sequence[Any]) -> list[Any]:
+        """The operands in a form that a kernel takes. Raises InvalidInput naming the one that does not fit."""
+        tensors = self.workload.operands
+        if len(operands) != len(tensors):
+            names = ", ".join(tensor.name for tensor in tensors)
+            raise InvalidInput("operands", f"{len(operands)} given", f"give {names}") from None
+        return [self._checked(tensor, operand) for tensor, operand in zip(tensors, operands, strict=True)]
+
+    def _checked(self, tensor: Tensor, value: Any) -> Any:
+        if tensor.name in self.packed:
+            return value
+        array = as_array(value, tensor.name)
+        if dtype_name(array) != tensor.dtype or (isinstance(array, np.ndarray) and not array.dtype.isnative):
+            raise InvalidInput(tensor.name, f"dtype {dtype_name(array)}", tensor.dtype)
+        shape = tuple(array.shape)
+        fits = len(shape) == len(tensor.dims) and all(
+            dim.constant in (None, size) for dim, size in zip(tensor.dims, shape, strict=True)
+        )
+        if not fits:
+            raise InvalidInput(tensor.name, f"shape {shape}", f"shape {shape_text(tensor)}")
+        return self._laid_out(tensor, value, array) if isinstance(array, np.ndarray) else value
+
+    def _laid_out(self, tensor: Tensor, value: Any, array: Array) -> Any:
+        """The same elements, row-major and writeable, unless that would need a copy of the user's own array."""
+        if array.size == 0:
+            return row_major(array)
+        if not array.flags.c_contiguous:
+            raise InvalidInput(tensor.name, f"strides {array.strides} leave gaps", "a row-major array without gaps")
+        if isinstance(value, np.ndarray) and not array.flags.writeable:
+            if tensor in self.workload.outputs:
+                raise InvalidInput(tensor.name, "is read-only", "an array that can be written to")
+            return array.copy()
+        return value
+
+    def disagreement(self, operands: Sequence[Any]) -> str | None:
+        """Which dims of operands that fit one by one do not fit together; None if all do."""
+        sizes: list[tuple[str, DimExpr, int]] = []
+        for tensor, operand in zip(self.workload.operands, operands, strict=True):
+            if tensor.name not in self.packed:
+                shape = as_array(operand, tensor.name).shape
+                names = (f"{tensor.name}.shape[{position}]" for position in range(len(shape)))
+                sizes += [(name, dim, int(size)) for name, dim, size in zip(names, tensor.dims, shape, strict=True)]
+        first: dict[str, tuple[str, int]] = {}
+        for name, dim, size in sizes:
+            if str(dim) in self.workload.symbols:
+                earlier, wanted = first.setdefault(str(dim), (name, size))
+                if size != wanted:
+                    return f"{name} is {size}, {earlier} is {wanted}"
+        symbols = {symbol: size for symbol, (_, size) in first.items()}
+        for name, dim, size in sizes:
+            if dim.variables <= symbols.keys() and max(dim.evaluate(symbols), 0) != size:
+                return f"{name} is {size}, not {dim} = {max(dim.evaluate(symbols), 0)}"
+        return None
+
+    def signature(self) -> str:
+        """``x [m, 768], w [2304, 768], out [m, 2304]``."""
+        return ", ".join(f"{tensor.name} {shape_text(tensor)}" for tensor in self.workload.operands)
+
+
+def shape_text(tensor: Tensor) -> str:
+    """``[192, m, 64]``: sizes, and symbols where they differ from call to call."""
+    return f"[{', '.join(map(str, tensor.dims))}]"
+
+
+def as_array(value: Any, name: str, unreadable: Callable[[Any], Any] | None = None) -> Any:
+    """A view of ``value``: of NumPy, or of tvm_ffi for a dtype that NumPy cannot take over (bfloat16).
+
+    Raises InvalidInput for what has no memory of the CPU to view.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        return np.from_dlpack(value)
+    except (AttributeError, TypeError, BufferError, RuntimeError, ValueError) as error:
+        try:
+            return (unreadable or _ffi_view)(value)
+        except (AttributeError, TypeError, BufferError, RuntimeError, ValueError):
+            problem = f"{type(value).__name__} cannot be read through DLPack on the CPU ({error})"
+            raise InvalidInput(name, problem, "a NumPy array or a CPU tensor, detached from any gradient") from None
+
+
+def _ffi_view(value: Any) -> Any:
+    import tvm_ffi  # noqa: PLC0415 - a second of import time that only users of a library should pay
+
+    return tvm_ffi.from_dlpack(value)
+
+
+def dtype_name(array: Any) -> str:
+    """The notation's name of an array's element type."""
+    return str(array.dtype)
