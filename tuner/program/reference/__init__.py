@@ -24,11 +24,17 @@ class Expected:
 
     def wrong(self, found: Array) -> Array:
         """Which elements of ``found``, of any dtype, are not within the limit. Equal infinities match, and NaNs do."""
+        value = self.value
+        if found.dtype == bool:
+            # A byte that is neither true nor false is wrong.
+            found, value = found.view(np.uint8), value.astype(np.uint8)
+        elif found.dtype.kind not in "iu":
+            found = found.astype(np.float64)
         with np.errstate(all="ignore"):
-            difference = np.abs(np.subtract(found, self.value, dtype=np.float64))
-        same = (found == self.value) | (_is_nan(found) & _is_nan(self.value))
-        # Not "difference > limit": a NaN is wrong, too.
-        return np.asarray(~(same | (difference <= self.limit) | (self.limit == np.inf)))
+            off = np.abs(np.subtract(found, value, dtype=np.float64))
+        same = (found == value) | (_is_nan(found) & _is_nan(value))
+        # Not "off > limit": a NaN is wrong, too.
+        return np.asarray(~(same | ((off <= self.limit) & (self.limit > 0)) | (self.limit == np.inf)))
 
 
 def _is_nan(array: Array) -> Array:

@@ -1,0 +1,152 @@
+"""Random operands, drawn from where a program is defined: the same ones for the same tensor everywhere."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.program.arrays import NUMPY
+from tuner.program.dtypes import INTEGERS
+from tuner.program.expr import COMPARISONS, Binary, Call, Cast, Const, Expr, Neg, Read, children, walk
+from tuner.program.program import Program
+from tuner.program.workload import Workload
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """What values are drawn from: ``[low, high)`` for floats, ``low`` to ``high`` inclusive for integers."""
+
+    low: float
+    high: float
+
+
+REALS = Domain(-1.0, 1.0)
+POSITIVE = Domain(0.5, 1.5)
+"""Arguments of logarithms and roots, and divisors."""
+FEW = Domain(-8, 8)
+"""Integers, so that some are equal and no sum overflows; those of 8 bits have their whole range."""
+DIVISORS = Domain(1, 8)
+SHIFTS = Domain(0, 7)
+
+
+def random_inputs(workload: Workload, dims: Mapping[str, int]) -> tuple[Array, ...]:
+    """All inputs in call order for these values of the symbols."""
+    return tuple(
+        random_array(tensor.name, tensor.shape(dims), tensor.dtype, domain_of(workload, tensor.name, dims))
+        for tensor in workload.inputs
+    )
+
+
+def random_array(name: str, shape: Sequence[int], dtype: str = "float32", domain: Domain = REALS) -> Array:
+    """The same values for the same name and shape in every process."""
+    rng = np.random.default_rng([zlib.crc32(name.encode()), *shape])
+    if dtype == "bool":
+        return rng.integers(0, 2, tuple(shape)).astype(np.bool_)
+    if dtype in INTEGERS:
+        return rng.integers(int(domain.low), int(domain.high), tuple(shape), np.int64, endpoint=True).astype(dtype)
+    values: Array = rng.random(tuple(shape), dtype=np.float64 if dtype == "float64" else np.float32)
+    values *= domain.high - domain.low
+    values += domain.low
+    return values.astype(NUMPY[dtype], copy=False)
+
+
+def domain_of(workload: Workload, name: str, dims: Mapping[str, int]) -> Domain:
+    """Where a tensor's test values lie: what the workload says, or what its program is defined for.
+
+    Indices run from one before the first to one past the last, since kernels must clamp them.
+    """
+    given = dict(workload.domain)
+    if name in given:
+        return Domain(*given[name])
+    dtype = dict(workload.dtypes)[name]
+    if name in workload.program.index_tensors:
+        size = min(_indexed_sizes(workload, name, dims))
+        return Domain(-1, size) if dtype != "uint8" else Domain(0, min(size, 255))
+    uses = _uses(workload.program)
+    if dtype not in INTEGERS:
+        return POSITIVE if name in uses.positive else REALS
+    info = np.iinfo(dtype)
+    if name in uses.shifts:
+        return SHIFTS
+    if name in uses.positive:
+        return DIVISORS
+    if info.bits == 8 or name in uses.bits:
+        return Domain(int(info.min), int(info.max))
+    return FEW
+
+
+def _indexed_sizes(workload: Workload, name: str, dims: Mapping[str, int]) -> Iterator[int]:
+    """The dims that elements of an integer tensor are indices of."""
+    for read in workload.program.reads:
+        for index, size in zip(read.indices, workload.tensors[read.tensor].shape(dims), strict=True):
+            if isinstance(index, Read) and index.tensor == name:
+                yield size
+
+
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    """Inputs that must be positive, that are shifted by, and whose bits are taken apart."""
+
+    positive: frozenset[str]
+    shifts: frozenset[str]
+    bits: frozenset[str]
+
+
+@cache
+def _uses(program: Program) -> _Uses:
+    positive: set[str] = set()
+    shifts: set[str] = set()
+    bits: set[str] = set()
+    for node in (node for stage in program.stages for node in walk(stage.body)):
+        match node:
+            case Call(function="log" | "sqrt" | "rsqrt", args=(argument,)):
+                positive |= _signed(program, argument)
+            case Binary(operator="/" | "//" | "%", right=divisor):
+                positive |= _signed(program, divisor)
+            case Binary(operator="<<" | ">>", left=left, right=right):
+                bits |= _read_by(left)
+                shifts |= _read_by(right)
+            case Binary(operator="&" | "|", left=left, right=right):
+                bits |= _read_by(left) | _read_by(right)
+            case _:
+                pass
+    inputs = frozenset(program.inputs)
+    return _Uses(frozenset(positive), frozenset(shifts) & inputs, frozenset(bits) & inputs)
+
+
+def _signed(program: Program, expr: Expr) -> set[str]:
+    """The inputs whose signs decide whether an expression is positive; none if it cannot be negative."""
+    match expr:
+        case Read(tensor=tensor):
+            return {tensor} if tensor not in program.stage else _signed(program, program.stage[tensor].body)
+        case Binary(operator="*", left=left, right=right) if left == right:
+            return set()
+        case Call(function="exp" | "sigmoid" | "abs" | "sqrt" | "rsqrt"):
+            return set()
+        case Call(function="max", args=args) if any(isinstance(arg, Const) and arg.value > 0 for arg in args):
+            return set()
+        case Call(function="where", args=(_, yes, no)):
+            return _signed(program, yes) | _signed(program, no)
+        case _:
+            return set().union(*(_signed(program, operand) for operand in children(expr)))
+
+
+def _read_by(expr: Expr) -> set[str]:
+    """Tensors whose elements reach an expression by arithmetic, and not as the truth of a comparison."""
+    match expr:
+        case Read(tensor=tensor):
+            return {tensor}
+        case Binary(operator=operator) if operator in COMPARISONS:
+            return set()
+        case Binary() | Cast() | Neg():
+            return set().union(*map(_read_by, children(expr)))
+        case _:
+            return set()
