@@ -51,7 +51,7 @@ class OldWorkload:
     @staticmethod
     def of(data: Mapping[str, Any]) -> OldWorkload:
         """Raises ValueError for what no release has stored."""
-        op, epilogue = data.get("op"), tuple(data.get("epilogue") or ())
+        op, epilogue = str(data.get("op")), tuple(data.get("epilogue") or ())
         if op not in OPERATORS or not set(epilogue) <= set(EPILOGUES) or set(data["args"]) != set(OPERATORS[op][0]):
             raise ValueError(f"{dict(data)!r} is not a workload that a release before this one has stored")
         return OldWorkload(op, data["args"], data.get("dtype", "float32"), epilogue)

@@ -11,7 +11,7 @@ from typing import Any
 from tuner.program.build import ProgramOp
 from tuner.program.catalogue import OPS, Op
 
-__all__ = sorted([*OPS, "program"])  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [*sorted([*OPS, "program"])]
 
 
 def program(

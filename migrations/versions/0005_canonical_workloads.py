@@ -55,7 +55,7 @@ def upgrade() -> None:
     op.drop_table("renamed_instances")
 
 
-def _every_workload(connection: sa.Connection) -> Iterator[sa.Row[Any]]:
+def _every_workload(connection: sa.Connection) -> Iterator[Any]:
     query, last = sa.select(workloads.c.id, workloads.c.workload).order_by(workloads.c.id).limit(BATCH), None
     while True:
         rows = connection.execute(query if last is None else query.where(workloads.c.id > last)).all()

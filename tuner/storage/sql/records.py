@@ -58,7 +58,8 @@ class Records(Part):
             found = _records_of(connection.execute(query).all())
             known = select(workloads.c.key, workloads.c.workload)
             keys = sorted({record.workload_key for record in found})
-            by_key = {row.key: split_label(row.workload)[0] for row in connection.execute(known.where(workloads.c.key.in_(keys)))}
+            rows = connection.execute(known.where(workloads.c.key.in_(keys)))
+            by_key = {row.key: split_label(row.workload)[0] for row in rows}
         return tuple((by_key[record.workload_key], record) for record in found)
 
     def best_record(
