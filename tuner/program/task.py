@@ -296,7 +296,7 @@ def _checked_instances(
 
 
 def _merged(workload: Workload, instances: Sequence[WorkloadInstance]) -> tuple[WorkloadInstance, ...]:
-    """Instances where nothing differs that is computed (T=4 and T=5 of ``T//2``) as one: the first, with all weights."""
+    """Instances of the same sizes (T=4 and T=5 of ``T//2``) as one: the first of them, with all their weights."""
     merged: dict[tuple[int, ...], WorkloadInstance] = {}
     for instance in instances:
         dims = tuple(workload.dims(instance.shape).values())
