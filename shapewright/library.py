@@ -120,8 +120,8 @@ class Library:
         constants = self.workload.constants
         if len(constants) != 1:
             problem = f"{self.workload} has {len(constants) or 'no'} constants"
-            names = ", ".join(constants)
-            raise InvalidInput("name", problem, f"name it: pack(NAME, array), of {names}" if names else "pass all as is")
+            remedy = f"name one: pack(NAME, array), of {', '.join(constants)}" if constants else "pass all as they are"
+            raise InvalidInput("name", problem, remedy)
         return constants[0]
 
     def __call__(self, *operands: Any) -> None:

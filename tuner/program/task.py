@@ -294,7 +294,7 @@ def _checked_instances(
 
 
 def _merged(workload: Workload, instances: Sequence[WorkloadInstance]) -> tuple[WorkloadInstance, ...]:
-    """Instances with the same dims (T=4 and T=5 of ``T//2``) as one: the first, with the weights of all."""
+    """Instances of the same sizes (T=4 and T=5 of ``T//2``) as one: the first of them, with all their weights."""
     merged: dict[tuple[int, ...], WorkloadInstance] = {}
     for instance in instances:
         dims = tuple(workload.dims(instance.shape).values())
