@@ -39,7 +39,8 @@ def rules_for(workload: Workload, target: Target) -> tuple[ScheduleRule, ...]:
     matching = [rule for rule in RULES if not isinstance(answers[rule.name], Refused)]
     chosen = [rule for rule in matching if not rule.is_fallback] or matching
     if not chosen:
-        reasons = "; ".join(f"{name}: {answer.reason}" for name, answer in answers.items() if isinstance(answer, Refused))
+        refusals = {name: answer for name, answer in answers.items() if isinstance(answer, Refused)}
+        reasons = "; ".join(f"{name}: {refused.reason}" for name, refused in refusals.items())
         raise InvalidInput("workload", f"no schedule rule takes {workload} on {target.kind} {target.mcpu}", reasons)
     return tuple(chosen)
 
