@@ -28,7 +28,7 @@ TASK = SearchTask(
 
 def latency_s(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -> float:
     """Seconds that the synthetic device takes: always the same for the same question."""
-    extents = task.workload.extents(shape)
+    extents = task.workload.axis_sizes(task.workload.dims(shape))
     m, n, k = (extents[axis] for axis in "mnk")
     mr, columns = kernel["mr"], 16 * kernel["nv"]
     rows = m if kernel["tail"] else math.ceil(m / mr) * mr
@@ -38,6 +38,10 @@ def latency_s(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -
     quirk = 1.0 + 0.6 * (kernel["ku"] in (1, 8)) + 0.4 * (kernel["ahead"] == 1)
     quirk += 0.02 * math.sqrt(abs(kernel["mb"] - 12))
     return 1e-7 * (1 + 0.3 * kernel["tail"]) + 2e-11 * work / speed * quirk
+
+
+def _flops(task: SearchTask, shape: Mapping[str, int]) -> int:
+    return task.workload.flops(task.workload.dims(shape))
 
 
 Time = Callable[[SearchTask, MicroKernel, Mapping[str, int]], float]
@@ -90,7 +94,7 @@ class FakeRunner:
     crashes: Callable[[MicroKernel], bool] = lambda kernel: False
     wrong: Callable[[Mapping[str, int]], str | None] = lambda dims: None
     slowdown: Callable[[int], float] = lambda trials: 1.0
-    numpy_s: Callable[[SearchTask, Mapping[str, int]], float] = lambda task, shape: task.workload.flops(shape) / 5e10
+    numpy_s: Callable[[SearchTask, Mapping[str, int]], float] = lambda task, shape: _flops(task, shape) / 5e10
     compare_s: float = 0.0
     compared: list[int] = field(default_factory=list)
     ran: list[tuple[MicroKernel, WorkloadInstance]] = field(default_factory=list)

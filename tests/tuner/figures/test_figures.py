@@ -16,8 +16,9 @@ from tuner.figures import COMPARABLE, FIGURES, SearchView, UnknownFigure, compar
 from tuner.figures.kernels import MOST_KERNELS
 from tuner.figures.model import spearman
 from tuner.figures.roofline import compulsory_bytes
+from tuner.program.build import make_workload
 from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, Workload
+from tuner.program.workload import ShapeVar
 from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult
 
 
@@ -120,7 +121,7 @@ def test_several_variables_are_told_by_the_work_of_a_call() -> None:
     view = finished(TWO)
     found = figure("latency_by_shape", view)
     measured = named(found, "library, measured")
-    work = {f"{instance}": TWO.workload.flops(instance.shape) / 1e6 for instance in TWO.instances}
+    work = {f"{instance}": TWO.workload.flops(TWO.workload.dims(instance.shape)) / 1e6 for instance in TWO.instances}
     shapes = [text.partition(", ")[0] for text in measured.text]
     assert measured.x == pytest.approx([work[shape] for shape in shapes], rel=1e-4)
     assert measured.text[0].startswith("S=1,T=1, k")
@@ -272,8 +273,8 @@ def test_the_roofline_has_the_work_over_what_must_be_moved(view: SearchView) -> 
 
 
 def test_an_epilogues_operands_are_moved_too() -> None:
-    bare = Workload.of("dense", {"m": "T", "n": 8, "k": 4})
-    biased = Workload.of("dense", {"m": "T", "n": 8, "k": 4}, epilogue=["bias"])
+    bare = make_workload("dense", {"m": "T", "n": 8, "k": 4})
+    biased = make_workload("dense", {"m": "T", "n": 8, "k": 4}, epilogue=["bias"])
     assert compulsory_bytes(bare, {"T": 2}) == 4 * (8 + 32 + 16)
     assert compulsory_bytes(biased, {"T": 2}) - compulsory_bytes(bare, {"T": 2}) == 4 * 8
 

@@ -20,7 +20,7 @@ from tuner.measure import DeviceLost
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
 from tuner.records import ErrorKind, MeasureResult, Phase
-from tuner.rules import rule_for
+from tuner.rules import layout_group
 from tuner.rules.space import MicroKernel
 from tuner.search.policy import POLICIES, EvolutionarySearch, EvolutionSettings, TheorySettings
 from tuner.search.trials import LEADER_READINGS
@@ -136,8 +136,7 @@ def test_the_result_is_better_than_the_default_and_its_table_says_what_was_measu
     assert tuned.summary["speedup_vs_default"] > 1.05
     dispatcher = Dispatcher.from_json(tuned.dispatch)
     assert len(dispatcher.kernels) <= TASK.max_kernels
-    rule = rule_for(TASK.workload)
-    assert len({rule.layout(TASK, kernel) for kernel in dispatcher.kernels}) == 1
+    assert len({layout_group(TASK, kernel) for kernel in dispatcher.kernels}) == 1
     assert [dict(row.shape)["T"] for row in dispatcher.table] == list(range(1, 129))
     measured = {dict(row.shape)["T"] for row in dispatcher.table if row.measured_latency_s is not None}
     assert measured <= {instance.shape["T"] for instance in TASK.instances}
@@ -405,7 +404,7 @@ def test_every_policy_gives_a_library_that_is_no_slower_than_the_default(policy:
 
 
 def test_a_workload_that_no_rule_takes_is_refused() -> None:
-    task = SearchTask("dense", {"m": 4, "n": "T", "k": 4}, (ShapeVar("T", range(1, 3)),), target=TASK.target)
+    task = TASK.on(replace(TASK.known_target, kind="cuda"))
     with pytest.raises(InvalidInput, match="no schedule rule takes"):
         Bench().tune(1, task=task)
 
