@@ -34,7 +34,7 @@ MOST_SPLIT = 4
 
 
 class Fallback:
-    """See the module's text for the axes; ``tuner.rules.access`` for the choice of vector axes, ``emit`` for the code."""
+    """See the module's text for the axes; ``tuner.rules.access`` chooses vector axes, ``emit`` writes the code."""
 
     name = "fallback"
     version = 1
