@@ -72,7 +72,7 @@ class Vectors:
         span = self.lanes // 2
         while span:
             value = I.Bind(value)
-            value = combine(value, _shuffled([value], [(lane + span) % self.lanes for lane in range(self.lanes)]))
+            value = combine(value, rotated(value, span))
             span //= 2
         return tirx.Shuffle([I.Bind(value)], [tirx.IntImm("int32", 0)])
 
@@ -81,6 +81,12 @@ class Vectors:
         # The intrinsic is generated for int32 alone, and compares without sign.
         valid = tirx.Cast("int32", tirx.max(tirx.min(limit - column, i64(self.lanes)), i64(0)))
         return tirx.op.get_active_lane_mask(f"boolx{self.lanes}", tirx.IntImm("int32", 0), valid)
+
+
+def rotated(value: Expr, span: int) -> Expr:
+    """The lanes of a vector, ``span`` places nearer to the first. ``value`` is used once."""
+    lanes = int(value.ty.dtype.lanes)
+    return _shuffled([value], [(lane + span) % lanes for lane in range(lanes)])
 
 
 def _shuffled(vectors: Sequence[Expr], lanes: Sequence[int]) -> Expr:
