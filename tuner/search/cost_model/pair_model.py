@@ -1,7 +1,7 @@
 """log latency(kernel, shape) = log of the analytic prior + a residual learned from raw pair times.
 
 DietCode (MLSys 2022, section 4) divides each measured speed by its analytic penalties and learns what is left as the
-kernel's own: an error of the penalties is baked into the label. Here the residual sees kernel and shape together, so a
+kernel's own: an error of the penalties is part of the label. Here the residual sees kernel and shape together, so a
 wrong prior is corrected where it is wrong. The residual is the mean of a few XGBoost models on bootstrap samples; their
 disagreement is the spread.
 """
@@ -22,7 +22,7 @@ from tuner.rules import Extents, rule_for
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model._base import Prediction
 
-FEWEST_PAIRS = 12
+MIN_PAIRS = 12
 """Below this many pairs the residual is one constant: the median."""
 MODELS = 3
 PARAMETERS = {
@@ -36,9 +36,9 @@ PARAMETERS = {
 ROUNDS = 80
 UNKNOWN_SPREAD = 0.3
 WARM_WEIGHT = 0.3
-"""How much a pair of another job counts beside one of this."""
-MOST_WARM = 3000
-"""Pairs of other jobs that are learnt from, the first of those given: more would cost a search seconds at each fit."""
+"""The weight of a pair of another job; one of this job has weight 1."""
+MAX_WARM_PAIRS = 3000
+"""Pairs of other jobs that the model is trained on, the first of those given: more make each fit seconds longer."""
 
 
 def extents_of(workload: Workload, shapes: Sequence[Mapping[str, int]]) -> Extents:
@@ -59,7 +59,7 @@ class PairCostModel:
         self._boosters: list[xgboost.Booster] = []
         self._constant = 0.0
         tasks: dict[str, SearchTask] = {}
-        for workload_json, record in warm[:MOST_WARM]:
+        for workload_json, record in warm[:MAX_WARM_PAIRS]:
             self._learn_warm(tasks, workload_json, record)
         self._stale = bool(self._residuals)
 
@@ -110,7 +110,7 @@ class PairCostModel:
         self._stale = False
         residuals = np.array(self._residuals)
         self._constant = float(np.median(residuals))
-        if len(residuals) < FEWEST_PAIRS:
+        if len(residuals) < MIN_PAIRS:
             self._boosters = []
             return
         inputs, weights = np.stack(self._inputs), np.array(self._weights)

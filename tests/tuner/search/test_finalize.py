@@ -12,7 +12,7 @@ from tuner.program.workload import ShapeVar
 from tuner.rules import rule_for
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
-from tuner.search.finish import VERIFY_FLOPS, build_library, choose_set, make_dispatcher, verification_dims
+from tuner.search.finalize import VERIFY_FLOPS, build_library, choose_set, make_dispatcher, verification_dims
 from tuner.search.observations import Measured
 
 RULE = rule_for(TASK.workload)
