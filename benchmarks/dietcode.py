@@ -38,7 +38,7 @@ from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.rules import rule_for
 from tuner.rules.space import MicroKernel
-from tuner.search import finish
+from tuner.search import finalize
 
 Floats = NDArray[np.float64]
 PARAMETERS = {"max_depth": 6, "eta": 0.2, "min_child_weight": 0.0, "nthread": 1}
@@ -225,7 +225,7 @@ def save_dietcode(task: SearchTask, trials: int, seed: int, directory: Path) -> 
     with local_tools() as (builder, runner):
         search.run(builder, runner, trials)
     dispatcher = search.dispatcher()
-    write(finish.build_library(dispatcher, None).files, directory)
+    write(finalize.build_library(dispatcher, None).files, directory)
     return {
         "trials": search.trials, "elapsed_s": time.monotonic() - started, "kernels": len(dispatcher.kernels),
     }  # fmt: skip
