@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from tuner.measure import BuildResult, RunRequest
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject, ShapeVar, WorkloadInstance
+from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import NUMPY, Baseline, Baselines, ErrorKind, MeasureResult, Roof
 from tuner.rules.space import MicroKernel
+from tuner.search.summary import SearchSummary
 from tuner.storage import NewEvent
 
 T = ShapeVar("T", range(1, 129))
@@ -144,11 +145,11 @@ class FakeRecorder:
     results: list[MeasureResult] = field(default_factory=list)
     events: list[NewEvent] = field(default_factory=list)
     spent_s: list[float] = field(default_factory=list)
-    summaries: list[JsonObject] = field(default_factory=list)
+    summaries: list[SearchSummary] = field(default_factory=list)
     compared: list[Baselines] = field(default_factory=list)
 
     def record(
-        self, results: Sequence[MeasureResult], events: Sequence[NewEvent], spent_s: float, summary: JsonObject
+        self, results: Sequence[MeasureResult], events: Sequence[NewEvent], spent_s: float, summary: SearchSummary
     ) -> None:
         self.results += results
         self.events += events
@@ -158,8 +159,9 @@ class FakeRecorder:
     def baselines(self, found: Baselines) -> None:
         self.compared.append(found)
 
-    def progress(self, phase: str) -> list[JsonObject]:
-        return [event.data for event in self.events if event.kind == "progress" and event.data["phase"] == phase]
+    def progress(self, phase: str) -> list[SearchSummary]:
+        told = [SearchSummary.from_json(event.data) for event in self.events if event.kind == "progress"]
+        return [summary for summary in told if summary.phase == phase]
 
 
 def measured(task: SearchTask, kernel: MicroKernel, *instances: WorkloadInstance) -> list[MeasureResult]:

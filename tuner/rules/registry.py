@@ -17,11 +17,12 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.rules._base import Extents, Refused, ScheduleRule
 from tuner.rules.fallback import Fallback
+from tuner.rules.injective import Injective
 from tuner.rules.layout import Layout
 from tuner.rules.space import MicroKernel, UnionSpace
 from tuner.rules.x86_contraction import X86Contraction
 
-RULES: tuple[ScheduleRule, ...] = (X86Contraction(), Fallback())
+RULES: tuple[ScheduleRule, ...] = (X86Contraction(), Injective(), Fallback())
 """In the order of preference: the first that matches gives the default kernel."""
 
 

@@ -11,11 +11,12 @@ from tests.fakes import TASK, WIDE, latency_s
 from tuner.figures.view import SearchView
 from tuner.library.dispatcher import Dispatcher, TableRow, bounded, fit
 from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject, ShapeVar, WorkloadInstance
+from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult, Phase, Roof
 from tuner.rules import space_of
 from tuner.rules.space import MicroKernel
 from tuner.search.observations import Measured
+from tuner.search.summary import SearchSummary, Stage
 
 T, S, B = ShapeVar("T", range(1, 129)), ShapeVar("S", range(1, 65)), ShapeVar("B", (1, 2, 4))
 STATIC = SearchTask("dense", {"m": 64, "n": 96, "k": 32}, target=WIDE)
@@ -63,9 +64,9 @@ def _total_s(task: SearchTask, kernel: MicroKernel) -> float:
     return sum(latency_s(task, kernel, instance.shape) for instance in task.instances)
 
 
-def told(task: SearchTask, results: Sequence[MeasureResult]) -> list[JsonObject]:
+def told(task: SearchTask, results: Sequence[MeasureResult]) -> list[SearchSummary]:
     """The progress of such a search, an entry for each round."""
-    found: list[JsonObject] = []
+    found: list[SearchSummary] = []
     measured, default_s = Measured(), None
     for number in sorted({result.round for result in results}):
         measured.add([result for result in results if result.round == number])
@@ -73,9 +74,9 @@ def told(task: SearchTask, results: Sequence[MeasureResult]) -> list[JsonObject]
         weighted = [i.weight * time for i, time in zip(task.instances, times, strict=True) if time is not None]
         best_s = sum(weighted) if len(weighted) == len(times) else None
         default_s = default_s or best_s
-        trials, phase = measured.trials, "search" if number else "theory"
-        data = {"phase": phase, "round": number, "trials": trials, "elapsed_s": 1.7 * trials}
-        found.append(data | {"objective_s": best_s, "default_objective_s": default_s})
+        trials, stage = measured.trials, Stage.SEARCH if number else Stage.THEORY
+        now = SearchSummary(stage, number, trials, elapsed_s=1.7 * trials)
+        found.append(replace(now, objective_s=best_s, default_objective_s=default_s))
     return found
 
 

@@ -11,9 +11,9 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.notation import Stage
 from tuner.program.task import SearchTask
-from tuner.rules.fallback.plan import VectorAxis, vector_axis
-from tuner.rules.fallback.reading import Reader
+from tuner.rules.access import VectorAxis, vector_axis
 from tuner.rules.function import KernelFunction, kernel_function
+from tuner.rules.reading import Reader
 from tuner.rules.signature import dim_expr, i64
 from tuner.rules.space import MicroKernel
 from tuner.rules.vector.arithmetic import bound, maximum, minimum

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tuner.program.expr import reads
 from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
-from tuner.rules.fallback.plan import vector_axis
+from tuner.rules.access import vector_axis
 from tuner.rules.space import MicroKernel
 
 CLOCK_HZ = 3e9
