@@ -1,7 +1,7 @@
 """Frozen for revision 0005: workloads as the releases before it stored them, in the canonical form that it introduced.
 
-Those releases knew four operators, one dtype and five epilogues. Nothing here may follow later changes of the code: what
-a revision writes is the same whenever it runs.
+Those releases knew four operators, one dtype and five epilogues. Nothing here may follow later changes of the code:
+what a revision writes is the same whenever it runs.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import add, floordiv, mod, mul, sub
 from typing import Any
 
 AXES = ("m", "n", "k", "a3")
@@ -35,6 +36,15 @@ EPILOGUES: Mapping[str, str] = {
 }
 
 
+ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: add,
+    ast.Sub: sub,
+    ast.Mult: mul,
+    ast.FloorDiv: floordiv,
+    ast.Mod: mod,
+}
+
+
 @dataclass(frozen=True)
 class OldWorkload:
     """A workload as it was stored: ``{"op": ..., "args": {axis: extent}, "dtype": ..., "epilogue": [...]}``.
@@ -51,10 +61,10 @@ class OldWorkload:
     @staticmethod
     def of(data: Mapping[str, Any]) -> OldWorkload:
         """Raises ValueError for what no release has stored."""
-        op, epilogue = data.get("op"), tuple(data.get("epilogue") or ())
-        if op not in OPERATORS or not set(epilogue) <= set(EPILOGUES) or set(data["args"]) != set(OPERATORS[op][0]):
+        op, args, epilogue = str(data.get("op")), data.get("args", {}), tuple(data.get("epilogue") or ())
+        if op not in OPERATORS or set(args) != set(OPERATORS[op][0]) or not set(epilogue) <= set(EPILOGUES):
             raise ValueError(f"{dict(data)!r} is not a workload that a release before this one has stored")
-        return OldWorkload(op, data["args"], data.get("dtype", "float32"), epilogue)
+        return OldWorkload(op, args, data.get("dtype", "float32"), epilogue)
 
     @property
     def symbols(self) -> dict[str, str]:
@@ -126,17 +136,6 @@ def _value(node: ast.expr, values: Mapping[str, int]) -> int:
             return value
         case ast.Name(id=name):
             return values[name]
-        case ast.BinOp(left=left, op=operator, right=right):
-            a, b = _value(left, values), _value(right, values)
-            match operator:
-                case ast.Add():
-                    return a + b
-                case ast.Sub():
-                    return a - b
-                case ast.Mult():
-                    return a * b
-                case ast.FloorDiv():
-                    return a // b
-                case ast.Mod():
-                    return a % b
+        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in ARITHMETIC:
+            return ARITHMETIC[type(operator)](_value(left, values), _value(right, values))
     raise ValueError(f"{ast.dump(node)} is not an extent that a release before this one has stored")

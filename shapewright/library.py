@@ -19,8 +19,8 @@ from shapewright.operands import Operands, as_array, dtype_name, shape_text
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import package as files_of
 from tuner.library.dispatcher import Dispatcher
-from tuner.program.target import Target, native
 from tuner.measure.tensors import tensor_of
+from tuner.program.target import Target, native
 from tuner.program.workload import JsonObject, Workload
 from tuner.rules.layout import aligned
 from tuner.rules.space import MicroKernel
@@ -101,7 +101,8 @@ class Library:
         tensor, values = self.workload.tensors[name], as_array(array, name)
         expected = f"{tensor.dtype} of shape {shape_text(tensor)}"
         dims = [dim.constant for dim in tensor.dims]
-        fits = len(values.shape) == len(dims) and all(d in (None, s) for d, s in zip(dims, values.shape, strict=True))
+        pairs = zip(dims, values.shape, strict=False)
+        fits = len(values.shape) == len(dims) and all(dim in (None, size) for dim, size in pairs)
         if not fits or dtype_name(values) != tensor.dtype:
             raise InvalidInput(name, f"{dtype_name(values)} of shape {tuple(values.shape)}", expected)
         if not isinstance(values, np.ndarray):
@@ -119,8 +120,8 @@ class Library:
         constants = self.workload.constants
         if len(constants) != 1:
             problem = f"{self.workload} has {len(constants) or 'no'} constants"
-            names = ", ".join(constants)
-            raise InvalidInput("name", problem, f"name it: pack(NAME, array), of {names}" if names else "pass all as is")
+            remedy = f"name one: pack(NAME, array), of {', '.join(constants)}" if constants else "pass all as they are"
+            raise InvalidInput("name", problem, remedy)
         return constants[0]
 
     def __call__(self, *operands: Any) -> None:

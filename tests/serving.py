@@ -18,7 +18,7 @@ from tuner.library.dispatcher import Dispatcher, Leaf, Node, TableRow
 from tuner.library.package import package
 from tuner.program.target import native
 from tuner.program.task import SearchTask
-from tuner.rules import rule_for
+from tuner.rules import safe_kernel, space_of
 from tuner.storage import Artifact, Lease, Storage
 
 JOB: dict[str, Any] = {
@@ -42,9 +42,8 @@ def lease(storage: Storage) -> Lease:
 
 def small_dispatcher(task: SearchTask) -> Dispatcher:
     """One kernel for T up to 64, another for the rest of the range and beyond."""
-    rule = rule_for(task.workload)
-    safe = rule.safe_kernel(task)
-    other = rule.space(task).mutate(safe, np.random.default_rng(0))
+    safe = safe_kernel(task)
+    other = space_of(task).mutate(safe, np.random.default_rng(0))
     return Dispatcher(task, (other, safe), 1, Node("m", 16 * 64, Leaf(0), Leaf(1)), (TableRow({"T": 5}, 0, 1e-4),))
 
 

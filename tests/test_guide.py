@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tuner.program.ops import OPS
 
 from shapewright.cli.main import cli
 from tests.test_packaging import parse
 from tuner.errors import InvalidInput
+from tuner.program.catalogue import OPS
 from tuner.program.jobspec import parse_job
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "guide.md").read_text()

@@ -112,7 +112,7 @@ class JobRunner:
                     raise
                 job.warn(f"{error}; retrying ({losses} of {LOSSES - 1})")
             else:
-                LeaseRecorder(job, row).record([], [NewEvent("progress", tuned.summary)], None, tuned.summary)
+                LeaseRecorder(job, row).record([], [NewEvent("progress", tuned.summary.to_json())], None, tuned.summary)
                 return job.save_library(row, tuned)
 
     def _tune_once(self, job: LeasedJob, row: SearchTaskRow, budget: Budget) -> Tuned:

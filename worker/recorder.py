@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tuner.program.workload import JsonObject
 from tuner.records import Baselines, MeasureResult
+from tuner.search.summary import JobSummary, SearchSummary
 from tuner.storage import Lease, NewEvent, SearchTaskRow
 from worker.leased_job import LeasedJob
 
@@ -20,7 +21,11 @@ class LeaseRecorder:
         self._row = row
 
     def record(
-        self, results: Sequence[MeasureResult], events: Sequence[NewEvent], spent_s: float | None, summary: JsonObject
+        self,
+        results: Sequence[MeasureResult],
+        events: Sequence[NewEvent],
+        spent_s: float | None,
+        summary: SearchSummary,
     ) -> None:
         """Events get the search task's ``position`` in its job. ``spent_s`` None leaves the stored value unchanged.
         Raises LeaseLost, and StorageUnavailable when the retries are used up."""
@@ -35,12 +40,9 @@ class LeaseRecorder:
         job.attempt(lambda: job.storage.save_baselines(job.lease, self._row.id, found))
 
 
-def job_summary(lease: Lease, row: SearchTaskRow, summary: JsonObject) -> JsonObject:
-    """A job's summary when the one of a search task is new: the task's own if it is the only one, else one for each
-    task by its position."""
-    if len(lease.tasks) == 1:
-        return summary
-    tasks = {**lease.job.summary.get("tasks", {}), str(row.position): summary}
-    # Summaries of later tasks of this lease are added to those of earlier ones.
-    lease.job.summary["tasks"] = tasks
-    return {"tasks": tasks}
+def job_summary(lease: Lease, row: SearchTaskRow, summary: SearchSummary) -> JsonObject:
+    """The job's summary with the new one of this search task."""
+    whole = JobSummary.from_json(lease.job.summary).replaced(row.position, summary).to_json(len(lease.tasks))
+    # Summaries of later tasks of this lease are added to it.
+    lease.job.summary.update(whole)
+    return whole

@@ -2,13 +2,13 @@
 
 ``16*T``, ``8*S`` and ``T`` in the same place were workloads of their own and become one, called by the digest of its
 canonical form; what referred to any of them refers to the oldest. A record's instance was the values of a job's shape
-variables (``T=37``) and becomes those of the workload's symbols (``m=592``). Trials of round 0 were those of the library
-of theory; they get the phase that says so.
+variables (``T=37``) and becomes those of the workload's symbols (``m=592``). Trials of round 0 were those of the
+library of theory; they get the phase that says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -45,8 +45,7 @@ def upgrade() -> None:
     for row in _every_workload(connection):
         found = OldWorkload.of(row.workload)
         kept = oldest.setdefault(found.key, row.id)
-        if _rename_instances(connection, row.id, found):
-            _move_records(connection, row.id, kept)
+        _move_records(connection, row.id, kept, _instances_of(connection, row.id, found))
         if kept == row.id:
             values = {"key": found.key, "workload": {**found.canonical, "label": found.label}}
             connection.execute(sa.update(workloads).where(workloads.c.id == row.id).values(values))
@@ -55,24 +54,18 @@ def upgrade() -> None:
     op.drop_table("renamed_instances")
 
 
-def _every_workload(connection: sa.Connection) -> Iterator[sa.Row[Any]]:
-    query, last = sa.select(workloads.c.id, workloads.c.workload).order_by(workloads.c.id).limit(BATCH), None
-    while True:
-        rows = connection.execute(query if last is None else query.where(workloads.c.id > last)).all()
+def _every_workload(connection: sa.Connection) -> Iterator[Any]:
+    query = sa.select(workloads.c.id, workloads.c.workload).order_by(workloads.c.id).limit(BATCH)
+    rows = connection.execute(query).all()
+    while rows:
         yield from rows
-        if len(rows) < BATCH:
-            return
-        last = rows[-1].id
+        rows = connection.execute(query.where(workloads.c.id > rows[-1].id)).all()
 
 
-def _rename_instances(connection: sa.Connection, workload_id: int, workload: OldWorkload) -> bool:
-    """Fill the table of the workload's instances: what each was called, and what it will be. Whether there are any."""
+def _instances_of(connection: sa.Connection, workload_id: int, workload: OldWorkload) -> dict[str, str]:
+    """Of the workload's records: what each instance was called -> what it will be."""
     query = sa.select(records.c.instance).where(records.c.workload_id == workload_id).distinct()
-    rows = [{"old": old, "new": _renamed(workload, old)} for old in connection.scalars(query)]
-    if rows:
-        connection.execute(sa.delete(instances))
-        connection.execute(sa.insert(instances), rows)
-    return bool(rows)
+    return {old: _renamed(workload, old) for old in connection.scalars(query)}
 
 
 def _renamed(workload: OldWorkload, instance: str) -> str:
@@ -83,18 +76,23 @@ def _renamed(workload: OldWorkload, instance: str) -> str:
         return instance
 
 
-def _move_records(connection: sa.Connection, workload_id: int, kept: int) -> None:
-    """Rename the instances of a workload's records, and put them to the workload that is kept.
+def _move_records(connection: sa.Connection, workload_id: int, kept: int, names: Mapping[str, str]) -> None:
+    """Rename the instances of a workload's records, and give them to the workload that is kept.
 
     Two instances may become one (of ``T//2``), or one take a name that another still has (``m=2`` becomes ``m=4``). The
     attempts of such a workload are counted anew, and are negative meanwhile: no two rows are ever alike.
     """
+    if not names:
+        return
+    connection.execute(sa.delete(instances))
+    connection.execute(sa.insert(instances), [{"old": old, "new": new} for old, new in names.items()])
     own = records.c.workload_id == workload_id
     new = sa.select(instances.c.new).where(instances.c.old == records.c.instance).scalar_subquery()
     theory = sa.and_(records.c.phase == "search", records.c.round == 0)
-    values = {"instance": new, "workload_id": kept, "phase": sa.case((theory, "theory"), else_=records.c.phase)}
-    if not _collide(connection):
-        connection.execute(sa.update(records).where(own).values(values))
+    values = {"instance": new, "phase": sa.case((theory, "theory"), else_=records.c.phase)}
+    taken = any(new in names for old, new in names.items() if new != old)
+    if not taken and len(set(names.values())) == len(names):
+        connection.execute(sa.update(records).where(own).values({**values, "workload_id": kept}))
         return
     same = (records.c.search_task_id, records.c.kernel_id, instances.c.new)
     count = sa.func.row_number().over(partition_by=same, order_by=records.c.id)
@@ -102,16 +100,7 @@ def _move_records(connection: sa.Connection, workload_id: int, kept: int) -> Non
     counted = sa.select(records.c.id, count.label("number")).select_from(joined).where(own).subquery()
     renamed = sa.update(records).where(own, records.c.id == counted.c.id)
     connection.execute(renamed.values({**values, "attempt": -counted.c.number}))
-    negative = sa.update(records).where(records.c.workload_id == kept, records.c.attempt < 0)
-    connection.execute(negative.values(attempt=-1 - records.c.attempt))
-
-
-def _collide(connection: sa.Connection) -> bool:
-    """Whether two instances get one name, or one gets the name that another had."""
-    other = instances.alias()
-    alike = sa.or_(instances.c.new == other.c.new, instances.c.new == other.c.old)
-    query = sa.select(instances.c.old).where(instances.c.old != other.c.old, alike).limit(1)
-    return connection.execute(query).first() is not None
+    connection.execute(sa.update(records).where(own).values(attempt=-1 - records.c.attempt, workload_id=kept))
 
 
 def _merge(connection: sa.Connection, workload_id: int, kept: int) -> None:

@@ -15,7 +15,6 @@ from service.figures.searches import SearchesDep
 from service.jobs.service import find_task
 from service.times import between_s
 from tuner.figures import FIGURES
-from tuner.search.progress import speedup_vs_default, speedup_vs_numpy
 from tuner.storage import Device, JobOrder, JobQuery, JobState, NotFound, Storage
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -98,10 +97,10 @@ def job_page(request: Request, job_id: str, storage: StorageDep, task: TaskQuery
     seq = storage.last_event(job_id)
     job, rows, row = find_task(storage, job_id, task)
     line = presenters.lines_of([job], storage.list_keys())[0]
-    summary = presenters.summary_of(job, row)
+    summary = presenters.summary_of(job, row.position)
     return TEMPLATES.page(
         request, "job.html", job=job, line=line, rows=rows, row=row, summary=summary,
-        headline=presenters.headline(summary), progress=presenters.progress(summary), figures=FIGURES.values(),
+        headline=presenters.headline(summary), progress=presenters.budget_share(summary), figures=FIGURES.values(),
         log=[event for event in storage.newest_events(job_id, LOGGED, MOST_LOGGED) if event.seq <= seq], seq=seq,
         kernels=kernels.chosen(storage, job, row),
     )  # fmt: skip
@@ -132,10 +131,15 @@ def _comparable(storage: Storage, job_id: str) -> dict[str, Any] | None:
         job, rows, row = find_task(storage, job_id, 0)
     except NotFound:
         return None
-    summary = presenters.summary_of(job, row)
+    summary = presenters.summary_of(job, row.position)
     line = presenters.lines_of([job], storage.list_keys())[0]
-    gains = {"gain": speedup_vs_default(summary), "vs_numpy": speedup_vs_numpy(summary)}
-    return {"tasks": len(rows), "line": line, "row": row, "summary": summary, **gains}
+    figures = {
+        "elapsed_s": summary.elapsed_s if summary else None,
+        "kernels": summary.kernels if summary else None,
+        "vs_default": summary.library_speedup_vs_default if summary else None,
+        "vs_numpy": summary.library_speedup_vs_numpy if summary else None,
+    }
+    return {"tasks": len(rows), "line": line, "row": row, **figures}
 
 
 # -- workloads and devices --------------------------------------------------------------------------------------------

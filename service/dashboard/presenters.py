@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from service.times import between_s
-from tuner.program.workload import JsonObject
-from tuner.search.progress import speedup_vs_default, speedup_vs_numpy
-from tuner.storage import ApiKey, Job, SearchTaskRow
+from tuner.search.summary import JobSummary, SearchSummary
+from tuner.storage import ApiKey, Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ def lines_of(jobs: Iterable[Job], keys: Sequence[ApiKey]) -> list[JobLine]:
 
 
 def line_of(job: Job, owners: Mapping[str, str]) -> JobLine:
-    parts = summaries(job.summary)
+    parts = list(JobSummary.from_json(job.summary).tasks.values())
     return JobLine(
         id=job.id,
         name=job.name or job.id,
@@ -48,19 +46,12 @@ def line_of(job: Job, owners: Mapping[str, str]) -> JobLine:
         owner=owners.get(job.owner, job.owner),
         device=job.device,
         trials=job.trials,
-        progress=1.0 if job.state.value == "COMPLETED" else sum(map(progress, parts)) / tasks_of(job),
-        speedup=_mean(map(speedup_vs_default, parts)),
-        vs_numpy=_mean(map(speedup_vs_numpy, parts)),
+        progress=1.0 if job.state.value == "COMPLETED" else sum(map(budget_share, parts)) / tasks_of(job),
+        speedup=_mean(part.library_speedup_vs_default for part in parts),
+        vs_numpy=_mean(part.library_speedup_vs_numpy for part in parts),
         created_at=job.created_at,
         age_s=between_s(job.created_at, None),
     )
-
-
-def summaries(summary: Mapping[str, Any]) -> list[JsonObject]:
-    """The summaries of a job's search tasks, in order; one job of one task has just its own."""
-    if "tasks" in summary:
-        return [summary["tasks"][position] for position in sorted(summary["tasks"], key=int)]
-    return [dict(summary)] if summary else []
 
 
 def tasks_of(job: Job) -> int:
@@ -68,34 +59,30 @@ def tasks_of(job: Job) -> int:
     return max(1, len(job.spec.get("workloads", ())) or 1) * max(1, len(job.spec.get("targets", ())) or 1)
 
 
-def summary_of(job: Job, row: SearchTaskRow) -> JsonObject:
-    """What the search of one task has found so far; empty before it begins."""
-    if "tasks" in job.summary:
-        return dict(job.summary["tasks"].get(str(row.position), {}))
-    return dict(job.summary)
+def summary_of(job: Job, position: int) -> SearchSummary | None:
+    """The summary of the search task at ``position``; None before it begins."""
+    return JobSummary.from_json(job.summary).tasks.get(position)
 
 
-def progress(summary: Mapping[str, Any]) -> float:
-    """How much of the budget is spent, by whichever of trials and seconds is closer to its end."""
-    shares = [
-        summary[done] / summary[budget]
-        for done, budget in (("trials", "trials_budget"), ("elapsed_s", "seconds_budget"))
-        if summary.get(budget) and summary.get(done) is not None
-    ]
-    return min(1.0, max(shares, default=0.0))
+def budget_share(summary: SearchSummary | None) -> float:
+    """How much of the budget is spent, 0 to 1."""
+    return (summary.budget_share or 0.0) if summary else 0.0
 
 
-def headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+def headline(summary: SearchSummary | None) -> list[tuple[str, str]]:
     """What the search came to, each figure with what it is: ``("1.62×", "the default")``."""
-    gains = ((speedup_vs_default(summary), "the default (theory alone)"), (speedup_vs_numpy(summary), "NumPy's BLAS"))
+    if summary is None:
+        return []
+    gains = (
+        (summary.library_speedup_vs_default, "the default (theory alone)"),
+        (summary.library_speedup_vs_numpy, "NumPy's BLAS"),
+    )
     found = [(f"{gain:.2f}×", what) for gain, what in gains if gain is not None]
     if found:
         found[-1] = (found[-1][0], f"{found[-1][1]} at the tuned shapes")
-    if summary.get("kernels") is not None:
-        found.append((str(summary["kernels"]), "kernel" if summary["kernels"] == 1 else "kernels"))
-    if summary.get("elapsed_s") is not None:
-        found.append((f"{summary['elapsed_s']:.0f} s", "of search"))
-    return found
+    if summary.kernels is not None:
+        found.append((str(summary.kernels), "kernel" if summary.kernels == 1 else "kernels"))
+    return [*found, (f"{summary.elapsed_s:.0f} s", "of search")]
 
 
 def _mean(ratios: Iterable[float | None]) -> float | None:

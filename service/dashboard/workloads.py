@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from service.dashboard import presenters
 from service.dashboard.presenters import JobLine
-from tuner.search.progress import speedup_vs_default
 from tuner.storage import AccessStorage, JobStorage, SearchTaskRow, WorkloadStorage
 
 
@@ -55,6 +54,7 @@ def workload_of(storage: WorkloadPageStorage, key: str) -> dict[str, Any]:
 
 def _searched(storage: JobStorage, row: SearchTaskRow, keys: Any) -> Searched:
     job = storage.get_job(row.job_id)
-    summary = presenters.summary_of(job, row)
+    summary = presenters.summary_of(job, row.position)
     line = presenters.lines_of([job], keys)[0]
-    return Searched(line, row, speedup_vs_default(summary), summary.get("kernels"))
+    speedup, kernels = (summary.library_speedup_vs_default, summary.kernels) if summary else (None, None)
+    return Searched(line, row, speedup, kernels)

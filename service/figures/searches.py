@@ -17,9 +17,9 @@ from fastapi import Depends, Request
 
 from tuner.figures.view import SearchView, compared_at, progress_of
 from tuner.library.dispatcher import Dispatcher
-from tuner.program.workload import JsonObject
 from tuner.records import MeasureResult
 from tuner.search.observations import at_reference_speed, reference_anchor_s
+from tuner.search.summary import SearchSummary
 from tuner.storage import Artifact, Job, JobStorage, LibraryStorage, NotFound, RecordStorage, SearchTaskRow
 
 BATCH = 5000
@@ -42,7 +42,7 @@ class _Search:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     results: list[MeasureResult] = field(default_factory=list)
-    progress: list[JsonObject] = field(default_factory=list)
+    progress: list[SearchSummary] = field(default_factory=list)
     after: int = 0
     events_after: int = 0
     anchor_s: float | None = None

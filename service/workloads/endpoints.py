@@ -14,7 +14,13 @@ from tuner.storage import Artifact, LibraryStorage
 router = APIRouter(prefix="/workloads", tags=["workloads"])
 
 TargetQuery = Annotated[str | None, Query(max_length=200, description="a target's fingerprint; the newest if left out")]
-ShapeQuery = Annotated[str, Query(max_length=1000, description="the workload's symbols, as in m=592; or the newest job's variables, as in T=37,S=4")]
+ShapeQuery = Annotated[
+    str,
+    Query(
+        max_length=1000,
+        description="the workload's symbols, as in m=592; or the newest job's variables, as in T=37,S=4",
+    ),
+]
 JobQuery = Annotated[str | None, Query(max_length=200, description="only what this job built")]
 DigestQuery = Annotated[str | None, Query(pattern="^[0-9a-f]{64}$", description="the digest of one library")]
 

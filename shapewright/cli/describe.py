@@ -7,14 +7,16 @@ from typing import Any
 
 from shapewright.cli.output import table, yes_no
 from tuner.durations import format_duration
+from tuner.search.summary import JobSummary, SearchSummary
 
 FACTS = ("id", "name", "state", "error", "device", "worker", "created_at", "started_at", "ended_at")
-TOLD = frozenset({"trials", "trials_budget", "failed"})
-"""Members of a summary that the line about trials tells."""
+TRIALS = frozenset({"trials", "trials_budget", "failed"})
+"""Figures that the line about trials has."""
+SPEEDUPS = {"speedup_vs_default": ("speed-up", "the default"), "speedup_vs_numpy": ("speed-up, NumPy", "NumPy's BLAS")}
 
 
 def described(job: Mapping[str, Any]) -> str:
-    """Its facts, how its search stands, and a line for each of its search tasks."""
+    """Its facts, the figures of its search if that is one, and a line for each of its search tasks."""
     facts = [(name.removesuffix("_at"), str(job[name])) for name in FACTS if job[name] not in (None, "")]
     rows = table(
         ("TASK", "WORKLOAD", "KEY", "TARGET", "DONE"),
@@ -23,34 +25,34 @@ def described(job: Mapping[str, Any]) -> str:
             for task in job["tasks"]
         ),
     )
-    facts += [("trials", trials(job)), *standing(job["summary"])]
+    summaries = list(JobSummary.from_json(job["summary"]).tasks.values())
+    facts.append(("trials", trials(job, sum(summary.failed for summary in summaries))))
+    facts += figures(summaries[0]) if len(job["tasks"]) == len(summaries) == 1 else []
     width = max(len(name) for name, _ in facts)
     return "\n".join([*(f"{name.ljust(width)}  {text}" for name, text in facts), "", rows])
 
 
-def trials(job: Mapping[str, Any]) -> str:
+def trials(job: Mapping[str, Any], failed: int) -> str:
     """``12 of 12 (1 failed)``"""
     budget = (job["spec"].get("budget") or {}).get("trials")
-    failed = job["summary"].get("failed")
     of = f" of {budget}" if budget is not None else ""
     return f"{job['trials']}{of}" + (f" ({failed} failed)" if failed else "")
 
 
-def standing(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The figures of a search, by what they are called. Those that this version does not know are told as they are."""
-    found = []
-    for name, value in summary.items():
-        if name in TOLD or value is None or not isinstance(value, int | float | str):
+def figures(summary: SearchSummary) -> list[tuple[str, str]]:
+    """The figures of a search that are known, each with its name."""
+    rows = []
+    for name, value in summary.to_json().items():
+        if name in TRIALS or value in (None, ""):
             continue
-        if name == "speedup_vs_default":
-            found.append(("speed-up", f"{value:.2f}x over the default"))
-        elif name.endswith("_s"):
-            found.append((_words(name[:-2]), format_duration(float(value))))
-        elif name == "seconds_budget":
-            found.append((_words(name), format_duration(float(value))))
+        if name in SPEEDUPS:
+            title, rival = SPEEDUPS[name]
+            rows.append((title, f"{value:.2f}x over {rival}"))
+        elif name.endswith("_s") or name == "seconds_budget":
+            rows.append((_words(name.removesuffix("_s")), format_duration(float(value))))
         else:
-            found.append((_words(name), yes_no(value) if isinstance(value, bool) else str(value)))
-    return found
+            rows.append((_words(name), str(value)))
+    return rows
 
 
 def _words(name: str) -> str:

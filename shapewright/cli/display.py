@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
 from tuner.durations import format_duration
+from tuner.search.summary import SearchSummary, Stage
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,58 +18,26 @@ if TYPE_CHECKING:
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_EVERY_S = 2.0
 """Plain lines come at most this often, so that a log stays readable."""
-PAST_SEARCH = ("build", "verify", "done")
-"""Phases after the last trial."""
+PAST_SEARCH = (Stage.BUILD, Stage.VERIFY, Stage.DONE)
+"""Stages after the last trial."""
 
 
 @dataclass
 class TaskView:
-    """How one search task of the job stands."""
+    """The figures of one search task of the job, and its speed-up over the default as it grew."""
 
-    phase: str = "theory"
-    trials: int = 0
-    trials_budget: int | None = None
-    failed: int = 0
-    elapsed_s: float = 0.0
-    seconds_budget: float | None = None
+    summary: SearchSummary = field(default_factory=SearchSummary)
     speedups: list[float] = field(default_factory=list)
-    objective_s: float | None = None
 
     def apply(self, data: Mapping[str, Any]) -> None:
-        self.phase = str(data.get("phase", self.phase))
-        self.trials = int(data.get("trials") or self.trials)
-        self.failed = int(data.get("failed") or self.failed)
-        self.trials_budget = data.get("trials_budget", self.trials_budget)
-        self.seconds_budget = data.get("seconds_budget", self.seconds_budget)
-        self.elapsed_s = float(data.get("elapsed_s") or self.elapsed_s)
-        self.objective_s = data.get("objective_s", self.objective_s)
-        if (speedup := data.get("speedup_vs_default")) is not None:
-            self.speedups.append(float(speedup))
-
-    @property
-    def left_s(self) -> float | None:
-        """Seconds until the budget is spent: by the clock, or by the pace of the trials, whichever is sooner."""
-        ends = []
-        if self.seconds_budget is not None:
-            ends.append(self.seconds_budget - self.elapsed_s)
-        if self.trials_budget and self.trials:
-            ends.append(self.elapsed_s / self.trials * (self.trials_budget - self.trials))
-        return max(0.0, min(ends)) if ends else None
-
-    @property
-    def share(self) -> float | None:
-        """How much of the budget is spent, 0 to 1."""
-        shares = []
-        if self.seconds_budget:
-            shares.append(self.elapsed_s / self.seconds_budget)
-        if self.trials_budget:
-            shares.append(self.trials / self.trials_budget)
-        return min(1.0, max(shares)) if shares else None
+        self.summary = SearchSummary.from_json(data)
+        if self.summary.speedup_vs_default is not None:
+            self.speedups.append(self.summary.speedup_vs_default)
 
 
 @dataclass
 class JobView:
-    """What a stream of job events adds up to."""
+    """The state of a job after a stream of its events."""
 
     job_id: str
     name: str = ""
@@ -102,17 +71,17 @@ class JobView:
     @property
     def left_s(self) -> float | None:
         """Seconds until the search ends; None once it has: what comes then takes no share of the budget."""
-        searching = self.state == "RUNNING" and self.task.phase not in PAST_SEARCH
-        return self.task.left_s if searching else None
+        searching = self.state == "RUNNING" and self.task.summary.phase not in PAST_SEARCH
+        return self.task.summary.remaining_s if searching else None
 
     def line(self) -> str:
         """``RUNNING search  32/256 trials (1 failed)  1.42x over default  2 min 10 s left``"""
         task = self.task
-        parts = [self.state + (f" {task.phase}" if self.tasks and self.state == "RUNNING" else "")]
+        parts = [self.state + (f" {task.summary.phase}" if self.tasks and self.state == "RUNNING" else "")]
         if self.current:
             parts.append(f"search task {self.current + 1}")
         if self.tasks:
-            parts.append(trials_text(task))
+            parts.append(trials_text(task.summary))
         if task.speedups:
             parts.append(f"{task.speedups[-1]:.2f}x over default")
         if self.left_s is not None:
@@ -120,9 +89,9 @@ class JobView:
         return "  ".join(parts + [text for text in (self.error, self.message) if text])
 
 
-def trials_text(task: TaskView) -> str:
-    budget = f"/{task.trials_budget}" if task.trials_budget is not None else ""
-    return f"{task.trials}{budget} trials" + (f" ({task.failed} failed)" if task.failed else "")
+def trials_text(summary: SearchSummary) -> str:
+    budget = f"/{summary.trials_budget}" if summary.trials_budget is not None else ""
+    return f"{summary.trials}{budget} trials" + (f" ({summary.failed} failed)" if summary.failed else "")
 
 
 def sparkline(values: list[float], width: int = 32) -> str:
@@ -158,7 +127,7 @@ class PlainDisplay:
         self._line = ""
 
     def show(self, view: JobView) -> None:
-        what = (view.state, view.current, view.task.phase, view.libraries, view.message)
+        what = (view.state, view.current, view.task.summary.phase, view.libraries, view.message)
         line = f"{view.job_id}  {view.line()}"
         if line != self._line and (what != self._shown or self._clock() - self._last_s >= PLAIN_EVERY_S):
             print(line, file=self._stream, flush=True)
@@ -201,10 +170,10 @@ def panel(view: JobView) -> RenderableType:
 
     task = view.task
     rows = Table.grid(padding=(0, 2))
-    rows.add_row("state", Text(view.state + (f" ({task.phase})" if view.state == "RUNNING" else "")))
-    rows.add_row("trials", Text(trials_text(task)))
-    if task.share is not None:
-        rows.add_row("budget", ProgressBar(total=1.0, completed=task.share, width=32))
+    rows.add_row("state", Text(view.state + (f" ({task.summary.phase})" if view.state == "RUNNING" else "")))
+    rows.add_row("trials", Text(trials_text(task.summary)))
+    if (share := task.summary.budget_share) is not None:
+        rows.add_row("budget", ProgressBar(total=1.0, completed=share, width=32))
     if view.left_s is not None:
         rows.add_row("time left", Text(format_duration(view.left_s, whole=True)))
     if task.speedups:

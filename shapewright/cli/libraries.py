@@ -22,7 +22,7 @@ target = click.option("--target", help="A target's fingerprint [default: the job
 
 @click.command()
 @workload
-@click.option("--shape", required=True, help="A value for each shape variable, as in T=37,S=4; of a key: for each symbol, as in m=592.")
+@click.option("--shape", required=True, help="Each shape variable (T=37,S=4) or, of a key, each symbol (m=592).")
 @target
 @options.service
 @as_json

@@ -89,8 +89,8 @@ def _explained(task: SearchTask) -> dict[str, Any]:
         "program": str(task.workload.program),
         "symbols": {name: str(dim) for name, dim in task.workload.symbol_exprs.items()},
         "operands": [
-            {"name": tensor.name, "dtype": tensor.dtype, "shape": list(map(str, tensor.dims)), "constant": tensor.constant}
-            for tensor in task.workload.operands
+            {"name": each.name, "dtype": each.dtype, "shape": list(map(str, each.dims)), "constant": each.constant}
+            for each in task.workload.operands
         ],
         "target": task.known_target.fingerprint,
         "rule": rules[0].name,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jinja2 import Template
 
-from shapewright.cli.describe import standing
+from shapewright.cli.describe import figures as summary_figures
 from shapewright.report.sources import ReportedJob, ReportedTask
 from tuner import figures
 from tuner.durations import format_duration
@@ -18,7 +17,7 @@ from tuner.figures.html import html_environment
 from tuner.figures.shapes import served
 from tuner.program.workload import JsonObject
 from tuner.records import Baseline
-from tuner.search.progress import speedup_vs_default, speedup_vs_numpy
+from tuner.search.summary import JobSummary, SearchSummary
 from tuner.storage import JobEvent
 
 DRAWN = frozenset({"trials", "progress"})
@@ -51,23 +50,19 @@ def _template() -> Template:
     return html_environment(Path(__file__).parent).get_template("report.html")
 
 
-RIVALS = ((speedup_vs_default, "the default"), (speedup_vs_numpy, "NumPy"))
-
-
-def _summary(job: ReportedJob, task: ReportedTask) -> Mapping[str, Any]:
-    """The summary of a task's search: the job's own where it is the only task."""
-    summary = job.facts.get("summary") or {}
-    if "tasks" not in summary:
-        return summary if len(job.tasks) == 1 else {}
-    found: Mapping[str, Any] = summary["tasks"].get(str(task.position), {})
-    return found
+def _summary(job: ReportedJob, task: ReportedTask) -> SearchSummary | None:
+    """The summary of one search task; None before it begins."""
+    return JobSummary.from_json(job.facts.get("summary") or {}).tasks.get(task.position)
 
 
 def _headline(job: ReportedJob) -> str:
     """What came of it in one sentence."""
-    summaries = [_summary(job, task) for task in job.tasks]
-    ratios = (([of(summary) for summary in summaries], rival) for of, rival in RIVALS)
-    known = " and ".join(filter(None, (_against(values, rival) for values, rival in ratios)))
+    summaries = [summary for task in job.tasks if (summary := _summary(job, task))]
+    against = (
+        _against((summary.library_speedup_vs_default for summary in summaries), "the default"),
+        _against((summary.library_speedup_vs_numpy for summary in summaries), "NumPy"),
+    )
+    known = " and ".join(filter(None, against))
     return f"{known[0].upper()}{known[1:]}." if known else "Nothing to compare yet."
 
 
@@ -87,7 +82,7 @@ def _task(job: ReportedJob, task: ReportedTask) -> JsonObject:
         ("key", view.task.workload.key),
         ("target", task.target_fingerprint),
         ("threads", str(view.task.threads)),
-        *standing(_summary(job, task)),
+        *(summary_figures(summary) if (summary := _summary(job, task)) else ()),
     ]
     return {
         "position": task.position,

@@ -36,7 +36,7 @@ def misbehaving() -> Build:
 
         what = kernel["number"] % 4
         if what == 1:
-            raise ValueError(f"no {task.workload.op.name} with kernel {kernel['number']}")
+            raise ValueError(f"no {task.workload} with kernel {kernel['number']}")
         if what == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         while what == 3:

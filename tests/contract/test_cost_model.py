@@ -13,7 +13,7 @@ from tests.fakes import TASK, latency_s, measured
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
 from tuner.records import ErrorKind, MeasureResult
-from tuner.rules import rule_for
+from tuner.rules import prior_latency_s, space_of
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model import CostModel, PairCostModel, extents_of
 
@@ -29,7 +29,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 
 def kernels(count: int, seed: int = 0, task: SearchTask = TASK) -> list[MicroKernel]:
-    space, rng = rule_for(task.workload).space(task), np.random.default_rng(seed)
+    space, rng = space_of(task), np.random.default_rng(seed)
     return list(dict.fromkeys(space.sample(rng) for _ in range(count)))
 
 
@@ -39,7 +39,7 @@ def truth(found: list[MicroKernel], shapes: list[dict[str, int]]) -> NDArray[np.
 
 def theory(found: list[MicroKernel], shapes: list[dict[str, int]]) -> NDArray[np.float64]:
     extents = extents_of(TASK.workload, shapes)
-    return rule_for(TASK.workload).prior_latency_s(TASK, found, extents)
+    return prior_latency_s(TASK, found, extents)
 
 
 def rank_correlation(one: NDArray[Any], other: NDArray[Any]) -> float:

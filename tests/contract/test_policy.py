@@ -15,13 +15,13 @@ from tuner.library.selection import select
 from tuner.program import jobspec
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult
-from tuner.rules import rule_for
+from tuner.rules import layout_group, space_of
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.policy import POLICIES, Suggestion, make_policy
 
 Fails = Callable[[MicroKernel], bool]
-RULE = rule_for(TASK.workload)
+SPACE = space_of(TASK)
 SHAPES = [instance.shape for instance in TASK.instances]
 WEIGHTS = np.array([instance.weight for instance in TASK.instances])
 
@@ -34,7 +34,7 @@ class Search:
 
     def __init__(self, name: str, task: SearchTask, seed: int) -> None:
         self.model = PairCostModel(task, seed)
-        space = rule_for(task.workload).space(task)
+        space = space_of(task)
         self.policy = make_policy(name, task, space, self.model, seed, QUICK_POLICIES)
 
     def suggest(self, trials: int, pending: Sequence[MicroKernel] = ()) -> list[Suggestion]:
@@ -59,7 +59,7 @@ def test_the_names_that_job_files_may_give_are_the_registered_ones() -> None:
 
 def test_an_unknown_policy_is_refused_with_the_known_names() -> None:
     with pytest.raises(InvalidInput, match=r"'unheard-of' is not known .*evolutionary, random") as refused:
-        make_policy("unheard-of", TASK, RULE.space(TASK), PairCostModel(TASK), 0)
+        make_policy("unheard-of", TASK, SPACE, PairCostModel(TASK), 0)
     assert refused.value.field == "policy"
 
 
@@ -87,7 +87,7 @@ def searched(policy: Search, trials: int, fails: Fails = lambda kernel: False) -
 def set_cost(kernels: Sequence[MicroKernel]) -> float:
     """The weighted time of the best set that these kernels hold, on the synthetic device."""
     table = np.array([[latency_s(TASK, kernel, shape) for shape in SHAPES] for kernel in kernels])
-    chosen = select(table, WEIGHTS, TASK.max_kernels, [RULE.layout(TASK, kernel) for kernel in kernels])
+    chosen = select(table, WEIGHTS, TASK.max_kernels, [layout_group(TASK, kernel) for kernel in kernels])
     return float((table[chosen].min(axis=0) * WEIGHTS).sum())
 
 
@@ -97,7 +97,7 @@ def test_suggestions_are_legal_and_for_the_tasks_instances(make: Make) -> None:
         suggestions = policy.suggest(40)
         assert 0 < sum(len(suggestion.instances) for suggestion in suggestions) <= 40
         for suggestion in suggestions:
-            assert RULE.space(TASK).kernel(dict(suggestion.kernel.values)) == suggestion.kernel
+            assert SPACE.space_of(suggestion.kernel).kernel(dict(suggestion.kernel.values)) == suggestion.kernel
             assert set(suggestion.instances) <= set(TASK.instances)
             assert len(set(suggestion.instances)) == len(suggestion.instances) == len(suggestion.predicted_s)
             assert all(predicted > 0 for predicted in suggestion.predicted_s)
@@ -193,7 +193,7 @@ def test_a_policy_that_learns_beats_theory_and_comes_near_the_best(name: str) ->
     theory = set_cost([suggestion.kernel for suggestion in first])
     policy.update(answers(first))
     found = searched(policy, 160)
-    rng, space = np.random.default_rng(0), RULE.space(TASK)
+    rng, space = np.random.default_rng(0), SPACE
     # No set can be better than the best kernel of a fair sample of the space at each shape, by much.
     sample = list({space.sample(rng) for _ in range(1500)})
     table = np.array([[latency_s(TASK, kernel, shape) for shape in SHAPES] for kernel in sample])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from shapewright.cli.display import JobView, PlainDisplay, TaskView, panel, sparkline
+from shapewright.cli.display import JobView, PlainDisplay, panel, sparkline
 
 PROGRESS: dict[str, Any] = {
     "position": 0,
@@ -34,10 +34,10 @@ def test_a_line_tells_state_trials_speedup_and_time_left() -> None:
 
 
 def test_time_left_is_what_comes_first_the_clock_or_the_last_trial() -> None:
-    assert view(elapsed_s=20.0, seconds_budget=180.0).task.left_s == pytest.approx(140.0)
-    assert view(elapsed_s=179.0, seconds_budget=180.0).task.left_s == pytest.approx(1.0)
-    assert view(seconds_budget=None, trials_budget=None).task.left_s is None
-    assert view(seconds_budget=10.0).task.left_s == 0.0
+    assert view(elapsed_s=20.0, seconds_budget=180.0).task.summary.remaining_s == pytest.approx(140.0)
+    assert view(elapsed_s=179.0, seconds_budget=180.0).task.summary.remaining_s == pytest.approx(1.0)
+    assert view(seconds_budget=None, trials_budget=None).task.summary.remaining_s is None
+    assert view(seconds_budget=10.0).task.summary.remaining_s == 0.0
 
 
 def test_before_the_first_progress_a_line_promises_nothing() -> None:
@@ -56,7 +56,7 @@ def test_search_tasks_of_one_job_are_kept_apart() -> None:
     found.apply("progress", PROGRESS | {"position": 1, "trials": 2, "speedup_vs_default": None})
     assert "search task 2  2/256 trials" in found.line()
     assert "over default" not in found.line()
-    assert found.tasks[0].trials == 32
+    assert found.tasks[0].summary.trials == 32
 
 
 def test_kinds_that_are_not_known_change_nothing() -> None:
@@ -117,8 +117,3 @@ def test_sparklines(values: list[float], bars: str) -> None:
 
 def test_a_sparkline_shows_the_last_values() -> None:
     assert sparkline([9.0, 1.0, 2.0], width=2) == "▁█"
-
-
-def test_the_share_of_a_budget_is_the_one_further_along() -> None:
-    assert TaskView(trials=64, trials_budget=256, elapsed_s=90.0, seconds_budget=180.0).share == pytest.approx(0.5)
-    assert TaskView(trials=64).share is None

@@ -20,7 +20,7 @@ from tests.shapewright.cli_bed import Bed, complete
 from tests.shapewright.conftest import Shapewright
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
-from tuner.rules import rule_for
+from tuner.rules import safe_kernel, space_of
 from tuner.storage import JobState
 
 
@@ -201,7 +201,7 @@ def test_best_tells_which_kernel_the_library_runs_instead(
     shapewright("submit", job_file)
     held = lease(bed.storage)
     task = held.tasks[0].task
-    kernel = rule_for(task.workload).space(task).mutate(rule_for(task.workload).safe_kernel(task), default_rng(7))
+    kernel = space_of(task).mutate(safe_kernel(task), default_rng(7))
     result = MeasureResult(kernel, WorkloadInstance.of({"T": 7}), latency_s=1e-6)
     bed.storage.append_results(held, held.tasks[0].id, [result])
     complete(bed.storage, held)

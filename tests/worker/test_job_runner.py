@@ -13,6 +13,7 @@ from tests.contract.samples import job_spec, many_tasks, results
 from tuner.errors import InvalidInput
 from tuner.measure import BuilderLost, DeviceLost
 from tuner.records import NO_BASELINES, Baselines, Roof
+from tuner.search.summary import SearchSummary, Stage
 from tuner.search.tuning import Cancelled, Tuned
 from tuner.storage import JobState, Lease, LeaseLost, NewEvent, StorageUnavailable
 from tuner.storage.sql import SqlStorage, open_storage
@@ -45,9 +46,10 @@ def storage(sqlite_url: str) -> Iterator[SqlStorage]:
     found.close()
 
 
-def tuned(best: float = 1.0) -> Tuned:
+def tuned(trials: int = 1) -> Tuned:
     manifest = {"digest": "d" * 64}
-    return Tuned({"library.so": b"so", "manifest.json": b"{}"}, manifest, {"format": 1}, {"best": best})
+    summary = SearchSummary(Stage.DONE, trials=trials)
+    return Tuned({"library.so": b"so", "manifest.json": b"{}"}, manifest, {"format": 1}, summary)
 
 
 def lease_of(storage: SqlStorage, spec: Any = None) -> Lease:
@@ -71,13 +73,14 @@ def until_stopped(should_stop: Callable[[], bool], limit_s: float = 10.0) -> Non
 
 def test_a_search_that_ends_leaves_a_library_and_a_completed_job(storage: SqlStorage) -> None:
     def search(task: Any, *, recorder: Any, **_: Any) -> Tuned:
-        recorder.record(results(3), [NewEvent("trials", {"count": 3})], 1.5, {"trials": 3})
-        return tuned()
+        recorder.record(results(3), [NewEvent("trials", {"count": 3})], 1.5, SearchSummary(trials=3))
+        return tuned(3)
 
     lease = lease_of(storage)
     assert runner(storage, search).run(lease) is JobState.COMPLETED
     job = storage.get_job(lease.job.id)
-    assert (job.state, job.trials, job.summary) == (JobState.COMPLETED, 3, {"best": 1.0})
+    assert (job.state, job.trials) == (JobState.COMPLETED, 3)
+    assert job.summary == SearchSummary(Stage.DONE, trials=3).to_json()
     row = storage.search_tasks(job.id)[0]
     assert (row.done, row.spent_s) == (True, 1.5)
     assert storage.latest_artifact(row.workload_key, job_id=job.id).digest == "d" * 64
@@ -88,15 +91,15 @@ def test_tasks_are_searched_in_order_each_with_its_share(storage: SqlStorage) ->
 
     def search(task: Any, *, budget: Any, recorder: Any, **_: Any) -> Tuned:
         budgets.append(budget.trials)
-        recorder.record(results(2, start=10 * len(budgets)), [], 1.0, {"best": 0})
-        return tuned(best=len(budgets))
+        recorder.record(results(2, start=10 * len(budgets)), [], 1.0, SearchSummary())
+        return tuned(len(budgets))
 
     lease = lease_of(storage, many_tasks())
     assert runner(storage, search).run(lease) is JobState.COMPLETED
     # Counts 1, 12, 1 of 64 trials; each task uses two of its share.
     assert budgets == [5, 58, 60]
     tasks = storage.get_job(lease.job.id).summary["tasks"]
-    assert {position: summary["best"] for position, summary in tasks.items()} == {"0": 1, "1": 2, "2": 3}
+    assert {position: summary["trials"] for position, summary in tasks.items()} == {"0": 1, "1": 2, "2": 3}
 
 
 def test_a_task_that_is_done_is_not_searched_again(storage: SqlStorage) -> None:
@@ -171,7 +174,7 @@ def test_cancelling_is_noticed_in_mid_search(storage: SqlStorage) -> None:
     lease = lease_of(storage)
 
     def search(task: Any, *, should_stop: Any, recorder: Any, **_: Any) -> Tuned:
-        recorder.record(results(2), [], 1.0, {})
+        recorder.record(results(2), [], 1.0, SearchSummary())
         storage.request_cancel(lease.job.id)
         until_stopped(should_stop)
         return tuned()
@@ -221,7 +224,7 @@ def test_a_worker_that_lost_its_lease_stops_and_writes_nothing(storage: SqlStora
         with pytest.raises(Cancelled):
             until_stopped(should_stop)
         with pytest.raises(LeaseLost):
-            recorder.record(results(3), [], 1.0, {"late": True})
+            recorder.record(results(3), [], 1.0, SearchSummary())
         raise Cancelled
 
     assert runner(storage, search).run(lease) is None
@@ -253,7 +256,7 @@ def test_a_lost_device_or_builder_is_tried_again(storage: SqlStorage, loss: Exce
         attempts.append(len(past))
         if len(attempts) <= 4:
             # Something is recorded each time, so that this is not one loss after another.
-            recorder.record(results(1, start=len(attempts)), [], 1.0, {})
+            recorder.record(results(1, start=len(attempts)), [], 1.0, SearchSummary())
             raise loss
         return tuned()
 
@@ -293,7 +296,7 @@ class Flaky:
 
 def test_an_outage_loses_nothing(storage: SqlStorage) -> None:
     def search(task: Any, *, recorder: Any, **_: Any) -> Tuned:
-        recorder.record(results(3), [], 1.0, {})
+        recorder.record(results(3), [], 1.0, SearchSummary())
         return tuned()
 
     names = ("append_results", "save_library", "finish_job", "records_of_task", "heartbeat")
@@ -305,7 +308,7 @@ def test_an_outage_loses_nothing(storage: SqlStorage) -> None:
 
 def test_an_outage_beyond_the_retries_leaves_the_job_to_others(storage: SqlStorage) -> None:
     def search(task: Any, *, recorder: Any, **_: Any) -> Tuned:
-        recorder.record(results(3), [], 1.0, {})
+        recorder.record(results(3), [], 1.0, SearchSummary())
         return tuned()
 
     lease = lease_of(storage)

@@ -16,7 +16,7 @@ from tuner.figures.kernels import kernels_by_shape
 from tuner.figures.latencies import latency_by_shape, latency_of
 from tuner.figures.model import calibration
 from tuner.figures.roofline import roofline
-from tuner.figures.searching import best_over, best_over_time, best_over_trials, failures
+from tuner.figures.searching import best_over, best_over_time, best_over_trials, elapsed_s, failures, trials
 from tuner.figures.tiles import tile_parameters
 from tuner.figures.view import SearchView
 
@@ -110,8 +110,8 @@ FIGURES: Mapping[str, FigureSpec] = MappingProxyType({spec.name: spec for spec i
 Compare = Callable[[Mapping[str, SearchView]], go.Figure]
 COMPARABLE: Mapping[str, Compare] = MappingProxyType(
     {
-        "best_over_time": partial(best_over, against="elapsed_s", title="Time of the search (s)"),
-        "best_over_trials": partial(best_over, against="trials", title="Trials (count)"),
+        "best_over_time": partial(best_over, against=elapsed_s, title="Time of the search (s)"),
+        "best_over_trials": partial(best_over, against=trials, title="Trials (count)"),
         "latency_by_shape": latency_of,
     }
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,8 @@ from tuner.figures.columns import KINDS, Floats, Ints
 from tuner.figures.thinning import changes
 from tuner.figures.view import SearchView
 from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject
 from tuner.records import Baselines
+from tuner.search.summary import SearchSummary, Stage
 
 MOST_BARS = 200
 """Rounds are taken together where there are more."""
@@ -25,15 +25,23 @@ WIDE = 20.0
 
 
 def best_over_time(view: SearchView) -> go.Figure:
-    return best_over({"": view}, "elapsed_s", "Time of the search (s)")
+    return best_over({"": view}, elapsed_s, "Time of the search (s)")
 
 
 def best_over_trials(view: SearchView) -> go.Figure:
-    return best_over({"": view}, "trials", "Trials (count)")
+    return best_over({"": view}, trials, "Trials (count)")
 
 
-def best_over(views: Mapping[str, SearchView], against: str, title: str) -> go.Figure:
-    """Best so far over a member of the progress events, a line for each view; names are left out where empty."""
+def elapsed_s(summary: SearchSummary) -> float:
+    return summary.elapsed_s
+
+
+def trials(summary: SearchSummary) -> float:
+    return summary.trials
+
+
+def best_over(views: Mapping[str, SearchView], against: Callable[[SearchSummary], float], title: str) -> go.Figure:
+    """Best so far over a figure of the search, a line for each view; names are left out where empty."""
     curves = [(label, view, curve) for label, view in views.items() if (curve := _curve(view.progress, against))]
     if not curves:
         return style.says("No time of all instances yet: the default has not been measured.")
@@ -59,18 +67,18 @@ class _Curve:
     phases: list[str]
 
 
-def _curve(progress: Sequence[JsonObject], against: str) -> _Curve | None:
+def _curve(progress: Sequence[SearchSummary], against: Callable[[SearchSummary], float]) -> _Curve | None:
     """Until theory's kernels are measured the time is not one of all instances: what comes before that is left out."""
-    known = [data for data in progress if data.get("objective_s") is not None and data.get(against) is not None]
-    theory = [index for index, data in enumerate(known) if data.get("phase") == "theory"]
+    known = [(summary, summary.objective_s) for summary in progress if summary.objective_s is not None]
+    theory = [index for index, (summary, _) in enumerate(known) if summary.phase == Stage.THEORY]
     known = known[theory[-1] if theory else 0 :]
     if not known:
         return None
     return _Curve(
-        np.array([data[against] for data in known], np.float64),
-        np.array([1e3 * data["objective_s"] for data in known], np.float64),
-        np.array([1e3 * (data.get("default_objective_s") or np.nan) for data in known], np.float64),
-        [str(data.get("phase", "")) for data in known],
+        np.array([against(summary) for summary, _ in known], np.float64),
+        np.array([1e3 * objective_s for _, objective_s in known], np.float64),
+        np.array([1e3 * (summary.default_objective_s or np.nan) for summary, _ in known], np.float64),
+        [summary.phase for summary, _ in known],
     )
 
 

@@ -47,7 +47,8 @@ class ShapeAxis:
         name = self.variable
         if name is not None:
             return np.array([shape[name] for shape in shapes], np.float64)
-        return np.array([self.task.workload.flops(self.task.workload.dims(shape)) / 1e6 for shape in shapes], np.float64)
+        workload = self.task.workload
+        return np.array([workload.flops(workload.dims(shape)) / 1e6 for shape in shapes], np.float64)
 
     def scale(self, places: Iterable[float]) -> JsonObject:
         """The type of the axis."""

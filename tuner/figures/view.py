@@ -14,6 +14,7 @@ from tuner.program.workload import JsonObject
 from tuner.records import Baselines, MeasureResult, Roof
 from tuner.rules.space import MicroKernel
 from tuner.search.observations import at_reference_speed, normalized, reference_anchor_s, speed_correction
+from tuner.search.summary import SearchSummary
 
 
 class Event(Protocol):
@@ -31,14 +32,13 @@ class SearchView:
     """One search task with everything that is known of it at one moment.
 
     ``results``: in the order they were stored, latencies as the device would have measured them at one clock
-    (tuner.search.observations.normalized). ``progress``: the data of the progress events
-    (tuner.search.progress.summary), in order.
+    (tuner.search.observations.normalized). ``progress``: the summaries of the progress events, in order.
     ``dispatcher``: of the library, once there is one. ``view_of`` makes one of what is stored.
     """
 
     task: SearchTask
     results: Sequence[MeasureResult] = ()
-    progress: Sequence[JsonObject] = ()
+    progress: Sequence[SearchSummary] = ()
     dispatcher: Dispatcher | None = None
     baselines: Baselines = field(default_factory=Baselines)
 
@@ -86,10 +86,10 @@ def view_of(
     return SearchView(task, normalized(measured), progress_of(events, position), dispatcher, compared)
 
 
-def progress_of(events: Iterable[Event], position: int = 0) -> list[JsonObject]:
-    """The data of the progress events of the search task at ``position`` in its job."""
+def progress_of(events: Iterable[Event], position: int = 0) -> list[SearchSummary]:
+    """The progress events of the search task at ``position`` in its job."""
     return [
-        event.data
+        SearchSummary.from_json(event.data)
         for event in events
         if event.kind == "progress" and event.data.get("position", position) == position
     ]

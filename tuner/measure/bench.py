@@ -17,15 +17,18 @@ import tvm_ffi
 
 from tuner.library.package import ENTRY
 from tuner.measure.baselines import measure_baselines
+from tuner.measure.guarded import Array, Guarded
+from tuner.measure.inputs import Domain, domain_of, random_array
 from tuner.measure.limits import time_limit
 from tuner.measure.rpc_names import BASELINES, DESCRIBE, OPEN, TRIAL, VERIFY
+from tuner.measure.tensors import tensor_of
 from tuner.measure.timing import Anchor, Timed, Timer
-from tuner.measure.verify import Case, Floats, Guarded, cases, operand_shape, random_array
+from tuner.measure.verify import Case, cases
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import Baselines, ErrorKind
-from tuner.rules import rule_for
-from tuner.rules.layout import PanelLayout
+from tuner.rules import layouts_of
+from tuner.rules.layout import Layout
 from tuner.rules.space import MicroKernel
 
 BEFORE = "shapewright.before_sample"
@@ -41,7 +44,7 @@ class Bench:
         self._task = task
         self._directory = directory
         self._cases = cases(task.workload)
-        self._arrays: dict[tuple[str, tuple[int, ...], PanelLayout | None], Floats] = {}
+        self._arrays: dict[tuple[str, tuple[int, ...], Domain, Layout | None], Array] = {}
         self._anchor = Anchor()
         self._timer = Timer(self._anchor.seconds)
         self._loaded = 0
@@ -50,30 +53,25 @@ class Bench:
         """Verify a candidate and time it on each of ``shapes``: what MeasureResult wants to know of each."""
         try:
             module = self._load(binary)
-            call = module[ENTRY]
-            layout = self._layout(kernel)
-            problem = self._verify(call, layout)
+            layouts = layouts_of(self._task, kernel)
+            problem = self._verify(module[ENTRY], layouts)
         except Exception as error:  # a candidate that raises is a result
             return [_failure(ErrorKind.WRONG, f"{type(error).__name__}: {error}") for _ in shapes]
         if problem:
             return [_failure(ErrorKind.WRONG, problem) for _ in shapes]
-        return [self._timed(module, layout, shape) for shape in shapes]
+        return [self._timed(module, layouts, self._task.workload.dims(shape)) for shape in shapes]
 
     def verify(self, kernel: MicroKernel, binary: bytes, dims: Mapping[str, int]) -> str | None:
-        """What is wrong with a build at these dims; None if nothing is."""
+        """What is wrong with a build at these values of the workload's symbols; None if nothing is."""
         try:
             call = self._load(binary)[ENTRY]
-            return self._check(call, self._layout(kernel), Case.of(self._task.workload, dims))
+            return self._check(call, layouts_of(self._task, kernel), Case.of(self._task.workload, dims))
         except Exception as error:  # a build that raises is a result
             return f"{type(error).__name__}: {error}"[-MAX_ERROR:]
 
     def baselines(self, instances: Sequence[WorkloadInstance]) -> Baselines:
-        """The device's roof, and NumPy's product at these instances."""
-
-        def array(name: str, shape: tuple[int, ...]) -> Floats:
-            return self._array(name, shape, None)
-
-        return measure_baselines(self._task, instances, array, self._anchor.seconds)
+        """The device's roof, and NumPy's products at these instances."""
+        return measure_baselines(self._task, instances, self._array, self._anchor.seconds)
 
     def _load(self, binary: bytes) -> Any:
         # Each under a name of its own: the loader takes a known path for a library that it has already.
@@ -85,25 +83,20 @@ class Bench:
         finally:
             path.unlink()
 
-    def _layout(self, kernel: MicroKernel) -> PanelLayout | None:
-        workload = self._task.workload
-        if not any(operand.constant for operand in workload.operands):
-            return None
-        return rule_for(workload).layout(self._task, kernel)
-
-    def _verify(self, call: Callable[..., object], layout: PanelLayout | None) -> str | None:
-        problems = (self._check(call, layout, case) for case in self._cases)
+    def _verify(self, call: Callable[..., object], layouts: Mapping[str, Layout]) -> str | None:
+        problems = (self._check(call, layouts, case) for case in self._cases)
         return next((problem for problem in problems if problem), None)
 
-    def _check(self, call: Callable[..., object], layout: PanelLayout | None, case: Case) -> str | None:
+    def _check(self, call: Callable[..., object], layouts: Mapping[str, Layout], case: Case) -> str | None:
         inputs = [
-            layout.pack(array) if operand.constant and layout else array
-            for operand, array in zip(self._task.workload.operands, case.inputs, strict=False)
+            layouts[tensor.name].pack(array) if tensor.name in layouts else array
+            for tensor, array in zip(self._task.workload.inputs, case.inputs, strict=True)
         ]
-        return case.check(inputs, lambda operands: call(*map(tvm_ffi.from_dlpack, operands)))
+        return case.check(inputs, lambda operands: call(*map(tensor_of, operands)))
 
-    def _timed(self, module: Any, layout: PanelLayout | None, shape: Mapping[str, int]) -> JsonObject:
-        operands = self._operands(shape, layout)
+    def _timed(self, module: Any, layouts: Mapping[str, Layout], dims: Mapping[str, int]) -> JsonObject:
+        names = [tensor.name for tensor in self._task.workload.operands]
+        operands = [tensor_of(self._array(name, dims, layouts.get(name))) for name in names]
         call = module[ENTRY]
 
         def sample(number: int, repeat: int, before: Callable[[], None]) -> tuple[float, ...]:
@@ -117,19 +110,13 @@ class Bench:
             return _failure(ErrorKind.WRONG, f"{type(error).__name__}: {error}")
         return {"latency_s": timed.latency_s, "samples_s": timed.samples_s, "anchor_s": timed.anchor_s}
 
-    def _operands(self, shape: Mapping[str, int], layout: PanelLayout | None) -> list[Any]:
-        workload = self._task.workload
-        extents = workload.extents(shape)
-        arrays = [
-            self._array(operand.name, operand_shape(operand, extents), layout if operand.constant else None)
-            for operand in workload.operands
-        ]
-        return [tvm_ffi.from_dlpack(array) for array in arrays]
-
-    def _array(self, name: str, shape: tuple[int, ...], layout: PanelLayout | None) -> Floats:
-        key = (name, shape, layout)
+    def _array(self, name: str, dims: Mapping[str, int], layout: Layout | None = None) -> Array:
+        """An aligned array of random values for a tensor of the program, packed by ``layout``; kept for other calls."""
+        tensor = self._task.workload.tensors[name]
+        domain = domain_of(self._task.workload, name, dims)
+        key = (name, tensor.shape(dims), domain, layout)
         if key not in self._arrays:
-            values = random_array(name, shape)
+            values = random_array(name, tensor.shape(dims), tensor.dtype, domain)
             self._arrays[key] = Guarded.copy_of(layout.pack(values) if layout else values).array
         return self._arrays[key]
 
@@ -154,7 +141,7 @@ def register(describe: Callable[[], JsonObject]) -> None:
         return limited(request, lambda bench, data: bench.trial(_kernel(data), bytes(binary), data["shapes"]))
 
     def verify(request: str, binary: bytes) -> str:
-        """Check one build at the request's dims."""
+        """Check one build at the request's values of the symbols."""
         return limited(request, lambda bench, data: bench.verify(_kernel(data), bytes(binary), data["dims"]))
 
     def baselines(request: str) -> str:

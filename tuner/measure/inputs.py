@@ -71,16 +71,18 @@ def domain_of(workload: Workload, name: str, dims: Mapping[str, int]) -> Domain:
         size = min(_indexed_sizes(workload, name, dims))
         return Domain(-1, size) if dtype != "uint8" else Domain(0, min(size, 255))
     uses = _uses(workload.program)
-    if dtype not in INTEGERS:
-        return POSITIVE if name in uses.positive else REALS
-    info = np.iinfo(dtype)
+    if dtype in INTEGERS:
+        return _integers(name, dtype, uses)
+    return POSITIVE if name in uses.positive else REALS
+
+
+def _integers(name: str, dtype: str, uses: _Uses) -> Domain:
     if name in uses.shifts:
         return SHIFTS
     if name in uses.positive:
         return DIVISORS
-    if info.bits == 8 or name in uses.bits:
-        return Domain(int(info.min), int(info.max))
-    return FEW
+    info = np.iinfo(dtype)
+    return Domain(int(info.min), int(info.max)) if info.bits == 8 or name in uses.bits else FEW
 
 
 def _indexed_sizes(workload: Workload, name: str, dims: Mapping[str, int]) -> Iterator[int]:

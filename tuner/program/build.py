@@ -92,7 +92,9 @@ def _from_op(op: Op, args: object, dtype: object, epilogue: object) -> Workload:
         )  # fmt: skip
     except InvalidInput as error:
         # What is wrong with sizes is told as of a program, which the user has not written.
-        field = "args" if error.field.split(".")[0] in ("", "program", "extents", "shapes") else error.field
+        part, _, name = error.field.partition(".")
+        field = "args" if part in ("", "program", "extents", "shapes") else error.field
+        field = f"args.{name}" if part == "extents" and name in op.args else field
         raise InvalidInput(field, error.problem, error.remedy) from None
 
 

@@ -6,6 +6,7 @@ constants with defaults, put into the templates by name. ``docs/guide.md`` shows
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from tuner.errors import InvalidInput, shown
@@ -23,7 +24,7 @@ def _attention(args: Mapping[str, DimExpr], settings: Values) -> Values:
     if scale is None:
         if args["d"].constant is None:
             raise InvalidInput("args.scale", f"d={args['d']} is dynamic, so 1/sqrt(d) is no constant", "give scale")
-        scale = max(args["d"].constant, 1) ** -0.5
+        scale = 1.0 / math.sqrt(max(args["d"].constant, 1))
     scaled = f"{scale!r} * dots[b, h, i, j]"
     hidden = f"where(j <= i + (extent(j) - extent(i)), {scaled}, -inf)"
     return {"scores": hidden if settings["causal"] else scaled}

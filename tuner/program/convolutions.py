@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tuner.errors import InvalidInput
-from tuner.program.dims import DimExpr
+from tuner.program.dims import DimExpr, parse_dim
 from tuner.program.operators import GROUPS, LAYOUT, WINDOW, Op, Values
 
 _OUT_SIZE = "({0} + 2*{{pad}} - {{dilation}}*({1} - 1) - 1)//{{stride}} + 1"
@@ -80,19 +80,19 @@ def conv_transpose(rank: int, name: str) -> Op:
     """The transpose: an element of x meets an element of the window where (p + pad - dilation*r) % stride == 0."""
     axes = SPATIAL[rank]
     window = ", ".join(axes.window)
-    pairs = zip(axes.outer, axes.window, strict=True)
-    terms = [f"({o} + {{pad}} - {{dilation}}*{i})" for o, i in pairs]
-    reads = ", ".join(f"{term}//{{stride}}" for term in terms)
-    hits = " & ".join(f"({term} % {{stride}} == 0)" for term in terms)
 
     def variant(args: Mapping[str, DimExpr], settings: Values) -> Values:
         share, width = _shares(args, settings)
+        pad, dilation, stride = settings["pad"], settings["dilation"], settings["stride"]
+        terms = [parse_dim(f"{o} + {pad} - {dilation}*{i}") for o, i in zip(axes.outer, axes.window, strict=True)]
+        reads = ", ".join(f"({term})//{stride}" for term in terms)
+        hits = " & ".join(f"(({term}) % {stride} == 0)" for term in terms)
         grouped = settings["groups"] > 1
         channel = f"{share}*(o//{width}) + c" if grouped else "c"
-        x = _tensor("x", settings, channel, reads.format(**settings))
+        x = _tensor("x", settings, channel, reads)
         weight = f"weight[{channel}, {f'o % {width}' if grouped else 'o'}, {window}]"
         # With steps of 1 every element of a window is hit.
-        hit = x if settings["stride"] == 1 else f"where({hits.format(**settings)}, {x}, 0)"
+        hit = x if stride == 1 else f"where({hits}, {x}, 0)"
         return {
             "out": _tensor("out", settings, "o", ", ".join(axes.outer)),
             "body": f"{hit} * {weight}",
@@ -118,10 +118,10 @@ def conv_transpose(rank: int, name: str) -> Op:
 
 
 def _shares(args: Mapping[str, DimExpr], settings: Values) -> tuple[str, str]:
-    """How many channels of x, and of out, a group has."""
+    """How many channels of x, and of out, a group has, as templates."""
     groups, c, o = settings["groups"], args["c"], args["o"]
     if groups == 1:
-        return str(c), str(o)
+        return "c", "o"
     if c.constant is None or o.constant is None or c.constant % groups or o.constant % groups:
         problem = f"{groups} groups do not divide c={c} and o={o}"
         raise InvalidInput("args.groups", problem, "c and o are constants, multiples of groups")

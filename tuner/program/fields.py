@@ -162,8 +162,8 @@ def _padding(name: str, value: object) -> float:
 
 
 def _number(field: str, value: object, remedy: str) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or math.isnan(value) or (isinstance(value, int) and abs(value) > 2**63):  # type: ignore[arg-type]
+    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= 2**63
+    if not whole and (not isinstance(value, float) or math.isnan(value)):
         raise InvalidInput(field, f"{shown(value)} is not a number", remedy)
     return float(value)  # type: ignore[arg-type]
 

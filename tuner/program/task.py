@@ -234,10 +234,8 @@ def _named_extents(workload: Workload) -> list[tuple[str, DimExpr]]:
     """Every extent, with the job file's field that gives it."""
     from_op = "op" in workload.to_json()
     given = workload.to_json().get("args", {}) if from_op else dict(workload.extents)
-    extents = [
-        (f"workload.args.{name}" if name in given else "workload.args", dim) if from_op else (f"workload.extents.{name}", dim)
-        for name, dim in workload.extents
-    ]
+    group = "workload.args" if from_op else "workload.extents"
+    extents = [(f"{group}.{name}" if name in given else group, dim) for name, dim in workload.extents]
     return extents + [("workload.shapes", dim) for _, shape in workload.shapes for dim in shape]
 
 
@@ -296,7 +294,7 @@ def _checked_instances(
 
 
 def _merged(workload: Workload, instances: Sequence[WorkloadInstance]) -> tuple[WorkloadInstance, ...]:
-    """Instances where nothing differs that is computed (T=4 and T=5 of ``T//2``) as one: the first, with all weights."""
+    """Instances of the same sizes (T=4 and T=5 of ``T//2``) as one: the first of them, with all their weights."""
     merged: dict[tuple[int, ...], WorkloadInstance] = {}
     for instance in instances:
         dims = tuple(workload.dims(instance.shape).values())

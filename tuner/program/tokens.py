@@ -21,7 +21,11 @@ _TOKEN = re.compile(
     r"|(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
     r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<symbol>//|<<|>>|<=|>=|==|!=|[-+*/%<>&|()\[\],=])"
 )
-_NO_OPERATORS = {"**": "x * x for a square, exp(y * log(x)) for others", "&&": "conditions are joined by &", "||": "conditions are joined by |"}
+_NO_OPERATORS = {
+    "**": "x * x for a square, exp(y * log(x)) for others",
+    "&&": "conditions are joined by &",
+    "||": "conditions are joined by |",
+}
 _NO_CHARACTERS = {
     "^": "x * x for a square; the bits of integers are joined by & and |",
     "~": "where(condition, 0, 1) for a negation",

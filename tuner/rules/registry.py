@@ -17,11 +17,12 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.rules._base import Extents, Refused, ScheduleRule
 from tuner.rules.fallback import Fallback
+from tuner.rules.injective import Injective
 from tuner.rules.layout import Layout
 from tuner.rules.space import MicroKernel, UnionSpace
 from tuner.rules.x86_contraction import X86Contraction
 
-RULES: tuple[ScheduleRule, ...] = (X86Contraction(), Fallback())
+RULES: tuple[ScheduleRule, ...] = (X86Contraction(), Injective(), Fallback())
 """In the order of preference: the first that matches gives the default kernel."""
 
 
@@ -39,7 +40,8 @@ def rules_for(workload: Workload, target: Target) -> tuple[ScheduleRule, ...]:
     matching = [rule for rule in RULES if not isinstance(answers[rule.name], Refused)]
     chosen = [rule for rule in matching if not rule.is_fallback] or matching
     if not chosen:
-        reasons = "; ".join(f"{name}: {answer.reason}" for name, answer in answers.items() if isinstance(answer, Refused))
+        refusals = {name: answer for name, answer in answers.items() if isinstance(answer, Refused)}
+        reasons = "; ".join(f"{name}: {refused.reason}" for name, refused in refusals.items())
         raise InvalidInput("workload", f"no schedule rule takes {workload} on {target.kind} {target.mcpu}", reasons)
     return tuple(chosen)
 

@@ -7,7 +7,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -150,6 +150,29 @@ class SearchSpace:
             if (child := self.legal(values)) is not None:
                 return child
         return first
+
+
+class KernelSpace(Protocol):
+    """What a policy draws micro-kernels from: the space of one rule, or the union of several."""
+
+    @property
+    def size(self) -> int:
+        """How many points there are before their check."""
+
+    def points(self) -> Iterator[MicroKernel]:
+        """Every legal micro-kernel; only for spaces small enough to list."""
+
+    def sample(self, rng: np.random.Generator) -> MicroKernel:
+        """A legal micro-kernel."""
+
+    def mutate(self, kernel: MicroKernel, rng: np.random.Generator) -> MicroKernel:
+        """A legal micro-kernel near ``kernel``; itself if there is none."""
+
+    def neighbours(self, kernel: MicroKernel) -> list[MicroKernel]:
+        """The legal micro-kernels one step away."""
+
+    def crossover(self, first: MicroKernel, second: MicroKernel, rng: np.random.Generator) -> MicroKernel:
+        """A legal mix of two; ``first`` if there is none."""
 
 
 @dataclass(frozen=True)

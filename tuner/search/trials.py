@@ -11,13 +11,14 @@ from typing import Protocol
 from tuner.measure import BASELINES_S, BuildResult, DeviceFailed, KeptBuilds, Runner, RunRequest
 from tuner.program.jobspec import Budget
 from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject, WorkloadInstance
+from tuner.program.workload import WorkloadInstance
 from tuner.records import NO_BASELINES, NUMPY, Baselines, ErrorKind, MeasureResult, Phase
 from tuner.rules.space import MicroKernel
 from tuner.search import progress
 from tuner.search.cost_model import CostModel
 from tuner.search.observations import Measured, at_reference_speed, reference_anchor_s
 from tuner.search.policy import SearchPolicy, Suggestion
+from tuner.search.summary import SearchSummary, Stage
 from tuner.storage import NewEvent
 
 FINAL_SHARE = 0.35
@@ -28,17 +29,17 @@ LEADER_READINGS = 3
 BATCH = 3
 """Kernels built and run between two looks at whether the search is to stop."""
 
-STAGES = {Phase.THEORY: "theory", Phase.SEARCH: "search", Phase.FINAL: "select"}
-"""What summaries call the stage of a search that runs trials of a phase."""
+STAGES = {Phase.THEORY: Stage.THEORY, Phase.SEARCH: Stage.SEARCH, Phase.FINAL: Stage.SELECT}
+"""The stage of a search that runs trials of a phase."""
 
 
 class Recorder(Protocol):
     """Where a search leaves its results as it goes. A call returns only when they are safe."""
 
     def record(
-        self, results: Sequence[MeasureResult], events: Sequence[NewEvent], spent_s: float, summary: JsonObject
+        self, results: Sequence[MeasureResult], events: Sequence[NewEvent], spent_s: float, summary: SearchSummary
     ) -> None:
-        """``spent_s``: wall time charged to the task so far; ``summary``: how it stands (see tuner.search.progress)."""
+        """``spent_s``: wall time charged to the task so far."""
 
     def baselines(self, found: Baselines) -> None:
         """What the task's kernels are compared with: once in a search, unless it is known already."""
@@ -148,7 +149,7 @@ class Trials:
         try:
             self._baselines = self._runner.baselines(self._task, self._task.instances)
         except DeviceFailed as error:
-            self.note(f"nothing to compare with: {error}")
+            self.log(f"nothing to compare with: {error}")
         else:
             self._recorder.baselines(self._baselines)
 
@@ -239,25 +240,26 @@ class Trials:
         if self._should_stop():
             raise Cancelled
 
-    # -- telling --------------------------------------------------------------------------------------------------
-    def summary(self, phase: str) -> JsonObject:
+    # -- reporting ------------------------------------------------------------------------------------------------
+    def summary(self, stage: Stage) -> SearchSummary:
         points = at_reference_speed(self._baselines.points, self._anchor_s)
         by_numpy = {str(point.instance): point.latency_s for point in points if point.name == NUMPY}
-        now = progress.standing(self._task, self.measured, self.defaults(), by_numpy)
+        now = progress.objectives(self._task, self.measured, self.defaults(), by_numpy)
         allowance = self._allowance
-        return progress.summary(now, self.measured, allowance.budget, allowance.elapsed_s, self.round, phase)
+        return progress.summarize(now, self.measured, allowance.budget, allowance.elapsed_s, self.round, stage)
 
-    def record(self, results: Sequence[MeasureResult], phase: str) -> None:
-        data = self.summary(phase)
+    def record(self, results: Sequence[MeasureResult], stage: Stage) -> None:
+        summary = self.summary(stage)
         trials = {"count": len(results), "failed": sum(not result.ok for result in results)}
-        self._tell(data, NewEvent("trials", trials), NewEvent("progress", data), results=results)
+        progress = NewEvent("progress", summary.to_json())
+        self._report(summary, NewEvent("trials", trials), progress, results=results)
 
-    def tell_progress(self, phase: str) -> None:
-        data = self.summary(phase)
-        self._tell(data, NewEvent("progress", data))
+    def report_progress(self, stage: Stage) -> None:
+        summary = self.summary(stage)
+        self._report(summary, NewEvent("progress", summary.to_json()))
 
-    def note(self, message: str) -> None:
-        self._tell(self.summary("search"), NewEvent("log", {"message": message}))
+    def log(self, message: str) -> None:
+        self._report(self.summary(Stage.SEARCH), NewEvent("log", {"message": message}))
 
-    def _tell(self, summary: JsonObject, *events: NewEvent, results: Sequence[MeasureResult] = ()) -> None:
+    def _report(self, summary: SearchSummary, *events: NewEvent, results: Sequence[MeasureResult] = ()) -> None:
         self._recorder.record(results, events, self._allowance.elapsed_s, summary)

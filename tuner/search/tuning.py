@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.errors import ShapewrightError
 from tuner.library.dispatcher import Dispatcher
@@ -21,6 +21,7 @@ from tuner.rules.space import MicroKernel
 from tuner.search import finish
 from tuner.search.cost_model import CostModel, PairCostModel
 from tuner.search.policy import SearchPolicy, Suggestion, dispatched, make_policy, suggestions_of
+from tuner.search.summary import SearchSummary, Stage
 from tuner.search.trials import BATCH, LEADER_READINGS, Allowance, Cancelled, Recorder, Trials
 
 __all__ = ["Cancelled", "Recorder", "Tuned", "VerificationFailed", "tune"]
@@ -46,7 +47,7 @@ class Tuned:
     files: Mapping[str, bytes]
     manifest: JsonObject
     dispatch: JsonObject
-    summary: JsonObject
+    summary: SearchSummary
 
 
 class VerificationFailed(ShapewrightError):
@@ -123,7 +124,7 @@ class _Search:
         while (left := trials.left(reserve)) > 0 and self._allowance.seconds_left(reserve_s := self._reserve_s()) > 0:
             suggestions, self._following = self._following or self._policy.suggest(left), []
             if not suggestions:
-                trials.note("no candidate is expected to help: the search ends early")
+                trials.log("no candidate is expected to help: the search ends early")
                 return
             # Nothing that follows the default is worth thinking about before it is known.
             think = self._think if trials.round else None
@@ -179,18 +180,22 @@ class _Search:
             trials.check_stop()
             kernels = self._chosen(self._task.max_kernels)
             dispatcher = finish.make_dispatcher(self._task, self._model, self._measured, kernels)
-            trials.tell_progress("build")
+            trials.report_progress(Stage.BUILD)
             files = finish.build_library(dispatcher, job_id)
-            trials.tell_progress("verify")
+            trials.report_progress(Stage.VERIFY)
             wrong = self._wrong(dispatcher, files)
             if not wrong:
-                data = trials.summary("done") | {"kernels": len(dispatcher.kernels), "digest": files.manifest["digest"]}
-                data |= {"library_objective_s": self._objective_s(kernels)}
-                return Tuned(files.files, files.manifest, files.dispatch, data)
+                summary = replace(
+                    trials.summary(Stage.DONE),
+                    kernels=len(dispatcher.kernels),
+                    digest=files.manifest["digest"],
+                    library_objective_s=self._objective_s(kernels),
+                )
+                return Tuned(files.files, files.manifest, files.dispatch, summary)
             trials.learn(wrong)
-            trials.record(wrong, "verify")
+            trials.record(wrong, Stage.VERIFY)
             for result in wrong:
-                trials.note(f"left out of the library: {result.kernel}: {result.error}")
+                trials.log(f"left out of the library: {result.kernel}: {result.error}")
         problem = f"the last: {wrong[0].kernel}: {wrong[0].error}"
         raise VerificationFailed(f"{VERIFY_ROUNDS} sets of kernels for {self._task.workload} were wrong; {problem}")
 

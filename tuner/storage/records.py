@@ -39,7 +39,7 @@ class RecordStorage(Protocol):
     def best_record(
         self, workload_key: str, target_fingerprint: str, threads: int, instance_key: str
     ) -> TuningRecord | None:
-        """The fastest record for exactly this instance (``format_shape`` of the symbols' values); None if there is none.
+        """The fastest record for exactly this instance (``format_shape`` of its symbols); None if there is none.
 
         Of kernels that were never found wrong, and never crashed, at any instance of the workload on this target.
         """

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from service.dashboard import presenters
+from tuner.search.summary import SearchSummary
 from tuner.storage import ApiKey, Job, JobState
 
 DONE = {
@@ -42,7 +43,8 @@ def test_a_job_of_many_tasks_is_as_far_as_they_are_in_the_mean() -> None:
     [line] = presenters.lines_of([whole], [])
     assert line.progress == 0.25
     assert line.vs_numpy == pytest.approx((1.1 * 1.4) ** 0.5)
-    assert presenters.summaries(whole.summary) == [DONE, half]
+    assert presenters.summary_of(whole, 1) == SearchSummary.from_json(half)
+    assert presenters.summary_of(whole, 2) is None
 
 
 @pytest.mark.parametrize(
@@ -50,14 +52,15 @@ def test_a_job_of_many_tasks_is_as_far_as_they_are_in_the_mean() -> None:
     [({}, 0.0), ({"trials": 5, "trials_budget": 0}, 0.0), ({"elapsed_s": 90.0, "seconds_budget": 60.0}, 1.0)],
 )
 def test_progress_stays_within_its_bounds(summary: dict[str, Any], expected: float) -> None:
-    assert presenters.progress(summary) == expected
+    [line] = presenters.lines_of([job(summary)], [])
+    assert line.progress == expected
 
 
 def test_the_headline_says_what_a_search_came_to() -> None:
-    assert presenters.headline(DONE) == [
+    assert presenters.headline(SearchSummary.from_json(DONE)) == [
         ("1.50×", "the default (theory alone)"),
         ("1.10×", "NumPy's BLAS at the tuned shapes"),
         ("3", "kernels"),
         ("30 s", "of search"),
     ]
-    assert presenters.headline({}) == []
+    assert presenters.headline(None) == []

@@ -10,6 +10,7 @@ from service.figures import searches
 from service.figures.searches import Searches
 from tests.contract.samples import leased, many_tasks, results
 from tests.searched import searched
+from tuner.search.summary import SearchSummary
 from tuner.storage import NewEvent, Storage
 
 
@@ -18,7 +19,7 @@ def test_a_search_that_goes_on_is_added_to(storage: Storage) -> None:
     [row] = lease.tasks
     storage.append_results(lease, row.id, results(3), [NewEvent("progress", {"trials": 3})])
     before, version = kept.view(lease.job, row)
-    assert (len(before.results), before.progress) == (3, ({"trials": 3},))
+    assert (len(before.results), before.progress) == (3, (SearchSummary(trials=3),))
     assert kept.view(lease.job, row)[1] == version
 
     storage.append_results(lease, row.id, results(2, start=3), [NewEvent("progress", {"trials": 5})])
@@ -35,7 +36,7 @@ def test_tasks_of_one_job_are_told_apart(storage: Storage) -> None:
         storage.append_results(lease, row.id, results(1 + row.position), [progress])
     for row in lease.tasks:
         view, _ = kept.view(lease.job, row)
-        assert (len(view.results), [data["trials"] for data in view.progress]) == (1 + row.position, [row.position])
+        assert (len(view.results), [summary.trials for summary in view.progress]) == (1 + row.position, [row.position])
 
 
 def test_a_finished_search_has_its_dispatcher(storage: Storage) -> None:

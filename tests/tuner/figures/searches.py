@@ -11,11 +11,12 @@ from tests.fakes import TASK, WIDE, latency_s
 from tuner.figures.view import SearchView
 from tuner.library.dispatcher import Dispatcher, TableRow, bounded, fit
 from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject, ShapeVar, WorkloadInstance
+from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult, Phase, Roof
-from tuner.rules import rule_for
+from tuner.rules import space_of
 from tuner.rules.space import MicroKernel
 from tuner.search.observations import Measured
+from tuner.search.summary import SearchSummary, Stage
 
 T, S, B = ShapeVar("T", range(1, 129)), ShapeVar("S", range(1, 65)), ShapeVar("B", (1, 2, 4))
 STATIC = SearchTask("dense", {"m": 64, "n": 96, "k": 32}, target=WIDE)
@@ -26,7 +27,7 @@ TASKS = {"one": TASK, "two": TWO, "three": THREE, "static": STATIC}
 
 def sampled(task: SearchTask, count: int, seed: int = 0) -> list[MicroKernel]:
     """Different kernels of the task's space."""
-    space, rng = rule_for(task.workload).space(task), np.random.default_rng(seed)
+    space, rng = space_of(task), np.random.default_rng(seed)
     found: dict[MicroKernel, None] = {}
     while len(found) < count:
         found[space.sample(rng)] = None
@@ -63,9 +64,9 @@ def _total_s(task: SearchTask, kernel: MicroKernel) -> float:
     return sum(latency_s(task, kernel, instance.shape) for instance in task.instances)
 
 
-def told(task: SearchTask, results: Sequence[MeasureResult]) -> list[JsonObject]:
+def told(task: SearchTask, results: Sequence[MeasureResult]) -> list[SearchSummary]:
     """The progress of such a search, an entry for each round."""
-    found: list[JsonObject] = []
+    found: list[SearchSummary] = []
     measured, default_s = Measured(), None
     for number in sorted({result.round for result in results}):
         measured.add([result for result in results if result.round == number])
@@ -73,19 +74,19 @@ def told(task: SearchTask, results: Sequence[MeasureResult]) -> list[JsonObject]
         weighted = [i.weight * time for i, time in zip(task.instances, times, strict=True) if time is not None]
         best_s = sum(weighted) if len(weighted) == len(times) else None
         default_s = default_s or best_s
-        trials, phase = measured.trials, "search" if number else "theory"
-        data = {"phase": phase, "round": number, "trials": trials, "elapsed_s": 1.7 * trials}
-        found.append(data | {"objective_s": best_s, "default_objective_s": default_s})
+        trials, stage = measured.trials, Stage.SEARCH if number else Stage.THEORY
+        now = SearchSummary(stage, number, trials, elapsed_s=1.7 * trials)
+        found.append(replace(now, objective_s=best_s, default_objective_s=default_s))
     return found
 
 
 def library(task: SearchTask, kernels: Sequence[MicroKernel]) -> Dispatcher:
     """A library of these kernels that serves every shape with the one that the synthetic device runs fastest."""
-    names, shapes = task.workload.dynamic_dims, task.shapes()
+    names, shapes = task.workload.symbols, task.shapes()
     times = np.array([[latency_s(task, kernel, shape) for kernel in kernels] for shape in shapes])
     dims = [task.workload.dims(shape) for shape in shapes]
     points = np.array([[row[name] for name in names] for row in dims], np.int64)
-    bounds = {name: task.workload.exprs[name].bounds(task.ranges) for name in names}
+    bounds = {name: task.workload.symbol_exprs[name].bounds(task.ranges) for name in names}
     bare = Dispatcher(task, tuple(kernels), 0, bounded(fit(names, points, times), bounds, 0))
     table = [(shape, bare.index_for(row), row_s) for shape, row, row_s in zip(shapes, dims, times, strict=True)]
     return replace(bare, table=tuple(TableRow(shape, index, float(row[index])) for shape, index, row in table))
@@ -94,7 +95,7 @@ def library(task: SearchTask, kernels: Sequence[MicroKernel]) -> Dispatcher:
 def numpy_times(task: SearchTask) -> Baselines:
     """A library that is slow at small shapes, and a roof above all."""
     points = [
-        Baseline("numpy", instance, 3e-6 + task.workload.flops(instance.shape) / 30e9, 2e-6)
+        Baseline("numpy", instance, 3e-6 + task.workload.flops(task.workload.dims(instance.shape)) / 30e9, 2e-6)
         for instance in task.instances
     ]
     return Baselines(tuple(points), Roof(110e9, 12e9, 2e-6))

@@ -11,14 +11,17 @@ import plotly.graph_objects as go
 import pytest
 
 from tests.fakes import TASK, latency_s
+from tests.searching import known
 from tests.tuner.figures.searches import THREE, TWO, finished, library, sampled
 from tuner.figures import COMPARABLE, FIGURES, SearchView, UnknownFigure, compare, figure, kernel_times
 from tuner.figures.kernels import MOST_KERNELS
 from tuner.figures.model import spearman
 from tuner.figures.roofline import compulsory_bytes
+from tuner.program.build import make_workload
 from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, Workload
+from tuner.program.workload import ShapeVar
 from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult
+from tuner.search.summary import SearchSummary
 
 
 @pytest.fixture(scope="module")
@@ -33,21 +36,21 @@ def named(found: go.Figure, name: str) -> Any:
 
 # -- how the search went ----------------------------------------------------------------------------------------------
 def test_the_best_falls_from_the_default_over_time_and_over_trials(view: SearchView) -> None:
-    for name, against in (("best_over_time", "elapsed_s"), ("best_over_trials", "trials")):
+    last = view.progress[-1]
+    for name, against in (("best_over_time", last.elapsed_s), ("best_over_trials", last.trials)):
         found = figure(name, view)
         best = named(found, "best so far")
-        assert best.x[-1] == pytest.approx(view.progress[-1][against], rel=1e-4)
-        assert best.y[-1] == pytest.approx(1e3 * view.progress[-1]["objective_s"], rel=1e-4)
+        assert best.x[-1] == pytest.approx(against, rel=1e-4)
+        assert best.y[-1] == pytest.approx(1e3 * known(last.objective_s), rel=1e-4)
         assert best.line.shape == "hv"
         default = named(found, "default (theory)")
-        assert default.y[0] == default.y[1] == pytest.approx(1e3 * view.progress[-1]["default_objective_s"], rel=1e-4)
+        assert default.y[0] == default.y[1] == pytest.approx(1e3 * known(last.default_objective_s), rel=1e-4)
         assert max(best.y) <= default.y[0]
 
 
 def test_what_comes_before_the_default_is_whole_is_left_out() -> None:
-    def at(trials: int, phase: str, objective_s: float | None) -> dict[str, Any]:
-        times = {"objective_s": objective_s, "default_objective_s": objective_s}
-        return {"trials": trials, "elapsed_s": trials, "phase": phase} | times
+    def at(trials: int, phase: str, objective_s: float | None) -> SearchSummary:
+        return SearchSummary(phase, trials=trials, objective_s=objective_s, default_objective_s=objective_s)
 
     progress = [at(1, "theory", None), at(2, "theory", 1.0), at(3, "theory", 5.0), at(4, "search", 4.0)]
     best = named(figure("best_over_trials", SearchView(TASK, (), progress)), "best so far")
@@ -120,7 +123,7 @@ def test_several_variables_are_told_by_the_work_of_a_call() -> None:
     view = finished(TWO)
     found = figure("latency_by_shape", view)
     measured = named(found, "library, measured")
-    work = {f"{instance}": TWO.workload.flops(instance.shape) / 1e6 for instance in TWO.instances}
+    work = {f"{instance}": TWO.workload.flops(TWO.workload.dims(instance.shape)) / 1e6 for instance in TWO.instances}
     shapes = [text.partition(", ")[0] for text in measured.text]
     assert measured.x == pytest.approx([work[shape] for shape in shapes], rel=1e-4)
     assert measured.text[0].startswith("S=1,T=1, k")
@@ -272,8 +275,8 @@ def test_the_roofline_has_the_work_over_what_must_be_moved(view: SearchView) -> 
 
 
 def test_an_epilogues_operands_are_moved_too() -> None:
-    bare = Workload.of("dense", {"m": "T", "n": 8, "k": 4})
-    biased = Workload.of("dense", {"m": "T", "n": 8, "k": 4}, epilogue=["bias"])
+    bare = make_workload("dense", {"m": "T", "n": 8, "k": 4})
+    biased = make_workload("dense", {"m": "T", "n": 8, "k": 4}, epilogue=["bias"])
     assert compulsory_bytes(bare, {"T": 2}) == 4 * (8 + 32 + 16)
     assert compulsory_bytes(biased, {"T": 2}) - compulsory_bytes(bare, {"T": 2}) == 4 * 8
 

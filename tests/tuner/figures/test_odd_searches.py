@@ -21,6 +21,7 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import Baselines, ErrorKind, MeasureResult
 from tuner.rules.space import MicroKernel
+from tuner.search.summary import SearchSummary
 
 FAILED = MeasureResult(sampled(TASK, 1)[0], TASK.instances[0], error_kind=ErrorKind.CRASH)
 FEW = searched(kernels=2)
@@ -112,7 +113,7 @@ def huge(count: int) -> SearchView:
         for n in range(count)
     ]
     progress = [
-        {"phase": "search", "trials": 3 * n, "elapsed_s": n, "objective_s": 1 / (1 + n), "default_objective_s": 1.0}
+        SearchSummary("search", trials=3 * n, elapsed_s=n, objective_s=1 / (1 + n), default_objective_s=1.0)
         for n in range(count // 3)
     ]
     return SearchView(TASK, results, progress, library(TASK, pool[:4]), Baselines())

@@ -17,7 +17,7 @@ from tuner.storage import NewEvent
 def test_a_view_is_what_was_stored_at_one_speed() -> None:
     results, pool = searched(), sampled(TASK, 3)
     slower = [replace(r, latency_s=r.latency_s and 1.25 * r.latency_s, anchor_s=2.5e-6) for r in results[1:]]
-    events = [NewEvent("progress", data) for data in told(TASK, results)]
+    events = [NewEvent("progress", summary.to_json()) for summary in told(TASK, results)]
     disturbed = numpy_times(TASK).to_json()
     for point in disturbed["points"]:
         point["anchor_s"] = 4e-6
@@ -25,7 +25,7 @@ def test_a_view_is_what_was_stored_at_one_speed() -> None:
     view = view_of(TASK, [results[0], *slower], events, library(TASK, pool).to_json(), disturbed)
     for found, expected in zip(view.results, results, strict=True):
         assert found.latency_s == pytest.approx(expected.latency_s)
-    assert view.progress == [event.data for event in events]
+    assert view.progress == told(TASK, results)
     assert view.dispatcher is not None
     assert view.dispatcher.kernels == tuple(pool)
     usual = numpy_times(TASK)
@@ -48,7 +48,7 @@ def test_a_table_of_another_format_is_refused() -> None:
 def test_events_belong_to_the_task_that_they_name() -> None:
     named = [NewEvent("progress", {"position": p, "trials": t}) for p, t in ((1, 1), (0, 2), (1, 3))]
     named.append(NewEvent("log", {"position": 1}))
-    assert [data["trials"] for data in progress_of(named, 1)] == [1, 3]
+    assert [summary.trials for summary in progress_of(named, 1)] == [1, 3]
 
 
 def test_kernels_are_called_by_their_number_in_the_library_and_their_id() -> None:

@@ -23,9 +23,9 @@ from tuner.library.package import (
     kernel_scripts,
     package,
 )
-from tuner.rules import rule_for
+from tuner.rules import safe_kernel
 
-SAFE = rule_for(TASK.workload).safe_kernel(TASK)
+SAFE = safe_kernel(TASK)
 FOUND = package(Dispatcher(TASK, (SAFE,), 0, Leaf(0)), b"binary", '{"ir": 1}', {"tvm": "1"}, "j", ["for i in ä"])
 
 
@@ -39,7 +39,7 @@ def test_the_manifest_names_everything_that_the_library_depends_on() -> None:
     assert TASK.target is not None
     assert manifest["target_fingerprint"] == TASK.target.fingerprint
     assert (manifest["threads"], manifest["job_id"], manifest["toolchain"]) == (1, "j", {"tvm": "1"})
-    assert manifest["packed_layout"] == {"kind": "panels", "panel": 16 * SAFE["nv"]}
+    assert manifest["packed_layouts"] == {"w": {"kind": "panels", "panel": 16 * SAFE["nv"]}}
     assert [kernel["id"] for kernel in manifest["kernels"]] == [SAFE.id]
     assert json.loads(FOUND.files[MANIFEST]) == json.loads(json.dumps(manifest))
     assert gzip.decompress(FOUND.files[IR]) == b'{"ir": 1}'

@@ -1,179 +1,269 @@
+"""Mutations of right results: each is caught, and the message says what and where."""
+
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from tuner.measure.verify import GUARD, Case, Floats, Guarded, ragged_dims, random_array
+from tuner.measure.guarded import POISON
+from tuner.measure.verify import Case, cases
+from tuner.program.build import make_workload, workload_from_json
 from tuner.program.reference import compute
-from tuner.program.workload import ShapeVar, Workload
+from tuner.program.workload import Workload
 
-T = ShapeVar("T", range(1, 65))
-MATMUL = Workload.of("matmul", {"m": T, "n": 24, "k": 16})
+Array = NDArray[Any]
+Call = Callable[[Sequence[Array]], object]
+MATMUL = make_workload("matmul", {"m": "T", "n": 24, "k": 16})
 
 
-def matmul(operands: Sequence[Floats]) -> None:
+def matmul(operands: Sequence[Array]) -> None:
     a, b, out = operands
     out[...] = a @ b
 
 
-def problem_of(call: object, m: int = 5) -> str | None:
+def problem_of(call: Call, m: int = 5) -> str:
     case = Case.of(MATMUL, {"m": m})
-    assert callable(call)
-    return case.check(case.inputs, call)
+    return case.check(case.inputs, call) or ""
+
+
+def program(text: str, extents: Mapping[str, Any], **fields: Any) -> Workload:
+    return workload_from_json({"program": text, "extents": dict(extents), **fields})
+
+
+def right(workload: Workload, dims: Mapping[str, int]) -> Call:
+    """A kernel that computes what the reference does, rounded to the outputs' dtypes."""
+
+    def call(operands: Sequence[Array]) -> None:
+        inputs, outputs = operands[: len(workload.inputs)], operands[len(workload.inputs) :]
+        for output, value in zip(outputs, compute(workload, inputs, dims), strict=True):
+            output[...] = value.astype(output.dtype)
+
+    return call
 
 
 def test_a_right_result_has_no_problem() -> None:
-    assert problem_of(matmul) is None
+    assert problem_of(matmul) == ""
 
 
 def test_a_wrong_element_is_named() -> None:
-    def call(operands: Sequence[Floats]) -> None:
+    def call(operands: Sequence[Array]) -> None:
         matmul(operands)
         operands[-1][3, 7] += 0.5
 
     problem = problem_of(call)
-    assert problem is not None
     assert "1 of 120 elements are wrong: max error 0.5 at [3, 7]" in problem
     assert problem.endswith("at m=5")
 
 
+def test_one_product_missing_is_found() -> None:
+    def call(operands: Sequence[Array]) -> None:
+        a, b, out = operands
+        out[...] = a[:, :-1] @ b[:-1]
+
+    assert "elements are wrong" in problem_of(call)
+    long = Case.of(make_workload("matmul", {"m": 5, "n": 24, "k": 3072}), {})
+    assert "elements are wrong" in (long.check(long.inputs, call) or "")
+
+
+def test_nan_is_wrong() -> None:
+    def call(operands: Sequence[Array]) -> None:
+        matmul(operands)
+        operands[-1][0, 0] = math.nan
+
+    assert "1 of 120 elements are wrong: max error nan at [0, 0], nan in place of" in problem_of(call)
+
+
 def test_an_element_that_is_never_written_is_wrong() -> None:
-    def call(operands: Sequence[Floats]) -> None:
+    def call(operands: Sequence[Array]) -> None:
         a, b, out = operands
         out[:-1] = (a @ b)[:-1]
 
-    assert "24 of 120 elements are wrong" in (problem_of(call) or "")
+    assert "24 of 120 elements are wrong" in problem_of(call)
 
 
 def test_reading_past_an_input_shows_in_the_result() -> None:
-    def call(operands: Sequence[Floats]) -> None:
+    def call(operands: Sequence[Array]) -> None:
         a, b, out = operands
         beyond = np.lib.stride_tricks.as_strided(a, (6, 16))
         out[...] = a @ b
         out[0, 0] += beyond[5, 0]
 
-    assert "nan in place of" in (problem_of(call) or "")
+    assert "nan in place of" in problem_of(call)
 
 
 @pytest.mark.parametrize(("offset", "says"), [(-2, "before the start"), (120, "past the end"), (1100, "past the end")])
 def test_writes_around_the_output_are_found(offset: int, says: str) -> None:
-    def call(operands: Sequence[Floats]) -> None:
+    def call(operands: Sequence[Array]) -> None:
         matmul(operands)
-        out = operands[-1]
-        around = np.lib.stride_tricks.as_strided(out.ravel(), (1 + max(0, offset),))
-        if offset >= 0:
-            around[offset] = 1.0
-        else:
-            before = np.frombuffer(_bytes_before(out, -offset), np.float32)
-            before[0] = 1.0
+        _write(operands[-1], offset)
 
-    assert says in (problem_of(call) or "")
+    assert f"1 elements {says} of its output were overwritten" in problem_of(call)
 
 
-def _bytes_before(array: Floats, elements: int) -> memoryview:
-    import ctypes  # noqa: PLC0415  (for this trespass alone)
+def test_writes_around_an_input_are_found() -> None:
+    def call(operands: Sequence[Array]) -> None:
+        matmul(operands)
+        _write(operands[1], -1)
 
-    kind = ctypes.c_char * (4 * elements)
-    return memoryview(kind.from_address(array.ctypes.data - 4 * elements))
-
-
-@pytest.mark.parametrize("shape", [(1,), (37, 24), (3, 5, 7)])
-def test_guarded_memory_is_aligned_and_surrounds_the_array(shape: tuple[int, ...]) -> None:
-    guarded = Guarded.empty(shape)
-    assert guarded.array.shape == shape
-    assert guarded.array.ctypes.data % 64 == 0
-    assert guarded.before.size == guarded.after.size == GUARD
-    assert guarded.damage() is None
-    guarded.array[...] = 1.0
-    assert guarded.damage() is None
+    assert "before the start of input 1 were overwritten, the nearest 1 away" in problem_of(call)
 
 
-def test_an_empty_output_is_guarded_on_both_sides() -> None:
-    guarded = Guarded.empty((0, 24))
-    assert (guarded.array.shape, guarded.damage()) == ((0, 24), None)
-    guarded.after[0] = 1.0
-    assert "the nearest 1 away" in (guarded.damage() or "")
+def _write(array: Array, offset: int) -> None:
+    """An element outside of the array."""
+    ctypes.c_uint32.from_address(array.ctypes.data + offset * array.itemsize).value = 1
 
 
-def test_ragged_dims_are_divided_by_no_tile_and_differ_from_each_other() -> None:
-    square = ShapeVar("S", range(1, 65))
-    workload = Workload.of("matmul", {"m": T, "n": square, "k": square + 1})
-    dims = ragged_dims(workload)
-    assert dims[0] == {"m": 1, "n": 1, "k": 1}
-    for point in dims[1:3]:
-        assert len(set(point.values())) == 3
-        assert all(value % tile for value in point.values() for tile in (2, 3, 4, 5, 6, 7, 8))
+def test_an_input_that_is_written_to_is_found() -> None:
+    def call(operands: Sequence[Array]) -> None:
+        matmul(operands)
+        operands[0][0, 0] += 1.0
+
+    assert "input 0 was written to" in problem_of(call)
 
 
-def test_dims_that_are_too_much_work_are_left_out_but_for_the_smallest_that_fill_tiles() -> None:
-    huge = Workload.of("matmul", {"m": T, "n": 30_000, "k": 30_000})
-    assert ragged_dims(huge) == [{"m": 1}, {"m": 37}]
+def test_operands_stand_off_every_alignment() -> None:
+    def call(operands: Sequence[Array]) -> None:
+        matmul(operands)
+        assert all(operand.ctypes.data % 64 == operand.itemsize for operand in operands)
 
-
-def test_a_batch_is_verified_at_few_of_many_dims() -> None:
-    batch, S, K = ShapeVar("B", range(1, 9)), ShapeVar("S", range(1, 9)), ShapeVar("K", range(1, 9))  # noqa: N806
-    workload = Workload.of("batch_matmul_nn", {"b": batch, "m": T, "n": S, "k": K})
-    ones, blocks, larger, nothing, *longer = ragged_dims(workload)
-    assert ones == {"b": 1, "m": 1, "n": 1, "k": 1}
-    assert [dims["b"] for dims in (blocks, larger)] == [3, 5]
-    assert all(min(dims["m"], dims["n"], dims["k"]) > size for dims, size in ((blocks, 32), (larger, 96)))
-    assert nothing == blocks | {"k": 0}
-    assert longer == [blocks | {"k": 563}, blocks | {"k": 1543}]
-    both = Workload.of("batch_matmul_nn", {"b": T, "m": T, "n": 8, "k": 8})
-    assert ragged_dims(both)[1] == {"b": 37}
-
-
-@pytest.mark.parametrize(
-    ("op", "args", "dims"),
-    [
-        ("batch_matmul_nt", {"b": 192, "m": T, "n": T, "k": 64}, [1, 37, 113]),
-        ("batch_matmul_nn", {"b": 192, "m": T, "n": 64, "k": T}, [1, 37, 113, 0]),
-        ("matmul", {"m": 37, "n": 24, "k": T}, [1, 37, 113, 0, 563, 1543]),
-        ("matmul", {"m": T, "n": T, "k": T}, [1, 37, 113, 0, 563]),
-    ],
-)
-def test_a_dim_that_is_summed_over_has_sums_of_all_lengths(op: str, args: dict[str, object], dims: list[int]) -> None:
-    workload = Workload.of(op, args)
-    (name,) = workload.dynamic_dims
-    assert ragged_dims(workload) == [{name: size} for size in dims]
+    assert problem_of(call) == ""
 
 
 def test_what_a_kernel_leaves_when_it_sums_over_nothing_is_found() -> None:
-    case = Case.of(Workload.of("batch_matmul_nn", {"b": 2, "m": 3, "n": 4, "k": T}), {"k": 0})
-    assert case.expected.shape == (2, 3, 4)
+    workload = make_workload("batch_matmul_nn", {"b": 2, "m": 3, "n": 4, "k": "T"})
+    case = Case.of(workload, dict.fromkeys(workload.symbols, 0))
+    assert case.expected[0].value.shape == (2, 3, 4)
     assert case.check(case.inputs, lambda operands: operands[-1].fill(0.0)) is None
     assert "24 of 24 elements are wrong" in (case.check(case.inputs, lambda operands: None) or "")
 
 
 def test_a_wrong_element_of_a_batch_is_named() -> None:
-    def call(operands: Sequence[Floats]) -> None:
+    def call(operands: Sequence[Array]) -> None:
         a, b, out = operands
         out[...] = a @ b.swapaxes(1, 2)
         out[4, 3, 1] += 0.5
 
-    case = Case.of(Workload.of("batch_matmul_nt", {"b": 5, "m": T, "n": T, "k": 16}), {"m": 7})
+    workload = make_workload("batch_matmul_nt", {"b": 5, "m": "T", "n": "T", "k": 16})
+    case = Case.of(workload, dict.fromkeys(workload.symbols, 7))
     assert "1 of 245 elements are wrong: max error 0.5 at [4, 3, 1]" in (case.check(case.inputs, call) or "")
 
 
 def test_a_static_workload_is_verified_at_its_shape() -> None:
-    static = Workload.of("matmul", {"m": 5, "n": 24, "k": 16})
-    assert ragged_dims(static) == [{}]
-    assert Case.of(static, {}).expected.shape == (5, 24)
+    (case,) = cases(make_workload("matmul", {"m": 5, "n": 24, "k": 16}))
+    assert case.expected[0].value.shape == (5, 24)
+    problem = case.check(case.inputs, lambda operands: None)
+    assert problem is not None
+    assert problem.endswith("at its only shape")
 
 
-def test_inputs_are_the_same_everywhere_and_in_range() -> None:
-    first, second = random_array("a", (50, 40)), random_array("a", (50, 40))
-    assert np.array_equal(first, second)
-    assert not np.array_equal(first, random_array("b", (50, 40)))
-    assert -1 <= first.min() < -0.9 and 0.9 < first.max() < 1
-    assert compute(MATMUL, Case.of(MATMUL, {"m": 5}).inputs).dtype == np.float64
+# -- dtypes -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64"])
+def test_products_of_every_dtype_are_verified(dtype: str) -> None:
+    workload = make_workload("matmul", {"m": 5, "n": 6, "k": 300}, dtype)
+    case = Case.of(workload, {})
+
+    def few(operands: Sequence[Array]) -> None:
+        x, y, out = operands
+        out[...] = compute(make_workload("matmul", {"m": 5, "n": 6, "k": 299}, dtype), [x[:, 1:], y[1:]], {})[0]
+
+    def past(operands: Sequence[Array]) -> None:
+        right(workload, {})(operands)
+        raw = operands[-1]
+        ctypes.c_uint8.from_address(raw.ctypes.data + raw.nbytes).value ^= 1
+
+    assert case.check(case.inputs, right(workload, {})) is None
+    assert "elements are wrong" in (case.check(case.inputs, few) or "")
+    assert "past the end" in (case.check(case.inputs, past) or "")
+    assert "elements are wrong" in (case.check(case.inputs, lambda operands: None) or "")
 
 
-def test_an_input_that_is_written_to_is_found() -> None:
-    def call(operands: Sequence[Floats]) -> None:
-        matmul(operands)
-        operands[0][0, 0] += 1.0
+def test_every_poison_is_no_number() -> None:
+    for dtype in (np.float16, np.float32, np.float64):
+        poison = POISON[np.dtype(dtype).itemsize]
+        assert np.isnan(poison.view(dtype))
 
-    assert "input 0 was written to" in (problem_of(call) or "")
+
+def test_a_bool_that_is_never_written_is_wrong() -> None:
+    workload = program("out[m] = x[m] < y[m]", {"m": 40}, dtype={"out": "bool"})
+    case = Case.of(workload, {})
+    assert case.check(case.inputs, right(workload, {})) is None
+    assert "40 of 40 elements are wrong" in (case.check(case.inputs, lambda operands: None) or "")
+
+
+def test_large_integers_are_compared_exactly() -> None:
+    workload = program("out[m] = x[m] * 1125899906842624 + 1", {"m": 3}, dtype="int64", domain={"x": [4, 9]})
+    case = Case.of(workload, {})
+
+    def call(operands: Sequence[Array]) -> None:
+        right(workload, {})(operands)
+        operands[-1][1] += 1
+
+    assert "1 of 3 elements are wrong" in (case.check(case.inputs, call) or "")
+
+
+def test_each_output_is_verified_and_named() -> None:
+    workload = program("low[m] = x[m] - 1.0\nhigh[m] = x[m] + 1.0", {"m": 6})
+    case = Case.of(workload, {})
+
+    def call(operands: Sequence[Array]) -> None:
+        x, low, high = operands
+        low[...], high[...] = x - 1, x + 1
+        high[2] = 7
+
+    assert case.check(case.inputs, right(workload, {})) is None
+    problem = case.check(case.inputs, call) or ""
+    assert "1 of 6 elements are wrong" in problem
+    assert "of output high" in problem
+
+
+def test_indices_that_are_not_clamped_are_found() -> None:
+    workload = make_workload("moe_dense", {"t": 40, "e": 3, "n": 4, "k": 5})
+    case = Case.of(workload, {})
+
+    def call(operands: Sequence[Array]) -> None:
+        x, w, expert, out = operands
+        around = np.lib.stride_tricks.as_strided(w[:0], (5, 4, 5), w.strides)
+        out[...] = np.einsum("tk,tnk->tn", x, around[np.clip(expert, 0, 3)])
+
+    assert case.check(case.inputs, right(workload, {})) is None
+    assert "elements are wrong" in (case.check(case.inputs, call) or "")
+
+
+@pytest.mark.parametrize(
+    ("op", "args"),
+    [
+        ("softmax", {"m": "T", "n": "S"}),
+        ("layer_norm", {"m": "T", "n": 33}),
+        ("attention", {"b": 1, "h": 2, "i": "T", "j": "T", "d": 8, "causal": True}),
+        ("conv2d", {"b": "B", "c": 3, "h": 7, "w": "T", "o": 5, "r": 3, "s": 3}),
+        ("max_pool2d", {"b": 1, "c": "C", "h": 7, "w": 7, "r": 3, "s": 3, "pad": 1}),
+        ("moe_dense", {"t": "T", "e": 3, "n": 8, "k": 16}),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_right_results_pass_at_all_ragged_shapes_and_mutations_do_not(
+    op: str, args: dict[str, Any], dtype: str
+) -> None:
+    workload = make_workload(op, args, {"x": dtype, "out": dtype} if "x" in workload_inputs(op, args) else dtype)
+    for case in cases(workload):
+        assert case.check(case.inputs, right(workload, case.dims)) is None
+        values = case.expected[0].value
+        if not values.size:
+            continue
+
+        def call(operands: Sequence[Array], case: Case = case) -> None:
+            right(workload, case.dims)(operands)
+            operands[-1].reshape(-1)[-1] += 0.25
+
+        # Nothing can be added to what is infinite, or is no number.
+        assert bool(case.check(case.inputs, call)) == np.isfinite(values.flat[-1])
+
+
+def workload_inputs(op: str, args: dict[str, Any]) -> Sequence[str]:
+    return make_workload(op, args).program.inputs

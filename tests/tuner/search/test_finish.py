@@ -9,23 +9,21 @@ from tuner.library.dispatcher import Dispatcher, Leaf, Node, choose
 from tuner.library.package import KERNELS, check_files, kernel_scripts
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
-from tuner.rules import rule_for
+from tuner.rules import layout_group, safe_kernel, space_of
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
-from tuner.search.finish import VERIFY_FLOPS, build_library, choose_set, make_dispatcher, verification_dims
+from tuner.search.finish import VERIFY_WORK, build_library, choose_set, make_dispatcher, verification_dims
 from tuner.search.observations import Measured
-
-RULE = rule_for(TASK.workload)
 
 
 def alone(task: SearchTask) -> Dispatcher:
     """A dispatcher to one kernel."""
-    return Dispatcher(task, (RULE.safe_kernel(task),), 0, Leaf(0))
+    return Dispatcher(task, (safe_kernel(task),), 0, Leaf(0))
 
 
 def known(count: int) -> tuple[PairCostModel, Measured, list[MicroKernel]]:
     """A model and the results of some kernels on every instance."""
-    rng, space = np.random.default_rng(0), RULE.space(TASK)
+    rng, space = np.random.default_rng(0), space_of(TASK)
     kernels = list(dict.fromkeys(space.sample(rng) for _ in range(count)))
     results = [result for kernel in kernels for result in measured(TASK, kernel, *TASK.instances)]
     model = PairCostModel(TASK)
@@ -38,7 +36,7 @@ def test_the_set_shares_a_layout_and_serves_better_than_its_first_kernel_alone()
     chosen = choose_set(TASK, model, results, kernels, 3)
     (alone,) = choose_set(TASK, model, results, kernels, 1)
     assert 1 <= len(chosen) <= 3
-    assert len({RULE.layout(TASK, kernel) for kernel in chosen}) == 1
+    assert len({layout_group(TASK, kernel) for kernel in chosen}) == 1
 
     def cost(found: list[MicroKernel]) -> float:
         times = [[results.latency_s(kernel, i.values) or np.inf for kernel in found] for i in TASK.instances]
@@ -85,7 +83,7 @@ def test_verification_goes_past_the_largest_dim_even_where_it_shrinks_with_the_v
 def test_every_kernel_is_verified_however_much_work_that_is() -> None:
     t = ShapeVar("T", range(1, 1001))
     task = SearchTask("dense", {"m": 64 * t, "n": 4096, "k": 4096}, (t,), target=TASK.target)
-    safe = RULE.safe_kernel(task)
+    safe = safe_kernel(task)
     tree = Node("m", 40_000, Leaf(0), Leaf(1))
     dims = verification_dims(Dispatcher(task, (safe, safe), 0, tree))
     assert {choose(tree, point) for point in dims} == {0, 1}
@@ -98,4 +96,4 @@ def test_verification_stays_within_its_work() -> None:
     task = SearchTask("dense", {"m": 64 * t, "n": 4096, "k": 4096}, (t,), target=TASK.target)
     dims = verification_dims(alone(task))
     assert {"m": 1} in dims
-    assert sum(2.0 * row["m"] * 4096 * 4096 for row in dims) <= VERIFY_FLOPS
+    assert sum(2.0 * row["m"] * 4096 * 4096 for row in dims) <= VERIFY_WORK

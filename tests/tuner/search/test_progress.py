@@ -11,7 +11,8 @@ from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult
 from tuner.rules.space import MicroKernel
 from tuner.search.observations import Measured
-from tuner.search.progress import standing, summary
+from tuner.search.progress import objectives, summarize
+from tuner.search.summary import Stage
 
 T = ShapeVar("T", range(1, 129))
 ONE, TWO = WorkloadInstance.of({"T": 1}, 1.0), WorkloadInstance.of({"T": 128}, 3.0)
@@ -20,16 +21,16 @@ A, B = (MicroKernel("r", 1, (("a", value),)) for value in (1, 2))
 
 
 def test_nothing_measured_is_nothing_known() -> None:
-    now = standing(WEIGHTED, Measured(), {}, {"T=1": 1.0, "T=128": 1.0})
+    now = objectives(WEIGHTED, Measured(), {}, {"T=1": 1.0, "T=128": 1.0})
     assert (now.objective_s, now.default_objective_s, now.speedup, now.speedup_vs_numpy) == (None, None, None, None)
 
 
 def test_times_are_weighted_over_what_the_default_was_measured_on() -> None:
     measured = Measured([MeasureResult(A, ONE, 4.0), MeasureResult(A, TWO, 8.0), MeasureResult(B, TWO, 2.0)])
-    now = standing(WEIGHTED, measured, {"T=1": 4.0, "T=128": 8.0}, {})
+    now = objectives(WEIGHTED, measured, {"T=1": 4.0, "T=128": 8.0}, {})
     assert (now.objective_s, now.default_objective_s) == (4.0 + 3 * 2.0, 4.0 + 3 * 8.0)
     assert now.speedup == pytest.approx(2.8)
-    partly = standing(WEIGHTED, measured, {"T=128": 8.0}, {})
+    partly = objectives(WEIGHTED, measured, {"T=128": 8.0}, {})
     assert (partly.objective_s, partly.default_objective_s) == (6.0, 24.0)
 
 
@@ -37,21 +38,21 @@ def test_numpy_is_compared_over_all_instances_or_not_at_all() -> None:
     measured = Measured([MeasureResult(A, ONE, 4.0), MeasureResult(A, TWO, 8.0), MeasureResult(B, TWO, 2.0)])
     by_numpy = {"T=1": 2.0, "T=128": 6.0}
     # The default need not be known: (2 + 3 * 6) / (4 + 3 * 2).
-    assert standing(WEIGHTED, measured, {}, by_numpy).speedup_vs_numpy == pytest.approx(2.0)
-    assert standing(WEIGHTED, measured, {}, {"T=1": 2.0}).speedup_vs_numpy is None
-    assert standing(WEIGHTED, Measured([MeasureResult(A, ONE, 4.0)]), {}, by_numpy).speedup_vs_numpy is None
+    assert objectives(WEIGHTED, measured, {}, by_numpy).speedup_vs_numpy == pytest.approx(2.0)
+    assert objectives(WEIGHTED, measured, {}, {"T=1": 2.0}).speedup_vs_numpy is None
+    assert objectives(WEIGHTED, Measured([MeasureResult(A, ONE, 4.0)]), {}, by_numpy).speedup_vs_numpy is None
 
 
 def test_a_default_that_failed_later_leaves_no_figure() -> None:
     failure = MeasureResult(A, TWO, error_kind=ErrorKind.CRASH)
-    assert standing(WEIGHTED, Measured([MeasureResult(A, ONE, 4.0), failure]), {"T=1": 4.0}, {}).speedup is None
+    assert objectives(WEIGHTED, Measured([MeasureResult(A, ONE, 4.0), failure]), {"T=1": 4.0}, {}).speedup is None
 
 
 def test_a_summary_holds_the_figures_of_an_event() -> None:
     measured = Measured([MeasureResult(A, ONE, 4.0), MeasureResult(B, ONE, error_kind=ErrorKind.WRONG)])
-    now = standing(WEIGHTED, measured, {"T=1": 4.0}, {})
-    data = summary(now, measured, Budget(9, 2.5), 1.23456, 3, "search")
-    assert data == {
+    now = objectives(WEIGHTED, measured, {"T=1": 4.0}, {})
+    data = summarize(now, measured, Budget(9, 2.5), 1.23456, 3, Stage.SEARCH)
+    assert data.to_json() == {
         "phase": "search",
         "round": 3,
         "trials": 2,

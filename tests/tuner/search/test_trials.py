@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import TASK
-from tests.searching import Bench, make_quick, records
+from tests.searching import Bench, known, make_quick, records
 from tuner.measure import BASELINES_S, DeviceFailed, DeviceLost
 from tuner.program.task import SearchTask
 from tuner.records import Baselines, Roof
@@ -28,17 +28,16 @@ def test_baselines_are_measured_once_after_the_first_round() -> None:
     (found,) = bench.recorder.compared
     assert [point.instance for point in found.points] == list(TASK.instances)
     assert found.roof is not None
-    known = [summary["speedup_vs_numpy"] for summary in bench.recorder.summaries if summary["phase"] != "theory"]
-    assert all(known)
-    assert bench.recorder.progress("theory")[0]["speedup_vs_numpy"] is None
+    assert all(summary.speedup_vs_numpy for summary in bench.recorder.summaries if summary.phase != "theory")
+    assert bench.recorder.progress("theory")[0].speedup_vs_numpy is None
     by_numpy = sum(point.latency_s for point in found.points)
-    assert tuned.summary["speedup_vs_numpy"] == pytest.approx(by_numpy / tuned.summary["objective_s"])
+    assert known(tuned.summary.speedup_vs_numpy) == pytest.approx(by_numpy / known(tuned.summary.objective_s))
 
 
 def test_baselines_are_compared_at_one_speed_with_the_trials() -> None:
     steady, slowed = Bench(), Bench()
     slowed.runner.slowdown = lambda trials: 2.0 if slowed.runner.compared == [trials] else 1.0
-    found = [bench.tune(60).summary["speedup_vs_numpy"] for bench in (steady, slowed)]
+    found = [bench.tune(60).summary.speedup_vs_numpy for bench in (steady, slowed)]
     assert found[0] == found[1]
     points = [bench.recorder.compared[0].points for bench in (steady, slowed)]
     assert points[1][0].latency_s == 2 * points[0][0].latency_s
@@ -48,11 +47,11 @@ def test_baselines_that_are_known_are_not_measured_again() -> None:
     first = Bench()
     with pytest.raises(Cancelled):
         first.tune(60, should_stop=lambda: len(first.runner.ran) >= 30)
-    (known,) = first.recorder.compared
+    (baselines,) = first.recorder.compared
     second = Bench()
-    tuned = second.tune(60, past=records(first.results), baselines=known)
+    tuned = second.tune(60, past=records(first.results), baselines=baselines)
     assert (second.runner.compared, second.recorder.compared) == ([], [])
-    assert tuned.summary["speedup_vs_numpy"] > 0
+    assert known(tuned.summary.speedup_vs_numpy) > 0
     without = Bench()
     without.tune(60, past=records(first.results))
     assert len(without.recorder.compared) == 1
@@ -70,8 +69,8 @@ def test_a_device_that_dies_of_the_baselines_costs_the_search_nothing_else() -> 
     tuned = bench.tune(60)
     assert len(asked) == 1
     assert bench.recorder.compared == []
-    assert tuned.summary["speedup_vs_numpy"] is None
-    assert tuned.summary["speedup_vs_default"] > 1
+    assert tuned.summary.speedup_vs_numpy is None
+    assert known(tuned.summary.speedup_vs_default) > 1
     logs = [event.data["message"] for event in bench.recorder.events if event.kind == "log"]
     assert any("device d-1 failed over the baselines" in message for message in logs)
 
@@ -103,5 +102,5 @@ def test_baselines_are_charged_to_the_budget_and_left_out_where_there_is_no_room
 def test_a_task_whose_points_are_unknown_has_its_roof_and_no_speedup() -> None:
     bench = Bench()
     bench.runner.baselines = lambda task, instances: Baselines(roof=Roof(1.0, 1.0))  # type: ignore[method-assign]
-    assert bench.tune(20).summary["speedup_vs_numpy"] is None
+    assert bench.tune(20).summary.speedup_vs_numpy is None
     assert bench.recorder.compared == [Baselines(roof=Roof(1.0, 1.0))]

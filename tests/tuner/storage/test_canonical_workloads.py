@@ -11,7 +11,9 @@ from tuner.program.build import make_workload, workload_from_json
 from tuner.program.dims import DimExpr
 from tuner.program.workload import format_shape
 
-EXTENTS = st.integers(1, 4096) | st.sampled_from(["T", "16*T", "8*S", "T+S", "(T+1)//2", "S//2*3+1", "T%5", "200-T", "T*S"])
+EXTENTS = st.integers(1, 4096) | st.sampled_from(
+    ["T", "16*T", "8*S", "T+S", "(T+1)//2", "S//2*3+1", "T%5", "200-T", "T*S"]
+)
 
 
 @st.composite
@@ -54,7 +56,7 @@ def test_each_operator_and_epilogue_of_that_release_has_its_key() -> None:
     ],
 )
 def test_what_no_release_stored_is_refused(data: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="no workload|not a workload|'args'"):
+    with pytest.raises(ValueError, match="is not a workload that a release"):
         OldWorkload.of(data)
 
 

@@ -189,7 +189,9 @@ def _content(url: str) -> dict[str, list[dict[str, Any]]]:
     database = connect(url)
     with database.read() as connection:
         found = {
-            table.name: [dict(row) for row in connection.execute(sa.select(table).order_by(*table.primary_key)).mappings()]
+            table.name: [
+                dict(row) for row in connection.execute(sa.select(table).order_by(*table.primary_key)).mappings()
+            ]
             for table in metadata.sorted_tables
         }
     database.engine.dispose()

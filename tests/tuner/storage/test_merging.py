@@ -31,14 +31,27 @@ class Earlier:
         data = {"op": "dense", "args": {"m": m, "n": 8, "k": 8}, "dtype": "float32", "epilogue": []} | changes
         self._insert("workloads", id=number, key=f"dense-{number}", workload=data, created_at=AT)
         empty = dict.fromkeys(("name", "owner", "device", "error"), "")
-        job = {"number": number, "id": f"job-{number}", "state": "COMPLETED", "spec": {}, "summary": {}, "created_at": AT}
+        job = {
+            "number": number,
+            "id": f"job-{number}",
+            "state": "COMPLETED",
+            "spec": {},
+            "summary": {},
+            "created_at": AT,
+        }
         self._insert("jobs", **job, **empty, epoch=1, trials=0, event_seq=0)
         places = {"job_id": f"job-{number}", "workload_id": number, "target_id": 1, "threads": 1, "task": {}}
         self._insert("search_tasks", id=number, position=0, count=1, spent_s=0.0, done=False, **places)
 
     def record(self, workload: int, instance: str, attempt: int = 0, kernel: str = "a", **changes: Any) -> None:
         self.records += 1
-        row = {"id": self.records, "search_task_id": workload, "workload_id": workload, "target_id": 1, "threads": 1}
+        row: dict[str, Any] = {
+            "id": self.records,
+            "search_task_id": workload,
+            "workload_id": workload,
+            "target_id": 1,
+            "threads": 1,
+        }
         row |= {"rule": "r", "kernel_id": kernel, "instance": instance, "attempt": attempt, "protocol": "v3"}
         row |= {"provenance": "measured", "error": "", "weight": 1.0, "samples_s": [], "build_s": 0.0, "run_s": 0.0}
         self._insert("tuning_records", **{**row, "round": 1, "phase": "search", "created_at": AT, **changes})

@@ -11,9 +11,9 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.notation import Stage
 from tuner.program.task import SearchTask
-from tuner.rules.fallback.plan import VectorAxis, vector_axis
-from tuner.rules.fallback.reading import Reader
+from tuner.rules.access import VectorAxis, vector_axis
 from tuner.rules.function import KernelFunction, kernel_function
+from tuner.rules.reading import Reader
 from tuner.rules.signature import dim_expr, i64
 from tuner.rules.space import MicroKernel
 from tuner.rules.vector.arithmetic import bound, maximum, minimum
@@ -110,7 +110,11 @@ class _Stage:
         if not self.stage.reducer:
             return self._body(index, lanes, along)
         total = self._accumulator(lanes)
-        self._over(self.stage.reduce_axes, index, lambda inner: self._add(total, self._body(inner, lanes, along), lanes))
+
+        def add(inner: dict[str, Expr]) -> None:
+            self._add(total, self._body(inner, lanes, along), lanes)
+
+        self._over(self.stage.reduce_axes, index, add)
         return self._load(total, lanes)
 
     def _reduced_along(self, index: dict[str, Expr], axis: str) -> Expr:
@@ -171,7 +175,8 @@ class _Stage:
     def _body(self, index: dict[str, Expr], lanes: int, along: str | None) -> Expr:
         """The stage's expression at ``index``: of one element, or of ``lanes`` from there ``along`` an axis."""
         reader = Reader(self.workload, self.function, self.buffers, index, lanes, along)
-        evaluator = Evaluator(self.workload.element_types, lanes, reader.read, reader.axis, self.function.extents.__getitem__)
+        extent = self.function.extents.__getitem__
+        evaluator = Evaluator(self.workload.element_types, lanes, reader.read, reader.axis, extent)
         return evaluator.value(self.stage.body, self.computed)
 
     def _store(self, index: dict[str, Expr], value: Expr, lanes: int) -> None:
@@ -198,5 +203,5 @@ def _identity(reducer: str, dtype: str) -> float | int:
         return float("-inf") if reducer == "max" else float("inf")
     if dtype == "bool":
         return int(reducer == "min")
-    bits = 63 if dtype == "int64" else 31
-    return -(2**bits) if reducer == "max" else 2**bits - 1
+    limit: int = 2**63 if dtype == "int64" else 2**31
+    return -limit if reducer == "max" else limit - 1

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tuner.program.expr import reads
 from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
-from tuner.rules.fallback.plan import vector_axis
+from tuner.rules.access import vector_axis
 from tuner.rules.space import MicroKernel
 
 CLOCK_HZ = 3e9
@@ -37,7 +37,8 @@ def features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents)
     """[kernels, shapes, features]: the sizes of the stages, the kernel's values and the estimate."""
     estimate = latency_s(task, kernels, extents)
     volumes = [_volume((*stage.axes, *stage.reduce_axes), extents) for stage in task.workload.program.stages]
-    sizes = [np.log2(sum(volumes) + 1.0), np.log2(np.max(volumes, axis=0) + 1.0), np.full(len(volumes[0]), len(volumes))]
+    sizes = [np.log2(sum(volumes) + 1.0), np.log2(np.max(volumes, axis=0) + 1.0)]
+    sizes += [np.full(len(volumes[0]), len(volumes))]
     columns = [np.broadcast_to(size, estimate.shape) for size in sizes]
     values = [np.array([[float(kernel[name])] for kernel in kernels]) for name, _ in kernels[0].values]
     columns += [np.broadcast_to(value, estimate.shape) for value in values]
@@ -47,7 +48,7 @@ def features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents)
 def _volume(axes: Iterable[str], extents: Extents) -> Floats:
     """[shapes] how many points some axes have."""
     width = len(next(iter(extents.values()))) if extents else 1
-    return np.prod([np.ones(width), *(np.asarray(extents[axis], np.float64) for axis in axes)], axis=0)
+    return np.asarray(np.prod([np.ones(width), *(np.asarray(extents[axis], np.float64) for axis in axes)], axis=0))
 
 
 def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:

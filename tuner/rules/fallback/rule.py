@@ -3,7 +3,7 @@
 Every stage is computed as a whole before the next; intermediates live in a workspace. Axes of a micro-kernel:
 
 ==========  ===================================================================================================
-``vector``  1: a stage runs in vectors along an axis whose reads are all contiguous or invariant (plan.py says which);
+``vector``  1: a stage runs in vectors along an axis whose reads are all contiguous or invariant (access.py says which);
             0: element by element
 ``split``   which axis of each stage's output, counted from the outermost one, is divided among the threads
 ``sums``    vector accumulators of a reduction, which hide the latency of its additions
@@ -25,8 +25,8 @@ from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.rules._base import Extents, Refused
+from tuner.rules.access import vector_axis
 from tuner.rules.fallback import prior
-from tuner.rules.fallback.plan import vector_axis
 from tuner.rules.layout import Layout
 from tuner.rules.space import Axis, MicroKernel, SearchSpace
 
@@ -34,7 +34,7 @@ MOST_SPLIT = 4
 
 
 class Fallback:
-    """See the module's text for the axes; ``plan`` for the choice of vector axes, ``emit`` for the code."""
+    """See the module's text for the axes; ``tuner.rules.access`` chooses vector axes, ``emit`` writes the code."""
 
     name = "fallback"
     version = 1

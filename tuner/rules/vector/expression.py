@@ -17,8 +17,6 @@ from tuner.rules.vector.functions import apply
 
 Expr = Any
 
-TRANSCENDENTAL = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sin", "cos"})
-"""Functions of a dozen instructions and more."""
 _UNFENCED = frozenset({"+", "*", "&", "|", "<<", ">>", "%"})
 
 
@@ -95,8 +93,3 @@ class Evaluator:
 
     def _wide(self, value: Expr) -> Expr:
         return tirx.Broadcast(value, self.lanes) if lanes_of(value) == 1 < self.lanes else value
-
-
-def is_transcendental(expr: ast.Expr) -> bool:
-    """Whether an expression calls a function of a dozen instructions and more."""
-    return any(isinstance(node, ast.Call) and node.function in TRANSCENDENTAL for node in ast.walk(expr))

@@ -9,7 +9,8 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.expr import Axis, Read
 from tuner.program.notation import Stage
-from tuner.rules.vector.expression import Evaluator, is_transcendental
+from tuner.rules.access import is_transcendental
+from tuner.rules.vector.expression import Evaluator
 from tuner.rules.x86_contraction.frame import Frame
 
 Expr = Any

@@ -16,7 +16,7 @@ Expr = Any
 
 @dataclass(frozen=True)
 class Frame:
-    """One kernel while it is written. ``extent``: by role. ``batch`` indexes the batch axis of operands that have it."""
+    """One kernel while it is written. ``extent``: by role. ``batch`` indexes operands that have a batch axis."""
 
     task: SearchTask
     contraction: Contraction

@@ -18,8 +18,8 @@ DTYPE = "float32"
 class Contraction:
     """The tensors of a contraction and the program's axes in each of its roles. ``batch`` is None without one.
 
-    The right operand lies ``[k, n]`` or ``[n, k]``, a batch axis in front. ``epilogue`` are the elementwise stages, each
-    of which reads what the one before it wrote.
+    The right operand lies ``[k, n]`` or ``[n, k]``, a batch axis in front. ``epilogue`` are the elementwise stages,
+    each of which reads what the one before it wrote.
     """
 
     left: str

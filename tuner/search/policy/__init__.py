@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from tuner.errors import InvalidInput
 from tuner.program.task import SearchTask
-from tuner.rules.space import SearchSpace
+from tuner.rules.space import KernelSpace
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import SearchPolicy, Suggestion, suggestions_of
 from tuner.search.policy.evolutionary import EvolutionarySearch, EvolutionSettings
@@ -27,7 +27,7 @@ __all__ = [
     "suggestions_of",
 ]
 
-PolicyFactory = Callable[[SearchTask, SearchSpace, CostModel, int], SearchPolicy]
+PolicyFactory = Callable[[SearchTask, KernelSpace, CostModel, int], SearchPolicy]
 
 POLICIES: dict[str, PolicyFactory] = {"evolutionary": EvolutionarySearch, "random": RandomSearch}
 """By the name that a job gives. tuner.program.jobspec.POLICIES has the names alone: it may not import this."""
@@ -36,7 +36,7 @@ POLICIES: dict[str, PolicyFactory] = {"evolutionary": EvolutionarySearch, "rando
 def make_policy(
     name: str,
     task: SearchTask,
-    space: SearchSpace,
+    space: KernelSpace,
     model: CostModel,
     seed: int,
     policies: Mapping[str, PolicyFactory] = POLICIES,

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tuner.program.task import SearchTask
 from tuner.records import MeasureResult
 from tuner.rules import layout_group
-from tuner.rules.space import MicroKernel, SearchSpace
+from tuner.rules.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.observations import Measured
 from tuner.search.policy._base import Pick, Suggestion, suggestions_of
@@ -61,7 +61,7 @@ class EvolutionarySearch:
     """The default policy."""
 
     def __init__(
-        self, task: SearchTask, space: SearchSpace, model: CostModel, seed: int = 0,
+        self, task: SearchTask, space: KernelSpace, model: CostModel, seed: int = 0,
         settings: EvolutionSettings | None = None,
     ) -> None:  # fmt: skip
         self._task, self._space, self._model = task, space, model

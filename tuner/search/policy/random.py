@@ -9,7 +9,7 @@ import numpy as np
 
 from tuner.program.task import SearchTask
 from tuner.records import MeasureResult
-from tuner.rules.space import MicroKernel, SearchSpace
+from tuner.rules.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.observations import Measured
 from tuner.search.policy._base import Suggestion, suggestions_of
@@ -25,7 +25,7 @@ class RandomSearch:
     """Theory's set first, then kernels drawn from the space, each on the next instances in turn."""
 
     def __init__(
-        self, task: SearchTask, space: SearchSpace, model: CostModel, seed: int = 0,
+        self, task: SearchTask, space: KernelSpace, model: CostModel, seed: int = 0,
         settings: TheorySettings | None = None,
     ) -> None:  # fmt: skip
         self._task, self._space, self._model = task, space, model

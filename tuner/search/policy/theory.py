@@ -10,7 +10,7 @@ import numpy as np
 from tuner.library.selection import select
 from tuner.program.task import SearchTask
 from tuner.rules import layout_group, safe_kernel
-from tuner.rules.space import MicroKernel, SearchSpace
+from tuner.rules.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick
 
@@ -26,7 +26,7 @@ class TheorySettings:
 
 def theory_set(
     task: SearchTask,
-    space: SearchSpace,
+    space: KernelSpace,
     model: CostModel,
     rng: np.random.Generator,
     settings: TheorySettings,

@@ -1,7 +1,7 @@
 """What is one across jobs: workloads in canonical form, and records by the values of the workload's symbols.
 
-A job speaks of its own shape variables (``T=37``). Its records are stored by what was computed (``m=592``), so that jobs
-that write the same extent as ``16*T`` and as ``8*S`` share them; they are told again in the job's own variables.
+A job speaks of its own shape variables (``T=37``). Its records are stored by what was computed (``m=592``), so that
+jobs that write the same extent as ``16*T`` and as ``8*S`` share them; the job reads them in its own variables again.
 """
 
 from __future__ import annotations

@@ -56,9 +56,9 @@ class Records(Part):
         query = _select().where(same).order_by(_record.id.desc()).limit(cursors.checked(limit))
         with self._database.read() as connection:
             found = _records_of(connection.execute(query).all())
-            known = select(workloads.c.key, workloads.c.workload)
             keys = sorted({record.workload_key for record in found})
-            by_key = {row.key: split_label(row.workload)[0] for row in connection.execute(known.where(workloads.c.key.in_(keys)))}
+            known = select(workloads.c.key, workloads.c.workload).where(workloads.c.key.in_(keys))
+            by_key = {row.key: split_label(row.workload)[0] for row in connection.execute(known)}
         return tuple((by_key[record.workload_key], record) for record in found)
 
     def best_record(

@@ -8,13 +8,13 @@ from tests.fakes import TASK, latency_s
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, ShapeVar, WorkloadInstance
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, TuningRecord
-from tuner.rules import rule_for
+from tuner.rules import space_of
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model import PairCostModel, extents_of
 
 S = ShapeVar("S", range(1, 65))
 OTHER = SearchTask("dense", {"m": 4 * S, "n": 160, "k": 48}, (S,), target=TASK.target)
-SPACE = rule_for(TASK.workload).space(TASK)
+SPACE = space_of(TASK)
 
 
 def kernels(count: int, seed: int) -> list[MicroKernel]:

@@ -11,15 +11,14 @@ import pytest
 from tests.fakes import TASK, measured
 from tuner.program.task import SearchTask
 from tuner.records import MeasureResult
-from tuner.rules import rule_for
+from tuner.rules import layout_group, safe_kernel, space_of
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.policy import EvolutionarySearch, EvolutionSettings, Suggestion, TheorySettings
 from tuner.search.policy.evolutionary import most_diverse
 
-RULE = rule_for(TASK.workload)
 QUICK = EvolutionSettings(population=48, generations=2, theory=TheorySettings(300))
-SAFE = RULE.safe_kernel(TASK)
+SAFE = safe_kernel(TASK)
 
 
 class Search(EvolutionarySearch):
@@ -27,7 +26,7 @@ class Search(EvolutionarySearch):
 
     def __init__(self, task: SearchTask = TASK, settings: EvolutionSettings = QUICK) -> None:
         self.model = PairCostModel(task)
-        super().__init__(task, RULE.space(task), self.model, 0, settings)
+        super().__init__(task, space_of(task), self.model, 0, settings)
 
     def update(self, results: Sequence[MeasureResult]) -> None:
         self.model.update(results)
@@ -41,7 +40,7 @@ def test_the_set_of_theory_is_small_of_one_layout_and_better_than_the_safe_kerne
     )
     chosen = Search(task).theory
     assert 1 <= len(chosen) == len(set(chosen)) <= limit
-    assert len({RULE.layout(task, kernel) for kernel in chosen}) == 1
+    assert len({layout_group(task, kernel) for kernel in chosen}) == 1
     shapes = [instance.shape for instance in task.instances]
     latency = PairCostModel(task).predict([*chosen, SAFE], shapes).latency_s
     assert latency[:-1].min(axis=0).sum() <= latency[-1].sum()
@@ -93,7 +92,7 @@ def test_neighbours_of_the_fastest_are_tried_whatever_the_model_says() -> None:
     tried: list[MicroKernel] = []
     while len(tried) < QUICK.diverse_kernels:
         tried += [suggestion.kernel for suggestion in measured_round(policy)]
-    near = {kernel for other in tried for kernel in RULE.space(TASK).neighbours(other)}
+    near = {kernel for other in tried for kernel in space_of(TASK).neighbours(other)}
     wanted = [suggestion.kernel for suggestion in policy.suggest(1000)]
     assert len(near.intersection(wanted)) >= QUICK.neighbours_per_round
 

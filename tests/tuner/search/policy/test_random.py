@@ -8,12 +8,12 @@ import numpy as np
 
 from tests.fakes import TASK, measured
 from tuner.program.task import SearchTask
-from tuner.rules import rule_for
+from tuner.rules import space_of
 from tuner.rules.space import MicroKernel, SearchSpace
 from tuner.search.cost_model import PairCostModel
 from tuner.search.policy import RandomSearch, TheorySettings
 
-SPACE = rule_for(TASK.workload).space(TASK)
+SPACE = space_of(TASK)
 
 
 class FewKernels(SearchSpace):

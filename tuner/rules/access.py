@@ -1,13 +1,16 @@
-"""How a stage can run in vectors: along an axis at which every read is contiguous or invariant. No compiler needed."""
+"""How the reads of a stage lie in memory, and which axis it can run in vectors along. No compiler needed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tuner.program.expr import Axis, Expr, Read, axes_of, reads, walk
+from tuner.program.expr import Axis, Call, Expr, Read, axes_of, reads, walk
 from tuner.program.notation import Stage
 from tuner.program.program import index_dim
 from tuner.program.workload import Workload
+
+TRANSCENDENTAL = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sin", "cos"})
+"""Functions of a dozen instructions and more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,11 @@ def stride(read: Read, axis: str) -> int | None:
     steps = [coefficient for monomial, coefficient in dim.terms if monomial == (axis,)]
     elsewhere = any(axis in _names(monomial) for monomial, _ in dim.terms if monomial != (axis,))
     return 1 if steps == [1] and not elsewhere else None
+
+
+def is_transcendental(expr: Expr) -> bool:
+    """Whether an expression calls a function of a dozen instructions and more."""
+    return any(isinstance(node, Call) and node.function in TRANSCENDENTAL for node in walk(expr))
 
 
 def _names(monomial: tuple[object, ...]) -> frozenset[str]:

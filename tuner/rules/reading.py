@@ -43,10 +43,7 @@ class Reader:
         at = [self._index(read, position) for position in range(len(read.indices))]
         lanes = self.lanes if self.along in axes_of(read) else 1
         padding = dict(self.workload.padding).get(read.tensor)
-        if padding is None:
-            value = buffer[tuple(self._last(at, lanes))]
-        else:
-            value = self._padded(read, buffer, at, lanes)
+        value = buffer[tuple(self._last(at, lanes))] if padding is None else self._padded(read, buffer, at, lanes)
         value = bound(loaded(I.Bind(value), dtype))
         if padding is None:
             return value

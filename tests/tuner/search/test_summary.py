@@ -1,0 +1,83 @@
+"""Summaries of searches: derived figures, and JSON of this and of older versions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.search.summary import JobSummary, SearchSummary
+
+TIMES = st.none() | st.floats(1e-9, 1e3)
+SUMMARIES = st.builds(
+    SearchSummary,
+    trials=st.integers(0, 100),
+    trials_budget=st.none() | st.integers(0, 100),
+    elapsed_s=st.floats(0, 1e6),
+    objective_s=TIMES,
+    default_objective_s=TIMES,
+    speedup_vs_numpy=TIMES,
+    kernels=st.none() | st.integers(1, 8),
+    library_objective_s=TIMES,
+)
+
+
+@given(SUMMARIES)
+def test_a_summary_comes_back_from_json(summary: SearchSummary) -> None:
+    assert SearchSummary.from_json(json.loads(json.dumps(summary.to_json()))) == summary
+
+
+@given(st.lists(SUMMARIES, min_size=1, max_size=3))
+def test_the_summary_of_a_job_comes_back_from_json(summaries: list[SearchSummary]) -> None:
+    job = JobSummary(dict(enumerate(summaries)))
+    stored = json.loads(json.dumps(job.to_json(len(summaries))))
+    assert JobSummary.from_json(stored) == job
+    assert ("tasks" in stored) == (len(summaries) > 1)
+
+
+def test_a_job_of_one_task_has_the_summary_of_that_task() -> None:
+    summary = SearchSummary(trials=3)
+    assert JobSummary().replaced(0, summary).to_json(1) == summary.to_json()
+    assert JobSummary().replaced(1, summary).to_json(2) == {"tasks": {"1": summary.to_json()}}
+    assert JobSummary.from_json({}).tasks == {}
+
+
+def test_what_is_missing_is_unknown_and_what_is_not_known_is_left_out() -> None:
+    assert SearchSummary.from_json({"trials": 5, "position": 1, "objective_s": None}) == SearchSummary(trials=5)
+
+
+def test_what_is_of_the_library_is_left_out_before_there_is_one() -> None:
+    assert not {"kernels", "digest", "library_objective_s"} & set(SearchSummary().to_json())
+    assert SearchSummary(kernels=2).to_json()["kernels"] == 2
+    assert SearchSummary().to_json()["speedup_vs_default"] is None
+
+
+def test_speedups_are_of_the_library_once_there_is_one() -> None:
+    before = SearchSummary(
+        objective_s=1.5, default_objective_s=3.0, speedup_vs_default=2.0, speedup_vs_numpy=4.0
+    )
+    assert (before.library_speedup_vs_default, before.library_speedup_vs_numpy) == (2.0, 4.0)
+    after = SearchSummary.from_json(before.to_json() | {"library_objective_s": 2.0})
+    assert (after.library_speedup_vs_default, after.library_speedup_vs_numpy) == (1.5, 3.0)
+    assert SearchSummary(library_objective_s=2.0).library_speedup_vs_default is None
+
+
+@pytest.mark.parametrize(
+    ("figures", "share", "remaining_s"),
+    [
+        ({}, None, None),
+        ({"trials": 64}, None, None),
+        ({"trials": 5, "trials_budget": 0}, None, None),
+        ({"trials": 64, "trials_budget": 256, "elapsed_s": 90.0, "seconds_budget": 180.0}, 0.5, 90.0),
+        ({"trials": 32, "trials_budget": 256, "elapsed_s": 20.0, "seconds_budget": 180.0}, 0.125, 140.0),
+        ({"elapsed_s": 90.0, "seconds_budget": 60.0}, 1.0, 0.0),
+    ],
+)
+def test_the_budget_is_as_spent_as_the_limit_that_is_nearest(
+    figures: dict[str, Any], share: float | None, remaining_s: float | None
+) -> None:
+    summary = SearchSummary(**figures)
+    assert (summary.budget_share, summary.remaining_s) == (share, remaining_s)

@@ -1,0 +1,126 @@
+"""TensorIR for injective micro-kernels: one loop nest for each output. Imports TVM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.program.notation import Stage
+from tuner.program.task import SearchTask
+from tuner.rules.function import KernelFunction, kernel_function
+from tuner.rules.injective.pattern import Elementwise, elementwise_of
+from tuner.rules.reading import Reader
+from tuner.rules.signature import i64
+from tuner.rules.space import MicroKernel
+from tuner.rules.vector.arithmetic import bound
+from tuner.rules.vector.dtypes import cast, stored
+from tuner.rules.vector.expression import Evaluator
+
+Expr = Any
+Range = tuple[Expr, Expr]
+
+
+def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
+    """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0."""
+    loops = elementwise_of(task.workload)
+    with kernel_function(task.workload, {}, name) as function:
+        for stage in loops.program.stages:
+            _Nest(task, kernel, function, loops, stage).emit()
+    return function.get()
+
+
+class _Nest:
+    """Writes the loops of one output."""
+
+    def __init__(
+        self, task: SearchTask, kernel: MicroKernel, function: KernelFunction, loops: Elementwise, stage: Stage
+    ) -> None:
+        self.task, self.kernel, self.function, self.loops, self.stage = task, kernel, function, loops, stage
+        self.dtype = task.workload.tensors[stage.tensor].dtype
+        self.out = function.buffers[stage.tensor]
+        widest = 8 if loops.types.type_of(stage.body) in ("int64", "float64") else 4
+        self.lanes = task.known_target.hardware.vector_bytes // widest if loops.vector[stage.tensor] else 1
+        self.crossed = loops.crossed[stage.tensor] if kernel["tile"] else None
+
+    def emit(self) -> None:
+        axes, threads = self.stage.axes, self.task.threads
+        if threads == 1 or not axes:
+            self._outer(axes, {}, {})
+            return
+        split = axes[min(self.kernel["split"], len(axes) - 1)]
+        size = self.function.extents[split]
+        with I.parallel(i64(0), i64(threads)) as thread:
+            first = tirx.floordiv(size * thread, i64(threads))
+            last = tirx.floordiv(size * (thread + i64(1)), i64(threads))
+            self._outer(axes, {}, {split: (first, last)})
+
+    # -- loops ----------------------------------------------------------------------------------------------------
+    def _range(self, axis: str, shares: dict[str, Range]) -> Range:
+        return shares.get(axis, (i64(0), self.function.extents[axis]))
+
+    def _outer(self, axes: tuple[str, ...], index: dict[str, Expr], shares: dict[str, Range]) -> None:
+        """The loops over the output's axes in order; a transposed pair is walked in blocks, innermost."""
+        if not axes:
+            self._compute(index, 1)
+            return
+        axis, *rest = axes
+        if self.crossed == axis:
+            self._outer(tuple(rest), index, shares)
+            return
+        if not rest:
+            self._inner(axis, index, shares)
+            return
+        with I.serial(*self._range(axis, shares)) as value:
+            self._outer(tuple(rest), {**index, axis: value}, shares)
+
+    def _inner(self, axis: str, index: dict[str, Expr], shares: dict[str, Range]) -> None:
+        first, last = self._range(axis, shares)
+        if self.crossed is not None:
+            self._blocks(axis, index, shares)
+        elif self.lanes == 1:
+            with I.serial(first, last) as value:
+                self._compute({**index, axis: value}, 1)
+        else:
+            self._vectors(axis, index, first, last)
+
+    def _blocks(self, axis: str, index: dict[str, Expr], shares: dict[str, Range]) -> None:
+        """Square blocks of the last axis and the one that a read is contiguous along."""
+        assert self.crossed is not None
+        tile = i64(self.kernel["tile"])
+        ranges = [self._range(self.crossed, shares), self._range(axis, shares)]
+        counts = [tirx.floordiv(last - first + tile - i64(1), tile) for first, last in ranges]
+        with I.serial(i64(0), counts[0]) as row, I.serial(i64(0), counts[1]) as column:
+            starts = [I.Bind(first + at * tile) for (first, _), at in zip(ranges, (row, column), strict=True)]
+            ends = [tirx.min(start + tile, last) for (_, last), start in zip(ranges, starts, strict=True)]
+            with I.serial(starts[0], ends[0]) as outer, I.serial(starts[1], ends[1]) as inner:
+                self._compute({**index, self.crossed: outer, axis: inner}, 1)
+
+    def _vectors(self, axis: str, index: dict[str, Expr], first: Expr, last: Expr) -> None:
+        """Groups of vectors, single ones, then the rest element by element."""
+        group = self.lanes * self.kernel["unroll"]
+        groups = I.Bind(tirx.floordiv(last - first, i64(group)))
+        with I.serial(i64(0), groups) as turn:
+            for number in range(self.kernel["unroll"]):
+                start = first + turn * i64(group) + i64(number * self.lanes)
+                self._compute({**index, axis: start}, self.lanes)
+        whole = I.Bind(tirx.floordiv(last - first, i64(self.lanes)))
+        if self.kernel["unroll"] > 1:
+            with I.serial(groups * i64(self.kernel["unroll"]), whole) as block:
+                self._compute({**index, axis: first + block * i64(self.lanes)}, self.lanes)
+        with I.serial(first + whole * i64(self.lanes), last) as value:
+            self._compute({**index, axis: value}, 1)
+
+    # -- values ---------------------------------------------------------------------------------------------------
+    def _compute(self, index: dict[str, Expr], lanes: int) -> None:
+        """One element of the output at ``index``, or ``lanes`` of them along the last axis."""
+        along = self.stage.axes[-1] if lanes > 1 else None
+        reader = Reader(self.task.workload, self.function, self.function.buffers, index, lanes, along)
+        extent = self.function.extents.__getitem__
+        evaluator = Evaluator(self.loops.types, lanes, reader.read, reader.axis, extent)
+        value = evaluator.value(self.stage.body)
+        result = stored(bound(cast(bound(value), self.dtype)), self.dtype)
+        *outer, last = [index[axis] for axis in self.stage.axes] or [None]
+        at = [] if last is None else [*outer, tirx.Ramp(last, i64(1), lanes) if lanes > 1 else last]
+        I.buffer_store(self.out, result, at)
