@@ -24,7 +24,7 @@ from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
 from tuner.rules import rule_for
-from tuner.search.finish import build_library
+from tuner.search.finalize import build_library
 
 Floats = NDArray[np.float32]
 Change = Callable[[Path], object]

@@ -92,6 +92,8 @@ def _lowering() -> tuple[Any, Any, Any]:
         passes.AnnotateEntryFunc(),
         passes.SplitHostDevice(),
         passes.MakePackedAPI(),
+        # Only after the arguments' dtypes are checked: pointers to bfloat16 are none of LLVM's.
+        passes.BF16StorageLegalize(),
     ]
     host, device = compilation_pipeline.finalize_host_passes, compilation_pipeline.finalize_device_passes
     return tvm.ir.transform.Sequential(order), host, device

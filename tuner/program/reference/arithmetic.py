@@ -244,6 +244,8 @@ def _image(name: str, function: Callable[[Array], Array], x: Bounded, value: Arr
     error = _or_zero(x.error)
     if name in SLOPES:
         return np.asarray(SLOPES[name](np.maximum(np.abs(x.value) - error, 0.0)) * error)
+    if name == "exp":
+        return np.asarray(_times(value, np.expm1(error)))
     above, below = function(x.value + error), function(x.value - error)
     reach = np.maximum(_gap(above, value), _gap(below, value))
     # The interval reaches out of where the function is defined, or into it.
@@ -258,7 +260,10 @@ def _gap(a: Array, b: Array) -> NDArray[np.float64]:
 
 def _times(size: Array, error: Array) -> Array:
     """Their product, where no error makes none of anything, and an infinity stays what it is."""
-    return np.where(np.equal(error, 0.0) | np.isinf(size), 0.0, size * error)
+    product = size * error
+    if np.isfinite(product.sum()):
+        return np.asarray(product)
+    return np.where(np.equal(error, 0.0) | np.isinf(size), 0.0, product)
 
 
 def _or_zero(error: Error) -> Array:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from tuner.program.expr import Axis
 from tuner.program.program import Program
 
-MAX_ELEMENTS = 2**23
+MAX_ELEMENTS = 2**22
 """Elements of 8 bytes that the temporaries of a block, or the intermediates of a program, may take at a time."""
 
 Box = Mapping[str, tuple[int, int]]

@@ -62,7 +62,7 @@ def dispatched(
 
 
 def first_round(task: SearchTask, model: CostModel, kernels: Sequence[MicroKernel]) -> list[Pick]:
-    """Theory's set and the safe kernel: each on every instance that it serves, and on a few besides.
+    """Theory's set and the safe kernel: each on every instance that it serves, and on a few others.
 
     So every instance has a measured time of the default. Those that serve most come first, in case the budget ends
     before all are measured.
