@@ -1,4 +1,4 @@
-"""Shape variables and instances: what they say of themselves, and what they refuse."""
+"""Shape variables, the values they take, and instances."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def test_an_instance_holds_its_values_sorted(instance: WorkloadInstance) -> None
     weight = data.pop("weight")
     assert WorkloadInstance.of(data, weight) == instance
     assert list(instance.shape) == sorted(instance.shape)
+    assert WorkloadInstance.from_json(instance.to_json()) == instance
 
 
 def test_a_shape_var_knows_its_range() -> None:
