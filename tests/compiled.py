@@ -48,9 +48,7 @@ def _case(workload: Workload, dims: tuple[tuple[str, int], ...]) -> Case:
     return Case.of(workload, dict(dims))
 
 
-def problems(
-    task: SearchTask, kernel: MicroKernel, call: Call, shapes: Sequence[Mapping[str, int]]
-) -> list[str]:
+def problems(task: SearchTask, kernel: MicroKernel, call: Call, shapes: Sequence[Mapping[str, int]]) -> list[str]:
     """What is wrong at these values of the symbols, on skewed arrays with a guard region around each."""
     # A stand-in for a kernel of no rule has no layouts.
     layouts = layouts_of(task, kernel) if task.workload.constants else {}

@@ -36,7 +36,9 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "fixed": _op("dense", m=13, n=40, k=24),
     },
     "injective": {
-        "chain": _program("y[m, n] = tanh(x[m, n]) * s[n]\nout[m, n] = max(y[m, n], 0) + r[m, n]", extents={"m": "T", "n": 37}),
+        "chain": _program(
+            "y[m, n] = tanh(x[m, n]) * s[n]\nout[m, n] = max(y[m, n], 0) + r[m, n]", extents={"m": "T", "n": 37}
+        ),
         "transpose": _program("out[n, m] = x[m, n]", extents={"m": "T", "n": "S"}),
         "cast": _program(
             "out[m, n] = cast(x[m, n], int8)", extents={"m": "T", "n": 21}, dtype={"x": "float32", "out": "int8"}
@@ -44,7 +46,8 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "half": _program("out[m, n] = x[m, n] * sigmoid(x[m, n])", extents={"m": "T", "n": 37}, dtype="float16"),
         "bfloat16": _program("out[m] = x[m] + y[m]", extents={"m": "T"}, dtype="bfloat16"),
         "gather": _program(
-            "out[t, n] = table[ids[t], n]", extents={"t": "T", "n": 19}, shapes={"table": [11, "n"]}, dtype={"ids": "int32"}
+            "out[t, n] = table[ids[t], n]", extents={"t": "T", "n": 19}, shapes={"table": [11, "n"]},
+            dtype={"ids": "int32"},
         ),
         "padded": _program(
             "out[m, n] = x[m - 2, n - 1]", extents={"m": "T", "n": 23}, shapes={"x": ["m", 21]}, padded={"x": 1.5}

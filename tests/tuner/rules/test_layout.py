@@ -31,14 +31,20 @@ def test_any_strides_will_do() -> None:
     assert (layout.pack(np.asfortranarray(weight)) == layout.pack(weight)).all()
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float16", "int8"])
-def test_every_dtype_is_kept(dtype: str) -> None:
-    packed = PanelLayout(4).pack(np.arange(6).reshape(3, 2).astype(dtype))
+@pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float64])
+def test_a_packed_array_keeps_its_dtype(dtype: type[np.generic]) -> None:
+    weight = np.arange(21).reshape(7, 3).astype(dtype)
+    packed = PanelLayout(4).pack(weight)
     assert packed.dtype == dtype
-    assert packed[0, 1].tolist() == [1, 3, 5, 0]
+    assert (packed[1, 2, :3] == weight[4:7, 2]).all()
+
+
+def test_layouts_are_told_apart_and_ordered() -> None:
+    assert len({PanelLayout(8), PanelLayout(16), PanelLayout(8)}) == 2
+    assert sorted([PanelLayout(16), PanelLayout(8)]) == [PanelLayout(8), PanelLayout(16)]
 
 
 def test_a_layout_comes_back_from_json() -> None:
     assert layout_from_json(PanelLayout(48).to_json()) == PanelLayout(48)
-    with pytest.raises(InvalidInput, match="packed_layout"):
+    with pytest.raises(InvalidInput, match="packed_layouts"):
         layout_from_json({"kind": "rows"})
