@@ -25,7 +25,7 @@ from tvm.s_tir.meta_schedule.post_optimization import PostOpt
 
 from benchmarks.rivals import contraction_of
 from tuner.program.build import workload_from_json
-from tuner.program.expr import Binary, reads
+from tuner.program.expr import Axis, reads
 from tuner.program.target import Target
 from tuner.program.workload import Workload
 
@@ -55,9 +55,9 @@ def static_function(workload: Workload, shape: Mapping[str, int]) -> Any:
     contraction = contraction_of(workload)
     sizes = workload.axis_sizes(workload.dims(shape))
     (stage,) = workload.program.stages
-    product = stage.body
-    assert isinstance(product, Binary)
-    operands = [(read.tensor, [str(index) for index in read.indices]) for read in reads(product)]
+    operands = [
+        (read.tensor, [index.name for index in read.indices if isinstance(index, Axis)]) for read in reads(stage.body)
+    ]
     left, right = (te.placeholder([sizes[axis] for axis in axes], name=name) for name, axes in operands)
     summed = te.reduce_axis((0, sizes[contraction.k]), name=contraction.k)
 

@@ -53,17 +53,22 @@ SIZES: Mapping[str, Sequence[Mapping[str, Any]]] = {
 """Sizes over T of every operator of the catalogue, and of the chains."""
 
 
-def benchmarks_of(name: str, target: Target, threads: int) -> list[Benchmark]:
-    """A benchmark for each size of an operator or a chain. Raises InvalidInput for a name that is neither."""
+def benchmarks_of(name: str, target: Target, threads: int, timed: Sequence[int] = TIMED) -> list[Benchmark]:
+    """A benchmark for each size of an operator or a chain, timed at these values of T.
+
+    Raises InvalidInput for a name that is neither.
+    """
     if name not in SIZES:
         raise InvalidInput("op", f"{name!r} is neither an operator nor a chain", f"one of: {', '.join(sorted(SIZES))}")
-    return [_benchmark(name, sizes, target, threads) for sizes in SIZES[name]]
+    return [_benchmark(name, sizes, target, threads, timed) for sizes in SIZES[name]]
 
 
-def _benchmark(name: str, sizes: Mapping[str, Any], target: Target, threads: int) -> Benchmark:
+def _benchmark(
+    name: str, sizes: Mapping[str, Any], target: Target, threads: int, timed: Sequence[int]
+) -> Benchmark:
     data = {"program": CHAINS[name], "extents": sizes} if name in CHAINS else {"op": name, "args": sizes}
     workload: Workload = workload_from_json(data)
     variable = ShapeVar("T", range(1, LARGEST + 1))
     task = SearchTask(workload, shape_vars=(variable,), instances=TUNED, target=target, threads=threads)
     shape = ", ".join(map(str, sizes.values()))
-    return Benchmark(f"{name} [{shape}]" if sizes in ROWS else name, task, tuple({"T": value} for value in TIMED))
+    return Benchmark(f"{name} [{shape}]" if sizes in ROWS else name, task, tuple({"T": value} for value in timed))

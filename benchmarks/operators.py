@@ -1,6 +1,7 @@
 """Operators beside matrix products, against PyTorch's kernels and the memory bandwidth.
 
-    python -m benchmarks.operators [--op NAME]... [--threads N] [--trials N] [--seconds S] [--seed N] --json OUT
+    python -m benchmarks.operators [--op NAME]... [--threads N] [--trials N] [--seconds S] [--seed N]
+        [--shapes T,T,...] --json OUT
 
 Norms, softmax, sums of rows and chains of elementwise operations are limited by memory. Each is tuned at eight values
 of T, on [T, 768] and [8*T, 4096], and timed at these and at held-out ones, beside PyTorch's kernel and beside a stream
@@ -15,16 +16,17 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.contenders import PEAK, STREAM, limit_threads
-from benchmarks.operator_cases import DEFAULT, benchmarks_of
+from benchmarks.document import SHORTEST_S, Report, against, document_of, mean, ratios, spent
+from benchmarks.operator_cases import DEFAULT, TIMED, benchmarks_of
+from benchmarks.suite import Benchmark
+from benchmarks.timing import Row
 from tuner.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from benchmarks.document import Report
-    from benchmarks.timing import Row
+from tuner.program.target import Target, native
 
 SECONDS = 30.0
 TRIALS = 128
@@ -34,36 +36,41 @@ TORCH = "torch"
 def main() -> int:
     options = _options()
     limit_threads(options.threads)
-    # Only now: PyTorch and TVM read the environment when they are loaded.
-    from benchmarks.document import SHORTEST_S, Report, document_of  # noqa: PLC0415
-    from tuner.measure.roof import peak_work  # noqa: PLC0415
-    from tuner.program.target import native  # noqa: PLC0415
-
     target = native()
-    report, work = Report(), options.threads * peak_work(target)
     try:
         chosen = [
-            benchmark for name in options.op or DEFAULT for benchmark in benchmarks_of(name, target, options.threads)
+            benchmark
+            for name in options.op or DEFAULT
+            for benchmark in benchmarks_of(name, target, options.threads, options.shapes)
         ]
     except InvalidInput as error:
         print(error, file=sys.stderr)
         return 2
-    for benchmark in chosen:
-        with tempfile.TemporaryDirectory(prefix="shapewright-operators-") as folder:
-            from benchmarks.running import timed_rows, tuned_library  # noqa: PLC0415
-
-            _, libraries = tuned_library(benchmark, options, Path(folder), report)
-            names = [*libraries, PEAK, STREAM, TORCH]
-            report.rows += timed_rows(benchmark, names, libraries, options.threads, work, report)
+    report = _timed(chosen, options, target)
     add_bandwidth(report.rows, target.hardware.l2_bytes * options.threads)
     protocol = {
         "threads": options.threads, "seed": options.seed, "target": target.fingerprint,
-        "l2_bytes": target.hardware.l2_bytes, "short_below_s": SHORTEST_S,
+        "l2_bytes": target.hardware.l2_bytes,
     }  # fmt: skip
     document = document_of(report, summary_of(report), protocol)
     options.json.write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(document["summary"], indent=1))
     return 0
+
+
+def _timed(benchmarks: Sequence[Benchmark], options: argparse.Namespace, target: Target) -> Report:
+    """Every benchmark tuned, checked and timed."""
+    # Only now, with the threads limited: PyTorch and TVM read the environment when they are loaded.
+    from benchmarks.running import timed_rows, tuned_library  # noqa: PLC0415
+    from tuner.measure.roof import peak_work  # noqa: PLC0415
+
+    report, work = Report(), options.threads * peak_work(target)
+    for benchmark in benchmarks:
+        with tempfile.TemporaryDirectory(prefix="shapewright-operators-") as folder:
+            _, libraries = tuned_library(benchmark, options, Path(folder), report)
+            names = [*libraries, PEAK, STREAM, TORCH]
+            report.rows += timed_rows(benchmark, names, libraries, options.threads, work, report)
+    return report
 
 
 def _options() -> argparse.Namespace:
@@ -73,8 +80,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, default=TRIALS)
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--shapes", type=_values, default=TIMED, help="the values of T that are timed, as in 1,24,128")
     parser.add_argument("--json", type=Path, required=True)
     return parser.parse_args()
+
+
+def _values(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
 
 
 def add_bandwidth(rows: list[Row], l2_bytes: int) -> None:
@@ -86,8 +98,6 @@ def add_bandwidth(rows: list[Row], l2_bytes: int) -> None:
 
 def summary_of(report: Report) -> dict[str, Any]:
     """Every shape counts in the means; those without calls under SHORTEST_S are given, too."""
-    from benchmarks.document import SHORTEST_S, against, mean, ratios, spent  # noqa: PLC0415
-
     rows, ratio = [row for row in report.rows if TORCH in row["rivals_s"]], against(TORCH)
     names = list(dict.fromkeys(row["workload"] for row in report.rows))
     worst = min(rows, key=lambda row: ratio(row) or 0.0, default=None)

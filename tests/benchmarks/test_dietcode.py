@@ -49,7 +49,8 @@ class Device:
         if kernel["mr"] == self._broken:
             return MeasureResult(kernel, instance, error_kind=ErrorKind.CRASH, error="died")
         speed = 1e9 * kernel["mr"] * kernel["nv"] * adaption(task, kernel, instance.shape)
-        return MeasureResult(kernel, instance, latency_s=task.workload.flops(task.workload.dims(instance.shape)) / speed)
+        flops = task.workload.flops(task.workload.dims(instance.shape))
+        return MeasureResult(kernel, instance, latency_s=flops / speed)
 
     def verify(
         self, task: SearchTask, build: BuildResult, dims: Sequence[Mapping[str, int]]

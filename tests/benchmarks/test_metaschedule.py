@@ -1,5 +1,5 @@
-"""MetaSchedule as a contender: what it is given computes the operator, what is kept is used again, what was not tuned is not
-served. The search itself is TVM's."""
+"""MetaSchedule as a contender: what it is given computes the operator, what is kept is used again, what was not tuned
+is not served. The search itself is TVM's."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ def test_what_is_kept_is_not_searched_again_and_an_interrupted_round_counts(tmp_
     assert "10 trials, 3 s, 1.0 us" in told[0]
 
 
-@pytest.mark.parametrize(("op", "epilogue", "reason"), [("dense", ["relu"], "epilogue"), ("softmax", [], "first stage")])
+@pytest.mark.parametrize(
+    ("op", "epilogue", "reason"), [("dense", ["relu"], "epilogue"), ("softmax", [], "first stage")]
+)
 def test_what_is_no_plain_product_is_refused(op: str, epilogue: list[str], reason: str, tmp_path: Path) -> None:
     rows = sw.ShapeVar("T", range(1, 9))
     sizes = {"m": rows, "n": 8} | ({"k": 8} if op == "dense" else {})

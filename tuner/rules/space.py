@@ -119,7 +119,8 @@ class SearchSpace:
         """``kernel`` with one or two axes changed, mostly to a neighbouring choice; itself if nothing legal is near."""
         for _ in range(64):
             values = dict(kernel.values)
-            for axis in rng.choice(np.array(self.axes, dtype=object), size=int(rng.integers(1, 3)), replace=False):
+            count = min(int(rng.integers(1, 3)), len(self.axes))
+            for axis in rng.choice(np.array(self.axes, dtype=object), size=count, replace=False):
                 here = axis.choices.index(values[axis.name])
                 step = (
                     int(rng.choice([-1, 1]))

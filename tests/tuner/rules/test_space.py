@@ -44,6 +44,12 @@ def test_the_order_of_values_does_not_matter_and_everything_else_does() -> None:
         kernel["c"]
 
 
+def test_a_space_of_one_axis_has_neighbours_to_move_to() -> None:
+    space = SearchSpace("rule", 1, (Axis("a", "the only one", (1, 2)),), check=lambda kernel: None)
+    kernel = space.kernel({"a": 1})
+    assert {space.mutate(kernel, np.random.default_rng(seed))["a"] for seed in range(8)} == {2}
+
+
 def test_the_space_lists_what_check_lets_pass() -> None:
     points = list(SPACE.points())
     assert SPACE.size == 12
