@@ -292,14 +292,14 @@ def test_there_is_nothing_to_pack_for_a_matmul(matmul: Library) -> None:
 
 
 def test_dims_that_disagree_are_refused(matmul: Library) -> None:
-    assert refused(matmul, random(4, 4), random(5, N), zeros(4, N)).field in ("operands", "b")
-    assert refused(matmul, random(4, 5), random(5, N), zeros(4, N)).field in ("operands", "a", "b")
+    assert refused(matmul, random(4, 4), random(5, N), zeros(4, N)).field in ("operands", "y")
+    assert refused(matmul, random(4, 5), random(5, N), zeros(4, N)).field in ("operands", "x", "y")
 
 
 def test_operands_that_disagree_are_told_from_each_other(matmul: Library) -> None:
     error = refused(matmul, random(4, 4), random(5, N), zeros(4, N))
     assert error.problem == "y.shape[0] is 5, x.shape[0] is 4"
-    assert error.remedy == f"a [m, m], b [m, {N}], out [m, {N}]"
+    assert error.remedy == f"x [m, m], y [m, {N}], out [m, {N}]"
 
 
 # -- what would run ---------------------------------------------------------------------------------------------------
