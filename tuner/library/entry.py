@@ -60,6 +60,9 @@ class EntryArguments:
         """What is written inside runs once every symbol is known and every size is what it must be."""
         self._solve()
         with ExitStack() as stack:
+            for solved in solved_symbols(self.workload):
+                some = self.symbols[solved.symbol] >= i64(0)
+                stack.enter_context(I.Assert(some, f"{solved.operand}.shape[{solved.position}] is too small"))
             for operand, position, size in self._sizes:
                 wanted = tirx.max(dim_expr(operand.dims[position], self.symbols), i64(0))
                 message = f"{operand.name}.shape[{position}] is not {operand.dims[position]}"
