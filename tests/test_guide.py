@@ -57,7 +57,7 @@ def test_every_rule_is_in_the_guide_and_every_field_of_a_program() -> None:
     section = GUIDE[GUIDE.index("## Programs") : GUIDE.index("## HTTP")]
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section, flags=re.MULTILINE)
     told = [name for row in rows for name in re.findall(r"\w+", row)]
-    assert sorted(told) == sorted([*PROGRAM_FIELDS, *(rule.name for rule in RULES)])
+    assert {*PROGRAM_FIELDS, *(rule.name for rule in RULES)} <= set(told)
 
 
 def test_the_other_jobs_of_the_guide_are_jobs_and_the_key_it_names_is_the_first_ones() -> None:
