@@ -40,6 +40,9 @@ class ScheduleRule(Protocol):
     def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
         """The roles of the program's axes (axis -> role), or why the rule does not apply."""
 
+    def workspace_bytes(self, task: SearchTask) -> int:
+        """The most that a call allocates for intermediates of the program, over the task's range."""
+
     def space(self, task: SearchTask) -> SearchSpace:
         """The micro-kernels for this workload, target and number of threads. Never depends on the instances."""
 
