@@ -16,7 +16,11 @@ from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, emit_
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=defaults.DEFAULT_PORT, show_default=True, help="0 takes any."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=defaults.DEFAULT_PORT,
+    show_default=True,
+    help="0 takes a free port.",
 )
 @click.option("--root-path", default="", metavar="PREFIX", help="The path that a proxy serves this under, if any.")
 @options.database_url

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tuner.program.catalogue import OPS
 
 from tests.shapewright.conftest import Shapewright
+from tuner.program.catalogue import OPS
 from tuner.storage.sql import open_storage
 
 

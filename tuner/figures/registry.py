@@ -48,7 +48,7 @@ _SPECS = (
         "best_over_time",
         "Best so far over time",
         "The weighted time of all instances with the best kernels so far; the dashed and dotted lines are the default "
-        "(the library that theory alone chooses) and other libraries.",
+        "(the library that the analytic model chooses before any measurement) and other libraries.",
         best_over_time,
     ),
     FigureSpec(

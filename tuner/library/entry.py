@@ -69,6 +69,9 @@ class EntryArguments:
                 stack.enter_context(I.Assert(size == wanted, message))
             for read, position, need, size in self.workload.inference.unproved:
                 inside = dim_expr(need, self.symbols) <= dim_expr(size, self.symbols)
+                for axis in self.workload.reading_axes(read):
+                    if self.workload.sizes[axis].constant is None:
+                        inside = tirx.Or(inside, dim_expr(self.workload.sizes[axis], self.symbols) <= i64(0))
                 stack.enter_context(I.Assert(inside, f"reads of {read.tensor} pass the end of its dim {position}"))
             for tensor, position in self._indexed():
                 some = dim_expr(self.workload.tensors[tensor].dims[position], self.symbols) > i64(0)

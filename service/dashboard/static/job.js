@@ -58,7 +58,7 @@ const kinds = {
     invalidateAll();
   },
   trials() { invalidateAll(); },
-  baselines(event) { log(event, "measured what the kernels are compared with"); invalidateAll(); },
+  baselines(event) { log(event, "baselines measured"); invalidateAll(); },
   log(event) { log(event, event.data.message); },
   library(event) {
     log(event, `library ${event.data.digest.slice(0, 12)} is built`);
@@ -79,7 +79,7 @@ function showProgress(data) {
   show("round", number(data.round));
   show("phase", data.phase);
   const shown = [
-    [data.speedup_vs_default, "the default (theory alone), so far"],
+    [data.speedup_vs_default, "the default (analytic model only), so far"],
     [data.speedup_vs_numpy, "NumPy's BLAS at the tuned shapes"],
   ].filter(([value]) => value).map(([value, what]) => figure(`${value.toFixed(2)}×`, what));
   if (shown.length) document.getElementById("headline").replaceChildren(...shown);

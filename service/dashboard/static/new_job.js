@@ -36,7 +36,7 @@ async function sayProblem(answer) {
   const problem = await answer.json().catch(() => ({}));
   if (!problem.field) return say("wrong", problem.detail || `the service answered ${answer.status}`);
   const line = lineOf(problem.field), where = line ? ` (line ${line})` : "";
-  say("wrong", element("strong", problem.field + where), `: ${problem.problem}. `, element("em", `What would do: ${problem.remedy}.`));
+  say("wrong", element("strong", problem.field + where), `: ${problem.problem}. `, element("em", `Remedy: ${problem.remedy}.`));
 }
 
 async function check() {
