@@ -189,6 +189,10 @@ class UnionSpace:
                 return space
         raise IllegalKernel(f"{kernel} is of rule {kernel.rule}, not one of {', '.join(s.rule for s in self.spaces)}")
 
+    def has_rule_of(self, kernel: MicroKernel) -> bool:
+        """Whether the kernel is of one of these rules, and of the same version of it."""
+        return (kernel.rule, kernel.rule_version) in {(space.rule, space.rule_version) for space in self.spaces}
+
     @property
     def size(self) -> int:
         """How many points there are before ``check``."""

@@ -84,11 +84,13 @@ def tune(
     if parallel_builds is None:
         parallel_builds = max(0, len(os.sched_getaffinity(0)) - task.threads)
     tracker, model = BudgetTracker(budget, spent_s, clock), PairCostModel(task, seed, warm)
-    search_policy = make_policy(policy, task.with_least_shape(), space_of(task), model, seed)
+    space = space_of(task)
+    search_policy = make_policy(policy, task.with_least_shape(), space, model, seed)
     with closing(KeptBuilds(task, builder, parallel_builds)) as builds:
         trials = Trials(task, model, search_policy, builds, runner, recorder, tracker, should_stop, baselines)
         search = _Search(task, model, search_policy, runner, tracker, trials)
-        search.resume([record.result for record in past])
+        # What another version of the rules measured for the job says nothing of today's kernels.
+        search.resume([record.result for record in past if space.has_rule_of(record.result.kernel)])
         search.explore()
         return search.finalize(job_id)
 
