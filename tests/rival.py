@@ -34,6 +34,9 @@ class Rival:
             return Refused("there is no axis m")
         return dict.fromkeys(workload.program.axes, "any")
 
+    def workspace_bytes(self, task: SearchTask) -> int:
+        return 0
+
     def space(self, task: SearchTask) -> SearchSpace:
         axes = (Axis("width", "", (1, 2, 4, 8, 16, 32)), Axis("depth", "", (0, 1, 2, 3, 4, 5, 6, 7)))
         return SearchSpace(self.name, self.version, axes, check=_check)

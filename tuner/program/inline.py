@@ -28,14 +28,14 @@ def inlined(workload: Workload) -> Program | None:
     for stage in workload.program.stages:
         if stage.reducer or stage.tensor in padded:
             return None
-        body = rebuild(stage.body, lambda node: _substituted(node, bodies, workload))
-        if sum(1 for _ in walk(body)) > MAX_NODES:
+        body = rebuild(stage.body, lambda node: substituted(node, bodies, workload))
+        if node_count(body) > MAX_NODES:
             return None
         bodies[stage.tensor] = Stage(stage.tensor, stage.axes, body)
     return Program.of([bodies[name] for name in workload.program.outputs])
 
 
-def _substituted(node: Expr, bodies: Mapping[str, Stage], workload: Workload) -> Expr:
+def substituted(node: Expr, bodies: Mapping[str, Stage], workload: Workload) -> Expr:
     """A read of an earlier stage as that stage's own expression, at the indices of the read, in the stage's dtype."""
     if not isinstance(node, Read) or node.tensor not in bodies:
         return node
@@ -45,3 +45,8 @@ def _substituted(node: Expr, bodies: Mapping[str, Stage], workload: Workload) ->
     dtype = workload.tensors[node.tensor].dtype
     computed = workload.element_types.type_of(workload.program.stage[node.tensor].body)
     return body if computed == dtype else Cast(body, dtype)
+
+
+def node_count(expr: Expr) -> int:
+    """How many nodes an expression has."""
+    return sum(1 for _ in walk(expr))

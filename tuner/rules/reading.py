@@ -17,6 +17,7 @@ from tuner.rules.function import KernelFunction
 from tuner.rules.signature import dim_expr, i64
 from tuner.rules.vector.arithmetic import bound
 from tuner.rules.vector.dtypes import constant, loaded, register_type, vector_type
+from tuner.rules.vector.memory import Vectors
 
 Expr = Any
 
@@ -31,6 +32,9 @@ class Reader:
     index: Mapping[str, Expr]
     lanes: int
     along: str | None
+    limit: Expr | None = None
+    """Elements of a vector at and past this value of ``along`` are not touched and give zero; for tensors without
+    padding."""
 
     def axis(self, name: str) -> Expr:
         """The value of an axis: a vector of consecutive ones for the axis that vectors run along."""
@@ -40,15 +44,26 @@ class Reader:
         """The element, or the vector, as it stands in a register."""
         dtype = self.workload.tensors[read.tensor].dtype
         buffer = self.buffers[read.tensor]
-        at = [self._index(read, position) for position in range(len(read.indices))]
+        at = self.indices(read)
         lanes = self.lanes if self.along in axes_of(read) else 1
         padding = dict(self.workload.padding).get(read.tensor)
-        value = buffer[tuple(self._last(at, lanes))] if padding is None else self._padded(read, buffer, at, lanes)
+        value = self._plain(buffer, at, lanes) if padding is None else self._padded(read, buffer, at, lanes)
         value = bound(loaded(I.Bind(value), dtype))
         if padding is None:
             return value
         inside = self._inside(read, at, lanes)
         return I.Bind(tirx.Select(inside, value, constant(padding, register_type(dtype), lanes)))
+
+    def indices(self, read: Read) -> list[Expr]:
+        """The indices of the element, or of the first one of the vector."""
+        return [self._index(read, position) for position in range(len(read.indices))]
+
+    def _plain(self, buffer: Expr, at: list[Expr], lanes: int) -> Expr:
+        if lanes == 1 or self.limit is None:
+            return buffer[tuple(self._last(at, lanes))]
+        # The vector's last index may be an offset past the axis' own value.
+        limit = at[-1] + (self.limit - self.index[str(self.along)])
+        return Vectors(lanes).load(buffer, at[:-1], at[-1], limit)
 
     def _last(self, at: list[Expr], lanes: int) -> list[Expr]:
         return [*at[:-1], tirx.Ramp(at[-1], i64(1), lanes)] if lanes > 1 else at

@@ -19,13 +19,14 @@ from tuner.rules._base import Extents, Refused, ScheduleRule
 from tuner.rules.fallback import Fallback
 from tuner.rules.injective import Injective
 from tuner.rules.layout import Layout
+from tuner.rules.row_reduction import RowReduction
 from tuner.rules.space import MicroKernel, UnionSpace
 from tuner.rules.x86_contraction import X86Contraction
 
 MAX_WORKSPACE_BYTES = 8 * 2**30
 """Of a call's intermediates, at the largest shape of a range."""
 
-RULES: tuple[ScheduleRule, ...] = (X86Contraction(), Injective(), Fallback())
+RULES: tuple[ScheduleRule, ...] = (X86Contraction(), RowReduction(), Injective(), Fallback())
 """In the order of preference: the first that matches gives the default kernel."""
 
 

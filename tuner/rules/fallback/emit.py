@@ -16,20 +16,13 @@ from tuner.rules.function import KernelFunction, kernel_function
 from tuner.rules.reading import Reader
 from tuner.rules.signature import dim_expr, i64
 from tuner.rules.space import MicroKernel
-from tuner.rules.vector.arithmetic import bound, maximum, minimum
+from tuner.rules.vector.arithmetic import bound
 from tuner.rules.vector.dtypes import cast, constant, stored, stored_type
 from tuner.rules.vector.expression import Evaluator
 from tuner.rules.vector.memory import workspace
+from tuner.rules.vector.reducers import COMBINE, identity
 
 Expr = Any
-
-COMBINE: Mapping[str, Callable[[Expr, Expr], Expr]] = {
-    "sum": lambda a, b: a + b,
-    "prod": lambda a, b: a * b,
-    "max": lambda a, b: maximum(bound(a), bound(b)),
-    "min": lambda a, b: minimum(bound(a), bound(b)),
-}
-
 
 def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
     """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0."""
@@ -160,8 +153,8 @@ class _Stage:
 
     def _accumulator(self, lanes: int) -> Expr:
         buffer = I.alloc_buffer((lanes,), self.computed)
-        identity = _identity(str(self.stage.reducer), self.computed)
-        I.buffer_store(buffer, constant(identity, self.computed, lanes), [_ramp(lanes)])
+        start = constant(identity(str(self.stage.reducer), self.computed), self.computed, lanes)
+        I.buffer_store(buffer, start, [_ramp(lanes)])
         return buffer
 
     def _add(self, total: Expr, value: Expr, lanes: int) -> None:
@@ -193,15 +186,3 @@ def _ramp(lanes: int) -> Expr:
 
 def _bytes(dtype: str) -> int:
     return {"float64": 8, "int64": 8, "bool": 1}.get(dtype, 4)
-
-
-def _identity(reducer: str, dtype: str) -> float | int:
-    """What a reduction over nothing gives."""
-    if reducer in ("sum", "prod"):
-        return int(reducer == "prod")
-    if dtype.startswith("float"):
-        return float("-inf") if reducer == "max" else float("inf")
-    if dtype == "bool":
-        return int(reducer == "min")
-    limit: int = 2**63 if dtype == "int64" else 2**31
-    return -limit if reducer == "max" else limit - 1

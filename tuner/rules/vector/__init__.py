@@ -5,6 +5,8 @@
 ``arithmetic``  operators whose meaning survives TVM's simplifier
 ``elementary``  exp, log, tanh, erf, sigmoid, sin, cos of float32, with stated errors
 ``functions``   all scalar functions of the program notation by name, for every dtype
+``reducers``    reducers of the program notation: how two values combine, and what nothing gives
+``expression``  a program's expressions
 
 Every module but this one imports TVM.
 """

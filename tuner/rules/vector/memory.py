@@ -68,14 +68,14 @@ class Vectors:
         """The sum of a vector's lanes: halves are added until one is left."""
         for span in self._spans():
             value = I.Bind(value)
-            value = value + self._rotated(value, span)
+            value = value + rotated(value, span)
         return tirx.Shuffle([I.Bind(value)], [tirx.IntImm("int32", 0)])
 
     def across(self, value: Expr, combine: Callable[[Expr, Expr], Expr]) -> Expr:
         """A vector's lanes combined to one scalar by an operation of any dtype whose operands may change places."""
         for span in self._spans():
             value = bound(value)
-            value = combine(value, bound(self._rotated(value, span)))
+            value = combine(value, bound(rotated(value, span)))
         return tirx.Shuffle([bound(value)], [tirx.IntImm("int32", 0)])
 
     def _spans(self) -> Iterator[int]:
@@ -84,14 +84,17 @@ class Vectors:
             yield span
             span //= 2
 
-    def _rotated(self, value: Expr, span: int) -> Expr:
-        return _shuffled([value], [(lane + span) % self.lanes for lane in range(self.lanes)])
-
     def mask(self, column: Expr, limit: Expr) -> Expr:
         """Which lanes of the vector at ``column`` lie before ``limit``."""
         # The intrinsic is generated for int32 alone, and compares without sign.
         valid = tirx.Cast("int32", tirx.max(tirx.min(limit - column, i64(self.lanes)), i64(0)))
         return tirx.op.get_active_lane_mask(f"boolx{self.lanes}", tirx.IntImm("int32", 0), valid)
+
+
+def rotated(value: Expr, span: int) -> Expr:
+    """The lanes of a vector, ``span`` places nearer to the first. ``value`` is used once."""
+    lanes = int(value.ty.dtype.lanes)
+    return _shuffled([value], [(lane + span) % lanes for lane in range(lanes)])
 
 
 def _shuffled(vectors: Sequence[Expr], lanes: Sequence[int]) -> Expr:

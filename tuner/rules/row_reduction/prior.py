@@ -1,0 +1,136 @@
+"""The estimate for row reductions: for each pass the larger of arithmetic, latency of accumulation and bytes.
+
+Rates are of a common server core; the learned residual corrects them for a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.program.dtypes import DTYPES
+from tuner.program.expr import Call, axes_of
+from tuner.program.task import SearchTask
+from tuner.rules._base import Extents
+from tuner.rules.access import TRANSCENDENTAL
+from tuner.rules.row_reduction.frame import Frame, input_reads, values
+from tuner.rules.row_reduction.pattern import Pass, RowProgram, row_program_of
+from tuner.rules.space import MicroKernel
+
+CLOCK_HZ = 3e9
+CALL_CYCLES = 150.0
+FORK_CYCLES = 12_000.0
+OPERATION_CYCLES = 0.5
+FUNCTION_CYCLES = 12.0
+"""Of a transcendental function on one vector."""
+LATENCY_CYCLES = 4.0
+"""Of an addition, before the next one to the same accumulator."""
+TURN_CYCLES = 1.0
+PASS_CYCLES = 12.0
+"""Of the loop over the columns, for each block of rows."""
+TOTAL_CYCLES = 14.0
+"""Of one reduction of a row: combining accumulators and lanes."""
+TAIL_CYCLES = 8.0
+"""Of one masked vector."""
+L1_BYTES, L2_BYTES, L3_BYTES, MEMORY_BYTES = 64.0, 32.0, 10.0, 4.0
+"""Bytes per cycle from each level."""
+PREFETCHED = 1.4
+"""How many times as fast bytes come that were asked for in time."""
+
+Floats = NDArray[np.float64]
+
+
+def lanes_of(task: SearchTask) -> int:
+    """Elements of a vector: the widest type of the program fills a register."""
+    workload = task.workload
+    computed = [workload.element_types.type_of(stage.body) for stage in workload.program.stages]
+    types = [*(DTYPES[tensor.dtype].compute for tensor in workload.tensors.values()), *computed]
+    widest = max(
+        DTYPES[dtype].bytes for dtype in types if dtype != "int64" or "int64" in dict(workload.dtypes).values()
+    )
+    return task.known_target.hardware.lanes(max(widest, 4))
+
+
+def latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
+    """[kernels, shapes] seconds."""
+    return np.stack([_cycles(task, kernel, extents) for kernel in kernels]) / CLOCK_HZ
+
+
+def features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
+    """[kernels, shapes, features]: rows, columns, bytes, passes, the kernel's values and the estimate."""
+    program = row_program_of(task.workload)
+    rows, columns = (_volume(program.frame, axes, extents) for axes in (program.frame.rows, program.frame.columns))
+    estimate, moved = latency_s(task, kernels, extents), _bytes(task, program, extents)
+    sizes = [np.log2(rows + 1), np.log2(columns + 1), columns % lanes_of(task), np.log2(moved + 1)]
+    sizes += [np.full(len(rows), count) for count in (len(program.passes), program.most_reductions, program.is_heavy)]
+    shaped = [np.broadcast_to(size, estimate.shape) for size in sizes]
+    given = [np.array([[float(kernel[name])] for kernel in kernels]) for name, _ in kernels[0].values]
+    left_over = rows % np.array([[float(kernel["rows"])] for kernel in kernels])
+    shaped += [np.broadcast_to(value, estimate.shape) for value in (*given, left_over)]
+    return np.stack([*shaped, np.log2(estimate)], axis=2).astype(np.float32)
+
+
+def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
+    program, lanes = row_program_of(task.workload), lanes_of(task)
+    frame = program.frame
+    rows, inner = (_volume(frame, axes, extents) for axes in (frame.rows, (frame.vector,)))
+    outer = _volume(frame, frame.columns[:-1], extents)
+    vectors = np.floor(inner / lanes)
+    per_row = np.zeros(len(rows))
+    for each in program.passes:
+        per_row += outer * (_pass_cycles(each, kernel, vectors) + np.where(inner % lanes > 0, TAIL_CYCLES, 0.0))
+        per_row += PASS_CYCLES * outer / kernel["rows"] + TOTAL_CYCLES * len(each.reductions)
+    moved = _bytes(task, program, extents)
+    waits = moved / _rate(task, moved) / (PREFETCHED if kernel["ahead"] or kernel["near"] else 1.0)
+    work = np.maximum(rows * per_row, waits) / _threads(task, kernel, program, extents)
+    return np.asarray(work + CALL_CYCLES + (FORK_CYCLES if task.threads > 1 else 0.0))
+
+
+def _pass_cycles(each: Pass, kernel: MicroKernel, vectors: Floats) -> Floats:
+    """Of the whole vectors of one row."""
+    turns = kernel["unroll"] if each.is_heavy else kernel["acc"]
+    nodes = [node for stage in each.evaluated for node in values(stage.body)]
+    called = sum(isinstance(node, Call) and node.function in TRANSCENDENTAL for node in nodes)
+    arithmetic = OPERATION_CYCLES * (len(nodes) + 2 * len(each.written)) + FUNCTION_CYCLES * called
+    latency = LATENCY_CYCLES / (turns * kernel["rows"]) if each.reductions else 0.0
+    left_over = vectors % turns * TURN_CYCLES
+    return np.asarray(vectors * (max(arithmetic, latency) + TURN_CYCLES / turns) + left_over)
+
+
+def _threads(task: SearchTask, kernel: MicroKernel, program: RowProgram, extents: Extents) -> Floats:
+    """By how much the threads speed it up."""
+    frame = program.frame
+    if task.threads == 1 or not frame.rows:
+        return np.ones(1)
+    size = np.maximum(_volume(frame, (frame.rows[min(kernel["split"], len(frame.rows) - 1)],), extents), 1.0)
+    return np.asarray(size / np.ceil(size / task.threads))
+
+
+def _rate(task: SearchTask, moved: Floats) -> Floats:
+    """Bytes per cycle of the level that holds so many."""
+    hardware = task.known_target.hardware
+    levels = ((hardware.l1d_bytes, L1_BYTES), (hardware.l2_bytes, L2_BYTES), (hardware.l3_bytes, L3_BYTES))
+    return np.select(
+        [moved < size for size, _ in levels], [np.full(len(moved), rate) for _, rate in levels], MEMORY_BYTES
+    )
+
+
+def _bytes(task: SearchTask, program: RowProgram, extents: Extents) -> Floats:
+    """[shapes] bytes of every input and output, each once."""
+    frame, tensors = program.frame, task.workload.tensors
+    total = np.zeros(len(_volume(frame, (), extents)))
+    for read in input_reads(frame.stages):
+        total += DTYPES[tensors[read.tensor].dtype].bytes * _volume(frame, tuple(axes_of(read)), extents)
+    for output in task.workload.outputs:
+        stage = next(stage for stage in frame.stages if stage.tensor == output.name)
+        total += DTYPES[output.dtype].bytes * _volume(frame, stage.axes, extents)
+    return total
+
+
+def _volume(frame: Frame, axes: Sequence[str], extents: Extents) -> Floats:
+    """[shapes] how many points some axes of the frame have."""
+    width = len(next(iter(extents.values()))) if extents else 1
+    factors = [np.asarray(extents[part], np.float64) for axis in axes for part in frame.parts[axis]]
+    return np.asarray(np.prod([np.ones(width), *factors], axis=0))
