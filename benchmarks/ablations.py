@@ -7,7 +7,7 @@ from pathlib import Path
 from shapewright.download import write
 from shapewright.session import TuneResult
 from tuner.rules.space import MicroKernel
-from tuner.search import finish
+from tuner.search import finalize
 from tuner.search.cost_model import PairCostModel
 from tuner.search.observations import Measured, latency_table, normalized
 
@@ -22,11 +22,11 @@ def save_ablation(name: str, tuned: TuneResult, directory: Path) -> Path:
     measured, model = Measured(results), PairCostModel(task)
     model.update(results)
     if name == "single":
-        kernel = finish.choose_set(task, model, measured, measured.candidates, 1)[0]
+        kernel = finalize.choose_set(task, model, measured, measured.candidates, 1)[0]
     else:
         kernel = _best_at_largest(tuned, model, measured)
-    dispatcher = finish.make_dispatcher(task, model, measured, [kernel])
-    write(finish.build_library(dispatcher, None).files, directory)
+    dispatcher = finalize.make_dispatcher(task, model, measured, [kernel])
+    write(finalize.build_library(dispatcher, None).files, directory)
     return directory
 
 

@@ -1,4 +1,4 @@
-"""Timing several sides against each other on a noisy machine: they take turns, and medians are compared."""
+"""Timing several contenders on a noisy machine: they take turns, and medians are compared."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ def sampler(call: Callable[[], object]) -> Sampler:
 
 
 def alternate(
-    sides: Mapping[str, Sampler], *, rounds: int = ROUNDS, sample_s: float = SAMPLE_S, budget_s: float = BUDGET_S
+    contenders: Mapping[str, Sampler], *, rounds: int = ROUNDS, sample_s: float = SAMPLE_S, budget_s: float = BUDGET_S
 ) -> dict[str, float]:
-    """Median seconds of a call of each side.
+    """Median seconds of a call of each contender.
 
     Each is called twice to warm up; then in each round every one has its turn, as many calls in a row as ``sample_s``
     takes (one at least), in an order that rotates. Rounds end early, after LEAST_ROUNDS, once ``budget_s`` is spent.
     """
-    names = list(sides)
+    names = list(contenders)
     for name in names:
-        sides[name](1)
-    numbers = {name: max(1, math.ceil(sample_s / max(sides[name](1), 1e-7))) for name in names}
+        contenders[name](1)
+    numbers = {name: max(1, math.ceil(sample_s / max(contenders[name](1), 1e-7))) for name in names}
     samples: dict[str, list[float]] = {name: [] for name in names}
     started = time.perf_counter()
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            samples[name].append(sides[name](numbers[name]))
+            samples[name].append(contenders[name](numbers[name]))
         if turn + 1 >= LEAST_ROUNDS and time.perf_counter() - started > budget_s:
             break
     return {name: statistics.median(times) for name, times in samples.items()}

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.sides import METASCHEDULE, limit_threads
+from benchmarks.contenders import METASCHEDULE, limit_threads
 from benchmarks.suite import Benchmark, read_suite, suite_parser
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ def _options() -> argparse.Namespace:
 
 
 def curve_of(benchmark: Benchmark, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """``points`` by library (theory, then the searches by length) and ``rows``, seconds by side at each test shape."""
-    from benchmarks.timing import open_sides, time_at  # noqa: PLC0415
+    """``points`` by library (theory, then the searches by length); ``rows``: seconds by contender at a test shape."""
+    from benchmarks.timing import open_contenders, time_at  # noqa: PLC0415
     from shapewright.session import tune_here  # noqa: PLC0415
 
     lengths = [float(text) for text in options.seconds.split(",") if text]
@@ -74,32 +74,43 @@ def curve_of(benchmark: Benchmark, options: argparse.Namespace, folder: Path) ->
         points.append({"name": name, "seconds": seconds, **tuned.summary})
         _say(f"{benchmark.name}: {name}, {tuned.summary['trials']} trials")
     rivals, skipped = [rival for rival in options.against.split(",") if rival], dict[str, str]()
-    serves = _metaschedule(benchmark, options, max(lengths, default=0.0), libraries) if METASCHEDULE in rivals else {}
-    sides_wanted = [*libraries, *(rival for rival in rivals if rival not in libraries and rival != METASCHEDULE)]
+    serves: Mapping[str, Serves] = {}
+    if METASCHEDULE in rivals:
+        serves = _metaschedule(benchmark, options, max(lengths, default=0.0), libraries, skipped)
+    names = [*libraries, *(rival for rival in rivals if rival not in libraries and rival != METASCHEDULE)]
     rows = []
-    with open_sides(benchmark, sides_wanted, libraries, options.threads, skipped) as sides:
+    with open_contenders(benchmark, names, libraries, options.threads, skipped) as contenders:
         for shape in benchmark.test:
-            seconds_by_side = time_at(sides, shape, serves)
-            rows.append({"shape": shape, "tuned_on": benchmark.tuned_on(shape), "seconds": seconds_by_side})
+            seconds_by_name = time_at(contenders, shape, serves)
+            rows.append({"shape": shape, "tuned_on": benchmark.tuned_on(shape), "seconds": seconds_by_name})
     for point in points:
         point.update(_quality(rows, point["name"], rivals))
-    found = {"workload": benchmark.name, "points": points, "rows": rows, "skipped": skipped}
-    return found | ({METASCHEDULE: _quality(rows, METASCHEDULE, rivals)} if METASCHEDULE in libraries else {})
+    curve = {"workload": benchmark.name, "points": points, "rows": rows, "skipped": skipped}
+    return curve | ({METASCHEDULE: _quality(rows, METASCHEDULE, rivals)} if METASCHEDULE in libraries else {})
 
 
 def _metaschedule(
-    benchmark: Benchmark, options: argparse.Namespace, seconds: float, libraries: dict[str, Path]
+    benchmark: Benchmark,
+    options: argparse.Namespace,
+    seconds: float,
+    libraries: dict[str, Path],
+    skipped: dict[str, str],
 ) -> Mapping[str, Serves]:
     from functools import partial  # noqa: PLC0415
 
     from benchmarks import metaschedule  # noqa: PLC0415
+    from benchmarks.rivals import DoesNotApply  # noqa: PLC0415
 
     directory = (options.metaschedule_dir or metaschedule.default_directory()) / f"{seconds:g}s"
     shapes = [instance.shape for instance in benchmark.task.instances]
     budget = metaschedule.Budget(0, seconds)
-    place = metaschedule.tune_shapes(benchmark.task, shapes, budget, directory, _say, options.seed)
-    libraries[METASCHEDULE] = place
-    return {METASCHEDULE: partial(metaschedule.serves, place)}
+    try:
+        folder = metaschedule.tune_shapes(benchmark.task, shapes, budget, directory, _say, options.seed)
+    except DoesNotApply as reason:
+        skipped[f"{benchmark.name}/{METASCHEDULE}"] = str(reason)
+        return {}
+    libraries[METASCHEDULE] = folder
+    return {METASCHEDULE: partial(metaschedule.serves, folder)}
 
 
 def _quality(rows: list[dict[str, Any]], name: str, rivals: list[str]) -> dict[str, float | None]:

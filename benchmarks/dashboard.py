@@ -31,7 +31,7 @@ from tuner.program.jobspec import parse_job
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult, Phase
-from tuner.rules import rule_for
+from tuner.rules import space_of
 from tuner.rules.space import MicroKernel
 from tuner.storage import JobState, Lease, NewEvent, Storage
 from tuner.storage.sql import open_storage, upgrade
@@ -104,17 +104,18 @@ def _large_job(storage: Storage, trials: int) -> Lease:
 
 
 def _kernels(task: SearchTask, count: int) -> list[MicroKernel]:
-    space, rng = rule_for(task.workload).space(task), np.random.default_rng(0)
-    found: dict[MicroKernel, None] = {}
-    while len(found) < count:
-        found[space.sample(rng)] = None
-    return list(found)
+    space, rng = space_of(task), np.random.default_rng(0)
+    kernels: dict[MicroKernel, None] = {}
+    while len(kernels) < count:
+        kernels[space.sample(rng)] = None
+    return list(kernels)
 
 
 def _result(task: SearchTask, kernels: list[MicroKernel], number: int, rng: np.random.Generator) -> MeasureResult:
     index, instance = number % len(kernels), task.instances[number // len(kernels) % len(task.instances)]
     attempt = number // len(kernels) // len(task.instances)
-    latency_s = task.workload.flops(instance.shape) / 1.5e11 * float(np.exp(abs(rng.normal(0, 0.4))))
+    flops = task.workload.flops(task.workload.dims(instance.shape))
+    latency_s = flops / 1.5e11 * float(np.exp(abs(rng.normal(0, 0.4))))
     fields: dict[str, Any] = {"round": number // 500, "attempt": attempt, "predicted_s": latency_s * 1.1}
     if rng.random() < 0.02:
         return MeasureResult(kernels[index], instance, error_kind=ErrorKind.CRASH, error="signal 11", **fields)

@@ -30,15 +30,17 @@ import numpy as np
 import xgboost
 from numpy.typing import NDArray
 
+from benchmarks.rivals import contraction_of
 from shapewright.download import write
-from tuner.library.dispatcher import Dispatcher, TableRow, bounded, fit
+from tuner.library.dispatcher import Dispatcher, TableRow, bounded, fit, symbol_bounds
 from tuner.measure import Builder, Runner, RunRequest
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
-from tuner.rules import rule_for
+from tuner.rules import layout_group
 from tuner.rules.space import MicroKernel
-from tuner.search import finish
+from tuner.rules.x86_contraction import X86Contraction
+from tuner.search import finalize
 
 Floats = NDArray[np.float64]
 PARAMETERS = {"max_depth": 6, "eta": 0.2, "min_child_weight": 0.0, "nthread": 1}
@@ -58,16 +60,15 @@ class Settings:
 
 
 def tile_of(task: SearchTask, kernel: MicroKernel) -> dict[str, int]:
-    """The extent of one tile along each spatial axis."""
-    assert task.target is not None
-    row_axis, column_axis = task.workload.op.contraction.spatial_axes[-2:]
-    tile = dict.fromkeys(task.workload.op.contraction.spatial_axes, 1)
-    return tile | {row_axis: kernel["mr"], column_axis: kernel["nv"] * task.target.hardware.lanes()}
+    """The extent of one tile along each spatial axis of a matrix product."""
+    contraction = contraction_of(task.workload)
+    tile = {contraction.m: kernel["mr"], contraction.n: kernel["nv"] * task.known_target.hardware.lanes()}
+    return tile if contraction.batch is None else {contraction.batch: 1, **tile}
 
 
 def adaption(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -> float:
     """occupancy x padding, in (0, 1]: the share of its own speed that DietCode expects of a kernel at a shape."""
-    extents = task.workload.extents(shape)
+    extents = task.workload.axis_sizes(task.workload.dims(shape))
     padding, tiles = 1.0, 1
     for axis, tile in tile_of(task, kernel).items():
         count = max(1, math.ceil(extents[axis] / tile))
@@ -103,12 +104,15 @@ def _features(kernels: Sequence[MicroKernel]) -> NDArray[np.float32]:
 
 
 class DietCodeSearch:
-    """One search; ``run`` spends the trials, ``dispatcher`` says what came of it."""
+    """One search; ``run`` spends the trials, ``dispatcher`` says what came of it.
+
+    Its formulas are of matrix products: raises DoesNotApply for other workloads.
+    """
 
     def __init__(self, task: SearchTask, seed: int = 0, settings: Settings | None = None) -> None:
         self._task, self._settings = task, settings or Settings()
-        self._rule = rule_for(task.workload)
-        self._space = self._rule.space(task)
+        contraction_of(task.workload)
+        self._space = X86Contraction().space(task)
         self._rng = np.random.default_rng(seed)
         self._model = KernelModel(seed)
         self._speeds: dict[MicroKernel, float] = {}
@@ -143,47 +147,47 @@ class DietCodeSearch:
         for result in results:
             self._tried.add(result.kernel)
             if result.latency_s is not None:
-                speed = self._task.workload.flops(result.instance.shape) / result.latency_s
+                speed = self._flops(result.instance) / result.latency_s
                 self._speeds[result.kernel] = speed / adaption(self._task, result.kernel, result.instance.shape)
         if self._speeds:
             self._model.fit(list(self._speeds), list(self._speeds.values()))
 
     def instance_for(self, kernel: MicroKernel) -> WorkloadInstance:
         """The one instance that the kernel is measured on."""
-        flops = self._task.workload.flops
-        return max(
-            self._task.instances, key=lambda each: (adaption(self._task, kernel, each.shape), flops(each.shape))
-        )
+        return max(self._task.instances, key=lambda each: (adaption(self._task, kernel, each.shape), self._flops(each)))
+
+    def _flops(self, instance: WorkloadInstance) -> int:
+        return self._task.workload.flops(self._task.workload.dims(instance.shape))
 
     def dispatcher(self) -> Dispatcher:
         """Each instance's predicted best kernel, of the layout whose predicted total is the best. Raises ValueError."""
         if not self._speeds:
             raise ValueError("DietCode's search measured no kernel")
         kernels = list(self._speeds)
-        flops = np.array([self._task.workload.flops(instance.shape) for instance in self._task.instances], np.float64)
+        flops = np.array([self._flops(instance) for instance in self._task.instances], np.float64)
         latency = flops / self._scores(kernels)
         weights = np.array([instance.weight for instance in self._task.instances])
         groups: dict[Hashable, list[int]] = {}
         for index, kernel in enumerate(kernels):
-            groups.setdefault(self._rule.layout(self._task, kernel), []).append(index)
+            groups.setdefault(layout_group(self._task, kernel), []).append(index)
         members = min(groups.values(), key=lambda group: float(latency[group].min(axis=0) @ weights))
-        chosen = Counter(members[int(place)] for place in latency[members].argmin(axis=0))
+        chosen = Counter(members[int(column)] for column in latency[members].argmin(axis=0))
         kept = [index for index, _ in chosen.most_common(self._task.max_kernels)]
         return self._fitted([kernels[index] for index in kept], latency[kept].T)
 
     def _fitted(self, kernels: Sequence[MicroKernel], latency: Floats) -> Dispatcher:
         """``latency``: [instances, kernels]. Outside the range: what serves the largest instance."""
-        task, names = self._task, self._task.workload.dynamic_dims
+        task, names = self._task, self._task.workload.symbols
         dims = [task.workload.dims(instance.shape) for instance in task.instances]
         points = np.array([[row[name] for name in names] for row in dims], np.int64)
-        largest = max(range(len(dims)), key=lambda index: task.workload.flops_of_dims(dims[index]))
+        largest = max(range(len(dims)), key=lambda index: task.workload.flops(dims[index]))
         safe = int(latency[largest].argmin())
-        bounds = {name: task.workload.exprs[name].bounds(task.ranges) for name in names}
-        bare = Dispatcher(task, tuple(kernels), safe, bounded(fit(names, points, latency), bounds, safe))
+        tree = bounded(fit(names, points, latency), symbol_bounds(task), safe)
+        bare = Dispatcher(task, tuple(kernels), safe, tree)
         chosen = [bare.index_for(row) for row in dims]
         table = [
-            TableRow(instance.shape, index, float(latency[place, index]))
-            for place, (instance, index) in enumerate(zip(task.instances, chosen, strict=True))
+            TableRow(instance.shape, index, float(latency[row, index]))
+            for row, (instance, index) in enumerate(zip(task.instances, chosen, strict=True))
         ]
         return Dispatcher(task, bare.kernels, safe, bare.tree, tuple(table))
 
@@ -209,15 +213,15 @@ class DietCodeSearch:
         """[kernels, instances], flops a second."""
         for kernel in kernels:
             if kernel not in self._adaptions:
-                found = [adaption(self._task, kernel, instance.shape) for instance in self._task.instances]
-                self._adaptions[kernel] = np.array(found)
+                shares = [adaption(self._task, kernel, instance.shape) for instance in self._task.instances]
+                self._adaptions[kernel] = np.array(shares)
         penalties = np.stack([self._adaptions[kernel] for kernel in kernels])
         return np.asarray(self._model.predict(kernels)[:, None] * penalties)
 
 
 def save_dietcode(task: SearchTask, trials: int, seed: int, directory: Path) -> dict[str, float]:
     """Search with ``trials`` on a private device of this machine and write the library. What it took: trials, seconds,
-    kernels."""
+    kernels. Raises DoesNotApply."""
     from tuner.measure.local import local_tools  # noqa: PLC0415 - TVM, once the threads are limited
 
     started = time.monotonic()
@@ -225,7 +229,7 @@ def save_dietcode(task: SearchTask, trials: int, seed: int, directory: Path) -> 
     with local_tools() as (builder, runner):
         search.run(builder, runner, trials)
     dispatcher = search.dispatcher()
-    write(finish.build_library(dispatcher, None).files, directory)
+    write(finalize.build_library(dispatcher, None).files, directory)
     return {
         "trials": search.trials, "elapsed_s": time.monotonic() - started, "kernels": len(dispatcher.kernels),
     }  # fmt: skip

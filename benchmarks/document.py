@@ -1,4 +1,4 @@
-"""The JSON document of a benchmark of kernels: rows, what they come to, and how they were measured."""
+"""The JSON document of a benchmark: rows, what they come to, and how they were measured."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Timing:
-    """How sides are timed, in words; benchmarks/alternating.py does it."""
+    """How contenders are timed, in words; benchmarks/alternating.py does it."""
 
     order: str = "alternating samples, rotating order"
     sample: str = "as many calls as 4 ms take, one at least; up to 7 samples, 3 at least"
@@ -37,10 +37,10 @@ class Timing:
     cache: str = "warm"
 
 
-def document_of(report: Report, protocol: Mapping[str, Any]) -> dict[str, Any]:
+def document_of(report: Report, summary: Mapping[str, Any], protocol: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "rows": report.rows,
-        "summary": summary_of(report),
+        "summary": summary,
         "searches": report.searches,
         "protocol": {
             **protocol,
@@ -55,41 +55,53 @@ def document_of(report: Report, protocol: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def summary_of(report: Report) -> dict[str, Any]:
+    """Of the benchmark of kernels."""
     counted = [row for row in report.rows if row["ours_s"] >= SHORTEST_S and row["rivals_s"]]
     held_out = [row for row in counted if not row["tuned_on"]]
     large = [row for row in counted if row["extents"].get("m", 0) >= LARGE_M]
     names = list(dict.fromkeys(name for row in counted for name in row["rivals_s"]))
-    best, regrets = _ratios(counted), [row["regret"] for row in report.rows if "regret" in row]
+    best, regrets = ratios(counted), [row["regret"] for row in report.rows if "regret" in row]
     return {
-        "geomean_vs": {name: _mean(_against(name), counted) for name in names},
-        "geomean_vs_best": _mean(against_best, counted),
-        "geomean_vs_best_held_out": _mean(against_best, held_out),
+        "geomean_vs": {name: mean(against(name), counted) for name in names},
+        "geomean_vs_best": mean(against_best, counted),
+        "geomean_vs_best_held_out": mean(against_best, held_out),
         "worst_vs_best": min(best, default=None),
         "geomean_vs_best_by_workload": {
-            name: _mean(against_best, [row for row in counted if row["workload"] == name])
+            name: mean(against_best, [row for row in counted if row["workload"] == name])
             for name in dict.fromkeys(row["workload"] for row in counted)
         },
         "peak_fraction_large_m": geomean([row["peak_fraction"] for row in large]) if large else None,
-        "tuning_s": sum(item["elapsed_s"] for item in report.tuning),
-        "trials": sum(item["trials"] for item in report.tuning),
-        "kernels": {item["workload"]: item["kernels"] for item in report.tuning},
+        **spent(report),
         "regret": geomean([1.0 + regret for regret in regrets]) - 1.0 if regrets else None,
         "regret_worst": max(regrets, default=None),
         "max_abs_error": max(row["max_abs_error"] for row in report.rows),
     }
 
 
-def _against(name: str) -> Callable[[Row], float | None]:
+def spent(report: Report) -> dict[str, Any]:
+    """What tuning took, and how many kernels the libraries have."""
+    return {
+        "tuning_s": sum(item["elapsed_s"] for item in report.tuning),
+        "trials": sum(item["trials"] for item in report.tuning),
+        "kernels": {item["workload"]: item["kernels"] for item in report.tuning},
+    }
+
+
+def against(name: str) -> Callable[[Row], float | None]:
+    """How many times faster than one rival ours is; None where that was not timed."""
+
     def ratio(row: Row) -> float | None:
         return row["rivals_s"][name] / row["ours_s"] if name in row["rivals_s"] else None
 
     return ratio
 
 
-def _ratios(rows: Sequence[Row], ratio: Callable[[Row], float | None] = against_best) -> list[float]:
+def ratios(rows: Sequence[Row], ratio: Callable[[Row], float | None] = against_best) -> list[float]:
+    """The ratio of every row that has one."""
     return [value for row in rows if (value := ratio(row)) is not None]
 
 
-def _mean(ratio: Callable[[Row], float | None], rows: Sequence[Row]) -> float | None:
-    ratios = _ratios(rows, ratio)
-    return geomean(ratios) if ratios else None
+def mean(ratio: Callable[[Row], float | None], rows: Sequence[Row]) -> float | None:
+    """The geometric mean of the ratios; None if no row has one."""
+    values = ratios(rows, ratio)
+    return geomean(values) if values else None

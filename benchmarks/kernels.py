@@ -1,14 +1,15 @@
 """Kernels against vendor libraries: tune each workload of a suite, then time its library and every rival.
 
     python -m benchmarks.kernels SUITE.yaml [--workload NAME] [--threads N] [--trials N] [--seconds S] [--seed N]
-        [--against mm,bmm,linear,mkl,onednn,compile,metaschedule,dietcode,bucket,single,oracle] --json OUT
+        [--against mm,bmm,linear,mkl,onednn,compile,torch,metaschedule,dietcode,bucket,single,oracle] --json OUT
 
-Every library is first checked against a float64 reference at every test shape. One thread: all sides in this process,
-in alternating samples. More: each side in a process of its own, in alternating rounds.
+Every library is first checked against the reference in float64 at every test shape. One thread: all contenders in this
+process, in alternating samples. More: each in a process of its own, in alternating rounds. Workloads may be any that a
+job file takes; a rival that has no routine for one is skipped, and named with the reason.
 
 Rivals that take long: ``dietcode`` searches with as many trials as ours did; ``oracle`` measures dozens of kernels for
 each held-out shape and gives the regret of the dispatcher; ``metaschedule`` tunes each tuned shape on its own, keeps
-what it found in --metaschedule-dir and goes on from there. It serves only shapes that it was tuned for.
+its results in --metaschedule-dir and goes on from there. It serves only shapes that it was tuned for.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.sides import METASCHEDULE, PEAK, inputs_of, library_call, limit_threads
+from benchmarks.contenders import METASCHEDULE, PEAK, limit_threads
 from benchmarks.suite import Benchmark, read_suite, suite_parser
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 DEFAULT_RIVALS = "mm,bmm,linear,mkl,onednn"
 ABLATIONS = ("bucket", "single")
+DIETCODE = "dietcode"
+SEARCHED = (DIETCODE, METASCHEDULE)
 SECONDS = 150.0
 TRIALS = 512
 METASCHEDULE_TRIALS = 256
@@ -40,7 +43,7 @@ def main() -> int:
     options = _options()
     limit_threads(options.threads)
     # Only now: PyTorch and TVM read the environment when they are loaded.
-    from benchmarks.document import Report, document_of  # noqa: PLC0415
+    from benchmarks.document import Report, document_of, summary_of  # noqa: PLC0415
     from tuner.measure.roof import peak_work  # noqa: PLC0415
     from tuner.program.target import native  # noqa: PLC0415
 
@@ -55,7 +58,7 @@ def main() -> int:
         print(f"{name} has no workload {options.workload!r}", file=sys.stderr)
         return 2
     protocol = {"suite": name, "threads": options.threads, "seed": options.seed, "target": target.fingerprint}
-    document = document_of(report, protocol)
+    document = document_of(report, summary_of(report), protocol)
     options.json.write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(document["summary"], indent=1))
     return 0
@@ -75,32 +78,15 @@ def _options() -> argparse.Namespace:
 
 def _one(benchmark: Benchmark, options: argparse.Namespace, work: float, folder: Path, report: Report) -> None:
     """Tune, check and time one workload. ``work``: what all threads do in a call of the peak."""
-    from benchmarks.timing import OURS, TIMINGS, add_timing, doubtful, open_sides, row_of, time_at  # noqa: PLC0415
-    from shapewright.session import tune_here  # noqa: PLC0415 - after the threads are limited
+    from benchmarks.running import timed_rows, tuned_library  # noqa: PLC0415 - after the threads are limited
+    from benchmarks.timing import OURS  # noqa: PLC0415
 
-    progress: list[dict[str, object]] = []
-    tuned = tune_here(
-        benchmark.task, trials=options.trials, seconds=options.seconds, seed=options.seed, callbacks=[progress.append]
-    )
-    libraries = {OURS: tuned.save(folder / OURS)}
-    report.tuning.append({"workload": benchmark.name, **tuned.summary})
-    kept = [result.to_json() for result in tuned.results] if options.keep_trials else []
-    search = {"workload": benchmark.name, "task": tuned.task.to_json(), "progress": progress, "results": kept}
-    report.searches.append(search)
-    _say(f"{benchmark.name}: {tuned.summary['trials']} trials, {tuned.summary['elapsed_s']:.0f} s")
-    errors = _errors(benchmark, libraries[OURS])
+    tuned, libraries = tuned_library(benchmark, options, folder, report)
     rivals = [name for name in options.against.split(",") if name]
     serves = _prepare(rivals, benchmark, tuned, options, folder, libraries, report)
-    timed = [OURS, PEAK, *(name for name in rivals if name != "oracle" and (name != METASCHEDULE or name in libraries))]
-    rows = []
-    with open_sides(benchmark, timed, libraries, options.threads, report.skipped) as sides:
-        for shape in benchmark.test:
-            rows.append(row_of(benchmark, shape, time_at(sides, shape, serves), work, errors[str(shape)]))
-            _say_row(rows[-1])
-        for row in doubtful(rows):
-            for _ in range(TIMINGS - 1):
-                add_timing(row, time_at(sides, row["shape"], serves), work)
-            _say_row(row, "again: ")
+    # What is searched for takes part if it has a library.
+    timed = [name for name in rivals if name != "oracle" and (name not in SEARCHED or name in libraries)]
+    rows = timed_rows(benchmark, [OURS, PEAK, *timed], libraries, options.threads, work, report, serves)
     if "oracle" in rivals:
         _add_oracle(rows, tuned, libraries[OURS], options)
     report.rows += rows
@@ -115,14 +101,27 @@ def _prepare(
         from benchmarks.ablations import save_ablation  # noqa: PLC0415
 
         libraries[name] = save_ablation(name, tuned, folder / name)
-    if "dietcode" in rivals:
-        from benchmarks.dietcode import save_dietcode  # noqa: PLC0415
-
-        libraries["dietcode"] = folder / "dietcode"
-        spent = save_dietcode(tuned.task, tuned.summary["trials"], options.seed, libraries["dietcode"])
-        report.rival_tuning.append({"workload": benchmark.name, "rival": "dietcode", **spent})
-        _say(f"  dietcode: {spent['trials']} trials, {spent['elapsed_s']:.0f} s, {spent['kernels']} kernels")
+    if DIETCODE in rivals:
+        _prepare_dietcode(benchmark, tuned, options, folder / DIETCODE, libraries, report)
     return _prepare_metaschedule(benchmark, tuned, options, libraries, report) if METASCHEDULE in rivals else {}
+
+
+def _prepare_dietcode(
+    benchmark: Benchmark, tuned: TuneResult, options: argparse.Namespace, directory: Path,
+    libraries: dict[str, Path], report: Report,
+) -> None:  # fmt: skip
+    from benchmarks.dietcode import save_dietcode  # noqa: PLC0415
+    from benchmarks.rivals import DoesNotApply  # noqa: PLC0415
+    from benchmarks.running import say  # noqa: PLC0415
+
+    try:
+        spent = save_dietcode(tuned.task, tuned.summary["trials"], options.seed, directory)
+    except DoesNotApply as reason:
+        report.skipped[f"{benchmark.name}/{DIETCODE}"] = str(reason)
+        return
+    libraries[DIETCODE] = directory
+    report.rival_tuning.append({"workload": benchmark.name, "rival": DIETCODE, **spent})
+    say(f"  dietcode: {spent['trials']} trials, {spent['elapsed_s']:.0f} s, {spent['kernels']} kernels")
 
 
 def _prepare_metaschedule(
@@ -130,65 +129,35 @@ def _prepare_metaschedule(
 ) -> dict[str, Serves]:
     from benchmarks import metaschedule  # noqa: PLC0415
     from benchmarks.rivals import DoesNotApply  # noqa: PLC0415
+    from benchmarks.running import say  # noqa: PLC0415
 
     shapes = [instance.shape for instance in tuned.task.instances]
     budget = metaschedule.Budget(options.metaschedule_trials, options.metaschedule_seconds)
     directory = options.metaschedule_dir or metaschedule.default_directory()
     try:
-        place = metaschedule.tune_shapes(tuned.task, shapes, budget, directory, _say, options.seed)
+        root = metaschedule.tune_shapes(tuned.task, shapes, budget, directory, say, options.seed)
     except DoesNotApply as reason:
         report.skipped[f"{benchmark.name}/{METASCHEDULE}"] = str(reason)
         return {}
-    libraries[METASCHEDULE] = place
-    report.rival_tuning.append({"workload": benchmark.name, "rival": METASCHEDULE, **metaschedule.spent(place)})
-    return {METASCHEDULE: partial(metaschedule.serves, place)}
+    libraries[METASCHEDULE] = root
+    report.rival_tuning.append({"workload": benchmark.name, "rival": METASCHEDULE, **metaschedule.spent(root)})
+    return {METASCHEDULE: partial(metaschedule.serves, root)}
 
 
 def _add_oracle(rows: list[Row], tuned: TuneResult, library: Path, options: argparse.Namespace) -> None:
     from benchmarks.oracle import oracle_of  # noqa: PLC0415
+    from benchmarks.running import say  # noqa: PLC0415
 
     held_out = [row for row in rows if not row["tuned_on"]]
     count = len(held_out) if options.oracle_shapes is None else min(options.oracle_shapes, len(held_out))
     chosen = [held_out[index * len(held_out) // count] for index in range(count)]
     with oracle_of(tuned, library, options.seed) as oracle:
         for row in chosen:
-            found = oracle.at(row["shape"])
-            row["oracle_s"] = row["rivals_s"]["oracle"] = found.oracle_s
-            row |= {"dispatched_s": found.dispatched_s, "regret": found.regret}
-            row |= {"oracle_kernel": found.kernel, "oracle_candidates": found.candidates}
-            _say(f"  {row['shape']}  regret {100 * found.regret:6.2f} %")
-
-
-def _errors(benchmark: Benchmark, directory: Path) -> dict[str, float]:
-    """The largest difference from the float64 reference at each test shape. Raises ValueError if one is no rounding."""
-    import numpy as np  # noqa: PLC0415
-
-    import shapewright as sw  # noqa: PLC0415
-    from tuner.program.reference import compute, tolerance  # noqa: PLC0415
-
-    library, workload, found = sw.load(directory), benchmark.task.workload, {}
-    for shape in benchmark.test:
-        inputs = inputs_of(workload, shape)
-        expected = compute(workload, inputs)
-        out = np.full(expected.shape, np.nan, np.float32)
-        library_call(library, inputs, out)()
-        rtol, atol = tolerance(workload, workload.extents(shape)["k"])
-        if not np.allclose(out, expected, rtol, atol):
-            raise ValueError(f"{benchmark.name} at {shape}: wrong by {np.abs(out - expected).max():g}")
-        found[str(shape)] = float(np.abs(out - expected).max(initial=0.0))
-    return found
-
-
-def _say_row(row: Row, prefix: str = "") -> None:
-    from benchmarks.timing import against_best  # noqa: PLC0415
-
-    ratio, speed = against_best(row), row["flops"] / row["ours_s"] / 1e9
-    text = f"  {prefix}{row['shape']}  {row['ours_s'] * 1e6:10.1f} us  {speed:7.1f} GFLOP/s"
-    _say(text + (f"  {ratio:5.2f}x the best rival" if ratio else ""))
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+            finding = oracle.at(row["shape"])
+            row["oracle_s"] = row["rivals_s"]["oracle"] = finding.oracle_s
+            row |= {"dispatched_s": finding.dispatched_s, "regret": finding.regret}
+            row |= {"oracle_kernel": finding.kernel, "oracle_candidates": finding.candidates}
+            say(f"  {row['shape']}  regret {100 * finding.regret:6.2f} %")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.rivals import DoesNotApply
-from benchmarks.sides import Array, Call, inputs_of, output_of
+from benchmarks.contenders import Array, Contender, inputs_of, outputs_of
+from benchmarks.rivals import Call, DoesNotApply, contraction_of
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload, format_shape
 from tuner.rules.layout import aligned
@@ -59,25 +59,26 @@ def tune_shapes(
     say: Callable[[str], None],
     seed: int = 0,
 ) -> Path:
-    """Tune every shape that has not had its budget yet; the workload's folder. A shape that fails costs only itself."""
-    if task.workload.epilogue:
-        raise DoesNotApply("its search is set up for operators without an epilogue")
-    assert task.target is not None
-    place = directory / task.workload.key / f"{task.target.fingerprint}-{task.threads}"
+    """Tune every shape that has not had its budget yet; the workload's folder. A shape that fails costs only itself.
+
+    Raises DoesNotApply for what is no matrix product.
+    """
+    contraction_of(task.workload)
+    root = directory / task.workload.key / f"{task.known_target.fingerprint}-{task.threads}"
     for shape in shapes:
-        folder = _folder(place, shape)
+        folder = _folder(root, shape)
         folder.mkdir(parents=True, exist_ok=True)
         share = budget.seconds / len(shapes) if budget.seconds is not None else None
         state = _tune_one(task, shape, Budget(budget.trials, share), folder, seed)
         latency = state["post_optimized_s"] or state["search_s"]
-        result = f"{latency * 1e6:.1f} us" if latency and serves(place, shape) else f"failed, see {folder / LOG}"
+        result = f"{latency * 1e6:.1f} us" if latency and serves(root, shape) else f"failed, see {folder / LOG}"
         say(f"  metaschedule at {dict(shape)}: {state['trials']} trials, {state['elapsed_s']:.0f} s, {result}")
-    return place
+    return root
 
 
-def spent(place: Path) -> dict[str, Any]:
+def spent(root: Path) -> dict[str, Any]:
     """Over all shapes of a workload's folder: trials, elapsed_s, shapes, and the state of each shape."""
-    states = {path.parent.name: json.loads(path.read_text()) for path in sorted(place.glob(f"*/{STATE}"))}
+    states = {path.parent.name: json.loads(path.read_text()) for path in sorted(root.glob(f"*/{STATE}"))}
     return {
         "trials": sum(state["trials"] for state in states.values()),
         "elapsed_s": sum(state["elapsed_s"] for state in states.values()),
@@ -114,12 +115,12 @@ def _search(task: SearchTask, shape: Shape, trials: int, seconds: float | None, 
     limit_s = START_LIMIT_S + TRIAL_LIMIT_S * trials if seconds is None else 0.8 * seconds
     _run("search", folder, limit_s)
     searched_s = time.monotonic() - started
-    found = _state(folder) | {"elapsed_s": state["elapsed_s"] + searched_s, "search_s": _best_s(folder)}
-    _save(found, folder)
-    if found["search_s"] is not None:
+    after = _state(folder) | {"elapsed_s": state["elapsed_s"] + searched_s, "search_s": _best_s(folder)}
+    _save(after, folder)
+    if after["search_s"] is not None:
         _run("improve", folder, START_LIMIT_S if seconds is None else max(1.0, seconds - searched_s))
-    found |= {"elapsed_s": state["elapsed_s"] + time.monotonic() - started, "post_optimized_s": _best_s(folder)}
-    _save(found, folder)
+    spent_s = time.monotonic() - started
+    _save(after | {"elapsed_s": state["elapsed_s"] + spent_s, "post_optimized_s": _best_s(folder)}, folder)
 
 
 def _state(folder: Path) -> dict[str, Any]:
@@ -163,25 +164,26 @@ def _run(verb: str, folder: Path, limit_s: float) -> None:
             log.write(f"\n{verb} was ended after {limit_s:.0f} s\n")
 
 
-# -- as a side of a comparison ------------------------------------------------------------------------------------
-def serves(place: Path, shape: Shape) -> bool:
-    return (_folder(place, shape) / MODULE).exists()
+# -- as a contender ---------------------------------------------------------------------------------------------------
+def serves(root: Path, shape: Shape) -> bool:
+    return (_folder(root, shape) / MODULE).exists()
 
 
-def prepare(workload: Workload, place: Path, weight: Array | None) -> Callable[[Shape], Call]:
+def prepare(workload: Workload, root: Path) -> Contender:
     """The calls of this rival: from Python through TVM's own entry, tensors made ahead."""
     import tvm  # noqa: PLC0415 - only where this rival is asked for
     import tvm_ffi  # noqa: PLC0415
 
     def call(shape: Shape) -> Call:
-        if not serves(place, shape):
+        if not serves(root, shape):
             raise DoesNotApply(f"MetaSchedule was not tuned for {format_shape(shape)}")
-        folder = _folder(place, shape)
+        folder = _folder(root, shape)
         function = tvm.runtime.load_module(str(folder / MODULE))["main"]
-        left, right = inputs_of(workload, shape)[:2]
-        if weight is not None and (folder / PACKING).exists():
-            right = packed(weight, folder / PACKING)
-        operands = [tvm_ffi.from_dlpack(array) for array in (left, aligned(right), output_of(workload, shape))]
+        left, right = inputs_of(workload, shape)
+        if (folder / PACKING).exists():
+            right = packed(right, folder / PACKING)
+        arrays = (left, aligned(right), *outputs_of(workload, shape))
+        operands = [tvm_ffi.from_dlpack(array) for array in arrays]
         return lambda: function(*operands)
 
     return call
@@ -190,10 +192,10 @@ def prepare(workload: Workload, place: Path, weight: Array | None) -> Callable[[
 def packed(weight: Array, path: Path) -> Array:
     """The weight in the layout that the schedule wants."""
     with np.load(path) as packing:
-        found: Array = np.zeros(math.prod(packing["shape"]), np.float32)
-        found[packing["places"]] = weight.ravel()
-        return found.reshape(packing["shape"])
+        rewritten: Array = np.zeros(math.prod(packing["shape"]), np.float32)
+        rewritten[packing["places"]] = weight.ravel()
+        return rewritten.reshape(packing["shape"])
 
 
-def _folder(place: Path, shape: Shape) -> Path:
-    return place / format_shape(shape).replace(",", "_")
+def _folder(root: Path, shape: Shape) -> Path:
+    return root / format_shape(shape).replace(",", "_")

@@ -23,6 +23,9 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.post_optimization import PostOpt
 
+from benchmarks.rivals import contraction_of
+from tuner.program.build import workload_from_json
+from tuner.program.expr import Axis, reads
 from tuner.program.target import Target
 from tuner.program.workload import Workload
 
@@ -33,7 +36,7 @@ LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"
 def main() -> None:
     verb, path = sys.argv[1], Path(sys.argv[2])
     request = json.loads(path.read_text())
-    workload, shape, folder = Workload.from_json(request["workload"]), request["shape"], path.parent
+    workload, shape, folder = workload_from_json(request["workload"]), request["shape"], path.parent
     target = _target(Target.from_json(request["target"]), request["threads"])
     if verb == "search":
         _search(static_function(workload, shape), target, folder, request)
@@ -48,25 +51,26 @@ def _target(target: Target, threads: int) -> Any:
 
 
 def static_function(workload: Workload, shape: Mapping[str, int]) -> Any:
-    """The operator at one shape as a PrimFunc; a constant operand's layout is free."""
-    contraction, extents = workload.op.contraction, workload.extents(shape)
-    left, right = (
-        te.placeholder([extents[axis] for axis in operand.axes], name=operand.name)
-        for operand in (contraction.left, contraction.right)
-    )
-    reduced = {axis: te.reduce_axis((0, extents[axis]), name=axis) for axis in contraction.reduction_axes}
+    """A matrix product at one shape as a PrimFunc; a constant operand's layout is free. Raises DoesNotApply."""
+    contraction = contraction_of(workload)
+    sizes = workload.axis_sizes(workload.dims(shape))
+    (stage,) = workload.program.stages
+    operands = [
+        (read.tensor, [index.name for index in read.indices if isinstance(index, Axis)]) for read in reads(stage.body)
+    ]
+    left, right = (te.placeholder([sizes[axis] for axis in axes], name=name) for name, axes in operands)
+    summed = te.reduce_axis((0, sizes[contraction.k]), name=contraction.k)
 
     def element(*indices: Any) -> Any:
-        at = dict(zip(contraction.output.axes, indices, strict=True)) | reduced
+        at = {**dict(zip(stage.axes, indices, strict=True)), contraction.k: summed}
         a, b = (
-            tensor[tuple(at[axis] for axis in operand.axes)]
-            for tensor, operand in ((left, contraction.left), (right, contraction.right))
+            tensor[tuple(at[axis] for axis in axes)] for tensor, (_, axes) in zip((left, right), operands, strict=True)
         )
-        return te.sum(a * b, axis=list(reduced.values()))
+        return te.sum(a * b, axis=[summed])
 
-    out = te.compute([extents[axis] for axis in contraction.output.axes], element, name="out")
+    out = te.compute([sizes[axis] for axis in stage.axes], element, name=stage.tensor)
     function = te.create_prim_func([left, right, out])
-    return function.with_attr("layout_free_buffers", [1]) if contraction.right.constant else function
+    return function.with_attr("layout_free_buffers", [1]) if contraction.right_is_constant else function
 
 
 def _search(function: Any, target: Any, folder: Path, request: Mapping[str, Any]) -> None:
@@ -125,8 +129,8 @@ def packing(schedule: Any) -> tuple[list[int], NDArray[np.int64]] | None:
     at = {each.var: values for each, values in zip(block.iter_vars, np.indices(sizes), strict=True)}
 
     def flat(indices: Any, shape: Any) -> NDArray[np.int64]:
-        found = [np.broadcast_to(_evaluate(index, at), sizes) for index in indices]
-        return np.ravel_multi_index(tuple(found), [int(extent) for extent in shape]).ravel()
+        values = [np.broadcast_to(_evaluate(index, at), sizes) for index in indices]
+        return np.ravel_multi_index(tuple(values), [int(extent) for extent in shape]).ravel()
 
     store, load = block.body, block.body.value
     places = np.empty(math.prod(sizes), np.int64)

@@ -19,7 +19,7 @@ import tvm_ffi
 
 import shapewright as sw
 from benchmarks.alternating import alternate, sampler
-from benchmarks.sides import inputs_of, library_call, output_of
+from benchmarks.contenders import inputs_of, library_call, outputs_of
 from shapewright.library import Library
 from shapewright.session import TuneResult
 from tuner.library.dispatcher import Dispatcher, Leaf
@@ -27,7 +27,7 @@ from tuner.library.package import ENTRY
 from tuner.measure import BuildResult, KeptBuilds, Runner, RunRequest
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
-from tuner.rules import rule_for
+from tuner.rules import layouts_of, space_of
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.observations import Measured, latency_table, normalized
@@ -71,7 +71,7 @@ class Oracle:
     ) -> None:
         self._task, self._settings = tuned.task, settings
         self._builds, self._runner = builds, runner
-        self._space = rule_for(self._task.workload).space(self._task)
+        self._space = space_of(self._task)
         self._rng = np.random.default_rng(seed)
         results = normalized(tuned.results)
         self._measured, self._model = Measured(results), PairCostModel(self._task, seed)
@@ -80,20 +80,20 @@ class Oracle:
 
     def at(self, shape: Shape) -> Finding:
         """Raises ValueError if no candidate can be built."""
-        inputs, out = inputs_of(self._task.workload, shape), output_of(self._task.workload, shape)
+        inputs, outputs = inputs_of(self._task.workload, shape), outputs_of(self._task.workload, shape)
         calls = {}
         for kernel in self._candidates(shape):
             build = self._builds.build([kernel])[0]
             if build.binary is not None:
-                calls[kernel.id] = library_call(_library_of_one(self._task, build), inputs, out)
+                calls[kernel.id] = library_call(_library_of_one(self._task, build), inputs, outputs)
         if not calls:
             raise ValueError(f"no candidate for {self._task.workload} at {dict(shape)} could be built")
         settings = self._settings
         first = alternate({name: sampler(call) for name, call in calls.items()}, budget_s=settings.first_budget_s)
         best = sorted(first, key=lambda name: first[name])[: settings.finalists]
-        sides = {name: sampler(calls[name]) for name in best}
-        sides["dispatched"] = sampler(library_call(self._library, inputs, out))
-        second = alternate(sides, rounds=settings.second_rounds, budget_s=settings.second_budget_s)
+        finalists = {name: sampler(calls[name]) for name in best}
+        finalists["dispatched"] = sampler(library_call(self._library, inputs, outputs))
+        second = alternate(finalists, rounds=settings.second_rounds, budget_s=settings.second_budget_s)
         dispatched = second.pop("dispatched")
         winner = min(second, key=lambda name: second[name])
         return Finding(second[winner], dispatched, winner, len(calls))
@@ -135,9 +135,7 @@ class Oracle:
 
 
 @contextmanager
-def oracle_of(
-    tuned: TuneResult, directory: Path, seed: int = 0, settings: Settings | None = None
-) -> Iterator[Oracle]:
+def oracle_of(tuned: TuneResult, directory: Path, seed: int = 0, settings: Settings | None = None) -> Iterator[Oracle]:
     """An oracle with a builder and a private device of its own."""
     from tuner.measure.local import local_tools  # noqa: PLC0415 - TVM, once the threads are limited
 
@@ -146,11 +144,9 @@ def oracle_of(
 
 
 def _library_of_one(task: SearchTask, build: BuildResult) -> Library:
-    """A candidate behind the same Python entry as a library, so that both sides pay the same for a call."""
-    layout = rule_for(task.workload).layout(task, build.kernel)
-    manifest = {
-        "digest": build.kernel.id, "packed_layout": layout.to_json() if layout else None, "threads": task.threads,
-    }  # fmt: skip
+    """A candidate behind the same Python entry as a library, so that both pay the same for a call."""
+    layouts = {name: layout.to_json() for name, layout in layouts_of(task, build.kernel).items()}
+    manifest = {"digest": build.kernel.id, "packed_layouts": layouts, "threads": task.threads}
     with tempfile.NamedTemporaryFile(prefix="shapewright-oracle-", suffix=".so") as file:
         file.write(build.binary or b"")
         file.flush()

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.sides import limit_threads
+from benchmarks.contenders import limit_threads
 
 VALUES, SIZE = 64, 16
 """The range is m = 1..VALUES, with SIZE columns and as many products in each sum."""
@@ -61,15 +61,15 @@ def make_dispatcher(target: Any, kernels: int) -> Any:
 
     import shapewright as sw  # noqa: PLC0415
     from tuner.library.dispatcher import Dispatcher, bounded, fit  # noqa: PLC0415
-    from tuner.rules import rule_for  # noqa: PLC0415
+    from tuner.rules import layout_group, safe_kernel, space_of  # noqa: PLC0415
 
     rows = sw.ShapeVar("T", range(1, VALUES + 1))
     task = sw.SearchTask("dense", {"m": rows, "n": SIZE, "k": SIZE}, (rows,), target=target, max_kernels=kernels)
-    rule, rng = rule_for(task.workload), np.random.default_rng(0)
-    chosen = [rule.safe_kernel(task)]
+    space, rng = space_of(task), np.random.default_rng(0)
+    chosen = [safe_kernel(task)]
     while len(chosen) < kernels:
-        other = rule.space(task).mutate(chosen[int(rng.integers(len(chosen)))], rng)
-        if other not in chosen and rule.layout(task, other) == rule.layout(task, chosen[0]):
+        other = space.mutate(chosen[int(rng.integers(len(chosen)))], rng)
+        if other not in chosen and layout_group(task, other) == layout_group(task, chosen[0]):
             chosen.append(other)
     sizes = np.arange(1, VALUES + 1)
     owner = (sizes - 1) * kernels // VALUES
@@ -90,7 +90,7 @@ def dispatch_rows(dispatcher: Any, folder: Path, calls: int) -> list[dict[str, A
         alone = Dispatcher(dispatcher.task, (dispatcher.kernel_for(shape),), 0, Leaf(0))
         one = _timer(_saved(alone, folder / kernel.id), calls)
         pairs = [(every(shape["T"]), one(shape["T"])) for _ in range(TURNS)]
-        library_s, single_s = (statistics.median(side) for side in zip(*pairs, strict=True))
+        library_s, single_s = (statistics.median(samples) for samples in zip(*pairs, strict=True))
         rows.append(
             {
                 "shape": shape,
@@ -105,7 +105,7 @@ def dispatch_rows(dispatcher: Any, folder: Path, calls: int) -> list[dict[str, A
 
 def _saved(dispatcher: Any, directory: Path) -> Path:
     from shapewright.download import write  # noqa: PLC0415
-    from tuner.search.finish import build_library  # noqa: PLC0415
+    from tuner.search.finalize import build_library  # noqa: PLC0415
 
     write(build_library(dispatcher, None).files, directory)
     return directory
@@ -142,15 +142,15 @@ def python_calls_ns(directory: Path) -> dict[str, float]:
     library = sw.load(directory)
     x, weight, out = np.ones((1, SIZE), np.float32), np.ones((SIZE, SIZE), np.float32), np.empty((1, SIZE), np.float32)
     packed = library.pack(weight)
-    sides = {"numpy": sampler(lambda: library(x, packed, out))}
+    contenders = {"numpy": sampler(lambda: library(x, packed, out))}
     if importlib.util.find_spec("torch") is not None:
         import torch  # noqa: PLC0415
 
         torch.set_num_threads(1)
         a, b, c = torch.ones(1, SIZE), torch.ones(SIZE, SIZE), torch.empty(1, SIZE)
-        sides["torch"] = sampler(lambda: library(a, packed, c))
-        sides["torch.mm"] = sampler(lambda: torch.mm(a, b, out=c))
-    return {name: 1e9 * seconds for name, seconds in alternate(sides, rounds=TURNS).items()}
+        contenders["torch"] = sampler(lambda: library(a, packed, c))
+        contenders["torch.mm"] = sampler(lambda: torch.mm(a, b, out=c))
+    return {name: 1e9 * seconds for name, seconds in alternate(contenders, rounds=TURNS).items()}
 
 
 if __name__ == "__main__":

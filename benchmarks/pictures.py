@@ -113,7 +113,7 @@ def regret_by_kernels(search: Mapping[str, Any]) -> tuple[NDArray[np.float64], N
     latency there over that of the best finalist, less 1. Latencies as measured, else as expected."""
     from tuner.program.task import SearchTask  # noqa: PLC0415
     from tuner.records import MeasureResult  # noqa: PLC0415
-    from tuner.search import finish  # noqa: PLC0415 - XGBoost, only for this picture
+    from tuner.search import finalize  # noqa: PLC0415 - XGBoost, only for this picture
     from tuner.search.cost_model import PairCostModel  # noqa: PLC0415
     from tuner.search.observations import Measured, latency_table, normalized  # noqa: PLC0415
 
@@ -126,7 +126,7 @@ def regret_by_kernels(search: Mapping[str, Any]) -> tuple[NDArray[np.float64], N
     table = latency_table(task, model, measured, pool, [instance.shape for instance in task.instances])
     regrets = []
     for count in range(1, task.max_kernels + 1):
-        chosen = finish.choose_set(task, model, measured, pool, count)
+        chosen = finalize.choose_set(task, model, measured, pool, count)
         own = table[[pool.index(kernel) for kernel in chosen]].min(axis=0)
         regrets.append(own / table.min(axis=0) - 1.0)
     return np.mean(regrets, axis=1), np.max(regrets, axis=1)

@@ -1,12 +1,13 @@
 """What libraries are compared with: the vendor libraries' routines for an operator, each called as its users call it.
 
-Every rival takes the operands once (so it can pack a constant weight ahead, where it has a way to) and gives, for a
-shape's input, a call that does the work of one call of ours. All run through PyTorch, which ships MKL and oneDNN.
+A rival is prepared once for a workload and gives, for a shape's inputs, a call that does the work of one call of ours;
+a constant is packed ahead where the rival has a way to. All run through PyTorch, which ships MKL and oneDNN. Routines
+for matrix products take what the contraction rule takes; ``torch`` is PyTorch's own kernel for any operator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.workload import Workload
+from tuner.rules import Refused
+from tuner.rules.x86_contraction.pattern import Contraction, match
 
-Array = NDArray[np.float32]
+Array = NDArray[Any]
 Call = Callable[[], object]
-Prepared = Callable[[Array, Array], Call]
-"""From the two inputs of a call (the constant one as it was prepared with) to the call."""
+Prepared = Callable[[Sequence[Array]], Call]
+"""From all inputs of a call in order, constants among them, to the call."""
 
 
 class DoesNotApply(Exception):
@@ -27,99 +30,162 @@ class DoesNotApply(Exception):
 
 @dataclass(frozen=True)
 class Rival:
-    """``prepare(workload, weight)`` is done once; ``weight`` is None where both operands are new at every call."""
+    """``prepare(workload)`` is done once. It raises DoesNotApply."""
 
     name: str
     doc: str
-    prepare: Callable[[Workload, Array | None], Prepared]
+    prepare: Callable[[Workload], Prepared]
 
 
-def _mm(workload: Workload, weight: Array | None) -> Prepared:
-    torch = _torch()
-    _refuse_batches(workload)
-    transposed = _tensor(weight).t() if weight is not None else None
+def contraction_of(workload: Workload) -> Contraction:
+    """The roles of a matrix product without an epilogue. Raises DoesNotApply for any other workload."""
+    matched = match(workload)
+    if isinstance(matched, Refused):
+        raise DoesNotApply(f"it multiplies matrices: {matched.reason}")
+    if matched.epilogue:
+        raise DoesNotApply("it multiplies matrices and has no epilogue")
+    return matched
 
-    def call(left: Array, right: Array) -> Call:
-        a, b = _tensor(left), transposed if transposed is not None else _tensor(right)
+
+@dataclass(frozen=True)
+class _Matrices:
+    """The operands of a product as PyTorch's tensors, from the inputs of a call."""
+
+    workload: Workload
+    contraction: Contraction
+
+    @staticmethod
+    def of(workload: Workload, batched: bool = False) -> _Matrices:
+        """Raises DoesNotApply, also for a batch where one product is wanted, and the other way round."""
+        contraction = contraction_of(workload)
+        if batched and contraction.batch is None:
+            raise DoesNotApply("bmm multiplies batches of matrices; mm is the call for two matrices")
+        if contraction.batch is not None and not batched:
+            raise DoesNotApply("it multiplies two matrices; bmm is the call for a batch of them")
+        return _Matrices(workload, contraction)
+
+    @property
+    def is_constant(self) -> bool:
+        return self.contraction.right_is_constant
+
+    def left(self, inputs: Sequence[Array]) -> Any:
+        return self._tensor(self.contraction.left, inputs)
+
+    def right_kn(self, inputs: Sequence[Array]) -> Any:
+        """[..., k, n]: a view where the operand lies the other way."""
+        right = self._tensor(self.contraction.right, inputs)
+        return right if self.contraction.right_is_kn else right.transpose(-1, -2)
+
+    def right_nk(self, inputs: Sequence[Array]) -> Any:
+        return self.right_kn(inputs).transpose(-1, -2)
+
+    def _tensor(self, name: str, inputs: Sequence[Array]) -> Any:
+        names = [tensor.name for tensor in self.workload.inputs]
+        return tensor_of(inputs[names.index(name)])
+
+
+def _mm(workload: Workload) -> Prepared:
+    torch, matrices = torch_module(), _Matrices.of(workload)
+
+    def call(inputs: Sequence[Array]) -> Call:
+        a, b = matrices.left(inputs), matrices.right_kn(inputs)
         out = torch.empty(a.shape[0], b.shape[1])
         return lambda: torch.mm(a, b, out=out)
 
     return call
 
 
-def _bmm(workload: Workload, _: Array | None) -> Prepared:
-    torch = _torch()
-    if not workload.op.contraction.batch_axes:
-        raise DoesNotApply("bmm multiplies batches of matrices; mm is the call for two matrices")
-    of_batch = _batch_operands(workload)
+def _bmm(workload: Workload) -> Prepared:
+    torch, matrices = torch_module(), _Matrices.of(workload, batched=True)
 
-    def call(left: Array, right: Array) -> Call:
-        a, b = of_batch(left, right)
+    def call(inputs: Sequence[Array]) -> Call:
+        a, b = matrices.left(inputs), matrices.right_kn(inputs)
         out = torch.empty(a.shape[0], a.shape[1], b.shape[2])
         return lambda: torch.bmm(a, b, out=out)
 
     return call
 
 
-def _linear(workload: Workload, weight: Array | None) -> Prepared:
-    torch = _torch()
-    _refuse_batches(workload)
-    if weight is None:
+def _linear(workload: Workload) -> Prepared:
+    torch, matrices = torch_module(), _Matrices.of(workload)
+    if matrices.contraction.right_is_kn:
         raise DoesNotApply("linear multiplies by a transposed operand; mm is the call for this one")
-    constant = _tensor(weight)
-    return lambda left, _: _with(_tensor(left), lambda x: torch.nn.functional.linear(x, constant))
+
+    def call(inputs: Sequence[Array]) -> Call:
+        x, weight = matrices.left(inputs), matrices.right_nk(inputs)
+        return lambda: torch.nn.functional.linear(x, weight)
+
+    return call
 
 
-def _mkl(workload: Workload, weight: Array | None) -> Prepared:
+def _mkl(workload: Workload) -> Prepared:
     """MKL with the weight packed for the very number of rows that it is called with."""
-    torch = _torch()
-    _refuse_batches(workload)
-    if weight is None:
+    torch, matrices = torch_module(), _Matrices.of(workload)
+    if not matrices.is_constant:
         raise DoesNotApply("nothing is constant, so nothing can be packed ahead: mm is MKL here")
-    constant = _tensor(weight)
 
-    def call(left: Array, _: Array) -> Call:
-        x, rows = _tensor(left), len(left)
-        packed = torch.ops.mkl._mkl_reorder_linear_weight(constant, rows)
-        return lambda: torch.ops.mkl._mkl_linear(x, packed, constant, None, rows)
+    def call(inputs: Sequence[Array]) -> Call:
+        x, weight = matrices.left(inputs), matrices.right_nk(inputs)
+        rows = x.shape[0]
+        packed = torch.ops.mkl._mkl_reorder_linear_weight(weight, rows)
+        return lambda: torch.ops.mkl._mkl_linear(x, packed, weight, None, rows)
 
     return call
 
 
-def _onednn(workload: Workload, weight: Array | None) -> Prepared:
+def _onednn(workload: Workload) -> Prepared:
     """oneDNN: with the weight packed for the number of rows, or its linear on the operand as it is."""
-    torch = _torch()
-    _refuse_batches(workload)
+    torch, matrices = torch_module(), _Matrices.of(workload)
 
-    def call(left: Array, right: Array) -> Call:
-        x = _tensor(left)
-        if weight is None:
-            given = _tensor(right).t()
-        else:
-            given = torch.ops.mkldnn._reorder_linear_weight(_tensor(weight), len(left))
-        return lambda: torch.ops.mkldnn._linear_pointwise(x, given, None, "none", [], "")
+    def call(inputs: Sequence[Array]) -> Call:
+        x, weight = matrices.left(inputs), matrices.right_nk(inputs)
+        if matrices.is_constant:
+            weight = torch.ops.mkldnn._reorder_linear_weight(weight, x.shape[0])
+        return lambda: torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
 
     return call
 
 
-def _compile(workload: Workload, weight: Array | None) -> Prepared:
-    """torch.compile with dynamic shapes and the weight frozen."""
-    torch = _torch()
-    if workload.op.contraction.batch_axes:
-        product, of_batch = torch.compile(torch.bmm, dynamic=True), _batch_operands(workload)
-        return lambda left, right: _with(of_batch(left, right), lambda ab: product(*ab))
-    if weight is None:
+def _compile(workload: Workload) -> Prepared:
+    """torch.compile with dynamic shapes, a constant weight frozen."""
+    torch = torch_module()
+    matrices = _Matrices.of(workload, batched=contraction_of(workload).batch is not None)
+    if not matrices.is_constant:
         function = torch.compile(lambda a, b: a @ b, dynamic=True)
-        return lambda left, right: _with((_tensor(left), _tensor(right)), lambda ab: function(*ab))
+
+        def call(inputs: Sequence[Array]) -> Call:
+            a, b = matrices.left(inputs), matrices.right_kn(inputs)
+            return lambda: function(a, b)
+
+        return call
+    compiled: list[Any] = []
+
+    def call_frozen(inputs: Sequence[Array]) -> Call:
+        if not compiled:
+            # The weight is the same at every shape, and a module of its own would be compiled anew.
+            compiled.append(_frozen_linear(matrices.right_nk(inputs)))
+        x, module = matrices.left(inputs), compiled[0]
+
+        def run() -> Any:
+            with torch.no_grad():
+                return module(x)
+
+        return run
+
+    return call_frozen
+
+
+def _frozen_linear(weight: Any) -> Any:
+    torch = torch_module()
     module = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
-    module.weight = torch.nn.Parameter(_tensor(weight), requires_grad=False)
-    compiled = torch.compile(module.eval(), dynamic=True, options={"freezing": True})
+    module.weight = torch.nn.Parameter(weight, requires_grad=False)
+    return torch.compile(module.eval(), dynamic=True, options={"freezing": True})
 
-    def run(x: Any) -> Any:
-        with torch.no_grad():
-            return compiled(x)
 
-    return lambda left, _: _with(_tensor(left), run)
+def _torch_kernel(workload: Workload) -> Prepared:
+    from benchmarks.torch_kernels import prepare  # noqa: PLC0415 - imports from here
+
+    return prepare(workload)
 
 
 RIVALS: Mapping[str, Rival] = {
@@ -131,36 +197,20 @@ RIVALS: Mapping[str, Rival] = {
         Rival("mkl", "MKL, weight packed ahead", _mkl),
         Rival("onednn", "oneDNN, weight packed ahead", _onednn),
         Rival("compile", "torch.compile, dynamic shapes, weight frozen", _compile),
+        Rival("torch", "PyTorch's kernel for the operator", _torch_kernel),
     )
 }
 
 
-def _refuse_batches(workload: Workload) -> None:
-    if workload.op.contraction.batch_axes:
-        raise DoesNotApply("it multiplies two matrices; bmm is the call for a batch of them")
+def tensor_of(array: Array) -> Any:
+    """PyTorch's view of ``array``, which has no gaps."""
+    torch = torch_module()
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
-def _batch_operands(workload: Workload) -> Callable[[Array, Array], tuple[Any, Any]]:
-    """From the inputs of a call to the tensors [b, m, k] and [b, k, n]: views, of transposed operands, too."""
-    contraction = workload.op.contraction
-    transposed = contraction.right.axes[-1] in contraction.reduction_axes
-
-    def operands(left: Array, right: Array) -> tuple[Any, Any]:
-        tensor = _tensor(right)
-        return _tensor(left), tensor.transpose(1, 2) if transposed else tensor
-
-    return operands
-
-
-def _with(value: Any, function: Callable[[Any], object]) -> Call:
-    return lambda: function(value)
-
-
-def _tensor(array: Array) -> Any:
-    return _torch().from_numpy(array)
-
-
-def _torch() -> Any:
+def torch_module() -> Any:
     import torch  # noqa: PLC0415 - only where a rival is asked for
 
     return torch

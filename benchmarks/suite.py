@@ -6,6 +6,7 @@
     test: [{T: 1}, {T: 5}]
     workloads:
       - {name: qkv, op: dense, args: {m: 16*T, n: 2304, k: 768}, dtype: float32}
+      - {name: scaled, program: "y[i, j] = x[i, j] * s[i]", extents: {i: T, j: 64}}
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import InvalidInput
+from tuner.program.build import workload_from_json
 from tuner.program.documents import read_yaml
 from tuner.program.target import Target
 from tuner.program.task import SearchTask, parse_instances, parse_shape_vars
@@ -62,7 +64,7 @@ def read_suite(path: Path, target: Target, threads: int) -> tuple[str, list[Benc
     benchmarks = []
     for index, item in enumerate(data["workloads"]):
         try:
-            workload = Workload.from_json(item)
+            workload = workload_from_json(item)
             task = SearchTask(workload, shape_vars=shape_vars, instances=tune, target=target, threads=threads)
         except InvalidInput as error:
             raise error.within(f"workloads[{index}]") from None

@@ -1,5 +1,5 @@
-"""Rows of a benchmark: every side timed at every test shape; what looks bad, or too good, is timed again before it is
-believed."""
+"""Rows of a benchmark: every contender timed at every test shape; what looks bad, or too good, is timed again before it
+is believed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.alternating import Sampler, alternate, sampler
+from benchmarks.contenders import PEAK, STREAM, Contender, contender, in_own_process, stream_bytes
 from benchmarks.rivals import DoesNotApply
-from benchmarks.sides import PEAK, Call, elsewhere, side
 from benchmarks.suite import Benchmark
 
 Row = dict[str, Any]
 Shape = Mapping[str, int]
-Sides = Mapping[str, Callable[[Shape], Sampler]]
+Contenders = Mapping[str, Callable[[Shape], Sampler]]
 Serves = Callable[[Shape], bool]
 OURS = "ours"
 NO_VENDORS = ("bucket", "single", "dietcode", "oracle", "metaschedule")
@@ -31,35 +31,37 @@ TIMINGS = 3
 
 
 @contextmanager
-def open_sides(
+def open_contenders(
     benchmark: Benchmark, names: Sequence[str], libraries: Mapping[str, Path], threads: int, skipped: dict[str, str]
-) -> Iterator[Sides]:
-    """The samplers of every side that applies; why another does not goes to ``skipped``.
+) -> Iterator[Contenders]:
+    """The samplers of every contender that applies; why another does not goes to ``skipped``.
 
     One thread: in this process. More: each in a process of its own.
     """
-    workload, any_shape = benchmark.task.workload, benchmark.test[0]
+    workload = benchmark.task.workload
     with ExitStack() as stack:
-        sides: dict[str, Callable[[Shape], Sampler]] = {}
+        contenders: dict[str, Callable[[Shape], Sampler]] = {}
         for name in names:
-            arguments = (name, workload, any_shape, libraries.get(name), threads)
+            arguments = (name, workload, libraries.get(name), threads)
             try:
                 if threads > 1:
-                    sides[name] = stack.enter_context(elsewhere(*arguments))
+                    contenders[name] = stack.enter_context(in_own_process(*arguments))
                 else:
-                    sides[name] = _samples(side(*arguments))
+                    contenders[name] = _samples(contender(*arguments))
             except DoesNotApply as reason:
                 skipped[f"{benchmark.name}/{name}"] = str(reason)
-        yield sides
+        yield contenders
 
 
-def _samples(call: Callable[[Shape], Call]) -> Callable[[Shape], Sampler]:
+def _samples(call: Contender) -> Callable[[Shape], Sampler]:
     return lambda shape: sampler(call(shape))
 
 
-def time_at(sides: Sides, shape: Shape, serves: Mapping[str, Serves], budget_s: float = SHAPE_BUDGET_S) -> Row:
-    """Seconds of a call by side, of those that serve the shape."""
-    taking_part = {name: samples for name, samples in sides.items() if name not in serves or serves[name](shape)}
+def time_at(
+    contenders: Contenders, shape: Shape, serves: Mapping[str, Serves], budget_s: float = SHAPE_BUDGET_S
+) -> Row:
+    """Seconds of a call by contender, of those that serve the shape."""
+    taking_part = {name: samples for name, samples in contenders.items() if name not in serves or serves[name](shape)}
     return alternate({name: samples(shape) for name, samples in taking_part.items()}, budget_s=budget_s)
 
 
@@ -67,12 +69,15 @@ def row_of(
     benchmark: Benchmark, shape: Shape, seconds: Mapping[str, float], peak_work: float, max_abs_error: float
 ) -> Row:
     """``peak_work``: floating-point operations that the threads could have done in ``seconds[PEAK]``."""
+    workload = benchmark.task.workload
+    dims = workload.dims(shape)
     row: Row = {
         "workload": benchmark.name,
         "shape": dict(shape),
         "tuned_on": benchmark.tuned_on(shape),
-        "flops": benchmark.task.workload.flops(shape),
-        "extents": benchmark.task.workload.extents(shape),
+        "flops": workload.flops(dims),
+        "bytes": sum(stream_bytes(workload, shape)),
+        "extents": workload.axis_sizes(dims),
         "max_abs_error": max_abs_error,
         "timings": [],
     }
@@ -81,12 +86,14 @@ def row_of(
 
 
 def add_timing(row: Row, seconds: Mapping[str, float], peak_work: float) -> None:
-    """One more timing of all sides; the row's figures are each side's median over its timings."""
+    """One more timing of all contenders; the row's figures are the medians over its timings."""
     timings = row["timings"] = [*row["timings"], dict(seconds)]
     medians = {name: statistics.median(each[name] for each in timings) for name in seconds}
     # Beside ours in the same samples: a core whose clock moves has no one peak.
     row["peak_flops"] = peak_work / medians.pop(PEAK)
     row["ours_s"] = medians.pop(OURS)
+    if STREAM in medians:
+        row["stream_s"] = medians.pop(STREAM)
     row["rivals_s"] = medians
     row["peak_fraction"] = row["flops"] / row["ours_s"] / row["peak_flops"]
 

@@ -4,14 +4,14 @@
 
 A job without trials gives a library at once; a search for a dynamic-shape dense layer goes on from there. Every shape
 of the range is checked against NumPy, with a guard region behind the output, and timed against the library of theory
-and NumPy's BLAS (and PyTorch where it is installed), the sides taking turns, one thread each.
+and NumPy's BLAS (and PyTorch where it is installed), in turns, one thread each.
 """
 
 from __future__ import annotations
 
 import os
 
-# One thread for every side. BLAS libraries read this when they are loaded, so before NumPy is.
+# One thread for every contender. BLAS libraries read this when they are loaded, so before NumPy is.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
 
@@ -212,22 +212,24 @@ def _compare(library: sw.Library, theory: sw.Library) -> tuple[list[Row], list[s
     """Check and time every shape of the range: a row for each, and what was wrong."""
     task = library.dispatcher.task
     (variable,) = task.shape_vars
-    extents = library.workload.extents({variable.name: variable.max})
+    workload = library.workload
+    sizes = workload.axis_sizes(workload.dims({variable.name: variable.max}))
     rng = np.random.default_rng(0)
-    weight = rng.uniform(-1, 1, (extents["n"], extents["k"])).astype(np.float32)
+    weight = rng.uniform(-1, 1, (sizes["n"], sizes["k"])).astype(np.float32)
     packed, rivals = library.pack(weight), {"theory": _of(theory, weight), **_rivals(weight)}
     tuned = {instance.shape[variable.name] for instance in task.instances}
     say(f"\n{variable.name:>4} {'m':>6}  {'kernel':<12} {'ours us':>10} " + _columns(f"{name} us" for name in rivals)
         + _columns(f"vs {name}" for name in rivals) + "(* tuned on)")  # fmt: skip
     rows, wrong = [], []
     for value in variable.values:
-        m = library.workload.extents({variable.name: value})["m"]
-        x = rng.uniform(-1, 1, (m, extents["k"])).astype(np.float32)
+        dims = workload.dims({variable.name: value})
+        m = workload.axis_sizes(dims)["m"]
+        x = rng.uniform(-1, 1, (m, sizes["k"])).astype(np.float32)
         problem = _problem(library, x, weight, packed)
         if problem:
             wrong.append(f"{variable.name}={value}: {problem}")
-        times = _times(library, x, packed, extents["n"], rivals)
-        flops = library.workload.flops({variable.name: value})
+        times = _times(library, x, packed, sizes["n"], rivals)
+        flops = workload.flops(dims)
         kernel = library.kernel_for(**{variable.name: value}).id
         rows.append({"shape": value, "m": m, "kernel": kernel, "tuned_on": value in tuned, "flops": flops, **times})
         _show(rows[-1], list(rivals))

@@ -30,7 +30,7 @@ CONSTANT = {"dense": ["t2"]}
 EPILOGUES: Mapping[str, str] = {
     "bias": "{x} + {channel}",
     "add": "{x} + {whole}",
-    "relu": "where({x} < 0.0, 0.0, {x})",
+    "relu": "where({x} < 0, 0, {x})",
     "gelu": "{x} * 0.5 * (1.0 + erf({x} * 0.7071067811865476))",
     "gelu_tanh": "{x} * 0.5 * (1.0 + tanh(0.7978845608028654 * ({x} + 0.044715 * {x} * {x} * {x})))",
 }

@@ -5,7 +5,7 @@ A call does not come here unless the compiled checks have failed, so none of thi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,8 +90,8 @@ def shape_text(tensor: Tensor) -> str:
     return f"[{', '.join(map(str, tensor.dims))}]"
 
 
-def as_array(value: Any, name: str, unreadable: Callable[[Any], Any] | None = None) -> Any:
-    """A view of ``value``: of NumPy, or of tvm_ffi for a dtype that NumPy cannot take over (bfloat16).
+def as_array(value: Any, name: str) -> Any:
+    """A view of ``value``: of NumPy, or of tvm_ffi for bfloat16, which NumPy does not take over.
 
     Raises InvalidInput for what has no memory of the CPU to view.
     """
@@ -100,17 +100,22 @@ def as_array(value: Any, name: str, unreadable: Callable[[Any], Any] | None = No
     try:
         return np.from_dlpack(value)
     except (AttributeError, TypeError, BufferError, RuntimeError, ValueError) as error:
-        try:
-            return (unreadable or _ffi_view)(value)
-        except (AttributeError, TypeError, BufferError, RuntimeError, ValueError):
-            problem = f"{type(value).__name__} cannot be read through DLPack on the CPU ({error})"
-            raise InvalidInput(name, problem, "a NumPy array or a CPU tensor, detached from any gradient") from None
+        view = _bfloat16_view(value)
+        if view is not None:
+            return view
+        problem = f"{type(value).__name__} cannot be read through DLPack on the CPU ({error})"
+        raise InvalidInput(name, problem, "a NumPy array or a CPU tensor, detached from any gradient") from None
 
 
-def _ffi_view(value: Any) -> Any:
+def _bfloat16_view(value: Any) -> Any:
+    """A tensor of tvm_ffi over the memory of a bfloat16 tensor; None for anything else."""
     import tvm_ffi  # noqa: PLC0415 - a second of import time that only users of a library should pay
 
-    return tvm_ffi.from_dlpack(value)
+    try:
+        view = tvm_ffi.from_dlpack(value)
+    except (AttributeError, TypeError, BufferError, RuntimeError, ValueError):
+        return None
+    return view if str(view.dtype) == "bfloat16" and not getattr(value, "requires_grad", False) else None
 
 
 def dtype_name(array: Any) -> str:

@@ -56,11 +56,11 @@ class TuneResult:
 
 
 class _Collector:
-    """A Recorder that keeps results in memory and tells the callbacks."""
+    """A Recorder that keeps results in memory and calls the callbacks."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self.results: list[MeasureResult] = []
-        self.found = NO_BASELINES
+        self.baselines = NO_BASELINES
         self._callbacks = callbacks
 
     def record(
@@ -72,8 +72,8 @@ class _Collector:
                 for callback in self._callbacks:
                     callback(event.data)
 
-    def baselines(self, found: Baselines) -> None:
-        self.found = found
+    def record_baselines(self, baselines: Baselines) -> None:
+        self.baselines = baselines
 
 
 def tune_here(
@@ -100,4 +100,4 @@ def tune_here(
         tuned = tune(
             task, builder=builder, runner=runner, recorder=collector, budget=budget, policy=policy, seed=seed
         )
-    return TuneResult(task, tuned, collector.results, collector.found)
+    return TuneResult(task, tuned, collector.results, collector.baselines)

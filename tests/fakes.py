@@ -156,8 +156,8 @@ class FakeRecorder:
         self.spent_s.append(spent_s)
         self.summaries.append(summary)
 
-    def baselines(self, found: Baselines) -> None:
-        self.compared.append(found)
+    def record_baselines(self, baselines: Baselines) -> None:
+        self.compared.append(baselines)
 
     def progress(self, phase: str) -> list[SearchSummary]:
         told = [SearchSummary.from_json(event.data) for event in self.events if event.kind == "progress"]

@@ -60,7 +60,7 @@ class Bench:
             recorder=self.recorder,
             budget=Budget(trials, seconds),
             clock=self.clock,
-            **{"builds_beside": 0} | more,
+            **{"parallel_builds": 0} | more,
         )
 
     @property

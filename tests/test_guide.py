@@ -12,8 +12,10 @@ import yaml
 from shapewright.cli.main import cli
 from tests.test_packaging import parse
 from tuner.errors import InvalidInput
+from tuner.program.build import PROGRAM_FIELDS, make_workload
 from tuner.program.catalogue import OPS
 from tuner.program.jobspec import parse_job
+from tuner.rules import RULES
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "guide.md").read_text()
 
@@ -38,10 +40,34 @@ def arguments(line: str, directory: Path) -> list[str]:
     return [str(directory / word) if word.endswith(".yaml") else word for word in words]
 
 
-def test_every_operator_of_the_catalogue_is_in_the_guide_and_its_second_job_is_one() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| `([a-z ]+)` \|", GUIDE, flags=re.MULTILINE)
-    assert {name: tuple(args.split()) for name, args in rows} == {name: op.args for name, op in OPS.items()}
-    assert len(parse_job(yaml.safe_load(blocks("yaml")[1])).tasks) == 2
+def test_every_operator_of_the_catalogue_is_in_the_guide_with_its_operands() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `([a-z ]+)` \| (.*) \|$", GUIDE, flags=re.MULTILINE)
+    assert {name: tuple(args.split()) for name, args, _ in rows} == {name: op.args for name, op in OPS.items()}
+    for name, args, told in rows:
+        workload = make_workload(name, dict.fromkeys(args.split(), 6))
+        if not told.startswith("as "):
+            operands = re.findall(r"`(\w+)\[([^]]*)\]`(\*?)", told)
+            assert [(each, bool(star)) for each, _, star in operands] == [
+                (tensor.name, tensor.constant) for tensor in workload.operands
+            ]
+            assert [dims.count(",") + 1 for _, dims, _ in operands] == [len(t.dims) for t in workload.operands]
+
+
+def test_every_rule_is_in_the_guide_and_every_field_of_a_program() -> None:
+    section = GUIDE[GUIDE.index("## Programs") : GUIDE.index("## HTTP")]
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section, flags=re.MULTILINE)
+    told = [name for row in rows for name in re.findall(r"\w+", row)]
+    assert {*PROGRAM_FIELDS, *(rule.name for rule in RULES)} <= set(told)
+
+
+def test_the_other_jobs_of_the_guide_are_jobs_and_the_key_it_names_is_the_first_ones() -> None:
+    first, *others = (parse_job(yaml.safe_load(block)) for block in blocks("yaml"))
+    assert [len(job.tasks) for job in others] == [2, 1]
+    operands = [tensor.name for tensor in others[1].tasks[0].workload.operands]
+    assert operands == ["x", "up", "scale", "out", "total"]
+    workload = first.tasks[0].workload
+    assert set(re.findall(r"wl-[0-9a-f]+", GUIDE)) == {workload.key}
+    assert workload.dims({"T": 37}) == {"m": 592}
 
 
 def test_the_job_of_the_guide_is_one_and_its_refusal_is_the_real_one() -> None:

@@ -1,4 +1,4 @@
-"""Trials and what comes of them: the values that builders, runners, policies and the database exchange."""
+"""Results of trials: the values that builders, runners, policies and the database exchange."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MeasureResult:
-    """What came of one trial: a latency, or an error kind and message. ``latency_s`` is the median of ``samples_s``.
+    """The result of one trial: a latency, or an error kind and message. ``latency_s`` is the median of ``samples_s``.
 
-    ``predicted_s`` is what the cost model expected before the trial, ``round`` the search round that chose it,
+    ``predicted_s`` is the cost model's prediction before the trial, ``round`` the search round that chose it,
     ``attempt`` counts repeats of the same (kernel, instance) within one search task, from 0. ``anchor_s`` is what a
-    fixed piece of work took between the samples (tuner.measure.timing): how fast the device's core ran just then.
+    fixed piece of work took between the samples (tuner.measure.timing): the speed of the device's core at that time.
     ``device`` is the id of the device that ran it.
     """
 
@@ -120,9 +120,9 @@ NUMPY = "numpy"
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What a library that is there anyway takes at one instance, on the device that the trials ran on.
+    """The latency of another library at one instance, on the device that the trials ran on.
 
-    ``name`` says which: ``numpy`` is the product alone (no epilogue) by NumPy's BLAS. ``anchor_s`` as of a trial.
+    ``name`` is the library's: ``numpy`` is the product alone (no epilogue) by NumPy's BLAS. ``anchor_s`` as of a trial.
     """
 
     name: str
@@ -142,7 +142,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """What a device can do at best, for rooflines: multiply-adds in registers and reading memory, on the task's
+    """A device's measured peak, for rooflines: multiply-adds in registers and reading memory, on the task's
     threads. ``flops_per_s`` counts a multiply-add as two."""
 
     flops_per_s: float

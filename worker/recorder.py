@@ -34,10 +34,10 @@ class LeaseRecorder:
         numbered = [replace(event, data={**event.data, "position": row.position}) for event in events]
         job.attempt(lambda: job.storage.append_results(job.lease, row.id, results, numbered, spent_s, merged))
 
-    def baselines(self, found: Baselines) -> None:
+    def record_baselines(self, baselines: Baselines) -> None:
         """Raises as ``record`` does."""
         job = self._job
-        job.attempt(lambda: job.storage.save_baselines(job.lease, self._row.id, found))
+        job.attempt(lambda: job.storage.save_baselines(job.lease, self._row.id, baselines))
 
 
 def job_summary(lease: Lease, row: SearchTaskRow, summary: SearchSummary) -> JsonObject:

@@ -60,9 +60,22 @@ budget: {trials: 256, seconds: 120}
 """,
     ),
     Example(
-        "No search: the library that theory alone chooses, in seconds",
+        "A program of your own: three operands, one of them constant",
         """\
-name: theory alone
+name: bilinear form
+workload:
+  program: "y[b, o] = sum(i, j) u[b, i] * w[o, i, j] * v[b, j]"
+  extents: {b: B, o: 32, i: 64, j: 64}
+  constant: [w]                  # packed once: library.pack(w)
+shape_vars:
+  B: {min: 1, max: 64}
+budget: {trials: 32, seconds: 60}
+""",
+    ),
+    Example(
+        "No search: the library that the analytic model alone chooses, in seconds",
+        """\
+name: analytic model only
 workload:
   op: dense
   args: {m: T, n: 768, k: 768}

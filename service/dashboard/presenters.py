@@ -74,7 +74,7 @@ def headline(summary: SearchSummary | None) -> list[tuple[str, str]]:
     if summary is None:
         return []
     gains = (
-        (summary.library_speedup_vs_default, "the default (theory alone)"),
+        (summary.library_speedup_vs_default, "the default (analytic model only)"),
         (summary.library_speedup_vs_numpy, "NumPy's BLAS"),
     )
     found = [(f"{gain:.2f}×", what) for gain, what in gains if gain is not None]

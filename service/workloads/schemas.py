@@ -48,7 +48,9 @@ class WorkloadPage(BaseModel):
 
 
 class BestOut(BaseModel):
-    """The best recorded micro-kernel for one shape. ``match``: exact, dispatched, nearest or default, how it was found.
+    """The best recorded micro-kernel for one shape, told by the values of the workload's symbols.
+
+    ``match``: exact, dispatched, nearest or default, how it was found.
 
     ``served_by`` is the kernel that the newest library runs for this shape, null without a library.
     """

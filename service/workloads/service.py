@@ -31,9 +31,8 @@ def best(storage: LookupStorage, workload_key: str, target: str | None, shape_te
 
     Raises NotFound, and InvalidInput for a shape that does not fit.
     """
-    shape = parse_shape(shape_text)
     row = storage.latest_task(workload_key, fingerprint(target))
-    dims = lookup.dims_of(row.task, shape)
+    dims = lookup.dims_of(row.task, parse_shape(shape_text))
     dispatcher, threads = _dispatcher_of(storage, row), row.task.threads
     exact = storage.best_record(workload_key, row.target_fingerprint, threads, format_shape(dims))
     # Records of other shapes matter only where no library answers: reading them is the costly part.
@@ -44,7 +43,7 @@ def best(storage: LookupStorage, workload_key: str, target: str | None, shape_te
         workload_key=workload_key,
         target_fingerprint=row.target_fingerprint,
         threads=threads,
-        shape=shape,
+        shape=dims,
         served_by=kernel_json(answer.served_by) if answer.served_by else None,
         **answer.to_json(),
     )

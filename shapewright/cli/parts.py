@@ -16,7 +16,11 @@ from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, emit_
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=defaults.DEFAULT_PORT, show_default=True, help="0 takes any."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=defaults.DEFAULT_PORT,
+    show_default=True,
+    help="0 takes a free port.",
 )
 @click.option("--root-path", default="", metavar="PREFIX", help="The path that a proxy serves this under, if any.")
 @options.database_url
@@ -25,7 +29,7 @@ from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, emit_
 def serve(
     *, host: str, port: int, root_path: str, database_url: str | None, data_dir: Path | None, json_output: bool
 ) -> None:
-    """Serve the HTTP API until told to stop."""
+    """Serve the HTTP API until it is stopped."""
     from service.run import serve as serve_api  # noqa: PLC0415  (FastAPI, for this command alone)
 
     log_to_stderr()
@@ -55,7 +59,7 @@ def worker(
     data_dir: Path | None,
     json_output: bool,
 ) -> None:
-    """Work off jobs until told to stop.
+    """Run jobs until it is stopped.
 
     Candidates are built on Ray and measured on the tracker's devices.
     """
@@ -97,7 +101,7 @@ def device_serve(
     address: str | None,
     json_output: bool,
 ) -> None:
-    """Serve this machine as a device until told to stop.
+    """Serve this machine as a device until it is stopped.
 
     It runs what workers send it: private networks only.
     """

@@ -1,4 +1,4 @@
-"""Sides take turns, and what is compared are medians."""
+"""Contenders take turns, and what is compared are medians."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import pytest
 from benchmarks.alternating import alternate, geomean
 
 
-def test_sides_take_turns_in_an_order_that_rotates() -> None:
+def test_contenders_take_turns_in_an_order_that_rotates() -> None:
     asked: list[str] = []
 
-    def side(name: str, seconds: float) -> object:
+    def contender(name: str, seconds: float) -> object:
         def sample(number: int) -> float:
             asked.append(name)
             return seconds
 
         return sample
 
-    times = alternate({"a": side("a", 0.1), "b": side("b", 0.2)}, rounds=3, budget_s=1e9)  # type: ignore[dict-item]
+    times = alternate({"a": contender("a", 0.1), "b": contender("b", 0.2)}, rounds=3, budget_s=1e9)  # type: ignore[dict-item]
     assert times == {"a": 0.1, "b": 0.2}
     # Two calls of each to warm up, then the rounds.
     assert "".join(asked) == "abababbaab"

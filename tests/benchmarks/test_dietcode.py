@@ -9,13 +9,14 @@ import pytest
 
 import shapewright as sw
 from benchmarks.dietcode import DietCodeSearch, Settings, adaption, tile_of
+from benchmarks.rivals import DoesNotApply
 from tuner.library.dispatcher import choose
 from tuner.measure import BuildResult, RunRequest
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import NO_BASELINES, Baselines, ErrorKind, MeasureResult
-from tuner.rules import rule_for
+from tuner.rules import layout_group, safe_kernel
 from tuner.rules.space import MicroKernel
 
 T = sw.ShapeVar("T", range(1, 65))
@@ -39,16 +40,17 @@ class Device:
         return [BuildResult(kernel, b"", 0.0) for kernel in kernels]
 
     def run(self, task: SearchTask, requests: Sequence[RunRequest]) -> list[MeasureResult]:
-        found = [self._result(task, request) for request in requests]
-        self.measured += found
-        return found
+        results = [self._result(task, request) for request in requests]
+        self.measured += results
+        return results
 
     def _result(self, task: SearchTask, request: RunRequest) -> MeasureResult:
         (instance,), kernel = request.instances, request.build.kernel
         if kernel["mr"] == self._broken:
             return MeasureResult(kernel, instance, error_kind=ErrorKind.CRASH, error="died")
         speed = 1e9 * kernel["mr"] * kernel["nv"] * adaption(task, kernel, instance.shape)
-        return MeasureResult(kernel, instance, latency_s=task.workload.flops(instance.shape) / speed)
+        flops = task.workload.flops(task.workload.dims(instance.shape))
+        return MeasureResult(kernel, instance, latency_s=flops / speed)
 
     def verify(
         self, task: SearchTask, build: BuildResult, dims: Sequence[Mapping[str, int]]
@@ -64,7 +66,7 @@ class Device:
 
 def test_padding_and_occupancy_by_hand() -> None:
     task = task_of(threads=4)
-    kernel = rule_for(task.workload).safe_kernel(task)
+    kernel = safe_kernel(task)
     tile = tile_of(task, kernel)
     assert tile == {"m": kernel["mr"], "n": kernel["nv"] * native().hardware.lanes()}
     m, n = 4 * 5, 96
@@ -98,12 +100,16 @@ def test_the_library_shares_a_layout_keeps_the_limit_and_leaves_out_what_failed(
     search = DietCodeSearch(task, settings=Settings(population=64))
     search.run(device, device, 32)
     dispatcher = search.dispatcher()
-    rule = rule_for(task.workload)
     assert 1 <= len(dispatcher.kernels) <= 2
-    assert len({rule.layout(task, kernel) for kernel in dispatcher.kernels}) == 1
+    assert len({layout_group(task, kernel) for kernel in dispatcher.kernels}) == 1
     assert all(kernel["mr"] != 8 for kernel in dispatcher.kernels)
     for size in range(1, 300):
         assert choose(dispatcher.tree, {"m": size}) in range(len(dispatcher.kernels))
+
+
+def test_its_formulas_are_of_matrix_products() -> None:
+    with pytest.raises(DoesNotApply, match="multiplies matrices"):
+        DietCodeSearch(SearchTask("softmax", {"m": T, "n": 96}, (T,), target=native()))
 
 
 def test_a_search_without_a_working_kernel_has_no_library() -> None:

@@ -26,8 +26,8 @@ workloads:
 
 @pytest.mark.parametrize("name", ["dietcode-dense", "dietcode-batch-matmul", "tokens-dense", "square"])
 def test_suites_of_the_catalogues_operators_are_read(name: str) -> None:
-    found, benchmarks = read_suite(SUITES / f"{name}.yaml", native(), 1)
-    assert found == name
+    read, benchmarks = read_suite(SUITES / f"{name}.yaml", native(), 1)
+    assert read == name
     for benchmark in benchmarks:
         seen = [benchmark.tuned_on(shape) for shape in benchmark.test]
         assert any(seen), "some test shapes are tuned on"
@@ -41,12 +41,23 @@ def test_a_wrong_workload_of_a_suite_is_named(tmp_path: Path) -> None:
         read_suite(suite, native(), 1)
 
 
+def test_a_suite_names_any_operator_or_program(tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        TINY.replace("4*T, n: 64, k: 48", "4*T, n: 64").replace("op: dense", "op: softmax")
+        + '  - {name: scaled, program: "y[i, j] = x[i, j] * s[i]", extents: {i: T, j: 8}}\n'
+    )
+    softmax, scaled = read_suite(suite, native(), 1)[1]
+    assert [benchmark.name for benchmark in (softmax, scaled)] == ["small", "scaled"]
+    assert [tensor.name for tensor in scaled.task.workload.operands] == ["x", "s", "y"]
+
+
 def test_the_document_has_rows_summary_and_protocol(tmp_path: Path) -> None:
     suite, out = tmp_path / "suite.yaml", tmp_path / "out.json"
     suite.write_text(TINY)
     command = [sys.executable, "-m", "benchmarks.kernels", str(suite), "--trials", "4", "--seconds", "30"]
     done = subprocess.run(
-        [*command, "--against", "bucket,single,dietcode", "--keep-trials", "--json", str(out)],
+        [*command, "--against", "bucket,single,dietcode,bmm", "--keep-trials", "--json", str(out)],
         cwd=SUITES.parents[1], capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -63,3 +74,4 @@ def test_the_document_has_rows_summary_and_protocol(tmp_path: Path) -> None:
     assert (spent["rival"], spent["trials"]) == ("dietcode", document["summary"]["trials"])
     assert len(document["searches"][0]["results"]) == document["summary"]["trials"]
     assert document["protocol"]["threads"] == 1
+    assert list(document["protocol"]["skipped"]) == ["small/bmm"], "what does not apply is named"

@@ -23,10 +23,10 @@ def test_candidates_of_a_shape_are_the_librarys_the_searchs_and_fresh_ones(tmp_p
     task = sw.SearchTask("dense", {"m": 4 * rows, "n": 64, "k": 48}, (rows,), [4, 16], target=native())
     tuned = tune_here(task, trials=4, seconds=30)
     with oracle_of(tuned, tuned.save(tmp_path / "ours"), settings=SMALL) as oracle:
-        found = oracle.at({"T": 7})
+        finding = oracle.at({"T": 7})
     own = {kernel.id for kernel in sw.load(tmp_path / "ours").kernels}
     measured = {result.kernel.id for result in tuned.results if result.ok}
-    assert found.candidates > len(own), "fresh ones, or others of the search, are among them"
-    assert found.candidates <= len(own | measured) + SMALL.fresh
-    assert 0 < found.oracle_s < 1e-3
-    assert 0 < found.dispatched_s < 1e-3
+    assert finding.candidates > len(own), "fresh ones, or others of the search, are among them"
+    assert finding.candidates <= len(own | measured) + SMALL.fresh
+    assert 0 < finding.oracle_s < 1e-3
+    assert 0 < finding.dispatched_s < 1e-3

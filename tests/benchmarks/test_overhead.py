@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.overhead import VALUES, make_dispatcher
 from tuner.program.target import native
-from tuner.rules import rule_for
+from tuner.rules import layout_group
 
 
 def test_every_kernel_serves_its_share_of_the_range() -> None:
@@ -17,8 +17,7 @@ def test_every_kernel_serves_its_share_of_the_range() -> None:
     chosen = [dispatcher.index_for({"m": size}) for size in range(1, VALUES + 1)]
     assert chosen == sorted(chosen)
     assert set(chosen) == set(range(8))
-    rule = rule_for(dispatcher.task.workload)
-    assert len({rule.layout(dispatcher.task, kernel) for kernel in dispatcher.kernels}) == 1
+    assert len({layout_group(dispatcher.task, kernel) for kernel in dispatcher.kernels}) == 1
 
 
 def test_the_document_has_dispatch_and_call_overhead(tmp_path: Path) -> None:

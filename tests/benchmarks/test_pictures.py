@@ -15,7 +15,7 @@ import shapewright as sw
 from tuner.program.target import native
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
-from tuner.rules import rule_for
+from tuner.rules import layout_group, safe_kernel, space_of
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'shapewright[bench]'")
 
@@ -26,16 +26,16 @@ def search() -> dict[str, Any]:
     """Three kernels of one layout, each the best at one of three shapes."""
     rows = sw.ShapeVar("T", range(1, 129))
     task = sw.SearchTask("dense", {"m": rows, "n": 64, "k": 32}, (rows,), [1, 16, 128], target=native(), max_kernels=4)
-    rule, rng = rule_for(task.workload), np.random.default_rng(0)
-    kernels = [rule.safe_kernel(task)]
+    space, rng = space_of(task), np.random.default_rng(0)
+    kernels = [safe_kernel(task)]
     while len(kernels) < 3:
-        other = rule.space(task).mutate(kernels[-1], rng)
-        if other not in kernels and rule.layout(task, other) == rule.layout(task, kernels[0]):
+        other = space.mutate(kernels[-1], rng)
+        if other not in kernels and layout_group(task, other) == layout_group(task, kernels[0]):
             kernels.append(other)
     results = [
-        MeasureResult(kernel, WorkloadInstance.of(instance.shape), 1e-5 * (1 + (index != place)), predicted_s=1e-5)
+        MeasureResult(kernel, WorkloadInstance.of(instance.shape), 1e-5 * (1 + (index != number)), predicted_s=1e-5)
         for index, kernel in enumerate(kernels)
-        for place, instance in enumerate(task.instances)
+        for number, instance in enumerate(task.instances)
     ]
     progress = [{"elapsed_s": 1.0, "objective_s": 2e-5, "default_objective_s": 3e-5}]
     return {

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from tuner.program.ops import OPS
 
+from benchmarks.contenders import contender, inputs_of
 from benchmarks.kernels import DEFAULT_RIVALS
+from benchmarks.operator_cases import CHAINS, SIZES, benchmarks_of
 from benchmarks.rivals import RIVALS, DoesNotApply
-from benchmarks.sides import inputs_of, side
+from tuner.program.build import make_workload, workload_from_json
+from tuner.program.catalogue import OPS
 from tuner.program.reference import compute
+from tuner.program.target import native
 from tuner.program.workload import Workload
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'shapewright[bench]'")
@@ -21,11 +26,24 @@ APPLY = {
     "matmul": {"mm", "onednn"},
     "batch_matmul_nn": {"bmm"},
     "batch_matmul_nt": {"bmm"},
+    "softmax": set(),
 }
+NOT_CONSTANT = {"program": "out[i, j] = sum(p) a[i, p] * b[j, p]", "extents": {"i": "T", "j": 7, "p": 9}}
 
 
 def workload_of(op: str) -> Workload:
-    return Workload.of(op, {axis: EXTENTS[axis] for axis in OPS[op].args})
+    return make_workload(op, {axis: EXTENTS[axis] for axis in OPS[op].args})
+
+
+def check(name: str, workload: Workload, shape: dict[str, int]) -> None:
+    """What the rival computes is what the reference does."""
+    result: Any = contender(name, workload, None, 1)(shape)()
+    (expected,) = compute(workload, inputs_of(workload, shape), workload.dims(shape))
+    # Operators with channels last give a view.
+    values = np.asarray(result)
+    assert sorted(values.shape) == sorted(expected.shape)
+    values = values if values.shape == expected.shape else np.moveaxis(values, 1, -1)
+    np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", DEFAULT_RIVALS.split(","))
@@ -34,12 +52,50 @@ def test_a_rival_computes_the_workload_or_does_not_apply(op: str, name: str) -> 
     workload = workload_of(op)
     if name not in APPLY[op]:
         with pytest.raises(DoesNotApply):
-            side(name, workload, SHAPE, None, 1)
+            contender(name, workload, None, 1)
         return
-    found = side(name, workload, SHAPE, None, 1)(SHAPE)()
-    expected = compute(workload, inputs_of(workload, SHAPE))
-    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-4, atol=1e-5)
+    check(name, workload, SHAPE)
+
+
+@pytest.mark.parametrize("name", ["mm", "linear", "onednn"])
+def test_roles_are_those_of_the_program_not_of_the_catalogues_names(name: str) -> None:
+    check(name, workload_from_json(NOT_CONSTANT), SHAPE)
+
+
+@pytest.mark.parametrize("name", ["mm", "linear", "mkl", "onednn", "torch"])
+def test_an_epilogue_would_be_left_out_so_it_is_refused(name: str) -> None:
+    workload = make_workload("dense", {"m": "T", "n": 7, "k": 9}, epilogue=["bias"])
+    with pytest.raises(DoesNotApply, match="epilogue"):
+        contender(name, workload, None, 1)
 
 
 def test_every_default_rival_is_one() -> None:
     assert set(DEFAULT_RIVALS.split(",")) <= set(RIVALS)
+
+
+@pytest.mark.parametrize("op", sorted(SIZES))
+def test_pytorchs_kernel_computes_the_operator(op: str) -> None:
+    benchmark = benchmarks_of(op, native(), 1)[0]
+    check("torch", benchmark.task.workload, {"T": 3})
+
+
+@pytest.mark.parametrize(
+    ("op", "args"),
+    [
+        ("conv2d", {"b": "T", "c": 8, "h": 9, "w": 7, "o": 4, "r": 3, "s": 2, "stride": 2, "layout": "nhwc"}),
+        ("conv2d_transpose", {"b": "T", "c": 8, "h": 5, "w": 4, "o": 4, "r": 3, "s": 2, "groups": 2, "layout": "nhwc"}),
+        ("attention", {"b": 2, "h": 3, "i": "T", "j": "T", "d": 8, "causal": True, "scale": 0.25}),
+        ("avg_pool2d", {"b": "T", "c": 3, "h": 9, "w": 7, "r": 3, "s": 2, "stride": 2, "pad": 1}),
+    ],
+)
+def test_settings_reach_pytorch(op: str, args: dict[str, Any]) -> None:
+    check("torch", make_workload(op, args), SHAPE)
+
+
+def test_a_program_that_pytorch_has_no_kernel_for_is_refused() -> None:
+    with pytest.raises(DoesNotApply, match="PyTorch has no kernel"):
+        contender("torch", workload_from_json(NOT_CONSTANT), None, 1)
+
+
+def test_every_operator_of_the_catalogue_has_sizes_and_a_kernel() -> None:
+    assert set(SIZES) == {*OPS, *CHAINS}

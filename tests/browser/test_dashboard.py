@@ -107,7 +107,7 @@ def test_a_job_is_written_checked_and_submitted(storage: Storage, visitor: Visit
     text = page.locator("#file").input_value()
     page.locator("#file").fill(text.replace("768", "768*Q"))
     expect(page, "#said", "workload.args.k (line 4)")
-    expect(page, "#said", "What would do:")
+    expect(page, "#said", "Remedy:")
     page.locator("#file").fill(text.replace("bert-base ffn_up", "written by hand"))
     expect(page, "#said", "This job can be submitted.")
     page.get_by_role("button", name="Submit").click()
@@ -177,7 +177,7 @@ def test_a_point_leads_to_its_kernel(storage: Storage, visitor: Visitor) -> None
     assert box
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.wait_for_url("**/kernels/*")
-    expect(page, "h2", "Its schedule")
+    expect(page, "h2", "Schedule")
 
 
 def test_colours_are_chosen_and_kept(storage: Storage, visitor: Visitor) -> None:

@@ -36,7 +36,7 @@ def test_from_the_printed_link_to_the_code_of_a_kernel(start: Callable[..., Up],
     drawn(page, "best_over_time", 2)
     drawn(page, "calibration", 2)
     look_around(visitor, page)
-    expect(page, "#log", "measured what the kernels are compared with")
+    expect(page, "#log", "baselines measured")
     expect(page, "h2", "The library")
     expect(page, "#state", "completed")
     assert "NumPy" in page.locator("#headline").inner_text()

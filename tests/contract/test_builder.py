@@ -87,7 +87,7 @@ def test_results_come_in_order_and_failures_touch_no_other_build(builder: Builde
         None,
         None,
     ]
-    assert "ValueError: no matmul with kernel 5" in found[1].error
+    assert "ValueError: no matmul(m=T, n=24, k=16) with kernel 5" in found[1].error
     assert "2 s" in found[5].error
     assert found[3].error
     assert all((result.binary is None) == (result.error_kind is not None) for result in found)

@@ -1,43 +1,67 @@
-"""What every ScheduleRule does, for the workloads that it takes."""
+"""What every ScheduleRule does, for samples of the workloads that it takes (rule_samples)."""
 
 from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tuner.program.ops import OPS
 
-from tuner.program.target import Target
+from tests.compiled import built_problems
+from tests.contract.rule_samples import RANGE, SAMPLES, sample_task
+from tuner.measure.inputs import random_inputs
+from tuner.measure.ragged import ragged_dims
+from tuner.program.build import workload_from_json
+from tuner.program.shape_vars import ShapeVar
+from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, Workload
-from tuner.rules import RULES, ScheduleRule
-from tuner.rules.layout import PanelLayout
+from tuner.rules import RULES, Refused, ScheduleRule, layout_group, rule_of, rules_of
+from tuner.rules.layout import layout_from_json
 from tuner.search.cost_model import extents_of
 
 TARGETS = [Target.from_json({"kind": "llvm", "mcpu": mcpu, "num-cores": 4}) for mcpu in ("x86-64-v3", "sapphirerapids")]
-T = ShapeVar("T", range(0, 65))
+RULE = {rule.name: rule for rule in RULES}
+CASES = [
+    pytest.param(RULE[name], sample_task(sample, target, threads), id=f"{name}-{title}-{target.mcpu}-{threads}")
+    for name, samples in SAMPLES.items()
+    for title, sample in samples.items()
+    for target, threads in zip(TARGETS, (1, 4), strict=True)
+]
+COMPILED = [
+    pytest.param(RULE[name], sample_task(sample, native(), 1 + number % 2), id=f"{name}-{title}")
+    for name, samples in SAMPLES.items()
+    for number, (title, sample) in enumerate(samples.items())
+]
 
 
-def _tasks(rule: ScheduleRule) -> list[SearchTask]:
-    """A small task for each operator that the rule takes, target, and number of threads."""
-    found = []
-    for name, op in OPS.items():
-        args = dict.fromkeys(op.args, 33) | {op.args[0]: T}
-        if rule.refuses(Workload.of(name, args)) is None:
-            found += [
-                SearchTask(name, args, (T,), target=target, threads=threads) for target in TARGETS for threads in (1, 2)
-            ]
-    return found
-
-
-CASES = [pytest.param(rule, task, id=f"{rule.name}-{task.workload.op}") for rule in RULES for task in _tasks(rule)]
-
-
-def test_every_rule_takes_something_and_has_a_name_of_its_own() -> None:
-    assert all(_tasks(rule) for rule in RULES)
-    assert len({rule.name for rule in RULES}) == len(RULES)
+def test_every_rule_has_samples_and_a_name_of_its_own() -> None:
+    assert set(SAMPLES) == set(RULE)
+    assert len(RULE) == len(RULES)
     assert all(rule.version >= 1 for rule in RULES)
+    assert RULES[-1].is_fallback
+
+
+@pytest.mark.parametrize(("rule", "task"), CASES)
+def test_every_axis_of_a_program_has_a_role(rule: ScheduleRule, task: SearchTask) -> None:
+    roles = rule.match(task.workload, task.known_target)
+    assert not isinstance(roles, Refused)
+    assert set(roles) == set(task.workload.program.axes)
+    assert all(roles.values())
+    assert rule in rules_of(task)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_program_that_is_not_taken_has_a_reason(rule: ScheduleRule) -> None:
+    """Whatever the program and the target: a rule answers and does not raise."""
+    targets = [*TARGETS, replace(TARGETS[0], kind="cuda")]
+    others = [workload_from_json(sample) for samples in SAMPLES.values() for sample in samples.values()]
+    answers = [rule.match(workload, target) for workload in others for target in targets]
+    refused = [answer for answer in answers if isinstance(answer, Refused)]
+    assert len(refused) >= len(others)
+    assert all(answer.reason for answer in refused)
 
 
 @pytest.mark.parametrize(("rule", "task"), CASES)
@@ -46,15 +70,19 @@ def test_every_rule_takes_something_and_has_a_name_of_its_own() -> None:
 def test_moves_of_the_space_are_legal_and_bear_the_rules_name(rule: ScheduleRule, task: SearchTask, seed: int) -> None:
     space, rng = rule.space(task), np.random.default_rng(seed)
     first, second = space.sample(rng), space.sample(rng)
-    for kernel in (first, second, space.mutate(first, rng), space.crossover(first, second, rng)):
+    near = space.neighbours(first)
+    for kernel in (first, second, space.mutate(first, rng), space.crossover(first, second, rng), *near):
         assert space.kernel(dict(kernel.values)) == kernel
+        assert space.canonicalise(dict(kernel.values)) == dict(kernel.values)
         assert (kernel.rule, kernel.rule_version) == (rule.name, rule.version)
+        assert rule_of(kernel) is rule
+    assert first not in near
 
 
 @pytest.mark.parametrize(("rule", "task"), CASES)
 def test_the_space_does_not_depend_on_the_instances(rule: ScheduleRule, task: SearchTask) -> None:
-    narrow = ShapeVar("T", (3, 5))
-    other = SearchTask(task.workload, shape_vars=(narrow,), instances=[5], target=task.target, threads=task.threads)
+    narrow = tuple(ShapeVar(var.name, (3, 5)) for var in task.shape_vars)
+    other = SearchTask(task.workload, shape_vars=narrow, target=task.target, threads=task.threads)
     spaces = rule.space(task), rule.space(other)
     assert spaces[0].axes == spaces[1].axes
     drawn = [[space.sample(np.random.default_rng(0)) for _ in range(20)] for space in spaces]
@@ -70,7 +98,7 @@ def test_the_safe_kernel_is_of_the_space(rule: ScheduleRule, task: SearchTask) -
 
 @pytest.mark.parametrize(("rule", "task"), CASES)
 def test_theory_and_features_answer_for_every_shape(rule: ScheduleRule, task: SearchTask) -> None:
-    shapes = task.shapes()
+    shapes = task.shapes(64)
     extents = extents_of(task.workload, shapes)
     kernels = [rule.space(task).sample(np.random.default_rng(seed)) for seed in range(20)]
     prior, features = rule.prior_latency_s(task, kernels, extents), rule.features(task, kernels, extents)
@@ -80,22 +108,61 @@ def test_theory_and_features_answer_for_every_shape(rule: ScheduleRule, task: Se
     assert features.dtype == np.float32
     assert np.isfinite(features).all()
     # What is said of a pair does not depend on what else is asked.
-    alone = extents_of(task.workload, shapes[7:8])
-    assert rule.prior_latency_s(task, kernels[3:4], alone) == pytest.approx(prior[3:4, 7:8])
-    assert rule.features(task, kernels[3:4], alone) == pytest.approx(features[3:4, 7:8])
+    at = min(7, len(shapes) - 1)
+    alone = extents_of(task.workload, shapes[at : at + 1])
+    assert rule.prior_latency_s(task, kernels[3:4], alone) == pytest.approx(prior[3:4, at : at + 1])
+    assert rule.features(task, kernels[3:4], alone) == pytest.approx(features[3:4, at : at + 1])
 
 
 @pytest.mark.parametrize(("rule", "task"), CASES)
-def test_constant_operands_have_a_layout_and_others_have_none(rule: ScheduleRule, task: SearchTask) -> None:
-    layout = rule.layout(task, rule.safe_kernel(task))
-    if any(operand.constant for operand in task.workload.operands):
-        assert layout is not None
-        assert PanelLayout.from_json(layout.to_json()) == layout
-    else:
-        assert layout is None
+def test_shapes_without_elements_have_a_theory_too(rule: ScheduleRule, task: SearchTask) -> None:
+    shapes = [{var.name: size for var in task.shape_vars} for size in (0, 1, 2)]
+    # Of a window of an image, both empty, there is no size.
+    least = next(shape for shape in shapes if min(task.workload.dims(shape).values(), default=0) >= 0)
+    extents = extents_of(task.workload, [least])
+    kernels = [rule.safe_kernel(task)]
+    prior = rule.prior_latency_s(task, kernels, extents)
+    assert np.isfinite(prior).all()
+    assert (prior > 0).all()
+    assert np.isfinite(rule.features(task, kernels, extents)).all()
 
 
-@pytest.mark.parametrize(("rule", "task"), CASES[:2])
-def test_the_code_takes_every_operand_and_dim(rule: ScheduleRule, task: SearchTask) -> None:
+@pytest.mark.parametrize("name", SAMPLES)
+def test_features_are_as_many_for_every_workload(name: str) -> None:
+    lengths = defaultdict(list)
+    for title, sample in SAMPLES[name].items():
+        for threads in (1, 4):
+            task = sample_task(sample, TARGETS[0], threads)
+            extents = extents_of(task.workload, task.shapes(4))
+            lengths[RULE[name].features(task, [RULE[name].safe_kernel(task)], extents).shape[2]].append(title)
+    assert len(lengths) == 1, dict(lengths)
+
+
+@pytest.mark.parametrize(("rule", "task"), CASES)
+def test_layouts_are_of_constants_and_pack_them(rule: ScheduleRule, task: SearchTask) -> None:
+    kernel = rule.safe_kernel(task)
+    layouts = rule.layouts(task, kernel)
+    assert set(layouts) <= set(task.workload.constants)
+    assert hash(layout_group(task, kernel)) is not None
+    dims = dict.fromkeys(task.workload.symbols, RANGE[4])
+    arrays = dict(zip(task.workload.program.inputs, random_inputs(task.workload, dims), strict=True))
+    for name, layout in layouts.items():
+        packed = layout.pack(arrays[name])
+        assert packed.shape == layout.packed_shape(arrays[name].shape)
+        assert packed.dtype == arrays[name].dtype
+        assert packed.flags.c_contiguous
+        assert layout_from_json(layout.to_json()) == layout
+
+
+@pytest.mark.parametrize(("rule", "task"), [*COMPILED[:1], *COMPILED[-1:]])
+def test_the_code_takes_every_operand_and_symbol(rule: ScheduleRule, task: SearchTask) -> None:
     function = rule.emit(task, rule.safe_kernel(task), "kernel_7")
-    assert len(function.params) == len(task.workload.operands) + len(task.workload.dynamic_dims)
+    assert len(function.params) == len(task.workload.operands) + len(task.workload.symbols)
+
+
+@pytest.mark.parametrize(("rule", "task"), COMPILED)
+def test_the_code_computes_what_the_reference_does(rule: ScheduleRule, task: SearchTask) -> None:
+    dims = ragged_dims(task.workload)
+    rng = np.random.default_rng(0)
+    kernels = dict.fromkeys([rule.safe_kernel(task), rule.space(task).sample(rng)])
+    assert {str(kernel): built_problems(task, kernel, dims) for kernel in kernels} == {str(k): [] for k in kernels}

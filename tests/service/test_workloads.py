@@ -46,7 +46,7 @@ def test_workloads_are_listed_with_what_is_known(api: TestClient, storage: Stora
 
 def test_with_nothing_measured_the_default_is_best(api: TestClient, path: str) -> None:
     found = api.get(f"{path}/best", params={"shape": "T=37"}).json()
-    assert (found["match"], found["latency_s"], found["shape"]) == ("default", None, {"T": 37})
+    assert (found["match"], found["latency_s"], found["shape"]) == ("default", None, {"m": 16 * 37})
     assert found["kernel"]["kernel"]["rule"] == "x86_contraction"
 
 
@@ -57,9 +57,7 @@ def test_a_measured_shape_is_an_exact_match(api: TestClient, storage: Storage, h
     assert (found["match"], found["latency_s"], found["kernel"]["id"]) == ("exact", 1e-3, FAST.id)
 
 
-def test_without_a_library_the_nearest_shape_answers(
-    api: TestClient, storage: Storage, held: Lease, path: str
-) -> None:
+def test_without_a_library_the_nearest_shape_answers(api: TestClient, storage: Storage, held: Lease, path: str) -> None:
     measure(storage, held, 5, 1e-3)
     found = api.get(f"{path}/best", params={"shape": "T=6"}).json()
     assert (found["match"], found["kernel"]["id"], found["latency_s"]) == ("nearest", FAST.id, None)
@@ -74,15 +72,27 @@ def test_a_library_answers_for_every_shape(api: TestClient, storage: Storage, he
         assert found["served_by"] == found["kernel"]
 
 
-def test_a_record_may_beat_what_the_library_runs(
-    api: TestClient, storage: Storage, held: Lease, path: str
-) -> None:
+def test_a_record_may_beat_what_the_library_runs(api: TestClient, storage: Storage, held: Lease, path: str) -> None:
     measure(storage, held, 5, 1e-3)
     assert api.get(f"{path}/best", params={"shape": "T=5"}).json()["served_by"] is None
     store_library(storage, held)
     found = api.get(f"{path}/best", params={"shape": "T=5"}).json()
     assert (found["match"], found["kernel"]["id"]) == ("exact", FAST.id)
     assert found["served_by"]["id"] == small_dispatcher(held.tasks[0].task).kernel_for({"T": 5}).id
+
+
+def test_a_shape_may_be_given_in_the_workloads_symbols(
+    api: TestClient, storage: Storage, held: Lease, path: str
+) -> None:
+    measure(storage, held, 5, 1e-3)
+    store_library(storage, held)
+    for m, match in ((80, "exact"), (81, "dispatched"), (2049, "default")):
+        found = api.get(f"{path}/best", params={"shape": f"m={m}"}).json()
+        assert (found["match"], found["shape"]) == (match, {"m": m})
+    assert (
+        api.get(f"{path}/best", params={"shape": "T=5"}).json()
+        == api.get(f"{path}/best", params={"shape": "m=80"}).json()
+    )
 
 
 @pytest.mark.parametrize("shape", ["", "T", "T=", "T=x", "T=-1", "S=4", "T=1,S=2", "T=1,T=2", f"T={'9' * 900}"])
@@ -149,9 +159,7 @@ def test_a_library_that_the_client_has_is_not_sent_again(
     assert (answer.status_code, answer.content, answer.headers["ETag"]) == (304, b"", etag)
 
 
-def test_a_library_can_be_asked_for_by_job_or_digest(
-    api: TestClient, storage: Storage, held: Lease, path: str
-) -> None:
+def test_a_library_can_be_asked_for_by_job_or_digest(api: TestClient, storage: Storage, held: Lease, path: str) -> None:
     first = store_library(storage, held, b"first")
     storage.finish_job(held, JobState.COMPLETED)
     api.post("/v1/jobs", json=JOB)

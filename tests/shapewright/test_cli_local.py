@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tuner.program.ops import OPS
 
 from tests.shapewright.conftest import Shapewright
+from tuner.program.catalogue import OPS
 from tuner.storage.sql import open_storage
 
 
@@ -22,9 +22,11 @@ def test_ops_lists_the_whole_catalogue(shapewright: Shapewright) -> None:
     dense = next(row for row in rows if row["name"] == "dense")
     assert dense["args"] == ["m", "n", "k"]
     assert dense["layouts"] == ["x[m,k] w[n,k] -> out[m,n]"]
-    assert dense["dtypes"] == ["float32"]
+    assert dense["dtypes"] == ["bfloat16", "float16", "float32", "float64"]
+    assert dense["program"] == "out[m, n] = sum(k) x[m, k] * w[n, k]"
+    assert dense["constant"] == ["w"]
     batched = next(row for row in rows if row["name"] == "batch_matmul_nt")
-    assert (batched["args"], batched["layouts"]) == (["b", "m", "n", "k"], ["a[b,m,k] b[b,n,k] -> out[b,m,n]"])
+    assert (batched["args"], batched["layouts"]) == (["b", "m", "n", "k"], ["x[b,m,k] y[b,n,k] -> out[b,m,n]"])
     assert dense["rule"] == "x86_contraction"
     assert "x86_contraction" in shapewright("ops").out
 

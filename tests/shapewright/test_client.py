@@ -221,9 +221,16 @@ def test_trials_are_followed_to_the_last(client: Client, storage: Storage) -> No
 def test_best_takes_a_key_a_task_or_a_job(client: Client) -> None:
     made = client.submit(JOB)
     task = parse_job(JOB).tasks[0]
-    answers = [client.best(w, {"T": 37}) for w in (made["workload_keys"][0], task, task.workload, JOB)]
-    assert {answer["match"] for answer in answers} == {"default"}
-    assert len({answer["kernel"]["id"] for answer in answers}) == 1
+    key = made["workload_keys"][0]
+    answers = [client.best(w, {"T": 37}) for w in (key, task, task.workload, JOB)]
+    answers.append(client.best(key, "m=592"))
+    # Another job that computes the same, in variables of its own.
+    other = {**JOB, "workload": {**JOB["workload"], "args": {**JOB["workload"]["args"], "m": "8*S"}}}
+    answers.append(client.best({**other, "shape_vars": {"S": {"min": 1, "max": 128}}, "instances": [{"S": 1}]}, "S=74"))
+    assert [answer["match"] for answer in answers] == ["default"] * 6
+    assert all(answer == answers[0] for answer in answers)
+    with pytest.raises(InvalidInput, match="give T"):
+        client.best(task, {"S": 37})
     two = {**JOB, "workloads": [JOB["workload"], {"op": "matmul", "args": {"m": "T", "n": 8, "k": 8}}]}
     del two["workload"]
     with pytest.raises(InvalidInput, match="2 of them"):

@@ -59,7 +59,8 @@ def test_numpy_and_the_roof_are_measured_beside(result: sw.TuneResult, events: l
     assert [point.instance for point in points] == list(TASK.instances)
     assert roof is not None
     for point in points:
-        assert 0 < TASK.workload.flops(TASK.workload.dims(point.instance.shape)) / point.latency_s < 2 * roof.flops_per_s
+        flops = TASK.workload.flops(TASK.workload.dims(point.instance.shape))
+        assert 0 < flops / point.latency_s < 2 * roof.flops_per_s
     assert result.summary["speedup_vs_numpy"] is None or result.summary["speedup_vs_numpy"] > 0
 
 

@@ -142,7 +142,7 @@ def test_baselines_are_kept_and_not_measured_again_by_whoever_goes_on(storage: S
     def search(task: Any, *, recorder: Any, baselines: Baselines, **_: Any) -> Tuned:
         known.append(baselines)
         if len(known) == 1:
-            recorder.baselines(found)
+            recorder.record_baselines(found)
             raise DeviceLost("no device 'local'")
         return tuned()
 

@@ -42,9 +42,9 @@ class Columns:
     @cached_property
     def sound(self) -> Bools:
         """[kernels]: those that never failed."""
-        found = np.ones(len(self.kernels), np.bool_)
-        found[self.kernel[np.isnan(self.latency_s)]] = False
-        return found
+        sound = np.ones(len(self.kernels), np.bool_)
+        sound[self.kernel[np.isnan(self.latency_s)]] = False
+        return sound
 
     @cached_property
     def medians(self) -> tuple[Ints, Ints, Floats]:
@@ -78,11 +78,11 @@ class Columns:
         row_of = np.full(len(self.kernels) + 1, -1, np.int64)
         row_of[list(kernels)] = np.arange(len(kernels))
         row_of[-1] = -1
-        found = np.full((len(kernels), len(self.instances)), np.nan)
+        table = np.full((len(kernels), len(self.instances)), np.nan)
         kernel, instance, latency = self.medians
         wanted = row_of[kernel] >= 0
-        found[row_of[kernel[wanted]], instance[wanted]] = latency[wanted]
-        return found
+        table[row_of[kernel[wanted]], instance[wanted]] = latency[wanted]
+        return table
 
     def index_of(self, kernels: Sequence[MicroKernel]) -> list[int]:
         """The indices of these kernels; -1 for one that was never tried."""
@@ -96,39 +96,39 @@ class Columns:
         kept = self.sound[kernel]
         total = np.bincount(kernel[kept], self.best_s[instance[kept]] / latency[kept], len(self.kernels))
         count = np.bincount(kernel[kept], minlength=len(self.kernels))
-        found = np.full(len(self.kernels), np.nan)
-        np.divide(total, count, out=found, where=count > 0)
-        return found
+        mean = np.full(len(self.kernels), np.nan)
+        np.divide(total, count, out=mean, where=count > 0)
+        return mean
 
     def _fastest(self, allowed: Bools) -> tuple[Ints, Floats]:
         """Of the measured pairs those that are ``allowed``, at each instance the fastest."""
         kernel, instance, latency = (column[allowed] for column in self.medians)
         order = np.lexsort((latency, instance))
-        places, first = np.unique(instance[order], return_index=True)
+        measured, first = np.unique(instance[order], return_index=True)
         best, times = np.full(len(self.instances), -1, np.int64), np.full(len(self.instances), np.nan)
-        best[places], times[places] = kernel[order][first], latency[order][first]
+        best[measured], times[measured] = kernel[order][first], latency[order][first]
         return best, times
 
 
 def columns_of(instances: Sequence[WorkloadInstance], results: Sequence[MeasureResult]) -> Columns:
-    """``results`` as columns; ``instances`` are the task's own."""
+    """``results`` as columns; ``instances`` are the task's."""
     kernels: dict[MicroKernel, int] = {}
-    places = {instance.values: index for index, instance in enumerate(instances)}
+    index_of = {instance.values: index for index, instance in enumerate(instances)}
     known = list(instances)
-    kernel, place = [], []
+    kernel, instance_index = [], []
     for result in results:
         kernel.append(kernels.setdefault(result.kernel, len(kernels)))
         values = result.instance.values
-        if values not in places:
-            places[values] = len(known)
+        if values not in index_of:
+            index_of[values] = len(known)
             known.append(result.instance)
-        place.append(places[values])
+        instance_index.append(index_of[values])
     nan = float("nan")
     return Columns(
         kernels=tuple(kernels),
         instances=tuple(known),
         kernel=np.array(kernel, np.int64),
-        instance=np.array(place, np.int64),
+        instance=np.array(instance_index, np.int64),
         latency_s=np.array([nan if r.latency_s is None else r.latency_s for r in results], np.float64),
         predicted_s=np.array([nan if r.predicted_s is None else r.predicted_s for r in results], np.float64),
         round=np.array([r.round for r in results], np.int64),

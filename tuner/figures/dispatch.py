@@ -25,10 +25,10 @@ def dispatch(view: SearchView) -> go.Figure:
     """Bands over one shape variable, a grid over two; over more a grid of the two with the widest range."""
     dispatcher = view.dispatcher
     if dispatcher is None:
-        return style.says("No library yet: nothing says which kernel serves which shape.")
+        return style.message("No library yet.")
     if not view.task.shape_vars:
         name = style.plain(view.label(dispatcher.kernel_for({})))
-        return style.says(f"The workload has one shape: {name} serves it.")
+        return style.message(f"The workload has one shape: {name} serves it.")
     if len(view.task.shape_vars) == 1:
         return _bands(view, dispatcher, view.task.shape_vars[0])
     return _grid(view, dispatcher)
@@ -110,17 +110,17 @@ def _cells(view: SearchView, dispatcher: Dispatcher, index: Ints, xs: Ints, ys: 
 
 
 def _names(view: SearchView, dispatcher: Dispatcher, index: Ints, xs: Ints, ys: Ints) -> list[dict[str, object]]:
-    """Each kernel's name on the cell of its own that is the nearest to the middle of all of them, so that no two
-    kernels are told apart by colour alone."""
-    found: list[dict[str, object]] = []
+    """Each kernel's name on the cell nearest to the middle of its cells, so that colour is not all that distinguishes
+    two kernels."""
+    annotations: list[dict[str, object]] = []
     for number, kernel in enumerate(dispatcher.kernels):
         cells = np.argwhere(index == number)
         if len(cells):
             row, column = cells[((cells - cells.mean(axis=0)) ** 2).sum(axis=1).argmin()]
             text = style.plain(view.label(kernel).partition(" ")[0])
             chip = {"bgcolor": "#ffffff", "font": {"color": "#14171c", "size": 11}, "borderpad": 1, "opacity": 0.9}
-            found.append({"x": int(xs[column]), "y": int(ys[row]), "text": text, "showarrow": False, **chip})
-    return found
+            annotations.append({"x": int(xs[column]), "y": int(ys[row]), "text": text, "showarrow": False, **chip})
+    return annotations
 
 
 def _served(dispatcher: Dispatcher, shapes: Sequence[dict[str, int]]) -> Ints:
@@ -132,5 +132,5 @@ def _served(dispatcher: Dispatcher, shapes: Sequence[dict[str, int]]) -> Ints:
 def _values(var: ShapeVar, limit: int) -> Ints:
     """The variable's values, more than ``limit`` thinned evenly, the extremes kept."""
     count = len(var.values)
-    places = np.unique(np.linspace(0, count - 1, min(limit, count)).round().astype(np.int64))
-    return np.array([var.values[int(place)] for place in places], np.int64)
+    indices = np.unique(np.linspace(0, count - 1, min(limit, count)).round().astype(np.int64))
+    return np.array([var.values[int(index)] for index in indices], np.int64)

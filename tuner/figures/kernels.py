@@ -26,8 +26,8 @@ def kernels_by_shape(view: SearchView) -> go.Figure:
     rows, width = _ranked(view), len(instances)
     ratio = columns.table(columns.index_of(rows))[:, :width] / columns.best_s[:width]
     if not np.isfinite(ratio).any():
-        return style.says("No kernels to compare yet: nothing has been measured.")
-    order = np.argsort(ShapeAxis(view.task).places([instance.shape for instance in instances]), kind="stable")
+        return style.message("No kernels to compare yet: nothing has been measured.")
+    order = np.argsort(ShapeAxis(view.task).positions([instance.shape for instance in instances]), kind="stable")
     figure = style.blank(height_px=_height_px(rows))
     figure.add_trace(_heat(view, rows, [instances[index] for index in order], ratio[:, order]))
     title = "×".join(var.name for var in view.task.shape_vars) or "shape"

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from tuner.figures import style
 from tuner.figures.columns import Floats
 from tuner.figures.searching import library_name
-from tuner.figures.shapes import Kernels, Looks, ShapeAxis, about, kernels_of, points, served
+from tuner.figures.shapes import Kernels, MarkerStyle, ShapeAxis, about, kernels_of, points, served
 from tuner.figures.thinning import extremes
 from tuner.figures.view import SearchView
 from tuner.program.workload import WorkloadInstance
@@ -27,17 +27,17 @@ def latency_by_shape(view: SearchView) -> go.Figure:
 def latency_of(views: Mapping[str, SearchView]) -> go.Figure:
     """Latency over the shape with what each view's library runs, and below it that kernel's regret."""
     if len({tuple(var.name for var in view.task.shape_vars) for view in views.values()}) > 1:
-        return style.says("These jobs have different shape variables: there is no axis that both have.")
+        return style.message("These jobs have different shape variables: there is no axis that both have.")
     figure = style.blank(rows=2, height_px=420 + 80 * len(views), row_heights=[0.7, 0.3])
     for number, (label, view) in enumerate(views.items()):
         prefix = f"{style.plain(label)}: " if label else ""
         own = style.SERIES[number % len(style.SERIES)] if len(views) > 1 else None
-        traces = [*_expected(view, prefix, number), *_measured(view, prefix, number), *_others(view, prefix, own)]
-        figure.add_traces(traces, rows=1, cols=1)
+        figure.add_traces([*_expected(view, prefix, number), *_measured(view, prefix, number)], rows=1, cols=1)
+        figure.add_traces(_default_and_baselines(view, prefix, own), rows=1, cols=1)
         figure.add_traces(_regret(view, prefix, number), rows=2, cols=1)
     heights = [y for trace in figure.data if trace.yaxis == "y" for y in trace.y]
     if not heights:
-        return style.says("No latencies yet: nothing has been measured.")
+        return style.message("No latencies yet: nothing has been measured.")
     axis = ShapeAxis(next(iter(views.values())).task)
     figure.update_xaxes(**axis.scale([x for trace in figure.data for x in trace.x]))
     figure.update_xaxes(title_text=axis.title, row=2)
@@ -52,7 +52,7 @@ def _expected(view: SearchView, prefix: str, number: int) -> list[go.Scatter]:
     if dispatcher is None or not dispatcher.table:
         return []
     axis = ShapeAxis(view.task)
-    x = axis.places([row.shape for row in dispatcher.table])
+    x = axis.positions([row.shape for row in dispatcher.table])
     y = np.array([US * row.predicted_latency_s for row in dispatcher.table])
     order = np.argsort(x, kind="stable")
     kept = order[extremes(y[order])]
@@ -76,41 +76,40 @@ def _expected(view: SearchView, prefix: str, number: int) -> list[go.Scatter]:
 
 def _measured(view: SearchView, prefix: str, number: int) -> list[go.Scatter]:
     kernels, times = served(view)
-    looks = Looks(f"{prefix}{ours(view)}", *_colour_and_symbol(number))
+    looks = MarkerStyle(f"{prefix}{served_name(view)}", *_colour_and_symbol(number))
     return _latency_points(view, view.task.instances, times, kernels, looks)
 
 
-def _others(view: SearchView, prefix: str, own: str | None) -> list[go.Scatter]:
-    """What there is without a search: the default's points, and those of libraries. ``own``: the one colour of a view
-    that stands beside others."""
+def _default_and_baselines(view: SearchView, prefix: str, own: str | None) -> list[go.Scatter]:
+    """The default's points and those of other libraries. ``own``: the one colour of a view among several."""
     kernels, times = view.columns.default
-    looks, whose = Looks(f"{prefix}{THEORY}", own or style.DEFAULT, "x"), kernels_of(view, kernels)
-    traces = _latency_points(view, view.columns.instances, times, whose, looks)
+    looks = MarkerStyle(f"{prefix}{THEORY}", own or style.DEFAULT, "x")
+    traces = _latency_points(view, view.columns.instances, times, kernels_of(view, kernels), looks)
     for number, (library, timed) in enumerate(libraries(view).items()):
         at, seconds = zip(*timed, strict=True)
-        looks = Looks(f"{prefix}{library}", own or style.RIVALS[number % 3], RIVAL_SYMBOLS[number % 3])
+        looks = MarkerStyle(f"{prefix}{library}", own or style.RIVALS[number % 3], RIVAL_SYMBOLS[number % 3])
         traces += _latency_points(view, at, np.array(seconds), (), looks)
     return traces
 
 
 def libraries(view: SearchView) -> dict[str, list[tuple[WorkloadInstance, float]]]:
-    """What each library that is there anyway took, in seconds, by its name as text of a figure."""
-    found: dict[str, list[tuple[WorkloadInstance, float]]] = {}
+    """The latencies of the baselines in seconds, by the library's name as text of a figure."""
+    latencies: dict[str, list[tuple[WorkloadInstance, float]]] = {}
     for point in view.baselines.points:
-        found.setdefault(library_name(point.name), []).append((point.instance, point.latency_s))
-    return found
+        latencies.setdefault(library_name(point.name), []).append((point.instance, point.latency_s))
+    return latencies
 
 
-def ours(view: SearchView) -> str:
-    """What points of ``served`` are called."""
+def served_name(view: SearchView) -> str:
+    """The name of a trace of ``served``."""
     return "library, measured" if view.dispatcher else "best so far, measured"
 
 
 def _latency_points(
-    view: SearchView, instances: Sequence[WorkloadInstance], times: Floats, kernels: Kernels, looks: Looks
+    view: SearchView, instances: Sequence[WorkloadInstance], times: Floats, kernels: Kernels, looks: MarkerStyle
 ) -> list[go.Scatter]:
     """``times``: [instances] seconds."""
-    x = ShapeAxis(view.task).places([instance.shape for instance in instances])
+    x = ShapeAxis(view.task).positions([instance.shape for instance in instances])
     return points(view, instances, x, US * times, kernels, looks)
 
 
@@ -119,8 +118,8 @@ def _regret(view: SearchView, prefix: str, number: int) -> list[go.Scatter]:
     kernels, times = served(view)
     regret = 100 * np.maximum(times / view.columns.best_s[: len(times)] - 1, 0)
     instances, hover = view.task.instances, "%{y:.3g} % slower than the best, "
-    looks = Looks(f"{prefix}regret", *_colour_and_symbol(number), hover=hover, legend=False)
-    x = ShapeAxis(view.task).places([instance.shape for instance in instances])
+    looks = MarkerStyle(f"{prefix}regret", *_colour_and_symbol(number), hover=hover, legend=False)
+    x = ShapeAxis(view.task).positions([instance.shape for instance in instances])
     return points(view, instances, x, regret, kernels, looks)
 
 
@@ -133,16 +132,16 @@ def kernel_times(view: SearchView, kernel_id: str) -> go.Figure:
     columns = view.columns
     index = next((i for i, kernel in enumerate(columns.kernels) if kernel.id == kernel_id), -1)
     if index < 0:
-        return style.says("No kernel of that id was tried in this search.")
+        return style.message("No kernel of that id was tried in this search.")
     own = columns.table([index])[0]
     if not np.isfinite(own).any():
-        return style.says("This kernel has no latency: every trial of it failed.")
+        return style.message("This kernel has no latency: every trial of it failed.")
     figure = style.blank()
     name = style.plain(view.label(columns.kernels[index]))
     shown = (
-        (np.full(len(own), index), own, Looks(name, style.OURS, "circle")),
-        (*columns.fastest, Looks("best measured", style.SERIES[2], "circle-open", size=14)),
-        (*columns.default, Looks(THEORY, style.DEFAULT, "x")),
+        (np.full(len(own), index), own, MarkerStyle(name, style.OURS, "circle")),
+        (*columns.fastest, MarkerStyle("best measured", style.SERIES[2], "circle-open", size=14)),
+        (*columns.default, MarkerStyle(THEORY, style.DEFAULT, "x")),
     )
     for kernels, times, looks in shown:
         figure.add_traces(_latency_points(view, columns.instances, times, kernels_of(view, kernels), looks))

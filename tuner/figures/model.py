@@ -1,4 +1,4 @@
-"""How well the cost model knew before what was measured after."""
+"""How well the cost model predicted what was measured."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LEAST_TRIALS = 3
 
 
 def calibration(view: SearchView) -> go.Figure:
-    """Predicted against measured latencies, and below it by round how alike the two rank the trials."""
+    """Predicted against measured latencies, and below it the rank correlation of each round's trials."""
     columns = view.columns
     known = (columns.latency_s > 0) & (columns.predicted_s > 0)
     if not known.any():
-        return style.says("Nothing to compare yet: no trial has both a predicted and a measured latency.")
+        return style.message("Nothing to compare yet: no trial has both a predicted and a measured latency.")
     figure = style.blank(rows=2, height_px=HEIGHT_PX, shared_xaxes=False, row_heights=[0.7, 0.3], vertical_spacing=0.17)
     figure.add_traces(_trials(view, np.flatnonzero(known)), rows=1, cols=1)
     figure.add_traces(_agreement(view, known), rows=2, cols=1)
@@ -60,7 +60,7 @@ def _trials(view: SearchView, known: Ints) -> list[go.Scatter]:
 
 
 def _texts(view: SearchView, trials: Ints) -> list[str]:
-    """What there is to say of each of these trials."""
+    """Hover text of each of these trials."""
     columns, full = view.columns, len(trials) <= FEW
     return [
         f"round {columns.round[trial]}, "
@@ -85,9 +85,9 @@ def _agreement(view: SearchView, known: Bools) -> list[go.Scatter]:
         if len(trials) >= LEAST_TRIALS:
             rounds.append(float(columns.round[trials[0]]))
             correlation.append(spearman(columns.predicted_s[trials], columns.latency_s[trials]))
-    found = np.array(correlation)
-    finite = np.isfinite(found)
-    x, y = np.array(rounds)[finite], found[finite]
+    correlations = np.array(correlation)
+    finite = np.isfinite(correlations)
+    x, y = np.array(rounds)[finite], correlations[finite]
     kept = changes(y, np.arange(len(y)))
     return [
         go.Scatter(
@@ -110,7 +110,7 @@ def spearman(first: Floats, second: Floats) -> float:
 
 
 def _ranks(values: Floats) -> Floats:
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    _, inverse, count = np.unique(values, return_inverse=True, return_counts=True)
     last = count.cumsum()
-    found: Floats = ((last - count + 1 + last) / 2)[place]
-    return found
+    ranks: Floats = ((last - count + 1 + last) / 2)[inverse]
+    return ranks

@@ -20,7 +20,7 @@ from tuner.figures.searching import best_over, best_over_time, best_over_trials,
 from tuner.figures.tiles import tile_parameters
 from tuner.figures.view import SearchView
 
-Found = TypeVar("Found")
+Entry = TypeVar("Entry")
 
 
 class UnknownFigure(ShapewrightError, KeyError):
@@ -32,7 +32,7 @@ class UnknownFigure(ShapewrightError, KeyError):
 
 @dataclass(frozen=True, slots=True)
 class FigureSpec:
-    """A figure: its name, what stands over it, one sentence on how to read it, and the function that makes it.
+    """A figure: its name, its title, one sentence on how to read it, and the function that makes it.
 
     Figures carry no title of their own: pages and reports have the title and the caption in their own type.
     """
@@ -47,8 +47,8 @@ _SPECS = (
     FigureSpec(
         "best_over_time",
         "Best so far over time",
-        "The weighted time of all instances with the best kernels found so far falls as the search goes on; the dashed "
-        "and dotted lines are what it would be without a search.",
+        "The weighted time of all instances with the best kernels so far; the dashed and dotted lines are the default "
+        "(the library that the analytic model chooses before any measurement) and other libraries.",
         best_over_time,
     ),
     FigureSpec(
@@ -60,8 +60,8 @@ _SPECS = (
     FigureSpec(
         "latency_by_shape",
         "Latency by shape",
-        "The line is what the library is expected to take at every shape, the dots what it took where it was measured; "
-        "below, how much slower that is than the fastest kernel measured at the same shape.",
+        "The line is the predicted latency of the library at every shape, the dots are measured; below, how much "
+        "slower it is than the fastest kernel measured at the same shape (its regret).",
         latency_by_shape,
     ),
     FigureSpec(
@@ -79,16 +79,16 @@ _SPECS = (
     ),
     FigureSpec(
         "calibration",
-        "What the model expected",
-        "Each dot is a trial: on the dashed line the cost model was right; below, by round, 1 means that it ranked all "
-        "trials in the order that measuring them gave, 0 that it might as well have guessed.",
+        "Calibration of the cost model",
+        "Each dot is a trial: on the dashed line the prediction was exact; below, the rank correlation of predicted "
+        "and measured latencies by round: 1 is the same order, 0 no better than chance.",
         calibration,
     ),
     FigureSpec(
         "tile_parameters",
         "Tile parameters",
-        "Each line is a kernel and crosses every axis at what it chose there, the faster the higher within a choice; "
-        "blue and thick are those that come near the best at the shapes that they were measured at.",
+        "Each line is a kernel and crosses every axis at its value, faster kernels higher within a value; blue and "
+        "thick lines are kernels near the best at the shapes that they were measured at.",
         tile_parameters,
     ),
     FigureSpec(
@@ -101,7 +101,7 @@ _SPECS = (
         "roofline",
         "Roofline",
         "Each dot is an instance: the nearer it is to the dashed roof, the less is left to gain; under the slope "
-        "memory is the limit, under the flat part the arithmetic units are.",
+        "memory bandwidth is the limit, under the flat part the arithmetic units are.",
         roofline,
     ),
 )
@@ -128,7 +128,7 @@ def compare(views: Mapping[str, SearchView], name: str) -> go.Figure:
     return _named(COMPARABLE, name)(views)
 
 
-def _named(known: Mapping[str, Found], name: str) -> Found:
+def _named(known: Mapping[str, Entry], name: str) -> Entry:
     try:
         return known[name]
     except KeyError:

@@ -1,4 +1,4 @@
-"""The roofline: how near a library's kernels come to what the device can do at best."""
+"""The roofline: how near a library's kernels come to the device's peak."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import plotly.graph_objects as go
 
 from tuner.figures import style
 from tuner.figures.columns import Floats
-from tuner.figures.latencies import RIVAL_SYMBOLS, THEORY, libraries, ours
-from tuner.figures.shapes import Kernels, Looks, kernels_of, points, served
+from tuner.figures.latencies import RIVAL_SYMBOLS, THEORY, libraries, served_name
+from tuner.figures.shapes import Kernels, MarkerStyle, kernels_of, points, served
 from tuner.figures.view import SearchView
 from tuner.program.workload import Workload, WorkloadInstance
 from tuner.records import Roof
@@ -22,12 +22,12 @@ def roofline(view: SearchView) -> go.Figure:
     """Speed over arithmetic intensity at every instance, under the roof if it is known."""
     figure = style.blank(height_px=380)
     kernels, times = served(view)
-    figure.add_traces(_speeds(view, view.task.instances, times, kernels, ours(view), style.OURS, "circle"))
+    figure.add_traces(_speeds(view, view.task.instances, times, kernels, served_name(view), style.OURS, "circle"))
     if not figure.data:
-        return style.says("No speeds yet: nothing has been measured.")
+        return style.message("No speeds yet: nothing has been measured.")
     theory, theory_s = view.columns.default
-    whose = kernels_of(view, theory)
-    figure.add_traces(_speeds(view, view.columns.instances, theory_s, whose, THEORY, style.DEFAULT, "x"))
+    default = kernels_of(view, theory)
+    figure.add_traces(_speeds(view, view.columns.instances, theory_s, default, THEORY, style.DEFAULT, "x"))
     for number, (library, timed) in enumerate(libraries(view).items()):
         at, seconds = zip(*timed, strict=True)
         colour, symbol = style.RIVALS[number % 3], RIVAL_SYMBOLS[number % 3]
@@ -54,7 +54,7 @@ def _speeds(
     moved = np.array([compulsory_bytes(workload, shape) or np.nan for shape in shapes])
     speed = 1e-9 * flops / np.where(times > 0, times, np.nan)
     hover = "%{y:.4g} GFLOP/s at %{x:.3g} FLOP/byte<br>"
-    return points(view, instances, flops / moved, speed, kernels, Looks(name, colour, symbol, hover))
+    return points(view, instances, flops / moved, speed, kernels, MarkerStyle(name, colour, symbol, hover))
 
 
 def _roof(roof: Roof, intensities: list[float]) -> go.Scatter:
@@ -74,5 +74,5 @@ def _roof(roof: Roof, intensities: list[float]) -> go.Scatter:
 
 
 def compulsory_bytes(workload: Workload, shape: Mapping[str, int]) -> int:
-    """What a call moves at least: every operand read once, the output written once."""
+    """The least that a call moves: every operand read once, the output written once."""
     return workload.bytes_moved(workload.dims(shape))

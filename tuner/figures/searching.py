@@ -19,9 +19,9 @@ from tuner.records import Baselines
 from tuner.search.summary import SearchSummary, Stage
 
 MOST_BARS = 200
-"""Rounds are taken together where there are more."""
+"""Where there are more rounds, each bar is of several."""
 WIDE = 20.0
-"""Times further apart than this are drawn on a logarithmic axis."""
+"""Times whose ratio is above this are drawn on a logarithmic axis."""
 
 
 def best_over_time(view: SearchView) -> go.Figure:
@@ -44,7 +44,7 @@ def best_over(views: Mapping[str, SearchView], against: Callable[[SearchSummary]
     """Best so far over a figure of the search, a line for each view; names are left out where empty."""
     curves = [(label, view, curve) for label, view in views.items() if (curve := _curve(view.progress, against))]
     if not curves:
-        return style.says("No time of all instances yet: the default has not been measured.")
+        return style.message("No time of all instances yet: the default has not been measured.")
     figure, ends = style.blank(height_px=240 + 60 * len(curves)), [0.0, max(curve.x[-1] for _, _, curve in curves)]
     for number, (label, view, curve) in enumerate(curves):
         prefix = f"{style.plain(label)}: " if label else ""
@@ -68,7 +68,7 @@ class _Curve:
 
 
 def _curve(progress: Sequence[SearchSummary], against: Callable[[SearchSummary], float]) -> _Curve | None:
-    """Until theory's kernels are measured the time is not one of all instances: what comes before that is left out."""
+    """The progress from the end of the theory phase on: before it the default is not measured at every instance."""
     known = [(summary, summary.objective_s) for summary in progress if summary.objective_s is not None]
     theory = [index for index, (summary, _) in enumerate(known) if summary.phase == Stage.THEORY]
     known = known[theory[-1] if theory else 0 :]
@@ -97,7 +97,7 @@ def _steps(curve: _Curve, name: str, colour: str, dash: str) -> go.Scatter:
 
 
 def _levels(view: SearchView, curve: _Curve, ends: list[float], prefix: str, colour: str | None) -> list[go.Scatter]:
-    """What the best is compared with, as horizontal lines."""
+    """The default and the baselines as horizontal lines."""
     levels = [("default (theory)", float(curve.default_ms[-1]), style.DEFAULT)]
     for number, (name, seconds) in enumerate(library_objectives(view.task, view.baselines).items()):
         levels.append((name, 1e3 * seconds, style.RIVALS[number % len(style.RIVALS)]))
@@ -137,7 +137,7 @@ def failures(view: SearchView) -> go.Figure:
     columns = view.columns
     if not (columns.kind >= 0).any():
         count = len(view.results)
-        return style.says(f"Nothing failed in {count} trials." if count else "No trials yet.")
+        return style.message(f"Nothing failed in {count} trials." if count else "No trials yet.")
     rounds = int(columns.round.max()) + 1
     wide = -(-rounds // MOST_BARS)
     figure = style.blank()
@@ -147,7 +147,7 @@ def failures(view: SearchView) -> go.Figure:
         if failed.any():
             figure.add_trace(_bars(bars, failed, kind.value.replace("_", " "), number))
     title = "Round (number)" if wide == 1 else f"First of {wide} rounds (number)"
-    highest = max(sum(trace.y[place] for trace in figure.data) for place in range(len(bars)))
+    highest = max(sum(trace.y[bar] for trace in figure.data) for bar in range(len(bars)))
     figure.update_xaxes(title_text=title, **style.whole(rounds))
     figure.update_yaxes(title_text="Failed trials (count)", rangemode="tozero", **style.whole(highest))
     return figure.update_layout(barmode="stack", hovermode="x unified", showlegend=True)

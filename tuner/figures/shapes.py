@@ -1,4 +1,4 @@
-"""What figures over shapes share: their x axis, points with their kernels, and what a library runs at an instance."""
+"""What figures over shapes share: their x axis, points with their kernels, and the kernel that serves an instance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tuner.program.workload import JsonObject, WorkloadInstance, format_shape
 from tuner.rules.space import MicroKernel
 
 FEW = 200
-"""Points up to which each says in full what its kernel is."""
+"""Points up to which the hover text of each has all axes of its kernel."""
 LINE = 44
 """Characters of a line of hover text: what a phone is wide."""
 
@@ -43,22 +43,22 @@ class ShapeAxis:
     def hovermode(self) -> str:
         return "x unified" if self.variable else "closest"
 
-    def places(self, shapes: Iterable[Shape]) -> Floats:
+    def positions(self, shapes: Iterable[Shape]) -> Floats:
         name = self.variable
         if name is not None:
             return np.array([shape[name] for shape in shapes], np.float64)
         workload = self.task.workload
         return np.array([workload.flops(workload.dims(shape)) / 1e6 for shape in shapes], np.float64)
 
-    def scale(self, places: Iterable[float]) -> JsonObject:
+    def scale(self, positions: Iterable[float]) -> JsonObject:
         """The type of the axis."""
-        return {"type": "linear"} if self.variable else style.axis(places)
+        return {"type": "linear"} if self.variable else style.axis(positions)
 
 
 @dataclass(frozen=True)
-class Looks:
-    """How a trace of markers looks. ``name`` is text of a figure already; ``hover`` what is told of a point before its
-    shape and kernel, in Plotly's form."""
+class MarkerStyle:
+    """The style of a trace of markers. ``name`` is Plotly's markup; ``hover`` the template of the hover text before a
+    point's shape and kernel."""
 
     name: str
     colour: str
@@ -74,15 +74,15 @@ def points(
     x: Floats,
     y: Floats,
     kernels: Kernels,
-    looks: Looks,
+    looks: MarkerStyle,
 ) -> list[go.Scatter]:
-    """A trace of markers at ``instances``, where ``y`` is finite; none where it is nowhere. ``kernels``: whose each
-    point is, empty if they are nobody's."""
+    """A trace of markers at ``instances``, where ``y`` is finite; none where it is nowhere. ``kernels``: of each point,
+    empty if they have none."""
     kept = [int(index) for index in np.argsort(x, kind="stable") if np.isfinite(y[index])]
     if not kept:
         return []
     shapes = [instances[index].shape for index in kept]
-    whose = [kernels[index] for index in kept] if kernels else [None] * len(kept)
+    of_points = [kernels[index] for index in kept] if kernels else [None] * len(kept)
     return [
         go.Scatter(
             x=style.rounded(x[kept]),
@@ -90,8 +90,8 @@ def points(
             name=looks.name,
             mode="markers",
             marker={"color": looks.colour, "symbol": looks.symbol, "size": looks.size},
-            text=[about(view, *pair, len(kept) <= FEW) for pair in zip(shapes, whose, strict=True)],
-            customdata=[kernel.id if kernel else None for kernel in whose] if kernels else None,
+            text=[about(view, *pair, len(kept) <= FEW) for pair in zip(shapes, of_points, strict=True)],
+            customdata=[kernel.id if kernel else None for kernel in of_points] if kernels else None,
             hovertemplate=f"{looks.hover}%{{text}}",
             showlegend=looks.legend,
         )
@@ -99,7 +99,7 @@ def points(
 
 
 def about(view: SearchView, shape: Shape, kernel: MicroKernel | None, full: bool = False) -> str:
-    """A shape and whose kernel runs there, as text of a figure."""
+    """A shape and the kernel that runs there, as Plotly's markup."""
     label = view.label(kernel) if kernel else ""
     first = ", ".join(filter(None, (format_shape(shape), label)))
     return "<br>".join([style.plain(first), *(written_out(kernel) if kernel and full else ())])
@@ -120,7 +120,7 @@ def served(view: SearchView) -> tuple[list[MicroKernel | None], Floats]:
     kernels = [view.dispatcher.kernel_for(instance.shape) for instance in view.task.instances]
     rows = {kernel: row for row, kernel in enumerate(dict.fromkeys(kernels))}
     table = columns.table(columns.index_of(list(rows)))
-    return list(kernels), np.array([table[rows[kernel], place] for place, kernel in enumerate(kernels)])
+    return list(kernels), np.array([table[rows[kernel], index] for index, kernel in enumerate(kernels)])
 
 
 def kernels_of(view: SearchView, indices: Iterable[int]) -> list[MicroKernel | None]:

@@ -1,8 +1,7 @@
-"""How all figures look: colours that everyone can tell apart on light and on dark ground, units, room for phones.
+"""The style of all figures: colours for colour-blind readers on light and dark pages, axes, layouts that fit phones.
 
-Nothing here is for one ground alone. Lines and markers have a contrast of 3:1 or more on both; what cannot, which is
-text, is left to ``LIGHT`` and ``DARK``: updates of a figure's layout that a page applies, ``Plotly.relayout`` with
-them as its second argument.
+Lines and markers have a contrast of 3:1 or more on both backgrounds. Text cannot have that; its colours are in
+``LIGHT`` and ``DARK``: updates of a figure's layout that a page applies with ``Plotly.relayout``.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from plotly.subplots import make_subplots
 
 from tuner.program.workload import JsonObject
 
-GROUNDS = {"light": "#ffffff", "dark": "#14171c"}
-"""The grounds of the pages that figures are shown on."""
+BACKGROUNDS = {"light": "#ffffff", "dark": "#14171c"}
+"""The backgrounds of the pages that figures are shown on."""
 
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b07800", "#3590cc")
-"""Okabe and Ito's colours, those that are too pale for a white ground darkened."""
+"""Okabe and Ito's colours, those that are too pale for a white background darkened."""
 NEUTRAL = "#7d818a"
 FAINT = "rgba(125, 129, 138, 0.3)"
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "triangle-down", "pentagon", "star", "hexagon")
 PATTERNS = ("", "/", "x", ".", "-", "\\")
 SCALE = "Cividis"
-"""Of areas. Even in lightness, and the same to everyone."""
+"""Of areas. Even in lightness, also for colour-blind readers."""
 LINE_SCALE = ((0.0, "#b07800"), (0.5, NEUTRAL), (1.0, "#0072b2"))
-"""Of lines and dots, from the slow and early to the fast and late: from ochre to blue, as dark all along."""
+"""Of lines and dots, from slow and early to fast and late: from ochre to blue, of one lightness."""
 LOG_TICKS = 4
 """So many that between powers of ten there are 2 and 5, and not every digit."""
 
@@ -107,15 +106,15 @@ def blank(rows: int = 1, height_px: int | None = None, **panels: Any) -> go.Figu
     return figure.update_layout(template=TEMPLATE, height=height_px or ROW_PX + 200 * (rows - 1))
 
 
-def says(message: str) -> go.Figure:
-    """A figure that says why there is nothing to see. ``message`` holds nobody's names."""
+def message(text: str) -> go.Figure:
+    """A figure without data that gives the reason. ``text`` is Plotly's markup: names in it must be escaped."""
     figure = blank(height_px=160).update_xaxes(visible=False).update_yaxes(visible=False)
-    return figure.add_annotation(text=message, showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper")
+    return figure.add_annotation(text=text, showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper")
 
 
 def line_colour(share: float) -> str:
     """The colour of LINE_SCALE at a share of its length, 0 to 1."""
-    stops = [place for place, _ in LINE_SCALE]
+    stops = [position for position, _ in LINE_SCALE]
     parts = [[int(colour[at : at + 2], 16) for _, colour in LINE_SCALE] for at in (1, 3, 5)]
     return "#" + "".join(f"{round(float(np.interp(share, stops, part))):02x}" for part in parts)
 
@@ -123,14 +122,14 @@ def line_colour(share: float) -> str:
 def scale_above(height_px: int) -> dict[str, Any]:
     """A colour bar over the panels of a figure, where it takes no width; ``titled`` makes room for it and says what it
     shows. Room and title of its own would be placed wrongly: Plotly then leaves the titles of axes where they were."""
-    place = {"orientation": "h", "x": 0.5, "yref": "container", "y": 1 - 22 / height_px, "yanchor": "top", "ypad": 0}
-    return place | {"thickness": 10, "outlinewidth": 0}
+    layout = {"orientation": "h", "x": 0.5, "yref": "container", "y": 1 - 22 / height_px, "yanchor": "top", "ypad": 0}
+    return layout | {"thickness": 10, "outlinewidth": 0}
 
 
 def titled(figure: go.Figure, text: str, top_px: int = 68) -> go.Figure:
     """The figure with a line of text above everything else, in the margin of ``top_px``."""
-    place = {"x": 0.5, "xanchor": "center", "yref": "container", "y": 1, "yanchor": "top", "pad": {"t": 4}}
-    return figure.update_layout(title={"text": text, "font": {"size": 12}} | place, margin={"t": top_px})
+    position = {"x": 0.5, "xanchor": "center", "yref": "container", "y": 1, "yanchor": "top", "pad": {"t": 4}}
+    return figure.update_layout(title={"text": text, "font": {"size": 12}} | position, margin={"t": top_px})
 
 
 def plain(name: object) -> str:
@@ -144,9 +143,9 @@ def rounded(values: Iterable[float], digits: int = 5) -> list[float | None]:
 
 
 def spans_decades(values: Iterable[float], ratio: float) -> bool:
-    """Whether an axis over these values had better be logarithmic: they are all positive and far apart."""
-    found = [value for value in values if math.isfinite(value)]
-    return bool(found) and min(found) > 0 and max(found) / min(found) > ratio
+    """Whether an axis over these values should be logarithmic: they are all positive and far apart."""
+    finite = [value for value in values if math.isfinite(value)]
+    return bool(finite) and min(finite) > 0 and max(finite) / min(finite) > ratio
 
 
 def axis(values: Iterable[float], ratio: float = 30.0) -> JsonObject:
@@ -161,20 +160,20 @@ def whole(most: int) -> JsonObject:
 
 def document(figure: go.Figure) -> JsonObject:
     """``{"data", "layout"}``, what Plotly's script draws."""
-    found: JsonObject = figure.to_plotly_json()
-    return found
+    plotly: JsonObject = figure.to_plotly_json()
+    return plotly
 
 
 def themed(figure: JsonObject, theme: Theme) -> JsonObject:
-    """A copy of a figure's document with the colours of one ground, for those who draw it on nothing else."""
-    found = deepcopy(figure)
+    """A copy of a figure's document with the text colours of one theme, for pages that have no other."""
+    copy = deepcopy(figure)
     for path, value in (DARK if theme == "dark" else LIGHT).items():
         *outer, last = path.split(".")
-        place = found.setdefault("layout", {})
+        member = copy.setdefault("layout", {})
         for name in outer:
-            place = place.setdefault(name, {})
-        place[last] = value
-    return found
+            member = member.setdefault(name, {})
+        member[last] = value
+    return copy
 
 
 def script() -> str:

@@ -1,4 +1,4 @@
-"""Fewer points that look the same: what a trace leaves out must not be its extremes."""
+"""Fewer points that draw the same: a thinned trace keeps its extremes."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def changes(values: Floats, marks: Ints, limit: int = MOST_POINTS) -> Ints:
         return np.arange(0)
     steps = np.flatnonzero((values[1:] != values[:-1]) | (marks[1:] != marks[:-1]))
     kept = np.unique(np.concatenate([[0], steps, steps + 1, [len(values) - 1]]))
-    found: Ints = kept[extremes(values[kept], limit)]
-    return found
+    thinned: Ints = kept[extremes(values[kept], limit)]
+    return thinned

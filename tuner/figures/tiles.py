@@ -19,14 +19,14 @@ from tuner.figures.view import SearchView
 from tuner.rules.space import MicroKernel
 
 CLASSES = (0.0, 0.4, 0.6, 0.8, 0.95)
-"""From which share of the best's speed on a kernel is of a class."""
+"""The least share of the best's speed of each class of kernels."""
 WIDTHS = (0.75, 0.75, 1.0, 1.5, 2.5)
 MOST_LINES = 100
-"""Of one class: more would be one blot."""
+"""Of one class: more could not be distinguished."""
 TICKS = 12
 """Choices up to which an axis names each."""
 SPREAD = 0.6
-"""How much of the room of a choice its kernels take, the fastest on top."""
+"""The share of a choice's height that its kernels are spread over, the fastest on top."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ def tile_parameters(view: SearchView) -> go.Figure:
     """A line for each measured kernel over the axes in which they differ; colour is how near the best it is."""
     chosen = _chosen(view)
     if not chosen.kernels:
-        return style.says("No kernels to compare yet: nothing has been measured.")
+        return style.message("No kernels to compare yet: nothing has been measured.")
     if not chosen.axes:
-        return style.says("Only one kernel was measured: there is nothing in which kernels differ.")
+        return style.message("Only one kernel was measured: there is nothing in which kernels differ.")
     figure = style.blank(height_px=420)
     choices, ranks = zip(*(np.unique(column, return_inverse=True) for column in chosen.values.T), strict=True)
-    rooms = np.array([len(values) for values in choices], np.float64)
-    heights = (np.array(ranks).T + 0.5 + SPREAD * (_order(chosen.speed) - 0.5)[:, None]) / rooms
+    counts = np.array([len(values) for values in choices], np.float64)
+    heights = (np.array(ranks).T + 0.5 + SPREAD * (_order(chosen.speed) - 0.5)[:, None]) / counts
     classes = np.searchsorted(CLASSES, chosen.speed, side="right") - 1
     for number in range(len(CLASSES)):
         own = np.flatnonzero(classes == number)
@@ -80,8 +80,8 @@ def _chosen(view: SearchView) -> _Chosen:
 
 def _order(speed: Floats) -> Floats:
     """[kernels]: 0 for the slowest, 1 for the fastest."""
-    found: Floats = speed.argsort(kind="stable").argsort(kind="stable") / max(1, len(speed) - 1)
-    return found
+    order: Floats = speed.argsort(kind="stable").argsort(kind="stable") / max(1, len(speed) - 1)
+    return order
 
 
 def _thinned(chosen: _Chosen, own: Ints) -> Ints:

@@ -1,4 +1,4 @@
-"""What the figures of a search are made of."""
+"""The data that the figures of a search are made of."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Event(Protocol):
 
 @dataclass(frozen=True)
 class SearchView:
-    """One search task with everything that is known of it at one moment.
+    """One search task with everything that is known of it at one time.
 
     ``results``: in the order they were stored, latencies as the device would have measured them at one clock
     (tuner.search.observations.normalized). ``progress``: the summaries of the progress events, in order.
@@ -96,7 +96,7 @@ def progress_of(events: Iterable[Event], position: int = 0) -> list[SearchSummar
 
 
 def compared_at(baselines: Baselines, anchor_s: float | None) -> Baselines:
-    """As the device would have measured them when its anchor took ``anchor_s``, like the results beside them."""
+    """The baselines at the speed at which the device's anchor takes ``anchor_s``, like the results."""
     points = tuple(at_reference_speed(baselines.points, anchor_s))
     roof = baselines.roof
     if roof is not None:

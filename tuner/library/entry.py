@@ -60,12 +60,18 @@ class EntryArguments:
         """What is written inside runs once every symbol is known and every size is what it must be."""
         self._solve()
         with ExitStack() as stack:
+            for solved in solved_symbols(self.workload):
+                some = self.symbols[solved.symbol] >= i64(0)
+                stack.enter_context(I.Assert(some, f"{solved.operand}.shape[{solved.position}] is too small"))
             for operand, position, size in self._sizes:
                 wanted = tirx.max(dim_expr(operand.dims[position], self.symbols), i64(0))
                 message = f"{operand.name}.shape[{position}] is not {operand.dims[position]}"
                 stack.enter_context(I.Assert(size == wanted, message))
             for read, position, need, size in self.workload.inference.unproved:
                 inside = dim_expr(need, self.symbols) <= dim_expr(size, self.symbols)
+                for axis in self.workload.reading_axes(read):
+                    if self.workload.sizes[axis].constant is None:
+                        inside = tirx.Or(inside, dim_expr(self.workload.sizes[axis], self.symbols) <= i64(0))
                 stack.enter_context(I.Assert(inside, f"reads of {read.tensor} pass the end of its dim {position}"))
             for tensor, position in self._indexed():
                 some = dim_expr(self.workload.tensors[tensor].dims[position], self.symbols) > i64(0)

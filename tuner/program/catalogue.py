@@ -1,7 +1,7 @@
 """The catalogue of operators: each is a few lines of the programs' own notation, with parameters.
 
 An entry's ``program`` and ``extents`` are templates. ``args`` are extents (dims over shape variables), ``settings`` are
-constants with defaults, put into the templates by name. ``docs/guide.md`` shows how an operator is added.
+constants with defaults, put into the templates by name. ``docs/extending.md`` shows how an operator is added.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from tuner.errors import InvalidInput
 from tuner.program.dims import DimExpr, Quotient
@@ -30,6 +31,7 @@ class NotAnIndex(Exception):
         self.node, self.problem, self.remedy = node, problem, remedy
 
 
+@lru_cache(maxsize=4096)
 def index_dim(index: Expr) -> DimExpr | None:
     """An index as an integer expression over axes and extents; None for all others, elements of tensors included.
 

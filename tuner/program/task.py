@@ -86,6 +86,11 @@ class SearchTask:
             raise ValueError(f"the target of {self.workload} is not known yet: resolve it with task.on(target)")
         return self.target
 
+    @property
+    def largest_dims(self) -> dict[str, int]:
+        """Bounds of the symbols over the range."""
+        return _largest_dims(self.workload, self.shape_vars)
+
     def _with(self, **changed: Any) -> SearchTask:
         names = ("shape_vars", "instances", "target", "threads", "max_kernels")
         return SearchTask(self.workload, **{name: getattr(self, name) for name in names} | changed)
@@ -239,10 +244,14 @@ def _named_extents(workload: Workload) -> list[tuple[str, DimExpr]]:
     return extents + [("workload.shapes", dim) for _, shape in workload.shapes for dim in shape]
 
 
+def _largest_dims(workload: Workload, variables: Sequence[ShapeVar]) -> dict[str, int]:
+    ranges = {var.name: (var.min, var.max) for var in variables}
+    return {name: expr.bounds(ranges)[1] for name, expr in workload.symbol_exprs.items()}
+
+
 def _check_sizes(workload: Workload, variables: tuple[ShapeVar, ...]) -> None:
     """The tensors at the largest shape: operands one by one, intermediates together."""
-    ranges = {var.name: (var.min, var.max) for var in variables}
-    most = {name: expr.bounds(ranges)[1] for name, expr in workload.symbol_exprs.items()}
+    most = _largest_dims(workload, variables)
     for tensor in workload.tensors.values():
         size = tensor.bytes(most)
         if size > MAX_OPERAND_BYTES:

@@ -18,7 +18,7 @@ from typing import Any
 
 from tuner.program.dims import DimExpr
 from tuner.program.dtypes import DTYPES
-from tuner.program.expr import Binary, Call, Cast, Neg, Read
+from tuner.program.expr import Binary, Call, Cast, Neg, Read, walk
 from tuner.program.program import Program
 from tuner.program.shape_vars import JsonObject, ShapeVar, WorkloadInstance, format_shape
 from tuner.program.shapes import Dims, ElementTypes, Shapes
@@ -113,7 +113,7 @@ class Workload:
 
     def axis_sizes(self, dims: Mapping[str, int]) -> dict[str, int]:
         """The extent of every axis for these values of the symbols."""
-        return {axis: self.sizes[axis].evaluate(dims) for axis in self.program.axes}
+        return {axis: max(self.sizes[axis].evaluate(dims), 0) for axis in self.program.axes}
 
     @cached_property
     def inference(self) -> Shapes:
@@ -148,7 +148,16 @@ class Workload:
 
     def is_consistent(self, dims: Mapping[str, int]) -> bool:
         """Whether no read is out of bounds for these values of the symbols; a library refuses others."""
-        return all(need.evaluate(dims) <= size.evaluate(dims) for _, _, need, size in self.inference.unproved)
+        sizes = self.axis_sizes(dims)
+        return all(
+            need.evaluate(dims) <= size.evaluate(dims) or not all(sizes[axis] for axis in self.reading_axes(read))
+            for read, _, need, size in self.inference.unproved
+        )
+
+    def reading_axes(self, read: Read) -> tuple[str, ...]:
+        """The axes of the stage that holds a read: where one of them is empty, nothing is read."""
+        stage = next(each for each in self.program.stages if any(node is read for node in walk(each.body)))
+        return (*stage.axes, *stage.reduce_axes)
 
     # -- work -----------------------------------------------------------------------------------------------------
     def points(self, dims: Mapping[str, int]) -> int:

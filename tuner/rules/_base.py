@@ -33,12 +33,23 @@ class ScheduleRule(Protocol):
     asked only where no other matches.
     """
 
-    name: str
-    version: int
-    is_fallback: bool
+    @property
+    def name(self) -> str:
+        """What micro-kernels and records call the rule by."""
+
+    @property
+    def version(self) -> int:
+        """Of the meaning of its micro-kernels."""
+
+    @property
+    def is_fallback(self) -> bool:
+        """Whether it is a last resort."""
 
     def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
         """The roles of the program's axes (axis -> role), or why the rule does not apply."""
+
+    def workspace_bytes(self, task: SearchTask) -> int:
+        """The most that a call allocates for intermediates of the program, over the task's range."""
 
     def space(self, task: SearchTask) -> SearchSpace:
         """The micro-kernels for this workload, target and number of threads. Never depends on the instances."""

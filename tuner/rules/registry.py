@@ -23,6 +23,9 @@ from tuner.rules.row_reduction import RowReduction
 from tuner.rules.space import MicroKernel, UnionSpace
 from tuner.rules.x86_contraction import X86Contraction
 
+MAX_WORKSPACE_BYTES = 8 * 2**30
+"""Of a call's intermediates, at the largest shape of a range."""
+
 RULES: tuple[ScheduleRule, ...] = (X86Contraction(), RowReduction(), Injective(), Fallback())
 """In the order of preference: the first that matches gives the default kernel."""
 
@@ -48,8 +51,18 @@ def rules_for(workload: Workload, target: Target) -> tuple[ScheduleRule, ...]:
 
 
 def rules_of(task: SearchTask) -> tuple[ScheduleRule, ...]:
-    """The rules that take a task, whose target is known."""
-    return rules_for(task.workload, task.known_target)
+    """The rules that take a task, whose target is known.
+
+    Raises InvalidInput if there is none, or if those that there are would keep more than MAX_WORKSPACE_BYTES of
+    intermediates in memory.
+    """
+    rules = rules_for(task.workload, task.known_target)
+    within = tuple(rule for rule in rules if rule.workspace_bytes(task) <= MAX_WORKSPACE_BYTES)
+    if not within:
+        needs = ", ".join(f"{rule.name} {rule.workspace_bytes(task) / 2**30:.4g} GiB" for rule in rules)
+        remedy = f"at most {MAX_WORKSPACE_BYTES // 2**30} GiB: a smaller range, or fewer stages at once"
+        raise InvalidInput("workload", f"intermediates of {task.workload} take too much memory ({needs})", remedy)
+    return within
 
 
 def rule_of(kernel: MicroKernel) -> ScheduleRule:

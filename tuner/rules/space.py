@@ -119,7 +119,8 @@ class SearchSpace:
         """``kernel`` with one or two axes changed, mostly to a neighbouring choice; itself if nothing legal is near."""
         for _ in range(64):
             values = dict(kernel.values)
-            for axis in rng.choice(np.array(self.axes, dtype=object), size=int(rng.integers(1, 3)), replace=False):
+            count = min(int(rng.integers(1, 3)), len(self.axes))
+            for axis in rng.choice(np.array(self.axes, dtype=object), size=count, replace=False):
                 here = axis.choices.index(values[axis.name])
                 step = (
                     int(rng.choice([-1, 1]))
@@ -187,6 +188,10 @@ class UnionSpace:
             if space.rule == kernel.rule:
                 return space
         raise IllegalKernel(f"{kernel} is of rule {kernel.rule}, not one of {', '.join(s.rule for s in self.spaces)}")
+
+    def has_rule_of(self, kernel: MicroKernel) -> bool:
+        """Whether the kernel is of one of these rules, and of the same version of it."""
+        return (kernel.rule, kernel.rule_version) in {(space.rule, space.rule_version) for space in self.spaces}
 
     @property
     def size(self) -> int:

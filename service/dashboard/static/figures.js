@@ -1,34 +1,34 @@
-// Every element with data-figure shows a figure of the service, made anew when it may have changed.
+// Every element with data-figure shows a figure of the service, and reloads it when it may have changed.
 import { ask, every, root } from "./service.js";
 
 const SHORTEST_MS = 1000;
 const touch = !matchMedia("(hover: hover)").matches;
-const looks = await (await ask(`${root}/static/figures.json`))?.json();
+const settings = await (await ask(`${root}/static/figures.json`))?.json();
 // Where nothing hovers, the buttons would lie over the legend, and a finger that scrolls the page would draw.
-const options = { ...looks?.config, ...(touch ? { displayModeBar: false } : {}) };
+const options = { ...settings?.config, ...(touch ? { displayModeBar: false } : {}) };
 
 // Figures carry no colours of text: those are the page's.
 function themed(layout) {
-  const found = structuredClone(layout);
-  for (const [path, value] of Object.entries(looks?.[document.documentElement.dataset.theme] ?? {})) {
+  const copy = structuredClone(layout);
+  for (const [path, value] of Object.entries(settings?.[document.documentElement.dataset.theme] ?? {})) {
     const steps = path.split("."), last = steps.pop();
-    steps.reduce((place, step) => (place[step] ??= {}), found)[last] = value;
+    steps.reduce((node, step) => (node[step] ??= {}), copy)[last] = value;
   }
-  return touch ? { ...found, dragmode: false } : found;
+  return touch ? { ...copy, dragmode: false } : copy;
 }
 
 class Figure {
-  constructor(place) {
-    this.place = place;
+  constructor(element) {
+    this.element = element;
     this.visible = this.stale = this.busy = false;
     this.shownAt = -Infinity;
     this.etag = null;
     this.figure = null;
-    place.textContent = "Loading…";
-    place.classList.add("waiting");
+    element.textContent = "Loading…";
+    element.classList.add("waiting");
   }
 
-  // Something new is stored: show it as soon as the figure is looked at, at most once a second.
+  // Show new records as soon as the figure is visible, at most once a second.
   invalidate() {
     this.stale = true;
     this.refresh();
@@ -54,7 +54,7 @@ class Figure {
   }
 
   async load() {
-    const answer = await ask(this.place.dataset.figure, this.etag ? { headers: { "If-None-Match": this.etag } } : {});
+    const answer = await ask(this.element.dataset.figure, this.etag ? { headers: { "If-None-Match": this.etag } } : {});
     if (!answer) {
       setTimeout(() => this.invalidate(), 3000);
     } else if (answer.ok) {
@@ -64,28 +64,28 @@ class Figure {
       this.figure = await answer.json();
       await this.draw();
     } else if (answer.status !== 304) {
-      Plotly.purge(this.place);
+      Plotly.purge(this.element);
       this.etag = this.figure = null;
       this.clicks = false;
-      this.place.classList.add("waiting");
-      this.place.textContent = "This figure cannot be shown at present.";
+      this.element.classList.add("waiting");
+      this.element.textContent = "This figure cannot be shown at present.";
     }
   }
 
   async draw() {
     if (!this.figure) return;
-    if (this.place.classList.contains("waiting")) {
-      this.place.classList.remove("waiting");
-      this.place.textContent = "";
+    if (this.element.classList.contains("waiting")) {
+      this.element.classList.remove("waiting");
+      this.element.textContent = "";
     }
     const layout = themed(this.figure.layout);
     // A zoom that the reader chose stays while the figure grows.
-    layout.uirevision = this.place.dataset.figure;
-    await Plotly.react(this.place, this.figure.data, layout, options);
-    this.place.dataset.drawn = String(1 + Number(this.place.dataset.drawn || 0));
-    if (!this.clicks && this.place.dataset.kernels) {
+    layout.uirevision = this.element.dataset.figure;
+    await Plotly.react(this.element, this.figure.data, layout, options);
+    this.element.dataset.drawn = String(1 + Number(this.element.dataset.drawn || 0));
+    if (!this.clicks && this.element.dataset.kernels) {
       this.clicks = true;
-      this.place.on("plotly_click", ({ points }) => openKernel(this.place.dataset, points[0]));
+      this.element.on("plotly_click", ({ points }) => openKernel(this.element.dataset, points[0]));
     }
   }
 }
@@ -110,12 +110,12 @@ function start() {
       figure.refresh();
     }
   }, { rootMargin: "300px" });
-  for (const place of document.querySelectorAll("[data-figure]")) {
-    const figure = new Figure(place);
-    figures.set(place, figure);
+  for (const element of document.querySelectorAll("[data-figure]")) {
+    const figure = new Figure(element);
+    figures.set(element, figure);
     figure.stale = true;
-    watcher.observe(place);
-    if (place.dataset.every) every(Number(place.dataset.every), () => figure.invalidate());
+    watcher.observe(element);
+    if (element.dataset.every) every(Number(element.dataset.every), () => figure.invalidate());
   }
   document.addEventListener("visibilitychange", () => { for (const figure of figures.values()) figure.refresh(); });
   document.addEventListener("theme", () => { for (const figure of figures.values()) figure.draw(); });

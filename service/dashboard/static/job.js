@@ -1,4 +1,4 @@
-// Follows a job: the events change the numbers at once and tell the figures that there is more to show.
+// Follows a job: its events update the numbers at once and invalidate the figures.
 import { invalidateAll } from "./figures.js";
 import { ask, every, post, reachable, reason, root } from "./service.js";
 
@@ -13,7 +13,7 @@ let after = Number(job.after), source = null, timer = null, retry_s = 1, progres
 function follow() {
   source = new EventSource(`${root}/v1/jobs/${job.id}/events?after=${after}`);
   source.onopen = () => { retry_s = 1; reachable(true); };
-  // Not left to the browser: it would ask an ended job's stream for ever, and give up on one that refused it once.
+  // Not left to the browser: it would reconnect to an ended job's stream for ever, and never after one refusal.
   source.onerror = () => {
     leave();
     if (job.ended === "yes") return;
@@ -29,14 +29,14 @@ function follow() {
   }
 }
 
-// A browser opens six connections to a service: one for each page that is only there would leave none.
+// A browser opens six connections to a service: streams of hidden pages would use them up.
 function leave() {
   clearTimeout(timer);
   source?.close();
   source = null;
 }
 
-// Where the job stands by now; a page that says otherwise is made anew.
+// The job's current state; a page that shows another one is reloaded.
 async function check() {
   if (source || document.hidden) return;
   const answer = await ask(`${root}/v1/jobs/${job.id}`);
@@ -58,7 +58,7 @@ const kinds = {
     invalidateAll();
   },
   trials() { invalidateAll(); },
-  baselines(event) { log(event, "measured what the kernels are compared with"); invalidateAll(); },
+  baselines(event) { log(event, "baselines measured"); invalidateAll(); },
   log(event) { log(event, event.data.message); },
   library(event) {
     log(event, `library ${event.data.digest.slice(0, 12)} is built`);
@@ -79,7 +79,7 @@ function showProgress(data) {
   show("round", number(data.round));
   show("phase", data.phase);
   const shown = [
-    [data.speedup_vs_default, "the default (theory alone), so far"],
+    [data.speedup_vs_default, "the default (analytic model only), so far"],
     [data.speedup_vs_numpy, "NumPy's BLAS at the tuned shapes"],
   ].filter(([value]) => value).map(([value, what]) => figure(`${value.toFixed(2)}×`, what));
   if (shown.length) document.getElementById("headline").replaceChildren(...shown);
@@ -112,9 +112,9 @@ function duration(seconds) {
 }
 
 function showState(state) {
-  const place = document.getElementById("state"), ended = ENDED.includes(state);
-  place.textContent = state.toLowerCase();
-  place.className = `state ${state.toLowerCase()}`;
+  const badge = document.getElementById("state"), ended = ENDED.includes(state);
+  badge.textContent = state.toLowerCase();
+  badge.className = `state ${state.toLowerCase()}`;
   job.ended = ended ? "yes" : "no";
   button("cancel").hidden = ended || state === "CANCELLING";
   button("resume").hidden = !["CANCELLED", "FAILED"].includes(state);

@@ -13,9 +13,9 @@ function lineOf(field) {
   const lines = file.value.split("\n");
   let at = 0;
   for (const name of field.split(/[.[\]]+/).filter((part) => part && !/^\d+$/.test(part))) {
-    const found = lines.findIndex((line, index) => index >= at && new RegExp(`(^|[\\s{,-])["']?${name.replace(/\W/g, "\\$&")}["']?\\s*:`).test(line));
-    if (found < 0) return at || null;
-    at = found;
+    const next = lines.findIndex((line, index) => index >= at && new RegExp(`(^|[\\s{,-])["']?${name.replace(/\W/g, "\\$&")}["']?\\s*:`).test(line));
+    if (next < 0) return at || null;
+    at = next;
   }
   return at + 1;
 }
@@ -36,7 +36,7 @@ async function sayProblem(answer) {
   const problem = await answer.json().catch(() => ({}));
   if (!problem.field) return say("wrong", problem.detail || `the service answered ${answer.status}`);
   const line = lineOf(problem.field), where = line ? ` (line ${line})` : "";
-  say("wrong", element("strong", problem.field + where), `: ${problem.problem}. `, element("em", `What would do: ${problem.remedy}.`));
+  say("wrong", element("strong", problem.field + where), `: ${problem.problem}. `, element("em", `Remedy: ${problem.remedy}.`));
 }
 
 async function check() {

@@ -1,4 +1,4 @@
-// Asking the service: one place for its prefix, its errors, and the word that it is away.
+// Requests to the service: its prefix, its errors, and the banner that it cannot be reached.
 export const root = document.body.dataset.root;
 const banner = document.getElementById("lost");
 
@@ -24,13 +24,13 @@ export function post(url, body, type = "application/json") {
   return ask(url, { method: "POST", body, headers: { "Content-Type": type } });
 }
 
-// What a problem document says, in one line.
+// The detail of a problem document, in one line.
 export async function reason(answer) {
   const problem = await answer.json().catch(() => ({}));
   return problem.detail || problem.title || `the service answered ${answer.status}`;
 }
 
-// Calls work() every so many seconds while the page is looked at, one call at a time.
+// Calls work() every so many seconds while the page is visible, one call at a time.
 export function every(seconds, work) {
   let busy = false;
   const once = async () => {

@@ -11,7 +11,7 @@
   }
 
   function label(button) {
-    button.setAttribute("aria-label", `Colours: ${chosen() || "as the system has them"}`);
+    button.setAttribute("aria-label", `Colours: ${chosen() || "system"}`);
     button.title = button.getAttribute("aria-label");
   }
 

@@ -42,7 +42,7 @@ def test_the_overview_lists_sorts_filters_and_pages(
     assert [api.get(f"/{link}").status_code for link in (*links, "?q=&state=&order=created&up=false")] == [200] * (
         len(links) + 1
     )
-    assert "No job fits" in api.get("/?q=nothing").text
+    assert "No job matches" in api.get("/?q=nothing").text
 
 
 def test_a_wrong_query_is_refused_by_name(api: TestClient) -> None:

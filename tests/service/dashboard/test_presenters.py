@@ -58,7 +58,7 @@ def test_progress_stays_within_its_bounds(summary: dict[str, Any], expected: flo
 
 def test_the_headline_says_what_a_search_came_to() -> None:
     assert presenters.headline(SearchSummary.from_json(DONE)) == [
-        ("1.50×", "the default (theory alone)"),
+        ("1.50×", "the default (analytic model only)"),
         ("1.10×", "NumPy's BLAS at the tuned shapes"),
         ("3", "kernels"),
         ("30 s", "of search"),

@@ -31,13 +31,13 @@ def test_contrast_is_the_one_of_wcag() -> None:
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
 
 
-@pytest.mark.parametrize("ground", style.GROUNDS.values())
+@pytest.mark.parametrize("ground", style.BACKGROUNDS.values())
 @pytest.mark.parametrize("colour", [*style.SERIES, style.NEUTRAL, style.OURS, style.DEFAULT, *style.RIVALS])
 def test_lines_stand_out_on_both_grounds(colour: str, ground: str) -> None:
     assert contrast(colour, ground) >= 3
 
 
-@pytest.mark.parametrize("ground", style.GROUNDS.values())
+@pytest.mark.parametrize("ground", style.BACKGROUNDS.values())
 def test_every_colour_of_the_scale_of_lines_stands_out(ground: str) -> None:
     for share in np.linspace(0, 1, 21):
         assert contrast(style.line_colour(float(share)), ground) >= 3
@@ -46,7 +46,7 @@ def test_every_colour_of_the_scale_of_lines_stands_out(ground: str) -> None:
 
 @pytest.mark.parametrize(("theme", "update"), [("light", LIGHT), ("dark", DARK)])
 def test_text_is_readable_on_the_ground_that_it_is_for(theme: str, update: dict[str, str]) -> None:
-    ground = style.GROUNDS[theme]
+    ground = style.BACKGROUNDS[theme]
     assert contrast(update["font.color"], ground) >= 4.5
     assert contrast(update["hoverlabel.font.color"], update["hoverlabel.bgcolor"]) >= 4.5
     assert contrast(update["modebar.color"], ground) >= 3
@@ -59,7 +59,7 @@ def test_both_themes_set_the_same() -> None:
 
 
 def test_a_theme_is_laid_over_a_copy() -> None:
-    plain = document(style.says("Nothing."))
+    plain = document(style.message("Nothing."))
     before = json.dumps(plain)
     dark = themed(plain, "dark")
     assert dark["layout"]["font"]["color"] == DARK["font.color"]

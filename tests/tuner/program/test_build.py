@@ -96,6 +96,7 @@ def test_padding_is_a_value_of_the_tensors_dtype(value: float, dtype: str) -> No
     assert f"is no value of {dtype}" in error.problem
 
 
+ARGS = {"m": "16*T", "n": 8, "k": 8}
 LONG = "z" * 5000
 WRONG: list[tuple[dict[Any, Any], str, str, str]] = [
     ({"extents": None}, "extents.i", "is missing", "the axis i"),
@@ -172,6 +173,13 @@ def test_a_workload_is_a_mapping(data: object) -> None:
     ("change", "field", "problem", "remedy"),
     [
         ({"op": "convolve"}, "op", "'convolve' is not in the catalogue", "one of: attention"),
+        ({"op": None}, "op", "not in the catalogue", "one of"),
+        ({"op": ["dense"]}, "op", "not in the catalogue", "one of"),
+        ({"op": "batch_matmul_nt"}, "args", "batch_matmul_nt got m, n, k", "needs: b, m, n, k"),
+        ({"args": ARGS | {"z": 3}}, "args", "dense got m, n, k, z", "needs: m, n, k"),
+        ({"args": ARGS | {"m": "16*T.__class__"}}, "args.m", "not an integer expression", "16*T"),
+        ({"args": ARGS | {"k": True}}, "args.k", "True is not a dim", "16*T"),
+        ({"args": ARGS | {"m": "(Ab+Bc)*(Cd+De)*(Ef+Fg)*(Gh+Hi)*(Ij+Jk)"}}, "args.m", "characters long", "at most 200"),
         ({"args": None}, "args", "dense got None", "needs: m, n, k"),
         ({"args": [LONG]}, "args", "dense got ['zzz", "needs: m, n, k"),
         ({"args": {}}, "args", "dense got nothing", "needs: m, n, k"),
@@ -184,7 +192,7 @@ def test_a_workload_is_a_mapping(data: object) -> None:
     ],
 )
 def test_a_wrong_field_of_an_operator_is_named(change: dict[str, Any], field: str, problem: str, remedy: str) -> None:
-    error = refused({"op": "dense", "args": {"m": "T", "n": 8, "k": 8}, **change})
+    error = refused({"op": "dense", "args": ARGS, **change})
     assert error.field == field
     assert problem in error.problem
     assert remedy in error.remedy

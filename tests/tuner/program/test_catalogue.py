@@ -271,7 +271,7 @@ def test_bfloat16_means_in_and_out_with_wider_sums() -> None:
         ("conv2d", {"h": 1}, "args", "the extent of p is -1", "0 or more"),
         ("conv2d", {"h": 2**31 - 1, "pad": 3}, "args", "too large", "at most"),
         ("conv2d", {"z": 1}, "args", "conv2d got b, c", "may have: stride, pad"),
-        ("softmax", {"n": -3}, "args", "the extent of n is -3", "0 or more"),
+        ("softmax", {"n": -3}, "args.n", "the extent of n is -3", "0 or more"),
         ("rms_norm", {"eps": -1}, "args.eps", "-1 is not allowed", "0 or more"),
         ("rms_norm", {"eps": math.nan}, "args.eps", "nan is not allowed", "0 or more"),
         ("rms_norm", {"eps": math.inf}, "args.eps", "inf is not allowed", "0 or more"),

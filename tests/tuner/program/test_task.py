@@ -147,7 +147,7 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], field: str, problem: str
         ({"m": "100-T", "n": 1, "k": 1}, (T,), "workload.args.m", "100-T runs from -28 to 99"),
         ({"m": "T*T*T*T*T*T", "n": 1, "k": 1}, (T,), "workload.args.m", "runs from 1 to"),
         ({"m": "T", "n": 0, "k": 1}, (T,), "workload.args.n", "is always 0"),
-        ({"m": "T", "n": -3, "k": 1}, (T,), "workload.args.n", "is -3"),
+        ({"m": "T", "n": -3, "k": 1}, (T,), "args.n", "the extent of n is -3"),
     ],
 )
 def test_dims_must_be_extents_over_the_whole_range(args: Any, variables: Any, field: str, problem: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.tuner.strategies import KERNELS
 from tuner.errors import IllegalKernel
-from tuner.rules.space import Axis, MicroKernel, SearchSpace
+from tuner.rules.space import Axis, MicroKernel, SearchSpace, UnionSpace
 
 
 def _even(kernel: MicroKernel) -> None:
@@ -42,6 +42,12 @@ def test_the_order_of_values_does_not_matter_and_everything_else_does() -> None:
     assert (kernel["a"], str(kernel), len(kernel.id)) == (1, "a=1 b=2", 12)
     with pytest.raises(KeyError):
         kernel["c"]
+
+
+def test_a_space_of_one_axis_has_neighbours_to_move_to() -> None:
+    space = SearchSpace("rule", 1, (Axis("a", "the only one", (1, 2)),), check=lambda kernel: None)
+    kernel = space.kernel({"a": 1})
+    assert {space.mutate(kernel, np.random.default_rng(seed))["a"] for seed in range(8)} == {2}
 
 
 def test_the_space_lists_what_check_lets_pass() -> None:
@@ -94,3 +100,59 @@ def test_a_space_without_a_legal_point_says_so() -> None:
     lonely = MicroKernel("rule", 1, (("a", 1), ("b", 1)))
     assert empty.mutate(lonely, np.random.default_rng(0)) == lonely
     assert empty.crossover(lonely, lonely, np.random.default_rng(0)) == lonely
+
+
+# -- several rules ----------------------------------------------------------------------------------------------------
+OTHER = SearchSpace(
+    "other",
+    1,
+    (Axis("c", "third", (1, 2, 3, 4, 5)), Axis("d", "don't care beside c=1", (0, 1))),
+    check=lambda kernel: None,
+    canonicalise=lambda values: {**values, "d": values["d"] if values["c"] > 1 else 0},
+)
+UNION = UnionSpace((SPACE, OTHER))
+
+
+def test_a_union_has_the_points_of_its_spaces() -> None:
+    assert UNION.size == SPACE.size + OTHER.size
+    assert set(UNION.points()) == {*SPACE.points(), *OTHER.points()}
+    assert {kernel.rule for kernel in UNION.points()} == {"rule", "other"}
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_moves_in_a_union_stay_within_the_rule(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    points = {space.rule: set(space.points()) for space in UNION.spaces}
+    first, second = UNION.sample(rng), UNION.sample(rng)
+    assert first in points[first.rule]
+    moved = [UNION.mutate(first, rng), UNION.crossover(first, second, rng), *UNION.neighbours(first)]
+    assert set(moved) <= points[first.rule]
+    if first.rule != second.rule:
+        assert UNION.crossover(first, second, rng) == first
+
+
+def test_every_rule_of_a_union_is_drawn_alike_and_wholly() -> None:
+    rng = np.random.default_rng(0)
+    draws = [UNION.sample(rng) for _ in range(1000)]
+    assert set(draws) == set(UNION.points())
+    assert 400 < sum(kernel.rule == "rule" for kernel in draws) < 600
+
+
+def test_a_kernel_belongs_to_the_space_of_the_rule_that_it_names() -> None:
+    assert UNION.space_of(SPACE.kernel({"a": 1, "b": 1})) is SPACE
+    assert UNION.space_of(OTHER.kernel({"c": 2, "d": 1})) is OTHER
+    stranger = MicroKernel("stranger", 1, (("a", 1),))
+    for move in (UNION.space_of, UNION.neighbours):
+        with pytest.raises(IllegalKernel, match="of rule stranger, not one of rule, other"):
+            move(stranger)
+
+
+def test_neighbours_are_one_step_of_one_axis_away() -> None:
+    start = OTHER.kernel({"c": 2, "d": 1})
+    # At c=1 the axis d has no effect: that neighbour is the canonical one.
+    assert set(OTHER.neighbours(start)) == {
+        OTHER.kernel({"c": 1, "d": 0}),
+        OTHER.kernel({"c": 3, "d": 1}),
+        OTHER.kernel({"c": 2, "d": 0}),
+    }
+    assert UNION.neighbours(start) == OTHER.neighbours(start)

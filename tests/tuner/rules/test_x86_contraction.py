@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.errors import IllegalKernel, InvalidInput
+from tuner.errors import IllegalKernel
+from tuner.program.build import workload_from_json
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, Workload
-from tuner.rules import RULES, rule_for
+from tuner.program.workload import ShapeVar
+from tuner.rules import Refused, rules_for
+from tuner.rules.layout import PanelLayout
 from tuner.rules.space import MicroKernel, SearchSpace
 from tuner.rules.x86_contraction import X86Contraction
 from tuner.search.cost_model import extents_of
@@ -51,17 +55,81 @@ def test_the_space_is_the_golden_one(op: str, golden: Callable[[str, str], None]
     golden(f"space_{op}.txt", _text(RULE.space(found)) + f"safe  {RULE.safe_kernel(found)}\n")
 
 
-def test_the_rule_takes_contractions_and_says_why_it_passes() -> None:
-    assert rule_for(task().workload) in RULES
-    for workload, reason in [
-        (Workload.of("dense", {"m": 8, "n": "T", "k": 8}), "must not depend on shape variables"),
-        (replace(Workload.of("dense", {"m": 8, "n": 8, "k": 8}), dtype="float16"), "float16 is not float32"),
-    ]:
-        assert reason in str(RULE.refuses(workload))
-        with pytest.raises(InvalidInput, match=reason) as caught:
-            rule_for(workload)
-        assert caught.value.field == "workload"
-    assert RULE.refuses(Workload.of("matmul", {"m": "T", "n": "T", "k": "T"})) is None
+PRODUCT = "out[m, n] = sum(k) x[m, k] * y[k, n]"
+EXTENTS = {"m": "T", "n": 8, "k": 16}
+
+
+def _own(text: str, **fields: Any) -> dict[str, Any]:
+    return {"program": text, "extents": EXTENTS, **fields}
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (_own("out[m] = max(k) x[m, k] * y[k]", extents={"m": "T", "k": 16}), "not a sum of products"),
+        (_own("out[m, n] = x[m, n] * y[m, n]", extents={"m": "T", "n": 8}), "not a sum of products"),
+        (_own("out[m, n] = sum(k) x[m, k] * (y[k, n] + 1)"), "not two tensors read at plain axes"),
+        (_own("out[m, n] = sum(k) x[m, k + 0*n] * y[2*k, n]"), "not two tensors read at plain axes"),
+        (_own("out[m, n] = sum(k) x[k, m] * y[k, n]"), r"not \[m, k\] and \[k, n\] or \[n, k\]"),
+        (_own("out[m] = sum(k) x[m, k] * y[k]", extents={"m": "T", "k": 16}), "neither 2 nor 3 axes"),
+        (_own("out[m, n] = sum(k, j) x[m, k] * y[k, n] * z[j]", extents=EXTENTS | {"j": 3}), "not two tensors"),
+        (_own(PRODUCT, dtype="float16"), "is float16, not float32"),
+        (_own(PRODUCT, dtype={"y": "int8"}), "y is int8, not float32"),
+        (_own("out[m, n] = sum(k) x[m, k] * x[n, k]", extents={"m": "T", "n": "T", "k": 16}), "x is both operands"),
+        (_own(PRODUCT, constant=["x"]), "the left operand x is constant"),
+        (_own(PRODUCT, constant=["y"]), r"the constant y is not \[n, k\]"),
+        (
+            _own(PRODUCT.replace("y[k, n]", "y[n, k]"), constant=["y"], extents=EXTENTS | {"n": "T"}),
+            "of the constant y",
+        ),
+        (_own(PRODUCT, shapes={"y": [20, "n"]}), "y is larger than what is read of it"),
+        (_own(f"{PRODUCT}; top[m] = max(n) out[m, n]"), "stage top is not elementwise"),
+        (_own(f"{PRODUCT}; late[m, n] = out[m, n] * n"), "stage late computes with the values of axes"),
+        (
+            _own(f"{PRODUCT}; late[m, n] = out[m, n] + x[m, n]", extents=EXTENTS | {"n": 16}),
+            "reads x other than element",
+        ),
+        (_own(f"{PRODUCT}; late[m, n] = out[m, n] + z[n, m]"), "reads z in another order"),
+        (_own(f"{PRODUCT}; late[m, n] = out[m, n] + 1", outputs=["out", "late"]), "an intermediate is an output"),
+    ],
+)
+def test_what_is_no_such_contraction_has_a_reason(data: dict[str, Any], reason: str) -> None:
+    workload = workload_from_json(data)
+    answer = RULE.match(workload, WIDE)
+    assert isinstance(answer, Refused)
+    assert re.search(reason, answer.reason), answer.reason
+    # Another rule takes it.
+    assert RULE not in rules_for(workload, WIDE)
+
+
+@pytest.mark.parametrize(
+    ("data", "roles"),
+    [
+        (
+            {"op": "dense", "args": {"m": "T", "n": 8, "k": 4}, "epilogue": ["bias", "gelu"]},
+            {"m": "m", "n": "n", "k": "k"},
+        ),
+        (
+            {"op": "batch_matmul_nt", "args": {"b": "B", "m": "T", "n": "T", "k": 4}},
+            dict(zip("bmnk", "bmnk", strict=True)),
+        ),
+        ({"op": "matmul", "args": {"m": "T", "n": "T", "k": "T"}}, {"m": "m", "n": "n", "k": "k"}),
+        (
+            {
+                "program": "c[i, j] = sum(p) a[i, p] * b[p, j]; d[i, j] = max(c[i, j], 0) * s[j]",
+                "extents": {"i": "T", "j": 8, "p": 4},
+            },
+            {"i": "m", "j": "n", "p": "k"},
+        ),
+    ],
+)
+def test_axes_are_told_their_roles(data: dict[str, Any], roles: dict[str, str]) -> None:
+    workload = workload_from_json(data)
+    assert RULE.match(workload, WIDE) == roles
+    assert [rule.name for rule in rules_for(workload, NARROW)] == [RULE.name]
+    other = RULE.match(workload, replace(WIDE, kind="cuda"))
+    assert isinstance(other, Refused)
+    assert "cuda" in other.reason
 
 
 @settings(max_examples=40)
@@ -138,10 +206,8 @@ def test_the_space_depends_on_hardware_and_threads_alone() -> None:
 
 def test_the_layout_follows_the_register_tile() -> None:
     kernel = RULE.safe_kernel(task())
-    layout = RULE.layout(task(), kernel)
-    assert layout is not None
-    assert layout.panel == kernel["nv"] * 16
-    assert RULE.layout(task("matmul"), RULE.safe_kernel(task("matmul"))) is None
+    assert RULE.layouts(task(), kernel) == {"w": PanelLayout(kernel["nv"] * 16)}
+    assert RULE.layouts(task("matmul"), RULE.safe_kernel(task("matmul"))) == {}
 
 
 def test_a_task_without_a_target_is_told_to_find_one() -> None:

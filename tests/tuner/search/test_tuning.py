@@ -23,8 +23,8 @@ from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.rules import layout_group
 from tuner.rules.space import MicroKernel
 from tuner.search.policy import POLICIES, EvolutionarySearch, EvolutionSettings, TheorySettings
-from tuner.search.trials import LEADER_READINGS
-from tuner.search.tuning import CLOSE, Cancelled, VerificationFailed
+from tuner.search.trials import FASTEST_READINGS
+from tuner.search.tuning import TIE_RATIO, Cancelled, VerificationFailed
 
 
 @pytest.fixture(autouse=True)
@@ -106,12 +106,12 @@ def test_no_more_of_the_seconds_is_kept_than_the_end_takes() -> None:
 def test_the_next_round_is_thought_out_beside_the_last_measurements() -> None:
     apart, beside = Bench(build_s=0.01), Bench(build_s=0.01)
     apart.tune(100)
-    tuned = beside.tune(100, builds_beside=1)
+    tuned = beside.tune(100, parallel_builds=1)
     assert len(beside.results) <= 100
     assert known(tuned.summary.speedup_vs_default) > 1.05
     assert identities(apart.results) != identities(beside.results)
     again = Bench(build_s=0.01)
-    again.tune(100, builds_beside=1)
+    again.tune(100, parallel_builds=1)
     assert identities(again.results) == identities(beside.results)
     searched = [(r.round, r.kernel) for r in beside.results if r.phase is not Phase.FINAL and r.attempt == 0]
     assert len({kernel for _, kernel in searched}) == len(set(searched))
@@ -186,7 +186,7 @@ def test_finalists_are_timed_side_by_side_at_one_instance_after_the_other_and_wh
         places = [TASK.instances.index(result.instance) for result in results]
         assert places == sorted(places)
     best = {i: min(r.latency_s or 0.0 for r in first if r.instance == i) for i in TASK.instances}
-    close = {(r.kernel, r.instance) for r in first if r.latency_s and r.latency_s <= CLOSE * best[r.instance]}
+    close = {(r.kernel, r.instance) for r in first if r.latency_s and r.latency_s <= TIE_RATIO * best[r.instance]}
     several = {(k, i) for k, i in close if sum(i == other for _, other in close) > 1}
     again = {(result.kernel, result.instance) for result in second}
     assert again == several if len(bench.results) < 200 else again < several
@@ -438,6 +438,6 @@ def test_results_carry_what_was_expected_and_when() -> None:
     assert all(result.predicted_s and result.predicted_s > 0 for result in bench.results)
     assert _never_falls([result.round for result in bench.results])
     search = [result for result in bench.results if result.phase is not Phase.FINAL]
-    assert {result.attempt for result in search} <= set(range(LEADER_READINGS))
+    assert {result.attempt for result in search} <= set(range(FASTEST_READINGS))
     assert any(result.attempt == 1 for result in bench.results if result.phase is Phase.FINAL)
     assert len(bench.builder.built) == len(set(bench.builder.built))

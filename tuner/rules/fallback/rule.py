@@ -46,6 +46,10 @@ class Fallback:
         outputs = {axis for stage in workload.program.stages for axis in stage.axes}
         return {axis: "parallel" if axis in outputs else "reduction" for axis in workload.program.axes}
 
+    def workspace_bytes(self, task: SearchTask) -> int:
+        tensors = (task.workload.tensors[name] for name in task.workload.program.intermediates)
+        return sum(tensor.bytes(task.largest_dims) for tensor in tensors)
+
     def space(self, task: SearchTask) -> SearchSpace:
         rank = max(1, *(len(stage.axes) for stage in task.workload.program.stages))
         splits = tuple(range(min(rank, MOST_SPLIT))) if task.threads > 1 else (0,)

@@ -48,6 +48,9 @@ class Injective:
         last = {stage.axes[-1] for stage in answer.program.stages if stage.axes}
         return {axis: "inner" if axis in last else "outer" for axis in workload.program.axes}
 
+    def workspace_bytes(self, task: SearchTask) -> int:
+        return 0
+
     def space(self, task: SearchTask) -> SearchSpace:
         loops = elementwise_of(task.workload)
         rank = max(1, *(len(stage.axes) for stage in loops.program.stages))

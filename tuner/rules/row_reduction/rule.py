@@ -56,6 +56,9 @@ class RowReduction:
         roles = {axis: "column" for axis in workload.program.axes if axis in columns}
         return {axis: roles.get(axis, "row" if axis in rows else "elementwise") for axis in workload.program.axes}
 
+    def workspace_bytes(self, task: SearchTask) -> int:
+        return 0
+
     def space(self, task: SearchTask) -> SearchSpace:
         program = row_program_of(task.workload)
         rank, is_single = len(program.frame.rows), len(program.passes) == 1

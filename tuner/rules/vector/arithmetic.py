@@ -19,6 +19,9 @@ from tuner.rules.vector.dtypes import cast, constant, element_type, lanes_of, ve
 Expr = Any
 Binary = Callable[[Expr, Expr], Expr]
 
+SIGNALING_NAN, QUIET_NAN = 1, 2
+"""Classes of floats, as LLVM numbers them."""
+
 _BITS = {"float32": "int32", "float64": "int64"}
 
 
@@ -32,12 +35,19 @@ def fenced(value: Expr) -> Expr:
 
 
 def bound(value: Expr) -> Expr:
-    """A name for ``value``, so that it is computed once; fenced."""
-    if element_type(value) != "bool":
-        return I.Bind(fenced(value))
-    # A name for a vector of bools would make the simplifier's analysis fail.
-    byte = I.Bind(cast(value, "uint8"))
-    return tirx.NE(byte, like(0, byte))
+    """``value``, computed once where this is called: it is kept in a slot on the stack, which LLVM makes a register.
+
+    Not a binding: TVM puts what a name is bound to in the place of the name over and over, and a chain of values each
+    of which is used twice would take time exponential in its length.
+    """
+    dtype, lanes = element_type(value), lanes_of(value)
+    if dtype == "bool":
+        byte = bound(cast(value, "uint8"))
+        return tirx.NE(byte, like(0, byte))
+    slot = I.alloc_buffer((lanes,), dtype)
+    place = tirx.Ramp(0, 1, lanes) if lanes > 1 else 0
+    I.buffer_store(slot, value, [place])
+    return slot[place]
 
 
 def like(number: float, value: Expr) -> Expr:
@@ -51,21 +61,30 @@ def multiply_add(a: Expr, b: Expr, c: Expr) -> Expr:
     return tirx.call_llvm_intrin(dtype, "llvm.fmuladd", a, b, c)
 
 
+def is_nan(value: Expr) -> Expr:
+    """Whether each lane of floats is NaN. Opaque to the simplifier, which takes long over ``isnan`` and comparisons."""
+    dtype = vector_type("bool", lanes_of(value))
+    return tirx.call_llvm_intrin(dtype, "llvm.is.fpclass", value, tirx.IntImm("int32", SIGNALING_NAN | QUIET_NAN))
+
+
 def minimum(a: Expr, b: Expr) -> Expr:
     """NaN if either is, as NumPy has it. Operands are used several times: bind them."""
-    return _extreme(a, b, operator.lt, tirx.min)
+    return _extreme(a, b, tirx.min)
 
 
 def maximum(a: Expr, b: Expr) -> Expr:
     """NaN if either is, as NumPy has it. Operands are used several times: bind them."""
-    return _extreme(a, b, operator.gt, tirx.max)
+    return _extreme(a, b, tirx.max)
 
 
-def _extreme(a: Expr, b: Expr, better: Binary, of_ints: Binary) -> Expr:
+def _extreme(a: Expr, b: Expr, better: Binary) -> Expr:
     if element_type(a) not in _BITS:
-        return of_ints(a, b)
-    # The instruction gives b if either is NaN.
-    return tirx.Select(tirx.isnan(a), a, tirx.Select(better(a, b), a, b))
+        return better(a, b)
+    # The instruction gives b if either is NaN; then all bits are set if a is.
+    dtype, lanes = _BITS[element_type(a)], lanes_of(a)
+    bits = tirx.reinterpret(vector_type(dtype, lanes), better(a, b))
+    of_nan = tirx.Select(is_nan(a), constant(-1, dtype, lanes), constant(0, dtype, lanes))
+    return tirx.reinterpret(vector_type(element_type(a), lanes), tirx.bitwise_or(bits, of_nan))
 
 
 def _floor_divide(a: Expr, b: Expr) -> Expr:
@@ -76,7 +95,7 @@ def _differ(a: Expr, b: Expr) -> Expr:
     if element_type(a) not in _BITS:
         return tirx.NE(a, b)
     # Said this way because LLVM is handed a comparison that is false of NaN.
-    return tirx.Or(tirx.Or(a < b, b < a), tirx.Or(tirx.isnan(a), tirx.isnan(b)))
+    return tirx.Or(tirx.Or(a < b, b < a), tirx.Or(is_nan(a), is_nan(b)))
 
 
 OPERATORS: Mapping[str, Binary] = {

@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.rules.signature import i64
+from tuner.rules.vector.arithmetic import bound
 from tuner.rules.vector.dtypes import vector_type
 
 DTYPE = "float32"
@@ -64,17 +65,24 @@ class Vectors:
         return rows
 
     def total(self, value: Expr) -> Expr:
-        """The sum of a vector's lanes."""
-        return self.across(value, lambda left, right: left + right)
+        """The sum of a vector's lanes: halves are added until one is left."""
+        for span in self._spans():
+            value = I.Bind(value)
+            value = value + rotated(value, span)
+        return tirx.Shuffle([I.Bind(value)], [tirx.IntImm("int32", 0)])
 
     def across(self, value: Expr, combine: Callable[[Expr, Expr], Expr]) -> Expr:
-        """A vector's lanes combined to one scalar: halves are combined until one element is left."""
+        """A vector's lanes combined to one scalar by an operation of any dtype whose operands may change places."""
+        for span in self._spans():
+            value = bound(value)
+            value = combine(value, bound(rotated(value, span)))
+        return tirx.Shuffle([bound(value)], [tirx.IntImm("int32", 0)])
+
+    def _spans(self) -> Iterator[int]:
         span = self.lanes // 2
         while span:
-            value = I.Bind(value)
-            value = combine(value, rotated(value, span))
+            yield span
             span //= 2
-        return tirx.Shuffle([I.Bind(value)], [tirx.IntImm("int32", 0)])
 
     def mask(self, column: Expr, limit: Expr) -> Expr:
         """Which lanes of the vector at ``column`` lie before ``limit``."""

@@ -64,6 +64,9 @@ class X86Contraction:
         contraction = match(workload)
         return contraction if isinstance(contraction, Refused) else contraction.roles
 
+    def workspace_bytes(self, task: SearchTask) -> int:
+        return 0
+
     def space(self, task: SearchTask) -> SearchSpace:
         hardware, contraction = task.known_target.hardware, contraction_of(task.workload)
         shares = tuple(t for t in range(1, task.threads + 1) if task.threads % t == 0)

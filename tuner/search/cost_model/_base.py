@@ -22,10 +22,10 @@ class Prediction:
 
 
 class CostModel(Protocol):
-    """Learns from every measured pair; before the first it is theory alone."""
+    """Trained on every measured pair; before the first it is the analytic prior alone."""
 
     def update(self, results: Sequence[MeasureResult]) -> None:
-        """Learn from these results too. Failed ones are passed over."""
+        """Train on these results too. Failed ones are ignored."""
 
     def predict(self, kernels: Sequence[MicroKernel], shapes: Sequence[Mapping[str, int]]) -> Prediction:
         """For every kernel at every shape (values of the shape variables)."""

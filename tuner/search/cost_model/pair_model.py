@@ -1,7 +1,7 @@
 """log latency(kernel, shape) = log of the analytic prior + a residual learned from raw pair times.
 
 DietCode (MLSys 2022, section 4) divides each measured speed by its analytic penalties and learns what is left as the
-kernel's own: an error of the penalties is baked into the label. Here the residual sees kernel and shape together, so a
+kernel's own: an error of the penalties is part of the label. Here the residual sees kernel and shape together, so a
 wrong prior is corrected where it is wrong. The residual is the mean of a few XGBoost models on bootstrap samples; their
 disagreement is the spread.
 """
@@ -24,7 +24,7 @@ from tuner.rules import Extents, Refused, by_rule, is_current, rule_of, rules_of
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model._base import Prediction
 
-FEWEST_PAIRS = 12
+MIN_PAIRS = 12
 """Below this many pairs the residual is one constant: the median."""
 MODELS = 3
 PARAMETERS = {
@@ -38,9 +38,9 @@ PARAMETERS = {
 ROUNDS = 80
 UNKNOWN_SPREAD = 0.3
 WARM_WEIGHT = 0.3
-"""How much a pair of another job counts beside one of this."""
-MOST_WARM = 3000
-"""Pairs of other jobs that are learnt from, the first of those given: more would cost a search seconds at each fit."""
+"""The weight of a pair of another job; one of this job has weight 1."""
+MAX_WARM_PAIRS = 3000
+"""Pairs of other jobs that the model is trained on, the first of those given: more make each fit seconds longer."""
 
 
 def extents_of(workload: Workload, shapes: Sequence[Mapping[str, int]]) -> Extents:
@@ -60,7 +60,7 @@ class PairCostModel:
         self._rules = {rule.name: rule for rule in rules_of(task)}
         self._residuals = {name: _Residual(seed) for name in self._rules}
         tasks: dict[str, SearchTask | None] = {}
-        for workload_json, record in warm[:MOST_WARM]:
+        for workload_json, record in warm[:MAX_WARM_PAIRS]:
             self._learn_warm(tasks, workload_json, record)
 
     @property
@@ -148,7 +148,7 @@ class _Residual:
         targets = np.array(self._targets)
         self._constant = float(np.median(targets))
         self._boosters = []
-        if len(targets) < FEWEST_PAIRS:
+        if len(targets) < MIN_PAIRS:
             return
         inputs, weights = np.stack(self._inputs), np.array(self._weights)
         rng = np.random.default_rng(self._seed)

@@ -9,7 +9,7 @@ import numpy as np
 
 from tuner.library.selection import select
 from tuner.program.task import SearchTask
-from tuner.rules import layout_group, safe_kernel
+from tuner.rules import layout_group, rules_of, safe_kernel
 from tuner.rules.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick
@@ -62,16 +62,18 @@ def dispatched(
 
 
 def first_round(task: SearchTask, model: CostModel, kernels: Sequence[MicroKernel]) -> list[Pick]:
-    """Theory's set and the safe kernel: each on every instance that it serves, and on a few besides.
+    """Theory's set and the safe kernel: each on every instance that it serves, and on a few others.
 
     So every instance has a measured time of the default. Those that serve most come first, in case the budget ends
-    before all are measured.
+    before all are measured. A rule without a kernel in the set is tried by its own safe kernel: how far its theory is
+    off nothing else can tell.
     """
     count = len(task.instances)
     ends = {0, count // 2, count - 1}
     serves = dict(dispatched(task, model, kernels, range(count)))
     picks = [(kernel, sorted(ends.union(serves.get(kernel, ())))) for kernel in kernels]
-    safe = safe_kernel(task)
-    if safe not in kernels:
-        picks.append((safe, sorted(ends)))
+    preferred, *others = rules_of(task)
+    tried = {kernel.rule for kernel in kernels}
+    safe = [preferred.safe_kernel(task), *(rule.safe_kernel(task) for rule in others if rule.name not in tried)]
+    picks += [(kernel, sorted(ends)) for kernel in safe if kernel not in kernels]
     return sorted(picks, key=lambda pick: -len(serves.get(pick[0], ())))

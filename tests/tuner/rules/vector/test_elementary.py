@@ -42,7 +42,7 @@ RELATIVE = {
     "sqrt": 6e-8,
     "rsqrt": 1.2e-7,
 }
-ABSOLUTE = {"sin": 1e-7, "cos": 1e-7, "sigmoid": 3e-39}
+ABSOLUTE = {"sin": 1e-7, "cos": 1e-7, "exp": 1.7e-38, "sigmoid": 3e-39}
 MOST = {"sin": 1e7, "cos": 1e7}
 
 

@@ -9,11 +9,12 @@ import numpy as np
 from tests.fakes import TASK, measured
 from tuner.program.task import SearchTask
 from tuner.rules import space_of
-from tuner.rules.space import MicroKernel, SearchSpace
+from tuner.rules.space import KernelSpace, MicroKernel, SearchSpace
 from tuner.search.cost_model import PairCostModel
 from tuner.search.policy import RandomSearch, TheorySettings
 
 SPACE = space_of(TASK)
+OWN = SPACE.spaces[0]
 
 
 class FewKernels(SearchSpace):
@@ -23,7 +24,7 @@ class FewKernels(SearchSpace):
         return SPACE.sample(np.random.default_rng(int(rng.integers(3))))
 
 
-def search(task: SearchTask = TASK, space: SearchSpace = SPACE) -> RandomSearch:
+def search(task: SearchTask = TASK, space: KernelSpace = SPACE) -> RandomSearch:
     return RandomSearch(task, space, PairCostModel(task), 0, TheorySettings(100, 1))
 
 
@@ -50,6 +51,6 @@ def test_instances_with_a_weight_take_turns() -> None:
 
 
 def test_it_ends_when_the_space_has_no_other_kernel() -> None:
-    policy = search(space=FewKernels(SPACE.rule, SPACE.rule_version, SPACE.axes, SPACE.check, SPACE.settle))
+    policy = search(space=FewKernels(OWN.rule, OWN.rule_version, OWN.axes, OWN.check, OWN.canonicalise))
     assert sum(rounds(policy, TASK, 5).values()) <= 3 * 2
     assert policy.suggest(100) == []

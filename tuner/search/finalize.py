@@ -1,4 +1,4 @@
-"""From what a search knows to a library: choose the set, fit the dispatcher, build, and say where to verify."""
+"""From a search's results to a library: select the set, fit the dispatcher, build, and choose where to verify."""
 
 from __future__ import annotations
 
@@ -34,20 +34,21 @@ def choose_set(
 
 
 def finalists(
-    task: SearchTask, model: CostModel, measured: Measured, first: Sequence[MicroKernel], spare: int
+    task: SearchTask, model: CostModel, measured: Measured, first: Sequence[MicroKernel], extra: int
 ) -> list[MicroKernel]:
-    """``first``, up to ``spare`` more of the kernels that would be chosen without them, and as many of another layout.
+    """``first``, up to ``extra`` more of the kernels that would be chosen without them, and as many of another layout.
 
-    What is close, which packed layout is best above all, is decided by timing side by side, not by the noise before.
+    Small differences, above all those between packed layouts, are decided by timing side by side: earlier readings
+    are too noisy for them.
     """
-    found = list(first)
+    kernels = list(first)
     layouts = {layout_group(task, kernel) for kernel in first}
-    rest = [kernel for kernel in measured.kernels if kernel not in found]
+    rest = [kernel for kernel in measured.kernels if kernel not in kernels]
     others = [kernel for kernel in rest if layout_group(task, kernel) not in layouts]
     for pool in (rest, others):
-        if pool := [kernel for kernel in pool if kernel not in found]:
-            found += choose_set(task, model, measured, pool, spare)
-    return found
+        if unused := [kernel for kernel in pool if kernel not in kernels]:
+            kernels += choose_set(task, model, measured, unused, extra)
+    return kernels
 
 
 def objective_s(task: SearchTask, model: CostModel, measured: Measured, kernels: Sequence[MicroKernel]) -> float:
@@ -71,8 +72,8 @@ def make_dispatcher(
     table = []
     for row, shape in enumerate(shapes):
         index = bare.index_for(workload.dims(shape))
-        known = measured.latency_s(kernels[index], tuple(sorted(shape.items())))
-        table.append(TableRow(shape, index, float(latency[row, index]), known))
+        measured_s = measured.latency_s(kernels[index], tuple(sorted(shape.items())))
+        table.append(TableRow(shape, index, float(latency[row, index]), measured_s))
     return replace(bare, table=tuple(table))
 
 
@@ -89,7 +90,7 @@ def build_library(dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
 def verification_dims(dispatcher: Dispatcher) -> list[dict[str, int]]:
     """Values of the symbols to verify a library at: the least, the tuned, many of the range, some past it.
 
-    VERIFY_WORK in all; whatever that takes, the smallest that each kernel serves are among them.
+    VERIFY_WORK in all. The smallest that each kernel serves are among them, even beyond that.
     """
     task = dispatcher.task
     workload, shapes = task.workload, task.shapes()
@@ -97,13 +98,13 @@ def verification_dims(dispatcher: Dispatcher) -> list[dict[str, int]]:
     every = [workload.dims(shape) for shape in shapes]
     largest = {name: max(dims[name] for dims in every) for name in names}
     rng = np.random.default_rng(0)
-    some = [shapes[index] for index in rng.permutation(len(shapes))[:VERIFY_SHAPES]]
+    sample = [shapes[index] for index in rng.permutation(len(shapes))[:VERIFY_SHAPES]]
     tuned = [instance.shape for instance in task.instances]
     candidates = [dict.fromkeys(names, small) for small in (0, 1, 2, 7)]
-    candidates += [workload.dims(shape) for shape in (shapes[0], *tuned, shapes[-1], *some)]
+    candidates += [workload.dims(shape) for shape in (shapes[0], *tuned, shapes[-1], *sample)]
     candidates += [{name: size + extra for name, size in largest.items()} for extra in (1, 13)]
     # Sizes between those of the range are served too: ragged ones, whatever their expressions.
-    candidates += [{name: int(rng.integers(1, size + 2)) for name, size in largest.items()} for _ in some]
+    candidates += [{name: int(rng.integers(1, size + 2)) for name, size in largest.items()} for _ in sample]
     candidates = [dims for dims in candidates if workload.is_consistent(dims)]
     smallest: dict[int, dict[str, int]] = {}
     for dims in sorted(every + candidates, key=workload.work):

@@ -12,7 +12,7 @@ from tuner.program.workload import ShapeVar
 from tuner.rules import layout_group, safe_kernel, space_of
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
-from tuner.search.finish import VERIFY_WORK, build_library, choose_set, make_dispatcher, verification_dims
+from tuner.search.finalize import VERIFY_WORK, build_library, choose_set, make_dispatcher, verification_dims
 from tuner.search.observations import Measured
 
 

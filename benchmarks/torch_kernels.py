@@ -1,0 +1,175 @@
+"""PyTorch's own kernel for each operator of the catalogue, with ``out=`` where there is one.
+
+An entry takes the operator's args and settings and the inputs of a call as tensors, and gives the call. Programs that
+are not in the catalogue have entries by their text (see operator_cases.CHAINS).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.operator_cases import CHAINS
+from benchmarks.rivals import Array, Call, DoesNotApply, Prepared, tensor_of, torch_module
+from tuner.program.catalogue import OPS
+from tuner.program.workload import Workload
+
+Args = Mapping[str, Any]
+"""Args as the job gives them, settings with their defaults filled in."""
+Kernel = Callable[[Args, Sequence[Any]], Call]
+"""From the args and the inputs of a call, as tensors, to the call."""
+
+
+def prepare(workload: Workload) -> Prepared:
+    """PyTorch's kernel for the workload. Raises DoesNotApply where it has none."""
+    data = workload.to_json()
+    chains = (name for name, text in CHAINS.items() if text == data.get("program"))
+    name = str(data.get("op") or next(chains, ""))
+    if name not in KERNELS:
+        raise DoesNotApply(f"PyTorch has no kernel for {workload}")
+    if data.get("epilogue"):
+        raise DoesNotApply("its kernels have no epilogue")
+    defaults = {key: setting.default for key, setting in OPS[name].settings.items()} if name in OPS else {}
+    args, kernel = defaults | data.get("args", {}), KERNELS[name]
+
+    def call(inputs: Sequence[Array]) -> Call:
+        return kernel(args, [tensor_of(array) for array in inputs])
+
+    return call
+
+
+# -- products ---------------------------------------------------------------------------------------------------------
+def _dense(args: Args, inputs: Sequence[Any]) -> Call:
+    x, weight = inputs
+    return lambda: _functional().linear(x, weight)
+
+
+def _matmul(args: Args, inputs: Sequence[Any]) -> Call:
+    x, y = inputs
+    return _with_out(torch_module().matmul, x, y)
+
+
+def _matmul_nt(args: Args, inputs: Sequence[Any]) -> Call:
+    x, y = inputs
+    return _with_out(torch_module().matmul, x, y.transpose(-1, -2))
+
+
+def _gemv(args: Args, inputs: Sequence[Any]) -> Call:
+    weight, x = inputs
+    return _with_out(torch_module().mv, weight, x)
+
+
+def _bilinear(args: Args, inputs: Sequence[Any]) -> Call:
+    u, weight, v = inputs
+    return lambda: _functional().bilinear(u, v, weight)
+
+
+def _moe(args: Args, inputs: Sequence[Any]) -> Call:
+    """Expert by expert, the rows of each gathered: PyTorch has no routine for all of them."""
+    torch = torch_module()
+    x, weight, expert = inputs
+    out = torch.empty(x.shape[0], weight.shape[1], dtype=x.dtype)
+
+    def call() -> Any:
+        for index in range(weight.shape[0]):
+            rows = (expert == index).nonzero().flatten()
+            out.index_copy_(0, rows, _functional().linear(x.index_select(0, rows), weight[index]))
+        return out
+
+    return call
+
+
+# -- windows ----------------------------------------------------------------------------------------------------------
+def _conv(rank: int, name: str) -> Kernel:
+    def kernel(args: Args, inputs: Sequence[Any]) -> Call:
+        x, weight = (_channels_first(args, rank, inputs[0]), inputs[1])
+        function = getattr(_functional(), name)
+        settings = {"stride": args["stride"], "padding": args["pad"], "dilation": args["dilation"]}
+        return lambda: function(x, weight, groups=args["groups"], **settings)
+
+    return kernel
+
+
+def _channels_first(args: Args, rank: int, x: Any) -> Any:
+    """A view whose strides tell PyTorch where the channels lie."""
+    return x if args["layout"] == "nchw" else x.permute(0, rank + 1, *range(1, rank + 1))
+
+
+def _depthwise(args: Args, inputs: Sequence[Any]) -> Call:
+    x, weight = inputs[0], inputs[1].unsqueeze(1)
+    settings = {"stride": args["stride"], "padding": args["pad"], "dilation": args["dilation"]}
+    return lambda: _functional().conv2d(x, weight, groups=len(weight), **settings)
+
+
+def _pool(name: str) -> Kernel:
+    def kernel(args: Args, inputs: Sequence[Any]) -> Call:
+        (x,), function = inputs, getattr(_functional(), name)
+        settings = {"stride": args["stride"], "padding": args["pad"]}
+        if name == "max_pool2d":
+            settings["dilation"] = args["dilation"]
+        elif args["dilation"] != 1:
+            raise DoesNotApply("PyTorch's avg_pool2d has no dilation")
+        return lambda: function(x, (args["r"], args["s"]), **settings)
+
+    return kernel
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+def _softmax(args: Args, inputs: Sequence[Any]) -> Call:
+    return _with_out(torch_module().softmax, inputs[0], -1)
+
+
+def _layer_norm(args: Args, inputs: Sequence[Any]) -> Call:
+    x, gamma, beta = inputs
+    return lambda: _functional().layer_norm(x, gamma.shape, gamma, beta, args["eps"])
+
+
+def _rms_norm(args: Args, inputs: Sequence[Any]) -> Call:
+    x, gamma = inputs
+    return lambda: _functional().rms_norm(x, gamma.shape, gamma, args["eps"])
+
+
+def _reduction(name: str) -> Kernel:
+    return lambda args, inputs: _with_out(getattr(torch_module(), name), inputs[0], -1)
+
+
+def _attention(args: Args, inputs: Sequence[Any]) -> Call:
+    q, k, v = inputs
+    if args["causal"] and q.shape[-2] != k.shape[-2]:
+        raise DoesNotApply("PyTorch hides j > i, whatever the extents of i and j")
+    settings = {"is_causal": args["causal"], "scale": args["scale"]}
+    return lambda: _functional().scaled_dot_product_attention(q, k, v, **settings)
+
+
+# -- chains of elementwise operations -----------------------------------------------------------------------------
+def _swiglu(args: Args, inputs: Sequence[Any]) -> Call:
+    x, y = inputs
+    return lambda: _functional().silu(x).mul_(y)
+
+
+def _gelu_residual(args: Args, inputs: Sequence[Any]) -> Call:
+    x, y = inputs
+    return lambda: _functional().gelu(x).add_(y)
+
+
+KERNELS: Mapping[str, Kernel] = {
+    "dense": _dense, "matmul": _matmul, "batch_matmul_nn": _matmul, "batch_matmul_nt": _matmul_nt, "gemv": _gemv,
+    "bilinear": _bilinear, "moe_dense": _moe,
+    **{f"conv{rank}d": _conv(rank, f"conv{rank}d") for rank in (1, 2, 3)},
+    **{f"conv{rank}d_transpose": _conv(rank, f"conv_transpose{rank}d") for rank in (1, 2, 3)},
+    "group_conv2d": _conv(2, "conv2d"), "dilated_conv2d": _conv(2, "conv2d"), "depthwise_conv2d": _depthwise,
+    "max_pool2d": _pool("max_pool2d"), "avg_pool2d": _pool("avg_pool2d"),
+    "softmax": _softmax, "layer_norm": _layer_norm, "rms_norm": _rms_norm,
+    "reduce_sum": _reduction("sum"), "reduce_max": _reduction("amax"), "reduce_mean": _reduction("mean"),
+    "attention": _attention, "swiglu": _swiglu, "gelu_residual": _gelu_residual,
+}  # fmt: skip
+
+
+def _with_out(function: Any, *operands: Any) -> Call:
+    """The call with an output that is there already."""
+    out = function(*operands)
+    return lambda: function(*operands, out=out)
+
+
+def _functional() -> Any:
+    return torch_module().nn.functional

@@ -1,0 +1,69 @@
+"""Machine code under test: loaded into this process, and compared with the reference between guard regions."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import tvm
+
+from tuner.library.codegen import build_candidate
+from tuner.library.package import ENTRY
+from tuner.measure.tensors import tensor_of
+from tuner.measure.verify import Case
+from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
+from tuner.rules import layouts_of
+from tuner.rules.space import MicroKernel
+
+Call = Callable[[Sequence[Any]], object]
+
+
+@cache
+def _use_two_threads() -> None:
+    """Have parallel loops of this process run on two threads; TVM's own choice is half of the machine's."""
+    with mock.patch.dict(os.environ, {"TVM_NUM_THREADS": "2"}):
+        tvm.get_global_func("runtime.config_threadpool")(1, 2)
+
+
+def loaded(binary: bytes) -> Call:
+    """The entry of a binary, called with NumPy arrays."""
+    _use_two_threads()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.so"
+        path.write_bytes(binary)
+        module = tvm.runtime.load_module(str(path))
+    entry = module[ENTRY]
+    return lambda operands: entry(*map(tensor_of, operands))
+
+
+@lru_cache(maxsize=64)
+def _case(workload: Workload, dims: tuple[tuple[str, int], ...]) -> Case:
+    """Several kernels of one workload are compared with one reference."""
+    return Case.of(workload, dict(dims))
+
+
+def problems(task: SearchTask, kernel: MicroKernel, call: Call, shapes: Sequence[Mapping[str, int]]) -> list[str]:
+    """What is wrong at these values of the symbols, on skewed arrays with a guard region around each."""
+    # A stand-in for a kernel of no rule has no layouts.
+    layouts = layouts_of(task, kernel) if task.workload.constants else {}
+    found = []
+    for dims in shapes:
+        case = _case(task.workload, tuple(dims.items()))
+        inputs = [
+            layouts[tensor.name].pack(array) if tensor.name in layouts else array
+            for tensor, array in zip(task.workload.inputs, case.inputs, strict=True)
+        ]
+        problem = case.check(inputs, call)
+        found += [problem] if problem else []
+    return found
+
+
+def built_problems(task: SearchTask, kernel: MicroKernel, shapes: Sequence[Mapping[str, int]]) -> list[str]:
+    """The same of a library of this one kernel."""
+    return problems(task, kernel, loaded(build_candidate(task, kernel)), shapes)

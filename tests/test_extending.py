@@ -1,0 +1,121 @@
+"""docs/extending.md, followed: its snippets are put into a copy of the source tree, and the result is tried there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "extending.md").read_text()
+
+PLACES: Mapping[str, str] = {
+    "tuner/program/catalogue.py, in OPS": "    for op in (\n",
+    "shapewright/ops.py": 'softmax = OPS["softmax"]\n',
+    "tuner/rules/registry.py": "from tuner.errors import IllegalKernel, InvalidInput\n",
+    "tuner/rules/registry.py, in RULES": "RULES: tuple[ScheduleRule, ...] = (",
+    "tuner/search/policy/__init__.py": "from tuner.search.cost_model import CostModel\n",
+    "tuner/search/policy/__init__.py, in POLICIES": "POLICIES: dict[str, PolicyFactory] = {",
+    "tuner/program/jobspec.py, in POLICIES": "POLICIES = (",
+    "tuner/program/target.py, in _CPUS": '    "x86-64": ((), 32, 256),\n',
+}
+"""What a snippet that is no whole file stands after."""
+
+TRIAL = """
+from pathlib import Path
+
+import tvm
+import shapewright as sw
+from tuner.library.codegen import build_candidate
+from tuner.measure.verify import cases
+from tuner.program.jobspec import parse_job
+from tuner.program.target import native
+from tuner.records import MeasureResult
+from tuner.rules import rules_of, space_of
+from tuner.search.cost_model import PairCostModel
+from tuner.search.policy import make_policy
+
+T = sw.ShapeVar("T", range(0, 65))
+gate = sw.SearchTask(sw.ops.silu_mul, args={"m": T, "n": 96}, shape_vars=(T,), target=native())
+print("operator", sw.ops.silu_mul, len(gate.workload.inputs))
+
+job = parse_job({
+    "workload": {"program": "out[n] = sum(m) x[m, n]", "extents": {"m": "T", "n": 100}},
+    "shape_vars": {"T": {"min": 0, "max": 64}}, "target": {"kind": "llvm", "mcpu": "alderlake", "num-cores": 2},
+    "policy": "climbing", "budget": {"trials": 24},
+})
+(task,) = job.tasks
+space = space_of(task)
+print("rules", *(rule.name for rule in rules_of(task)))
+print("target", build_candidate(task, next(space.points()))[:4])
+
+here = task.on(native())
+for kernel in space_of(here).points():
+    Path("kernel.so").write_bytes(build_candidate(here, kernel))
+    call = tvm.runtime.load_module("kernel.so")["kernel"]
+    wrong = {case.check(case.inputs, lambda operands: call(*operands)) for case in cases(here.workload)}
+    print(f"vectors={kernel['vectors']}", *wrong)
+    Path("kernel.so").unlink()
+
+policy, tried = make_policy(job.policy, task, space, PairCostModel(task), 0), set()
+while suggestions := policy.suggest(64):
+    pairs = [(each.kernel, instance) for each in suggestions for instance in each.instances]
+    tried |= {kernel["vectors"] for kernel, _ in pairs}
+    policy.update([MeasureResult(kernel, instance, 1e-6 / kernel["vectors"]) for kernel, instance in pairs])
+print("policy", max(tried))
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the trial prints, by first word, in a source tree in which every snippet of the page is in its place."""
+    tree = tmp_path_factory.mktemp("extended")
+    for package in ("tuner", "shapewright"):
+        shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for place, text in re.findall(r"^```python\n# (.*?)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE):
+        put(tree, place, text)
+    environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", TRIAL]
+    done = subprocess.run(command, check=False, cwd=tree, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+
+
+def put(tree: Path, place: str, text: str) -> None:
+    """A snippet into its file: as the whole of it, or after the text that PLACES names."""
+    path = tree / place.partition(",")[0]
+    if place not in PLACES:
+        assert not path.exists(), f"{place}: where in that file?"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return
+    before, anchor, after = path.read_text().partition(PLACES[place])
+    assert anchor, f"{place}: {PLACES[place]!r} is no longer there"
+    path.write_text(before + anchor + (text if anchor.endswith("\n") else f"{text.strip()} ") + after)
+
+
+def test_the_operator_is_in_the_catalogue(answers: dict[str, str]) -> None:
+    assert answers["operator"] == "silu_mul 2"
+
+
+def test_the_rule_takes_its_pattern_in_place_of_the_fallback(answers: dict[str, str]) -> None:
+    assert answers["rules"] == "column_sum"
+
+
+@pytest.mark.parametrize("vectors", [1, 2, 4, 8])
+def test_kernels_of_the_rule_are_right(answers: dict[str, str], vectors: int) -> None:
+    assert answers[f"vectors={vectors}"] == "None"
+
+
+def test_code_is_built_for_the_target(answers: dict[str, str]) -> None:
+    assert answers["target"] == r"b'\x7fELF'"
+
+
+def test_the_policy_climbs_to_the_fastest_kernel_and_ends(answers: dict[str, str]) -> None:
+    assert answers["policy"] == "8"

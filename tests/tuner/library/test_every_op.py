@@ -1,0 +1,24 @@
+"""Every operator of the catalogue as machine code, by the default kernel of whatever rule takes it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.compiled import built_problems
+from tests.every_op import ARGS, op_task, ragged_shapes
+from tuner.program.catalogue import OPS
+from tuner.program.target import native
+from tuner.rules import safe_kernel
+
+SMALL = {"B": 3, "S": 60, "T": 20}
+
+
+def test_no_operator_is_left_out() -> None:
+    assert set(ARGS) == set(OPS)
+
+
+@pytest.mark.parametrize("op", sorted(ARGS))
+def test_every_operator_is_right_at_ragged_shapes(op: str) -> None:
+    task = op_task(op, native(), threads=2)
+    shapes = list(ragged_shapes(task.workload, 5, most=SMALL))
+    assert built_problems(task, safe_kernel(task), shapes) == []

@@ -1,0 +1,30 @@
+"""Intermediates that a rule keeps in memory are bounded."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner.errors import InvalidInput
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import ShapeVar
+from tuner.rules import rules_of
+from tuner.rules.registry import MAX_WORKSPACE_BYTES
+
+TARGET = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
+
+
+def attention(longest: int) -> SearchTask:
+    """Scores of 64 heads are the intermediates."""
+    args = {"b": 1, "h": 64, "i": "T", "j": "T", "d": 16}
+    return SearchTask("attention", args, (ShapeVar("T", range(1, longest + 1)),), target=TARGET)
+
+
+def test_what_fits_is_taken() -> None:
+    (rule,) = rules_of(attention(1024))
+    assert 0 < rule.workspace_bytes(attention(1024)) <= MAX_WORKSPACE_BYTES
+
+
+def test_more_than_the_limit_is_refused_with_the_need() -> None:
+    with pytest.raises(InvalidInput, match=r"intermediates of .* take too much memory \(fallback [0-9.]+ GiB\)"):
+        rules_of(attention(6000))
