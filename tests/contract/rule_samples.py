@@ -25,6 +25,8 @@ def _program(text: str, **fields: Any) -> dict[str, Any]:
     return {"program": text, **fields}
 
 
+COLUMNS = "top[n] = max(m) x[m, n]\nout[m, n] = exp(x[m, n] - top[n])"
+
 SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "x86_contraction": {
         "dense": _op("dense", m="T", n=33, k=33),
@@ -55,13 +57,36 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "several": _program("a[m] = x[m] * 2\nb[m] = x[m] - y[m]", extents={"m": "T"}),
         "fixed": _program("out[i, j] = x[i, j] + i - 2 * j", extents={"i": 7, "j": 13}),
     },
-    "fallback": {
+    "row_reduction": {
         "softmax": _op("softmax", m="T", n=33),
         "softmax-half": _op("softmax", "float16", m="T", n=21),
         "softmax-bfloat16": _op("softmax", "bfloat16", m="T", n=21),
+        "softmax-float64": _op("softmax", "float64", m="T", n="S"),
         "layer_norm": _op("layer_norm", m="T", n="S"),
+        "rms_norm": _op("rms_norm", epilogue=("gelu",), m="T", n=37),
         "reduce_max": _op("reduce_max", m="T", n=37),
+        "reduce_mean": _op("reduce_mean", m="T", n="S"),
+        "reduce_sum-int8": _op("reduce_sum", {"x": "int8", "out": "int32"}, m="T", n=37),
         "gemv": _op("gemv", n="T", k="S"),
+        "moe_dense": _op("moe_dense", t="T", e=4, n=9, k=17),
+        "ragged": _program(
+            "top[i] = max(j) where(seg[i] == seg[j], d[i, j], -inf)\n"
+            "out[i, j] = where(seg[i] == seg[j], exp(d[i, j] - top[i]), 0)",
+            extents={"i": "T", "j": "T"}, dtype={"seg": "int32"},
+        ),
+        "several": _program("low[m] = min(n) x[m, n]\ntotal[m] = sum(n) x[m, n]", extents={"m": "T", "n": "S"}),
+        "kept": _program(
+            "a[m, n] = tanh(x[m, n])\ns[m] = sum(n) a[m, n]\nout[m, n] = a[m, n] / s[m]", extents={"m": "T", "n": 21},
+            dtype={"out": "float16"}, domain={"x": [0.5, 2]},
+        ),
+        "groups": _program(
+            "s[b, g] = sum(c, p) x[b, g, c, p] * x[b, g, c, p]\nout[b, g, c, p] = x[b, g, c, p] * w[g, c] - s[b, g]",
+            extents={"b": "T", "g": 3, "c": 4, "p": 19},
+        ),
+        "point": _program("out[] = sum(m) x[m] * y[m]", extents={"m": "T"}),
+        "fixed": _program("out[i] = prod(j) x[i, j]", extents={"i": 5, "j": 9}),
+    },
+    "fallback": {
         "dense-int8": _op("dense", {"x": "int8", "w": "int8", "out": "int32"}, m="T", n=19, k=23),
         "dense-bfloat16": _op("dense", "bfloat16", ("bias",), m="T", n=19, k=23),
         "dense-float64": _op("dense", "float64", m="T", n=11, k=13),
@@ -69,7 +94,6 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "conv2d-groups": _op("conv2d", b="T", c=4, h=7, w=9, o=6, r=2, s=3, groups=2, dilation=2, layout="nhwc"),
         "conv2d_transpose": _op("conv2d_transpose", b=1, c=3, h="T", w=4, o=5, r=3, s=3, stride=2, pad=1),
         "max_pool2d": _op("max_pool2d", b="T", c=3, h=8, w=9, r=3, s=3, stride=2, pad=1),
-        "moe_dense": _op("moe_dense", t="T", e=4, n=9, k=17),
         "attention": _op("attention", b=1, h=2, i="T", j="S", d=8, causal=True),
         "capsules": _program(
             "c[b, k, p, q, i, j] = sum(h, r, s, m) a[b, h, 2*p + r, 2*q + s, i, m] * w[k, h, r, s, m, j]",
@@ -79,15 +103,11 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "out[m, n] = sum(k) x[m, k] * (cast((w[n, k // 2] >> (4 * (k % 2))) & 15, float32) - 8) * scale[n]",
             extents={"m": "T", "n": 9, "k": 26}, constant=["w", "scale"], dtype={"w": "uint8"},
         ),
-        "ragged": _program(
-            "top[i] = max(j) where(seg[i] == seg[j], d[i, j], -inf)\n"
-            "out[i, j] = where(seg[i] == seg[j], exp(d[i, j] - top[i]), 0)",
-            extents={"i": "T", "j": "T"}, dtype={"seg": "int32"},
-        ),
-        "several": _program("low[m] = min(n) x[m, n]\ntotal[m] = sum(n) x[m, n]", extents={"m": "T", "n": "S"}),
-        "point": _program("out[] = sum(m) x[m] * y[m]", extents={"m": "T"}),
         "convolution": _program("out[i] = sum(k) x[i + k] * w[k]", extents={"i": "T", "k": "S"}),
-        "fixed": _program("out[i] = prod(j) x[i, j]", extents={"i": 5, "j": 9}),
+        "columns": _program("out[n] = max(m) x[m, n]", extents={"m": "T", "n": 37}),
+        "columns-half": _program(COLUMNS, extents={"m": "T", "n": 21}, dtype="float16"),
+        "columns-bfloat16": _program(COLUMNS, extents={"m": "T", "n": "S"}, dtype="bfloat16"),
+        "fixed": _program("out[j] = prod(i) x[i, j]", extents={"i": 5, "j": 9}),
     },
 }  # fmt: skip
 

@@ -15,8 +15,9 @@ from tuner.program.task import SearchTask
 from tuner.rules.function import KernelFunction, kernel_function
 from tuner.rules.row_reduction.frame import Groups
 from tuner.rules.row_reduction.pattern import RowProgram, row_program_of
+from tuner.rules.row_reduction.points import Settings
 from tuner.rules.row_reduction.prior import lanes_of
-from tuner.rules.row_reduction.rows import RowBlock, Settings
+from tuner.rules.row_reduction.rows import RowBlock
 from tuner.rules.signature import i64
 from tuner.rules.space import MicroKernel
 from tuner.rules.vector.dtypes import stored_type

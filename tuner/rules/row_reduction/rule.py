@@ -18,6 +18,7 @@ suits, else in a workspace. Other intermediates are computed again. No choice de
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel
+from tuner.program.dtypes import DTYPES
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
@@ -34,6 +36,7 @@ from tuner.rules.row_reduction import prior
 from tuner.rules.row_reduction.pattern import match, row_program_of
 from tuner.rules.space import Axis, MicroKernel, SearchSpace
 
+MOST_ROWS = 8
 RESERVED_REGISTERS = 4
 """For what is loaded and computed beside the accumulators."""
 
@@ -57,14 +60,19 @@ class RowReduction:
         return {axis: roles.get(axis, "row" if axis in rows else "elementwise") for axis in workload.program.axes}
 
     def workspace_bytes(self, task: SearchTask) -> int:
-        return 0
+        workload, program = task.workload, row_program_of(task.workload)
+        sizes = workload.axis_sizes(task.largest_dims)
+        columns = math.prod(sizes[part] for axis in program.frame.columns for part in program.frame.parts[axis])
+        kept = [tensor for tensor, home in program.homes.items() if home is None]
+        row = columns * sum(DTYPES[workload.tensors[tensor].dtype].bytes for tensor in kept)
+        return task.threads * (MOST_ROWS if program.frame.rows else 1) * row
 
     def space(self, task: SearchTask) -> SearchSpace:
         program = row_program_of(task.workload)
         rank, is_single = len(program.frame.rows), len(program.passes) == 1
         is_split, is_costly = task.threads > 1 and rank > 0, program.is_heavy
         axes = (
-            Axis("rows", "rows of a block", (1, 2, 4, 8) if rank else (1,)),
+            Axis("rows", "rows of a block", (1, 2, 4, MOST_ROWS) if rank else (1,)),
             Axis("acc", "vectors in a turn of a pass", (1, 2, 4, 8)),
             Axis("unroll", "vectors in a turn of a pass of costly functions", (1, 2, 4) if is_costly else (1,)),
             Axis("ahead", "prefetch the next block of rows", (0, 1) if rank and not is_single else (0,)),
