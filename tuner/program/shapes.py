@@ -8,6 +8,7 @@ read of it. Every read must stay inside, unless the tensor is padded: an index t
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 
 from tuner.errors import InvalidInput, shown
 from tuner.program.dims import DimExpr
@@ -176,6 +177,12 @@ class ElementTypes:
             computed = self.reduced_type(stage)
             default = whole if whole and stage.tensor in program.outputs else computed
             self.of[stage.tensor] = named.get(stage.tensor, default)
+
+    def with_tensor(self, name: str, dtype: str) -> ElementTypes:
+        """The same with one tensor more."""
+        types = copy(self)
+        types.of = {**self.of, name: dtype}
+        return types
 
     def reduced_type(self, stage: Stage) -> str:
         """The dtype that a stage is computed in, its reduction included: bools are counted in int32."""

@@ -12,10 +12,12 @@ from functools import lru_cache
 
 from tuner.program.expr import Axis, Read, axes_of, reads
 from tuner.program.notation import Stage
+from tuner.program.shapes import ElementTypes
 from tuner.program.workload import Workload
 from tuner.rules._base import Refused
 from tuner.rules.access import is_transcendental
 from tuner.rules.row_reduction.frame import Frame, frame_of, input_reads
+from tuner.rules.row_reduction.hoist import hoisted
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class RowProgram:
     """
 
     frame: Frame
+    types: ElementTypes
     before: tuple[Stage, ...]
     passes: tuple[Pass, ...]
     homes: Mapping[str, str | None]
@@ -67,7 +70,7 @@ def match(workload: Workload) -> RowProgram | Refused:
     if isinstance(frame, Refused):
         return frame
     problem = _dtype_problem(workload, frame) or _read_problem(frame) or _contraction(frame)
-    return Refused(problem) if problem else _row_program(workload, frame)
+    return Refused(problem) if problem else _row_program(workload, *hoisted(frame, workload.element_types))
 
 
 def row_program_of(workload: Workload) -> RowProgram:
@@ -110,7 +113,7 @@ def _contraction(frame: Frame) -> str | None:
 
 
 # -- passes -------------------------------------------------------------------------------------------------------
-def _row_program(workload: Workload, frame: Frame) -> RowProgram:
+def _row_program(workload: Workload, frame: Frame, types: ElementTypes) -> RowProgram:
     level = _levels(frame)
     outputs = [stage for stage in frame.stages if stage.tensor in workload.program.outputs]
     homes: dict[str, str | None] = {stage.tensor: stage.tensor for stage in outputs if stage.axes == frame.axes}
@@ -129,7 +132,7 @@ def _row_program(workload: Workload, frame: Frame) -> RowProgram:
         )
     while not passes[-1].reductions and not passes[-1].written:
         passes.pop()
-    return RowProgram(frame, _row_stages(frame, level, 0), tuple(passes), homes)
+    return RowProgram(frame, types, _row_stages(frame, level, 0), tuple(passes), homes)
 
 
 def _levels(frame: Frame) -> dict[str, int]:

@@ -36,8 +36,12 @@ TAIL_CYCLES = 8.0
 """Of one masked vector."""
 L1_BYTES, L2_BYTES, L3_BYTES, MEMORY_BYTES = 64.0, 32.0, 10.0, 4.0
 """Bytes per cycle from each level."""
-PREFETCHED = 1.4
-"""How many times as fast bytes come that were asked for in time."""
+PREFETCHED = 1.3
+"""How many times as fast bytes come from beyond the L2 cache that were asked for in time."""
+PREFETCH_CYCLES = 0.5
+"""Of the requests for one vector."""
+NAN_CYCLES = 1.5
+"""Of a maximum or minimum beyond an addition: NaN is tested for."""
 
 Floats = NDArray[np.float64]
 
@@ -79,21 +83,24 @@ def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
     outer = _volume(frame, frame.columns[:-1], extents)
     vectors = np.floor(inner / lanes)
     per_row = np.zeros(len(rows))
-    for each in program.passes:
-        per_row += outer * (_pass_cycles(each, kernel, vectors) + np.where(inner % lanes > 0, TAIL_CYCLES, 0.0))
+    for number, each in enumerate(program.passes):
+        per_row += outer * (_pass_cycles(number, each, kernel, vectors) + np.where(inner % lanes > 0, TAIL_CYCLES, 0.0))
         per_row += PASS_CYCLES * outer / kernel["rows"] + TOTAL_CYCLES * len(each.reductions)
     moved = _bytes(task, program, extents)
-    waits = moved / _rate(task, moved) / (PREFETCHED if kernel["ahead"] or kernel["near"] else 1.0)
+    is_asked_for = (kernel["ahead"] or kernel["near"]) and moved >= task.known_target.hardware.l2_bytes
+    waits = moved / _rate(task, moved) / np.where(is_asked_for, PREFETCHED, 1.0)
     work = np.maximum(rows * per_row, waits) / _threads(task, kernel, program, extents)
     return np.asarray(work + CALL_CYCLES + (FORK_CYCLES if task.threads > 1 else 0.0))
 
 
-def _pass_cycles(each: Pass, kernel: MicroKernel, vectors: Floats) -> Floats:
-    """Of the whole vectors of one row."""
+def _pass_cycles(number: int, each: Pass, kernel: MicroKernel, vectors: Floats) -> Floats:
+    """Of the whole vectors of one row in pass ``number``."""
     turns = kernel["unroll"] if each.is_heavy else kernel["acc"]
     nodes = [node for stage in each.evaluated for node in values(stage.body)]
     called = sum(isinstance(node, Call) and node.function in TRANSCENDENTAL for node in nodes)
     arithmetic = OPERATION_CYCLES * (len(nodes) + 2 * len(each.written)) + FUNCTION_CYCLES * called
+    arithmetic += NAN_CYCLES * sum(stage.reducer in ("max", "min") for stage in each.reductions)
+    arithmetic += PREFETCH_CYCLES if kernel["near"] or (kernel["ahead"] and number) else 0.0
     latency = LATENCY_CYCLES / (turns * kernel["rows"]) if each.reductions else 0.0
     left_over = vectors % turns * TURN_CYCLES
     return np.asarray(vectors * (max(arithmetic, latency) + TURN_CYCLES / turns) + left_over)

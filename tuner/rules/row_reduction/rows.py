@@ -49,10 +49,10 @@ class Settings:
     near: int
 
     def evaluator(self, lanes: int, read: Callable[[Read], Expr], axis: Callable[[str], Expr]) -> Evaluator:
-        return Evaluator(self.workload.element_types, lanes, read, axis, self.function.extents.__getitem__)
+        return Evaluator(self.program.types, lanes, read, axis, self.function.extents.__getitem__)
 
     def dtype(self, tensor: str) -> str:
-        return self.workload.tensors[tensor].dtype
+        return self.program.types.of[tensor]
 
 
 @dataclass
@@ -140,7 +140,7 @@ class Accumulators:
 
     def __init__(self, settings: Settings, stage: Stage, count: int) -> None:
         self.vectors, self.stage = Vectors(settings.lanes), stage
-        self.dtype = settings.workload.element_types.reduced_type(stage)
+        self.dtype = settings.program.types.reduced_type(stage)
         self.combine = COMBINE[str(stage.reducer)]
         start = constant(identity(str(stage.reducer), self.dtype), self.dtype, settings.lanes)
         self.buffers = [I.alloc_buffer((settings.lanes,), self.dtype) for _ in range(count)]

@@ -74,11 +74,11 @@ class RowReduction:
         return SearchSpace(self.name, self.version, axes, check=_check(task))
 
     def safe_kernel(self, task: SearchTask) -> MicroKernel:
-        space = self.space(task)
-        values = {axis.name: axis.choices[0] for axis in space.axes}
-        values["unroll"] = 2 if row_program_of(task.workload).is_heavy else 1
-        acc = next(acc for acc in (4, 2, 1) if acc == 1 or space.legal({**values, "acc": acc}))
-        return space.kernel({**values, "acc": acc})
+        space, is_single = self.space(task), len(row_program_of(task.workload).passes) == 1
+        values = {axis.name: axis.choices[-1] if axis.name == "ahead" else axis.choices[0] for axis in space.axes}
+        pairs = ((4, 2), (2, 4)) if is_single else ((2, 4),)
+        tried = [{**values, "rows": rows, "acc": acc} for rows, acc in (*pairs, (1, 4), (1, 2), (1, 1))]
+        return next(kernel for kernel in map(space.legal, tried) if kernel is not None)
 
     def prior_latency_s(
         self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
