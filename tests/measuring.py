@@ -83,7 +83,8 @@ def program(behaviour: str = RIGHT) -> bytes:
 
 
 def kernel(number: int = 0) -> MicroKernel:
-    return MicroKernel("test", 1, (("number", number),))
+    # Of a rule that packs nothing: the device asks it.
+    return MicroKernel("fallback", 1, (("number", number),))
 
 
 def built(behaviour: str = RIGHT, number: int = 0) -> BuildResult:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import shapewright as sw
+from tuner.program.catalogue import OPS
 
 HEAVY = ("tvm", "tvm_ffi", "ray", "torch", "xgboost", "fastapi", "plotly", "sqlalchemy")
 LIGHT = ("httpx", "rich", "click")
@@ -37,6 +38,30 @@ def test_what_is_loaded_is_noticed() -> None:
 def test_what_reads_and_answers_loads_no_compiler(module: str) -> None:
     allowed = {"xgboost"} if module == "tuner.library.lookup" else set()
     assert loaded_by(f"import {module}", *HEAVY) <= allowed
+
+
+@pytest.mark.parametrize("module", ["tuner.program.build", "tuner.program.jobspec", "tuner.program.task"])
+def test_programs_are_checked_without_arrays_or_a_compiler(module: str) -> None:
+    """What the service does with a program that a client sends: it is read, never run."""
+    assert loaded_by(f"import {module}", *HEAVY, *LIGHT, "numpy", "ml_dtypes") == set()
+    read = "from tuner.program.build import workload_from_json as read"
+    text = "out[m, n] = sum(k) x[m, k] * w[e[m], n, k]"
+    data = {"program": text, "extents": {"m": "T", "n": 4, "k": 8}, "shapes": {"w": [3, "n", "k"]}}
+    statement = f"{read}; workload = read({data!r}); workload.key; workload.tensors; workload.flops({{'m': 3}})"
+    assert loaded_by(statement, *HEAVY, "numpy") == set()
+
+
+@pytest.mark.parametrize("module", ["tuner.rules", "tuner.measure.verify", "tuner.program.reference"])
+def test_rules_and_the_reference_need_numpy_alone(module: str) -> None:
+    assert loaded_by(f"import {module}", *HEAVY) == set()
+    assert loaded_by(f"import {module}", "numpy") == {"numpy"}
+
+
+def test_every_rule_answers_without_a_compiler() -> None:
+    statement = "from tuner.rules import explain; from tuner.program.build import make_workload; "
+    statement += "from tuner.program.target import native; "
+    statement += "explain(make_workload('softmax', {'m': 'T', 'n': 8}), native())"
+    assert loaded_by(statement, *HEAVY) == set()
 
 
 def test_figures_need_plotly_alone() -> None:
@@ -76,9 +101,9 @@ def test_the_public_surface_is_this() -> None:
     ]
     for name in sw.__all__:
         assert getattr(sw, name) is not None
-    assert sw.ops.__all__ == sorted(sw.ops.__all__)
-    for name in sw.ops.__all__:
-        assert getattr(sw.ops, name).name == name
+    assert sw.ops.__all__ == sorted([*OPS, "program"])
+    for name in OPS:
+        assert getattr(sw.ops, name) is OPS[name]
 
 
 def test_a_name_that_is_none_says_so() -> None:

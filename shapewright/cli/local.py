@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.command()
 @as_json
 def ops(json_output: bool) -> None:
-    """List the catalogue of operators: their args, rules and programs."""
+    """List the operators: their args, rules and programs."""
     from tuner.program.catalogue import OPS  # noqa: PLC0415
 
     rows = [_op_row(op) for _, op in sorted(OPS.items())]

@@ -45,9 +45,9 @@ def measure_baselines(
     twice and nothing is taken again. A program without products of two tensors has no such points: NumPy has nothing
     to compare it with. NumPy runs on one thread here: a task on more has none, either.
     """
-    ends_s = clock() + LONGEST_S
     timer = Timer(anchor, least=LEAST_CALLS - 1, again=0)
     roof = measure_roof(native(), task.threads, timer)
+    ends_s = clock() + LONGEST_S
     workload = task.workload
     work = {instance: workload.flops(workload.dims(instance.shape)) for instance in instances}
     points: dict[WorkloadInstance, Baseline] = {}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.compiled import built_problems, loaded, problems
-from tests.measuring import PAST_THE_END, program
+from tests.measuring import PAST_THE_END, kernel, program
 from tests.measuring import TASK as C_TASK
 from tuner.library.codegen import build_candidate, compile_module, module_json, module_of, toolchain
 from tuner.library.dispatcher import Leaf, Node, bounded
@@ -174,7 +174,7 @@ def test_kernels_of_different_layouts_make_no_library() -> None:
 
 def test_a_broken_build_is_found_out() -> None:
     call = loaded(program(PAST_THE_END))
-    (problem,) = problems(C_TASK, MicroKernel("test", 1, ()), call, rows(4, 5, 8))
+    (problem,) = problems(C_TASK, kernel(), call, rows(4, 5, 8))
     assert "past the end of its output" in problem
     assert "m=5" in problem
 
