@@ -95,7 +95,7 @@ class _Loops:
                     homes[tensor] = stack.enter_context(workspace([i64(self.kernel["rows"]), *columns], dtype)), True
             yield Settings(
                 self.task.workload, self.program, self.function, self.buffers, homes, lanes_of(self.task),
-                self.kernel["acc"], self.kernel["unroll"], bool(self.kernel["ahead"]), self.kernel["near"],
+                self.kernel["acc"], self.kernel["unroll"], bool(self.kernel["ahead"]),
             )  # fmt: skip
 
     def _rows(

@@ -31,7 +31,7 @@ class Settings:
     where its columns are kept, as a buffer and whether that is a workspace of the block's rows alone.
 
     ``acc``, ``unroll``: vectors in a turn of a light pass and of one with costly functions; ``ahead``: whether the next
-    block is prefetched; ``near``: elements ahead within the stream of a single pass.
+    block is prefetched.
     """
 
     workload: Workload
@@ -43,7 +43,6 @@ class Settings:
     acc: int
     unroll: int
     ahead: bool
-    near: int
 
     def evaluator(self, lanes: int, read: Callable[[Read], Expr], axis: Callable[[str], Expr]) -> Evaluator:
         return Evaluator(self.program.types, lanes, read, axis, self.function.extents.__getitem__)

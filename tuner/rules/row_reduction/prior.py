@@ -36,9 +36,9 @@ TAIL_CYCLES = 8.0
 """Of one masked vector."""
 L1_BYTES, L2_BYTES, L3_BYTES, MEMORY_BYTES = 64.0, 32.0, 10.0, 4.0
 """Bytes per cycle from each level."""
-AHEAD, NEAR, SEVERAL = 1.3, 1.1, 1.3
-"""How many times as fast bytes come from beyond the L2 cache if the next rows were asked for, or the next elements, and
-if several rows stream at a time."""
+AHEAD, SEVERAL = 1.3, 1.2
+"""How many times as fast bytes come from beyond the L2 cache if the next rows were asked for, and if several stream
+at a time."""
 PREFETCH_CYCLES = 0.5
 """Of the requests for one vector."""
 NAN_CYCLES = 1.5
@@ -88,7 +88,7 @@ def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
         per_row += outer * (_pass_cycles(number, each, kernel, vectors) + np.where(inner % lanes > 0, TAIL_CYCLES, 0.0))
         per_row += PASS_CYCLES * outer / kernel["rows"] + TOTAL_CYCLES * len(each.reductions)
     moved = _bytes(task, program, extents)
-    faster = AHEAD if kernel["ahead"] else NEAR if kernel["near"] else 1.0
+    faster = AHEAD if kernel["ahead"] else 1.0
     faster *= SEVERAL if kernel["rows"] > 1 and len(program.passes) == 1 else 1.0
     waits = moved / _rate(task, moved) / np.where(moved < task.known_target.hardware.l2_bytes, 1.0, faster)
     work = np.maximum(rows * per_row, waits) / _threads(task, kernel, program, extents)
@@ -102,7 +102,7 @@ def _pass_cycles(number: int, each: Pass, kernel: MicroKernel, vectors: Floats) 
     called = sum(isinstance(node, Call) and node.function in TRANSCENDENTAL for node in nodes)
     arithmetic = OPERATION_CYCLES * (len(nodes) + 2 * len(each.written)) + FUNCTION_CYCLES * called
     arithmetic += NAN_CYCLES * sum(stage.reducer in ("max", "min") for stage in each.reductions)
-    arithmetic += PREFETCH_CYCLES if kernel["near"] or (kernel["ahead"] and number) else 0.0
+    arithmetic += PREFETCH_CYCLES if kernel["ahead"] and number else 0.0
     latency = LATENCY_CYCLES / (turns * kernel["rows"]) if each.reductions else 0.0
     left_over = vectors % turns * TURN_CYCLES
     return np.asarray(vectors * (max(arithmetic, latency) + TURN_CYCLES / turns) + left_over)

@@ -127,18 +127,18 @@ class RowBlock:
         """The reads that pass ``number`` prefetches."""
         program = self.settings.program
         streams = [read for read in input_reads(self.frame.stages) if self._is_stream(read)]
-        if len(program.passes) == 1:
-            return tuple(streams) if self.settings.near else ()
+        if not self.settings.ahead or len(program.passes) == 1:
+            return ()
         heavy = [place for place, each in enumerate(program.passes) if each.is_heavy and place]
         chosen = heavy[0] if heavy else len(program.passes) - 1
-        return tuple(streams) if self.settings.ahead and number == chosen else ()
+        return tuple(streams) if number == chosen else ()
 
     def _is_stream(self, read: Read) -> bool:
         is_direct = not any(reads(index) for index in read.indices)
         return is_direct and bool(self.frame.rows) and {self.frame.rows[-1], self.frame.vector} <= axes_of(read)
 
     def _prefetch(self, points: Sequence[Point], streams: Sequence[Read], turn: int) -> None:
-        """One request for each line of what lies ``near`` elements, or a block of rows, ahead."""
+        """One request for each line of the next block of rows."""
         settings = self.settings
         for read in streams:
             element = max(1, LINE_BYTES // (settings.lanes * DTYPES[settings.dtype(read.tensor)].bytes))
@@ -146,8 +146,5 @@ class RowBlock:
                 continue
             for point in points:
                 index = {**point.row.index, **point.columns}
-                if settings.near:
-                    index[self.frame.vector] = index[self.frame.vector] + i64(settings.near)
-                else:
-                    index[self.frame.rows[-1]] = index[self.frame.rows[-1]] + i64(len(self.rows))
+                index[self.frame.rows[-1]] = index[self.frame.rows[-1]] + i64(len(self.rows))
                 prefetch(settings.buffers[read.tensor], replace(point.reader, index=index).indices(read))

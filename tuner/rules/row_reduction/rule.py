@@ -8,7 +8,6 @@ from a near cache after the first pass. Axes of a micro-kernel:
 ``acc``     vectors in a turn of a pass, and accumulators of each reduction and row, which hide the latency of additions
 ``unroll``  the same for passes that call functions of many instructions, whose constants take registers
 ``ahead``   1: the next block of rows is prefetched during the longest pass after the first
-``near``    elements that a single pass prefetches ahead of its reads; 0: none
 ``split``   which axis of the rows, counted from the outermost one, is divided among the threads
 ==========  =====================================================================================================
 
@@ -37,8 +36,6 @@ from tuner.rules.row_reduction.pattern import match, row_program_of
 from tuner.rules.space import Axis, MicroKernel, SearchSpace
 
 MOST_ROWS = 8
-SAFE_NEAR = 512
-"""Elements that the default prefetches in a single pass: the latency of memory at the rate of one core."""
 RESERVED_REGISTERS = 4
 """For what is loaded and computed beside the accumulators."""
 
@@ -78,17 +75,16 @@ class RowReduction:
             Axis("acc", "vectors in a turn of a pass", (1, 2, 4, 8)),
             Axis("unroll", "vectors in a turn of a pass of costly functions", (1, 2, 4) if is_costly else (1,)),
             Axis("ahead", "prefetch the next block of rows", (0, 1) if rank and not is_single else (0,)),
-            Axis("near", "elements prefetched in a single pass", (0, 256, 512, 1024) if rank and is_single else (0,)),
             Axis("split", "the axis of the rows divided among threads", tuple(range(rank)) if is_split else (0,)),
         )
         return SearchSpace(self.name, self.version, axes, check=_check(task))
 
     def safe_kernel(self, task: SearchTask) -> MicroKernel:
-        space = self.space(task)
-        choices = {axis.name: axis.choices for axis in space.axes}
-        values = {name: values[0] for name, values in choices.items()} | {"ahead": choices["ahead"][-1]}
-        values["near"] = SAFE_NEAR if SAFE_NEAR in choices["near"] else 0
-        tried = [{**values, "rows": rows, "acc": acc} for rows, acc in ((2, 4), (1, 4), (1, 2), (1, 1))]
+        space, is_single = self.space(task), len(row_program_of(task.workload).passes) == 1
+        values = {axis.name: axis.choices[-1] if axis.name == "ahead" else axis.choices[0] for axis in space.axes}
+        # Several rows are as many streams from memory.
+        pairs = ((4, 2), (2, 4)) if is_single else ((2, 4),)
+        tried = [{**values, "rows": rows, "acc": acc} for rows, acc in (*pairs, (1, 4), (1, 2), (1, 1))]
         return next(kernel for kernel in map(space.legal, tried) if kernel is not None)
 
     def prior_latency_s(
@@ -109,16 +105,11 @@ class RowReduction:
 
 
 def _check(task: SearchTask) -> Callable[[MicroKernel], None]:
-    """Accumulators must fit into vector registers, and what is prefetched into half of the nearest cache."""
-    program, hardware = row_program_of(task.workload), task.known_target.hardware
-    limit, half = hardware.vector_registers - RESERVED_REGISTERS, hardware.l1d_bytes // 2
-    element = max(DTYPES[tensor.dtype].bytes for tensor in task.workload.inputs)
+    """Accumulators must fit into vector registers."""
+    program, registers = row_program_of(task.workload), task.known_target.hardware.vector_registers
+    limit = registers - RESERVED_REGISTERS
 
     def check(kernel: MicroKernel) -> None:
-        if (need := kernel["rows"] * kernel["near"] * element) >= half:
-            raise IllegalKernel(
-                f"{need} bytes are prefetched into a cache of which {half} are free: fewer rows or near"
-            )
         for each in program.passes:
             turns = kernel["unroll"] if each.is_heavy else kernel["acc"]
             need = kernel["rows"] * turns * len(each.reductions)
