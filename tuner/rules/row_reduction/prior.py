@@ -36,8 +36,9 @@ TAIL_CYCLES = 8.0
 """Of one masked vector."""
 L1_BYTES, L2_BYTES, L3_BYTES, MEMORY_BYTES = 64.0, 32.0, 10.0, 4.0
 """Bytes per cycle from each level."""
-PREFETCHED = 1.3
-"""How many times as fast bytes come from beyond the L2 cache that were asked for in time."""
+AHEAD, NEAR, SEVERAL = 1.3, 1.1, 1.3
+"""How many times as fast bytes come from beyond the L2 cache if the next rows were asked for, or the next elements, and
+if several rows stream at a time."""
 PREFETCH_CYCLES = 0.5
 """Of the requests for one vector."""
 NAN_CYCLES = 1.5
@@ -87,8 +88,9 @@ def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
         per_row += outer * (_pass_cycles(number, each, kernel, vectors) + np.where(inner % lanes > 0, TAIL_CYCLES, 0.0))
         per_row += PASS_CYCLES * outer / kernel["rows"] + TOTAL_CYCLES * len(each.reductions)
     moved = _bytes(task, program, extents)
-    is_asked_for = (kernel["ahead"] or kernel["near"]) and moved >= task.known_target.hardware.l2_bytes
-    waits = moved / _rate(task, moved) / np.where(is_asked_for, PREFETCHED, 1.0)
+    faster = AHEAD if kernel["ahead"] else NEAR if kernel["near"] else 1.0
+    faster *= SEVERAL if kernel["rows"] > 1 and len(program.passes) == 1 else 1.0
+    waits = moved / _rate(task, moved) / np.where(moved < task.known_target.hardware.l2_bytes, 1.0, faster)
     work = np.maximum(rows * per_row, waits) / _threads(task, kernel, program, extents)
     return np.asarray(work + CALL_CYCLES + (FORK_CYCLES if task.threads > 1 else 0.0))
 

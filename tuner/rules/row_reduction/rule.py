@@ -37,6 +37,8 @@ from tuner.rules.row_reduction.pattern import match, row_program_of
 from tuner.rules.space import Axis, MicroKernel, SearchSpace
 
 MOST_ROWS = 8
+SAFE_NEAR = 512
+"""Elements that the default prefetches in a single pass: the latency of memory at the rate of one core."""
 RESERVED_REGISTERS = 4
 """For what is loaded and computed beside the accumulators."""
 
@@ -82,10 +84,11 @@ class RowReduction:
         return SearchSpace(self.name, self.version, axes, check=_check(task))
 
     def safe_kernel(self, task: SearchTask) -> MicroKernel:
-        space, is_single = self.space(task), len(row_program_of(task.workload).passes) == 1
-        values = {axis.name: axis.choices[-1] if axis.name == "ahead" else axis.choices[0] for axis in space.axes}
-        pairs = ((4, 2), (2, 4)) if is_single else ((2, 4),)
-        tried = [{**values, "rows": rows, "acc": acc} for rows, acc in (*pairs, (1, 4), (1, 2), (1, 1))]
+        space = self.space(task)
+        choices = {axis.name: axis.choices for axis in space.axes}
+        values = {name: values[0] for name, values in choices.items()} | {"ahead": choices["ahead"][-1]}
+        values["near"] = SAFE_NEAR if SAFE_NEAR in choices["near"] else 0
+        tried = [{**values, "rows": rows, "acc": acc} for rows, acc in ((2, 4), (1, 4), (1, 2), (1, 1))]
         return next(kernel for kernel in map(space.legal, tried) if kernel is not None)
 
     def prior_latency_s(
@@ -106,11 +109,16 @@ class RowReduction:
 
 
 def _check(task: SearchTask) -> Callable[[MicroKernel], None]:
-    """Accumulators must fit into vector registers."""
-    program, registers = row_program_of(task.workload), task.known_target.hardware.vector_registers
-    limit = registers - RESERVED_REGISTERS
+    """Accumulators must fit into vector registers, and what is prefetched into half of the nearest cache."""
+    program, hardware = row_program_of(task.workload), task.known_target.hardware
+    limit, half = hardware.vector_registers - RESERVED_REGISTERS, hardware.l1d_bytes // 2
+    element = max(DTYPES[tensor.dtype].bytes for tensor in task.workload.inputs)
 
     def check(kernel: MicroKernel) -> None:
+        if (need := kernel["rows"] * kernel["near"] * element) >= half:
+            raise IllegalKernel(
+                f"{need} bytes are prefetched into a cache of which {half} are free: fewer rows or near"
+            )
         for each in program.passes:
             turns = kernel["unroll"] if each.is_heavy else kernel["acc"]
             need = kernel["rows"] * turns * len(each.reductions)
