@@ -10,18 +10,14 @@ from typing import Any
 from tuner.errors import InvalidInput
 from tuner.program.build import ProgramOp, make_workload, workload_from_json
 from tuner.program.catalogue import Op
-from tuner.program.dims import MAX_DIM, DimExpr, DimLike
-from tuner.program.expr import Expr
+from tuner.program.dims import DimLike
+from tuner.program.ranges import check_bounds, check_sizes, check_variables, grid, largest_dims, thinned
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject, ShapeVar, Workload, WorkloadInstance, format_shape
 
 MAX_INSTANCES = 256
 MAX_KERNELS = 64
-MAX_SHAPE_VARS = 8
-"""Grids over the shape variables double with each of them."""
 DEFAULT_INSTANCES = 8
-MAX_OPERAND_BYTES = 16 * 2**30
-"""Of one tensor at the largest shape of the range: more could not be measured, nor verified in float64."""
 MAX_WEIGHT = 1e12
 """Sums of weights times latencies must stay finite."""
 FAR = 2.0
@@ -60,11 +56,11 @@ class SearchTask:
         max_kernels: int = 8,
     ) -> None:
         """Check everything that can be checked without a device. Raises InvalidInput naming the field."""
-        workload = op if isinstance(op, Workload) else _workload(op, {} if args is None else args, dtype, epilogue)
+        workload = op if isinstance(op, Workload) else make_workload(op, {} if args is None else args, dtype, epilogue)
         variables = tuple(sorted(shape_vars, key=lambda var: var.name))
-        _check_variables(workload, variables)
-        _check_sizes(workload, variables)
-        _check_bounds(workload, variables)
+        check_variables(workload, variables)
+        check_sizes(workload, variables)
+        check_bounds(workload, variables)
         _check_count("threads", threads, 1, 1024)
         _check_count("max_kernels", max_kernels, 1, MAX_KERNELS)
         given = default_instances(variables) if instances is None else instances
@@ -89,7 +85,7 @@ class SearchTask:
     @property
     def largest_dims(self) -> dict[str, int]:
         """Bounds of the symbols over the range."""
-        return _largest_dims(self.workload, self.shape_vars)
+        return largest_dims(self.workload, self.shape_vars)
 
     def _with(self, **changed: Any) -> SearchTask:
         names = ("shape_vars", "instances", "target", "threads", "max_kernels")
@@ -122,7 +118,7 @@ class SearchTask:
 
     def shapes(self, limit: int = 4096) -> list[dict[str, int]]:
         """Every shape of the declared range; more than ``limit`` are thinned evenly, the extremes kept."""
-        return _grid(self.shape_vars, limit)
+        return grid(self.shape_vars, limit)
 
     def __repr__(self) -> str:
         return f"<SearchTask {self.workload} at {len(self.instances)} instances, {self.threads} threads>"
@@ -150,17 +146,10 @@ class SearchTask:
         )
 
 
-def _grid(variables: Sequence[ShapeVar], limit: int) -> list[dict[str, int]]:
-    per_var = max(2, int(limit ** (1 / max(1, len(variables)))))
-    names = [var.name for var in variables]
-    grids = [_thinned(var.values, per_var) for var in variables]
-    return [dict(zip(names, point, strict=True)) for point in itertools.product(*grids)]
-
-
 def default_instances(variables: Sequence[ShapeVar]) -> list[Mapping[str, int]]:
     """Spread over the range, evenly in each variable, the extremes included."""
     per_var = max(2, round(DEFAULT_INSTANCES ** (1 / max(1, len(variables)))))
-    grids = [_thinned(var.values, per_var) for var in variables]
+    grids = [thinned(var.values, per_var) for var in variables]
     names = [var.name for var in variables]
     return [dict(zip(names, point, strict=True)) for point in itertools.product(*grids)]
 
@@ -207,79 +196,6 @@ def parse_instances(data: object) -> list[WorkloadInstance] | None:
             raise InvalidInput(f"instances[{index}].weight", f"{weight!r} is not a weight", WEIGHTS)
         found.append(WorkloadInstance.of(values, weight))
     return found
-
-
-def _check_variables(workload: Workload, variables: tuple[ShapeVar, ...]) -> None:
-    names = [var.name for var in variables]
-    if len(set(names)) != len(names):
-        raise InvalidInput("shape_vars", f"{', '.join(names)} repeats a name", "each variable once")
-    if len(names) > MAX_SHAPE_VARS:
-        raise InvalidInput("shape_vars", f"{len(names)} of them", f"at most {MAX_SHAPE_VARS} in one workload")
-    ranges = {var.name: (var.min, var.max) for var in variables}
-    for field, expr in _named_extents(workload):
-        missing = sorted(expr.variables - set(names))
-        if missing:
-            raise InvalidInput(field, f"{missing[0]} is not declared", "add it to shape_vars")
-        low, high = expr.bounds(ranges)
-        if low < 0 or high > MAX_DIM:
-            raise InvalidInput(field, f"{expr} runs from {low} to {high}", f"extents are 0 to {MAX_DIM}")
-        if expr.constant == 0:
-            raise InvalidInput(field, "is always 0", "a constant extent is 1 or more")
-    for extra in sorted(set(names) - workload.variables):
-        raise InvalidInput(f"shape_vars.{extra}", "no dim of the workload uses it", "leave it out")
-
-
-def _workload(
-    op: Op | str | ProgramOp, args: Mapping[str, DimLike], dtype: str | Mapping[str, str], epilogue: Sequence[str]
-) -> Workload:
-    return make_workload(op, args, dtype, epilogue)
-
-
-def _named_extents(workload: Workload) -> list[tuple[str, DimExpr]]:
-    """Every extent, with the job file's field that gives it."""
-    from_op = "op" in workload.to_json()
-    given = workload.to_json().get("args", {}) if from_op else dict(workload.extents)
-    group = "workload.args" if from_op else "workload.extents"
-    extents = [(f"{group}.{name}" if name in given else group, dim) for name, dim in workload.extents]
-    return extents + [("workload.shapes", dim) for _, shape in workload.shapes for dim in shape]
-
-
-def _largest_dims(workload: Workload, variables: Sequence[ShapeVar]) -> dict[str, int]:
-    ranges = {var.name: (var.min, var.max) for var in variables}
-    return {name: expr.bounds(ranges)[1] for name, expr in workload.symbol_exprs.items()}
-
-
-def _check_sizes(workload: Workload, variables: tuple[ShapeVar, ...]) -> None:
-    """The tensors at the largest shape: operands one by one, intermediates together."""
-    most = _largest_dims(workload, variables)
-    for tensor in workload.tensors.values():
-        size = tensor.bytes(most)
-        if size > MAX_OPERAND_BYTES:
-            field = f"workload.{'args' if 'op' in workload.to_json() else 'extents'}"
-            problem = f"{tensor.name} takes up to {size / 2**30:.4g} GiB"
-            raise InvalidInput(field, problem, f"at most {MAX_OPERAND_BYTES // 2**30} GiB for one tensor")
-
-
-def _check_bounds(workload: Workload, variables: tuple[ShapeVar, ...]) -> None:
-    """Reads that may be out of bounds for some sizes: not for those of the range."""
-    ranges = {var.name: (var.min, var.max) for var in variables}
-    for read, position, need, size in workload.inference.unproved:
-        excess = (need - size).substituted(workload.symbol_exprs)
-        if excess.bounds(ranges)[1] <= 0:
-            continue
-        # Bounds of an expression that repeats a variable are loose: look at the range itself.
-        for values in _grid(variables, 4096):
-            if workload.points(workload.dims(values)) and excess.evaluate(values) > 0:
-                problem = f"the index reaches past the dim's size ({need} > {size} at {format_shape(values)})"
-                remedy = f"say what is there: padded: {{{read.tensor}: 0}}"
-                _refuse_index(workload, read.indices[position], problem, remedy)
-
-
-def _refuse_index(workload: Workload, index: Expr, problem: str, remedy: str) -> None:
-    try:
-        workload.program.refuse(index, problem, remedy)
-    except InvalidInput as error:
-        raise error.within("workload") from None
 
 
 def _checked_instances(
@@ -372,13 +288,6 @@ def _range_text(var: ShapeVar) -> str:
     if isinstance(var.values, range):
         return f"{var.name} runs from {var.min} to {var.max}"
     return f"{var.name} is one of {', '.join(map(str, var.values[:20]))}"
-
-
-def _thinned(values: range | tuple[int, ...], count: int) -> list[int]:
-    if len(values) <= count:
-        return list(values)
-    step = (len(values) - 1) / (count - 1)
-    return [values[round(index * step)] for index in range(count)]
 
 
 def _check_count(field: str, value: object, low: int, high: int) -> None:

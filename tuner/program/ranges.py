@@ -1,0 +1,97 @@
+"""A workload over the ranges of its shape variables: grids of shapes, and checks of what all of them have in common."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from tuner.errors import InvalidInput
+from tuner.program.dims import MAX_DIM, DimExpr
+from tuner.program.expr import Expr
+from tuner.program.workload import ShapeVar, Workload, format_shape
+
+MAX_SHAPE_VARS = 8
+"""Grids over the shape variables double with each of them."""
+MAX_OPERAND_BYTES = 16 * 2**30
+"""Of one tensor at the largest shape of the range: more could not be measured, nor verified in float64."""
+
+
+def grid(variables: Sequence[ShapeVar], limit: int) -> list[dict[str, int]]:
+    per_var = max(2, int(limit ** (1 / max(1, len(variables)))))
+    names = [var.name for var in variables]
+    grids = [thinned(var.values, per_var) for var in variables]
+    return [dict(zip(names, point, strict=True)) for point in itertools.product(*grids)]
+
+
+def thinned(values: range | tuple[int, ...], count: int) -> list[int]:
+    if len(values) <= count:
+        return list(values)
+    step = (len(values) - 1) / (count - 1)
+    return [values[round(index * step)] for index in range(count)]
+
+
+def check_variables(workload: Workload, variables: tuple[ShapeVar, ...]) -> None:
+    names = [var.name for var in variables]
+    if len(set(names)) != len(names):
+        raise InvalidInput("shape_vars", f"{', '.join(names)} repeats a name", "each variable once")
+    if len(names) > MAX_SHAPE_VARS:
+        raise InvalidInput("shape_vars", f"{len(names)} of them", f"at most {MAX_SHAPE_VARS} in one workload")
+    ranges = {var.name: (var.min, var.max) for var in variables}
+    for field, expr in _named_extents(workload):
+        missing = sorted(expr.variables - set(names))
+        if missing:
+            raise InvalidInput(field, f"{missing[0]} is not declared", "add it to shape_vars")
+        low, high = expr.bounds(ranges)
+        if low < 0 or high > MAX_DIM:
+            raise InvalidInput(field, f"{expr} runs from {low} to {high}", f"extents are 0 to {MAX_DIM}")
+        if expr.constant == 0:
+            raise InvalidInput(field, "is always 0", "a constant extent is 1 or more")
+    for extra in sorted(set(names) - workload.variables):
+        raise InvalidInput(f"shape_vars.{extra}", "no dim of the workload uses it", "leave it out")
+
+
+def _named_extents(workload: Workload) -> list[tuple[str, DimExpr]]:
+    """Every extent, with the job file's field that gives it."""
+    from_op = "op" in workload.to_json()
+    given = workload.to_json().get("args", {}) if from_op else dict(workload.extents)
+    group = "workload.args" if from_op else "workload.extents"
+    extents = [(f"{group}.{name}" if name in given else group, dim) for name, dim in workload.extents]
+    return extents + [("workload.shapes", dim) for _, shape in workload.shapes for dim in shape]
+
+
+def largest_dims(workload: Workload, variables: Sequence[ShapeVar]) -> dict[str, int]:
+    ranges = {var.name: (var.min, var.max) for var in variables}
+    return {name: expr.bounds(ranges)[1] for name, expr in workload.symbol_exprs.items()}
+
+
+def check_sizes(workload: Workload, variables: tuple[ShapeVar, ...]) -> None:
+    """The tensors at the largest shape: operands one by one, intermediates together."""
+    most = largest_dims(workload, variables)
+    for tensor in workload.tensors.values():
+        size = tensor.bytes(most)
+        if size > MAX_OPERAND_BYTES:
+            field = f"workload.{'args' if 'op' in workload.to_json() else 'extents'}"
+            problem = f"{tensor.name} takes up to {size / 2**30:.4g} GiB"
+            raise InvalidInput(field, problem, f"at most {MAX_OPERAND_BYTES // 2**30} GiB for one tensor")
+
+
+def check_bounds(workload: Workload, variables: tuple[ShapeVar, ...]) -> None:
+    """Reads that may be out of bounds for some sizes: not for those of the range."""
+    ranges = {var.name: (var.min, var.max) for var in variables}
+    for read, position, need, size in workload.inference.unproved:
+        excess = (need - size).substituted(workload.symbol_exprs)
+        if excess.bounds(ranges)[1] <= 0:
+            continue
+        # Bounds of an expression that repeats a variable are loose: look at the range itself.
+        for values in grid(variables, 4096):
+            if workload.points(workload.dims(values)) and excess.evaluate(values) > 0:
+                problem = f"the index reaches past the dim's size ({need} > {size} at {format_shape(values)})"
+                remedy = f"say what is there: padded: {{{read.tensor}: 0}}"
+                _refuse_index(workload, read.indices[position], problem, remedy)
+
+
+def _refuse_index(workload: Workload, index: Expr, problem: str, remedy: str) -> None:
+    try:
+        workload.program.refuse(index, problem, remedy)
+    except InvalidInput as error:
+        raise error.within("workload") from None
