@@ -49,7 +49,7 @@ def test_from_the_printed_link_to_the_code_of_a_kernel(start: Callable[..., Up],
 def look_around(visitor: Visitor, page: Page) -> None:
     """Every other page, while the search goes on."""
     job = page.url.rpartition("/")[2]
-    workload = page.locator("a[href*='/workloads/dense']").first.get_attribute("href")
+    workload = page.locator("a[href*='/workloads/wl-']").first.get_attribute("href")
     shown = {"/": "Jobs", "/workloads": "Workloads", str(workload): "dense", "/devices": "Devices",
              f"/compare?a={job}&b={job}": "Compare", f"/jobs/new?from={job}": "New job"}  # fmt: skip
     for path, title in shown.items():
