@@ -5,7 +5,7 @@ Rates are of a common server core; the learned residual corrects them for a devi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,18 +14,14 @@ from tuner.program.expr import reads
 from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
 from tuner.rules.access import vector_axis
+from tuner.rules.estimates import CALL_CYCLES, CLOCK_HZ, FORK_CYCLES, Floats, feature_table, thread_speedup, volume
 from tuner.rules.space import MicroKernel
 
-CLOCK_HZ = 3e9
 SCALAR_CYCLES = 1.0
 """Of one operation of a stage's body, element by element."""
 READ_CYCLES = 0.7
 ROW_CYCLES = 6.0
 """Of the loops around the innermost one."""
-CALL_CYCLES = 150.0
-FORK_CYCLES = 12_000.0
-
-Floats = NDArray[np.float64]
 
 
 def latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
@@ -36,35 +32,26 @@ def latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
 def features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
     """[kernels, shapes, features]: the sizes of the stages, the kernel's values and the estimate."""
     estimate = latency_s(task, kernels, extents)
-    volumes = [_volume((*stage.axes, *stage.reduce_axes), extents) for stage in task.workload.program.stages]
+    volumes = [volume((*stage.axes, *stage.reduce_axes), extents) for stage in task.workload.program.stages]
     sizes = [np.log2(sum(volumes) + 1.0), np.log2(np.max(volumes, axis=0) + 1.0)]
     sizes += [np.full(len(volumes[0]), len(volumes))]
-    columns = [np.broadcast_to(size, estimate.shape) for size in sizes]
-    values = [np.array([[float(kernel[name])] for kernel in kernels]) for name, _ in kernels[0].values]
-    columns += [np.broadcast_to(value, estimate.shape) for value in values]
-    return np.stack([*columns, np.log2(estimate)], axis=2).astype(np.float32)
-
-
-def _volume(axes: Iterable[str], extents: Extents) -> Floats:
-    """[shapes] how many points some axes have."""
-    width = len(next(iter(extents.values()))) if extents else 1
-    return np.asarray(np.prod([np.ones(width), *(np.asarray(extents[axis], np.float64) for axis in axes)], axis=0))
+    return feature_table(sizes, kernels, estimate)
 
 
 def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
     workload = task.workload
     forks = len(workload.program.stages) if task.threads > 1 else 0
-    total: Floats = _volume((), extents) * (CALL_CYCLES + FORK_CYCLES * forks)
+    total: Floats = volume((), extents) * (CALL_CYCLES + FORK_CYCLES * forks)
     for stage in workload.program.stages:
         axes = (*stage.axes, *stage.reduce_axes)
-        volume = _volume(axes, extents)
+        points = volume(axes, extents)
         work = SCALAR_CYCLES * (len(list(reads(stage.body))) * READ_CYCLES + 1)
         chosen = vector_axis(workload, stage) if kernel["vector"] else None
-        rows = volume / np.maximum(extents[chosen.name] if chosen else extents[axes[-1]] if axes else 1, 1)
+        rows = points / np.maximum(extents[chosen.name] if chosen else extents[axes[-1]] if axes else 1, 1)
         lanes = task.known_target.hardware.lanes() if chosen else 1
         parts = _share(task, kernel, stage.axes, extents)
         latency = 4.0 / kernel["sums"] if stage.reducer else 0.0
-        total = total + (volume * max(work, latency) / lanes + rows * ROW_CYCLES) / parts
+        total = total + (points * max(work, latency) / lanes + rows * ROW_CYCLES) / parts
     return total
 
 
@@ -72,5 +59,4 @@ def _share(task: SearchTask, kernel: MicroKernel, axes: tuple[str, ...], extents
     """By how much the threads speed a stage up."""
     if task.threads == 1 or not axes:
         return np.ones(1)
-    size = np.maximum(np.asarray(extents[axes[min(kernel["split"], len(axes) - 1)]], np.float64), 1.0)
-    return np.asarray(size / np.ceil(size / task.threads))
+    return thread_speedup(volume((axes[min(kernel["split"], len(axes) - 1)],), extents), task.threads)

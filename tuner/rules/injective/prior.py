@@ -16,20 +16,23 @@ from tuner.program.notation import Stage
 from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
 from tuner.rules.access import TRANSCENDENTAL
+from tuner.rules.estimates import (
+    CALL_CYCLES,
+    CLOCK_HZ,
+    FORK_CYCLES,
+    FUNCTION_CYCLES,
+    L2_BYTES,
+    L3_BYTES,
+    MEMORY_BYTES,
+    OPERATION_CYCLES,
+    Floats,
+    feature_table,
+    volume,
+)
 from tuner.rules.injective.pattern import elementwise_of
 from tuner.rules.space import MicroKernel
 
-CLOCK_HZ = 3e9
-CALL_CYCLES = 150.0
-FORK_CYCLES = 12_000.0
 ROW_CYCLES = 5.0
-OPERATION_CYCLES = 0.5
-FUNCTION_CYCLES = 12.0
-"""Of a transcendental function on one vector."""
-L2_BYTES, L3_BYTES, MEMORY_BYTES = 32.0, 10.0, 4.0
-"""Bytes per cycle from each level."""
-
-Floats = NDArray[np.float64]
 
 
 def latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
@@ -41,24 +44,21 @@ def features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents)
     """[kernels, shapes, features]: elements, bytes, length of a row, the kernel's values and the estimate."""
     estimate = latency_s(task, kernels, extents)
     stages = elementwise_of(task.workload).program.stages
-    elements = np.max([_volume(stage.axes, extents) for stage in stages], axis=0)
-    row = np.max([_volume(stage.axes[-1:], extents) for stage in stages], axis=0)
+    elements = np.max([volume(stage.axes, extents) for stage in stages], axis=0)
+    row = np.max([volume(stage.axes[-1:], extents) for stage in stages], axis=0)
     sizes = [np.log2(elements + 1), np.log2(_bytes(task, extents) + 1), np.log2(row + 1), row % 8]
-    columns = [np.broadcast_to(size, estimate.shape) for size in sizes]
-    values = [np.array([[float(kernel[name])] for kernel in kernels]) for name, _ in kernels[0].values]
-    columns += [np.broadcast_to(value, estimate.shape) for value in values]
-    return np.stack([*columns, np.log2(estimate)], axis=2).astype(np.float32)
+    return feature_table(sizes, kernels, estimate)
 
 
 def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
     loops, hardware = elementwise_of(task.workload), task.known_target.hardware
-    compute = np.zeros(len(_volume((), extents)))
+    compute = np.zeros(len(volume((), extents)))
     for stage in loops.program.stages:
         lanes = hardware.lanes() if loops.vector[stage.tensor] else 1
-        elements = _volume(stage.axes, extents)
+        elements = volume(stage.axes, extents)
         strided = 4.0 if loops.crossed[stage.tensor] and not kernel["tile"] else 0.0
         each = _operations(stage) / lanes + strided + 0.5 / (kernel["unroll"] * lanes)
-        compute += elements * each + _volume(stage.axes[:-1], extents) * ROW_CYCLES
+        compute += elements * each + volume(stage.axes[:-1], extents) * ROW_CYCLES
     moved = _bytes(task, extents)
     rate = np.where(moved < hardware.l2_bytes, L2_BYTES, np.where(moved < hardware.l3_bytes, L3_BYTES, MEMORY_BYTES))
     work = np.maximum(compute, moved / rate) / task.threads
@@ -75,15 +75,9 @@ def _operations(stage: Stage) -> float:
 def _bytes(task: SearchTask, extents: Extents) -> Floats:
     """[shapes] bytes of every read and write at the axes that it depends on."""
     loops, tensors = elementwise_of(task.workload), task.workload.tensors
-    total = np.zeros(len(_volume((), extents)))
+    total = np.zeros(len(volume((), extents)))
     for stage in loops.program.stages:
-        total += DTYPES[tensors[stage.tensor].dtype].bytes * _volume(stage.axes, extents)
+        total += DTYPES[tensors[stage.tensor].dtype].bytes * volume(stage.axes, extents)
         for read in dict.fromkeys(reads(stage.body)):
-            total += DTYPES[tensors[read.tensor].dtype].bytes * _volume(tuple(axes_of(read)), extents)
+            total += DTYPES[tensors[read.tensor].dtype].bytes * volume(tuple(axes_of(read)), extents)
     return total
-
-
-def _volume(axes: tuple[str, ...], extents: Extents) -> Floats:
-    """[shapes] how many points some axes have."""
-    width = len(next(iter(extents.values()))) if extents else 1
-    return np.asarray(np.prod([np.ones(width), *(np.asarray(extents[axis], np.float64) for axis in axes)], axis=0))

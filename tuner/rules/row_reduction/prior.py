@@ -15,16 +15,24 @@ from tuner.program.expr import Call, axes_of
 from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
 from tuner.rules.access import TRANSCENDENTAL
+from tuner.rules.estimates import (
+    CALL_CYCLES,
+    CLOCK_HZ,
+    FORK_CYCLES,
+    FUNCTION_CYCLES,
+    L1_BYTES,
+    L2_BYTES,
+    L3_BYTES,
+    MEMORY_BYTES,
+    OPERATION_CYCLES,
+    Floats,
+    thread_speedup,
+    volume,
+)
 from tuner.rules.row_reduction.frame import Frame, input_reads, values
 from tuner.rules.row_reduction.pattern import Pass, RowProgram, row_program_of
 from tuner.rules.space import MicroKernel
 
-CLOCK_HZ = 3e9
-CALL_CYCLES = 150.0
-FORK_CYCLES = 12_000.0
-OPERATION_CYCLES = 0.5
-FUNCTION_CYCLES = 12.0
-"""Of a transcendental function on one vector."""
 LATENCY_CYCLES = 4.0
 """Of an addition, before the next one to the same accumulator."""
 TURN_CYCLES = 1.0
@@ -34,8 +42,6 @@ TOTAL_CYCLES = 14.0
 """Of one reduction of a row: combining accumulators and lanes."""
 TAIL_CYCLES = 8.0
 """Of one masked vector."""
-L1_BYTES, L2_BYTES, L3_BYTES, MEMORY_BYTES = 64.0, 32.0, 10.0, 4.0
-"""Bytes per cycle from each level."""
 AHEAD, SEVERAL = 1.3, 1.2
 """How many times as fast bytes come from beyond the L2 cache if the next rows were asked for, and if several stream
 at a time."""
@@ -43,8 +49,6 @@ PREFETCH_CYCLES = 0.5
 """Of the requests for one vector."""
 NAN_CYCLES = 1.5
 """Of a maximum or minimum beyond an addition: NaN is tested for."""
-
-Floats = NDArray[np.float64]
 
 
 def lanes_of(task: SearchTask) -> int:
@@ -113,8 +117,8 @@ def _threads(task: SearchTask, kernel: MicroKernel, program: RowProgram, extents
     frame = program.frame
     if task.threads == 1 or not frame.rows:
         return np.ones(1)
-    size = np.maximum(_volume(frame, (frame.rows[min(kernel["split"], len(frame.rows) - 1)],), extents), 1.0)
-    return np.asarray(size / np.ceil(size / task.threads))
+    split = frame.rows[min(kernel["split"], len(frame.rows) - 1)]
+    return thread_speedup(_volume(frame, (split,), extents), task.threads)
 
 
 def _rate(task: SearchTask, moved: Floats) -> Floats:
@@ -140,6 +144,4 @@ def _bytes(task: SearchTask, program: RowProgram, extents: Extents) -> Floats:
 
 def _volume(frame: Frame, axes: Sequence[str], extents: Extents) -> Floats:
     """[shapes] how many points some axes of the frame have."""
-    width = len(next(iter(extents.values()))) if extents else 1
-    factors = [np.asarray(extents[part], np.float64) for axis in axes for part in frame.parts[axis]]
-    return np.asarray(np.prod([np.ones(width), *factors], axis=0))
+    return volume((part for axis in axes for part in frame.parts[axis]), extents)
