@@ -110,8 +110,8 @@ def contender(name: str, workload: Workload, library: Path | None, threads: int)
         return _ours(workload, library)
     from benchmarks.rivals import RIVALS, torch_module  # noqa: PLC0415
 
-    torch_module().set_num_threads(threads)
     prepared = RIVALS[name].prepare(workload)
+    torch_module().set_num_threads(threads)
     return lambda shape: prepared(inputs_of(workload, shape))
 
 

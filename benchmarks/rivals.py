@@ -85,7 +85,7 @@ class _Matrices:
 
 
 def _mm(workload: Workload) -> Prepared:
-    torch, matrices = torch_module(), _Matrices.of(workload)
+    matrices, torch = _Matrices.of(workload), torch_module()
 
     def call(inputs: Sequence[Array]) -> Call:
         a, b = matrices.left(inputs), matrices.right_kn(inputs)
@@ -96,7 +96,7 @@ def _mm(workload: Workload) -> Prepared:
 
 
 def _bmm(workload: Workload) -> Prepared:
-    torch, matrices = torch_module(), _Matrices.of(workload, batched=True)
+    matrices, torch = _Matrices.of(workload, batched=True), torch_module()
 
     def call(inputs: Sequence[Array]) -> Call:
         a, b = matrices.left(inputs), matrices.right_kn(inputs)
@@ -107,7 +107,7 @@ def _bmm(workload: Workload) -> Prepared:
 
 
 def _linear(workload: Workload) -> Prepared:
-    torch, matrices = torch_module(), _Matrices.of(workload)
+    matrices, torch = _Matrices.of(workload), torch_module()
     if matrices.contraction.right_is_kn:
         raise DoesNotApply("linear multiplies by a transposed operand; mm is the call for this one")
 
@@ -120,7 +120,7 @@ def _linear(workload: Workload) -> Prepared:
 
 def _mkl(workload: Workload) -> Prepared:
     """MKL with the weight packed for the very number of rows that it is called with."""
-    torch, matrices = torch_module(), _Matrices.of(workload)
+    matrices, torch = _Matrices.of(workload), torch_module()
     if not matrices.is_constant:
         raise DoesNotApply("nothing is constant, so nothing can be packed ahead: mm is MKL here")
 
@@ -135,7 +135,7 @@ def _mkl(workload: Workload) -> Prepared:
 
 def _onednn(workload: Workload) -> Prepared:
     """oneDNN: with the weight packed for the number of rows, or its linear on the operand as it is."""
-    torch, matrices = torch_module(), _Matrices.of(workload)
+    matrices, torch = _Matrices.of(workload), torch_module()
 
     def call(inputs: Sequence[Array]) -> Call:
         x, weight = matrices.left(inputs), matrices.right_nk(inputs)

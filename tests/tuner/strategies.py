@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.tuner.program_strategies import PROGRAM_WORKLOADS, PROGRAMS, TAME_PROGRAMS, TAME_WORKLOADS, WORKLOADS
+from tuner.errors import InvalidInput
+from tuner.program.ranges import check_sizes
 from tuner.program.target import Hardware, Target
 from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, WorkloadInstance
+from tuner.program.workload import ShapeVar, Workload, WorkloadInstance
 from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult, Phase, Roof
 from tuner.rules.space import MicroKernel
 
@@ -90,10 +93,20 @@ def baselines(draw: st.DrawFn) -> Baselines:
     return Baselines(tuple(draw(st.lists(points, max_size=3))), draw(st.none() | roof))
 
 
+def _fits(workload: Workload, variables: tuple[ShapeVar, ...]) -> bool:
+    """A drawn range may ask for tensors larger than a task may have."""
+    try:
+        check_sizes(workload, variables)
+    except InvalidInput:
+        return False
+    return True
+
+
 @st.composite
 def tasks(draw: st.DrawFn) -> SearchTask:
     workload = draw(WORKLOADS)
     variables = tuple(draw(_var(name)) for name in sorted(workload.variables))
+    assume(_fits(workload, variables))
     shape = st.fixed_dictionaries({var.name: st.sampled_from(list(var.values)) for var in variables})
     several = st.lists(shape, min_size=1, max_size=4, unique_by=lambda values: tuple(sorted(values.items())))
     shapes = draw(st.none() | several)
