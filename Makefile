@@ -12,6 +12,9 @@ BIN := $(VENV)/bin
 # `make install EXTRAS=bench,dev` adds to what serving and tuning need.
 EXTRAS ?=
 
+# Tests wait for other processes as much as they compute, so there are more of them than the cores of a small machine.
+TEST_PROCESSES ?= 3
+
 comma := ,
 empty :=
 space := $(empty) $(empty)
@@ -40,7 +43,7 @@ demo: $(WANTED) ## tune a dynamic-shape BERT dense layer on embedded defaults an
 	$(BIN)/python -m examples.demo $(ARGS)
 
 test: $(WANTED_DEV) ## the test suite; pytest's arguments go in ARGS
-	$(BIN)/python -m pytest -m "not soak" $(ARGS)
+	$(BIN)/python -m pytest -m "not soak" -n $(TEST_PROCESSES) --dist worksteal $(ARGS)
 
 soak: $(WANTED_DEV) ## the long tests: chaos, load, fuzz, every op tuned
 	$(BIN)/python -m pytest -m soak --timeout=3600 $(ARGS)

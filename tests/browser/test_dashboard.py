@@ -133,7 +133,7 @@ def test_a_job_is_cloned(storage: Storage, visitor: Visitor) -> None:
 @pytest.mark.parametrize(
     ("size", "theme"),
     [
-        pytest.param(DESK, "light", id="desk-light"),
+        pytest.param(DESK, "light", id="desk-light", marks=pytest.mark.soak),
         pytest.param(PHONE, "dark", id="phone-dark"),
         pytest.param(DESK, "dark", id="desk-dark", marks=pytest.mark.soak),
         pytest.param(PHONE, "light", id="phone-light", marks=pytest.mark.soak),

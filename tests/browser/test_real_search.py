@@ -20,7 +20,7 @@ workload:
 shape_vars:
   T: {min: 1, max: 16}
 instances: [{T: 1}, {T: 5}, {T: 16}]
-budget: {seconds: 20}
+budget: {seconds: 12}
 max_kernels: 3
 """
 

@@ -24,8 +24,18 @@ def events() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def result(events: list[dict[str, Any]]) -> sw.TuneResult:
+def earlier() -> set[psutil.Process]:
+    """The processes that other modules' fixtures run."""
+    return children()
+
+
+@pytest.fixture(scope="module")
+def result(events: list[dict[str, Any]], earlier: set[psutil.Process]) -> sw.TuneResult:
     return sw.tune(TASK, trials=8, seed=1, callbacks=[events.append])
+
+
+def children() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
 
 
 def check(library: sw.Library, rows: int) -> None:
@@ -72,8 +82,8 @@ def test_the_library_is_kept_where_it_is_asked_for(result: sw.TuneResult, tmp_pa
     check(again, 5)
 
 
-def test_no_process_is_left_behind(result: sw.TuneResult) -> None:
-    names = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+def test_no_process_is_left_behind(result: sw.TuneResult, earlier: set[psutil.Process]) -> None:
+    names = [" ".join(child.cmdline()) for child in children() - earlier]
     assert result.results
     assert [name for name in names if "device_process" in name or "popen" in name] == []
 
