@@ -13,6 +13,8 @@ FUNCTIONS: Mapping[str, int] = {
     "round": 1, "floor": 1, "min": 2, "max": 2, "where": 3,
 }  # fmt: skip
 """Scalar functions and how many arguments each takes. ``cast`` and ``extent`` have nodes of their own."""
+TRANSCENDENTAL = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sin", "cos"})
+"""Functions of a dozen instructions and more."""
 
 REDUCERS = ("sum", "max", "min", "prod")
 """What may stand first on the right-hand side of a stage: ``sum(k) ...``."""

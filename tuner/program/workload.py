@@ -18,15 +18,17 @@ from typing import Any
 
 from tuner.program.dims import DimExpr
 from tuner.program.dtypes import DTYPES
-from tuner.program.expr import Binary, Call, Cast, Neg, Read, walk
+from tuner.program.expr import TRANSCENDENTAL, Binary, Call, Cast, Neg, Read, walk
 from tuner.program.program import Program
 from tuner.program.shape_vars import JsonObject, ShapeVar, WorkloadInstance, format_shape
 from tuner.program.shapes import Dims, ElementTypes, Shapes
 
 __all__ = ["JsonObject", "ShapeVar", "Tensor", "Workload", "WorkloadInstance", "format_shape"]
 
-ELEMENTWISE_COST = 20
-"""How many times as long as a multiply-add of a matrix product an operation takes that NumPy does array by array."""
+ELEMENTWISE_COST = 300
+"""Operations of a matrix product in the time of one that NumPy does array by array, with its error bound."""
+FUNCTION_COST = 8
+"""How many such operations a transcendental function takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +176,12 @@ class Workload:
 
     def work(self, dims: Mapping[str, int]) -> int:
         """What computing the reference costs, in operations of a matrix product: others are some times as slow."""
-        return sum(
-            volume * operations if operations == 2 else ELEMENTWISE_COST * volume * max(operations, 1)
-            for volume, operations in self._volumes(dims)
-        )
+        work = 0
+        for stage, (volume, operations) in zip(self.program.stages, self._volumes(dims), strict=True):
+            called = sum(isinstance(node, Call) and node.function in TRANSCENDENTAL for node in walk(stage.body))
+            each = ELEMENTWISE_COST * max(operations + (FUNCTION_COST - 1) * called, 1)
+            work += volume * (operations if stage.reducer == "sum" and _is_product(stage.body) else each)
+        return work
 
     def _volumes(self, dims: Mapping[str, int]) -> list[tuple[int, int]]:
         sizes = self.axis_sizes(dims)
@@ -232,6 +236,13 @@ class Workload:
 
     def __repr__(self) -> str:
         return f"<Workload {self}>"
+
+
+def _is_product(expr: Any) -> bool:
+    """Whether the sum of such terms is a chain of matrix products."""
+    if isinstance(expr, Binary) and expr.operator == "*":
+        return _is_product(expr.left) and _is_product(expr.right)
+    return isinstance(expr, Read)
 
 
 def _operations(expr: Any) -> int:

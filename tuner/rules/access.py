@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tuner.program.expr import Axis, Call, Expr, Read, axes_of, reads, walk
+from tuner.program.expr import TRANSCENDENTAL, Axis, Call, Expr, Read, axes_of, reads, walk
 from tuner.program.notation import Stage
 from tuner.program.program import index_dim
 from tuner.program.workload import Workload
-
-TRANSCENDENTAL = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sin", "cos"})
-"""Functions of a dozen instructions and more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,14 @@ def test_work_is_counted_by_stages() -> None:
     assert softmax.bytes_moved({}) == 2 * 12
 
 
+def test_the_reference_takes_longer_for_what_is_no_matrix_product() -> None:
+    dense = make_workload("dense", {"m": "T", "n": 5, "k": 7})
+    assert dense.work({"m": 3}) == dense.flops({"m": 3})
+    texts = ("out[m] = x[m] + y[m]", "out[m] = exp(x[m])", "out[m] = erf(x[m]) + y[m]")
+    add, exp, erf = (build(text, {"m": 8}).work({}) for text in texts)
+    assert 8 < add < exp < erf
+
+
 def test_indices_comparisons_selections_and_casts_are_no_work() -> None:
     body = "where(2*m - 1 < 3, cast(x[2*m + 1], float64), -x[m])"
     assert build(f"out[m] = {body}", {"m": 4}).flops({}) == 4 * 3  # 2*m, - 1, -x

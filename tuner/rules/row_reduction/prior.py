@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.dtypes import DTYPES
-from tuner.program.expr import Call, axes_of
+from tuner.program.expr import TRANSCENDENTAL, Call, axes_of
 from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
-from tuner.rules.access import TRANSCENDENTAL
 from tuner.rules.estimates import (
     CALL_CYCLES,
     CLOCK_HZ,
