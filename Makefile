@@ -46,7 +46,7 @@ test: $(WANTED_DEV) ## the test suite; pytest's arguments go in ARGS
 	$(BIN)/python -m pytest -m "not soak" -n $(TEST_PROCESSES) --dist worksteal $(ARGS)
 
 soak: $(WANTED_DEV) ## the long tests: chaos, load, fuzz, every op tuned
-	$(BIN)/python -m pytest -m soak --timeout=3600 $(ARGS)
+	$(BIN)/python -m pytest -m soak --timeout=3600 -n $(TEST_PROCESSES) --dist worksteal $(ARGS)
 
 serve: $(WANTED) ## everything in one: shapewright up
 	exec $(BIN)/shapewright up $(ARGS)
