@@ -86,6 +86,16 @@ def storage(database_url: str) -> Iterator[SqlStorage]:
     found.close()
 
 
+LONG = ("worker", "e2e", "browser", "benchmarks")
+"""Folders of tests that start processes and wait for searches."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests come first: several processes end at about the same time only if none begins one at the end."""
+    folders = [Path(__file__).parent / name for name in LONG]
+    items.sort(key=lambda item: not any(item.path.is_relative_to(folder) for folder in folders))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the files under tests/golden anew")
 

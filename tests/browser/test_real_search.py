@@ -20,7 +20,7 @@ workload:
 shape_vars:
   T: {min: 1, max: 16}
 instances: [{T: 1}, {T: 5}, {T: 16}]
-budget: {seconds: 12}
+budget: {seconds: 20}
 max_kernels: 3
 """
 
@@ -50,7 +50,8 @@ def look_around(visitor: Visitor, page: Page) -> None:
     """Every other page, while the search goes on."""
     job = page.url.rpartition("/")[2]
     workload = page.locator("a[href*='/workloads/wl-']").first.get_attribute("href")
-    shown = {"/": "Jobs", "/workloads": "Workloads", str(workload): "dense", "/devices": "Devices",
+    # The device works only while the search goes on.
+    shown = {"/devices": "Devices", "/": "Jobs", "/workloads": "Workloads", str(workload): "dense",
              f"/compare?a={job}&b={job}": "Compare", f"/jobs/new?from={job}": "New job"}  # fmt: skip
     for path, title in shown.items():
         other = visitor.open(path)
