@@ -25,7 +25,7 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync")  # fmt: skip
 Theme = Literal["light", "dark"]
-WAIT_MS = 30_000
+WAIT_MS = 90_000
 DESK, PHONE = (1280, 900), (390, 844)
 SCREENSHOTS = Path(os.environ.get("SHAPEWRIGHT_SCREENSHOTS", "build/screenshots"))
 
