@@ -12,8 +12,8 @@ BIN := $(VENV)/bin
 # `make install EXTRAS=bench,dev` adds to what serving and tuning need.
 EXTRAS ?=
 
-# Tests wait for other processes as much as they compute, so there are more of them than the cores of a small machine.
-TEST_PROCESSES ?= 3
+# Many tests start processes of their own, so these are as many as a small machine has cores.
+TEST_PROCESSES ?= 2
 
 comma := ,
 empty :=

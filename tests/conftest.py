@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,10 +92,19 @@ LONG = ("worker", "e2e", "browser", "benchmarks")
 """Folders of tests that start processes and wait for searches."""
 
 
+@pytest.hookimpl(trylast=True)  # after tests have been deselected
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest tests come first: several processes end at about the same time only if none begins one at the end."""
+    """Every process has its share of the long tests, and begins with them: so all end at about the same time.
+
+    pytest-xdist gives each process one piece of the list, all of one length.
+    """
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     folders = [Path(__file__).parent / name for name in LONG]
-    items.sort(key=lambda item: not any(item.path.is_relative_to(folder) for folder in folders))
+    long = [item for item in items if any(item.path.is_relative_to(folder) for folder in folders)]
+    short = iter([item for item in items if item not in set(long)])
+    size = -(-len(items) // processes)
+    shares = (long[index::processes] for index in range(processes))
+    items[:] = [item for share in shares for item in (*share, *islice(short, size - len(share)))]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
