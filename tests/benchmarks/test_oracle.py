@@ -18,6 +18,7 @@ def test_regret_is_what_the_dispatched_call_takes_beyond_the_best() -> None:
     assert Finding(2e-6, 3e-6, "k", 5).regret == pytest.approx(0.5)
 
 
+@pytest.mark.soak
 def test_candidates_of_a_shape_are_the_librarys_the_searchs_and_fresh_ones(tmp_path: Path) -> None:
     rows = sw.ShapeVar("T", range(1, 17))
     task = sw.SearchTask("dense", {"m": 4 * rows, "n": 64, "k": 48}, (rows,), [4, 16], target=native())

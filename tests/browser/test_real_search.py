@@ -20,7 +20,7 @@ workload:
 shape_vars:
   T: {min: 1, max: 16}
 instances: [{T: 1}, {T: 5}, {T: 16}]
-budget: {seconds: 20}
+budget: {trials: 60, seconds: 200}
 max_kernels: 3
 """
 

@@ -91,6 +91,7 @@ def trial_names(storage: Storage, job_id: str) -> list[tuple[str, str, int]]:
     return [(found.result.kernel.id, str(found.result.instance), found.result.attempt) for found in records]
 
 
+@pytest.mark.soak
 def test_a_job_survives_a_killed_worker_and_a_stopped_one(storage: Storage, workers: Workers) -> None:
     """kill -9 of a worker in mid-search, then of its Ray cluster, then SIGTERM, then a worker that is left alone."""
     spec = job(trials=48)
