@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.benchmarks.test_kernels import TINY
 
 
+@pytest.mark.soak
 def test_theory_and_each_length_are_compared_at_every_test_shape(tmp_path: Path) -> None:
     suite, out = tmp_path / "suite.yaml", tmp_path / "out.json"
     suite.write_text(TINY)

@@ -134,7 +134,7 @@ def test_a_job_is_cloned(storage: Storage, visitor: Visitor) -> None:
     ("size", "theme"),
     [
         pytest.param(DESK, "light", id="desk-light", marks=pytest.mark.soak),
-        pytest.param(PHONE, "dark", id="phone-dark"),
+        pytest.param(PHONE, "dark", id="phone-dark", marks=pytest.mark.soak),
         pytest.param(DESK, "dark", id="desk-dark", marks=pytest.mark.soak),
         pytest.param(PHONE, "light", id="phone-light", marks=pytest.mark.soak),
     ],

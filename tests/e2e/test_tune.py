@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.e2e.conftest import JOB, STOP_S, environment, until
 from tuner.storage import JobState, StorageUnavailable
@@ -64,6 +65,7 @@ def state(directory: Path) -> JobState:
         storage.close()
 
 
+@pytest.mark.soak
 def test_however_often_a_tune_is_interrupted_its_job_goes_on(tmp_path: Path) -> None:
     job, directory = tmp_path / "job.yaml", tmp_path / "out"
     job.write_text(JOB.replace("trials: 8, seconds: 60", "trials: 5000"))
