@@ -56,5 +56,5 @@ def _searched(storage: JobStorage, row: SearchTaskRow, keys: Any) -> Searched:
     job = storage.get_job(row.job_id)
     summary = presenters.summary_of(job, row.position)
     line = presenters.lines_of([job], keys)[0]
-    speedup, kernels = (summary.library_speedup_vs_default, summary.kernels) if summary else (None, None)
+    speedup, kernels = (summary.outcome.speedup_vs_default, summary.kernels) if summary else (None, None)
     return Searched(line, row, speedup, kernels)

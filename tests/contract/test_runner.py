@@ -107,6 +107,13 @@ def test_only_the_culprit_of_a_crash_is_blamed(runner: Runner) -> None:
     assert "died" in found[1].error
 
 
+def test_a_process_that_was_killed_tells_of_the_machine(runner: Runner) -> None:
+    """As the kernel does it when memory runs out."""
+    found = runner.run(TASK, [request("raise(SIGKILL);", 1), request(CRASH, 2), request(RIGHT, 3)])
+    assert [result.error_kind for result in found] == [ErrorKind.MACHINE, ErrorKind.CRASH, None]
+    assert "killed" in found[0].error
+
+
 @pytest.mark.parametrize("behaviour", [HANG, HANG_WHEN_TIMED])
 def test_a_hang_is_a_result_and_frees_the_device(runner: Runner, behaviour: str) -> None:
     started = time.monotonic()

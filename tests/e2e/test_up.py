@@ -70,6 +70,28 @@ def test_on_postgresql_a_worker_killed_in_mid_search_is_replaced_and_the_job_com
     until(lambda: marked(up_id) == [])
 
 
+def test_an_api_that_is_killed_is_replaced_and_everything_else_goes_on(start: Start) -> None:
+    up = start()
+    assert httpx.get(f"{up.url}readyz", timeout=30).status_code == 200
+    job_id = up.shapewright("submit", up.job, "--json").json["job_id"]
+    worker, api = up.part("worker").pid, up.part("--ready-file")
+    api.kill()
+    api.wait(30)
+    until(lambda: is_ready(up))
+    assert up.part("worker").pid == worker
+    done = up.shapewright("watch", job_id, "--timeout", 120, "--json")
+    assert done.code == 0, done.out + up.logs()
+    assert "api ended with signal 9; starting it again" in up.stderr.read_text()
+    assert up.stop() == 0
+
+
+def is_ready(up: Up) -> bool:
+    try:
+        return httpx.get(f"{up.url}readyz", timeout=30).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
 def check_link(up: Up) -> None:
     """The link that `up` prints signs a browser in, once."""
     with httpx.Client(timeout=30) as browser:

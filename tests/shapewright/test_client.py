@@ -237,6 +237,24 @@ def test_best_takes_a_key_a_task_or_a_job(client: Client) -> None:
         client.best(two, {"T": 37})
 
 
+def test_best_is_of_the_threads_and_the_job_that_are_asked_for(client: Client) -> None:
+    made = client.submit({**JOB, "threads": 2})
+    key, task = made["workload_keys"][0], parse_job({**JOB, "threads": 2}).tasks[0]
+    assert client.best(task, {"T": 37})["threads"] == 2
+    assert client.best(key, "m=592", threads=2, job=made["id"])["threads"] == 2
+    with pytest.raises(ServiceNotFound, match="with 1 thread"):
+        client.best(key, "m=592")
+    with pytest.raises(ServiceNotFound, match="job-none"):
+        client.best(key, "m=592", threads=2, job="job-none")
+
+
+def test_many_lookups_are_one_call(client: Client) -> None:
+    key = client.submit(JOB)["workload_keys"][0]
+    found, missing = client.lookup([{"workload": JOB["workload"], "shape": {"T": 37}}, {"workload_key": "wl-0"}])
+    assert found == {"best": client.best(key, "m=592"), "problem": None}
+    assert (missing["best"], missing["problem"]["status"]) == (None, 404)
+
+
 def test_a_library_is_written_as_it_was_stored(client: Client, storage: Storage, tmp_path: Path) -> None:
     key = client.submit(JOB)["workload_keys"][0]
     held = lease(storage)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tuner.errors import ShapewrightError
 from tuner.library.dispatcher import Dispatcher
 from tuner.program.workload import JsonObject, Workload
+from tuner.records import PROTOCOL
 from tuner.rules import layouts_of
 from tuner.rules.layout import Layout, layout_from_json
 
@@ -62,6 +63,8 @@ def package(
         "target": task.target.to_json() if task.target else None,
         "target_fingerprint": task.target.fingerprint if task.target else None,
         "threads": task.threads,
+        "ranges": dispatch["bounds"],
+        "protocol": PROTOCOL,
         "toolchain": dict(toolchain),
         "job_id": job_id,
         "packed_layouts": {name: layout.to_json() for name, layout in layouts.items()},

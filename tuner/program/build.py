@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from tuner.errors import MAX_SHOWN, InvalidInput, shown
@@ -129,14 +130,24 @@ class _Parts:
 def _op_parts(op: Op, dims: Mapping[str, DimExpr], settings: Mapping[str, object]) -> _Parts:
     """An operator's templates, filled in."""
     values = {**settings, **(op.variant(dims, settings) if op.variant else {})}
-    # As it is written best: p + r for 1*p + 1*r - 0.
-    program = Program.of(Program.parse(op.program.format(**values)).renamed({}, {}).stages)
+    program = _op_program(op.program.format(**values))
     extents = {name: dims[name] for name in op.args if name in program.axes or name in program.sizes}
     for name, text in op.sizes.items():
         extents[name] = dim_of("args", text.format(**values)).substituted(dims)
     padded = op.padded if op.padded and op.reads_outside(settings) else {}
     shapes = {name: _shape(text.format(**values), {**dims, **extents}) for name, text in op.shapes.items()}
     return _Parts(program, extents, op.constant, padded, shapes, {}, op.channel)
+
+
+@lru_cache(maxsize=256)
+def _op_program(text: str) -> Program:
+    """As it is written best: p + r for 1*p + 1*r - 0. Workloads of one operator share it."""
+    return Program.of(Program.parse(text).renamed({}, {}).stages)
+
+
+@lru_cache(maxsize=64)
+def _with_epilogue(program: Program, epilogue: tuple[str, ...], channel: str | None) -> Program:
+    return with_epilogue(program, epilogue, channel)
 
 
 def _shape(text: str, sizes: Mapping[str, DimExpr]) -> Dims:
@@ -169,7 +180,7 @@ def _dtype_json(dtype: object) -> object:
 
 # -- both ---------------------------------------------------------------------------------------------------------
 def _finished(parts: _Parts, dtype: object, epilogue: tuple[str, ...], source: JsonObject, label: str) -> Workload:
-    program = with_epilogue(parts.program, epilogue, parts.channel) if epilogue else parts.program
+    program = _with_epilogue(parts.program, epilogue, parts.channel) if epilogue else parts.program
     for name, dim in parts.extents.items():
         if dim.constant is not None and dim.constant < 0:
             raise InvalidInput(f"extents.{name}", f"the extent of {name} is {dim.constant}", "0 or more")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from tuner.errors import InvalidInput
+from tuner.program.effort import spend
 
 MAX_TEXT = 8000
 """Characters of a program."""
@@ -48,6 +49,7 @@ class Token:
 
 def tokens_of(text: str) -> list[Token]:
     """The tokens, the last one of kind eof; a new line inside brackets ends nothing. Raises InvalidInput."""
+    spend(len(text))
     tokens, at, depth = [], 0, 0
     while at < len(text):
         match = _TOKEN.match(text, at)

@@ -59,6 +59,20 @@ def test_what_comes_before_the_default_is_whole_is_left_out() -> None:
     assert (alone.x, alone.y, alone.mode) == ((2,), (1000,), "lines+markers")
 
 
+def test_what_earlier_searches_had_found_is_where_the_curve_begins() -> None:
+    def at(trials: int, phase: str, best_s: float | None, default_s: float | None = None) -> SearchSummary:
+        return SearchSummary(phase, trials=trials, objective_s=best_s, default_objective_s=default_s)
+
+    progress = [at(1, "known", None), at(2, "known", 3.0), at(3, "theory", 1.0, 2.0), at(4, "theory", 3.0, 6.0)]
+    found = figure("best_over_trials", SearchView(TASK, (), progress))
+    best = named(found, "best so far")
+    assert (best.x[0], best.y[0], best.text[0]) == (2, 3000, "known")
+    assert set(best.y) == {3000}
+    assert named(found, "default (theory)").y[0] == 6000
+    alone = figure("best_over_trials", SearchView(TASK, (), progress[:2]))
+    assert [trace.name for trace in alone.data] == ["best so far"]
+
+
 def test_numpy_is_a_line_where_it_was_timed_at_every_instance(view: SearchView) -> None:
     uneven = weighted(view)
     found = named(figure("best_over_time", uneven), "NumPy")

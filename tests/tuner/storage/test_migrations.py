@@ -90,7 +90,13 @@ def test_a_database_of_another_version_says_what_to_run(database_url: str, datab
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     storage = open_storage(database_url)
 
-    with pytest.raises(StorageUnavailable, match=f"9999, not {head()}; run `shapewright db upgrade`"):
+    newer = f"9999, not {head()}; this version of Shapewright is older than its database: update it"
+    for ask in (storage.check, lambda: upgrade(database_url)):
+        with pytest.raises(StorageUnavailable, match=newer):
+            ask()
+    with database.write() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0004'")
+    with pytest.raises(StorageUnavailable, match=f"0004, not {head()}; run `shapewright db upgrade`"):
         storage.check()
     storage.close()
 

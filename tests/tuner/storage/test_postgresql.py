@@ -108,7 +108,9 @@ def test_connections_that_the_server_closed_are_replaced(postgres_server: Postgr
     storage = open_storage(postgres_url)
     storage.check()
     with psycopg.connect(postgres_server.get_uri(), autocommit=True) as admin:
-        admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'shapewright'")
+        found = "FROM pg_stat_activity WHERE application_name = 'shapewright' AND datname = %s"
+        name = psycopg.conninfo.conninfo_to_dict(postgres_url)["dbname"]
+        admin.execute(f"SELECT pg_terminate_backend(pid, 20000) {found}", [name])
 
     storage.check()
     storage.close()

@@ -9,12 +9,16 @@ from sqlalchemy import Select, select, update
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject
 from tuner.storage.devices import Device
+from tuner.storage.errors import reading
 from tuner.storage.sql._rows import AnyRow, Part, insert_new
+from tuner.storage.sql.audit import audit
 from tuner.storage.sql.columns import now
 from tuner.storage.sql.jobs import target_ids
 from tuner.storage.sql.schema import devices, targets
 
 READY = "ready"
+WORKER = "worker"
+"""Who the audit trail names: devices are registered by workers, which have the database itself."""
 
 
 class Devices(Part):
@@ -23,6 +27,10 @@ class Devices(Part):
         with self._database.write() as connection:
             known = target_ids(connection, [target])
             values = {"key": key, "target_id": known[target.fingerprint], "description": description}
+            before = connection.execute(_select().where(devices.c.id == device_id)).one_or_none()
+            if before is None or (before.key, before.target_id) != (key, values["target_id"]):
+                change = {"key": key, "target": target.fingerprint}
+                audit(connection, WORKER, "device.register" if before is None else "device.change", device_id, change)
             if insert_new(connection, devices, [{"id": device_id, "state": READY, **values}]) == 0:
                 connection.execute(update(devices).where(devices.c.id == device_id).values(seen_at=now(), **values))
             return _device_of(connection.execute(_select().where(devices.c.id == device_id)).one())
@@ -31,16 +39,22 @@ class Devices(Part):
         with self._database.read() as connection:
             return tuple(map(_device_of, connection.execute(_select().order_by(devices.c.key, devices.c.id))))
 
+    def list_targets(self) -> tuple[Target, ...]:
+        with self._database.read() as connection:
+            return tuple(map(Target.from_json, connection.scalars(select(targets.c.target).order_by(targets.c.id))))
+
 
 def _select() -> Select[Any]:
     return select(devices, targets.c.target).join(targets, targets.c.id == devices.c.target_id)
 
 
 def _device_of(row: AnyRow) -> Device:
+    with reading(f"the target of device {row.id}"):
+        target = Target.from_json(row.target)
     return Device(
         id=row.id,
         key=row.key,
-        target=Target.from_json(row.target),
+        target=target,
         state=row.state,
         description=row.description,
         registered_at=row.registered_at,

@@ -6,12 +6,14 @@ jobs that write the same extent as ``16*T`` and as ``8*S`` share them; the job r
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from functools import lru_cache
 
 from tuner.program.task import SearchTask, check_shape, parse_shape
 from tuner.program.workload import JsonObject, Workload, WorkloadInstance, format_shape
+from tuner.storage.errors import reading
 
 LABEL = "label"
 """Beside the canonical form: what the job that came first with the workload called it."""
@@ -19,6 +21,16 @@ LABEL = "label"
 
 def stored_workload(workload: Workload) -> JsonObject:
     return {**workload.canonical, LABEL: workload.label}
+
+
+def program_key(canonical: JsonObject) -> str:
+    """What workloads that differ in their extents alone have in common, as 16 hex digits.
+
+    Explicit shapes and padding are left out: both may follow from the axes where extents are numbers.
+    """
+    same = {name: canonical[name] for name in ("program", "outputs", "dtype", "constant")}
+    text = json.dumps(same, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def split_label(stored: JsonObject) -> tuple[JsonObject, str]:
@@ -29,7 +41,8 @@ def split_label(stored: JsonObject) -> tuple[JsonObject, str]:
 @lru_cache(maxsize=256)
 def stored_task(text: str) -> SearchTask:
     """A search task from the JSON text of its row, which never changes."""
-    return SearchTask.from_json(json.loads(text))
+    with reading("a search task"):
+        return SearchTask.from_json(json.loads(text))
 
 
 def symbols_text(task: SearchTask, instance: WorkloadInstance) -> str:
@@ -50,4 +63,5 @@ def job_shapes(task: str) -> Mapping[str, Mapping[str, int]]:
 
 def instance_of(text: str, weight: float, shapes: Mapping[str, Mapping[str, int]]) -> WorkloadInstance:
     """The instance that a record names, in a job's variables where ``shapes`` has it, else in symbols."""
-    return WorkloadInstance.of(shapes[text] if text in shapes else parse_shape(text), weight)
+    with reading("the instance of a record"):
+        return WorkloadInstance.of(shapes[text] if text in shapes else parse_shape(text), weight)

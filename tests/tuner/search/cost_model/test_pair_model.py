@@ -6,11 +6,11 @@ import numpy as np
 
 from tests.fakes import TASK, latency_s
 from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject, ShapeVar, WorkloadInstance
+from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, TuningRecord
 from tuner.rules import space_of
 from tuner.rules.space import MicroKernel
-from tuner.search.cost_model import PairCostModel, extents_of
+from tuner.search.cost_model import PairCostModel, WarmRecord, extents_of
 
 S = ShapeVar("S", range(1, 65))
 OTHER = SearchTask("dense", {"m": 4 * S, "n": 160, "k": 48}, (S,), target=TASK.target)
@@ -22,12 +22,13 @@ def kernels(count: int, seed: int) -> list[MicroKernel]:
     return [SPACE.sample(rng) for _ in range(count)]
 
 
-def record(result: MeasureResult) -> tuple[JsonObject, TuningRecord]:
+def record(result: MeasureResult) -> WarmRecord:
     fingerprint = TASK.target.fingerprint if TASK.target else ""
-    return OTHER.workload.to_json(), TuningRecord(OTHER.workload.key, fingerprint, 1, PROTOCOL, result)
+    found = TuningRecord(OTHER.workload.key, fingerprint, 1, PROTOCOL, result)
+    return WarmRecord(OTHER.workload.to_json(), found, 0.3)
 
 
-def warm_records() -> list[tuple[JsonObject, TuningRecord]]:
+def warm_records() -> list[WarmRecord]:
     return [
         record(MeasureResult(kernel, WorkloadInstance.of({"S": s}), latency_s(OTHER, kernel, {"S": s})))
         for kernel in kernels(60, 0)
