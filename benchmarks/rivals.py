@@ -30,7 +30,7 @@ class DoesNotApply(Exception):
 
 @dataclass(frozen=True)
 class Rival:
-    """``prepare(workload)`` is done once. It raises DoesNotApply."""
+    """``prepare(workload)`` is done once. It raises DoesNotApply, and that before it needs PyTorch."""
 
     name: str
     doc: str
@@ -148,8 +148,8 @@ def _onednn(workload: Workload) -> Prepared:
 
 def _compile(workload: Workload) -> Prepared:
     """torch.compile with dynamic shapes, a constant weight frozen."""
-    torch = torch_module()
     matrices = _Matrices.of(workload, batched=contraction_of(workload).batch is not None)
+    torch = torch_module()
     if not matrices.is_constant:
         function = torch.compile(lambda a, b: a @ b, dynamic=True)
 

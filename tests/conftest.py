@@ -100,11 +100,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     folders = [Path(__file__).parent / name for name in LONG]
-    long = [item for item in items if any(item.path.is_relative_to(folder) for folder in folders)]
-    short = iter([item for item in items if item not in set(long)])
+    long: list[pytest.Item] = []
+    short: list[pytest.Item] = []
+    for item in items:
+        (long if any(item.path.is_relative_to(folder) for folder in folders) else short).append(item)
+    rest = iter(short)
     size = -(-len(items) // processes)
     shares = (long[index::processes] for index in range(processes))
-    items[:] = [item for share in shares for item in (*share, *islice(short, size - len(share)))]
+    items[:] = [item for share in shares for item in (*share, *islice(rest, size - len(share)))]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -130,13 +130,14 @@ def test_a_job_is_cloned(storage: Storage, visitor: Visitor) -> None:
 
 
 # -- every page, looked at --------------------------------------------------------------------------------------------
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("size", "theme"),
     [
-        pytest.param(DESK, "light", id="desk-light", marks=pytest.mark.soak),
-        pytest.param(PHONE, "dark", id="phone-dark", marks=pytest.mark.soak),
-        pytest.param(DESK, "dark", id="desk-dark", marks=pytest.mark.soak),
-        pytest.param(PHONE, "light", id="phone-light", marks=pytest.mark.soak),
+        pytest.param(DESK, "light", id="desk-light"),
+        pytest.param(PHONE, "dark", id="phone-dark"),
+        pytest.param(DESK, "dark", id="desk-dark"),
+        pytest.param(PHONE, "light", id="phone-light"),
     ],
 )
 def test_every_page_fits_its_screen(

@@ -26,7 +26,8 @@ from tuner.program.shapes import Dims, ElementTypes, Shapes
 __all__ = ["JsonObject", "ShapeVar", "Tensor", "Workload", "WorkloadInstance", "format_shape"]
 
 ELEMENTWISE_COST = 300
-"""Operations of a matrix product in the time of one that NumPy does array by array, with its error bound."""
+"""Operations of a matrix product in the time of one that NumPy does array by array, with its error bound: within a
+factor of two for six programs on one core of a Zen 3 server. It bounds how much is verified, nothing else."""
 FUNCTION_COST = 8
 """How many such operations a transcendental function takes."""
 
