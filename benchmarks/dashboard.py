@@ -61,8 +61,9 @@ def main() -> int:
             large = _large_job(storage, options.trials)
             running = _leased(storage, "running", {"trials": 1_000_000})
             with _service(url) as address:
-                found = {"large": _large(storage, address, large), "live": _live(storage, address, running, options)}
-    document = {"protocol": {"trials": options.trials, "rate_per_s": options.rate, "seconds": options.seconds}, **found}
+                result = {"large": _large(storage, address, large), "live": _live(storage, address, running, options)}
+    protocol = {"trials": options.trials, "rate_per_s": options.rate, "seconds": options.seconds}
+    document = {"protocol": protocol, **result}
     if options.json:
         options.json.write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(document, indent=1))
@@ -136,22 +137,22 @@ def _large(storage: Storage, address: str, lease: Lease) -> dict[str, Any]:
 
     key, job_id = storage.create_key("benchmark")[1], lease.job.id
     path = f"/v1/jobs/{job_id}/figures"
-    found: dict[str, Any] = {"figure_s": {}, "figure_bytes": {}}
+    result: dict[str, Any] = {"figure_s": {}, "figure_bytes": {}}
     with _browser() as browser:
         page = _signed_in(browser, storage, address)
         started = time.perf_counter()
         page.goto(f"{address}jobs/{job_id}", wait_until="domcontentloaded")
         page.locator("#theme").click()
-        found["interactive_s"] = time.perf_counter() - started
+        result["interactive_s"] = time.perf_counter() - started
         page.wait_for_function("() => document.querySelector('.plot').dataset.drawn", timeout=1000 * WAIT_S)
-        found["first_figure_s"] = time.perf_counter() - started
+        result["first_figure_s"] = time.perf_counter() - started
     with httpx.Client(base_url=address, headers={"Authorization": f"Bearer {key}"}, timeout=WAIT_S) as client:
         for name in FIGURES:
             started = time.perf_counter()
             answer = client.get(f"{path}/{name}").raise_for_status()
-            found["figure_s"][name] = time.perf_counter() - started
-            found["figure_bytes"][name] = len(answer.content)
-    return found
+            result["figure_s"][name] = time.perf_counter() - started
+            result["figure_bytes"][name] = len(answer.content)
+    return result
 
 
 def _live(storage: Storage, address: str, lease: Lease, options: argparse.Namespace) -> dict[str, float]:

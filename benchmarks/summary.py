@@ -49,13 +49,13 @@ def _figures(documents: Sequence[Document]) -> Iterable[tuple[str, list[str]]]:
 
 def _flat(summary: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """Figures by dotted name; what a run has no figure for is left out."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for name, value in summary.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{name}.")
+            result |= _flat(value, f"{prefix}{name}.")
         elif isinstance(value, int | float):
-            found[prefix + name] = float(value)
-    return found
+            result[prefix + name] = float(value)
+    return result
 
 
 def _text(name: str, value: float) -> str:
@@ -70,9 +70,9 @@ def _worst_shapes(documents: Sequence[Document], count: int) -> list[str]:
         for row in document["rows"]:
             rows.setdefault((row["workload"], format_shape(row["shape"])), []).append(row)
     ratios = {
-        key: statistics.median(found)
+        key: statistics.median(result)
         for key, same in rows.items()
-        if (found := [ratio for row in same if (ratio := against_best(row)) is not None])
+        if (result := [ratio for row in same if (ratio := against_best(row)) is not None])
     }
     return [
         f"| {workload} {shape} | {ratios[workload, shape]:.3f} | "

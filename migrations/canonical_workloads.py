@@ -69,11 +69,11 @@ class OldWorkload:
     @property
     def symbols(self) -> dict[str, str]:
         """The text of each dynamic extent -> its symbol: the canonical name of the first axis that has it."""
-        found: dict[str, str] = {}
+        result: dict[str, str] = {}
         for axis, name in zip(OPERATORS[self.op][0], AXES, strict=False):
             if isinstance(extent := self.args[axis], str):
-                found.setdefault(extent, name)
-        return found
+                result.setdefault(extent, name)
+        return result
 
     def instance(self, values: Mapping[str, int]) -> str:
         """``m=592``: the text of the symbols' values where the shape variables have these values.

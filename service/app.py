@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
+from threading import BoundedSemaphore
 
 from fastapi import APIRouter, FastAPI
+from starlette.middleware.gzip import GZipMiddleware
 
-from service import health, problems
+from service import health, openapi, problems
+from service.access import endpoints as access
+from service.access.keys import Keys
+from service.access.rates import Rates
+from service.access.scopes import require_scopes
 from service.auth import Auth
-from service.dashboard import assets, form, pages
-from service.dependencies import EventStreams
+from service.conditional import Conditional
+from service.dashboard import assets, docs, form, pages
+from service.dependencies import IMPORTS, EventStreams
 from service.devices import endpoints as devices
 from service.figures import endpoints as figures
 from service.figures.searches import Searches
 from service.jobs import endpoints as jobs
+from service.jobs.hub import EventHub
+from service.libraries import endpoints as libraries
 from service.limits import BodyLimit
 from service.login import endpoints as login
+from service.lookup import endpoints as lookup
+from service.lookup.described import DescribedLookups
+from service.lookup.lookups import Lookups
+from service.lookup.together import Together
+from service.metrics import Metrics
+from service.observing import Observed
 from service.paths import UnderPrefix, parse_prefix
+from service.records import endpoints as records
 from service.security import SecurityHeaders
 from service.settings import Settings
+from service.validation import Validation
 from service.workloads import endpoints as workloads
 from tuner.storage import Storage
 
 DEFAULTS = Settings()
+GZIP_FROM = 1000
+"""Bytes: smaller answers fit a packet as they are."""
+GZIP_LEVEL = 5
 
 
 def create_app(storage: Storage, *, settings: Settings = DEFAULTS, root_path: str = "") -> FastAPI:
@@ -34,31 +54,55 @@ def create_app(storage: Storage, *, settings: Settings = DEFAULTS, root_path: st
         title="Shapewright",
         version=_version(),
         openapi_url="/v1/openapi.json",
-        # The interactive pages load their scripts from elsewhere; the description itself is enough.
+        description=openapi.ABOUT,
+        openapi_tags=openapi.TAGS,
+        # The framework's own pages load their scripts from elsewhere; service/dashboard/docs.py has one that does not.
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
     app.state.storage = storage
     app.state.settings = settings
-    app.state.event_streams = EventStreams()
+    app.state.event_streams = EventStreams(EventHub(storage, settings.event_poll_s))
+    app.state.metrics = Metrics()
+    app.state.imports = BoundedSemaphore(IMPORTS)
     app.state.searches = Searches(storage)
+    app.state.lookups = Lookups(storage)
+    app.state.lookups_together = Together(app.state.lookups.answers)
+    app.state.described_lookups = DescribedLookups(storage, app.state.lookups)
+    app.state.validation = Validation()
+    app.state.keys = keys = Keys(storage, settings.key_cache_s)
+    app.state.rates = rates = Rates(settings)
     problems.install(app, settings)
     app.include_router(_v1())
-    for router in (health.router, login.router, assets.router, form.router, pages.router):
+    for router in (health.router, login.router, assets.router, form.router, docs.router, pages.router):
         app.include_router(router)
+    require_scopes(app.routes)
+    openapi.install(app)
     app.mount("/static", assets.files)
     # The one added last runs first: authentication precedes reading the body.
     app.add_middleware(BodyLimit, settings=settings)
-    app.add_middleware(Auth, storage=storage, settings=settings)
+    app.add_middleware(Conditional)
+    app.add_middleware(Auth, keys=keys, rates=rates, settings=settings)
+    app.add_middleware(GZipMiddleware, minimum_size=GZIP_FROM, compresslevel=GZIP_LEVEL)
     app.add_middleware(SecurityHeaders)
+    app.add_middleware(Observed, metrics=app.state.metrics)
     app.add_middleware(UnderPrefix, prefix=parse_prefix(root_path))
     return app
 
 
 def _v1() -> APIRouter:
     router = APIRouter(prefix="/v1")
-    for part in (jobs.router, workloads.router, devices.router, figures.router):
+    for part in (
+        jobs.router,
+        workloads.router,
+        libraries.router,
+        lookup.router,
+        records.router,
+        devices.router,
+        figures.router,
+        access.router,
+    ):
         router.include_router(part)
     router.include_router(health.router, include_in_schema=False)
     return router

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from urllib.parse import quote, urlencode
 
-from anyio import to_thread
 from starlette.datastructures import Headers
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import session
+from service.access.keys import Keys
+from service.access.rates import Rates
+from service.access.streams import Streams
 from service.paths import path_of, url_for_path
 from service.problems import ProblemResponse, asks_for_page, problem, storage_unavailable
 from service.settings import Settings
-from tuner.storage import AccessStorage, ApiKey, StorageUnavailable
+from tuner.storage import ApiKey, StorageUnavailable
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/healthz", "/v1/readyz"})
 FORM_PATHS = frozenset({"/login", "/logout"})
@@ -26,39 +28,56 @@ class Auth:
     A middleware, so that no route can be left open by accident, and unauthenticated clients learn nothing about them.
     """
 
-    def __init__(self, app: ASGIApp, storage: AccessStorage, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, keys: Keys, rates: Rates, settings: Settings) -> None:
         self._app = app
-        self._storage = storage
+        self._keys = keys
+        self._rates = rates
         self._settings = settings
+        self._streams = Streams(keys, settings.key_cache_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = await self._refusal(scope) if scope["type"] == "http" else None
-        await (refusal or self._app)(scope, receive, send)
+        if scope["type"] != "http" or path_of(scope) in OPEN_PATHS:
+            await self._app(scope, receive, send)
+        elif path_of(scope) in FORM_PATHS:
+            await (_cross_site_problem(scope) or self._app)(scope, receive, send)
+        else:
+            await self._authenticated(scope, receive, send)
 
-    async def _refusal(self, scope: Scope) -> Response | None:
-        path, headers = path_of(scope), Headers(scope=scope)
-        if path in OPEN_PATHS:
-            return None
-        if path in FORM_PATHS:
-            return _cross_site_problem(scope)
+    async def _authenticated(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
         bearer = _bearer(headers)
-        key_or_problem = await self._key_of(session.secret_of(headers) if bearer is None else bearer)
-        if isinstance(key_or_problem, ApiKey):
-            scope.setdefault("state", {})["api_key"] = key_or_problem
-            return _cross_site_problem(scope) if bearer is None else None
-        unauthenticated = bearer is None and key_or_problem.status_code == 401
-        if unauthenticated and scope["method"] == "GET" and asks_for_page(scope):
-            return _to_login(scope)
-        return key_or_problem
+        secret = session.secret_of(headers) if bearer is None else bearer
+        key = await self._key_of(secret, scope)
+        if isinstance(key, ProblemResponse):
+            page = bearer is None and key.status_code == 401 and scope["method"] == "GET" and asks_for_page(scope)
+            await (_to_login(scope) if page else key)(scope, receive, send)
+            return
+        refusal = (_cross_site_problem(scope) if bearer is None else None) or await self._too_many(key, scope)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        scope.setdefault("state", {})["api_key"] = key
+        await self._streams.run(self._app, secret or "", scope, receive, send)
 
-    async def _key_of(self, secret: str | None) -> ApiKey | ProblemResponse:
+    async def _key_of(self, secret: str | None, scope: Scope) -> ApiKey | ProblemResponse:
         if not secret:
             return _refused("the request carries no API key", "")
+        if (known := self._keys.remembered(secret)) is not None:
+            return known
+        # Whose key was good a moment ago is not kept out by others at the same address.
+        if not self._keys.was_good(secret) and (refusal := await self._rates.attempts_left(scope)) is not None:
+            return refusal
         try:
-            key = await to_thread.run_sync(self._storage.find_key, secret)
+            key = await self._keys.find(secret)
         except StorageUnavailable as error:
             return storage_unavailable(error, self._settings, known_caller=False)
-        return key or _refused("the API key is not known, or was revoked", ', error="invalid_token"')
+        if key is None:
+            await self._rates.failed(scope)
+            return _refused("the API key is not known, has expired, or was revoked", ', error="invalid_token"')
+        return key
+
+    async def _too_many(self, key: ApiKey, scope: Scope) -> ProblemResponse | None:
+        return await self._rates.request(key.id, scope["method"] not in session.SAFE_METHODS)
 
 
 def _bearer(headers: Headers) -> str | None:

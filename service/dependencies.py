@@ -2,50 +2,92 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import BoundedSemaphore
 from typing import Annotated, cast
 
 from anyio import CapacityLimiter
 from fastapi import Depends, Query, Request
 
+from service.access.keys import Keys
+from service.access.rates import Rates
+from service.jobs.hub import Bell, EventHub
+from service.metrics import Metrics
 from service.settings import Settings
 from tuner.storage import (
     AccessStorage,
     ApiKey,
+    AuditStorage,
     DeviceStorage,
     JobStorage,
     LibraryStorage,
     RecordStorage,
+    SharingStorage,
     Storage,
     WorkloadStorage,
 )
 
 EVENT_THREADS = 8
+IMPORTS = 2
+"""Imports of records at once; each takes a thread while it lasts."""
 
 
-@dataclass(slots=True)
 class EventStreams:
     """The open event streams of one service. ``closing`` asks all of them to end."""
 
-    open: int = 0
-    closing: bool = False
-    # Threads of their own: however many streams look for news, a request never waits behind them.
-    limiter: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(EVENT_THREADS))
+    def __init__(self, hub: EventHub) -> None:
+        self.open = 0
+        self.closing = False
+        # Threads of their own: however many streams read their events, a request never waits behind them.
+        self.limiter = CapacityLimiter(EVENT_THREADS)
+        self._hub = hub
+
+    @contextmanager
+    def listening(self, job_id: str) -> Iterator[Bell]:
+        """Counts a stream as open, and gives it what wakes it."""
+        self.open += 1
+        try:
+            with self._hub.listening(job_id) as bell:
+                yield bell
+        finally:
+            self.open -= 1
+
+    def close(self) -> None:
+        self.closing = True
+        self._hub.ring_all()
 
 
-def _storage(request: Request) -> Storage:
+# Coroutines, though they wait for nothing: each plain function would be called in a thread.
+async def _storage(request: Request) -> Storage:
     return cast(Storage, request.app.state.storage)
 
 
-def _settings(request: Request) -> Settings:
+async def _imports(request: Request) -> BoundedSemaphore:
+    return cast(BoundedSemaphore, request.app.state.imports)
+
+
+async def _settings(request: Request) -> Settings:
     return cast(Settings, request.app.state.settings)
 
 
-def _event_streams(request: Request) -> EventStreams:
+async def _event_streams(request: Request) -> EventStreams:
     return cast(EventStreams, request.app.state.event_streams)
 
 
-def _caller(request: Request) -> ApiKey:
+async def _keys(request: Request) -> Keys:
+    return cast(Keys, request.app.state.keys)
+
+
+async def _rates(request: Request) -> Rates:
+    return cast(Rates, request.app.state.rates)
+
+
+async def _metrics(request: Request) -> Metrics:
+    return cast(Metrics, request.app.state.metrics)
+
+
+async def _caller(request: Request) -> ApiKey:
     return cast(ApiKey, request.state.api_key)
 
 
@@ -57,8 +99,14 @@ WorkloadsDep = Annotated[WorkloadStorage, Depends(_storage)]
 LibrariesDep = Annotated[LibraryStorage, Depends(_storage)]
 DevicesDep = Annotated[DeviceStorage, Depends(_storage)]
 AccessDep = Annotated[AccessStorage, Depends(_storage)]
+AuditDep = Annotated[AuditStorage, Depends(_storage)]
+KeysDep = Annotated[Keys, Depends(_keys)]
+RatesDep = Annotated[Rates, Depends(_rates)]
 SettingsDep = Annotated[Settings, Depends(_settings)]
 EventStreamsDep = Annotated[EventStreams, Depends(_event_streams)]
+SharingDep = Annotated[SharingStorage, Depends(_storage)]
+ImportsDep = Annotated[BoundedSemaphore, Depends(_imports)]
+MetricsDep = Annotated[Metrics, Depends(_metrics)]
 CallerDep = Annotated[ApiKey, Depends(_caller)]
 
 MAX_SEQ = 2**63 - 1

@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from pathlib import Path
 
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
+from starlette.exceptions import HTTPException
 
-from service.dependencies import EventStreamsDep, StorageDep
+from service.access.scopes import OPEN, READ
+from service.dependencies import EventStreamsDep, MetricsDep, SettingsDep, StorageDep
+from service.metrics import CONTENT_TYPE
 
 router = APIRouter(tags=["health"])
 
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-
-@router.get("/healthz")
+@router.get("/healthz", dependencies=[OPEN])
 def healthz() -> dict[str, str]:
     """200 as long as the process answers at all."""
     return {"status": "ok"}
 
 
-@router.get("/readyz")
-def readyz(storage: StorageDep) -> dict[str, str]:
-    """200 if the database answers with the schema this service wants, otherwise 503."""
+@router.get("/readyz", dependencies=[OPEN])
+def readyz(storage: StorageDep, settings: SettingsDep) -> dict[str, str]:
+    """200 if the database answers with the schema this service wants, otherwise 503.
+
+    Under `shapewright up` only once a device has registered and a worker waits: a job that is submitted will run.
+    """
     storage.check()
+    if settings.ready_file is not None and not Path(settings.ready_file).exists():
+        detail = "the service is starting: its worker and its devices are not there yet; try again in a second"
+        raise HTTPException(503, detail, {"Retry-After": "1"})
     return {"status": "ok"}
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
-def metrics(storage: StorageDep, streams: EventStreamsDep) -> PlainTextResponse:
+@router.get("/metrics", response_class=PlainTextResponse, dependencies=[READ])
+def metrics(storage: StorageDep, streams: EventStreamsDep, counted: MetricsDep) -> PlainTextResponse:
     """Figures in the Prometheus text format."""
-    figures = {**storage.counts(), "open_event_streams": streams.open}
-    return PlainTextResponse("".join(_lines(figures)), media_type=METRICS_TYPE)
-
-
-def _lines(figures: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in figures.items():
-        metric = f"shapewright_{name}"
-        yield f"# TYPE {metric} gauge\n"
-        if isinstance(value, Mapping):
-            yield from (f'{metric}{{state="{state}"}} {number}\n' for state, number in value.items())
-        else:
-            yield f"{metric} {value}\n"
+    return PlainTextResponse(counted.text(storage.pulse(), streams.open), media_type=CONTENT_TYPE)

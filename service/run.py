@@ -1,11 +1,15 @@
-"""Running the service: one process that listens on a port until it is stopped."""
+"""Running the service: it listens on a port until it is stopped."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import gc
 import logging
+import resource
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import uvicorn
@@ -15,11 +19,15 @@ from service.app import DEFAULTS, create_app
 from service.dependencies import EventStreams
 from service.paths import parse_prefix
 from service.settings import Settings
+from service.webhooks.sender import Sender
 from tuner.errors import ShapewrightError
 from tuner.storage.sql import open_storage
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 15
+
+COLLECT_AFTER = 20_000
+"""New objects that live on until the youngest are looked through; Python looks after 700."""
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +53,7 @@ def serve(
     PortInUse, before anything is started.
     """
     prefix = parse_prefix(root_path)
+    raise_file_limit()
     listener = bind(host, port)
     try:
         storage = open_storage(storage_url)
@@ -57,18 +66,43 @@ def serve(
         listener.close()
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A socket that holds the address, so that no one can take it before the server listens. Raises PortInUse."""
+def raise_file_limit() -> None:
+    """Every event stream is an open file, and systems begin with a limit of some hundred."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def bind(host: str, port: int, *, shared: bool = False, listen: bool = True) -> socket.socket:
+    """A socket that holds the address, so that no one can take it before the server listens. Raises PortInUse.
+
+    ``shared``: other sockets of this user may listen there too, if all are bound so.
+    """
     family, kind, protocol, _, address = _resolve(host, port)
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listener.bind(address)
-        listener.listen(BACKLOG)
+        if listen:
+            listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise PortInUse(_refusal(host, port, error)) from None
     return listener
+
+
+@contextmanager
+def reserve(host: str, port: int) -> Iterator[int]:
+    """Hold a port for sockets that share it; which one it is. Raises PortInUse if anyone listens there already."""
+    # A socket that shares the port would be let in beside another service that does so too.
+    bind(host, port).close()
+    with bind(host, port, shared=True, listen=False) as held:
+        yield held.getsockname()[1]
+
+
+def url_of(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _resolve(host: str, port: int) -> tuple[int, int, int, str, tuple[object, ...]]:
@@ -88,6 +122,16 @@ def _refusal(host: str, port: int, error: OSError) -> str:
     return f"cannot listen at {host}:{port}: {error.strerror}; choose another host or port"
 
 
+def _spare_collections() -> None:
+    """Let the garbage collector pass over what lives as long as the process, and look for cycles less often.
+
+    What lookups keep are millions of objects: a full collection of them stops every request for a fifth of a second.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER, 50, 1000)
+
+
 class Server(uvicorn.Server):
     """On a signal it ends open event streams first, and returns instead of re-raising the signal."""
 
@@ -103,17 +147,23 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._streams: EventStreams = app.state.event_streams
+        self._sender = Sender(app.state.storage, private=app.state.settings.webhook_private)
+        self._sending: asyncio.Task[None] | None = None
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        _spare_collections()
+        self._sending = asyncio.create_task(self._sender.run())
         for listener in sockets or ():
             host, port = listener.getsockname()[:2]
-            self._on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            self._on_ready(url_of(host, port))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         _log.info("stopping; %d event streams are open", self._streams.open)
-        self._streams.closing = True
+        self._streams.close()
+        if self._sending is not None:
+            self._sending.cancel()  # a message that is not confirmed is sent again later, by whoever runs then
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from json import JSONDecodeError, loads
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import httpx
 
-from shapewright import defaults, download
+from shapewright import defaults
+from shapewright.asking import WorkloadLike
+from shapewright.asking import key_of as _key_of
+from shapewright.asking import part as _part
+from shapewright.asking import symbols_text as _symbols_text
+from shapewright.asking import task_of as _task_of
+from shapewright.client_libraries import LibraryRequests
 from shapewright.errors import BadDownload, NotAllowed, Refused, ServiceError, ServiceNotFound, ServiceUnreachable
 from shapewright.sse import Frame, frames
 from tuner.errors import InvalidInput
-from tuner.program.jobspec import parse_job
-from tuner.program.task import SearchTask, parse_shape
-from tuner.program.workload import JsonObject, Workload, format_shape
-
-if TYPE_CHECKING:
-    from shapewright.library import Library
+from tuner.program.workload import JsonObject
 
 __all__ = ["BadDownload", "Client", "NotAllowed", "Refused", "ServiceError", "ServiceNotFound", "ServiceUnreachable"]
-
-WorkloadLike = str | SearchTask | Workload | Mapping[str, Any]
-"""A workload's key, something that has one, or the content of a job file for one workload."""
 
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 # An open stream is never silent for longer than 15 s: the service sends comments to keep it alive.
 STREAM_TIMEOUT = httpx.Timeout(45.0, connect=5.0)
+# A service stores what it is sent before it takes more.
+IMPORT_TIMEOUT = httpx.Timeout(120.0, connect=5.0)
 LONGEST_PAUSE_S = 5.0
 END_COMMENT = "end"
 
 
-class Client:
+class Client(LibraryRequests):
     """Talks to a service. Every method raises a ``ServiceError`` that says what to do; see ``shapewright.errors``.
 
     ``url`` and ``key`` default to SHAPEWRIGHT_URL and SHAPEWRIGHT_API_KEY, and the key then to the file that
@@ -83,13 +82,24 @@ class Client:
         """
         headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         if isinstance(job, Mapping):
-            return self._json("POST", "/v1/jobs", json=dict(job), headers=headers)
+            return self._whole(self._json("POST", "/v1/jobs", json=dict(job), headers=headers))
         headers["Content-Type"] = "application/yaml"
-        return self._json("POST", "/v1/jobs", content=job, headers=headers)
+        return self._whole(self._json("POST", "/v1/jobs", content=job, headers=headers))
 
     def job(self, job_id: str) -> JsonObject:
-        """A job with its search tasks, what was submitted, and the summary of the search so far."""
-        return self._json("GET", f"/v1/jobs/{_part(job_id)}")
+        """A job with all its search tasks, what was submitted, and the summary of the search so far.
+
+        Of a very large job ``spec`` lacks its largest fields (``spec_complete`` is false then).
+        """
+        return self._whole(self._json("GET", f"/v1/jobs/{_part(job_id)}"))
+
+    def _whole(self, job: JsonObject) -> JsonObject:
+        """The same with all its search tasks: an answer has no more than the first of many."""
+        while (first := job.get("tasks_next")) is not None:
+            page = self._json("GET", f"/v1/jobs/{_part(job['id'])}/tasks", params={"first": first})
+            job["tasks"] += page["items"]
+            job["tasks_next"] = page["next"]
+        return job
 
     def jobs(self, state: str | None = None, limit: int = 100) -> list[JsonObject]:
         """The newest jobs, at most ``limit`` of them."""
@@ -150,62 +160,57 @@ class Client:
         items: list[JsonObject] = self._json("GET", "/v1/devices")["items"]
         return items
 
-    def best(self, workload: WorkloadLike, shape: Mapping[str, int] | str, target: str | None = None) -> JsonObject:
+    def best(
+        self,
+        workload: WorkloadLike,
+        shape: Mapping[str, int] | str,
+        target: str | None = None,
+        threads: int | None = None,
+        job: str | None = None,
+    ) -> JsonObject:
         """The best known micro-kernel for a shape: ``{"match", "kernel", "latency_s", "predicted_latency_s", ...}``.
 
-        The shape is in the shape variables of ``workload`` or, of a key, in the workload's symbols.
+        The shape is in the shape variables of ``workload`` or, of a key, in the workload's symbols. A search task and
+        a job bring their target and their threads; others are of the newest target and one thread. With ``job`` only
+        of what that one measured and built.
         """
-        params = {"shape": _symbols_text(workload, shape), "target": target}
+        task = _task_of(workload)
+        if task is not None:
+            target = target or (task.target.fingerprint if task.target else None)
+            threads = threads or task.threads
+        params = {"shape": _symbols_text(workload, shape), "target": target, "threads": threads, "job": job}
         return self._json("GET", f"/v1/workloads/{_key_of(workload)}/best", params=params)
 
-    def dispatcher(self, workload: WorkloadLike, target: str | None = None, job: str | None = None) -> JsonObject:
-        """The dispatch table of the newest library, for ``tuner.library.dispatcher.Dispatcher.from_json``.
+    def lookup(self, queries: Sequence[Mapping[str, Any]]) -> list[JsonObject]:
+        """The best kernel for each of up to 1,000 queries: ``{"best": as of best, "problem": null}``, or the other way
+        round for one that cannot be answered.
 
-        Of one that ``job`` built, if given."""
-        params = {"target": target, "job": job}
-        return self._json("GET", f"/v1/workloads/{_key_of(workload)}/dispatcher", params=params)
-
-    def download_library(
-        self,
-        workload: WorkloadLike,
-        directory: str | Path,
-        job: str | None = None,
-        digest: str | None = None,
-        target: str | None = None,
-    ) -> JsonObject:
-        """Write the newest library that fits into ``directory`` and return its manifest.
-
-        Everything is checked before anything is written. Raises BadDownload if a digest differs; the directory then
-        holds what it held before.
+        A query is ``{"workload": as in a job, "shape", "target", "threads", "job"}``, or has a ``workload_key``.
         """
-        params = {"job": job, "digest": digest, "target": target}
-        response = self._send("GET", f"/v1/workloads/{_key_of(workload)}/library", params=params)
-        download.check_transfer(response.content, response.headers.get("Content-Digest"))
-        files = download.unpack(response.content)
-        manifest = download.check(files, digest or response.headers.get("ETag", "").strip('"'))
-        download.write(files, Path(directory))
-        return manifest
+        body = {"queries": [dict(query) for query in queries]}
+        answers: list[JsonObject] = self._json("POST", "/v1/lookup", json=body)["answers"]
+        return answers
 
-    def pull(
-        self,
-        workload: WorkloadLike,
-        directory: str | Path | None = None,
-        job: str | None = None,
-        digest: str | None = None,
-        target: str | None = None,
-    ) -> Library:
-        """The newest library that fits, loaded; its files are kept in ``directory`` if one is given.
+    # -- records ----------------------------------------------------------------------------------------------------
+    def export_records(self, workloads: Sequence[WorkloadLike] = ()) -> Iterator[bytes]:
+        """Every record (of these workloads, if any are named) as JSON lines, in pieces as they arrive."""
+        params = {"workload": [_key_of(workload) for workload in workloads]}
+        try:
+            with self._http.stream("GET", "/v1/records", params=params, timeout=STREAM_TIMEOUT) as response:
+                if response.is_error:
+                    response.read()
+                self._check(response)
+                yield from response.iter_bytes()
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
 
-        Raises BadDownload, and ShapewrightError if this CPU lacks an instruction set that it uses.
+    def import_records(self, lines: Iterable[bytes]) -> JsonObject:
+        """Import what ``export_records`` gave, in pieces of any size: ``{"added", "known"}``.
+
+        Importing twice adds nothing. Imported records decide nothing until the service's own devices measured them.
         """
-        from shapewright.library import load  # noqa: PLC0415 - clients that only query need no runtime
-
-        if directory is not None:
-            self.download_library(workload, directory, job, digest, target)
-            return load(directory)
-        with TemporaryDirectory(prefix="shapewright-") as folder:
-            self.download_library(workload, folder, job, digest, target)
-            return load(folder)
+        headers = {"Content-Type": "application/jsonl"}
+        return self._json("POST", "/v1/records", content=iter(lines), headers=headers, timeout=IMPORT_TIMEOUT)
 
     # -- requests -------------------------------------------------------------------------------------------------
     def _json(self, method: str, path: str, **request: Any) -> JsonObject:
@@ -249,7 +254,9 @@ class Client:
             return
         problem = _problem_of(response)
         detail = str(problem.get("detail") or f"{response.status_code} {response.reason_phrase}")
-        if response.status_code in (401, 403):
+        if response.status_code == 403:
+            raise NotAllowed(f"not allowed at {self.url}: {detail}", problem)
+        if response.status_code == 401:
             # The service's text is about a header; here a key comes from one of these.
             file = defaults.key_file(self._data_dir)
             where = f"give one (--key, or key=), set SHAPEWRIGHT_API_KEY, or see that {file} holds it"
@@ -269,37 +276,3 @@ def _problem_of(response: httpx.Response) -> JsonObject:
     except (JSONDecodeError, UnicodeDecodeError):
         return {}  # a proxy's page, not the service's answer
     return document if isinstance(document, dict) else {}
-
-
-def _part(name: str) -> str:
-    """A name as one segment of a path. Raises InvalidInput."""
-    if not name or not all(char.isalnum() or char in "-_." for char in name) or set(name) == {"."}:
-        raise InvalidInput("id", f"{name!r} is not a name of the service", "letters, digits, - and _")
-    return name
-
-
-def _key_of(workload: WorkloadLike) -> str:
-    return _part(workload) if isinstance(workload, str) else _workload_of(workload).key
-
-
-def _symbols_text(workload: WorkloadLike, shape: Mapping[str, int] | str) -> str:
-    """``m=592``: values of the workload's symbols, which mean the same to every job. A key's are taken as they are."""
-    if isinstance(workload, str):
-        return shape if isinstance(shape, str) else format_shape(shape)
-    given = parse_shape(shape) if isinstance(shape, str) else dict(shape)
-    found = _workload_of(workload)
-    if set(given) != found.variables:
-        names = ", ".join(sorted(found.variables)) or "no variable"
-        raise InvalidInput("shape", f"{format_shape(given) or 'nothing'} does not fit {found}", f"give {names}")
-    return format_shape(found.dims(given))
-
-
-def _workload_of(workload: Workload | SearchTask | Mapping[str, Any]) -> Workload:
-    if isinstance(workload, Workload):
-        return workload
-    if isinstance(workload, SearchTask):
-        return workload.workload
-    found = {task.workload.key: task.workload for task in parse_job(workload).tasks}
-    if len(found) > 1:
-        raise InvalidInput("workloads", f"the job has {len(found)} of them", f"name one: {', '.join(sorted(found))}")
-    return next(iter(found.values()))

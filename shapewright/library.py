@@ -20,7 +20,7 @@ from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import package as files_of
 from tuner.library.dispatcher import Dispatcher
 from tuner.measure.tensors import tensor_of
-from tuner.program.target import Target, native
+from tuner.program.target import native
 from tuner.program.workload import JsonObject, Workload
 from tuner.rules.layout import aligned
 from tuner.rules.space import MicroKernel
@@ -185,19 +185,21 @@ def load(directory: str | Path) -> Library:
     directory = Path(directory)
     if not directory.is_dir():
         raise ShapewrightError(f"{directory} is not a directory: pull a library there first")
-    found = {name: (directory / name).read_bytes() for name in files_of.FILES if (directory / name).is_file()}
-    manifest = files_of.check_files(found)
+    result = {name: (directory / name).read_bytes() for name in files_of.FILES if (directory / name).is_file()}
+    manifest = files_of.check_files(result)
     _check_cpu(manifest)
-    dispatcher = Dispatcher.from_json(json.loads(found[files_of.DISPATCH]))
-    return Library(directory, manifest, dispatcher, _load_module(found[files_of.LIBRARY]))
+    dispatcher = Dispatcher.from_json(json.loads(result[files_of.DISPATCH]))
+    return Library(directory, manifest, dispatcher, _load_module(result[files_of.LIBRARY]))
 
 
 def _check_cpu(manifest: JsonObject) -> None:
-    built_for = Target.from_json(manifest["target"])
-    missing = sorted(set(built_for.hardware.features) - set(native().hardware.features))
+    # As text: a later release may know features that this one does not.
+    built_for = manifest["target"]
+    missing = sorted(set(built_for["hardware"]["features"]) - set(native().hardware.features))
     if missing:
         raise ShapewrightError(
-            f"this library is built for {built_for.mcpu}, this CPU lacks {', '.join(missing)}: pull one for this target"
+            f"this library is built for {built_for['mcpu']}, this CPU lacks {', '.join(missing)}: "
+            "pull one for this target"
         )
 
 

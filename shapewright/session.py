@@ -6,17 +6,23 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shapewright.download import write
 from shapewright.library import Library, load
+from shapewright.warm_start import records_of
 from tuner.program.jobspec import DEFAULT_POLICY, check_policy, parse_budget
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject
 from tuner.records import NO_BASELINES, Baselines, MeasureResult
+from tuner.search.reuse import NOTHING, shared_knowledge
 from tuner.search.summary import SearchSummary
 from tuner.search.tuning import Tuned, tune
 from tuner.storage import NewEvent
+
+if TYPE_CHECKING:
+    from shapewright.client import Client
 
 Callback = Callable[[JsonObject], None]
 """Called with the data of every progress event (tuner.search.summary.SearchSummary)."""
@@ -33,8 +39,8 @@ class TuneResult:
 
     def __repr__(self) -> str:
         summary = self.tuned.summary
-        kernels, trials, speedup = summary.kernels, summary.trials, summary.speedup_vs_default
-        gain = f", {speedup:.2f}x over default" if speedup else ""
+        kernels, trials, speedup = summary.kernels, summary.trials, summary.outcome.speedup_vs_default
+        gain = f", {speedup:.2f}x over the default" if speedup else ""
         return f"<TuneResult {self.task.workload}: {trials} trials{gain}, {kernels} kernel{'s' * (kernels != 1)}>"
 
     @property
@@ -84,20 +90,33 @@ def tune_here(
     policy: str = DEFAULT_POLICY,
     seed: int = 0,
     callbacks: Sequence[Callback] = (),
+    warm_start: Client | str | Path | None = None,
 ) -> TuneResult:
     """Tune ``task`` on this machine, in child processes of this one, and return when its library is built.
 
     ``trials`` and ``seconds`` (at least one of them) bound the search; ``policy`` names what chooses the trials.
-    Nothing is stored; `shapewright tune` records the same search in a directory. Raises InvalidInput,
-    tuner.search.tuning.VerificationFailed.
+    ``warm_start`` is what the search starts from: a client or the URL of a service, a file that `shapewright export`
+    wrote, or a directory of `shapewright tune`. The best kernels there are verified and timed again before they count;
+    ``trials=0`` reads nothing. Nothing is stored; `shapewright tune` records the same search in a directory. Raises
+    InvalidInput, ServiceError, tuner.search.tuning.VerificationFailed.
     """
     from tuner.measure.local import local_tools  # noqa: PLC0415 - TVM, for those who tune
 
     budget, policy = parse_budget({"trials": trials, "seconds": seconds}), check_policy(policy)
     task = task if task.target else task.on(native())
+    known = NOTHING
+    if warm_start is not None and budget.trials != 0:
+        known = shared_knowledge(records_of(warm_start, [task]), task)
     collector = _Collector(callbacks)
     with local_tools() as (builder, runner):
         tuned = tune(
-            task, builder=builder, runner=runner, recorder=collector, budget=budget, policy=policy, seed=seed
+            task,
+            builder=builder,
+            runner=runner,
+            recorder=collector,
+            budget=budget,
+            policy=policy,
+            seed=seed,
+            knowledge=known,
         )
     return TuneResult(task, tuned, collector.results, collector.baselines)

@@ -52,7 +52,7 @@ def problems(task: SearchTask, kernel: MicroKernel, call: Call, shapes: Sequence
     """What is wrong at these values of the symbols, on skewed arrays with a guard region around each."""
     # A stand-in for a kernel of no rule has no layouts.
     layouts = layouts_of(task, kernel) if task.workload.constants else {}
-    found = []
+    result = []
     for dims in shapes:
         case = _case(task.workload, tuple(dims.items()))
         inputs = [
@@ -60,8 +60,8 @@ def problems(task: SearchTask, kernel: MicroKernel, call: Call, shapes: Sequence
             for tensor, array in zip(task.workload.inputs, case.inputs, strict=True)
         ]
         problem = case.check(inputs, call)
-        found += [problem] if problem else []
-    return found
+        result += [problem] if problem else []
+    return result
 
 
 def built_problems(task: SearchTask, kernel: MicroKernel, shapes: Sequence[Mapping[str, int]]) -> list[str]:

@@ -83,9 +83,9 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def storage(database_url: str) -> Iterator[SqlStorage]:
-    found = open_storage(database_url)
-    yield found
-    found.close()
+    opened = open_storage(database_url)
+    yield opened
+    opened.close()
 
 
 LONG = ("worker", "e2e", "browser", "benchmarks")

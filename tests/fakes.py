@@ -114,8 +114,8 @@ class FakeRunner:
         if self.crashes(build.kernel):
             return MeasureResult(build.kernel, instance, error_kind=ErrorKind.CRASH, error="signal 11")
         slower = self.slowdown(len(self.ran))
-        found = self.time(task, build.kernel, instance.shape) * slower
-        return MeasureResult(build.kernel, instance, found, (found,), anchor_s=2e-6 * slower, device="fake")
+        result = self.time(task, build.kernel, instance.shape) * slower
+        return MeasureResult(build.kernel, instance, result, (result,), anchor_s=2e-6 * slower, device="fake")
 
     def baselines(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> Baselines:
         """NumPy does what ``numpy_s`` says, and ``compare_s`` pass meanwhile."""

@@ -35,9 +35,9 @@ def register_local(storage: Storage) -> None:
 
 
 def lease(storage: Storage) -> Lease:
-    found = storage.lease_job("worker-1", 60.0)
-    assert found is not None
-    return found
+    result = storage.lease_job("worker-1", 60.0)
+    assert result is not None
+    return result
 
 
 def small_dispatcher(task: SearchTask) -> Dispatcher:
@@ -99,8 +99,8 @@ def _rename(path: Path, before: str, after: str) -> None:
 def assert_problem(answer: Any, status: int) -> None:
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
-    found = answer.json()
-    assert found["status"] == status
-    assert found["type"].startswith("urn:shapewright:")
-    assert found["title"]
-    assert found["detail"]
+    document = answer.json()
+    assert document["status"] == status
+    assert document["type"].startswith("urn:shapewright:")
+    assert document["title"]
+    assert document["detail"]

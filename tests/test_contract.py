@@ -22,6 +22,8 @@ from tuner.storage.sql import open_storage, upgrade
 CONTRACT = (Path(__file__).parents[1] / "docs" / "contract.md").read_text()
 SHARED = {"--json", "--url", "--key", "--database-url", "--data-dir", "-o", "--output"}
 """Options that the page explains once, above the table, and the short form of one."""
+PARTS = "serve|upgrade|create|list|revoke|backup|restore|stale|remeasure|prune"
+"""The second words of commands that have two."""
 
 
 def section(title: str) -> str:
@@ -45,7 +47,7 @@ def commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.
 def test_the_command_line_has_every_command_and_option_of_the_contract_and_no_others() -> None:
     told = {}
     for usage in (usage for first, *_ in rows(section("Command line")) for usage in re.findall(r"`(.*?)`", first)):
-        (name,) = re.findall(r"^[a-z][a-z-]*(?: (?:serve|upgrade|create|list|revoke))?", usage)
+        (name,) = re.findall(rf"^[a-z][a-z-]*(?: (?:{PARTS}))?", usage)
         told[name] = {f"--{option}" for option in re.findall(r"--([a-z-]+)", usage)} - SHARED
     there = {
         name: {option for each in command.params if isinstance(each, click.Option) for option in each.opts} - SHARED

@@ -29,9 +29,10 @@ def test_every_command_line_of_the_guide_parses(tmp_path: Path) -> None:
     (tmp_path / "JOB.yaml").write_text(blocks("yaml")[0])
     lines = re.findall(r"^(?:\S*/)?shapewright (.*)$", GUIDE, flags=re.MULTILINE)
     commands = {parse(cli, "shapewright", arguments(line, tmp_path)) for line in lines}
-    commands_told = ("up", "submit", "best", "pull", "login-url", "db upgrade", "keys create")
+    commands_told = ("up", "submit", "best", "pull", "promote", "history", "login-url", "db upgrade")
+    keys_told = ("keys create", "keys list", "keys revoke")
     parts_told = ("serve", "device serve", "worker")
-    assert commands == {f"shapewright {name}" for name in (*commands_told, *parts_told)}
+    assert commands == {f"shapewright {name}" for name in (*commands_told, *keys_told, *parts_told)}
 
 
 def arguments(line: str, directory: Path) -> list[str]:

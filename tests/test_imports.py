@@ -20,8 +20,8 @@ def loaded_by(statement: str, *names: str) -> set[str]:
     """Which of these top-level modules a new interpreter has loaded after the statement."""
     report = f"import sys; {statement}; print(*sorted({{n.partition('.')[0] for n in sys.modules}} & set({names!r})))"
     line = [sys.executable, "-c", report]
-    found = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT)
-    return set(found.stdout.split())
+    result = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT)
+    return set(result.stdout.split())
 
 
 def test_what_is_loaded_is_noticed() -> None:

@@ -226,14 +226,14 @@ def parse(command: click.Command, name: str, arguments: list[str], parent: click
         return context.command_path
     # What a group has not parsed itself is its sub-command's.
     rest = [*context._protected_args, *context.args]
-    found_name, found, rest = command.resolve_command(context, rest)
-    assert found is not None and found_name is not None
-    return parse(found, found_name, rest, context)
+    found_name, result, rest = command.resolve_command(context, rest)
+    assert result is not None and found_name is not None
+    return parse(result, found_name, rest, context)
 
 
 def test_the_containers_run_command_lines_that_parse() -> None:
-    found = {service: parse(cli, "shapewright", arguments) for service, arguments in shapewright_lines()}
-    assert found == {
+    result = {service: parse(cli, "shapewright", arguments) for service, arguments in shapewright_lines()}
+    assert result == {
         "migrate": "shapewright db upgrade",
         "api": "shapewright serve",
         "worker": "shapewright worker",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -13,9 +14,16 @@ from tuner.rules.space import MicroKernel
 PROTOCOL = "v3"
 """Names the way latencies are measured (see tuner/measure); records of different protocols never mix."""
 
+MAX_DRIFT = 2.0
+"""The most that a device's speed is believed to have changed by between two measurements."""
+
 
 class ErrorKind(StrEnum):
-    """Why a trial has no latency."""
+    """Why a trial has no latency.
+
+    MACHINE: the machine failed, not the kernel: no memory, no room on a disk, a device that was restarted. It says
+    nothing of the kernel, which may be tried again.
+    """
 
     BUILD = "build"
     BUILD_TIMEOUT = "build_timeout"
@@ -23,15 +31,22 @@ class ErrorKind(StrEnum):
     WRONG = "wrong"
     RUN_TIMEOUT = "run_timeout"
     DEVICE = "device"
+    MACHINE = "machine"
+
+
+DISQUALIFYING = (ErrorKind.WRONG, ErrorKind.CRASH)
+"""A kernel with such a trial at any instance is the best of nothing, however fast it is elsewhere."""
 
 
 class Phase(StrEnum):
     """What a trial was for.
 
-    THEORY measures the kernel set that the cost model chose before anything was measured: the default. SEARCH is what
-    a policy suggests after it, FINAL the finalists' side-by-side timing.
+    KNOWN times again what earlier searches of the workload found to be the best. THEORY measures the kernel set that
+    the cost model chose before anything was measured: the default. SEARCH is what a policy suggests after it, FINAL the
+    finalists' side-by-side timing.
     """
 
+    KNOWN = "known"
     THEORY = "theory"
     SEARCH = "search"
     FINAL = "final"
@@ -112,6 +127,25 @@ class MeasureResult:
             anchor_s=data.get("anchor_s"),
             device=data.get("device"),
         )
+
+
+def speed_correction(measured_anchor_s: float | None, anchor_s: float | None) -> float:
+    """The factor that takes a latency measured while the anchor took ``measured_anchor_s`` to the speed at which it
+    takes ``anchor_s``; 1 where either is not known."""
+    if not measured_anchor_s or not anchor_s:
+        return 1.0
+    return min(max(anchor_s / measured_anchor_s, 1 / MAX_DRIFT), MAX_DRIFT)
+
+
+def settled_latency_s(readings: Sequence[tuple[float, bool]]) -> tuple[float, int]:
+    """The latency that several readings of one kernel at one instance give, and how many of them decided.
+
+    Each reading is seconds at one speed, and whether it is of the finalists' side-by-side timing. The median: the
+    fastest would be the luckiest. Of the side-by-side readings alone where there are any.
+    """
+    final = [latency_s for latency_s, is_final in readings if is_final]
+    deciding = final or [latency_s for latency_s, _ in readings]
+    return statistics.median(deciding), len(deciding)
 
 
 NUMPY = "numpy"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import threading
 from types import TracebackType
@@ -27,7 +28,9 @@ class Heartbeat:
         self._end = threading.Event()
         self._cancelling = threading.Event()
         self._lost = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        # In the context of its maker, so that its log lines name the job as well.
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._run,), name="heartbeat", daemon=True)
 
     def cancelling(self) -> bool:
         """Whether someone asked for the job's cancellation."""

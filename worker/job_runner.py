@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -11,8 +11,12 @@ from typing import Protocol
 from tuner.errors import ShapewrightError
 from tuner.measure import Builder, BuilderLost, DeviceLost, Runner
 from tuner.program.jobspec import Budget
+from tuner.search.comparison import COMPARE_S, Contender, compare
+from tuner.search.reuse import shared_knowledge
+from tuner.search.summary import EndedBy
 from tuner.search.tuning import Cancelled, Tuned, tune
-from tuner.storage import JobState, Lease, LeaseLost, NewEvent, SearchTaskRow, StorageUnavailable
+from tuner.storage import Comparison, JobState, Lease, LeaseLost, NewEvent, SearchTaskRow, StorageUnavailable
+from tuner.storage.jsonl import SharedRecord
 from worker.budget import Spending, share
 from worker.heartbeat import HEARTBEAT_S, LEASE_S, Heartbeat
 from worker.leased_job import LeasedJob, SearchStorage
@@ -23,6 +27,8 @@ log = logging.getLogger(__name__)
 
 LOSSES = 3
 """How often in a row a search may lose its device or its builder, with nothing recorded in between, before it fails."""
+COMPARE_SHARE = 0.1
+"""The largest share of a budget of seconds that is kept for comparing the library with the one that is served."""
 MAX_ERROR = 4000
 
 
@@ -44,6 +50,7 @@ class JobRunner:
     """Runs the search tasks of leased jobs in order, and ends each job in the state that its search came to.
 
     ``stopping`` is true once the worker is shutting down: the job is released then, and another worker resumes it.
+    ``shared`` are records of elsewhere that searches start from, beside those of the storage.
     """
 
     storage: SearchStorage
@@ -53,6 +60,7 @@ class JobRunner:
     lease_s: float = LEASE_S
     heartbeat_s: float = HEARTBEAT_S
     retry: Retry = field(default_factory=Retry)
+    shared: Sequence[SharedRecord] = ()
 
     def run(self, lease: Lease) -> JobState | None:
         """The state in which the job ended; None if it was released or lost. Never raises for a job's own failure."""
@@ -105,7 +113,7 @@ class JobRunner:
             trials = len(job.records(row))
             losses, known = (0, trials) if trials != known else (losses, known)
             try:
-                tuned = self._tune_once(job, row, budget)
+                tuned, comparison = self._tune_once(job, row, budget)
             except (DeviceLost, BuilderLost) as error:
                 losses += 1
                 if losses >= LOSSES:
@@ -113,17 +121,21 @@ class JobRunner:
                 job.warn(f"{error}; retrying ({losses} of {LOSSES - 1})")
             else:
                 LeaseRecorder(job, row).record([], [NewEvent("progress", tuned.summary.to_json())], None, tuned.summary)
-                return job.save_library(row, tuned)
+                is_done = tuned.summary.ended_by != EndedBy.CANCELLED
+                job.save_library(row, tuned, comparison, done=is_done)
+                if not is_done:
+                    raise Cancelled
+                return
 
-    def _tune_once(self, job: LeasedJob, row: SearchTaskRow, budget: Budget) -> Tuned:
+    def _tune_once(self, job: LeasedJob, row: SearchTaskRow, budget: Budget) -> tuple[Tuned, Comparison | None]:
         def should_stop() -> bool:
-            return job.should_stop() or self.stopping()
+            return job.lost() or self.stopping()
 
         if should_stop():
             raise Cancelled
-        row = job.task(row.id)
+        row, served = job.task(row.id), self._served(job, row)
         with closing(self.tools.runner(job.device)) as runner:
-            return self.tune(
+            tuned = self.tune(
                 row.task,
                 builder=self.tools.builder(),
                 runner=runner,
@@ -133,11 +145,49 @@ class JobRunner:
                 seed=job.seed,
                 past=job.records(row),
                 baselines=row.baselines,
-                warm=job.warm_start_records(row),
+                knowledge=job.knowledge(row) + shared_knowledge(() if job.is_theory else self.shared, row.task),
                 spent_s=row.spent_s,
+                after_s=_compare_s(budget) if served else 0.0,
                 should_stop=should_stop,
+                should_finish=job.cancelling,
                 job_id=job.id,
             )
+            if served is None or tuned.summary.ended_by == EndedBy.CANCELLED:
+                return tuned, None
+            return tuned, _comparison(job, row, runner, tuned, served, _compare_s(budget))
+
+    def _served(self, job: LeasedJob, row: SearchTaskRow) -> Contender | None:
+        """The library that the new one is to be compared with; None for one that cannot be read, which says so."""
+        try:
+            return job.incumbent(row)
+        except (LeaseLost, StorageUnavailable):
+            raise
+        except ShapewrightError as error:
+            job.warn(f"the library that is served cannot be compared with: {error}")
+            return None
+
+
+def _comparison(
+    job: LeasedJob, row: SearchTaskRow, runner: Runner, tuned: Tuned, served: Contender, limit_s: float
+) -> Comparison | None:
+    """How the new library does beside the one that is served, in turns on the device. None where that cannot be said:
+    the library is worth more than its comparison."""
+    if tuned.manifest.get("digest") == served.digest:
+        return None
+    try:
+        new = Contender.of(tuned.manifest, tuned.dispatch, tuned.files)
+        result = compare(row.task, runner, new, served, limit_s=limit_s)
+    except DeviceLost as error:
+        job.warn(f"the library is not compared with the one that is served: {error}")
+        return None
+    if result is not None:
+        against = f"the library served before ({served.digest[:12]})"
+        job.note(f"{result.ratio:.3f} times as fast as {against}, within {100 * result.noise:.1f} %")
+    return result
+
+
+def _compare_s(budget: Budget) -> float:
+    return COMPARE_S if budget.seconds is None else min(COMPARE_S, COMPARE_SHARE * budget.seconds)
 
 
 def _message(error: Exception) -> str:

@@ -8,17 +8,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
+from tuner.library.dispatcher import symbol_bounds
 from tuner.program.jobspec import DEFAULT_POLICY, Budget, parse_budget
 from tuner.program.workload import JsonObject
 from tuner.records import TuningRecord
 from tuner.rules import rules_of
+from tuner.search.comparison import Contender
+from tuner.search.reuse import NOTHING, Knowledge, is_related
 from tuner.search.tuning import Tuned
 from tuner.storage import (
+    Comparison,
+    DeviceStorage,
     JobState,
     JobStorage,
     Lease,
     LeaseLost,
     LeaseStorage,
+    LibraryStorage,
     NewEvent,
     RecordStorage,
     SearchTaskRow,
@@ -30,8 +36,11 @@ from worker.retry import Retry
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+MAX_OTHERS, MAX_RELATED, MAX_RELATED_TARGETS = 6000, 1000, 8
+"""Records of a rule that are read as priors: of this target, of a related one, and of how many related ones."""
 
-class SearchStorage(JobStorage, LeaseStorage, RecordStorage, Protocol):
+
+class SearchStorage(JobStorage, LeaseStorage, RecordStorage, LibraryStorage, DeviceStorage, Protocol):
     """What running a job needs of the storage."""
 
 
@@ -63,6 +72,11 @@ class LeasedJob:
         return parse_budget(self.lease.job.spec.get("budget"))
 
     @property
+    def is_theory(self) -> bool:
+        """Whether it asks for the library that theory alone chooses: such a job reads no records."""
+        return self.budget.trials == 0
+
+    @property
     def policy(self) -> str:
         return str(self.lease.job.spec.get("policy", DEFAULT_POLICY))
 
@@ -74,9 +88,9 @@ class LeasedJob:
         """Whether someone asked for the job's cancellation."""
         return self.heartbeat.cancelling()
 
-    def should_stop(self) -> bool:
-        """Whether the search is to end early: the job is being cancelled, or is no longer this worker's."""
-        return self.heartbeat.lost() or self.heartbeat.cancelling()
+    def lost(self) -> bool:
+        """Whether the job is no longer this worker's."""
+        return self.heartbeat.lost()
 
     def attempt(self, call: Callable[[], T]) -> T:
         """``call()``, retried while the database is unavailable and the lease is held."""
@@ -95,28 +109,66 @@ class LeasedJob:
         """The search task's own records, in the order stored."""
         return self.attempt(lambda: self.storage.records_of_task(row.id))
 
-    def warm_start_records(self, row: SearchTaskRow) -> list[tuple[JsonObject, TuningRecord]]:
-        """Records of other search tasks on the same target with the same rules, each with its workload."""
-        target, threads = row.target_fingerprint, row.task.threads
-        records = [
-            record
+    def knowledge(self, row: SearchTaskRow) -> Knowledge:
+        """What earlier searches measured that this one may start from."""
+        if self.is_theory:
+            return NOTHING
+        key, target = row.workload_key, row.target_fingerprint
+        known = self.attempt(lambda: self.storage.prior_records(key, target, row.task.threads))
+        others = self._records_of_target(row, target, MAX_OTHERS)
+        targets = self.attempt(self.storage.list_targets)
+        related = [other for other in targets if is_related(row.task.known_target, other)][-MAX_RELATED_TARGETS:]
+        return Knowledge(
+            tuple(record for record in known if record.search_task_id != row.id),
+            tuple((workload, record) for workload, record in others if record.workload_key != key),
+            tuple(
+                (workload, other, record)
+                for other in related
+                for workload, record in self._records_of_target(row, other.fingerprint, MAX_RELATED)
+            ),
+        )
+
+    def _records_of_target(self, row: SearchTaskRow, target: str, limit: int) -> list[tuple[JsonObject, TuningRecord]]:
+        """The newest successful records of the task's rules on a target, on as many threads."""
+        read, threads = self.storage.records_of_target, row.task.threads
+        return [
+            result
             for rule in rules_of(row.task)
-            for record in self.attempt(partial(self.storage.records_of_target, target, threads, rule.name))
+            for result in self.attempt(partial(read, target, threads, rule.name, limit))
         ]
-        return [(workload, record) for workload, record in records if record.search_task_id != row.id]
+
+    def incumbent(self, row: SearchTaskRow) -> Contender | None:
+        """The library that is served for the task now. Raises ShapewrightError for one that cannot be read."""
+        if self.is_theory:
+            return None
+        ranges = symbol_bounds(row.task)
+        target, threads = row.target_fingerprint, row.task.threads
+        result = self.attempt(lambda: self.storage.incumbent(row.workload_key, target, threads, ranges))
+        if result is None:
+            return None
+        files = self.attempt(lambda: self.storage.artifact_files(result.digest))
+        return Contender.of(result.manifest, result.dispatch, files)
 
     # -- writing --------------------------------------------------------------------------------------------------
     def warn(self, text: str) -> None:
-        """Append ``text`` to the job's log."""
+        """Append ``text`` to the job's log, as a warning."""
         log.warning("job %s: %s", self.id, text)
         self.append_events([NewEvent("log", {"level": "warning", "message": text})])
 
     def append_events(self, events: Sequence[NewEvent]) -> None:
         self.attempt(lambda: self.storage.append_events(self.lease, events))
 
-    def save_library(self, row: SearchTaskRow, tuned: Tuned) -> None:
-        """Store the library of a search task, which is done then."""
-        self.attempt(lambda: self.storage.save_library(self.lease, row.id, tuned.files, tuned.manifest, tuned.dispatch))
+    def note(self, text: str) -> None:
+        """Append ``text`` to the job's log."""
+        log.info("job %s: %s", self.id, text)
+        self.append_events([NewEvent("log", {"message": text})])
+
+    def save_library(
+        self, row: SearchTaskRow, tuned: Tuned, comparison: Comparison | None = None, *, done: bool = True
+    ) -> None:
+        """Store the library of a search task, which is ``done`` then."""
+        stored = self.lease, row.id, tuned.files, tuned.manifest, tuned.dispatch
+        self.attempt(lambda: self.storage.save_library(*stored, comparison=comparison, done=done))
         log.info("job %s: library %s for %s", self.id, tuned.manifest.get("digest", "")[:12], row.workload_key)
 
     def finish(self, state: JobState, error: str = "") -> JobState | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tuner import logs
 from tuner.measure import Builder, BuilderLost, Runner
 from tuner.measure.addresses import Address
 from tuner.measure.connecting import Tracker, within
@@ -125,7 +126,8 @@ class _Current:
 
     def run(self, lease: Lease) -> None:
         self._lease = lease
-        self._runner.run(lease)
+        with logs.about(job=lease.job.id):
+            self._runner.run(lease)
         self._lease = None
 
     def release(self) -> None:

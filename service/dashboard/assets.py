@@ -10,10 +10,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Response
 from fastapi.staticfiles import StaticFiles
 
+from service.access.scopes import READ
 from service.dashboard.templating import FOLDER
 from tuner import figures
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, dependencies=[READ])
 
 JAVASCRIPT = "text/javascript; charset=utf-8"
 REVALIDATE = {"Cache-Control": "no-cache"}

@@ -5,22 +5,36 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
+from service.access.scopes import SUBMIT
 from service.dependencies import DevicesDep
 from service.jobs import service
 from service.jobs.endpoints import SubmittedDep
+from service.validation import Abandon, ValidationDep
 from tuner.program.task import SearchTask
 from tuner.rules import space_of
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, dependencies=[SUBMIT])
+
+MOST_DESCRIBED = 16
 
 
 @router.post("/jobs/check")
-def check_job(submitted: SubmittedDep, storage: DevicesDep) -> dict[str, Any]:
-    """The search tasks of a job file. A file that would be refused is refused here, with the same problem document."""
-    spec = service.on_device(service.read_job(*submitted), storage.list_devices())
-    return {"name": spec.name, "tasks": [_described(task) for task in spec.tasks]}
+async def check_job(
+    request: Request, submitted: SubmittedDep, storage: DevicesDep, validation: ValidationDep
+) -> dict[str, Any]:
+    """The first search tasks of a job file, and how many it has.
+
+    A file that would be refused is refused here, with the same problem document.
+    """
+
+    def check(abandoned: Abandon) -> dict[str, Any]:
+        spec = service.check(*submitted, storage, abandoned)
+        tasks = [_described(task) for task in spec.tasks[:MOST_DESCRIBED]]
+        return {"name": spec.name, "tasks": tasks, "task_count": len(spec.tasks)}
+
+    return await validation.run(request, check)
 
 
 def _described(task: SearchTask) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 
+from service.access.scopes import READ
 from service.dashboard import kernels, presenters, workloads
 from service.dashboard.examples import EXAMPLES, job_text
 from service.dashboard.templating import TEMPLATES
@@ -17,7 +18,7 @@ from service.times import between_s
 from tuner.figures import FIGURES
 from tuner.storage import Device, JobOrder, JobQuery, JobState, NotFound, Storage
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ])
 
 PAGE = 50
 LOGGED = ("state", "log", "library", "baselines")
@@ -136,8 +137,8 @@ def _comparable(storage: Storage, job_id: str) -> dict[str, Any] | None:
     figures = {
         "elapsed_s": summary.elapsed_s if summary else None,
         "kernels": summary.kernels if summary else None,
-        "vs_default": summary.library_speedup_vs_default if summary else None,
-        "vs_numpy": summary.library_speedup_vs_numpy if summary else None,
+        "vs_default": summary.outcome.speedup_vs_default if summary else None,
+        "vs_numpy": summary.outcome.speedup_vs_numpy if summary else None,
     }
     return {"tasks": len(rows), "line": line, "row": row, **figures}
 

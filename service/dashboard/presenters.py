@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from service.jobs.outcome import outcome_of
 from service.times import between_s
+from tuner.program.jobspec import counts_of
 from tuner.search.summary import JobSummary, SearchSummary
 from tuner.storage import ApiKey, Job
 
@@ -25,7 +26,7 @@ class JobLine:
     progress: float
     """Of the budget that is closest to its end, 0 to 1; over all tasks in the mean."""
     speedup: float | None
-    """Over the default; of several tasks the geometric mean."""
+    """Over the default; of several tasks that of their total, each counted as often as its workload occurs."""
     vs_numpy: float | None
     created_at: str
     age_s: float | None
@@ -37,7 +38,8 @@ def lines_of(jobs: Iterable[Job], keys: Sequence[ApiKey]) -> list[JobLine]:
 
 
 def line_of(job: Job, owners: Mapping[str, str]) -> JobLine:
-    parts = list(JobSummary.from_json(job.summary).tasks.values())
+    summary = JobSummary.from_json(job.summary)
+    outcome, parts = outcome_of(job, summary), summary.tasks.values()
     return JobLine(
         id=job.id,
         name=job.name or job.id,
@@ -47,8 +49,8 @@ def line_of(job: Job, owners: Mapping[str, str]) -> JobLine:
         device=job.device,
         trials=job.trials,
         progress=1.0 if job.state.value == "COMPLETED" else sum(map(budget_share, parts)) / tasks_of(job),
-        speedup=_mean(part.library_speedup_vs_default for part in parts),
-        vs_numpy=_mean(part.library_speedup_vs_numpy for part in parts),
+        speedup=outcome.speedup_vs_default,
+        vs_numpy=outcome.speedup_vs_numpy,
         created_at=job.created_at,
         age_s=between_s(job.created_at, None),
     )
@@ -56,7 +58,7 @@ def line_of(job: Job, owners: Mapping[str, str]) -> JobLine:
 
 def tasks_of(job: Job) -> int:
     """How many search tasks a job has: one for each workload and target."""
-    return max(1, len(job.spec.get("workloads", ())) or 1) * max(1, len(job.spec.get("targets", ())) or 1)
+    return len(counts_of(job.spec))
 
 
 def summary_of(job: Job, position: int) -> SearchSummary | None:
@@ -73,19 +75,12 @@ def headline(summary: SearchSummary | None) -> list[tuple[str, str]]:
     """What the search came to, each figure with what it is: ``("1.62×", "the default")``."""
     if summary is None:
         return []
-    gains = (
-        (summary.library_speedup_vs_default, "the default (analytic model only)"),
-        (summary.library_speedup_vs_numpy, "NumPy's BLAS"),
-    )
-    found = [(f"{gain:.2f}×", what) for gain, what in gains if gain is not None]
-    if found:
-        found[-1] = (found[-1][0], f"{found[-1][1]} at the tuned shapes")
+    result = [(f"{gain:.2f}×", SPOKEN.get(rival, rival)) for gain, rival in summary.outcome.gains()]
+    if result:
+        result[-1] = (result[-1][0], f"{result[-1][1]} ({summary.outcome.label})")
     if summary.kernels is not None:
-        found.append((str(summary.kernels), "kernel" if summary.kernels == 1 else "kernels"))
-    return [*found, (f"{summary.elapsed_s:.0f} s", "of search")]
+        result.append((str(summary.kernels), "kernel" if summary.kernels == 1 else "kernels"))
+    return [*result, (f"{summary.elapsed_s:.0f} s", "of search")]
 
 
-def _mean(ratios: Iterable[float | None]) -> float | None:
-    """The geometric mean of those that are known."""
-    found = [ratio for ratio in ratios if ratio]
-    return math.prod(found) ** (1 / len(found)) if found else None
+SPOKEN = {"the default": "the default (analytic model only)", "NumPy's BLAS": "NumPy's BLAS at the tuned shapes"}

@@ -7,10 +7,11 @@ from typing import Any, Protocol
 
 from service.dashboard import presenters
 from service.dashboard.presenters import JobLine
-from tuner.storage import AccessStorage, JobStorage, SearchTaskRow, WorkloadStorage
+from service.libraries.service import ServingStorage, served_tasks
+from tuner.storage import AccessStorage, JobStorage, SearchTaskRow
 
 
-class WorkloadPageStorage(WorkloadStorage, JobStorage, AccessStorage, Protocol):
+class WorkloadPageStorage(ServingStorage, JobStorage, AccessStorage, Protocol):
     """What the page of a workload reads."""
 
 
@@ -26,15 +27,11 @@ class Searched:
 
 @dataclass(frozen=True, slots=True)
 class OnTarget:
-    """All searches for the workload on one target, newest first."""
+    """All searches for the workload on one target, newest first. ``served``: the one whose library is."""
 
     fingerprint: str
     searches: tuple[Searched, ...]
-
-    @property
-    def best(self) -> Searched | None:
-        """The newest search that has a library."""
-        return next((searched for searched in self.searches if searched.row.done), None)
+    served: SearchTaskRow | None
 
 
 def workload_of(storage: WorkloadPageStorage, key: str) -> dict[str, Any]:
@@ -42,11 +39,12 @@ def workload_of(storage: WorkloadPageStorage, key: str) -> dict[str, Any]:
     known, rows = storage.get_workload(key), storage.tasks_of_workload(key)
     keys = storage.list_keys()
     searched = [_searched(storage, row, keys) for row in rows]
+    served = served_tasks(storage, key)
     targets = {each.row.target_fingerprint: None for each in searched}
     return {
         "known": known,
         "targets": [
-            OnTarget(name, tuple(each for each in searched if each.row.target_fingerprint == name))
+            OnTarget(name, tuple(each for each in searched if each.row.target_fingerprint == name), served.get(name))
             for name in targets
         ],
     }
@@ -56,5 +54,5 @@ def _searched(storage: JobStorage, row: SearchTaskRow, keys: Any) -> Searched:
     job = storage.get_job(row.job_id)
     summary = presenters.summary_of(job, row.position)
     line = presenters.lines_of([job], keys)[0]
-    speedup, kernels = (summary.library_speedup_vs_default, summary.kernels) if summary else (None, None)
+    speedup, kernels = (summary.outcome.speedup_vs_default, summary.kernels) if summary else (None, None)
     return Searched(line, row, speedup, kernels)

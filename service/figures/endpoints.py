@@ -9,7 +9,8 @@ from typing import Annotated
 from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Response
 
-from service.dependencies import DevicesDep, JobsDep, TaskQuery, WorkloadsDep
+from service.access.scopes import READ
+from service.dependencies import DevicesDep, JobsDep, StorageDep, TaskQuery
 from service.figures import service
 from service.figures.schemas import FigureList, FigureOut
 from service.figures.searches import Searches, SearchesDep
@@ -23,14 +24,14 @@ KernelQuery = Annotated[str | None, Query(max_length=40, description="for kernel
 PLOTLY = "application/json"
 
 
-@router.get("/jobs/{job_id}/figures")
+@router.get("/jobs/{job_id}/figures", dependencies=[READ])
 def list_figures(job_id: str, jobs: JobsDep) -> FigureList:
     """The figures of a job: their names, titles and captions."""
     jobs.get_job(job_id)
     return FigureList(items=[FigureOut.of(spec) for spec in FIGURES.values()])
 
 
-@router.get("/jobs/{job_id}/figures/{name}")
+@router.get("/jobs/{job_id}/figures/{name}", dependencies=[READ])
 async def job_figure(
     job_id: str,
     name: str,
@@ -46,7 +47,7 @@ async def job_figure(
     )
 
 
-@router.get("/compare/figures/{name}")
+@router.get("/compare/figures/{name}", dependencies=[READ])
 async def compared(
     name: str, a: str, b: str, jobs: JobsDep, searches: SearchesDep, if_none_match: IfNoneMatch = None
 ) -> Response:
@@ -54,17 +55,17 @@ async def compared(
     return await _respond(searches, if_none_match, lambda: service.comparison(jobs, searches, (a, b), name))
 
 
-@router.get("/workloads/{key}/figures/latency_by_shape")
+@router.get("/workloads/{key}/figures/latency_by_shape", dependencies=[READ])
 async def targets_compared(
-    key: str, jobs: JobsDep, workloads: WorkloadsDep, searches: SearchesDep, if_none_match: IfNoneMatch = None
+    key: str, jobs: JobsDep, storage: StorageDep, searches: SearchesDep, if_none_match: IfNoneMatch = None
 ) -> Response:
-    """The newest library of each target in one figure."""
+    """The library that is served for each target, in one figure."""
     return await _respond(
-        searches, if_none_match, lambda: service.targets_compared(jobs, workloads, searches, key)
+        searches, if_none_match, lambda: service.targets_compared(jobs, storage, searches, key)
     )
 
 
-@router.get("/devices/figures/{name}")
+@router.get("/devices/figures/{name}", dependencies=[READ])
 async def device_figure(name: str, devices: DevicesDep, searches: SearchesDep) -> Response:
     """When the devices were in use (``use``), and how steady their speed was (``drift``)."""
     return await _respond(searches, None, lambda: service.device_figure(devices, name))

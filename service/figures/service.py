@@ -8,10 +8,11 @@ from typing import Any
 
 from service.figures.searches import Searches
 from service.jobs.service import find_task
+from service.libraries.service import ServingStorage, served_tasks
 from service.times import between_s
 from tuner import figures
 from tuner.figures.view import SearchView
-from tuner.storage import DeviceReading, DeviceStorage, JobStorage, NotFound, WorkloadStorage
+from tuner.storage import DeviceReading, DeviceStorage, JobStorage, NotFound
 
 PAUSE_S = 30.0
 """Trials of a job on a device that are further apart than this belong to different spans of use."""
@@ -55,14 +56,13 @@ def comparison(jobs: JobStorage, searches: Searches, job_ids: Iterable[str], nam
     return Figure(f"compare {name}", "+".join(versions), lambda: figures.compare(views, name))
 
 
-def targets_compared(jobs: JobStorage, workloads: WorkloadStorage, searches: Searches, workload_key: str) -> Figure:
-    """The newest library of each target of a workload, by shape. Raises NotFound."""
+def targets_compared(jobs: JobStorage, libraries: ServingStorage, searches: Searches, workload_key: str) -> Figure:
+    """The library that is served for each target of a workload, by shape. Raises NotFound."""
     views: dict[str, SearchView] = {}
     versions = []
-    for row in workloads.tasks_of_workload(workload_key):
-        if row.done and row.target_fingerprint not in views:
-            views[row.target_fingerprint], version = searches.view(jobs.get_job(row.job_id), row)
-            versions.append(version)
+    for target, row in served_tasks(libraries, workload_key).items():
+        views[target], version = searches.view(jobs.get_job(row.job_id), row)
+        versions.append(version)
     return Figure(
         f"targets {workload_key}", "+".join(versions), lambda: figures.compare(views, "latency_by_shape")
     )

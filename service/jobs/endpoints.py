@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Any
 
+from anyio import to_thread
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
-from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.exceptions import HTTPException
 
+from service.access.scopes import READ, SUBMIT, missing_scope
 from service.dependencies import (
     After,
     CallerDep,
@@ -21,11 +21,21 @@ from service.dependencies import (
     SettingsDep,
 )
 from service.jobs import events, service
-from service.jobs.schemas import JobDetail, JobOut, JobPage, TrialList, TrialOut
+from service.jobs.job_schema import request_body
+from service.jobs.schemas import TASKS, JobDetail, JobOut, JobPage, SearchTaskPage, TrialList
 from service.paths import url_for_path
-from tuner.storage import Job, JobState, JobStorage
+from service.problems import Refusal
+from service.problems.openapi import answers
+from service.validation import ValidationDep
+from tuner.program.jobspec import MAX_TASKS
+from tuner.storage import Job, JobState, JobStorage, Scope
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+CREATED = {
+    "Location": {"description": "the job", "required": True, "schema": {"type": "string"}},
+    "Idempotency-Replayed": {"description": "the job of an earlier request", "schema": {"const": "true"}},
+}
 
 
 async def _submitted(request: Request) -> tuple[bytes, str]:
@@ -49,64 +59,101 @@ def _first_event(
 
 
 SubmittedDep = Annotated[tuple[bytes, str], Depends(_submitted)]
+Position = Annotated[int, Query(ge=0, le=MAX_TASKS, description="the position of a search task in its job")]
 ExistingDep = Annotated[Job, Depends(_existing)]
+
+
+def _own(job: ExistingDep, caller: CallerDep) -> Job:
+    """A job that the caller may change: of the same owner, or anybody's for an administrator."""
+    if job.owner != caller.owner and not caller.allows(Scope.ADMIN):
+        raise Refusal(missing_scope(caller, Scope.ADMIN, f"changing a job of {job.owner or 'another owner'}"))
+    return job
+
+
+OwnDep = Annotated[Job, Depends(_own)]
 FirstEventDep = Annotated[int, Depends(_first_event)]
 
 
-@router.post("", status_code=201)
-def submit_job(
+@router.post(
+    "",
+    status_code=201,
+    dependencies=[SUBMIT],
+    responses={**answers(415, 422), 201: {"headers": CREATED}},
+    openapi_extra=request_body(sorted(service.JSON_TYPES | service.YAML_TYPES)),
+)
+async def submit_job(
     request: Request,
     submitted: SubmittedDep,
     caller: CallerDep,
     jobs: JobsDep,
     devices: DevicesDep,
+    validation: ValidationDep,
     response: Response,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> JobDetail:
     """Submit a job, in JSON or YAML. With an ``Idempotency-Key`` a repeated request gives the job of the first."""
     key = service.check_idempotency_key(idempotency_key)
-    job, created = service.submit(jobs, devices, service.read_job(*submitted), caller.id, key)
+    spec = await validation.run(request, lambda abandoned: service.check(*submitted, devices, abandoned))
+    if spec.priority > 0 and not caller.allows(Scope.ADMIN):
+        raise Refusal(missing_scope(caller, Scope.ADMIN, "a priority above 0"))
+    job, created = await to_thread.run_sync(service.store, jobs, spec, caller, key)
     response.headers["Location"] = url_for_path(request, f"/v1/jobs/{job.id}")
     if not created:
         response.headers["Idempotency-Replayed"] = "true"
-    return _detail(jobs, job)
+    return await to_thread.run_sync(_detail, jobs, job)
 
 
-@router.get("")
+@router.get("", dependencies=[READ])
 def list_jobs(
     jobs: JobsDep, cursor: Cursor = None, state: Annotated[JobState | None, Query()] = None, limit: Limit = 50
 ) -> JobPage:
     """Jobs, newest first."""
-    return JobPage.of(jobs.list_jobs(cursor, state, limit))
+    return JobPage.of(jobs.list_jobs(cursor, state, limit, whole=False))
 
 
-@router.get("/{job_id}")
+@router.get("/{job_id}", dependencies=[READ])
 def get_job(job: ExistingDep, jobs: JobsDep) -> JobDetail:
     return _detail(jobs, job)
 
 
-@router.post("/{job_id}/cancel")
-def cancel_job(job_id: str, jobs: JobsDep) -> JobOut:
+@router.get("/{job_id}/tasks", dependencies=[READ])
+def list_tasks(
+    job_id: str, jobs: JobsDep, first: Position = 0, limit: Annotated[int, Query(ge=1, le=TASKS)] = TASKS
+) -> SearchTaskPage:
+    """Search tasks of a job from position ``first`` on; fewer than ``limit`` where they are large."""
+    return SearchTaskPage.of(jobs.search_tasks(job_id, first, limit), len(jobs.task_keys(job_id)))
+
+
+@router.get("/{job_id}/spec", dependencies=[READ])
+def get_spec(job: ExistingDep) -> dict[str, Any]:
+    """The job file as submitted, complete."""
+    return job.spec
+
+
+@router.post("/{job_id}/cancel", dependencies=[SUBMIT], responses=answers(409))
+def cancel_job(job: OwnDep, caller: CallerDep, jobs: JobsDep) -> JobOut:
     """Ask a job to stop: at once if it waits, after its running trials if it runs. 409 if it has ended."""
-    return JobOut.of(jobs.request_cancel(job_id))
+    return JobOut.of(jobs.request_cancel(job.id, caller.id))
 
 
-@router.post("/{job_id}/resume")
-def resume_job(job_id: str, jobs: JobsDep) -> JobOut:
+@router.post("/{job_id}/resume", dependencies=[SUBMIT], responses=answers(409))
+def resume_job(job: OwnDep, caller: CallerDep, jobs: JobsDep) -> JobOut:
     """Put a cancelled or failed job back in the queue, with everything it has measured. 409 in any other state."""
-    return JobOut.of(jobs.resume_job(job_id))
+    return JobOut.of(jobs.resume_job(job.id, caller.id, caller.quota))
 
 
-@router.get("/{job_id}/trials")
+@router.get("/{job_id}/trials", dependencies=[READ], response_model=TrialList)
 def list_trials(
     job_id: str, stored: RecordsDep, after: After = 0, limit: Annotated[int, Query(ge=1, le=2000)] = 1000
-) -> TrialList:
+) -> Response:
     """Trials of a job in the order they were stored."""
-    records = stored.list_trials(job_id, after, limit)
-    return TrialList(items=[TrialOut.of(record) for record in records], after=records[-1].seq if records else after)
+    trials, last = stored.trials_as_json(job_id, after, limit)
+    return Response(f'{{"items":[{",".join(trials)}],"after":{last}}}', media_type="application/json")
 
 
-@router.get("/{job_id}/events", response_class=EventSourceResponse)
+@router.get(
+    "/{job_id}/events", response_class=events.EventStream, responses=events.RESPONSES, dependencies=[READ]
+)
 async def follow_events(
     job: ExistingDep,
     after: FirstEventDep,
@@ -115,11 +162,11 @@ async def follow_events(
     settings: SettingsDep,
     *,
     follow: Annotated[bool, Query(description="false: end once all that is stored was sent")] = True,
-) -> AsyncIterator[ServerSentEvent]:
+) -> events.EventStream:
     """Server-sent events: all so far, then each as it happens, until the job has ended. Ids are the cursor."""
-    async for event in events.follow(jobs, job.id, after, streams, settings, stay=follow):
-        yield event
+    content = events.follow(jobs, job.id, after, streams, settings, stay=follow)
+    return events.EventStream(content, headers=events.HEADERS)
 
 
 def _detail(jobs: JobStorage, job: Job) -> JobDetail:
-    return JobDetail.complete(job, jobs.search_tasks(job.id))
+    return JobDetail.complete(job, jobs.task_keys(job.id), jobs.search_tasks(job.id, 0, TASKS))

@@ -1,7 +1,7 @@
 """The event stream of a job: everything stored so far, then what is added, until the job has ended.
 
-The database is the only channel between workers and streams, so a stream polls it. Any service process can therefore
-serve any stream, and resume one that broke from its last number.
+The database is the only channel between workers and streams. Any service process can therefore serve any stream, and
+resume one that broke from its last number.
 """
 
 from __future__ import annotations
@@ -10,21 +10,54 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
-import anyio
 from anyio import to_thread
-from fastapi.sse import ServerSentEvent
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+from starlette.responses import StreamingResponse
 
 from service.dependencies import EventStreams
+from service.jobs.hub import Bell
 from service.settings import Settings
 from tuner.errors import InvalidInput
 from tuner.storage import JobEvent, JobStorage, StorageUnavailable
 
 BATCH = 500
-LONGEST_PAUSE = 3
-"""An idle stream polls less and less often, down to once in this many intervals."""
+AWAY_S = 0.5
+"""The pause before another attempt while the database is unavailable."""
+KEEP_ALIVE_S = 15.0
+"""How long a stream says nothing at most: proxies close connections that are silent for a minute."""
 END = "end"
 """The comment at the end of the stream of a job that has ended; without it, a client has to reconnect."""
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events. The framework's own response would run two tasks for each stream, and wake both to keep its
+    connection open."""
+
+    media_type = "text/event-stream"
+
+
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {
+            EventStream.media_type: {
+                "itemSchema": {
+                    "type": "object",
+                    "description": "one event; `data` is JSON as GET /v1/jobs/{job_id} has it",
+                    "properties": {
+                        "id": {"type": "string", "pattern": "^[0-9]+$"},
+                        "event": {"type": "string"},
+                        "data": {"type": "string", "contentMediaType": "application/json"},
+                    },
+                    "required": ["id", "event", "data"],
+                }
+            }
+        }
+    }
+}
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""Of a stream. Proxies of the Nginx kind buffer what they are not told to pass on."""
 
 
 def start_after(last_event_id: str | None, after: int) -> int:
@@ -74,34 +107,38 @@ async def follow(
     *,
     stay: bool = True,
     clock: Callable[[], float] = time.monotonic,
-) -> AsyncIterator[ServerSentEvent]:
+) -> AsyncIterator[bytes]:
     """The events of a job from number ``after`` on. While the database is unavailable the stream stays open.
 
     Without ``stay`` it ends once all stored events are sent.
     """
-    reader = _Reader(storage, job_id, after)
-    closes_at, pause_s = clock() + settings.event_stream_s, settings.event_poll_s
-    streams.open += 1
-    try:
-        while not streams.closing and clock() < closes_at:
+    reader, closes_at = _Reader(storage, job_id, after), clock() + settings.event_stream_s
+    with streams.listening(job_id) as bell:
+        while not streams.closing and (left_s := closes_at - clock()) > 0:
+            bell.clear()
             try:
                 events, ended = await to_thread.run_sync(reader.read, limiter=streams.limiter)
                 ended |= not (stay or events)
             except StorageUnavailable:
-                events, ended = (), False
+                events, ended, left_s = (), False, min(left_s, AWAY_S)
             for event in events:
                 yield _framed(event)
             if ended:
-                yield ServerSentEvent(comment=END)
+                yield format_sse_event(comment=END)
                 return
-            pause_s = settings.event_poll_s if events else min(LONGEST_PAUSE * settings.event_poll_s, 1.5 * pause_s)
             if not events:
-                await anyio.sleep(pause_s)
-    finally:
-        streams.open -= 1
+                async for comment in _until_rung(bell, left_s, clock):
+                    yield comment
 
 
-def _framed(event: JobEvent) -> ServerSentEvent:
+async def _until_rung(bell: Bell, within_s: float, clock: Callable[[], float]) -> AsyncIterator[bytes]:
+    """Comments that keep an idle connection open, for at most ``within_s``."""
+    until = clock() + within_s
+    while not await bell.wait(min(KEEP_ALIVE_S, max(0.0, until - clock()))) and clock() < until:
+        yield KEEPALIVE_COMMENT
+
+
+def _framed(event: JobEvent) -> bytes:
     # ASCII only, so that no reader's notion of a line break can cut an event in two.
     data = json.dumps(asdict(event), ensure_ascii=True, allow_nan=False)
-    return ServerSentEvent(id=str(event.seq), event=event.kind, raw_data=data)
+    return format_sse_event(id=str(event.seq), event=event.kind, data_str=data)

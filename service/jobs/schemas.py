@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
+from service.jobs.outcome import outcome_of
 from tuner.records import TuningRecord
 from tuner.storage import Job, Page, SearchTaskRow
+
+MAX_ANSWERED = 250_000
+"""Characters of the search tasks of one answer."""
+MAX_SPEC = 50_000
+"""Characters of a job file in the answer about a job."""
+TASKS = 32
+"""Search tasks in the answer about a job."""
 
 
 class JobOut(BaseModel):
@@ -21,6 +30,7 @@ class JobOut(BaseModel):
     owner: str
     worker: str | None
     trials: int
+    priority: int
     error: str
     created_at: str
     started_at: str | None
@@ -29,6 +39,21 @@ class JobOut(BaseModel):
     @staticmethod
     def of(job: Job) -> JobOut:
         return JobOut(**_facts(job))
+
+
+class OutcomeOut(BaseModel):
+    """What searches came to: ``label`` says of what ``objective_s``, the weighted time of all instances, is.
+
+    Of a job, the searches that have begun together, each counted as often as its workload occurs: ``known`` of them
+    have a time. Null is not known.
+    """
+
+    label: str
+    objective_s: float | None
+    speedup_vs_default: float | None
+    speedup_vs_numpy: float | None
+    known: int
+    searches: int
 
 
 class SearchTaskOut(BaseModel):
@@ -67,19 +92,58 @@ class SearchTaskOut(BaseModel):
         )
 
 
+class SearchTaskPage(BaseModel):
+    """A part of a job's search tasks, in order. ``next`` is the position of the next part; null at the end."""
+
+    items: list[SearchTaskOut]
+    next: int | None
+
+    @staticmethod
+    def of(rows: Sequence[SearchTaskRow], count: int) -> SearchTaskPage:
+        """As many of ``rows`` as fit an answer, at least one; the job has ``count`` search tasks."""
+        items: list[SearchTaskOut] = []
+        size = 0
+        for row in rows:
+            item = SearchTaskOut.of(row)
+            size += len(item.model_dump_json())
+            if items and size > MAX_ANSWERED:
+                break
+            items.append(item)
+        after = items[-1].position + 1 if items else count
+        return SearchTaskPage(items=items, next=after if after < count else None)
+
+
 class JobDetail(JobOut):
-    """A job in full: as submitted (``spec``), its search tasks, and the results so far (``summary``)."""
+    """A job: as submitted (``spec``), its search tasks, and the results so far (``summary``, ``outcome``).
+
+    The answer is bounded. ``tasks`` are the first of ``task_count``; ``tasks_next`` is where ``GET .../tasks`` goes on,
+    null if they are all. Where ``spec_complete`` is false ``spec`` lacks its largest fields; ``GET .../spec`` has all.
+    """
 
     workload_keys: list[str]
     spec: dict[str, Any]
+    spec_complete: bool
     summary: dict[str, Any]
+    outcome: OutcomeOut
     tasks: list[SearchTaskOut]
+    task_count: int
+    tasks_next: int | None
 
     @staticmethod
-    def complete(job: Job, tasks: Sequence[SearchTaskRow]) -> JobDetail:
-        keys = list(dict.fromkeys(row.workload_key for row in tasks))
-        rows = [SearchTaskOut.of(row) for row in tasks]
-        return JobDetail(**_facts(job), workload_keys=keys, spec=job.spec, summary=job.summary, tasks=rows)
+    def complete(job: Job, keys: Sequence[str], rows: Sequence[SearchTaskRow]) -> JobDetail:
+        """``keys``: of the workloads of all search tasks; ``rows``: the first of them."""
+        page, spec = SearchTaskPage.of(rows, len(keys)), _shortened(job.spec)
+        return JobDetail(
+            **_facts(job),
+            workload_keys=list(dict.fromkeys(keys)),
+            spec=spec,
+            spec_complete=len(spec) == len(job.spec),
+            summary=job.summary,
+            outcome=OutcomeOut.model_validate(outcome_of(job), from_attributes=True),
+            tasks=page.items,
+            task_count=len(keys),
+            tasks_next=page.next,
+        )
 
 
 class JobPage(BaseModel):
@@ -144,6 +208,17 @@ class TrialList(BaseModel):
     after: int
 
 
+def _shortened(spec: dict[str, Any]) -> dict[str, Any]:
+    """A job file without its largest fields, as many as it takes for the rest to fit an answer."""
+    sizes = {name: len(json.dumps(value)) for name, value in spec.items()}
+    left_out: set[str] = set()
+    for name in sorted(sizes, key=lambda name: -sizes[name]):
+        if sum(size for other, size in sizes.items() if other not in left_out) <= MAX_SPEC:
+            break
+        left_out.add(name)
+    return {name: value for name, value in spec.items() if name not in left_out}
+
+
 def _facts(job: Job) -> dict[str, Any]:
     return {
         "id": job.id,
@@ -153,6 +228,7 @@ def _facts(job: Job) -> dict[str, Any]:
         "owner": job.owner,
         "worker": job.worker,
         "trials": job.trials,
+        "priority": job.priority,
         "error": job.error,
         "created_at": job.created_at,
         "started_at": job.started_at,

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tuner.errors import InvalidInput
 from tuner.program.documents import read_json, read_yaml
+from tuner.program.effort import Abandoned
 from tuner.program.jobspec import JobSpec, parse_job
 from tuner.program.target import Target
 from tuner.rules import rules_of
-from tuner.storage import Device, DeviceStorage, Job, JobStorage, NotFound, SearchTaskRow
+from tuner.storage import ApiKey, Device, DeviceStorage, Job, JobStorage, NotFound, SearchTaskRow
 
 JSON_TYPES = frozenset({"application/json"})
 YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml"})
 MAX_IDEMPOTENCY_KEY = 200
 
 
-def submit(
-    jobs: JobStorage, devices: DeviceStorage, spec: JobSpec, owner: str, idempotency_key: str | None
-) -> tuple[Job, bool]:
-    """Store a job for a registered device. Returns the job and whether it is new. Raises InvalidInput, Conflict."""
-    resolved = on_device(spec, devices.list_devices())
-    for task in resolved.tasks:
+def check(
+    body: bytes, media_type: str, devices: DeviceStorage, abandoned: Callable[[], bool] = lambda: False
+) -> JobSpec:
+    """The job that a body holds, for a registered device, checked whole; the work of it is bounded.
+
+    Raises InvalidInput, and Abandoned once ``abandoned`` says that the client has left.
+    """
+    if abandoned():
+        raise Abandoned
+    spec = on_device(read_job(body, media_type, abandoned), devices.list_devices())
+    for task in spec.tasks:
         rules_of(task)  # raises here, rather than in a worker much later
-    return jobs.create_job(resolved, owner, idempotency_key)
+        if abandoned():
+            raise Abandoned
+    return spec
+
+
+def store(jobs: JobStorage, spec: JobSpec, caller: ApiKey, idempotency_key: str | None) -> tuple[Job, bool]:
+    """Store a checked job of the caller. Returns the job and whether it is new. Raises Conflict, QuotaExceeded."""
+    return jobs.create_job(spec, caller.owner, idempotency_key, actor=caller.id, quota=caller.quota)
 
 
 def find_task(
@@ -36,10 +49,10 @@ def find_task(
     return job, rows, rows[position]
 
 
-def read_job(body: bytes, media_type: str) -> JobSpec:
-    """The checked job that a body holds, by its media type. Raises InvalidInput."""
+def read_job(body: bytes, media_type: str, abandoned: Callable[[], bool] = lambda: False) -> JobSpec:
+    """The checked job that a body holds, by its media type. Raises InvalidInput, Abandoned."""
     read = read_yaml if media_type in YAML_TYPES else read_json
-    return parse_job(read(body))
+    return parse_job(read(body), abandoned)
 
 
 def on_device(spec: JobSpec, devices: Sequence[Device]) -> JobSpec:

@@ -6,15 +6,20 @@ from collections.abc import Mapping
 from typing import Annotated
 from urllib.parse import parse_qs
 
+from anyio import to_thread
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from service import session
-from service.dependencies import AccessDep
+from service.access.keys import Keys
+from service.access.rates import Rates
+from service.access.scopes import OPEN
+from service.dependencies import AccessDep, KeysDep, RatesDep
 from service.login.pages import login_page
 from service.paths import local_path, url_for_path
+from service.problems import Refusal
 from service.templating import NO_STORE
-from tuner.storage import AccessStorage, ApiKey
+from tuner.storage import ApiKey
 
 router = APIRouter(include_in_schema=False)
 
@@ -28,46 +33,61 @@ async def _form(request: Request) -> Mapping[str, str]:
 FormDep = Annotated[Mapping[str, str], Depends(_form)]
 
 
-@router.get("/login")
-def show_login(
+@router.get("/login", dependencies=[OPEN])
+async def show_login(
     request: Request,
     storage: AccessDep,
+    keys: KeysDep,
+    rates: RatesDep,
     token: str | None = None,
     target: Annotated[str, Query(alias="next")] = "/",
 ) -> Response:
     """The page to sign in on; with a good ``token``, a cookie at once."""
     if token is None:
         return login_page(request.scope, local_path(target))
-    if (redeemed := storage.redeem_login(token)) is not None:
+    await _refuse_too_many(request, rates)
+    redeemed = await to_thread.run_sync(storage.redeem_login, token, session.MAX_AGE_S)
+    if redeemed is not None:
         return _signed_in(request, redeemed[1], target)
-    if _session_key(request, storage) is not None:
+    if await _session_key(request, keys) is not None:
         # The same link opened again, or reloaded, in the browser that used it.
         return _redirect(request, local_path(target))
+    await rates.failed(request.scope)
     return login_page(request.scope, local_path(target), 401, "spent")
 
 
-@router.post("/login")
-def sign_in(request: Request, form: FormDep, storage: AccessDep) -> Response:
+@router.post("/login", dependencies=[OPEN])
+async def sign_in(request: Request, form: FormDep, keys: KeysDep, rates: RatesDep) -> Response:
     """Take the API key in the field ``key`` into the cookie."""
     secret, target = form.get("key", "").strip(), form.get("next", "/")
-    if secret and storage.find_key(secret) is not None:
+    await _refuse_too_many(request, rates)
+    if secret and await keys.find(secret) is not None:
         return _signed_in(request, secret, target)
+    if secret:
+        await rates.failed(request.scope)
     return login_page(request.scope, local_path(target), 401, "unknown" if secret else "empty")
 
 
-@router.post("/logout")
-def sign_out(request: Request, storage: AccessDep) -> Response:
+@router.post("/logout", dependencies=[OPEN])
+async def sign_out(request: Request, storage: AccessDep, keys: KeysDep) -> Response:
     """Delete the cookie, and revoke its key if it was made from a one-time token: no one else has it."""
-    if (key := _session_key(request, storage)) is not None:
-        storage.end_login(key.id)
+    if (key := await _session_key(request, keys)) is not None:
+        await to_thread.run_sync(storage.end_login, key.id)
+        keys.forget(session.secret_of(request.headers) or "")
     response = _redirect(request, "/login")
     session.end(response, request)
     return response
 
 
-def _session_key(request: Request, storage: AccessStorage) -> ApiKey | None:
+async def _refuse_too_many(request: Request, rates: Rates) -> None:
+    """Raises Refusal when too many wrong keys or links came from the client's address."""
+    if (refusal := await rates.attempts_left(request.scope)) is not None:
+        raise Refusal(refusal)
+
+
+async def _session_key(request: Request, keys: Keys) -> ApiKey | None:
     secret = session.secret_of(request.headers)
-    return storage.find_key(secret) if secret else None
+    return await keys.find(secret) if secret else None
 
 
 def _signed_in(request: Request, secret: str, target: str) -> Response:

@@ -12,8 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 from service.problems.pages import asks_for_page, problem_page
 from service.settings import Settings
-from tuner.errors import InvalidInput
-from tuner.storage import StorageUnavailable
+from tuner.errors import InvalidInput, ShapewrightError
+from tuner.storage import NotFound, QuotaExceeded, StorageUnavailable
 
 MEDIA_TYPE = "application/problem+json"
 MAX_TEXT = 2000
@@ -52,6 +52,33 @@ def invalid_input(error: InvalidInput) -> ProblemResponse:
         str(error),
         field=error.field,
         problem=error.problem,
+        remedy=error.remedy,
+    )
+
+
+def not_found(error: NotFound) -> ProblemResponse:
+    return problem(404, "not-found", "Not found", str(error))
+
+
+def problem_of(error: ShapewrightError) -> dict[str, Any]:
+    """The document of an error of one part of a request, to stand in the answer to the whole."""
+    response = invalid_input(error) if isinstance(error, InvalidInput) else not_found(NotFound(str(error)))
+    document: dict[str, Any] = json.loads(bytes(response.body))
+    return document
+
+
+def quota_exceeded(error: QuotaExceeded) -> ProblemResponse:
+    """403, not 429: waiting alone may not help, so no time to come back is named."""
+    return problem(
+        403,
+        "quota-exceeded",
+        "The job would use more than its owner may",
+        str(error),
+        quota=error.name,
+        used=error.used,
+        asked=error.asked,
+        limit=error.limit,
+        problem=f"quota {error.name} would be exceeded",
         remedy=error.remedy,
     )
 

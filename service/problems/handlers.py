@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import secrets
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
@@ -11,10 +13,28 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from service.paths import url_for_path
-from service.problems.documents import ProblemResponse, invalid_input, problem, storage_unavailable
+from service.problems.documents import (
+    ProblemResponse,
+    invalid_input,
+    not_found,
+    problem,
+    quota_exceeded,
+    storage_unavailable,
+)
 from service.settings import Settings
 from tuner.errors import InvalidInput
-from tuner.storage import Conflict, IdempotencyMismatch, NotFound, StorageUnavailable
+from tuner.program.effort import Abandoned
+from tuner.storage import Conflict, CorruptData, IdempotencyMismatch, NotFound, QuotaExceeded, StorageUnavailable
+
+_log = logging.getLogger(__name__)
+
+
+class Refusal(Exception):
+    """Answers a request with a problem, from inside a route."""
+
+    def __init__(self, response: ProblemResponse) -> None:
+        super().__init__(response.status_code)
+        self.response = response
 
 
 def install(app: FastAPI, settings: Settings) -> None:
@@ -24,13 +44,27 @@ def install(app: FastAPI, settings: Settings) -> None:
         assert isinstance(error, StorageUnavailable)
         return storage_unavailable(error, settings, known_caller=hasattr(request.state, "api_key"))
 
+    app.add_exception_handler(Refusal, _on_refusal)
+    app.add_exception_handler(QuotaExceeded, _on_quota_exceeded)
     app.add_exception_handler(InvalidInput, _on_invalid_input)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(NotFound, _on_not_found)
     app.add_exception_handler(Conflict, _on_conflict)
     app.add_exception_handler(StorageUnavailable, unavailable)
     app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(CorruptData, _on_corrupt_data)
+    app.add_exception_handler(Abandoned, _on_abandoned)
     app.add_exception_handler(Exception, _on_defect)
+
+
+def _on_refusal(_: Request, error: Exception) -> ProblemResponse:
+    assert isinstance(error, Refusal)
+    return error.response
+
+
+def _on_quota_exceeded(_: Request, error: Exception) -> ProblemResponse:
+    assert isinstance(error, QuotaExceeded)
+    return quota_exceeded(error)
 
 
 def _on_invalid_input(_: Request, error: Exception) -> ProblemResponse:
@@ -53,7 +87,8 @@ def _first_of(errors: Sequence[Any]) -> InvalidInput:
 
 
 def _on_not_found(_: Request, error: Exception) -> ProblemResponse:
-    return problem(404, "not-found", "Not found", str(error))
+    assert isinstance(error, NotFound)
+    return not_found(error)
 
 
 def _on_conflict(_: Request, error: Exception) -> ProblemResponse:
@@ -84,7 +119,23 @@ def _on_http_exception(request: Request, error: Exception) -> ProblemResponse:
     return problem(error.status_code, name, title, str(error.detail), error.headers)
 
 
+def _on_abandoned(request: Request, _: Exception) -> ProblemResponse:
+    return problem(408, "abandoned", "The client has left", f"{request.method} {request.url.path}: send it again")
+
+
+def _on_corrupt_data(request: Request, error: Exception) -> ProblemResponse:
+    return _logged(request, error, "corrupt-data", "Something in the tuning database cannot be read")
+
+
 def _on_defect(request: Request, error: Exception) -> ProblemResponse:
-    # The server logs the traceback, which is not for the client.
-    detail = f"{request.method} {request.url.path} failed; the service's log says why"
-    return problem(500, "defect", "The service has a defect", detail)
+    return _logged(request, error, "defect", "The service has a defect")
+
+
+def _logged(request: Request, error: Exception, name: str, title: str) -> ProblemResponse:
+    """The problem of an error that is none of the client's: it is told under which id the log has the rest."""
+    number = secrets.token_hex(8)
+    what = f"{request.method} {request.url.path}"
+    _log.error("problem %s: %s: %s", number, what, error, exc_info=error)
+    detail = f"{what} failed; the service's log says why, under problem {number}"
+    headers = {"X-Request-Id": getattr(request.state, "request_id", "")}
+    return problem(500, name, title, detail, headers, id=number, instance=f"urn:shapewright:problem:{number}")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, cast
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Query, Request
+from starlette.responses import JSONResponse
 
-from service.dependencies import Cursor, LibrariesDep, Limit, StorageDep, WorkloadsDep
+from service.access.scopes import READ
+from service.dependencies import Cursor, Limit, MetricsDep, WorkloadsDep
+from service.lookup import lookups
+from service.lookup.schemas import BestOut
+from service.lookup.together import Together
 from service.workloads import service
-from service.workloads.schemas import BestOut, WorkloadOut, WorkloadPage
-from tuner.storage import Artifact, LibraryStorage
+from service.workloads.schemas import WorkloadOut, WorkloadPage
+from tuner.program.task import parse_shape
+from tuner.storage import LookupScope
 
 router = APIRouter(prefix="/workloads", tags=["workloads"])
 
@@ -21,54 +27,39 @@ ShapeQuery = Annotated[
         description="the workload's symbols, as in m=592; or the newest job's variables, as in T=37,S=4",
     ),
 ]
-JobQuery = Annotated[str | None, Query(max_length=200, description="only what this job built")]
-DigestQuery = Annotated[str | None, Query(pattern="^[0-9a-f]{64}$", description="the digest of one library")]
+ThreadsQuery = Annotated[int, Query(ge=1, le=1024, description="how many threads a kernel runs on")]
+JobQuery = Annotated[str | None, Query(max_length=200, description="only what this job measured and built")]
 
 
-@router.get("")
+@router.get("", dependencies=[READ])
 def list_workloads(storage: WorkloadsDep, cursor: Cursor = None, limit: Limit = 50) -> WorkloadPage:
     """Workloads that some job was submitted for, newest first."""
     return WorkloadPage.of(storage.list_workloads(cursor, limit))
 
 
-@router.get("/{key}")
+@router.get("/{key}", dependencies=[READ])
 def get_workload(key: str, storage: WorkloadsDep) -> WorkloadOut:
     return WorkloadOut.of(storage.get_workload(key))
 
 
-@router.get("/{key}/best")
-def best(key: str, storage: StorageDep, shape: ShapeQuery = "", target: TargetQuery = None) -> BestOut:
-    """The best known micro-kernel for one shape, and how it was found."""
-    return service.best(storage, key, target, shape)
-
-
-@router.get("/{key}/dispatcher")
-def dispatcher(
-    key: str, storage: LibrariesDep, response: Response, target: TargetQuery = None, job: JobQuery = None
-) -> dict[str, Any]:
-    """The dispatch table of the newest library (of one job, where given): which micro-kernel serves which shape."""
-    artifact = storage.latest_artifact(key, service.fingerprint(target), job)
-    response.headers["ETag"] = service.etag(artifact)
-    return artifact.dispatch
-
-
-@router.get("/{key}/library", response_class=Response, responses={200: {"content": {"application/zip": {}}}})
-def library(
+@router.get("/{key}/best", dependencies=[READ], response_model=BestOut)
+async def best(
     key: str,
-    storage: LibrariesDep,
+    request: Request,
+    metrics: MetricsDep,
     *,
+    shape: ShapeQuery = "",
     target: TargetQuery = None,
+    threads: ThreadsQuery = 1,
     job: JobQuery = None,
-    digest: DigestQuery = None,
-    if_none_match: Annotated[str | None, Header()] = None,
-) -> Response:
-    """The newest library that fits, as a ZIP archive of its files. 304 if the client has it already."""
-    artifact = storage.latest_artifact(key, service.fingerprint(target), job, digest)
-    if if_none_match == service.etag(artifact):
-        return Response(status_code=304, headers={"ETag": service.etag(artifact)})
-    return _packed(storage, artifact)
+) -> JSONResponse:
+    """The best known micro-kernel for one shape, and how it was found.
 
-
-def _packed(storage: LibraryStorage, artifact: Artifact) -> Response:
-    content = service.archive(storage.artifact_files(artifact.digest))
-    return Response(content, media_type="application/zip", headers=service.library_headers(artifact, content))
+    Measured with so many threads on this target alone; of one job alone, where it is given.
+    """
+    together = cast(Together, request.app.state.lookups_together)
+    scope = LookupScope(key, service.fingerprint(target), threads, job)
+    # No model of the answer: it is ours, and this is the route that is asked most.
+    answer = await together.best(lookups.Query(scope, parse_shape(shape)))
+    metrics.looked_up(answer.match)
+    return JSONResponse(answer.to_json())

@@ -45,22 +45,3 @@ class WorkloadPage(BaseModel):
     @staticmethod
     def of(page: Page[WorkloadRow]) -> WorkloadPage:
         return WorkloadPage(items=[WorkloadOut.of(row) for row in page.items], cursor=page.cursor)
-
-
-class BestOut(BaseModel):
-    """The best recorded micro-kernel for one shape, told by the values of the workload's symbols.
-
-    ``match``: exact, dispatched, nearest or default, how it was found.
-
-    ``served_by`` is the kernel that the newest library runs for this shape, null without a library.
-    """
-
-    workload_key: str
-    target_fingerprint: str
-    threads: int
-    shape: dict[str, int]
-    match: str
-    kernel: dict[str, Any]
-    latency_s: float | None
-    predicted_latency_s: float | None
-    served_by: dict[str, Any] | None

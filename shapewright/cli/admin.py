@@ -1,19 +1,23 @@
-"""Commands for the administrator of a service: `devices`, `keys`, `login-url`, `db`."""
+"""Commands for the administrator of a service: `devices`, `keys`, `login-url`."""
 
 from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from shapewright import defaults
 from shapewright.cli import options
 from shapewright.cli.jobs import client
+from shapewright.cli.keys import actor, new_key
 from shapewright.cli.logins import LOGIN_TTL_S, login_link
 from shapewright.cli.output import as_json, emit, table
-from tuner.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from tuner.storage import ApiKey
 
 
 @click.command()
@@ -34,19 +38,48 @@ def keys() -> None:
 
 @keys.command("create")
 @click.argument("name")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    default=("submit",),
+    show_default=True,
+    help="What it allows: read, submit or admin, each including the ones before it; may be repeated.",
+)
+@click.option("--owner", default="", help="Whose jobs it submits; several keys may share one [default: the key's id].")
+@click.option("--expires-in", metavar="TIME", help="As in 90d, 12h or 30m [default: it does not expire].")
+@click.option(
+    "--quota",
+    "quotas",
+    multiple=True,
+    metavar="NAME=N",
+    help="What the owner's jobs may use: open_jobs, and trials and seconds in 24 hours; may be repeated.",
+)
 @options.database_url
 @options.data_dir
 @as_json
-def create_key(name: str, database_url: str | None, data_dir: Path | None, json_output: bool) -> None:
+def create_key(
+    *,
+    name: str,
+    scopes: tuple[str, ...],
+    owner: str,
+    expires_in: str | None,
+    quotas: tuple[str, ...],
+    database_url: str | None,
+    data_dir: Path | None,
+    json_output: bool,
+) -> None:
     """Create an API key, and print its secret, which is shown only once.
 
     Only a hash of the secret is stored.
     """
-    if not name.strip():
-        raise InvalidInput("name", "is empty", "a name that identifies this key, as in: shapewright keys create ci")
+    from tuner.storage.webhooks import webhook_secret  # noqa: PLC0415  (keeps --help fast)
+
+    made = new_key(name, scopes, owner, expires_in, quotas)
     with closing(options.open_database(database_url, data_dir)) as storage:
-        key, secret = storage.create_key(name)
-    emit({**asdict(key), "secret": secret}, json_output, secret)
+        key, secret = storage.create_key(name, made=made, actor=actor())
+    facts = {**_facts(key), "secret": secret, "webhook_secret": webhook_secret(secret)}
+    emit(facts, json_output, secret)
 
 
 @keys.command("list")
@@ -57,8 +90,15 @@ def list_keys(database_url: str | None, data_dir: Path | None, json_output: bool
     """List API keys, revoked ones included."""
     with closing(options.open_database(database_url, data_dir)) as storage:
         stored = storage.list_keys()
-    rows = ((key.id, key.name, key.created_at, key.revoked_at or "") for key in stored)
-    emit([asdict(key) for key in stored], json_output, table(("ID", "NAME", "CREATED", "REVOKED"), rows))
+    rows = (
+        (
+            *(key.id, key.name, key.owner, ",".join(key.scopes), key.created_at),
+            *(key.expires_at or "", key.last_used_at or "", key.revoked_at or ""),
+        )
+        for key in stored
+    )
+    head = ("ID", "NAME", "OWNER", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "REVOKED")
+    emit([_facts(key) for key in stored], json_output, table(head, rows))
 
 
 @keys.command("revoke")
@@ -67,10 +107,14 @@ def list_keys(database_url: str | None, data_dir: Path | None, json_output: bool
 @options.data_dir
 @as_json
 def revoke_key(key_id: str, database_url: str | None, data_dir: Path | None, json_output: bool) -> None:
-    """Revoke an API key: it is refused from now on."""
+    """Revoke an API key: it is refused from two seconds later on."""
     with closing(options.open_database(database_url, data_dir)) as storage:
-        key = storage.revoke_key(key_id)
-    emit(asdict(key), json_output, f"{key.id} revoked")
+        key = storage.revoke_key(key_id, actor())
+    emit(_facts(key), json_output, f"{key.id} revoked")
+
+
+def _facts(key: ApiKey) -> dict[str, Any]:
+    return {**asdict(key), "scopes": list(key.scopes), "quota": key.quota.to_json() or {}}
 
 
 @click.command("login-url")
@@ -89,21 +133,4 @@ def login_url(url: str | None, database_url: str | None, data_dir: Path | None, 
     emit({"url": base, "dashboard_url": link, "ttl_s": LOGIN_TTL_S}, json_output, link)
 
 
-@click.group()
-def db() -> None:
-    """Maintain the database."""
-
-
-@db.command()
-@options.database_url
-@options.data_dir
-@as_json
-def upgrade(database_url: str | None, data_dir: Path | None, json_output: bool) -> None:
-    """Bring the database to the schema of this version, or create one."""
-    from tuner.storage.sql import upgrade as upgrade_schema  # noqa: PLC0415  (keeps --help fast)
-
-    revision = upgrade_schema(options.database(database_url, data_dir))
-    emit({"revision": revision}, json_output, f"the database is at revision {revision}")
-
-
-COMMANDS = (devices, keys, login_url, db)
+COMMANDS = (devices, keys, login_url)

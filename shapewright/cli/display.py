@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
+from shapewright.cli.outcomes import OUTCOME_COLUMNS, outcome_rows
+from shapewright.cli.output import table
 from tuner.durations import format_duration
+from tuner.search.outcome import Outcome, total_of
 from tuner.search.summary import SearchSummary, Stage
 
 if TYPE_CHECKING:
@@ -18,21 +21,28 @@ if TYPE_CHECKING:
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_EVERY_S = 2.0
 """Plain lines come at most this often, so that a log stays readable."""
+MOST_ROWS = 12
+"""Workloads that the panel shows, beside their total."""
 PAST_SEARCH = (Stage.BUILD, Stage.VERIFY, Stage.DONE)
 """Stages after the last trial."""
 
 
 @dataclass
 class TaskView:
-    """The figures of one search task of the job, and its speed-up over the default as it grew."""
+    """The figures of one search task of the job, and its speed-up over the default as it grew.
 
-    summary: SearchSummary = field(default_factory=SearchSummary)
+    ``count``: how often the model holds the workload.
+    """
+
+    workload: str = ""
+    count: int = 1
+    summary: SearchSummary | None = None
     speedups: list[float] = field(default_factory=list)
 
     def apply(self, data: Mapping[str, Any]) -> None:
         self.summary = SearchSummary.from_json(data)
-        if self.summary.speedup_vs_default is not None:
-            self.speedups.append(self.summary.speedup_vs_default)
+        if (speedup := self.summary.outcome.speedup_vs_default) is not None:
+            self.speedups.append(speedup)
 
 
 @dataclass
@@ -47,6 +57,12 @@ class JobView:
     current: int = 0
     libraries: int = 0
     message: str = ""
+
+    @staticmethod
+    def of(job: Mapping[str, Any]) -> JobView:
+        """Of a job as the service returns it, before its events."""
+        tasks = {task["position"]: TaskView(task["workload"], task["count"]) for task in job.get("tasks", ())}
+        return JobView(job["id"], job["name"], job["state"], tasks=tasks)
 
     def apply(self, kind: str, data: Mapping[str, Any]) -> None:
         """Take one event in. Kinds that this version does not know change nothing."""
@@ -69,29 +85,49 @@ class JobView:
         return self.tasks.get(self.current) or TaskView()
 
     @property
+    def summary(self) -> SearchSummary:
+        """The figures of the task that is searched."""
+        return self.task.summary or SearchSummary()
+
+    @property
+    def begun(self) -> bool:
+        return any(task.summary for task in self.tasks.values())
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the searches that have begun came to together."""
+        return total_of([(task.count, task.summary.outcome) for task in self.tasks.values() if task.summary])
+
+    @property
     def left_s(self) -> float | None:
         """Seconds until the search ends; None once it has: what comes then takes no share of the budget."""
-        searching = self.state == "RUNNING" and self.task.summary.phase not in PAST_SEARCH
-        return self.task.summary.remaining_s if searching else None
+        searching = self.state == "RUNNING" and self.summary.phase not in PAST_SEARCH
+        return self.summary.remaining_s if searching else None
 
     def line(self) -> str:
-        """``RUNNING search  32/256 trials (1 failed)  1.42x over default  2 min 10 s left``"""
-        task = self.task
-        parts = [self.state + (f" {task.summary.phase}" if self.tasks and self.state == "RUNNING" else "")]
+        """``RUNNING search  32/256 trials  1.42x over the default (best so far in the search)  2 min 10 s left``"""
+        parts = [self.state + (f" {self.summary.phase}" if self.begun and self.state == "RUNNING" else "")]
         if self.current:
             parts.append(f"search task {self.current + 1}")
-        if self.tasks:
-            parts.append(trials_text(task.summary))
-        if task.speedups:
-            parts.append(f"{task.speedups[-1]:.2f}x over default")
+        if self.begun:
+            parts.append(trials_text(self.summary))
+            parts.append(str(self.task.summary.outcome if self.task.summary else ""))
         if self.left_s is not None:
             parts.append(f"{format_duration(self.left_s, whole=True)} left")
-        return "  ".join(parts + [text for text in (self.error, self.message) if text])
+        return "  ".join(text for text in (*parts, self.error, self.message) if text)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """A line of OUTCOME_COLUMNS for each of several workloads, and one for their total."""
+        if len(self.tasks) < 2:
+            return []
+        parts = [(task.workload, task.count, task.summary) for _, task in sorted(self.tasks.items())]
+        return outcome_rows(parts)
 
 
 def trials_text(summary: SearchSummary) -> str:
     budget = f"/{summary.trials_budget}" if summary.trials_budget is not None else ""
-    return f"{summary.trials}{budget} trials" + (f" ({summary.failed} failed)" if summary.failed else "")
+    failed = f" ({summary.failed} failed)" if summary.failed else ""
+    return f"{summary.trials}{budget} trials{failed}" + (f", {summary.ending}" if summary.ending else "")
 
 
 def sparkline(values: list[float], width: int = 32) -> str:
@@ -127,7 +163,7 @@ class PlainDisplay:
         self._line = ""
 
     def show(self, view: JobView) -> None:
-        what = (view.state, view.current, view.task.summary.phase, view.libraries, view.message)
+        what = (view.state, view.current, view.summary.phase, view.libraries, view.message)
         line = f"{view.job_id}  {view.line()}"
         if line != self._line and (what != self._shown or self._clock() - self._last_s >= PLAIN_EVERY_S):
             print(line, file=self._stream, flush=True)
@@ -163,26 +199,33 @@ class LiveDisplay:
 
 
 def panel(view: JobView) -> RenderableType:
+    from rich.console import Group  # noqa: PLC0415
     from rich.panel import Panel  # noqa: PLC0415
     from rich.progress_bar import ProgressBar  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    task = view.task
     rows = Table.grid(padding=(0, 2))
-    rows.add_row("state", Text(view.state + (f" ({task.summary.phase})" if view.state == "RUNNING" else "")))
-    rows.add_row("trials", Text(trials_text(task.summary)))
-    if (share := task.summary.budget_share) is not None:
+    rows.add_row("state", Text(view.state + (f" ({view.summary.phase})" if view.state == "RUNNING" else "")))
+    rows.add_row("trials", Text(trials_text(view.summary)))
+    if (share := view.summary.budget_share) is not None:
         rows.add_row("budget", ProgressBar(total=1.0, completed=share, width=32))
     if view.left_s is not None:
         rows.add_row("time left", Text(format_duration(view.left_s, whole=True)))
-    if task.speedups:
-        rows.add_row("speed-up", Text(f"{task.speedups[-1]:.2f}x over default  {sparkline(task.speedups)}"))
+    if view.task.speedups:
+        rows.add_row("speed-up", Text(f"{view.summary.outcome}  {sparkline(view.task.speedups)}"))
     for text in filter(None, (view.error, view.message)):
         rows.add_row("", Text(text))
     title = view.name or view.job_id
     place = f", search task {view.current + 1}" if view.current else ""
-    return Panel(rows, title=Text(title + place), title_align="left", expand=False)
+    shown = Group(rows, *(Text(line, no_wrap=True) for line in _lines(view)))
+    return Panel(shown, title=Text(title + place), title_align="left", expand=False)
+
+
+def _lines(view: JobView) -> list[str]:
+    """The table of several workloads; of very many the first, and the total."""
+    rows = view.rows()
+    return table(OUTCOME_COLUMNS, [*rows[: min(MOST_ROWS, len(rows) - 1)], rows[-1]]).splitlines() if rows else []
 
 
 def display_for(stream: TextIO | None = None) -> Display:

@@ -14,7 +14,7 @@ import click
 
 from shapewright import defaults
 from shapewright.cli import options
-from shapewright.cli.describe import described
+from shapewright.cli.describe import described, ended_text
 from shapewright.cli.display import JobView, display_for
 from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, failure_of, table
 from tuner.errors import InvalidInput, ShapewrightError
@@ -61,7 +61,7 @@ def submit(
         submitted = service.submit(text, idempotency_key)
         if wait:
             return _watch(service, submitted, timeout, json_output)
-    emit(_brief(submitted), json_output, f"{submitted['id']}  {submitted['state']}")
+    emit(_brief(submitted, service), json_output, _accepted(submitted, service))
     return ExitCode.DONE
 
 
@@ -147,7 +147,7 @@ def not_found_hint(job_id: str) -> Iterator[None]:
 
 def _watch(service: Client, job: dict[str, Any], timeout_s: float | None, json_output: bool) -> int:
     """Show a job until it has ended, then emit its outcome. Raises CommandFailed if that is not COMPLETED."""
-    view = JobView(job["id"], job["name"], job["state"])
+    view = JobView.of(job)
     try:
         _follow(service, view, timeout_s)
         ended = service.job(job["id"])
@@ -169,15 +169,33 @@ def _detached(error: BaseException, document: dict[str, Any]) -> BaseException:
 
 def emit_outcome(job: dict[str, Any], json_output: bool) -> int:
     """Emit a job that has ended. Raises CommandFailed if it is not COMPLETED."""
-    more = {name: job[name] for name in ("trials", "summary", "libraries") if name in job}
+    more = {name: job[name] for name in ("trials", "summary", "outcome", "libraries") if name in job}
     document = _brief(job) | more
     if job["state"] != "COMPLETED":
         reason = f": {job['error']}" if job["error"] else ""
         message = f"job {job['id']} is {job['state']}{reason}"
         raise CommandFailed(ExitCode.JOB_FAILED, message, result=document)
-    keys = " ".join(job["workload_keys"])
-    emit(document, json_output, f"{job['id']}  {job['state']}  {job['trials']} trials  {keys}")
+    emit(document, json_output, ended_text(job))
     return ExitCode.DONE
+
+
+def page_of(service: Client, job_id: str) -> str:
+    """Where the dashboard shows a job."""
+    return f"{service.url}/jobs/{job_id}"
+
+
+def _accepted(job: dict[str, Any], service: Client) -> str:
+    """What `submit` says to people: the job, its page, and what to type next."""
+    keys = job["workload_keys"]
+    lines = [
+        f"{job['id']}  {job['state']}",
+        f"  page    {page_of(service, job['id'])}",
+        f"  watch   shapewright watch {job['id']}",
+        f"  result  shapewright show {job['id']}",
+    ]
+    if len(keys) == 1:
+        lines.append(f"  pull    shapewright pull {keys[0]} --job {job['id']} -o library")
+    return "\n".join(lines)
 
 
 def _follow(service: Client, view: JobView, timeout_s: float | None) -> None:
@@ -237,8 +255,9 @@ def _pump(events: Iterator[Event], arrived: queue.SimpleQueue[Event | Exception 
         arrived.put(None)
 
 
-def _brief(job: dict[str, Any]) -> dict[str, Any]:
-    return {"job_id": job["id"], "state": job["state"], "workload_keys": job["workload_keys"]}
+def _brief(job: dict[str, Any], service: Client | None = None) -> dict[str, Any]:
+    page = {"page": page_of(service, job["id"])} if service else {}
+    return {"job_id": job["id"], "state": job["state"], "workload_keys": job["workload_keys"], **page}
 
 
 COMMANDS = (submit, list_jobs, show, watch, cancel, resume)

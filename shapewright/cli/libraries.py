@@ -1,33 +1,54 @@
-"""Commands about the results of searches: `best`, `pull`."""
+"""Commands about the results of searches: `best`, `pull`, `promote`, `history`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from shapewright.cli import options
+from shapewright.cli.describe_libraries import described_history, described_library
 from shapewright.cli.jobs import client
-from shapewright.cli.output import as_json, emit
+from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, say
 from tuner.durations import format_duration
 from tuner.errors import InvalidInput
+from tuner.program.shape_vars import format_shape
 
 if TYPE_CHECKING:
+    from shapewright.client import Client
     from tuner.program.task import SearchTask
+
+JOB_ID = "job-"
+"""What ids of jobs begin with, and keys of workloads do not."""
 
 workload = click.argument("workload", metavar="WORKLOAD")
 target = click.option("--target", help="A target's fingerprint [default: the job file's, or the newest known].")
+threads = click.option(
+    "--threads", type=click.IntRange(1, 1024), metavar="N", help="Of a kernel [default: the job file's; else 1]."
+)
 
 
 @click.command()
 @workload
 @click.option("--shape", required=True, help="Each shape variable (T=37,S=4) or, of a key, each symbol (m=592).")
 @target
+@click.option("--threads", type=click.IntRange(1, 1024), help="How many it runs on [default: the job file's, or 1].")
+@click.option("--job", metavar="ID", help="Only what this job measured and built.")
 @options.service
 @as_json
 def best(
-    *, workload: str, shape: str, target: str | None, url: str | None, key: str | None, json_output: bool
+    *,
+    workload: str,
+    shape: str,
+    target: str | None,
+    threads: int | None,
+    job: str | None,
+    url: str | None,
+    key: str | None,
+    json_output: bool,
 ) -> None:
     """Print the best recorded micro-kernel for one shape.
 
@@ -35,47 +56,132 @@ def best(
     """
     name, target = resolve(workload, target)
     with client(url, key) as service:
-        answer = service.best(name, shape, target)
+        answer = service.best(name, shape, target, threads, job)
+    emit(answer, json_output, _best_text(answer))
+
+
+def _best_text(answer: dict[str, Any]) -> str:
     measured, predicted = _latency(answer["latency_s"]), _latency(answer["predicted_latency_s"])
     kernel, served = answer["kernel"], answer.get("served_by")
     text = f"{answer['match']}  {_name(kernel)}  measured {measured}  predicted {predicted}"
+    if answer.get("match") == "nearest" and answer.get("measured_shape"):
+        text += f"  nearest measured at {format_shape(answer['measured_shape'])}"
+    if answer.get("job_id"):
+        text += f"  by {answer['job_id']}"
     if served and served.get("id") != kernel.get("id"):
         text += f"  the library runs {_name(served)}"
-    emit(answer, json_output, text)
+    return text
 
 
 @click.command()
 @workload
 @options.output
-@click.option("--job", metavar="ID", help="Only a library that this job built.")
-@click.option("--digest", metavar="SHA256", help="Only the library with this digest.")
 @target
+@threads
+@click.option("--range", "ranges", metavar="T=1..512", help="What it must cover [default: the job file's; the widest].")
+@click.option("--job", metavar="ID", help="The library that this job built.")
+@click.option("--digest", metavar="SHA256", help="The library with this digest.")
+@click.option("--alias", metavar="NAME", help="The library of this name, as in production.")
 @options.service
 @as_json
 def pull(
     *,
     workload: str,
     directory: Path,
+    target: str | None,
+    threads: int | None,
+    ranges: str | None,
     job: str | None,
     digest: str | None,
-    target: str | None,
+    alias: str | None,
     url: str | None,
     key: str | None,
     json_output: bool,
 ) -> None:
-    """Download the newest library of a workload.
+    """Download the best library of a workload that covers the range.
+
+    WORKLOAD is a key or a job file, which brings its own target, threads, range and instances; or the id of a job, of
+    which every library is written to a folder of its own.
+    """
+    chosen = {"threads": threads, "ranges": ranges, "alias": alias, "job": job, "digest": digest, "target": target}
+    if workload.startswith(JOB_ID) and not Path(workload).exists():
+        _refuse_choices(chosen)
+        with client(url, key) as service, _writing(directory):
+            return _pull_job(service, workload, directory, json_output)
+    name, chosen["target"] = resolve(workload, target)
+    with client(url, key) as service, _writing(directory):
+        served = service.served(name, **chosen)  # type: ignore[arg-type]
+        manifest = service.download_library(name, directory, digest=served["digest"])
+    return emit(
+        {"directory": str(directory), **manifest, "served": served}, json_output, described_library(directory, served)
+    )
+
+
+@click.command()
+@workload
+@click.option("--alias", required=True, metavar="NAME", help="As in production.")
+@click.option("--digest", metavar="SHA256", help="The library that gets the name.")
+@click.option("--roll-back", is_flag=True, help="Give the name back to the library that had it before.")
+@click.option("--at-least", type=click.FloatRange(0, 10_000), metavar="PERCENT", help="See below.")
+@click.option("--reason", default="", metavar="TEXT", help="Kept in the history.")
+@target
+@threads
+@options.service
+@as_json
+def promote(
+    *,
+    workload: str,
+    alias: str,
+    digest: str | None,
+    roll_back: bool,
+    at_least: float | None,
+    reason: str,
+    target: str | None,
+    threads: int | None,
+    url: str | None,
+    key: str | None,
+    json_output: bool,
+) -> None:
+    """Give a name to a library, for `pull --alias`.
+
+    WORKLOAD is a key or a job file. With --at-least a later library that is verified and so much faster takes the name
+    by itself; that ends with --roll-back.
+    """
+    if roll_back == (digest is not None):
+        raise click.UsageError("give either --digest or --roll-back")
+    if roll_back and at_least is not None:
+        raise click.UsageError("--at-least goes with --digest: a roll-back ends the rule")
+    name, target = resolve(workload, target)
+    with client(url, key) as service:
+        if digest is None:
+            given = service.roll_back(name, alias, target, threads, reason=reason)
+        else:
+            given = service.promote(name, digest, alias, reason=reason, at_least_percent=at_least)
+    library = given["library"]
+    emit(given, json_output, f"{alias} is library {library['digest']} of job {library['job_id']}")
+
+
+@click.command()
+@workload
+@target
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, metavar="N")
+@options.service
+@as_json
+def history(
+    *, workload: str, target: str | None, limit: int, url: str | None, key: str | None, json_output: bool
+) -> None:
+    """List the libraries of a workload and the names they had.
+
+    Newest first.
 
     WORKLOAD is a key or a job file.
     """
     name, target = resolve(workload, target)
     with client(url, key) as service:
-        try:
-            manifest = service.download_library(name, directory, job=job, digest=digest, target=target)
-        except OSError as error:
-            # The error may name a temporary file; the user knows the directory.
-            raise options.not_writable(directory, "--output", error) from error
-    text = f"{directory}: library {manifest['digest']} for {manifest['target_fingerprint']}"
-    emit({"directory": str(directory), **manifest}, json_output, text)
+        libraries = service.libraries(name, target, limit)
+        promotions = service.promotions(name, target=target, limit=limit)
+    document = {"libraries": libraries, "promotions": promotions}
+    emit(document, json_output, described_history(libraries, promotions))
 
 
 def resolve(workload: str, target: str | None) -> tuple[str | SearchTask, str | None]:
@@ -97,6 +203,34 @@ def _only(tasks: tuple[SearchTask, ...]) -> SearchTask:
     return tasks[0]
 
 
+def _refuse_choices(chosen: dict[str, Any]) -> None:
+    given = [f"--{name.removesuffix('s') if name == 'ranges' else name}" for name, value in chosen.items() if value]
+    if given:
+        remedy = "give a workload's key or a job file to choose one"
+        raise InvalidInput(given[0], "a job's libraries are written all together", remedy)
+
+
+def _pull_job(service: Client, job_id: str, directory: Path, json_output: bool) -> None:
+    libraries = service.download_job(job_id, directory)
+    job = service.job(job_id)
+    missing = len(job["tasks"]) - len(libraries)
+    if not libraries:
+        raise CommandFailed(ExitCode.NOT_FOUND, f"job {job_id} is {job['state']} and has built no library")
+    if missing:
+        say(f"{missing} of {len(job['tasks'])} search tasks have no library; the job is {job['state']}")
+    text = "\n".join(f"{each['directory']}: library {each['digest']}" for each in libraries)
+    emit({"job_id": job_id, "libraries": libraries}, json_output, text)
+
+
+@contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    """Failures to write inside become those of ``--output``: an error may name a temporary file."""
+    try:
+        yield
+    except OSError as error:
+        raise options.not_writable(directory, "--output", error) from error
+
+
 def _name(kernel: dict[str, Any]) -> str:
     return str(kernel.get("name", kernel.get("id", "")))
 
@@ -105,4 +239,4 @@ def _latency(seconds: float | None) -> str:
     return "never" if seconds is None else format_duration(seconds)
 
 
-COMMANDS = (best, pull)
+COMMANDS = (best, pull, promote, history)

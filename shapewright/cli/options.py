@@ -67,6 +67,22 @@ output = click.option(
     metavar="DIR",
     help="Where the library's files go.",
 )
+processes = click.option(
+    "--processes",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Processes that serve the API together, for machines with cores to spare.",
+)
+LOG_FORMAT = "SHAPEWRIGHT_LOG_FORMAT"
+log_format = click.option(
+    "--log-format",
+    type=click.Choice(("text", "json")),
+    default="text",
+    show_default=True,
+    envvar=LOG_FORMAT,
+    help="Log lines for people, or one JSON object each.",
+)
 service_url = click.option("--url", help="The service [default: SHAPEWRIGHT_URL, or http://127.0.0.1:8321].")
 job_file = click.argument("job", metavar="JOB.yaml", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 

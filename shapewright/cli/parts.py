@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import click
 from shapewright import defaults
 from shapewright.cli import options
 from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, emit_last
+from tuner import logs
 
 
 @click.command()
@@ -23,22 +23,38 @@ from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, emit_
     help="0 takes a free port.",
 )
 @click.option("--root-path", default="", metavar="PREFIX", help="The path that a proxy serves this under, if any.")
+@options.processes
+@click.option(
+    "--ready-file", type=click.Path(path_type=Path), metavar="FILE", help="/readyz says no while this does not exist."
+)
 @options.database_url
 @options.data_dir
+@options.log_format
 @as_json
 def serve(
-    *, host: str, port: int, root_path: str, database_url: str | None, data_dir: Path | None, json_output: bool
+    *,
+    host: str,
+    port: int,
+    root_path: str,
+    processes: int,
+    ready_file: Path | None,
+    database_url: str | None,
+    data_dir: Path | None,
+    log_format: str,
+    json_output: bool,
 ) -> None:
     """Serve the HTTP API until it is stopped."""
-    from service.run import serve as serve_api  # noqa: PLC0415  (FastAPI, for this command alone)
+    from service.processes import Plan, serve_together  # noqa: PLC0415  (FastAPI, for this command alone)
+    from service.settings import Settings  # noqa: PLC0415
 
-    log_to_stderr()
+    logs.set_up(log_format)
     url = options.database(database_url, data_dir)
 
     def ready(at: str) -> None:
         emit({"url": at}, json_output, f"serving at {at}")
 
-    serve_api(url, host, port, root_path=root_path, on_ready=ready)
+    settings = Settings(ready_file=str(ready_file) if ready_file else None)
+    serve_together(Plan(url, host, port, settings, root_path, log_format=log_format), processes, ready)
 
 
 @click.command()
@@ -48,6 +64,7 @@ def serve(
 @click.option("--name", help="Names this worker in the database [default: HOSTNAME:PID].")
 @options.database_url
 @options.data_dir
+@options.log_format
 @as_json
 def worker(
     *,
@@ -57,6 +74,7 @@ def worker(
     name: str | None,
     database_url: str | None,
     data_dir: Path | None,
+    log_format: str,
     json_output: bool,
 ) -> None:
     """Run jobs until it is stopped.
@@ -66,7 +84,7 @@ def worker(
     address = _tracker_address(tracker)
     from worker.run import run_worker  # noqa: PLC0415  (Ray and TVM, for this command alone)
 
-    log_to_stderr()
+    logs.set_up(log_format)
     run_worker(
         options.database(database_url, data_dir),
         address,
@@ -90,6 +108,7 @@ def device() -> None:
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0 takes a free one.")
 @click.option("--address", help="The address that others reach this machine by, if it is another.")
+@options.log_format
 @as_json
 def device_serve(
     *,
@@ -99,6 +118,7 @@ def device_serve(
     host: str,
     port: int,
     address: str | None,
+    log_format: str,
     json_output: bool,
 ) -> None:
     """Serve this machine as a device until it is stopped.
@@ -115,7 +135,7 @@ def device_serve(
         serve_until_stopped,
     )
 
-    log_to_stderr()
+    logs.set_up(log_format)
     served = DeviceOptions(host, port, key, at_tracker, device_id or "", address)
 
     def ready(at: int) -> None:
@@ -134,10 +154,6 @@ def _tracker_address(text: str) -> tuple[str, int]:
     from tuner.measure.addresses import parse_address  # noqa: PLC0415  (keeps --help fast)
 
     return parse_address(text, "--tracker")
-
-
-def log_to_stderr() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
 
 
 COMMANDS = (serve, worker, device)

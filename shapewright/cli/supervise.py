@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from shapewright.cli.rotation import rotate
 from shapewright.watchdog import DEADLINE_S, GRACE_S, marked_environment
 
 FIRST_DELAY_S = 0.5
@@ -25,8 +26,9 @@ TAIL_LINES = 5
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One child process. If ``essential``, `up` ends with it, instead of restarting it. ``environment`` is added to
-    this process's; secrets go there, because every user of the machine can read a command line."""
+    """One child process. If it is ``essential`` and dies before `up` is ready, `up` ends with it: what keeps it from
+    starting is better said at once. ``environment`` is added to this process's; secrets go there, because every user
+    of the machine can read a command line."""
 
     name: str
     argv: tuple[str, ...]
@@ -47,12 +49,14 @@ class _Child:
 class Supervisor:
     """Starts parts and restarts those that die. A context manager: leaving it terminates everything that was started.
 
-    ``logs`` is the directory that takes each part's output, ``say`` gets a line for each restart. Not thread-safe.
+    ``logs`` is the directory that takes each part's output, ``say`` gets a line for each restart. Once ``settled`` is
+    set, essential parts are restarted as well. Not thread-safe.
     """
 
     logs: Path
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
+    settled: bool = False
     up_id: str = field(default_factory=lambda: secrets.token_hex(16))
     _children: list[_Child] = field(default_factory=list)
     _watchdog: subprocess.Popen[bytes] | None = None
@@ -63,18 +67,22 @@ class Supervisor:
         return self
 
     def start(self, part: Part) -> None:
-        """Start a part. Its output is appended to ``NAME.log``."""
+        """Start a part. Its output is appended to ``NAME.log``, which is rotated."""
         self._children.append(_Child(part, self._spawn(part), self.clock()))
 
     def check(self) -> str | None:
-        """Restart dead parts whose delay is over; a message if an essential part has died. Call it often."""
+        """Restart dead parts whose delay is over; a message if an essential part died before all were ready.
+
+        Call it often: it also rotates the logs.
+        """
         if self._watchdog is not None and self._watchdog.poll() is not None:
             self._watchdog = self._spawn_watchdog()
         for child in self._children:
+            rotate(self._log_of(child.part))
             code = child.process.poll()
             if code is None:
                 continue
-            if child.part.essential:
+            if child.part.essential and not self.settled:
                 return f"{child.part.name} ended with {exit_text(code)}; {self.tail(child.part.name)}"
             self._restart(child, code)
         return None
@@ -85,6 +93,8 @@ class Supervisor:
     def tail(self, name: str) -> str:
         """The last lines that a part has printed."""
         path = self.logs / f"{name}.log"
+        if not path.exists():
+            return f"it has not written {path}"
         lines = path.read_text(errors="replace").splitlines()[-TAIL_LINES:]
         return "\n".join([f"the end of {path}:", *(f"  {line}" for line in lines)])
 
@@ -117,7 +127,8 @@ class Supervisor:
             child.process, child.started_s, child.due_s = self._spawn(child.part), now, None
 
     def _spawn(self, part: Part) -> subprocess.Popen[bytes]:
-        with (self.logs / f"{part.name}.log").open("ab") as log:
+        # Appending, so that what is written after a rotation begins at the new end of the file.
+        with self._log_of(part).open("ab") as log:
             return subprocess.Popen(
                 part.argv,
                 stdin=subprocess.DEVNULL,
@@ -127,6 +138,9 @@ class Supervisor:
                 # A terminal's Ctrl-C reaches `up` alone, which then ends its parts in order.
                 start_new_session=True,
             )
+
+    def _log_of(self, part: Part) -> Path:
+        return self.logs / f"{part.name}.log"
 
     def _spawn_watchdog(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

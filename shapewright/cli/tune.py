@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tuner.measure.local_device import LocalDevice
     from tuner.program.jobspec import JobSpec
     from tuner.storage import Job, JobStorage, Lease, LibraryStorage, Storage
+    from tuner.storage.jsonl import SharedRecord
 
 UPDATE_S = 0.5
 """How often the display is updated: seldom, because candidates are measured meanwhile."""
@@ -39,21 +40,24 @@ CLOSED_S = 10.0
 @options.job_file
 @options.output
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads of a kernel, in place of the job's.")
+@click.option("--from", "source", metavar="URL_OR_FILE", help="Start from the records of a service, a file or a DIR.")
 @as_json
-def tune(job: Path, directory: Path, threads: int | None, json_output: bool) -> int:
+def tune(job: Path, directory: Path, threads: int | None, source: str | None, json_output: bool) -> int:
     """Search in this process, without a service.
 
     The library is written to DIR. Everything measured is recorded in DIR/tuning.db: the same command resumes a search
-    that was interrupted.
+    that was interrupted, and a job that has ended is searched again from what is known. --from adds what a service, a
+    file of `shapewright export` or another DIR knows; it is measured again before it counts.
     """
     from tuner.measure.processes import stop_on_signals  # noqa: PLC0415  (keeps --help fast)
 
     spec = _spec(job, threads)
+    shared = _shared(source, spec)
     # Neither signal raises: a second one, as `timeout` sends it, must not close the builder and the device under a
     # search that is about to end.
     with quiet_stdout(), closing(_storage(directory)) as storage, stop_on_signals() as stop:
         lease = _lease(storage, spec, stop)
-        _run(storage, lease, stop)
+        _run(storage, lease, stop, shared)
         ended = storage.get_job(lease.job.id)
         if not ended.state.ended:
             raise KeyboardInterrupt
@@ -111,6 +115,13 @@ def _spec(path: Path, threads: int | None) -> JobSpec:
     return spec.on(native())
 
 
+def _shared(source: str | None, spec: JobSpec) -> list[SharedRecord]:
+    """The records of ``--from``, but for a job of no trials, which reads none."""
+    from shapewright.warm_start import records_of  # noqa: PLC0415  (keeps --help fast)
+
+    return list(records_of(source, spec.tasks, "--from")) if source is not None and spec.budget.trials != 0 else []
+
+
 def _storage(directory: Path) -> Storage:
     from tuner.storage.sql import open_storage, upgrade  # noqa: PLC0415  (keeps --help fast)
 
@@ -146,18 +157,18 @@ def _unfinished(storage: JobStorage, spec: JobSpec) -> Job | None:
     return unfinished
 
 
-def _run(storage: Storage, lease: Lease, stop: threading.Event) -> None:
+def _run(storage: Storage, lease: Lease, stop: threading.Event, shared: Sequence[SharedRecord]) -> None:
     """Run the job in a thread, and show it here; ``stop`` ends it after the measurement under way."""
     from worker.job_runner import JobRunner  # noqa: PLC0415  (TVM)
 
     with _tools() as tools:
-        runner = JobRunner(storage, tools, stopping=stop.is_set)
+        runner = JobRunner(storage, tools, stopping=stop.is_set, shared=shared)
         with _sigint_blocked():
             # Threads inherit the signal mask, and so do their child processes.
             thread = threading.Thread(target=runner.run, args=(lease,), daemon=True)
             thread.start()
         with display_for() as display:
-            _show(storage, JobView(lease.job.id, lease.job.name, lease.job.state.value), display, thread, stop)
+            _show(storage, JobView.of(_document(lease.job, lease)), display, thread, stop)
     # A thread that was still running has lost its tools now, and releases the job.
     thread.join(CLOSED_S)
 
@@ -195,9 +206,22 @@ def _write(storage: LibraryStorage, lease: Lease, directory: Path) -> list[dict[
 
 
 def _document(job: Job, lease: Lease) -> dict[str, Any]:
+    """The job as a service returns it, as far as the display needs it."""
     keys = list(dict.fromkeys(task.workload_key for task in lease.tasks))
-    facts = {"id": job.id, "state": job.state.value, "error": job.error, "trials": job.trials, "summary": job.summary}
-    return {**facts, "workload_keys": keys}
+    names = ("id", "name", "error", "trials", "summary", "spec")
+    tasks = [
+        {
+            "position": task.position,
+            "workload": str(task.task.workload),
+            "count": task.count,
+            "workload_key": task.workload_key,
+            "target_fingerprint": task.target_fingerprint,
+            "done": job.state.value == "COMPLETED",
+        }
+        for task in lease.tasks
+    ]
+    facts = {name: getattr(job, name) for name in names} | {"state": job.state.value}
+    return {**facts, "workload_keys": keys, "tasks": tasks}
 
 
 COMMANDS = (tune,)

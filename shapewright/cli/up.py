@@ -21,6 +21,7 @@ import click
 from shapewright import defaults
 from shapewright.cli import options
 from shapewright.cli.logins import login_link
+from shapewright.cli.options import LOG_FORMAT
 from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, say
 from shapewright.cli.supervise import Part, Supervisor, command, wait_until
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 START_S = 90.0
 """Each part's time to start: Ray and the compiler need seconds, more on a busy machine."""
+READY_ANSWER_S = 2.0
+HTTP_OK = 200
 LOOK_S = 0.25
 """How often the parts are checked."""
 DEVICE_KEY = "local"
@@ -39,7 +42,7 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one `up` runs: ports, directories, database, devices."""
+    """What one `up` runs: ports, directories, database, devices, processes of the API."""
 
     port: int
     data_dir: Path
@@ -47,6 +50,8 @@ class Plan:
     devices: int
     tracker_port: int
     scratch: Path
+    processes: int = 1
+    log_format: str = "text"
 
     @property
     def url(self) -> str:
@@ -56,14 +61,30 @@ class Plan:
     def tracker(self) -> str:
         return f"{HOST}:{self.tracker_port}"
 
+    @property
+    def ready_file(self) -> Path:
+        """Exists once a job can be submitted and will run; until then the API's /readyz says no."""
+        return self.scratch / "ready"
+
 
 @click.command()
 @click.option("--port", type=click.IntRange(1, 65535), default=defaults.DEFAULT_PORT, show_default=True)
 @options.data_dir
 @options.database_url
 @click.option("--devices", type=click.IntRange(0, 64), default=1, show_default=True, help="Local devices to serve.")
+@options.processes
+@options.log_format
 @as_json
-def up(port: int, data_dir: Path | None, database_url: str | None, devices: int, json_output: bool) -> None:
+def up(
+    *,
+    port: int,
+    data_dir: Path | None,
+    database_url: str | None,
+    devices: int,
+    processes: int,
+    log_format: str,
+    json_output: bool,
+) -> None:
     """Run a whole service on this machine; Ctrl-C ends all of it.
 
     It has a database, the API, a worker, a tracker and devices.
@@ -75,7 +96,7 @@ def up(port: int, data_dir: Path | None, database_url: str | None, devices: int,
     with exclusive(directory), stop_on_signals(STOPS) as stop, _scratch(directory) as scratch:
         check_free(port)
         url = options.database(database_url, directory)
-        plan = Plan(port, directory, url, devices, free_port(), scratch)
+        plan = Plan(port, directory, url, devices, free_port(), scratch, processes, log_format)
         say(f"starting; logs are in {directory / 'logs'}")
         storage = _prepared(plan)
         try:
@@ -131,7 +152,9 @@ def ensure_key(storage: AccessStorage, path: Path) -> None:
     if path.exists() and storage.find_key(path.read_text().strip()) is not None:
         path.chmod(0o600)
         return
-    _, secret = storage.create_key("up")
+    from tuner.storage import NewKey, Scope  # noqa: PLC0415  (keeps --help fast)
+
+    _, secret = storage.create_key("up", made=NewKey((Scope.ADMIN,)), actor="up")
     fresh = path.with_suffix(".new")
     fresh.unlink(missing_ok=True)
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -156,14 +179,20 @@ def _run(plan: Plan, supervisor: Supervisor, storage: Storage, stop: threading.E
     seen_before = {device.id: device.seen_at for device in storage.list_devices()}
 
     def registered() -> bool:
+        # A worker registers devices as it looks for its first job, so this says that a worker works, too.
         now = [device for device in storage.list_devices() if seen_before.get(device.id) != device.seen_at]
         return len(now) >= plan.devices
+
+    def answers() -> bool:
+        plan.ready_file.touch()
+        return _is_ready(plan.port)
 
     # Parts to start, the name of the one to wait for, and whether it is ready.
     steps: tuple[tuple[tuple[Part, ...], str, Callable[[], bool]], ...] = (
         ((tracker_part(plan),), "tracker", lambda: _listens(plan.tracker_port)),
         ((api_part(plan), *device_parts(plan), worker_part(plan)), "api", lambda: _listens(plan.port)),
         ((), "worker", registered),
+        ((), "api", answers),
     )
     for parts, awaited, ready in steps:
         for part in parts:
@@ -176,11 +205,11 @@ def _run(plan: Plan, supervisor: Supervisor, storage: Storage, stop: threading.E
             return
         if message is not None:
             raise CommandFailed(ExitCode.UNREACHABLE, message)
+    supervisor.settled = True
     announce_ready(plan, login_link(storage, plan.url), json_output)
     say(f"next, in another terminal: {next_step(plan)}")
     while not stop.wait(LOOK_S):
-        if (message := supervisor.check()) is not None:
-            raise CommandFailed(ExitCode.UNREACHABLE, message)
+        supervisor.check()
 
 
 def announce_ready(plan: Plan, dashboard_url: str, json_output: bool) -> None:
@@ -208,6 +237,20 @@ def _listens(port: int) -> bool:
     return True
 
 
+def _is_ready(port: int) -> bool:
+    """Whether the API says that all is ready."""
+    from http.client import HTTPConnection, HTTPException  # noqa: PLC0415  (keeps --help fast)
+
+    connection = HTTPConnection(HOST, port, timeout=READY_ANSWER_S)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == HTTP_OK
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
 def tracker_part(plan: Plan) -> Part:
     return Part("tracker", (sys.executable, "-m", "worker.tracker", "--port", str(plan.tracker_port)))
 
@@ -216,22 +259,23 @@ def device_parts(plan: Plan) -> tuple[Part, ...]:
     where = ("--tracker", plan.tracker, "--key", DEVICE_KEY)
     name = f"{socket.gethostname()}:{DEVICE_KEY}"
     commands = (command("device", "serve", *where, "--id", f"{name}:{number}") for number in range(plan.devices))
-    environment = {"TMPDIR": str(plan.scratch)}
+    environment = {"TMPDIR": str(plan.scratch), LOG_FORMAT: plan.log_format}
     return tuple(Part(f"device-{number}", argv, environment=environment) for number, argv in enumerate(commands))
 
 
 def api_part(plan: Plan) -> Part:
-    line = command("serve", "--host", HOST, "--port", str(plan.port))
-    return Part("api", line, essential=True, environment=_database(plan))
+    serving = ("--processes", str(plan.processes), "--ready-file", str(plan.ready_file))
+    line = command("serve", "--host", HOST, "--port", str(plan.port), *serving)
+    return Part("api", line, essential=True, environment=_settings(plan))
 
 
 def worker_part(plan: Plan) -> Part:
     line = command("worker", "--tracker", plan.tracker, "--data-dir", str(plan.data_dir))
-    return Part("worker", line, environment=_database(plan))
+    return Part("worker", line, environment=_settings(plan))
 
 
-def _database(plan: Plan) -> dict[str, str]:
-    return {"SHAPEWRIGHT_DATABASE_URL": plan.database_url}
+def _settings(plan: Plan) -> dict[str, str]:
+    return {"SHAPEWRIGHT_DATABASE_URL": plan.database_url, LOG_FORMAT: plan.log_format}
 
 
 COMMANDS = (up,)

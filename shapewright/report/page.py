@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tuner.figures.html import html_environment
 from tuner.figures.shapes import served
 from tuner.program.workload import JsonObject
 from tuner.records import Baseline
+from tuner.search.outcome import Outcome, total_of
 from tuner.search.summary import JobSummary, SearchSummary
 from tuner.storage import JobEvent
 
@@ -55,34 +55,31 @@ def _summary(job: ReportedJob, task: ReportedTask) -> SearchSummary | None:
     return JobSummary.from_json(job.facts.get("summary") or {}).tasks.get(task.position)
 
 
+def _outcome(job: ReportedJob) -> Outcome | None:
+    """What the searches of the job came to together; None before the first begins."""
+    summary = JobSummary.from_json(job.facts.get("summary") or {})
+    counts = {task.position: task.count for task in job.tasks}
+    parts = [(counts.get(position, 1), part.outcome) for position, part in summary.tasks.items()]
+    return total_of(parts) if parts else None
+
+
 def _headline(job: ReportedJob) -> str:
-    """What came of it in one sentence."""
-    summaries = [summary for task in job.tasks if (summary := _summary(job, task))]
-    against = (
-        _against((summary.library_speedup_vs_default for summary in summaries), "the default"),
-        _against((summary.library_speedup_vs_numpy for summary in summaries), "NumPy"),
-    )
-    known = " and ".join(filter(None, against))
-    return f"{known[0].upper()}{known[1:]}." if known else "Nothing to compare yet."
-
-
-def _against(values: Iterable[float | None], rival: str) -> str:
-    """``1.50 times as fast as NumPy``, over several tasks the range."""
-    ratios = sorted(value for value in values if value)
-    if not ratios:
-        return ""
-    low, high = f"{ratios[0]:.2f}", f"{ratios[-1]:.2f}"
-    return f"{low if low == high else f'{low} to {high}'} times as fast as {rival}"
+    """What came of it in one sentence: ``1.50 times as fast as NumPy's BLAS (library, timed at the end).``"""
+    outcome = _outcome(job)
+    gains = [f"{gain:.2f} times as fast as {rival}" for gain, rival in outcome.gains()] if outcome else []
+    return f"{' and '.join(gains)} ({outcome.label})." if outcome and gains else "Nothing to compare yet."
 
 
 def _task(job: ReportedJob, task: ReportedTask) -> JsonObject:
-    view = task.view
+    view, summary = task.view, _summary(job, task)
+    outcome = str(summary.outcome) if summary else ""
     about = [
         ("workload", str(view.task.workload)),
         ("key", view.task.workload.key),
         ("target", task.target_fingerprint),
         ("threads", str(view.task.threads)),
-        *(summary_figures(summary) if (summary := _summary(job, task)) else ()),
+        *([("speed-up", outcome)] if outcome else []),
+        *(summary_figures(summary) if summary else ()),
     ]
     return {
         "position": task.position,

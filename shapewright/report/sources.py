@@ -41,6 +41,7 @@ class ReportedTask:
     position: int
     target_fingerprint: str
     view: SearchView
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def from_service(client: Client, job_id: str) -> ReportedJob:
             row.get("baselines"),
             row["position"],
         )
-        tasks.append(ReportedTask(row["position"], row["target_fingerprint"], view))
+        tasks.append(ReportedTask(row["position"], row["target_fingerprint"], view, row.get("count", 1)))
     return ReportedJob(job, tuple(tasks), events)
 
 
@@ -113,7 +114,11 @@ def _newest(storage: ReportStorage, directory: Path) -> ReportedJob:
         raise InvalidInput("ID_OR_DIR", f"no job is recorded in {directory}", "a directory of `shapewright tune`")
     job, rows = newest[0], storage.search_tasks(newest[0].id)
     events = tuple(_stored_events(storage, job.id))
-    tasks = tuple(ReportedTask(row.position, row.target_fingerprint, _view(storage, row, events)) for row in rows)
+    views = [_view(storage, row, events) for row in rows]
+    tasks = tuple(
+        ReportedTask(row.position, row.target_fingerprint, view, row.count)
+        for row, view in zip(rows, views, strict=True)
+    )
     return ReportedJob(asdict(job) | {"state": job.state.value}, tasks, events)
 
 

@@ -11,17 +11,17 @@ from benchmarks.timing import add_timing, against_best, doubtful, time_at
 
 
 def row(ours: float, tuned_on: bool = False, m: int = 64, **rivals: float) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "workload": "w", "shape": {"T": m}, "tuned_on": tuned_on, "flops": 1000, "extents": {"m": m},
         "max_abs_error": 0.0, "timings": [],
     }  # fmt: skip
-    add_timing(found, {"ours": ours, "peak": 1.0, **rivals}, 1e6)
-    return found
+    add_timing(result, {"ours": ours, "peak": 1.0, **rivals}, 1e6)
+    return result
 
 
 def test_the_best_rival_is_a_vendor_not_our_own_ablation_nor_what_knew_the_shape() -> None:
-    found = row(1.0, mm=3.0, mkl=2.0, single=0.5, dietcode=0.5, oracle=0.5, metaschedule=0.5)
-    assert against_best(found) == 2.0
+    result = row(1.0, mm=3.0, mkl=2.0, single=0.5, dietcode=0.5, oracle=0.5, metaschedule=0.5)
+    assert against_best(result) == 2.0
     assert against_best(row(1.0, single=0.5)) is None
 
 
@@ -34,12 +34,12 @@ def test_both_tenths_and_whatever_loses_is_doubtful() -> None:
 
 
 def test_a_row_keeps_both_timings_and_shows_their_median() -> None:
-    found = row(2.0, mm=1.0)
-    add_timing(found, {"ours": 1.0, "peak": 3.0, "mm": 2.0}, 1e4)
-    assert (found["ours_s"], found["rivals_s"]) == (1.5, {"mm": 1.5})
-    assert found["timings"] == [{"ours": 2.0, "peak": 1.0, "mm": 1.0}, {"ours": 1.0, "peak": 3.0, "mm": 2.0}]
+    result = row(2.0, mm=1.0)
+    add_timing(result, {"ours": 1.0, "peak": 3.0, "mm": 2.0}, 1e4)
+    assert (result["ours_s"], result["rivals_s"]) == (1.5, {"mm": 1.5})
+    assert result["timings"] == [{"ours": 2.0, "peak": 1.0, "mm": 1.0}, {"ours": 1.0, "peak": 3.0, "mm": 2.0}]
     # The peak took two seconds in the median for its 10,000 operations.
-    assert found["peak_fraction"] == pytest.approx((1000 / 1.5) / (1e4 / 2.0))
+    assert result["peak_fraction"] == pytest.approx((1000 / 1.5) / (1e4 / 2.0))
 
 
 def test_a_contender_that_does_not_serve_a_shape_takes_no_part() -> None:

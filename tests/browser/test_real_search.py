@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.browser.conftest import Visit, Visitor, drawn
 from tests.browser.test_dashboard import expect
 from tests.e2e.conftest import Up, start  # noqa: F401  (a fixture)
@@ -25,6 +27,7 @@ max_kernels: 3
 """
 
 
+@pytest.mark.soak
 def test_from_the_printed_link_to_the_code_of_a_kernel(start: Callable[..., Up], visit: Visit) -> None:  # noqa: F811
     up = start()
     visitor = visit(up.dashboard_url.removeprefix(up.url.rstrip("/")), up.url)

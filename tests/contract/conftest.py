@@ -13,6 +13,6 @@ from worker.cluster import Cluster
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A Ray cluster on this machine. It takes seconds to start, so there is one for all tests."""
     # More than the builders of one module take at once.
-    found = Cluster(tmp_path_factory.mktemp("ray"), cores=4)
-    yield found
-    found.stop()
+    result = Cluster(tmp_path_factory.mktemp("ray"), cores=4)
+    yield result
+    result.stop()

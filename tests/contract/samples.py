@@ -8,8 +8,9 @@ from typing import Any
 from tuner.program.jobspec import JobSpec, parse_job
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
+from tuner.rules.registry import RULES
 from tuner.rules.space import MicroKernel
-from tuner.storage import Lease, Storage
+from tuner.storage import KernelLatency, Lease, LookupScope, Storage
 
 LONG_S = 300.0
 JOB: dict[str, Any] = {
@@ -36,8 +37,9 @@ def many_tasks() -> JobSpec:
 
 
 def kernel(number: int) -> MicroKernel:
+    """A kernel of a rule version that this code has."""
     # The axes stand in no alphabetical order, and must come back as they stand.
-    return MicroKernel("x86_contraction", 1, (("tile_m", number + 1), ("block_k", 64), ("unroll", 4)))
+    return MicroKernel(RULES[0].name, RULES[0].version, (("tile_m", number + 1), ("block_k", 64), ("unroll", 4)))
 
 
 def results(count: int, start: int = 0, t: int = 5, **fields: Any) -> list[MeasureResult]:
@@ -74,3 +76,11 @@ def states(storage: Storage, job_id: str) -> list[str]:
 
 def seqs(storage: Storage, job_id: str) -> list[int]:
     return [event.seq for event in storage.list_events(job_id)]
+
+
+def best_at(
+    storage: Storage, workload_key: str, target: str, instance: str, threads: int = 1, job_id: str | None = None
+) -> KernelLatency | None:
+    """The best kernel that was measured at this instance."""
+    (known,) = storage.look_up([(LookupScope(workload_key, target, threads, job_id), instance)])
+    return known.best

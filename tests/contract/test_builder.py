@@ -75,9 +75,9 @@ def numbers(*behaviours: int) -> list[MicroKernel]:
 def test_results_come_in_order_and_failures_touch_no_other_build(builder: Builder) -> None:
     kernels = numbers(RIGHT, RAISES, RIGHT, CRASHES, RIGHT, HANGS, RIGHT, RIGHT)
     started = time.monotonic()
-    found = builder.build(TASK, kernels)
-    assert [result.kernel for result in found] == kernels
-    assert [result.error_kind for result in found] == [
+    results = builder.build(TASK, kernels)
+    assert [result.kernel for result in results] == kernels
+    assert [result.error_kind for result in results] == [
         None,
         ErrorKind.BUILD,
         None,
@@ -87,16 +87,16 @@ def test_results_come_in_order_and_failures_touch_no_other_build(builder: Builde
         None,
         None,
     ]
-    assert "ValueError: no matmul(m=T, n=24, k=16) with kernel 5" in found[1].error
-    assert "2 s" in found[5].error
-    assert found[3].error
-    assert all((result.binary is None) == (result.error_kind is not None) for result in found)
-    assert LIMIT_S <= found[5].build_s < time.monotonic() - started
+    assert "ValueError: no matmul(m=T, n=24, k=16) with kernel 5" in results[1].error
+    assert "2 s" in results[5].error
+    assert results[3].error
+    assert all((result.binary is None) == (result.error_kind is not None) for result in results)
+    assert LIMIT_S <= results[5].build_s < time.monotonic() - started
 
 
 def test_builds_run_in_other_processes_which_are_replaced_when_old(builder: Builder) -> None:
-    found = builder.build(TASK, numbers(*[RIGHT] * (2 * PER_PROCESS + 2)))
-    pids = {int(result.binary or b"0") for result in found}
+    results = builder.build(TASK, numbers(*[RIGHT] * (2 * PER_PROCESS + 2)))
+    pids = {int(result.binary or b"0") for result in results}
     assert os.getpid() not in pids
     assert len(pids) > 2
 
@@ -107,9 +107,9 @@ def test_nothing_to_build_is_no_work(builder: Builder) -> None:
 
 def test_close_ends_the_processes(make: Make) -> None:
     builder = make(1)
-    found = builder.build(TASK, numbers(RIGHT))
+    results = builder.build(TASK, numbers(RIGHT))
     builder.close()
-    for pid in {int(result.binary or b"0") for result in found}:
+    for pid in {int(result.binary or b"0") for result in results}:
         deadline = time.monotonic() + 10
         while Path(f"/proc/{pid}/stat").exists() and time.monotonic() < deadline:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":

@@ -50,24 +50,24 @@ def rank_correlation(one: NDArray[Any], other: NDArray[Any]) -> float:
 
 def trained(make: Make, count: int = 60, seed: int = 0) -> CostModel:
     model = make(TASK, seed)
-    found = kernels(count)
-    for batch in (found[: count // 2], found[count // 2 :]):
+    results = kernels(count)
+    for batch in (results[: count // 2], results[count // 2 :]):
         model.update([result for kernel in batch for result in measured(TASK, kernel, *TASK.instances)])
     return model
 
 
 def test_before_the_first_result_it_is_theory_alone(make: Make) -> None:
-    found = kernels(20)
-    prediction = make(TASK, 0).predict(found, SHAPES)
-    assert prediction.latency_s.shape == prediction.spread.shape == (len(found), len(SHAPES))
-    assert prediction.latency_s == pytest.approx(theory(found, SHAPES))
+    result = kernels(20)
+    prediction = make(TASK, 0).predict(result, SHAPES)
+    assert prediction.latency_s.shape == prediction.spread.shape == (len(result), len(SHAPES))
+    assert prediction.latency_s == pytest.approx(theory(result, SHAPES))
     assert (prediction.spread > 0).all()
 
 
 def test_few_results_move_the_level_and_not_the_order(make: Make) -> None:
-    model, found = make(TASK, 0), kernels(30)
-    model.update([result for kernel in found[:3] for result in measured(TASK, kernel, TASK.instances[2])])
-    ratio = model.predict(found, SHAPES).latency_s / theory(found, SHAPES)
+    model, results = make(TASK, 0), kernels(30)
+    model.update([result for kernel in results[:3] for result in measured(TASK, kernel, TASK.instances[2])])
+    ratio = model.predict(results, SHAPES).latency_s / theory(results, SHAPES)
     assert ratio == pytest.approx(np.full_like(ratio, ratio[0, 0]))
     assert ratio[0, 0] != pytest.approx(1.0)
 
@@ -85,30 +85,30 @@ def test_it_learns_a_device_that_theory_does_not_know(make: Make) -> None:
 
 
 def test_failed_results_are_passed_over(make: Make) -> None:
-    found = kernels(20)
+    entries = kernels(20)
     with_failures, without = make(TASK, 0), make(TASK, 0)
-    results = [result for kernel in found for result in measured(TASK, kernel, *TASK.instances)]
+    results = [result for kernel in entries for result in measured(TASK, kernel, *TASK.instances)]
     failed = [MeasureResult(kernel, TASK.instances[0], error_kind=ErrorKind.CRASH) for kernel in kernels(9, seed=3)]
     with_failures.update([*failed, *results])
     without.update(results)
-    assert (with_failures.predict(found, SHAPES).latency_s == without.predict(found, SHAPES).latency_s).all()
+    assert (with_failures.predict(entries, SHAPES).latency_s == without.predict(entries, SHAPES).latency_s).all()
     only = make(TASK, 0)
     only.update(failed)
-    assert only.predict(found, SHAPES).latency_s == pytest.approx(theory(found, SHAPES))
+    assert only.predict(entries, SHAPES).latency_s == pytest.approx(theory(entries, SHAPES))
 
 
 def test_the_same_seed_and_results_give_the_same_answers(make: Make) -> None:
-    found = kernels(25, seed=5)
-    one, other = (trained(make, 20, seed=3).predict(found, SHAPES) for _ in range(2))
+    result = kernels(25, seed=5)
+    one, other = (trained(make, 20, seed=3).predict(result, SHAPES) for _ in range(2))
     assert (one.latency_s == other.latency_s).all()
     assert (one.spread == other.spread).all()
 
 
 def test_a_prediction_does_not_depend_on_what_it_is_asked_with(make: Make) -> None:
-    model, found = trained(make, 20), kernels(12, seed=5)
-    together = model.predict(found, SHAPES).latency_s
-    alone = np.stack([model.predict([kernel], SHAPES).latency_s[0] for kernel in found])
-    by_shape = np.stack([model.predict(found, [shape]).latency_s[:, 0] for shape in SHAPES], axis=1)
+    model, result = trained(make, 20), kernels(12, seed=5)
+    together = model.predict(result, SHAPES).latency_s
+    alone = np.stack([model.predict([kernel], SHAPES).latency_s[0] for kernel in result])
+    by_shape = np.stack([model.predict(result, [shape]).latency_s[:, 0] for shape in SHAPES], axis=1)
     assert together == pytest.approx(alone)
     assert together == pytest.approx(by_shape)
 

@@ -65,22 +65,22 @@ def test_an_unknown_policy_is_refused_with_the_known_names() -> None:
 
 def answers(suggestions: Sequence[Suggestion], fails: Fails = lambda kernel: False) -> list[MeasureResult]:
     """What the synthetic device says to these suggestions."""
-    found = []
+    result = []
     for suggestion in suggestions:
         for instance in suggestion.instances:
             time = latency_s(TASK, suggestion.kernel, instance.shape)
             failed = MeasureResult(suggestion.kernel, instance, error_kind=ErrorKind.CRASH, error="signal 11")
-            found.append(failed if fails(suggestion.kernel) else MeasureResult(suggestion.kernel, instance, time))
-    return found
+            result.append(failed if fails(suggestion.kernel) else MeasureResult(suggestion.kernel, instance, time))
+    return result
 
 
 def searched(policy: Search, trials: int, fails: Fails = lambda kernel: False) -> list[MeasureResult]:
     results: list[MeasureResult] = []
     while len(results) < trials and (suggestions := policy.suggest(trials - len(results))):
-        found = answers(suggestions, fails)
-        assert len(found) <= trials - len(results)
-        policy.update(found)
-        results += found
+        result = answers(suggestions, fails)
+        assert len(result) <= trials - len(results)
+        policy.update(result)
+        results += result
     return results
 
 
@@ -147,9 +147,9 @@ def test_a_kernel_that_failed_is_never_suggested_again(make: Make) -> None:
     for _ in range(8):
         suggestions = policy.suggest(20)
         assert failed.isdisjoint(suggestion.kernel for suggestion in suggestions)
-        found = answers(suggestions, fails=lambda kernel: kernel["nv"] != 2)
-        policy.update(found)
-        failed |= {result.kernel for result in found if not result.ok}
+        results = answers(suggestions, fails=lambda kernel: kernel["nv"] != 2)
+        policy.update(results)
+        failed |= {result.kernel for result in results if not result.ok}
     assert failed
 
 
@@ -192,13 +192,13 @@ def test_a_policy_that_learns_beats_theory_and_comes_near_the_best(name: str) ->
     first = policy.suggest(1000)
     theory = set_cost([suggestion.kernel for suggestion in first])
     policy.update(answers(first))
-    found = searched(policy, 160)
+    results = searched(policy, 160)
     rng, space = np.random.default_rng(0), SPACE
     # No set can be better than the best kernel of a fair sample of the space at each shape, by much.
     sample = list({space.sample(rng) for _ in range(1500)})
     table = np.array([[latency_s(TASK, kernel, shape) for shape in SHAPES] for kernel in sample])
     ideal = float((table.min(axis=0) * WEIGHTS).sum())
-    reached = set_cost([*(suggestion.kernel for suggestion in first), *(result.kernel for result in found)])
+    reached = set_cost([*(suggestion.kernel for suggestion in first), *(result.kernel for result in results)])
     # Most of what theory leaves is found.
     assert theory > ideal
     assert reached - ideal < 0.5 * (theory - ideal)

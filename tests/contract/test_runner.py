@@ -72,17 +72,17 @@ def runner(bed: Bed) -> Iterator[Runner]:
 
 
 def test_a_right_kernel_gets_a_latency_for_each_instance_in_order(runner: Runner) -> None:
-    found = runner.run(TASK, [request(RIGHT, 1, 5, 64), request(SLOW, 2, 7)])
-    assert [(result.kernel, result.instance.shape) for result in found] == [
+    results = runner.run(TASK, [request(RIGHT, 1, 5, 64), request(SLOW, 2, 7)])
+    assert [(result.kernel, result.instance.shape) for result in results] == [
         (kernel(1), {"T": 5}),
         (kernel(1), {"T": 64}),
         (kernel(2), {"T": 7}),
     ]
-    assert all(result.ok and result.error_kind is None for result in found)
-    assert all(result.latency_s in result.samples_s or len(result.samples_s) % 2 == 0 for result in found)
-    slow = found[2].latency_s
+    assert all(result.ok and result.error_kind is None for result in results)
+    assert all(result.latency_s in result.samples_s or len(result.samples_s) % 2 == 0 for result in results)
+    slow = results[2].latency_s
     assert slow is not None and 0.001 <= slow < 0.1
-    assert found[0].build_s == 0.01
+    assert results[0].build_s == 0.01
 
 
 @pytest.mark.parametrize(
@@ -95,64 +95,71 @@ def test_a_right_kernel_gets_a_latency_for_each_instance_in_order(runner: Runner
     ],
 )
 def test_what_computes_or_writes_wrongly_is_wrong_and_says_how(runner: Runner, behaviour: str, says: str) -> None:
-    found = runner.run(TASK, [request(behaviour, 1, 5, 64)])
-    assert [result.error_kind for result in found] == [ErrorKind.WRONG, ErrorKind.WRONG]
-    assert says in found[0].error
-    assert found[0].latency_s is None
+    results = runner.run(TASK, [request(behaviour, 1, 5, 64)])
+    assert [result.error_kind for result in results] == [ErrorKind.WRONG, ErrorKind.WRONG]
+    assert says in results[0].error
+    assert results[0].latency_s is None
 
 
 def test_only_the_culprit_of_a_crash_is_blamed(runner: Runner) -> None:
-    found = runner.run(TASK, [request(RIGHT, 1), request(CRASH, 2), request(RIGHT, 3)])
-    assert [result.error_kind for result in found] == [None, ErrorKind.CRASH, None]
-    assert "died" in found[1].error
+    results = runner.run(TASK, [request(RIGHT, 1), request(CRASH, 2), request(RIGHT, 3)])
+    assert [result.error_kind for result in results] == [None, ErrorKind.CRASH, None]
+    assert "died" in results[1].error
+
+
+def test_a_process_that_was_killed_tells_of_the_machine(runner: Runner) -> None:
+    """As the kernel does it when memory runs out."""
+    results = runner.run(TASK, [request("raise(SIGKILL);", 1), request(CRASH, 2), request(RIGHT, 3)])
+    assert [result.error_kind for result in results] == [ErrorKind.MACHINE, ErrorKind.CRASH, None]
+    assert "killed" in results[0].error
 
 
 @pytest.mark.parametrize("behaviour", [HANG, HANG_WHEN_TIMED])
 def test_a_hang_is_a_result_and_frees_the_device(runner: Runner, behaviour: str) -> None:
     started = time.monotonic()
-    found = runner.run(TASK, [request(behaviour, 1, 5, 64), request(RIGHT, 2)])
-    assert [result.error_kind for result in found] == [ErrorKind.RUN_TIMEOUT, ErrorKind.RUN_TIMEOUT, None]
-    assert LIMIT_S <= found[0].run_s + found[1].run_s < time.monotonic() - started
+    results = runner.run(TASK, [request(behaviour, 1, 5, 64), request(RIGHT, 2)])
+    assert [result.error_kind for result in results] == [ErrorKind.RUN_TIMEOUT, ErrorKind.RUN_TIMEOUT, None]
+    assert LIMIT_S <= results[0].run_s + results[1].run_s < time.monotonic() - started
 
 
 def test_results_name_the_device_that_ran_them(bed: Bed, runner: Runner) -> None:
     unbuilt = RunRequest(BuildResult(kernel(4), None, 0.0), (WorkloadInstance.of({"T": 5}),))
-    found = runner.run(TASK, [request(RIGHT, 1), request(CRASH, 2), request(WRONG, 3), unbuilt])
-    assert [result.device for result in found] == [bed.device, bed.device, bed.device, None]
+    results = runner.run(TASK, [request(RIGHT, 1), request(CRASH, 2), request(WRONG, 3), unbuilt])
+    assert [result.device for result in results] == [bed.device, bed.device, bed.device, None]
 
 
 def test_what_was_not_built_keeps_its_reason(runner: Runner) -> None:
     failed = BuildResult(kernel(1), None, 3.0, ErrorKind.BUILD_TIMEOUT, "too slow")
-    found = runner.run(TASK, [RunRequest(failed, (WorkloadInstance.of({"T": 5}),))])
-    assert [(result.error_kind, result.error, result.build_s) for result in found] == [
+    results = runner.run(TASK, [RunRequest(failed, (WorkloadInstance.of({"T": 5}),))])
+    assert [(result.error_kind, result.error, result.build_s) for result in results] == [
         (ErrorKind.BUILD_TIMEOUT, "too slow", 3.0)
     ]
 
 
 def test_what_cannot_be_loaded_is_a_result(runner: Runner) -> None:
     junk = BuildResult(kernel(1), b"no shared object", 0.0)
-    found = runner.run(TASK, [RunRequest(junk, (WorkloadInstance.of({"T": 5}),)), request(RIGHT, 2)])
-    assert [result.error_kind for result in found] == [ErrorKind.WRONG, None]
+    results = runner.run(TASK, [RunRequest(junk, (WorkloadInstance.of({"T": 5}),)), request(RIGHT, 2)])
+    assert [result.error_kind for result in results] == [ErrorKind.WRONG, None]
 
 
 def test_verify_says_which_dims_are_wrong(runner: Runner) -> None:
     dims = [{"m": 4}, {"m": 5}, {"m": 8}, {"m": 200}]
     assert runner.verify(TASK, built(RIGHT), dims) == []
-    found = runner.verify(TASK, built(PAST_THE_END), dims)
-    assert [values for values, _ in found] == [{"m": 5}]
-    assert "past the end" in found[0][1]
+    result = runner.verify(TASK, built(PAST_THE_END), dims)
+    assert [values for values, _ in result] == [{"m": 5}]
+    assert "past the end" in result[0][1]
 
 
 def test_a_crash_under_verification_is_wrong_at_its_dims_alone(runner: Runner) -> None:
-    found = runner.verify(TASK, built("if (m == 5) raise(SIGSEGV);"), [{"m": 4}, {"m": 5}, {"m": 6}])
-    assert [values for values, _ in found] == [{"m": 5}]
+    result = runner.verify(TASK, built("if (m == 5) raise(SIGSEGV);"), [{"m": 4}, {"m": 5}, {"m": 6}])
+    assert [values for values, _ in result] == [{"m": 5}]
 
 
 def test_baselines_are_numpys_product_at_each_instance_and_the_roof(runner: Runner) -> None:
-    found = runner.baselines(TASK, TASK.instances)
-    assert [(point.name, point.instance) for point in found.points] == [(NUMPY, one) for one in TASK.instances]
-    assert all(0 < point.latency_s < 0.1 and point.anchor_s for point in found.points)
-    roof = found.roof
+    result = runner.baselines(TASK, TASK.instances)
+    assert [(point.name, point.instance) for point in result.points] == [(NUMPY, one) for one in TASK.instances]
+    assert all(0 < point.latency_s < 0.1 and point.anchor_s for point in result.points)
+    roof = result.roof
     assert roof is not None and roof.anchor_s
     assert 1e8 < roof.flops_per_s < 1e13
     assert 1e7 < roof.bytes_per_s < 1e13
@@ -161,9 +168,9 @@ def test_baselines_are_numpys_product_at_each_instance_and_the_roof(runner: Runn
 
 def test_a_task_on_more_threads_than_numpys_one_has_a_roof_alone(runner: Runner) -> None:
     on_two = SearchTask(TASK.workload, shape_vars=TASK.shape_vars, instances=[5], target=TASK.target, threads=2)
-    found = runner.baselines(on_two, on_two.instances)
-    assert found.points == ()
-    assert found.roof is not None
+    result = runner.baselines(on_two, on_two.instances)
+    assert result.points == ()
+    assert result.roof is not None
 
 
 def test_a_device_that_dies_of_the_baselines_says_so_and_goes_on(bed: Bed, runner: Runner) -> None:

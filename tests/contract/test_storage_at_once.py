@@ -40,10 +40,10 @@ for start in range(20):
 def connections(url: str, count: int) -> Iterator[list[Storage]]:
     """As many storages, each with connections of its own, as processes would have them."""
     with ExitStack() as stack:
-        found = [open_storage(url) for _ in range(count)]
-        for storage in found:
+        opened = [open_storage(url) for _ in range(count)]
+        for storage in opened:
             stack.callback(storage.close)
-        yield list(found)
+        yield list(opened)
 
 
 def at_once(calls: Sequence[Callable[[], T]]) -> list[T]:

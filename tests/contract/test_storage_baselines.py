@@ -22,14 +22,14 @@ def compared(*latencies_s: float) -> Baselines:
 def test_baselines_come_back_as_they_were_with_their_task_alone(storage: Storage) -> None:
     lease = leased(storage, many_tasks())
     first, second, third = lease.tasks
-    found = compared(1e-3, 2.5e-3)
+    result = compared(1e-3, 2.5e-3)
 
-    storage.save_baselines(lease, second.id, found)
+    storage.save_baselines(lease, second.id, result)
 
     rows = storage.search_tasks(lease.job.id)
-    assert rows == (first, replace(second, baselines=found), third)
+    assert rows == (first, replace(second, baselines=result), third)
     assert first.baselines == NO_BASELINES
-    assert storage.latest_task(second.workload_key).baselines == found
+    assert storage.latest_task(second.workload_key).baselines == result
 
 
 def test_baselines_are_told_once_and_new_ones_take_their_place(storage: Storage) -> None:
@@ -37,8 +37,8 @@ def test_baselines_are_told_once_and_new_ones_take_their_place(storage: Storage)
     task = lease.tasks[0].id
     later = compared(1.5)
 
-    for found in (compared(1.0, 2.0), compared(1.0, 2.0), later):
-        storage.save_baselines(lease, task, found)
+    for result in (compared(1.0, 2.0), compared(1.0, 2.0), later):
+        storage.save_baselines(lease, task, result)
 
     assert storage.search_tasks(lease.job.id)[0].baselines == later
     told = [event.data for event in storage.list_events(lease.job.id) if event.kind == "baselines"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.contract.samples import job_spec, leased, many_tasks, results, states
+from tests.contract.samples import best_at, job_spec, leased, many_tasks, results, states
 from tuner.errors import InvalidInput
 from tuner.program.target import Target
 from tuner.storage import Artifact, Conflict, JobState, Lease, NewEvent, NotFound, Storage
@@ -217,7 +217,7 @@ def test_names_that_nothing_can_have_are_not_found(storage: Storage, name: str) 
     ):
         with pytest.raises(NotFound):
             ask()
-    assert storage.best_record(name, name, 1, name) is None
+    assert best_at(storage, name, name, name, 1, name) is None
     assert storage.records_of_target(name, 1, name) == ()
     assert storage.lease_job(name, 1.0, [name]) is None
 

@@ -75,9 +75,9 @@ def test_of_many_who_use_a_token_at_once_one_gets_a_key(database_url: str) -> No
         for round_ in range(1, 9):
             token = storages[0].create_login("browser", LONG_S)
 
-            found = at_once([partial(storage.redeem_login, token) for storage in storages])
+            result = at_once([partial(storage.redeem_login, token) for storage in storages])
 
-            assert sum(redeemed is not None for redeemed in found) == 1
+            assert sum(redeemed is not None for redeemed in result) == 1
             assert len(storages[0].list_keys()) == round_
 
 

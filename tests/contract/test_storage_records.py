@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.contract.samples import job_spec, kernel, leased, many_tasks, results, seqs, take
+from tests.contract.samples import best_at, job_spec, kernel, leased, many_tasks, results, seqs, take
 from tuner.errors import InvalidInput
 from tuner.program.workload import WorkloadInstance
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase
@@ -121,7 +121,7 @@ def test_figures_that_json_lacks_are_stored_without_harm(storage: Storage) -> No
     kept = {"a": None, "b": [None, 1.5], "c": {"d": None}, "e": True, "f": "NaN"}
     assert storage.get_job(lease.job.id).summary == kept
     assert storage.list_events(lease.job.id)[-1].data == kept
-    assert storage.best_record(record.workload_key, record.target_fingerprint, 1, "m=80") is None
+    assert best_at(storage, record.workload_key, record.target_fingerprint, "m=80") is None
 
 
 def test_whatever_a_crashing_candidate_says_can_be_stored(storage: Storage) -> None:
@@ -182,43 +182,6 @@ def test_each_job_counts_its_own_events(storage: Storage) -> None:
 
 
 # -- what the records know --------------------------------------------------------------------------------------------
-def test_the_best_record_is_the_fastest_that_ran_on_exactly_this_instance(storage: Storage) -> None:
-    lease = leased(storage)
-    task = lease.tasks[0]
-    failed = replace(results(1, 50)[0], latency_s=None, error_kind=ErrorKind.RUN_TIMEOUT)
-    storage.append_results(lease, task.id, [*results(3), failed, *results(2, start=7, t=6)])
-    place = (task.workload_key, task.target_fingerprint, 1)
-
-    best = storage.best_record(*place, "m=80")
-
-    assert best is not None
-    assert (best.result.kernel, best.result.latency_s) == (kernel(2), 1 / 3)
-    assert best.result.instance == WorkloadInstance.of({"m": 80})
-    assert best.seq in [record.seq for record in storage.list_trials(lease.job.id)]
-    assert storage.best_record(*place, "m=112") is None
-    assert storage.best_record("wl-0", *place[1:], "m=80") is None
-    assert storage.best_record(place[0], "llvm-other-0", 1, "m=80") is None
-    assert storage.best_record(*place[:2], 2, "m=80") is None
-
-
-@pytest.mark.parametrize("kind", [ErrorKind.WRONG, ErrorKind.CRASH])
-def test_a_kernel_found_wrong_anywhere_is_the_best_of_nothing(storage: Storage, kind: ErrorKind) -> None:
-    lease = leased(storage)
-    task = lease.tasks[0]
-    storage.append_results(lease, task.id, results(3))
-    place = (task.workload_key, task.target_fingerprint, 1)
-    fastest = storage.best_record(*place, "m=80")
-    assert fastest is not None
-
-    failure = replace(fastest.result, latency_s=None, samples_s=(), error_kind=kind)
-    elsewhere = replace(failure, instance=results(1, t=6)[0].instance)
-    storage.append_results(lease, task.id, [elsewhere])
-
-    second = storage.best_record(*place, "m=80")
-    assert second is not None
-    assert second.result.kernel != fastest.result.kernel
-
-
 def test_records_of_a_workload_are_those_of_every_job_on_this_target(storage: Storage) -> None:
     for start in (0, 5):
         lease = leased(storage)
@@ -249,12 +212,12 @@ def test_records_of_a_target_are_the_newest_that_ran_with_their_workloads(storag
     storage.append_results(lease, lease.tasks[0].id, [other])
     target = lease.tasks[0].target_fingerprint
 
-    found = storage.records_of_target(target, 1, "x86_contraction")
+    result = storage.records_of_target(target, 1, "x86_contraction")
 
     workloads = [spec.tasks[0].workload.canonical for spec in specs]
-    assert [workload for workload, _ in found] == [workloads[1], workloads[1], workloads[0], workloads[0]]
-    assert [record.result.kernel for _, record in found] == [kernel(1), kernel(0)] * 2
-    assert storage.records_of_target(target, 1, "x86_contraction", limit=1) == found[:1]
+    assert [workload for workload, _ in result] == [workloads[1], workloads[1], workloads[0], workloads[0]]
+    assert [record.result.kernel for _, record in result] == [kernel(1), kernel(0)] * 2
+    assert storage.records_of_target(target, 1, "x86_contraction", limit=1) == result[:1]
     assert len(storage.records_of_target(target, 1, "gemv")) == 1
     assert storage.records_of_target(target, 2, "gemv") == ()
     assert storage.records_of_target("llvm-other-0", 1, "gemv") == ()

@@ -68,9 +68,9 @@ def test_the_newest_events_of_some_kinds_come_in_order(storage: Storage) -> None
     storage.append_events(lease, [NewEvent("log", {"n": number}) for number in range(4)])
     storage.append_events(lease, [NewEvent("progress", {})])
 
-    found = storage.newest_events(lease.job.id, ("log", "state"), 3)
+    result = storage.newest_events(lease.job.id, ("log", "state"), 3)
 
-    assert [event.data["n"] for event in found] == [1, 2, 3]
+    assert [event.data["n"] for event in result] == [1, 2, 3]
     assert storage.last_event(lease.job.id) == storage.list_events(lease.job.id)[-1].seq
     assert storage.newest_events(lease.job.id, ()) == ()
     for ask in (lambda: storage.newest_events("job-none", ("log",)), lambda: storage.last_event("job-none")):
@@ -94,9 +94,9 @@ def test_readings_of_devices_are_told_oldest_first(storage: Storage) -> None:
     known = [replace(result, device=f"d{n}", anchor_s=1e-6) for n, result in enumerate(results(3))]
     storage.append_results(lease, lease.tasks[0].id, [*results(1, start=3), *known])
 
-    found = storage.device_readings()
+    entries = storage.device_readings()
 
-    assert [reading.device for reading in found] == ["d0", "d1", "d2"]
-    assert {(each.job_id, each.job_name, each.anchor_s) for each in found} == {(lease.job.id, lease.job.name, 1e-6)}
-    assert all(lease.job.created_at <= each.at for each in found)
+    assert [reading.device for reading in entries] == ["d0", "d1", "d2"]
+    assert {(each.job_id, each.job_name, each.anchor_s) for each in entries} == {(lease.job.id, lease.job.name, 1e-6)}
+    assert all(lease.job.created_at <= each.at for each in entries)
     assert [reading.device for reading in storage.device_readings(limit=1)] == ["d2"]

@@ -79,8 +79,8 @@ class Up:
     def part(self, name: str) -> psutil.Process:
         """The process of a part, by the name of its command."""
         children = psutil.Process(self.process.pid).children()
-        (found,) = (child for child in children if name in child.cmdline())
-        return found
+        (result,) = (child for child in children if name in child.cmdline())
+        return result
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGINT)
@@ -150,7 +150,7 @@ def ready_document(up: Up) -> dict[str, Any]:
     while line := up.process.stdout.readline():
         text += line
         if line == "}\n":
-            found: dict[str, Any] = json.loads(text)
-            return found
+            answer: dict[str, Any] = json.loads(text)
+            return answer
     raise AssertionError(f"up ended with {up.process.wait(STOP_S)} before it was ready:\n{up.logs()}")
 

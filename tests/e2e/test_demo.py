@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def short() -> Iterator[Path]:
     """A directory with a short path, because Ray's sockets go below the directory for temporary files."""
-    found = Path(tempfile.mkdtemp(prefix="sw", dir="/tmp"))
-    yield found
-    shutil.rmtree(found)
+    result = Path(tempfile.mkdtemp(prefix="sw", dir="/tmp"))
+    yield result
+    shutil.rmtree(result)
 
 
 def demo(directory: Path, *arguments: object) -> tuple[subprocess.Popen[str], Path]:

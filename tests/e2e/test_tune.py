@@ -41,9 +41,9 @@ def records(directory: Path) -> int:
 def failures(directory: Path) -> list[str]:
     storage = open_storage(f"sqlite:///{directory / 'tuning.db'}")
     (job,) = storage.list_jobs().items
-    found = [record.result.error for record in storage.list_trials(job.id) if not record.result.ok]
+    result = [record.result.error for record in storage.list_trials(job.id) if not record.result.ok]
     storage.close()
-    return found
+    return result
 
 
 def interrupted(process: subprocess.Popen[str], times: int) -> tuple[str, str]:

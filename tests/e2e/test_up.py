@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import pytest
 
 from shapewright.watchdog import marked
 from tests.e2e.conftest import JOB, Up, until
@@ -43,6 +44,7 @@ def test_from_nothing_to_a_library_and_back_to_nothing(start: Start, tmp_path: P
     assert "shapewright up" in gone.json["error"]["message"]
 
 
+@pytest.mark.soak
 def test_the_same_on_postgresql_and_killed_without_warning(start: Start, postgres_url: str) -> None:
     up = start("--database-url", postgres_url)
     up_id = up.up_id
@@ -57,6 +59,7 @@ def test_the_same_on_postgresql_and_killed_without_warning(start: Start, postgre
     until(lambda: marked(up_id) == [])
 
 
+@pytest.mark.soak
 def test_a_worker_killed_in_mid_search_is_replaced_and_the_job_completes(start: Start) -> None:
     up = start()
     up.job.write_text(JOB.replace("trials: 8, seconds: 60", "trials: 24, seconds: 90"))
@@ -77,6 +80,28 @@ def test_a_worker_killed_in_mid_search_is_replaced_and_the_job_completes(start: 
     told = up.stderr.read_text()
     assert "worker ended with signal 9; starting it again" in told
     assert up.stop() == 0
+
+
+def test_an_api_that_is_killed_is_replaced_and_everything_else_goes_on(start: Start) -> None:
+    up = start()
+    assert httpx.get(f"{up.url}readyz", timeout=30).status_code == 200
+    job_id = up.shapewright("submit", up.job, "--json").json["job_id"]
+    worker, api = up.part("worker").pid, up.part("--ready-file")
+    api.kill()
+    api.wait(30)
+    until(lambda: is_ready(up))
+    assert up.part("worker").pid == worker
+    done = up.shapewright("watch", job_id, "--timeout", 120, "--json")
+    assert done.code == 0, done.out + up.logs()
+    assert "api ended with signal 9; starting it again" in up.stderr.read_text()
+    assert up.stop() == 0
+
+
+def is_ready(up: Up) -> bool:
+    try:
+        return httpx.get(f"{up.url}readyz", timeout=30).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def check_link(up: Up) -> None:

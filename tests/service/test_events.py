@@ -40,14 +40,14 @@ def job_id(storage: Storage) -> str:
 
 def messages(response: httpx.Response) -> Iterator[dict[str, Any]]:
     """The events of a stream, each with its id."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for line in response.iter_lines():
         if line:
             name, _, value = line.partition(": ")
-            found[name] = value
-        elif "data" in found:
-            yield {"id": int(found["id"]), "event": found["event"], **json.loads(found["data"])}
-            found = {}
+            result[name] = value
+        elif "data" in result:
+            yield {"id": int(result["id"]), "event": result["event"], **json.loads(result["data"])}
+            result = {}
 
 
 def run_through(storage: Storage, count: int) -> None:
@@ -61,11 +61,11 @@ def test_a_finished_job_streams_whole_and_ends(client: httpx.Client, storage: St
     run_through(storage, 3)
     with client.stream("GET", f"/v1/jobs/{job_id}/events") as response:
         assert response.headers["content-type"].startswith("text/event-stream")
-        found = list(messages(response))
-    assert [event["id"] for event in found] == list(range(1, len(found) + 1))
-    assert [event["seq"] for event in found] == [event["id"] for event in found]
-    assert [event["data"]["index"] for event in found if event["event"] == "progress"] == [0, 1, 2]
-    assert (found[-1]["event"], found[-1]["data"]["state"]) == ("state", "COMPLETED")
+        result = list(messages(response))
+    assert [event["id"] for event in result] == list(range(1, len(result) + 1))
+    assert [event["seq"] for event in result] == [event["id"] for event in result]
+    assert [event["data"]["index"] for event in result if event["event"] == "progress"] == [0, 1, 2]
+    assert (result[-1]["event"], result[-1]["data"]["state"]) == ("state", "COMPLETED")
 
 
 def test_events_arrive_as_they_happen(client: httpx.Client, storage: Storage, job_id: str) -> None:
@@ -88,8 +88,8 @@ def test_a_stream_that_is_not_to_follow_ends_with_what_is_stored(
     held = lease(storage)
     storage.append_events(held, [NewEvent("progress", {"index": index}) for index in range(700)])
     with client.stream("GET", f"/v1/jobs/{job_id}/events", params={"follow": "false"}) as response:
-        found = list(messages(response))
-    assert [event["seq"] for event in found] == list(range(1, 703))
+        result = list(messages(response))
+    assert [event["seq"] for event in result] == list(range(1, 703))
 
 
 @pytest.mark.parametrize("by_header", [True, False])
@@ -181,7 +181,7 @@ def test_a_stream_ends_in_time_for_its_client_to_connect_again(storage: Storage,
 
 def _open_streams(client: httpx.Client) -> int:
     figures = dict(line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines())
-    return int(figures["shapewright_open_event_streams"])
+    return int(float(figures["shapewright_open_event_streams"]))
 
 
 def eventually(holds: Callable[[], bool], within_s: float = 10.0) -> None:

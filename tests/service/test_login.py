@@ -14,6 +14,7 @@ from httpx import Response
 
 from service.app import create_app
 from service.session import COOKIE
+from service.settings import Settings
 from tests.serving import without_table
 from tuner.storage import Storage
 
@@ -26,7 +27,7 @@ ELSEWHERE = ["//evil.example/", "https://evil.example/", "/\\evil.example", "/\t
 @pytest.fixture
 def browser(storage: Storage) -> Iterator[TestClient]:
     """A browser that nobody has signed in, and that is told of redirects."""
-    app = create_app(storage)
+    app = create_app(storage, settings=Settings(key_cache_s=0.0))
     with TestClient(app, headers=PAGE, follow_redirects=False, raise_server_exceptions=False) as client:
         yield client
 
@@ -37,8 +38,8 @@ def token(storage: Storage) -> str:
 
 
 def session_cookie(answer: Response) -> Morsel[str]:
-    found: SimpleCookie = SimpleCookie(answer.headers["set-cookie"])
-    return found[COOKIE]
+    result: SimpleCookie = SimpleCookie(answer.headers["set-cookie"])
+    return result[COOKIE]
 
 
 def assert_login_page(answer: Response, status: int) -> None:

@@ -92,8 +92,8 @@ def test_signing_in_stays_under_the_prefix(browser: TestClient, storage: Storage
     assert (link.status_code, link.headers["Location"]) == (303, f"{PREFIX}/where?a=b")
     cookie: SimpleCookie = SimpleCookie(link.headers["set-cookie"])
     assert cookie[COOKIE]["path"] == PREFIX
-    found = browser.get(link.headers["Location"])
-    assert found.json() == ["/where", f"{PREFIX}/jobs/x", f"{PREFIX}/where"]
+    result = browser.get(link.headers["Location"])
+    assert result.json() == ["/where", f"{PREFIX}/jobs/x", f"{PREFIX}/where"]
     out = browser.post(f"{PREFIX}/logout", headers=OWN)
     assert out.headers["Location"] == f"{PREFIX}/login"
     assert COOKIE not in browser.cookies
@@ -151,8 +151,8 @@ def test_what_is_no_prefix_is_refused(storage: Storage, given: str) -> None:
 @given(st.text() | st.text(alphabet="/\\. \t\n:a?#@").map(lambda text: f"/{text}"))
 def test_a_local_path_never_leaves_the_service(text: str) -> None:
     """However a browser may read it: it takes backslashes for slashes, and drops tabs and line ends."""
-    found = local_path(text)
-    seen = "".join(character for character in found if character not in "\t\r\n").replace("\\", "/").strip()
+    result = local_path(text)
+    seen = "".join(character for character in result if character not in "\t\r\n").replace("\\", "/").strip()
     assert seen.startswith("/")
     assert not seen.startswith("//")
-    assert found in (text, "/")
+    assert result in (text, "/")

@@ -7,18 +7,24 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
+from service.records.service import IMPORT_BATCH
 from service.run import PortInUse, bind, serve
+from tests.contract.test_storage_sharing import drawn
+from tests.measuring import wait_for
 from tests.serving import JOB
 from tuner.program.jobspec import parse_job
 from tuner.program.target import native
 from tuner.storage import Storage
+from tuner.storage.jsonl import write_records
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -63,6 +69,36 @@ def test_a_signal_ends_it_with_streams_open(storage: Storage, database: Path, ke
         assert process.stdout is not None
         assert process.stdout.read() == "closed\n"
         bind("127.0.0.1", int(url.rpartition(":")[2])).close()
+
+
+def test_a_request_under_way_ends_with_its_answer(storage: Storage, database: Path, key: str) -> None:
+    """SIGTERM comes when half of an import is stored; no one else is let in, and the other half is stored as well."""
+    lines = "".join(write_records(drawn(0, IMPORT_BATCH + 10))).encode()
+    cut, stopping = lines.rindex(b"\n", 0, -1), threading.Event()
+
+    def body() -> Iterator[bytes]:
+        yield lines[:cut]
+        assert stopping.wait(30)
+        yield lines[cut:]
+
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/jsonl"}
+    with running(database) as (process, url), ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(httpx.post, f"{url}/v1/records", content=body(), headers=headers, timeout=30)
+        wait_for(lambda: len(storage.export_records()) == IMPORT_BATCH)
+        process.send_signal(signal.SIGTERM)
+        wait_for(lambda: not _accepts(url))
+        stopping.set()
+        answer = asked.result(30)
+        assert (answer.status_code, answer.json()) == (200, {"added": IMPORT_BATCH + 10, "known": 0})
+        assert process.wait(20) == 0
+
+
+def _accepts(url: str) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def test_what_was_acknowledged_outlives_a_kill(storage: Storage, database: Path, key: str) -> None:

@@ -84,7 +84,9 @@ def test_a_problem_is_a_page_for_a_browser_and_a_document_for_everybody_else(api
 def test_under_v1_it_stays_a_document(api: TestClient) -> None:
     plain, browser = api.get("/v1/nowhere"), api.get("/v1/nowhere", headers=PAGE)
     assert_problem(browser, 404)
-    assert (plain.content, plain.headers) == (browser.content, browser.headers)
+    assert plain.content == browser.content
+    of_the_request = {"x-request-id": ""}
+    assert dict(plain.headers) | of_the_request == dict(browser.headers) | of_the_request
 
 
 def test_a_page_keeps_what_the_problem_says_in_headers(api: TestClient) -> None:

@@ -50,9 +50,9 @@ class Ran:
 
     @property
     def error(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.json["error"]
-        assert found["exit_code"] == self.code
-        return found
+        result: dict[str, Any] = self.json["error"]
+        assert result["exit_code"] == self.code
+        return result
 
 
 @dataclass(frozen=True)

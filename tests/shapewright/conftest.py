@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,7 +32,13 @@ def shapewright(capfd: pytest.CaptureFixture[str], data_dir: Path) -> Shapewrigh
 
     def run_line(*parts: object) -> Ran:
         capfd.readouterr()
-        code = run(arguments(*parts))
+        root = logging.getLogger()
+        handlers, level = root.handlers[:], root.level
+        try:
+            code = run(arguments(*parts))
+        finally:
+            # A command that sets up logging does so for its process, which goes on here.
+            root.handlers[:], root.level = handlers, level
         return Ran(code, *capfd.readouterr())
 
     return run_line

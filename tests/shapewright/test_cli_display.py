@@ -7,6 +7,8 @@ import pytest
 from rich.console import Console
 
 from shapewright.cli.display import JobView, PlainDisplay, panel, sparkline
+from shapewright.cli.outcomes import trials_of
+from tuner.search.summary import SearchSummary
 
 PROGRESS: dict[str, Any] = {
     "position": 0,
@@ -23,21 +25,52 @@ PROGRESS: dict[str, Any] = {
 
 
 def view(**changes: Any) -> JobView:
-    found = JobView("job-1", "qkv")
-    found.apply("state", {"state": "RUNNING"})
-    found.apply("progress", PROGRESS | changes)
-    return found
+    result = JobView("job-1", "qkv")
+    result.apply("state", {"state": "RUNNING"})
+    result.apply("progress", PROGRESS | changes)
+    return result
 
 
 def test_a_line_tells_state_trials_speedup_and_time_left() -> None:
-    assert view().line() == "RUNNING search  32/256 trials (1 failed)  1.42x over default  2 min 20 s left"
+    assert view().line() == (
+        "RUNNING search  32/256 trials (1 failed)  1.42x over the default (best so far in the search)  2 min 20 s left"
+    )
+
+
+def test_once_there_is_a_library_the_figures_are_its_own() -> None:
+    result = view(phase="done", default_objective_s=1.42e-4, library_objective_s=2e-4)
+    assert "0.71x over the default (library, timed at the end)" in result.line()
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "said"), [(None, ""), ("trials", ""), ("seconds", "out of time"), ("cancelled", "cancelled")]
+)
+def test_why_a_search_ended_is_said(ended_by: str | None, said: str) -> None:
+    summary = SearchSummary(trials=35, trials_budget=128, ended_by=ended_by)
+    assert summary.ending == said
+    assert trials_of(summary) == "35 of 128" + (f", {said}" if said else "")
+
+
+def test_workloads_of_one_job_have_a_row_each_and_a_total() -> None:
+    tasks = [{"position": place, "workload": f"w{place}", "count": 1 + 2 * place} for place in range(20)]
+    result = JobView.of({"id": "job-1", "name": "model", "state": "RUNNING", "tasks": tasks})
+    for place in (0, 1):
+        result.apply("progress", PROGRESS | {"position": place})
+    rows = result.rows()
+    assert [row[1] for row in rows] == [*(f"w{place}" for place in range(20)), "of 2 of 20 workloads"]
+    assert rows[0][-3:] == ("1.42x", "-", "best so far in the search")
+    assert rows[2][3:] == ("-",) * 5
+    assert rows[-1][2:6] == ("400", "64", "400 µs", "1.42x")
+    console = Console(width=140, file=io.StringIO(), record=True)
+    console.print(panel(result))
+    assert console.export_text().count("w1") == 3, "w1, w10 and w11, and no more"
 
 
 def test_time_left_is_what_comes_first_the_clock_or_the_last_trial() -> None:
-    assert view(elapsed_s=20.0, seconds_budget=180.0).task.summary.remaining_s == pytest.approx(140.0)
-    assert view(elapsed_s=179.0, seconds_budget=180.0).task.summary.remaining_s == pytest.approx(1.0)
-    assert view(seconds_budget=None, trials_budget=None).task.summary.remaining_s is None
-    assert view(seconds_budget=10.0).task.summary.remaining_s == 0.0
+    assert view(elapsed_s=20.0, seconds_budget=180.0).summary.remaining_s == pytest.approx(140.0)
+    assert view(elapsed_s=179.0, seconds_budget=180.0).summary.remaining_s == pytest.approx(1.0)
+    assert view(seconds_budget=None, trials_budget=None).summary.remaining_s is None
+    assert view(seconds_budget=10.0).summary.remaining_s == 0.0
 
 
 def test_before_the_first_progress_a_line_promises_nothing() -> None:
@@ -45,34 +78,34 @@ def test_before_the_first_progress_a_line_promises_nothing() -> None:
 
 
 def test_an_ended_job_has_no_time_left_and_tells_its_error() -> None:
-    found = view()
-    found.apply("state", {"state": "FAILED", "error": "the device burnt down"})
-    assert "left" not in found.line()
-    assert found.line().endswith("the device burnt down")
+    result = view()
+    result.apply("state", {"state": "FAILED", "error": "the device burnt down"})
+    assert "left" not in result.line()
+    assert result.line().endswith("the device burnt down")
 
 
 def test_search_tasks_of_one_job_are_kept_apart() -> None:
-    found = view()
-    found.apply("progress", PROGRESS | {"position": 1, "trials": 2, "speedup_vs_default": None})
-    assert "search task 2  2/256 trials" in found.line()
-    assert "over default" not in found.line()
-    assert found.tasks[0].summary.trials == 32
+    result = view()
+    result.apply("progress", PROGRESS | {"position": 1, "trials": 2, "speedup_vs_default": None})
+    assert "search task 2  2/256 trials" in result.line()
+    assert "over the default" not in result.line()
+    assert result.tasks[0].summary == view().summary
 
 
 def test_kinds_that_are_not_known_change_nothing() -> None:
-    found = view()
-    before = found.line()
-    found.apply("a kind of a later version", {"state": "ODD"})
-    assert found.line() == before
+    result = view()
+    before = result.line()
+    result.apply("a kind of a later version", {"state": "ODD"})
+    assert result.line() == before
 
 
 def test_a_panel_shows_the_same_with_a_sparkline() -> None:
-    found = view()
-    found.apply("progress", PROGRESS | {"speedup_vs_default": 2.0})
+    result = view()
+    result.apply("progress", PROGRESS | {"speedup_vs_default": 2.0})
     console = Console(width=100, file=io.StringIO(), record=True)
-    console.print(panel(found))
+    console.print(panel(result))
     text = console.export_text()
-    for part in ("qkv", "RUNNING (search)", "32/256 trials (1 failed)", "2 min 20 s", "2.00x over default", "▁█"):
+    for part in ("qkv", "RUNNING (search)", "32/256 trials (1 failed)", "2 min 20 s", "2.00x over the default", "▁█"):
         assert part in text
 
 
@@ -80,15 +113,15 @@ def test_plain_lines_come_at_changes_and_otherwise_seldom() -> None:
     now = 0.0
     stream = io.StringIO()
     display = PlainDisplay(stream, clock=lambda: now)
-    found = view()
+    result = view()
     for trials in range(32, 42):
         now += 0.5
-        found.apply("progress", PROGRESS | {"trials": trials})
-        display.show(found)
+        result.apply("progress", PROGRESS | {"trials": trials})
+        display.show(result)
     lines = stream.getvalue().splitlines()
     assert [line.split()[3] for line in lines] == ["32/256", "36/256", "40/256"]
-    found.apply("progress", PROGRESS | {"phase": "verify"})
-    display.show(found)
+    result.apply("progress", PROGRESS | {"phase": "verify"})
+    display.show(result)
     assert "verify" in stream.getvalue().splitlines()[-1]
 
 

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import yaml
 from numpy.random import default_rng
 
 from shapewright.cli.describe import described
@@ -21,17 +22,61 @@ from tests.shapewright.conftest import Shapewright
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.rules import safe_kernel, space_of
-from tuner.storage import JobState
+from tuner.storage import JobState, NewEvent
 
 
 def test_submit_tells_the_job_its_state_and_its_workloads(shapewright: Shapewright, bed: Bed, job_file: Path) -> None:
     ran = shapewright("submit", job_file, "--json")
     assert ran.code == 0
-    assert set(ran.json) == {"job_id", "state", "workload_keys"}
+    assert set(ran.json) == {"job_id", "state", "workload_keys", "page"}
+    assert ran.json["page"] == f"{bed.url}/jobs/{ran.json['job_id']}"
     assert ran.json["state"] == "WAITING"
     assert bed.storage.get_job(ran.json["job_id"]).name == "small"
     (task,) = bed.storage.search_tasks(ran.json["job_id"])
     assert ran.json["workload_keys"] == [task.workload_key]
+
+
+def test_submit_tells_people_the_page_and_what_to_type_next(
+    shapewright: Shapewright, bed: Bed, job_file: Path
+) -> None:
+    lines = shapewright("submit", job_file).out.splitlines()
+    (job,) = bed.storage.list_jobs().items
+    (task,) = bed.storage.search_tasks(job.id)
+    assert [line.split(maxsplit=1) for line in lines] == [
+        [job.id, "WAITING"],
+        ["page", f"{bed.url}/jobs/{job.id}"],
+        ["watch", f"shapewright watch {job.id}"],
+        ["result", f"shapewright show {job.id}"],
+        ["pull", f"shapewright pull {task.workload_key} --job {job.id} -o library"],
+    ]
+
+
+def test_several_workloads_have_a_row_each_and_a_total(
+    shapewright: Shapewright, bed: Bed, job_file: Path
+) -> None:
+    document = yaml.safe_load(job_file.read_text())
+    first = document.pop("workload")
+    other = {"op": "dense", "args": {"m": "16*T", "n": 96, "k": 32}}
+    job_file.write_text(yaml.safe_dump(document | {"workloads": [{**first, "count": 3}, other]}))
+    shapewright("submit", job_file)
+    held = lease(bed.storage)
+    summaries = [
+        {"trials": 3, "trials_budget": 3, "objective_s": 1e-3, "default_objective_s": 2e-3, "speedup_vs_default": 2.0},
+        {"trials": 1, "trials_budget": 1, "objective_s": 3e-3, "default_objective_s": 3e-3, "speedup_vs_default": 1.0},
+    ]
+    summaries[0] |= {"library_objective_s": 1.25e-3}
+    for position, summary in enumerate(summaries):
+        bed.storage.append_events(held, [NewEvent("progress", summary | {"position": position, "phase": "done"})])
+    stored = {"tasks": {str(position): summary for position, summary in enumerate(summaries)}}
+    bed.storage.finish_job(held, JobState.COMPLETED, summary=stored)
+    # (3 * 2 + 3) / (3 * 1.25 + 3) ms.
+    for command in ("show", "watch"):
+        lines = shapewright(command, held.job.id).out.splitlines()
+        rows = {line.split()[0]: line for line in lines[-3:]}
+        assert "1.60x" in rows["0"] and "library, timed at the end" in rows["0"]
+        assert "1.00x" in rows["1"] and "best so far in the search" in rows["1"]
+        assert rows["total"].split()[:6] == ["total", "of", "all,", "by", "count", "4"]
+        assert "6.75 ms" in rows["total"] and "1.33x" in rows["total"]
 
 
 def test_the_same_idempotency_key_gives_the_same_job(shapewright: Shapewright, bed: Bed, job_file: Path) -> None:
@@ -53,7 +98,7 @@ def test_submit_wait_shows_progress_on_stderr_and_one_document_on_stdout(
     assert ran.code == 0
     assert ran.json["state"] == "COMPLETED"
     assert ran.json["summary"] == {"speedup_vs_default": 1.5}
-    assert "1.50x over default" in ran.err
+    assert "1.50x over the default" in ran.err
     assert "4/4 trials" in ran.err
 
 
@@ -137,7 +182,7 @@ def test_on_a_terminal_the_progress_is_a_panel(shapewright: Shapewright, bed: Be
     shown = _read_terminal(terminal)
     out, _ = watching.communicate(timeout=60)
     assert json.loads(out)["state"] == "COMPLETED"
-    for part in ("small", "COMPLETED", "4/4 trials", "1.50x over default", "╭"):
+    for part in ("small", "COMPLETED", "4/4 trials", "1.50x over the default", "╭"):
         assert part in shown
 
 
@@ -174,7 +219,7 @@ def test_show_is_for_people(shapewright: Shapewright, bed: Bed, job_file: Path) 
     assert columns["trials"].endswith("  4 of 4 (1 failed)")
     assert columns["objective"].endswith("  2.09 µs")
     assert columns["elapsed"].endswith("  14.2 s")
-    assert columns["speed-up"].endswith("  1.03x over the default")
+    assert columns["speed-up"].endswith("  1.03x over the default (best so far in the search)")
     assert lines[-1].endswith("  yes")
 
 
@@ -183,13 +228,13 @@ def test_best_takes_a_job_file_or_a_key(shapewright: Shapewright, bed: Bed, job_
     before = shapewright("best", key, "--shape", "T=7", "--json").json
     assert before["match"] == "default"
     complete(bed.storage, lease(bed.storage))
-    found = shapewright("best", job_file, "--shape", "T=7", "--json")
-    assert found.code == 0
-    assert found.json["match"] == "dispatched"
-    assert {"match", "kernel", "latency_s", "predicted_latency_s"} <= set(found.json)
-    assert shapewright("best", key, "--shape", "T=7", "--json").json == found.json
+    result = shapewright("best", job_file, "--shape", "T=7", "--json")
+    assert result.code == 0
+    assert result.json["match"] == "dispatched"
+    assert {"match", "kernel", "latency_s", "predicted_latency_s"} <= set(result.json)
+    assert shapewright("best", key, "--shape", "T=7", "--json").json == result.json
     assert before["served_by"] is None
-    assert found.json["served_by"] == found.json["kernel"]
+    assert result.json["served_by"] == result.json["kernel"]
     assert "the library runs" not in shapewright("best", key, "--shape", "T=7").out
     wrong = shapewright("best", key, "--shape", "S=7", "--json")
     assert (wrong.code, wrong.error["field"]) == (2, "shape")
@@ -205,11 +250,11 @@ def test_best_tells_which_kernel_the_library_runs_instead(
     result = MeasureResult(kernel, WorkloadInstance.of({"T": 7}), latency_s=1e-6)
     bed.storage.append_results(held, held.tasks[0].id, [result])
     complete(bed.storage, held)
-    found = shapewright("best", job_file, "--shape", "T=7", "--json").json
-    assert (found["match"], found["kernel"]["id"]) == ("exact", kernel.id)
+    results = shapewright("best", job_file, "--shape", "T=7", "--json").json
+    assert (results["match"], results["kernel"]["id"]) == ("exact", kernel.id)
     served = small_dispatcher(task).kernel_for({"T": 7})
-    assert served.id == found["served_by"]["id"] != kernel.id
-    assert f"the library runs {found['served_by']['name']}" in shapewright("best", job_file, "--shape", "T=7").out
+    assert served.id == results["served_by"]["id"] != kernel.id
+    assert f"the library runs {results['served_by']['name']}" in shapewright("best", job_file, "--shape", "T=7").out
 
 
 def test_pull_writes_the_library_of_the_newest_or_of_one_job(

@@ -13,6 +13,7 @@ import pytest
 
 from tests.shapewright.conftest import Shapewright
 from tuner.program.catalogue import OPS
+from tuner.storage import Scope
 from tuner.storage.sql import open_storage
 
 
@@ -69,6 +70,46 @@ def test_keys_are_created_listed_and_revoked(shapewright: Shapewright, data_dir:
     assert storage.find_key(made["secret"]) is None
     storage.close()
     assert shapewright("keys", "revoke", "no-such-key").code == 5
+
+
+def test_a_key_is_made_with_what_it_may_do(shapewright: Shapewright, data_dir: Path) -> None:
+    assert shapewright("db", "upgrade").code == 0
+    quotas = ("--quota", "open_jobs=5", "--quota", "trials=1000")
+    made = shapewright(
+        *("keys", "create", "ci", "--scope", "read", "--owner", "ada", "--expires-in", "90d", *quotas, "--json")
+    ).json
+    assert (made["scopes"], made["owner"]) == (["read"], "ada")
+    assert made["quota"] == {"open_jobs": 5, "trials": 1000}
+    assert made["expires_at"] > made["created_at"]
+    assert made["webhook_secret"].startswith("whsec_")
+    plain = shapewright("keys", "create", "plain", "--json").json
+    assert (plain["scopes"], plain["owner"], plain["expires_at"], plain["quota"]) == (["submit"], plain["id"], None, {})
+    listed = shapewright("keys", "list", "--json")
+    assert [key["owner"] for key in listed.json] == ["ada", plain["id"]]
+    assert "whsec_" not in listed.out
+    storage = open_storage(f"sqlite:///{data_dir / 'tuning.db'}")
+    assert {entry.actor.partition(" ")[0] for entry in storage.list_audit().items} == {"cli"}
+    storage.close()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "field"),
+    [
+        ("--scope", "root", "scope"),
+        ("--owner", "a\nb", "owner"),
+        ("--expires-in", "soon", "expires-in"),
+        ("--expires-in", "0s", "expires-in"),
+        ("--expires-in", "999999999d", "expires-in"),
+        ("--quota", "jobs=1", "quota"),
+        ("--quota", "trials=-1", "quota"),
+        ("--quota", "trials", "quota"),
+    ],
+)
+def test_a_key_with_a_wrong_option_is_not_made(shapewright: Shapewright, option: str, value: str, field: str) -> None:
+    assert shapewright("db", "upgrade").code == 0
+    ran = shapewright("keys", "create", "ci", option, value, "--json")
+    assert (ran.code, ran.error["field"]) == (2, field)
+    assert shapewright("keys", "list", "--json").json == []
 
 
 @pytest.mark.parametrize(
@@ -189,6 +230,7 @@ def test_the_key_that_up_leaves_is_for_its_owner_alone(data_dir: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     secret = path.read_text().strip()
     assert storage.find_key(secret) is not None
+    assert storage.list_keys()[0].scopes == (Scope.ADMIN,)
     ensure_key(storage, path)
     assert path.read_text().strip() == secret, "a key that works is kept"
     assert len(storage.list_keys()) == 1

@@ -64,8 +64,8 @@ def test_up_prints_the_link_beside_the_address(
 
     out = capsys.readouterr().out
     if json_output:
-        found = json.loads(out)
-        assert set(found) == {"url", "dashboard_url", "data_dir", "pid"}
-        assert (found["url"], found["dashboard_url"]) == ("http://127.0.0.1:8321/", link)
+        answer = json.loads(out)
+        assert set(answer) == {"url", "dashboard_url", "data_dir", "pid"}
+        assert (answer["url"], answer["dashboard_url"]) == ("http://127.0.0.1:8321/", link)
     else:
         assert out == f"ready: {link}\n"

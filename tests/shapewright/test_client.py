@@ -199,7 +199,7 @@ def test_a_stream_that_breaks_in_the_middle_of_an_event_is_taken_up_before_it() 
         thread = threading.Thread(target=answer)
         thread.start()
         with Client(f"http://127.0.0.1:{server.getsockname()[1]}", "k", sleep=lambda _: None) as client:
-            assert [found["seq"] for found in client.events("job-1")] == [1, 2]
+            assert [result["seq"] for result in client.events("job-1")] == [1, 2]
         thread.join(20)
     assert "last-event-id: 0" in asked[0].lower()
     assert "last-event-id: 1" in asked[1].lower()
@@ -235,6 +235,24 @@ def test_best_takes_a_key_a_task_or_a_job(client: Client) -> None:
     del two["workload"]
     with pytest.raises(InvalidInput, match="2 of them"):
         client.best(two, {"T": 37})
+
+
+def test_best_is_of_the_threads_and_the_job_that_are_asked_for(client: Client) -> None:
+    made = client.submit({**JOB, "threads": 2})
+    key, task = made["workload_keys"][0], parse_job({**JOB, "threads": 2}).tasks[0]
+    assert client.best(task, {"T": 37})["threads"] == 2
+    assert client.best(key, "m=592", threads=2, job=made["id"])["threads"] == 2
+    with pytest.raises(ServiceNotFound, match="with 1 thread"):
+        client.best(key, "m=592")
+    with pytest.raises(ServiceNotFound, match="job-none"):
+        client.best(key, "m=592", threads=2, job="job-none")
+
+
+def test_many_lookups_are_one_call(client: Client) -> None:
+    key = client.submit(JOB)["workload_keys"][0]
+    result, missing = client.lookup([{"workload": JOB["workload"], "shape": {"T": 37}}, {"workload_key": "wl-0"}])
+    assert result == {"best": client.best(key, "m=592"), "problem": None}
+    assert (missing["best"], missing["problem"]["status"]) == (None, 404)
 
 
 def test_a_library_is_written_as_it_was_stored(client: Client, storage: Storage, tmp_path: Path) -> None:

@@ -41,9 +41,9 @@ def built(task: SearchTask, directory: Path) -> Path:
     kernels = tuple(rule.space(task).kernel(values | change) for change in ({"mr": 4}, {"mr": 2, "tail": 1, "ku": 2}))
     tree = bounded(Node("m", 10, Leaf(1), Leaf(0)), {"m": (2, 128)}, 0)
     dispatcher = Dispatcher(task, kernels, 0, tree)
-    found = build_library(dispatcher, "job-1")
+    result = build_library(dispatcher, "job-1")
     directory.mkdir(parents=True, exist_ok=True)
-    for name, content in found.files.items():
+    for name, content in result.files.items():
         (directory / name).write_bytes(content)
     return directory
 
@@ -117,10 +117,10 @@ def placed(array: Floats, offset: int) -> Floats:
     """A copy that starts ``offset`` bytes past a cache line."""
     raw = np.zeros(array.nbytes + 128, np.uint8)
     start = -raw.ctypes.data % 64 + offset
-    found: Floats = raw[start : start + array.nbytes].view(np.float32).reshape(array.shape)
-    found[...] = array
-    assert found.ctypes.data % 64 == offset
-    return found
+    result: Floats = raw[start : start + array.nbytes].view(np.float32).reshape(array.shape)
+    result[...] = array
+    assert result.ctypes.data % 64 == offset
+    return result
 
 
 @pytest.mark.parametrize("offset", range(64))

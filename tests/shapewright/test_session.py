@@ -54,10 +54,10 @@ def test_a_small_budget_gives_a_library_that_is_right(result: sw.TuneResult) -> 
 
 def test_every_trial_is_told_and_timed_on_the_device(result: sw.TuneResult, events: list[dict[str, Any]]) -> None:
     assert 0 < len(result.results) <= 8
-    assert all(found.ok or found.error for found in result.results)
-    assert any(found.ok for found in result.results)
-    assert {found.phase for found in result.results} <= set(Phase)
-    assert len({found.device for found in result.results if found.ok}) == 1
+    assert all(results.ok or results.error for results in result.results)
+    assert any(results.ok for results in result.results)
+    assert {results.phase for results in result.results} <= set(Phase)
+    assert len({results.device for results in result.results if results.ok}) == 1
     assert events[-1]["trials"] == result.summary["trials"] == len(result.results)
     assert events[0]["phase"] == "theory"
     assert result.task.target is not None

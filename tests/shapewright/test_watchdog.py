@@ -35,9 +35,9 @@ RUNAWAY = (
 
 @pytest.fixture
 def up_id() -> Iterator[str]:
-    found = secrets.token_hex(16)
-    yield found
-    for process in marked(found):
+    result = secrets.token_hex(16)
+    yield result
+    for process in marked(result):
         process.kill()
 
 
@@ -48,8 +48,8 @@ def said() -> list[str]:
 
 @pytest.fixture
 def supervisor(tmp_path: Path, up_id: str, said: list[str]) -> Iterator[Supervisor]:
-    with Supervisor(tmp_path / "logs", said.append, up_id=up_id) as found:
-        yield found
+    with Supervisor(tmp_path / "logs", said.append, up_id=up_id) as result:
+        yield result
 
 
 def python(name: str, code: str, essential: bool = False) -> Part:

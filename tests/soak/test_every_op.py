@@ -34,15 +34,15 @@ def problems_of(library: sw.Library, shapes: list[dict[str, int]]) -> list[str]:
     def call(arrays: Sequence[Any]) -> None:
         library(*(packed.get(name, array) for name, array in zip(names, arrays, strict=True)))
 
-    found = []
+    result = []
     for dims in shapes:
         case = Case.of(library.workload, dims)
         for tensor, array in zip(library.workload.inputs, case.inputs, strict=True):
             if tensor.constant and tensor.name not in packed:
                 packed[tensor.name] = library.pack(tensor.name, array)
         problem = case.check(case.inputs, call)
-        found += [problem] if problem else []
-    return found
+        result += [problem] if problem else []
+    return result
 
 
 @pytest.mark.parametrize("threads", [1, 2])

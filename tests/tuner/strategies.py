@@ -50,7 +50,11 @@ HARDWARE = st.builds(
     cores=st.integers(1, 256),
     features=st.lists(st.sampled_from(["avx2", "fma", "avx512f"]), unique=True).map(tuple),
 )
-TARGETS = st.builds(Target, st.just("llvm"), st.sampled_from(["x86-64-v3", "sapphirerapids"]), HARDWARE)
+CPUS = {16: ["x86-64", "x86-64-v3"], 32: ["x86-64-v3", "alderlake"], 64: ["sapphirerapids"]}
+"""CPUs that have vectors of so many bytes."""
+TARGETS = HARDWARE.flatmap(
+    lambda hardware: st.sampled_from(CPUS[hardware.vector_bytes]).map(lambda mcpu: Target("llvm", mcpu, hardware))
+)
 KERNELS = st.builds(
     MicroKernel,
     st.sampled_from(["x86_contraction", "other"]),

@@ -59,6 +59,6 @@ def test_trials_of_the_default_are_known_in_records_of_any_age(phase: str | None
 
 def test_what_a_record_leaves_out_has_a_default() -> None:
     kernel = MicroKernel("r", 1, (("a", 1),))
-    found = MeasureResult.from_json({"kernel": kernel.to_json(), "instance": {"T": 5}, "latency_s": 1e-6})
-    assert found == MeasureResult(kernel, WorkloadInstance.of({"T": 5}), 1e-6)
-    assert (found.phase, found.attempt, found.round) == (Phase.SEARCH, 0, 0)
+    result = MeasureResult.from_json({"kernel": kernel.to_json(), "instance": {"T": 5}, "latency_s": 1e-6})
+    assert result == MeasureResult(kernel, WorkloadInstance.of({"T": 5}), 1e-6)
+    assert (result.phase, result.attempt, result.round) == (Phase.SEARCH, 0, 0)

@@ -20,9 +20,9 @@ from worker.tracker import start_tracker
 
 @pytest.fixture
 def storage(sqlite_url: str) -> Iterator[SqlStorage]:
-    found = open_storage(sqlite_url)
-    yield found
-    found.close()
+    opened = open_storage(sqlite_url)
+    yield opened
+    opened.close()
 
 
 def test_devices_register_with_what_they_say_of_themselves(storage: SqlStorage, tracker: tuple[str, int]) -> None:

@@ -5,17 +5,27 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.contract.samples import job_spec, many_tasks, results
+from tests.fakes import FakeRunner
 from tuner.errors import InvalidInput
+from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.measure import BuilderLost, DeviceLost
-from tuner.records import NO_BASELINES, Baselines, Roof
+from tuner.program.task import SearchTask
+from tuner.program.workload import WorkloadInstance
+from tuner.records import NO_BASELINES, PROTOCOL, Baselines, ErrorKind, Roof, TuningRecord
+from tuner.rules import space_of
+from tuner.search.reuse import NOTHING, Knowledge
 from tuner.search.summary import SearchSummary, Stage
 from tuner.search.tuning import Cancelled, Tuned
-from tuner.storage import JobState, Lease, LeaseLost, NewEvent, StorageUnavailable
+from tuner.storage import Comparison, JobState, Lease, LeaseLost, NewEvent, NotFound, StorageUnavailable
+from tuner.storage.jsonl import SharedRecord
 from tuner.storage.sql import SqlStorage, open_storage
 from worker.heartbeat import Heartbeat
 from worker.job_runner import JobRunner
@@ -24,6 +34,7 @@ from worker.retry import Retry
 LEASE_S = 5.0
 BEAT_S = 0.05
 Search = Callable[..., Tuned]
+SPACE = space_of(job_spec().tasks[0])
 
 
 class Tools:
@@ -41,9 +52,9 @@ class Tools:
 
 @pytest.fixture
 def storage(sqlite_url: str) -> Iterator[SqlStorage]:
-    found = open_storage(sqlite_url)
-    yield found
-    found.close()
+    opened = open_storage(sqlite_url)
+    yield opened
+    opened.close()
 
 
 def tuned(trials: int = 1) -> Tuned:
@@ -136,52 +147,180 @@ def test_a_search_goes_on_from_its_records(storage: SqlStorage) -> None:
 
 
 def test_baselines_are_kept_and_not_measured_again_by_whoever_goes_on(storage: SqlStorage) -> None:
-    found = Baselines(roof=Roof(1e11, 1e10))
+    result = Baselines(roof=Roof(1e11, 1e10))
     known: list[Baselines] = []
 
     def search(task: Any, *, recorder: Any, baselines: Baselines, **_: Any) -> Tuned:
         known.append(baselines)
         if len(known) == 1:
-            recorder.record_baselines(found)
+            recorder.record_baselines(result)
             raise DeviceLost("no device 'local'")
         return tuned()
 
     lease = lease_of(storage)
     storage_away = Flaky(storage, 3, "save_baselines")
     assert runner(storage_away, search, retry=Retry(first_wait_s=0.001)).run(lease) is JobState.COMPLETED
-    assert known == [NO_BASELINES, found]
-    assert storage.search_tasks(lease.job.id)[0].baselines == found
+    assert known == [NO_BASELINES, result]
+    assert storage.search_tasks(lease.job.id)[0].baselines == result
 
 
-def test_other_jobs_records_on_the_target_warm_a_search_up_and_its_own_do_not(storage: SqlStorage) -> None:
-    rule = results(1)[0].kernel.rule
-    before = lease_of(storage, job_spec(k=128))
-    storage.append_results(before, before.tasks[0].id, results(5))
-    lease = lease_of(storage)
-    storage.append_results(lease, lease.tasks[0].id, results(3))
-    seen: list[int] = []
+def shared_record() -> SharedRecord:
+    """A record of the job's workload as a file may have it."""
+    task = job_spec().tasks[0]
+    result = replace(results(1)[0], instance=WorkloadInstance.of({"m": 80}))
+    place = task.workload.key, task.known_target.fingerprint, 1, PROTOCOL
+    return SharedRecord(task.workload.canonical, task.known_target, TuningRecord(*place, result, job_id="elsewhere"))
 
-    def search(task: Any, *, warm: Any, **_: Any) -> Tuned:
-        seen.append(len(warm))
+
+def knowledge_of(storage: SqlStorage, spec: Any, **fields: Any) -> Knowledge:
+    """What the search of a new job is given."""
+    seen: list[Knowledge] = []
+
+    def search(task: Any, *, knowledge: Knowledge, **_: Any) -> Tuned:
+        seen.append(knowledge)
         return tuned()
 
-    runner(storage, search).run(lease)
-    assert rule == "x86_contraction"
-    assert seen == [5]
+    lease = lease_of(storage, spec)
+    storage.append_results(lease, lease.tasks[0].id, results(3, start=50))
+    runner(storage, search, **fields).run(lease)
+    (result,) = seen
+    return result
 
 
-def test_cancelling_is_noticed_in_mid_search(storage: SqlStorage) -> None:
+def test_a_search_is_given_what_other_jobs_measured_and_not_its_own(storage: SqlStorage) -> None:
+    elsewhere = lease_of(storage, job_spec(k=128))
+    storage.append_results(elsewhere, elsewhere.tasks[0].id, results(5))
+    before = lease_of(storage, job_spec(name="another name", instances=[{"T": 5}]))
+    failed = results(2, start=8, latency_s=None, error_kind=ErrorKind.CRASH)
+    storage.append_results(before, before.tasks[0].id, [*results(4), *failed])
+    result = knowledge_of(storage, job_spec())
+    assert [record.job_id for record in result.records] == [before.job.id] * 6
+    assert {record.result.instance.shape["m"] for record in result.records} == {80}
+    assert [record.job_id for _, record in result.others] == [elsewhere.job.id] * 5
+    assert result.related == ()
+
+
+def test_a_job_of_no_trials_is_given_nothing(storage: SqlStorage) -> None:
+    before = lease_of(storage)
+    storage.append_results(before, before.tasks[0].id, results(4))
+    assert knowledge_of(storage, job_spec(budget={"trials": 0}), shared=[shared_record()]) == NOTHING
+    assert len(knowledge_of(storage, job_spec(), shared=[shared_record()]).records) == 5 + 3
+
+
+def test_records_of_related_targets_and_of_a_file_are_given_too(storage: SqlStorage) -> None:
+    wide = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 64}
+    other = {"kind": "llvm", "mcpu": "x86-64-v4", "num-cores": 2}
+    for target in (wide, other):
+        lease = lease_of(storage, job_spec(target=target))
+        storage.append_results(lease, lease.tasks[0].id, results(2))
+    result = knowledge_of(storage, job_spec(), shared=[shared_record()])
+    assert [target.hardware.cores for _, target, _ in result.related] == [64, 64]
+    assert [record.provenance for record in result.records] == ["shared"]
+
+
+def test_a_search_that_is_cancelled_may_leave_a_library_and_can_be_resumed(storage: SqlStorage) -> None:
     lease = lease_of(storage)
 
-    def search(task: Any, *, should_stop: Any, recorder: Any, **_: Any) -> Tuned:
+    def search(task: Any, *, should_stop: Any, should_finish: Any, recorder: Any, **_: Any) -> Tuned:
         recorder.record(results(2), [], 1.0, SearchSummary())
         storage.request_cancel(lease.job.id)
-        until_stopped(should_stop)
-        return tuned()
+        with pytest.raises(Cancelled):
+            until_stopped(should_finish)
+        assert not should_stop()
+        result = tuned(2)
+        return replace(result, summary=replace(result.summary, ended_by="cancelled"))
 
     assert runner(storage, search).run(lease) is JobState.CANCELLED
     job = storage.get_job(lease.job.id)
-    assert (job.state, job.trials) == (JobState.CANCELLED, 2)
+    assert (job.state, job.trials, job.summary["ended_by"]) == (JobState.CANCELLED, 2, "cancelled")
+    row = storage.search_tasks(job.id)[0]
+    assert storage.latest_artifact(row.workload_key, job_id=job.id).digest == "d" * 64
+    assert not row.done
+    storage.resume_job(job.id)
+    again = storage.lease_job("w2", LEASE_S)
+    assert again is not None
+    assert runner(storage, lambda task, **_: tuned(5)).run(again) is JobState.COMPLETED
+    assert storage.get_job(lease.job.id).summary["trials"] == 5
+
+
+def test_a_search_that_is_cancelled_too_early_leaves_none(storage: SqlStorage) -> None:
+    lease = lease_of(storage)
+
+    def search(task: Any, *, should_finish: Any, **_: Any) -> Tuned:
+        storage.request_cancel(lease.job.id)
+        until_stopped(should_finish)
+        return tuned()
+
+    assert runner(storage, search).run(lease) is JobState.CANCELLED
+    with pytest.raises(NotFound):
+        storage.latest_artifact(lease.tasks[0].workload_key)
+
+
+# -- the library that is served ---------------------------------------------------------------------------------------
+def library_of(task: SearchTask, number: int) -> Tuned:
+    """A library of one kernel."""
+    kernel = SPACE.sample(np.random.default_rng(number))
+    dispatch = Dispatcher(task, (kernel,), 0, Leaf(0)).to_json()
+    manifest = {"digest": str(number) * 64, "toolchain": {}}
+    files = {"library.so": bytes([number]), "manifest.json": b"{}"}
+    return Tuned(files, manifest, dispatch, SearchSummary(Stage.DONE))
+
+
+class Served(Tools):
+    """Its runner is the synthetic device."""
+
+    def __init__(self) -> None:
+        self.fake = FakeRunner()
+
+    def runner(self, key: str) -> Any:
+        return self.fake
+
+
+def test_the_new_library_is_compared_with_the_one_that_is_served(storage: SqlStorage) -> None:
+    given: list[Comparison | None] = []
+    save = storage.save_library
+
+    def spy(*args: Any, **more: Any) -> Any:
+        given.append(more["comparison"])
+        return save(*args, **more)
+
+    storage.save_library = spy  # type: ignore[method-assign]
+    kept: list[float] = []
+
+    def search(task: SearchTask, *, after_s: float, **_: Any) -> Tuned:
+        kept.append(after_s)
+        return library_of(task, len(kept))
+
+    tools = Served()
+    for spec in (job_spec(), job_spec(budget={"seconds": 50}), job_spec(budget={"trials": 0})):
+        run = JobRunner(storage, tools, tune=search, lease_s=LEASE_S, heartbeat_s=BEAT_S)
+        assert run.run(lease_of(storage, spec)) is JobState.COMPLETED
+    first, second, theory = given
+    assert first is None and theory is None and second is not None
+    assert kept == [0.0, 5.0, 0.0]
+    assert second.against == "1" * 64
+    assert second.verified
+    assert len({kernel for kernel, _ in tools.fake.ran}) == 2
+    job = storage.list_jobs().items[1]
+    said = [event.data["message"] for event in storage.list_events(job.id) if event.kind == "log"]
+    assert "times as fast as the library served before (111111111111)" in said[-1]
+
+
+def test_a_device_that_is_lost_in_the_comparison_costs_the_job_nothing_else(storage: SqlStorage) -> None:
+    tools = Served()
+    tools.fake.run = lost  # type: ignore[method-assign]
+    for number in (1, 2):
+        search = partial(lambda task, number, **_: library_of(task, number), number=number)
+        run = JobRunner(storage, tools, tune=search, lease_s=LEASE_S, heartbeat_s=BEAT_S)
+        assert run.run(lease_of(storage)) is JobState.COMPLETED
+    job = storage.list_jobs().items[0]
+    said = [event.data["message"] for event in storage.list_events(job.id) if event.kind == "log"]
+    assert any("is not compared with the one that is served" in message for message in said)
+    assert storage.latest_artifact(storage.search_tasks(job.id)[0].workload_key).digest == "2" * 64
+
+
+def lost(task: Any, requests: Any) -> Any:
+    raise DeviceLost("gone")
 
 
 def test_a_worker_that_is_told_to_stop_gives_the_job_back(storage: SqlStorage) -> None:

@@ -34,9 +34,9 @@ def test_a_device_tells_its_port(tracker: tuple[str, int], tmp_path: Path, json_
     options = ["--json"] if json_output else []
     out = ready(tmp_path / "log", "device", "serve", "--tracker", address, "--key", "spare", *options)
     if json_output:
-        found = json.loads(out)
-        assert found["port"] > 0
-        assert (found["key"], found["tracker"]) == ("spare", address)
+        answer = json.loads(out)
+        assert answer["port"] > 0
+        assert (answer["key"], answer["tracker"]) == ("spare", address)
     else:
         assert out.startswith(f"serving this machine as a device 'spare' of {address}, on port ")
         assert out.count("\n") == 1

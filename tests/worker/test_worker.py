@@ -70,16 +70,16 @@ def descendants(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 @pytest.fixture
 def storage(sqlite_url: str) -> Iterator[Storage]:
-    found = open_storage(sqlite_url)
-    yield found
-    found.close()
+    opened = open_storage(sqlite_url)
+    yield opened
+    opened.close()
 
 
 @pytest.fixture
 def workers(sqlite_url: str, tracker: tuple[str, int], tmp_path: Path) -> Iterator[Workers]:
-    found = Workers(sqlite_url, tracker[1], tmp_path / "w")
-    yield found
-    found.end()
+    result = Workers(sqlite_url, tracker[1], tmp_path / "w")
+    yield result
+    result.end()
 
 
 def submitted(storage: Storage, spec: JobSpec) -> Job:
@@ -88,49 +88,49 @@ def submitted(storage: Storage, spec: JobSpec) -> Job:
 
 def trial_names(storage: Storage, job_id: str) -> list[tuple[str, str, int]]:
     records = storage.list_trials(job_id, limit=10_000)
-    return [(found.result.kernel.id, str(found.result.instance), found.result.attempt) for found in records]
+    return [(result.result.kernel.id, str(result.result.instance), result.result.attempt) for result in records]
 
 
 @pytest.mark.soak
 def test_a_job_survives_a_killed_worker_and_a_stopped_one(storage: Storage, workers: Workers) -> None:
     """kill -9 of a worker in mid-search, then of its Ray cluster, then SIGTERM, then a worker that is left alone."""
     spec = job(trials=100)
-    found = submitted(storage, spec)
+    result = submitted(storage, spec)
 
     first = workers.start()
-    wait_for(lambda: storage.get_job(found.id).trials >= 4, LIMIT_S)
+    wait_for(lambda: storage.get_job(result.id).trials >= 4, LIMIT_S)
     device = storage.list_devices()[0]
     assert (device.id, device.key, device.target) == ("here:0", "local", native())
     children = descendants(first)
     os.kill(first.pid, signal.SIGKILL)
     first.wait(10)
-    kept = trial_names(storage, found.id)
+    kept = trial_names(storage, result.id)
     wait_for(lambda: not any(child.is_running() and _builds(child) for child in children), 30)
 
     second = workers.start()
-    wait_for(lambda: storage.get_job(found.id).trials >= len(kept) + 2, LIMIT_S)
-    assert storage.get_job(found.id).epoch == 2
+    wait_for(lambda: storage.get_job(result.id).trials >= len(kept) + 2, LIMIT_S)
+    assert storage.get_job(result.id).epoch == 2
     (raylet,) = (child for child in descendants(second) if child.name() == "raylet")
     raylet.kill()
-    before = storage.get_job(found.id).trials
-    wait_for(lambda: storage.get_job(found.id).trials >= before + 8, LIMIT_S)
+    before = storage.get_job(result.id).trials
+    wait_for(lambda: storage.get_job(result.id).trials >= before + 8, LIMIT_S)
     children = descendants(second)
     second.send_signal(signal.SIGTERM)
     assert second.wait(STOP_S) == 0
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []
-    assert storage.get_job(found.id).state is JobState.WAITING
+    assert storage.get_job(result.id).state is JobState.WAITING
 
     workers.start()
-    wait_for(lambda: storage.get_job(found.id).state.ended, LIMIT_S)
-    ended = storage.get_job(found.id)
+    wait_for(lambda: storage.get_job(result.id).state.ended, LIMIT_S)
+    ended = storage.get_job(result.id)
     assert (ended.state, ended.error) == (JobState.COMPLETED, "")
-    names = trial_names(storage, found.id)
+    names = trial_names(storage, result.id)
     assert names[: len(kept)] == kept
     assert [name for name, count in collections.Counter(names).items() if count > 1] == []
     assert len(names) == ended.trials <= 100
-    row = storage.search_tasks(found.id)[0]
-    files = storage.artifact_files(storage.latest_artifact(row.workload_key, job_id=found.id).digest)
+    row = storage.search_tasks(result.id)[0]
+    files = storage.artifact_files(storage.latest_artifact(row.workload_key, job_id=result.id).digest)
     assert {"library.so", "dispatch.json", "manifest.json"} <= set(files)
 
 

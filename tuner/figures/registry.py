@@ -47,8 +47,9 @@ _SPECS = (
     FigureSpec(
         "best_over_time",
         "Best so far over time",
-        "The weighted time of all instances with the best kernels so far; the dashed and dotted lines are the default "
-        "(the library that the analytic model chooses before any measurement) and other libraries.",
+        "The weighted time of all instances with the best kernels so far, from what earlier searches had found, if "
+        "anything; the dashed and dotted lines are the default (the library that the analytic model chooses before any "
+        "measurement) and other libraries.",
         best_over_time,
     ),
     FigureSpec(

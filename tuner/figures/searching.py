@@ -68,10 +68,14 @@ class _Curve:
 
 
 def _curve(progress: Sequence[SearchSummary], against: Callable[[SearchSummary], float]) -> _Curve | None:
-    """The progress from the end of the theory phase on: before it the default is not measured at every instance."""
+    """The progress from the end of the theory phase on: before it the default is not measured at every instance.
+
+    What earlier searches had found is timed before that, and is where the curve begins.
+    """
     known = [(summary, summary.objective_s) for summary in progress if summary.objective_s is not None]
     theory = [index for index, (summary, _) in enumerate(known) if summary.phase == Stage.THEORY]
-    known = known[theory[-1] if theory else 0 :]
+    reused = [(summary, best_s) for summary, best_s in known if summary.phase == Stage.KNOWN]
+    known = [*reused, *known[theory[-1] :]] if theory else known
     if not known:
         return None
     return _Curve(

@@ -11,9 +11,9 @@ from tuner.figures.columns import Columns, columns_of
 from tuner.library.dispatcher import Dispatcher
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject
-from tuner.records import Baselines, MeasureResult, Roof
+from tuner.records import Baselines, MeasureResult, Roof, speed_correction
 from tuner.rules.space import MicroKernel
-from tuner.search.observations import at_reference_speed, normalized, reference_anchor_s, speed_correction
+from tuner.search.observations import at_reference_speed, normalized, reference_anchor_s
 from tuner.search.summary import SearchSummary
 
 

@@ -83,8 +83,8 @@ def _grow(dims: tuple[str, ...], points: NDArray[np.int64], regret: NDArray[np.f
     best = int(regret.sum(axis=0).argmin())
     if depth == 0 or regret[:, best].sum() == 0.0:
         return Leaf(best)
-    found = min((_best_split(points[:, d], regret, d) for d in range(len(dims))), key=lambda split: split[:2])
-    cost, _, dim, at_most = found
+    result = min((_best_split(points[:, d], regret, d) for d in range(len(dims))), key=lambda split: split[:2])
+    cost, _, dim, at_most = result
     if math.isinf(cost):
         return Leaf(best)
     below = points[:, dim] <= at_most
@@ -186,9 +186,9 @@ class Dispatcher:
             return None
         if (row := self._rows.get(self._point(dims))) is not None:
             return row.predicted_latency_s
-        known = [(self.task.workload.dims(row.shape), row) for row in self._rows.values()]
-        near, row = min(known, key=lambda pair: log_distance(pair[0], dims))
-        return row.predicted_latency_s * self._work(dims) / self._work(near)
+        distance = np.abs(self._logs - np.log(np.maximum(self._point(dims), 0) + 1.0)).sum(axis=1)
+        row = list(self._rows.values())[int(distance.argmin())]
+        return row.predicted_latency_s * self._work(dims) / self._work(self.task.workload.dims(row.shape))
 
     def _point(self, dims: Mapping[str, int]) -> tuple[int, ...]:
         return tuple(dims[name] for name in self.task.workload.symbols)
@@ -200,6 +200,11 @@ class Dispatcher:
         for row in self.table:
             rows.setdefault(self._point(self.task.workload.dims(row.shape)), row)
         return rows
+
+    @cached_property
+    def _logs(self) -> NDArray[np.float64]:
+        """[rows, symbols]: the logarithms that ``log_distance`` compares, of all rows at once."""
+        return np.log(np.maximum(np.array(list(self._rows), np.float64), 0) + 1.0)
 
     def _work(self, dims: Mapping[str, int]) -> int:
         """Operations, or elements where a program only moves them; never 0."""
@@ -248,7 +253,7 @@ class Dispatcher:
             task=task,
             kernels=tuple(MicroKernel.from_json(kernel["kernel"]) for kernel in data["kernels"]),
             safe_kernel=data["safe_kernel"],
-            tree=_tree_from_json(data["tree"], symbols),
+            tree=tree_from_json(data["tree"], symbols),
             table=tuple(
                 TableRow(row["shape"], row["kernel"], row["predicted_latency_s"], row.get("measured_latency_s"))
                 for row in data["table"]
@@ -296,9 +301,9 @@ def _tree_json(tree: Tree) -> JsonObject:
     }
 
 
-def _tree_from_json(data: Mapping[str, Any], symbols: Mapping[str, str]) -> Tree:
+def tree_from_json(data: Mapping[str, Any], symbols: Mapping[str, str]) -> Tree:
     """``symbols``: by the name of a dim in the table, the symbol that it is."""
     if "kernel" in data:
         return Leaf(int(data["kernel"]))
-    then, otherwise = (_tree_from_json(data[branch], symbols) for branch in ("then", "else"))
+    then, otherwise = (tree_from_json(data[branch], symbols) for branch in ("then", "else"))
     return Node(symbols[data["dim"]], data["at_most"], then, otherwise)

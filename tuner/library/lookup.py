@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
+from operator import sub
+from types import MappingProxyType
+from typing import Protocol
 
-from tuner.library.dispatcher import Dispatcher, is_within, kernel_json, log_distance, symbol_bounds
-from tuner.program.task import SearchTask, check_shape
+import numpy as np
+
+from tuner.errors import InvalidInput
+from tuner.program.task import SearchTask, check_shape, parse_shape
 from tuner.program.workload import JsonObject
-from tuner.records import TuningRecord
-from tuner.rules import safe_kernel
+from tuner.rules.registry import prior_latency_s
 from tuner.rules.space import MicroKernel
 
 
@@ -24,24 +30,68 @@ class Match(StrEnum):
     NEAREST = "nearest"
     DEFAULT = "default"
 
+    @property
+    def rank(self) -> int:
+        """The lower the more is known."""
+        return list(Match).index(self)
+
+
+class LookedUpIn(Protocol):
+    """Where a lookup was made: what it never crosses."""
+
+    @property
+    def workload_key(self) -> str: ...
+
+    @property
+    def target_fingerprint(self) -> str | None: ...
+
+    @property
+    def threads(self) -> int: ...
+
 
 @dataclass(frozen=True, slots=True)
 class BestAnswer:
-    """A kernel for a shape. Latencies in seconds, None where nothing is known."""
+    """A kernel for a shape, told by the values of the workload's symbols. Kernels are in public form
+    (``kernel_json``), latencies in seconds; None where nothing is known.
 
+    ``latency_s`` was measured at this very shape: the median of ``readings`` readings. ``job_id`` is the job that
+    measured it or built the library that answers; ``digest`` names the library that was consulted, ``served_by`` is
+    what that one runs here: the best kernel may be one that it does not have. ``measured_shape`` is where the kernel
+    was measured, ``distance`` how far from there the shape is along each symbol (``axis_distances``).
+    """
+
+    scope: LookedUpIn
+    shape: Mapping[str, int]
     match: Match
-    kernel: MicroKernel
-    latency_s: float | None
-    predicted_latency_s: float | None
-    served_by: MicroKernel | None = None
-    """What the library runs for this shape: the fastest record may be of a kernel that it does not have."""
+    kernel: JsonObject
+    latency_s: float | None = None
+    predicted_latency_s: float | None = None
+    job_id: str | None = None
+    digest: str | None = None
+    served_by: JsonObject | None = None
+    readings: int = 0
+    measured_shape: Mapping[str, int] | None = None
+    distance: Mapping[str, float] | None = None
+    asked_key: str | None = None
+    """The static workload that was asked for, where this one stands for it at ``shape``."""
 
     def to_json(self) -> JsonObject:
         return {
+            "workload_key": self.scope.workload_key,
+            "target_fingerprint": self.scope.target_fingerprint,
+            "threads": self.scope.threads,
+            "shape": dict(self.shape),
             "match": self.match.value,
-            "kernel": kernel_json(self.kernel),
+            "kernel": self.kernel,
             "latency_s": self.latency_s,
             "predicted_latency_s": self.predicted_latency_s,
+            "job_id": self.job_id,
+            "digest": self.digest,
+            "served_by": self.served_by,
+            "readings": self.readings,
+            "measured_shape": None if self.measured_shape is None else dict(self.measured_shape),
+            "distance": None if self.distance is None else dict(self.distance),
+            "asked_key": self.asked_key,
         }
 
 
@@ -56,37 +106,71 @@ def dims_of(task: SearchTask, shape: Mapping[str, int]) -> dict[str, int]:
     return task.workload.dims(shape)
 
 
-def best(
+@lru_cache(maxsize=65_536)
+def instance_dims(instance: str) -> Mapping[str, int]:
+    """``m=592,n=8`` as the values of the symbols; empty for what is no instance."""
+    try:
+        return MappingProxyType(parse_shape(instance))
+    except InvalidInput:
+        return MappingProxyType({})
+
+
+def nearest(instances: Iterable[str], dims: Mapping[str, int], most: int) -> list[str]:
+    """The instances that are nearest to ``dims`` in the logarithms of the symbols (``log_distance``), the nearest
+    first. Those of other symbols are left out."""
+    names = tuple(sorted(dims))
+    here = _logs(dims, names)
+    result = []
+    for instance in instances:
+        own, logs = _instance_logs(instance)
+        if own == names:
+            result.append((sum(map(abs, map(sub, logs, here))), instance))
+    return [instance for _, instance in heapq.nsmallest(most, result)]
+
+
+@lru_cache(maxsize=65_536)
+def _instance_logs(instance: str) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    dims = instance_dims(instance)
+    names = tuple(sorted(dims))
+    return names, _logs(dims, names)
+
+
+def _logs(dims: Mapping[str, int], names: Sequence[str]) -> tuple[float, ...]:
+    return tuple(math.log(max(dims[name], 0) + 1) for name in names)
+
+
+def axis_distances(dims: Mapping[str, int], measured: Mapping[str, int]) -> dict[str, float]:
+    """Along each symbol log((size + 1) / (measured size + 1)): 0 where they are equal, 0.69 where it is twice as
+    large, negative where it is smaller."""
+    return {
+        name: math.log((max(size, 0) + 1) / (max(measured[name], 0) + 1)) for name, size in sorted(dims.items())
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is expected at a shape of a kernel that was measured at another: seconds, and those of the default there."""
+
+    latency_s: float
+    default_s: float
+
+
+def expected(
     task: SearchTask,
-    dispatcher: Dispatcher | None,
-    exact: TuningRecord | None,
-    records: Sequence[TuningRecord],
-    dims: Mapping[str, int],
-) -> BestAnswer:
-    """The best kernel known for these values of the symbols.
+    kernel: MicroKernel,
+    default: MicroKernel,
+    measured_s: tuple[float, float | None],
+    scopes: tuple[Mapping[str, int], Mapping[str, int]],
+) -> Expected:
+    """What the kernel and the default are expected to take at the first of two scopes, both values of the symbols,
+    when they took ``measured_s`` (None: the default was not measured) at the second.
 
-    ``exact`` is the fastest record of just these, ``records`` are others of the same workload, target and number of
-    threads; both are in symbols. The library of theory is measured on every instance first, so the fastest record is
-    never slower than the default there.
+    Each by the theory of its rule, times the error of that theory where it was measured. A default that was not
+    measured gets the other's error: only the theory then says which is faster.
     """
-    predicted = dispatcher.predicted_latency_s(dims) if dispatcher else None
-    served = dispatcher.kernels[dispatcher.index_for(dims)] if dispatcher else None
-    if exact is not None:
-        return BestAnswer(Match.EXACT, exact.result.kernel, exact.result.latency_s, predicted, served)
-    if dispatcher is not None and served is not None:
-        match = Match.DISPATCHED if dispatcher.in_bounds(dims) else Match.DEFAULT
-        return BestAnswer(match, served, None, predicted, served)
-    nearest = _nearest(records, dims)
-    if nearest is not None and is_within(dims, symbol_bounds(task)):
-        return BestAnswer(Match.NEAREST, nearest, None, None)
-    return BestAnswer(Match.DEFAULT, safe_kernel(task), None, None)
-
-
-def _nearest(records: Sequence[TuningRecord], dims: Mapping[str, int]) -> MicroKernel | None:
-    """The fastest kernel of the measured sizes that are nearest in the logarithms of the symbols."""
-
-    def distance(record: TuningRecord) -> tuple[float, float]:
-        return (log_distance(record.result.instance.shape, dims), record.result.latency_s or math.inf)
-
-    usable = [r for r in records if r.result.ok and set(r.result.instance.shape) == set(dims)]
-    return min(usable, key=distance).result.kernel if usable else None
+    sizes = [task.workload.axis_sizes(dims) for dims in scopes]
+    extents = {axis: np.array([row[axis] for row in sizes], np.int64) for axis in task.workload.program.axes}
+    (here, there), (default_here, default_there) = prior_latency_s(task, [kernel, default], extents).tolist()
+    kernel_s, default_s = measured_s
+    error = kernel_s / there
+    return Expected(here * error, default_here * (error if default_s is None else default_s / default_there))

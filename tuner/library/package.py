@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tuner.errors import ShapewrightError
 from tuner.library.dispatcher import Dispatcher
 from tuner.program.workload import JsonObject, Workload
+from tuner.records import PROTOCOL
 from tuner.rules import layouts_of
 from tuner.rules.layout import Layout, layout_from_json
 
@@ -62,6 +63,8 @@ def package(
         "target": task.target.to_json() if task.target else None,
         "target_fingerprint": task.target.fingerprint if task.target else None,
         "threads": task.threads,
+        "ranges": dispatch["bounds"],
+        "protocol": PROTOCOL,
         "toolchain": dict(toolchain),
         "job_id": job_id,
         "packed_layouts": {name: layout.to_json() for name, layout in layouts.items()},
@@ -95,8 +98,8 @@ def kernel_scripts(files: Mapping[str, bytes]) -> dict[str, str]:
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise ShapewrightError(f"{KERNELS} cannot be read ({error}): pull the library again") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        found = data.get("format") if isinstance(data, dict) else None
-        raise ShapewrightError(f"{KERNELS} has format {found!r}, this version reads format {FORMAT}")
+        result = data.get("format") if isinstance(data, dict) else None
+        raise ShapewrightError(f"{KERNELS} has format {result!r}, this version reads format {FORMAT}")
     return {name: str(kernel["script"]) for name, kernel in data["kernels"].items()}
 
 
@@ -109,8 +112,8 @@ def check_files(files: Mapping[str, bytes]) -> JsonObject:
     except ValueError as error:
         raise ShapewrightError(f"{MANIFEST} is not JSON ({error}): pull the library again") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        found = manifest.get("format") if isinstance(manifest, dict) else None
-        raise ShapewrightError(f"{MANIFEST} has format {found!r}, this version reads format {FORMAT}")
+        result = manifest.get("format") if isinstance(manifest, dict) else None
+        raise ShapewrightError(f"{MANIFEST} has format {result!r}, this version reads format {FORMAT}")
     digests = manifest.get("files")
     if not isinstance(digests, dict) or not {LIBRARY, DISPATCH} <= set(digests):
         raise ShapewrightError(f"{MANIFEST} does not name {LIBRARY} and {DISPATCH}: pull the library again")

@@ -28,18 +28,18 @@ def select(latency_s: Floats, weights: Floats, limit: int, groups: Sequence[Hash
 
     Raises ValueError if no group has a kernel that is usable for every shape.
     """
-    found: list[tuple[float, list[int]]] = []
+    result: list[tuple[float, list[int]]] = []
     for group in dict.fromkeys(groups):
         members = np.array([index for index, other in enumerate(groups) if other == group])
         chosen = _swapped(latency_s[members], weights, _greedy(latency_s[members], weights, limit))
         if chosen:
             cost = _cost(latency_s[members], weights, chosen)
             chosen = _filled(latency_s[members], weights, chosen, limit)
-            found.append((cost, [int(members[index]) for index in chosen]))
-    found = [candidate for candidate in found if np.isfinite(candidate[0])]
-    if not found:
+            result.append((cost, [int(members[index]) for index in chosen]))
+    result = [candidate for candidate in result if np.isfinite(candidate[0])]
+    if not result:
         raise ValueError("no group has kernels that serve every shape")
-    return min(found, key=lambda candidate: candidate[0])[1]
+    return min(result, key=lambda candidate: candidate[0])[1]
 
 
 def spread_weights(weights: Floats, points: Floats, instances: Floats) -> Floats:

@@ -80,16 +80,16 @@ def numpy_call(workload: Workload, dims: Mapping[str, int], array: MakeArray) ->
 
 def _products(workload: Workload) -> list[tuple[Stage, Read, Read]]:
     """Stages that sum products of two tensors read at plain axes, and what they read."""
-    found = []
+    result = []
     for stage in workload.program.stages:
         match stage:
             case Stage(reducer="sum", body=Binary(operator="*", left=Read() as left, right=Read() as right)):
                 dtypes = {workload.tensors[read.tensor].dtype for read in (left, right)}
                 if len(dtypes) == 1 and dtypes <= BLAS and _is_matmul(stage, left, right):
-                    found.append((stage, left, right))
+                    result.append((stage, left, right))
             case _:
                 pass
-    return found
+    return result
 
 
 def _is_matmul(stage: Stage, left: Read, right: Read) -> bool:

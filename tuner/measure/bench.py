@@ -20,6 +20,7 @@ from tuner.measure.baselines import measure_baselines
 from tuner.measure.guarded import Array, Guarded
 from tuner.measure.inputs import Domain, domain_of, random_array
 from tuner.measure.limits import time_limit
+from tuner.measure.machine import failure_kind
 from tuner.measure.rpc_names import BASELINES, DESCRIBE, OPEN, TRIAL, VERIFY
 from tuner.measure.tensors import tensor_of
 from tuner.measure.timing import Anchor, Timed, Timer
@@ -56,7 +57,7 @@ class Bench:
             layouts = layouts_of(self._task, kernel)
             problem = self._verify(module[ENTRY], layouts)
         except Exception as error:  # a candidate that raises is a result
-            return [_failure(ErrorKind.WRONG, f"{type(error).__name__}: {error}") for _ in shapes]
+            return [_raised(error) for _ in shapes]
         if problem:
             return [_failure(ErrorKind.WRONG, problem) for _ in shapes]
         return [self._timed(module, layouts, self._task.workload.dims(shape)) for shape in shapes]
@@ -107,7 +108,7 @@ class Bench:
         try:
             timed: Timed = self._timer.measure(lambda: call(*operands), sample)
         except Exception as error:  # a candidate that raises is a result
-            return _failure(ErrorKind.WRONG, f"{type(error).__name__}: {error}")
+            return _raised(error)
         return {"latency_s": timed.latency_s, "samples_s": timed.samples_s, "anchor_s": timed.anchor_s}
 
     def _array(self, name: str, dims: Mapping[str, int], layout: Layout | None = None) -> Array:
@@ -161,6 +162,10 @@ def _kernel(data: JsonObject) -> MicroKernel:
 
 def _instances(data: JsonObject) -> list[WorkloadInstance]:
     return [WorkloadInstance.from_json(instance) for instance in data["instances"]]
+
+
+def _raised(error: Exception) -> JsonObject:
+    return _failure(failure_kind(error, ErrorKind.WRONG), f"{type(error).__name__}: {error}")
 
 
 def _failure(kind: ErrorKind, message: str) -> JsonObject:

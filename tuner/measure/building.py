@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from tuner.measure._base import BuildResult
 from tuner.measure.limits import time_limit
+from tuner.measure.machine import failure_kind
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind
 from tuner.rules.space import MicroKernel
@@ -29,7 +30,8 @@ def build_one(build: Build, task: SearchTask, kernel: MicroKernel, timeout_s: fl
         with time_limit(timeout_s):
             binary = build(task, kernel)
     except Exception as error:  # a candidate that cannot be built is a result
-        return failed_build(kernel, ErrorKind.BUILD, f"{type(error).__name__}: {error}", time.monotonic() - started)
+        kind = failure_kind(error, ErrorKind.BUILD)
+        return failed_build(kernel, kind, f"{type(error).__name__}: {error}", time.monotonic() - started)
     return BuildResult(kernel, binary, time.monotonic() - started)
 
 

@@ -122,10 +122,10 @@ class Tracker:
     def _match(self, key: str, wait_s: float) -> tuple[str, int, str]:
         """Where a free device is and the word that it wants to hear."""
         with self._open(wait_s) as sock:
-            code, found = _ask(sock, [TrackerCode.REQUEST, key, "", 1])
+            code, result = _ask(sock, [TrackerCode.REQUEST, key, "", 1])
         if code != TrackerCode.SUCCESS:
-            raise ValueError(f"it answered {found!r}")
-        host, port, match = found
+            raise ValueError(f"it answered {result!r}")
+        host, port, match = result
         return str(host), int(port), str(match)
 
     def _open(self, timeout_s: float) -> socket.socket:

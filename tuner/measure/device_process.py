@@ -39,6 +39,8 @@ LOOK_S = 0.2
 RESTART_S = 0.5
 PORTS = 100
 PR_SET_PDEATHSIG = 1
+KILLED = f"error code -{int(signal.SIGKILL)}"
+"""What TVM's server says of a session that was killed: by the kernel, when memory ran out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +56,26 @@ class DeviceOptions:
     parent: int | None = None
 
 
-def describe(options: DeviceOptions, server: str) -> JsonObject:
+@dataclass(slots=True)
+class Sessions:
+    """How many sessions of this process were killed. A session knows of those before it."""
+
+    killed: int = 0
+
+    def ended(self, args: threading.ExceptHookArgs) -> None:
+        """TVM's server thread ends with an exception when a session's process crashed or was timed out."""
+        log.warning("a session ended: %s", args.exc_value)
+        self.killed += KILLED in str(args.exc_value)
+
+
+def describe(options: DeviceOptions, server: str, sessions: Sessions) -> JsonObject:
     """What a device says of itself: its id and key, its target, the machine and its software. ``server`` names this
-    very process: it changes when the device is restarted."""
+    very process: it changes when the device is restarted. ``killed`` counts the sessions that were."""
     return {
         "id": options.device_id or f"{socket.gethostname()}:{options.key or 'local'}",
         "key": options.key,
         "server": server,
+        "killed": sessions.killed,
         "target": native().to_json(),
         "description": {
             "host": socket.gethostname(),
@@ -78,9 +93,10 @@ def serve(options: DeviceOptions, ready: Callable[[int], None], should_stop: Cal
     crashes, so it is started again on the same port."""
     home = Path.cwd()
     server = uuid.uuid4().hex
-    bench.register(lambda: describe(options, server))
+    sessions = Sessions()
+    bench.register(lambda: describe(options, server, sessions))
     os.register_at_fork(after_in_child=_end_with_server)
-    threading.excepthook = _session_ended
+    threading.excepthook = sessions.ended
     state = _listen(options)
     ready(state.port)
     while not should_stop():
@@ -129,11 +145,6 @@ def _listen_again(options: DeviceOptions, should_stop: Callable[[], bool]) -> Po
                 raise
             log.warning("port %d is not free yet: %s", options.port, error)
             time.sleep(RESTART_S)
-
-
-def _session_ended(args: threading.ExceptHookArgs) -> None:
-    """TVM's server thread ends with an exception when a session's process crashed or was timed out."""
-    log.warning("a session ended: %s", args.exc_value)
 
 
 def _end_with_server() -> None:

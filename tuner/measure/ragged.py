@@ -143,5 +143,5 @@ def _of_shapes(workload: Workload) -> Iterator[dict[str, int]]:
             yield dims
 
 
-def _distinct(found: Iterator[dict[str, int]] | Sequence[dict[str, int]]) -> list[dict[str, int]]:
-    return list({tuple(sorted(dims.items())): dims for dims in found}.values())
+def _distinct(result: Iterator[dict[str, int]] | Sequence[dict[str, int]]) -> list[dict[str, int]]:
+    return list({tuple(sorted(dims.items())): dims for dims in result}.values())

@@ -116,7 +116,7 @@ def _on_each(threads: int) -> Any:
 
 def _vectors(count: int, lanes: int, value: float) -> list[Any]:
     """Vectors that stay in registers, all their elements ``value``."""
-    found = [I.alloc_buffer((lanes,), "float32") for _ in range(count)]
-    for vector in found:
+    result = [I.alloc_buffer((lanes,), "float32") for _ in range(count)]
+    for vector in result:
         I.buffer_store(vector, tirx.Broadcast(tirx.FloatImm("float32", value), lanes), [tirx.Ramp(0, 1, lanes)])
-    return found
+    return result

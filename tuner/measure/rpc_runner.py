@@ -51,6 +51,8 @@ class Session:
     task: SearchTask
     device: str
     server: str
+    killed: int
+    """Sessions of that process before this one that were killed."""
     opened_s: float
 
     @classmethod
@@ -64,7 +66,7 @@ class Session:
         except (RuntimeError, OutOfTime) as error:
             raise DeviceLost(f"the device cannot prepare for {task.workload}: {_brief(error)}") from error
         _check_target(task, Target.from_json(about["target"]), str(about["id"]))
-        return cls(rpc, task, str(about["id"]), about["server"], opened_s)
+        return cls(rpc, task, str(about["id"]), about["server"], about.get("killed", 0), opened_s)
 
     def ask(self, function: str, data: JsonObject, *binary: bytes) -> Any:
         """What the device's ``function`` answers within ``limit_s`` of the request. Raises DeviceLost, SessionDied."""
@@ -104,19 +106,19 @@ class RpcRunner:
         self._session: Session | None = None
 
     def run(self, task: SearchTask, requests: Sequence[RunRequest]) -> list[MeasureResult]:
-        found: list[MeasureResult] = []
+        result: list[MeasureResult] = []
         for request in requests:
             if request.build.binary is None:
-                found += [_not_built(request, instance) for instance in request.instances]
+                result += [_not_built(request, instance) for instance in request.instances]
             else:
-                found += self._measure(task, request)
-        return found
+                result += self._measure(task, request)
+        return result
 
     def verify(
         self, task: SearchTask, build: BuildResult, dims: Sequence[Mapping[str, int]]
     ) -> list[tuple[Mapping[str, int], str]]:
-        found = ((values, self._verify_at(task, build, values)) for values in dims)
-        return [(values, problem) for values, problem in found if problem is not None]
+        result = ((values, self._verify_at(task, build, values)) for values in dims)
+        return [(values, problem) for values, problem in result if problem is not None]
 
     def baselines(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> Baselines:
         # Beyond what they are meant to take, as long as a candidate has.
@@ -165,10 +167,17 @@ class RpcRunner:
                     problem = f"not done after {limit_s:.3g} s"
                     return _all(request, session.device, ErrorKind.RUN_TIMEOUT, problem, spent_s)
                 if len(died_on) == 2 or self._open(task).server == session.server:
-                    problem = f"the device's process died of it: {death}"
-                    return _all(request, session.device, ErrorKind.CRASH, problem, spent_s)
+                    kind, problem = self._cause(session, death)
+                    return _all(request, session.device, kind, problem, spent_s)
             else:
                 return _results(request, session.device, answers, time.monotonic() - started)
+
+    def _cause(self, session: Session, death: SessionDied) -> tuple[ErrorKind, str]:
+        """Why a session died, by what the device's next session tells, if there is one of the same process."""
+        again = self._session
+        if again is not None and again.server == session.server and again.killed > session.killed:
+            return ErrorKind.MACHINE, f"the device's process was killed, as when memory runs out: {death}"
+        return ErrorKind.CRASH, f"the device's process died of it: {death}"
 
     def _limit_s(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> float:
         dims = [task.workload.dims(instance.shape) for instance in instances]

@@ -29,7 +29,7 @@ def solved_symbols(workload: Workload) -> tuple[SolvedSymbol, ...]:
     missing = [name for name in workload.symbols if name not in {str(dim) for _, _, dim in dims}]
     solved: list[SolvedSymbol] = []
     while missing:
-        step = next((found for name in missing if (found := _solved(name, missing, dims)) is not None), None)
+        step = next((result for name in missing if (result := _solved(name, missing, dims)) is not None), None)
         if step is None:
             expr = workload.symbol_exprs[missing[0]]
             problem = f"the extent {expr} cannot be read from any tensor's shape"

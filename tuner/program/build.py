@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from tuner.errors import MAX_SHOWN, InvalidInput, shown
@@ -51,8 +52,11 @@ def make_workload(
     return _from_op(op_named(op), args, dtype, epilogue)
 
 
-def workload_from_json(data: object) -> Workload:
-    """Read a job file's ``workload``. Raises InvalidInput with fields relative to it."""
+def workload_from_json(data: object, *, is_stored: bool = False) -> Workload:
+    """Read a job file's ``workload``. Raises InvalidInput with fields relative to it.
+
+    ``is_stored``: it was checked when it came; shapes are inferred when they are needed.
+    """
     if not isinstance(data, Mapping):
         raise InvalidInput("", f"{shown(data)} is not a mapping", "give op, args and dtype; or program and extents")
     if "program" in data and "op" in data:
@@ -65,14 +69,21 @@ def workload_from_json(data: object) -> Workload:
             unknown if len(unknown) <= MAX_SHOWN else shown(unknown), "is not a field of a workload", remedy
         )
     if "program" in data:
-        return _from_program(data)
+        return _from_program(data, is_stored=is_stored)
     if "op" not in data:
         raise InvalidInput("op", "is missing", "name an operator of the catalogue, or give a program")
-    return _from_op(op_named(data["op"]), data.get("args", {}), data.get("dtype", "float32"), data.get("epilogue"))
+    dtype, epilogue = data.get("dtype", "float32"), data.get("epilogue")
+    return _from_op(op_named(data["op"]), data.get("args", {}), dtype, epilogue, is_stored=is_stored)
+
+
+@lru_cache(maxsize=2048)
+def stored_workload(text: str) -> Workload:
+    """A workload from the JSON text of what was stored; each is parsed once, whatever it is part of."""
+    return workload_from_json(json.loads(text), is_stored=True)
 
 
 # -- operators of the catalogue -----------------------------------------------------------------------------------
-def _from_op(op: Op, args: object, dtype: object, epilogue: object) -> Workload:
+def _from_op(op: Op, args: object, dtype: object, epilogue: object, *, is_stored: bool = False) -> Workload:
     if not isinstance(args, Mapping) or not set(op.args) <= set(args) <= {*op.args, *op.settings}:
         given = _given(args)
         optional = f"; may have: {', '.join(op.settings)}" if op.settings else ""
@@ -88,7 +99,7 @@ def _from_op(op: Op, args: object, dtype: object, epilogue: object) -> Workload:
         return _finished(
             parts, dtype, names,
             source={"op": op.name, "args": args_json, "dtype": _dtype_json(dtype), "epilogue": list(names)},
-            label=" + ".join([f"{op.name}({listed})", *names]),
+            label=" + ".join([f"{op.name}({listed})", *names]), is_stored=is_stored,
         )  # fmt: skip
     except InvalidInput as error:
         # What is wrong with sizes is told as of a program, which the user has not written.
@@ -129,8 +140,7 @@ class _Parts:
 def _op_parts(op: Op, dims: Mapping[str, DimExpr], settings: Mapping[str, object]) -> _Parts:
     """An operator's templates, filled in."""
     values = {**settings, **(op.variant(dims, settings) if op.variant else {})}
-    # As it is written best: p + r for 1*p + 1*r - 0.
-    program = Program.of(Program.parse(op.program.format(**values)).renamed({}, {}).stages)
+    program = _op_program(op.program.format(**values))
     extents = {name: dims[name] for name in op.args if name in program.axes or name in program.sizes}
     for name, text in op.sizes.items():
         extents[name] = dim_of("args", text.format(**values)).substituted(dims)
@@ -139,20 +149,32 @@ def _op_parts(op: Op, dims: Mapping[str, DimExpr], settings: Mapping[str, object
     return _Parts(program, extents, op.constant, padded, shapes, {}, op.channel)
 
 
+@lru_cache(maxsize=256)
+def _op_program(text: str) -> Program:
+    """As it is written best: p + r for 1*p + 1*r - 0. Workloads of one operator share it."""
+    return Program.of(Program.parse(text).renamed({}, {}).stages)
+
+
+@lru_cache(maxsize=64)
+def _with_epilogue(program: Program, epilogue: tuple[str, ...], channel: str | None) -> Program:
+    return with_epilogue(program, epilogue, channel)
+
+
 def _shape(text: str, sizes: Mapping[str, DimExpr]) -> Dims:
     """``[b, channels, h, w]`` of a catalogue entry."""
     return tuple(dim_of("args", part).substituted(sizes) for part in text.strip("[]").split(", "))
 
 
 # -- programs of one's own ----------------------------------------------------------------------------------------
-def _from_program(data: Mapping[str, Any]) -> Workload:
+def _from_program(data: Mapping[str, Any], *, is_stored: bool = False) -> Workload:
     program = Program.parse(data["program"], data.get("outputs"))
     fields = program_fields(program, data)
     names, dtype = epilogue_names(data.get("epilogue")), data.get("dtype", "float32")
     source = {"program": data["program"], **fields.source, "dtype": _dtype_json(dtype), "epilogue": list(names)}
     source |= {"outputs": list(program.outputs)} if data.get("outputs") is not None else {}
     parts = _Parts(program, fields.extents, fields.constants, fields.padded, fields.shapes, fields.domain)
-    return _finished(parts, dtype, names, source, _program_label(program, fields.extents, names))
+    label = _program_label(program, fields.extents, names)
+    return _finished(parts, dtype, names, source, label, is_stored=is_stored)
 
 
 def _program_label(program: Program, extents: Mapping[str, DimExpr], epilogue: tuple[str, ...]) -> str:
@@ -168,8 +190,10 @@ def _dtype_json(dtype: object) -> object:
 
 
 # -- both ---------------------------------------------------------------------------------------------------------
-def _finished(parts: _Parts, dtype: object, epilogue: tuple[str, ...], source: JsonObject, label: str) -> Workload:
-    program = with_epilogue(parts.program, epilogue, parts.channel) if epilogue else parts.program
+def _finished(
+    parts: _Parts, dtype: object, epilogue: tuple[str, ...], source: JsonObject, label: str, *, is_stored: bool
+) -> Workload:
+    program = _with_epilogue(parts.program, epilogue, parts.channel) if epilogue else parts.program
     for name, dim in parts.extents.items():
         if dim.constant is not None and dim.constant < 0:
             raise InvalidInput(f"extents.{name}", f"the extent of {name} is {dim.constant}", "0 or more")
@@ -190,6 +214,8 @@ def _finished(parts: _Parts, dtype: object, epilogue: tuple[str, ...], source: J
         source=json.dumps(source),
         label=label,
     )
+    if is_stored and not workload.padding:
+        return workload
     # Infers every shape: whatever is wrong with them is told now.
     _ = workload.tensors
     solved_symbols(workload)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tuner.errors import InvalidInput, shown
+from tuner.program.effort import spend
 
 MAX_SOURCE_LENGTH = 200
 """Characters; longer expressions are refused before they are parsed."""
@@ -85,11 +86,11 @@ class DimExpr:
 
     @property
     def variables(self) -> frozenset[str]:
-        found: set[str] = set()
+        result: set[str] = set()
         for monomial, _ in self.terms:
             for atom in monomial:
-                found |= {atom} if isinstance(atom, str) else atom.numerator.variables
-        return frozenset(found)
+                result |= {atom} if isinstance(atom, str) else atom.numerator.variables
+        return frozenset(result)
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         """The value where every variable has the value that ``values`` gives it."""
@@ -113,6 +114,7 @@ class DimExpr:
 
     def bounds(self, ranges: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
         """An interval that holds every value over ``ranges`` (inclusive): exact if each variable occurs once."""
+        spend(1 + len(self.terms))
         low = high = 0
         for monomial, coefficient in self.terms:
             term = (coefficient, coefficient)
@@ -226,6 +228,7 @@ def _product_text(monomial: _Monomial, factor: int) -> str:
 
 
 def _normal(terms: Mapping[_Monomial, int]) -> DimExpr:
+    spend(2 + len(terms))
     kept = [(monomial, coefficient) for monomial, coefficient in terms.items() if coefficient != 0]
     if any(abs(coefficient) > MAX_DIM for _, coefficient in kept):
         raise InvalidInput("", "a factor or a constant of it is too large", f"at most {MAX_DIM}")

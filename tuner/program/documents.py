@@ -11,39 +11,22 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import yaml
 
 from tuner.errors import InvalidInput
-from tuner.program.workload import JsonObject
+from tuner.program.shape_vars import JsonObject
+from tuner.program.yaml_reader import MAX_DEPTH, MAX_VALUES, parse_yaml, too_deep, too_many
 
-MAX_DEPTH = 32
-"""How deeply mappings and lists may be nested."""
-MAX_EVENTS = 100_000
-"""How many values and brackets a YAML document may hold: each costs some microseconds to read."""
+__all__ = ["MAX_DEPTH", "MAX_VALUES", "read_json", "read_yaml"]
+
 MAX_SHOWN = 60
 """Characters of a wrong value that an error repeats."""
 
 # NUL and lone surrogates: not every database takes them as text.
 _UNSTORABLE = re.compile("[\\x00\\ud800-\\udfff]")
-
-# The C loader reads the largest allowed body in well under a second, the one in Python takes many.
-_BaseLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _Loader(_BaseLoader):  # type: ignore[misc]
-    """The safe loader, with repeated keys refused instead of the last one winning."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen if isinstance(key.value, str) else False:
-                raise InvalidInput("", f"the key {_short(key.value)} stands twice in one mapping", "give each key once")
-            seen.add(str(key.value))
-        found: dict[Hashable, Any] = super().construct_mapping(node, deep)
-        return found
 
 
 def read_json(text: bytes | str, field: str = "job") -> object:
@@ -53,19 +36,19 @@ def read_json(text: bytes | str, field: str = "job") -> object:
 
 def read_yaml(text: bytes | str, field: str = "job") -> object:
     """Parse YAML, of which JSON is a part. Raises InvalidInput as ``read_json`` does."""
-    return _read(text, _parse_yaml, "YAML", field)
+    return _read(text, parse_yaml, "YAML", field)
 
 
 def _read(text: bytes | str, parse: Callable[[str], object], language: str, field: str) -> object:
     try:
         data = parse(text.decode("utf-8") if isinstance(text, bytes) else text)
-        _check_plain(data)
+        _Checker().check(data)
     except InvalidInput as error:
         raise InvalidInput(error.field.removeprefix(".") or field, error.problem, error.remedy) from None
     except UnicodeDecodeError as error:
         raise InvalidInput(field, f"byte {error.start} is not UTF-8", "encode it as UTF-8") from None
     except RecursionError:
-        raise _too_deep(field) from None
+        raise InvalidInput(field, too_deep().problem, too_deep().remedy) from None
     except (ValueError, yaml.YAMLError) as error:
         raise InvalidInput(field, f"cannot be read as {language}: {_reason(error)}", "correct it there") from None
     return data
@@ -76,56 +59,50 @@ def _parse_json(text: str) -> object:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    result = dict(pairs)
+    if len(result) < len(pairs):
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise InvalidInput("", f"the key {_short(twice)} stands twice in one mapping", "give each key once")
-    return found
+    return result
 
 
 def _no_number(name: str) -> float:
     raise InvalidInput("", f"{name} is not a number", "give a finite number")
 
 
-def _parse_yaml(text: str) -> object:
-    _check_events(text)
-    return yaml.load(text, Loader=_Loader)
+class _Checker:
+    """Counts the values of a document while it looks at each."""
 
+    def __init__(self) -> None:
+        self._values = 0
 
-def _check_events(text: str) -> None:
-    """Refuse what would make loading costly, before anything is built: the parser alone keeps no tree."""
-    depth = 0
-    for count, event in enumerate(yaml.parse(text, Loader=_BaseLoader)):
-        if isinstance(event, yaml.AliasEvent):
-            raise InvalidInput("", f"it refers to another part (*{_short(event.anchor)})", "write it out in full")
-        if count > MAX_EVENTS:
-            raise InvalidInput("", f"it holds more than {MAX_EVENTS} values", "give a range in place of a long list")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+    def check(self, value: object, depth: int = 0) -> None:
+        """Raise InvalidInput, its field the path from ``value`` to what is not allowed, as in ``.budget.trials``."""
+        self._count()
         if depth > MAX_DEPTH:
-            raise _too_deep("")
+            raise too_deep()
+        if isinstance(value, dict):
+            for key, item in value.items():
+                self._count()
+                _check_key(key)
+                self._check_part(item, f".{_short(key, quote=False)}", depth)
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                self._check_part(item, index, depth)
+        else:
+            _check_scalar(value)
 
+    def _count(self) -> None:
+        self._values += 1
+        if self._values > MAX_VALUES:
+            raise too_many()
 
-def _check_plain(value: object, depth: int = 0) -> None:
-    """Raise InvalidInput, its field the path from ``value`` to what is not allowed, as in ``.budget.trials``."""
-    if depth > MAX_DEPTH:
-        raise _too_deep("")
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _check_key(key)
-            _check_part(item, f".{_short(key, quote=False)}", depth)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            _check_part(item, index, depth)
-    else:
-        _check_scalar(value)
-
-
-def _check_part(value: object, step: str | int, depth: int) -> None:
-    try:
-        _check_plain(value, depth + 1)
-    except InvalidInput as error:
-        path = step if isinstance(step, str) else f"[{step}]"
-        raise InvalidInput(path + error.field, error.problem, error.remedy) from None
+    def _check_part(self, value: object, step: str | int, depth: int) -> None:
+        try:
+            self.check(value, depth + 1)
+        except InvalidInput as error:
+            path = step if isinstance(step, str) else f"[{step}]"
+            raise InvalidInput(path + error.field, error.problem, error.remedy) from None
 
 
 def _check_key(key: object) -> None:
@@ -150,10 +127,6 @@ def _check_scalar(value: object) -> None:
 def _check_text(text: str) -> None:
     if _UNSTORABLE.search(text):
         raise InvalidInput("", "the text holds a character that cannot be stored", "leave out NUL and surrogates")
-
-
-def _too_deep(field: str) -> InvalidInput:
-    return InvalidInput(field, f"is nested more than {MAX_DEPTH} deep", "a job file needs no more than 5")
 
 
 def _reason(error: Exception) -> str:

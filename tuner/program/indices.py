@@ -125,10 +125,16 @@ def normal_index(index: Expr) -> Expr:
 
     Raises InvalidInput if the normal form is longer than what the notation takes.
     """
-    dim = index_dim(index)
-    if dim is None:
+    if isinstance(index, Axis):
         return index
-    (stage,) = parse_stages(f"x[] = x[{dim}]")
+    dim = index_dim(index)
+    return index if dim is None else _parsed(str(dim))
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> Expr:
+    """An index from its text: the same few occur again and again."""
+    (stage,) = parse_stages(f"x[] = x[{text}]")
     assert isinstance(stage.body, Read)
     return rebuild(stage.body.indices[0], lambda node: replace(node, at=0))
 

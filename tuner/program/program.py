@@ -94,8 +94,8 @@ class Program:
     @cached_property
     def tensors(self) -> tuple[str, ...]:
         """Every tensor in the order of first use in the text."""
-        found = itertools.chain.from_iterable((s.tensor, *(r.tensor for r in reads(s.body))) for s in self.stages)
-        return tuple(dict.fromkeys(found))
+        result = itertools.chain.from_iterable((s.tensor, *(r.tensor for r in reads(s.body))) for s in self.stages)
+        return tuple(dict.fromkeys(result))
 
     @cached_property
     def index_tensors(self) -> frozenset[str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tuner.errors import InvalidInput
 from tuner.program.dims import MAX_DIM, DimExpr
+from tuner.program.effort import spend
 from tuner.program.expr import Expr
 from tuner.program.workload import ShapeVar, Workload, format_shape
 
@@ -78,16 +79,26 @@ def check_sizes(workload: Workload, variables: tuple[ShapeVar, ...]) -> None:
 def check_bounds(workload: Workload, variables: tuple[ShapeVar, ...]) -> None:
     """Reads that may be out of bounds for some sizes: not for those of the range."""
     ranges = {var.name: (var.min, var.max) for var in variables}
+    points: list[dict[str, int]] | None = None
     for read, position, need, size in workload.inference.unproved:
         excess = (need - size).substituted(workload.symbol_exprs)
         if excess.bounds(ranges)[1] <= 0:
             continue
         # Bounds of an expression that repeats a variable are loose: look at the range itself.
-        for values in grid(variables, 4096):
-            if workload.points(workload.dims(values)) and excess.evaluate(values) > 0:
+        points = _points(workload, variables) if points is None else points
+        spend(len(points) * (1 + len(excess.terms)))
+        for values in points:
+            if excess.evaluate(values) > 0:
                 problem = f"the index reaches past the dim's size ({need} > {size} at {format_shape(values)})"
                 remedy = f"say what is there: padded: {{{read.tensor}: 0}}"
                 _refuse_index(workload, read.indices[position], problem, remedy)
+
+
+def _points(workload: Workload, variables: Sequence[ShapeVar]) -> list[dict[str, int]]:
+    """Shapes of the range at which something is computed."""
+    shapes = grid(variables, 4096)
+    spend(len(shapes) * (4 + 2 * len(workload.program.axes)))
+    return [values for values in shapes if workload.points(workload.dims(values))]
 
 
 def _refuse_index(workload: Workload, index: Expr, problem: str, remedy: str) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import keyword
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.errors import InvalidInput
+from tuner.errors import InvalidInput, shown
 from tuner.program.dims import DimExpr, DimLike
 
 JsonObject = dict[str, Any]
 MAX_POINTS = 1_000_000
 """The most values that one shape variable may take."""
+MAX_NAME = 40
+"""Characters of a shape variable's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,9 @@ class ShapeVar:
     def __init__(self, name: str, values: Iterable[int]) -> None:
         if not _is_name(name):
             raise InvalidInput(
-                "shape_vars", f"{name!r} is not a name", "a letter, then letters, digits or _; not weight"
+                "shape_vars",
+                f"{shown(name)} is not a name",
+                f"a letter, then letters, digits or _, at most {MAX_NAME}; not weight",
             )
         field = f"shape_vars.{name}"
         if isinstance(values, range) and values.step == 1:
@@ -50,6 +55,13 @@ class ShapeVar:
     @property
     def max(self) -> int:
         return self.values[-1]
+
+    def takes(self, value: int) -> bool:
+        """Whether ``value`` is one of its values."""
+        if isinstance(self.values, range):
+            return value in self.values
+        place = bisect_left(self.values, value)
+        return place < len(self.values) and self.values[place] == value
 
     @property
     def expr(self) -> DimExpr:
@@ -86,7 +98,7 @@ def _sizes(field: str, values: object) -> tuple[int, ...]:
     """``values`` sorted, each once. Raises InvalidInput unless they are integers."""
     sizes = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else None
     if sizes is None or any(isinstance(value, bool) or not isinstance(value, int) for value in sizes):
-        raise InvalidInput(field, f"{values!r} are not sizes", "integers, as in range(1, 129) or [5, 24, 43]")
+        raise InvalidInput(field, f"{shown(values)} are not sizes", "integers, as in range(1, 129) or [5, 24, 43]")
     return tuple(sorted(set(sizes)))
 
 
@@ -120,7 +132,7 @@ class WorkloadInstance:
 
 def _is_name(name: object) -> bool:
     """Whether dims, instances and URLs can tell the name from everything else that they hold."""
-    plain = isinstance(name, str) and name.isascii() and name.isidentifier()
+    plain = isinstance(name, str) and len(name) <= MAX_NAME and name.isascii() and name.isidentifier()
     return plain and not keyword.iskeyword(str(name)) and name != "weight"
 
 

@@ -203,8 +203,8 @@ class ElementTypes:
             case Call():
                 return self._call(expr)
             case Neg(operand=operand) | Cast(operand=operand):
-                found = self.type_of(operand)
-                return DTYPES[expr.dtype].compute if isinstance(expr, Cast) else promoted([_number(found)])
+                result = self.type_of(operand)
+                return DTYPES[expr.dtype].compute if isinstance(expr, Cast) else promoted([_number(result)])
 
     def _binary(self, expr: Binary) -> str:
         left, right = self.type_of(expr.left), self.type_of(expr.right)
@@ -222,13 +222,13 @@ class ElementTypes:
         return both
 
     def _call(self, expr: Call) -> str:
-        found = [self.type_of(arg) for arg in expr.args]
+        result = [self.type_of(arg) for arg in expr.args]
         if expr.function == "where":
-            if found[0] != "bool":
-                problem = f"where takes a condition first, not a value of {found[0]}"
+            if result[0] != "bool":
+                problem = f"where takes a condition first, not a value of {result[0]}"
                 self._program.refuse(expr.args[0], problem, "a comparison, as in where(x[m] != 0, a, b)")
-            return found[1] if found[1] == found[2] else promoted(map(_number, found[1:]))
-        both = promoted(map(_number, found))
+            return result[1] if result[1] == result[2] else promoted(map(_number, result[1:]))
+        both = promoted(map(_number, result))
         return both if expr.function in _KEEPS_INTEGERS else promoted([both, "float32"])
 
     def _named(self, given: object) -> Mapping[str, str]:

@@ -8,14 +8,32 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import InvalidInput
+from tuner.errors import MAX_SHOWN, InvalidInput, shown
+from tuner.program.cpus import features_of
 
 KINDS = ("llvm",)
+MAX_CORES = 4096
+WIDTHS: Mapping[int, frozenset[str]] = {
+    16: frozenset(),
+    32: frozenset({"avx", "avx2", "avx512f"}),
+    64: frozenset({"avx512f"}),
+}
+"""By the bytes of a vector: features of which a CPU must have one."""
+SIZES: Mapping[str, range | tuple[int, ...]] = {
+    "vector_bytes": tuple(WIDTHS),
+    "vector_registers": (16, 32),
+    "fma_per_cycle": range(1, 5),
+    "l1d_bytes": range(1, 2**26 + 1),
+    "l2_bytes": range(1, 2**32 + 1),
+    "l3_bytes": range(1, 2**36 + 1),
+    "cores": range(1, MAX_CORES + 1),
+}
+"""What each number of a Hardware may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,30 +73,31 @@ class Target:
 
     @staticmethod
     def from_json(data: object) -> Target:
-        """Read what ``to_json`` wrote, or a job's ``{kind: llvm, mcpu: ..., num-cores: ...}``."""
+        """Read what ``to_json`` wrote, or a job's ``{kind: llvm, mcpu: ..., num-cores: ...}``. Raises InvalidInput."""
         if not isinstance(data, Mapping):
             raise InvalidInput(
-                "target", f"{data!r} is not a target", "native, or {kind: llvm, mcpu: ..., num-cores: ...}"
+                "target", f"{shown(data)} is not a target", "native, or {kind: llvm, mcpu: ..., num-cores: ...}"
             )
-        kind = data.get("kind")
+        kind, mcpu, hardware = data.get("kind"), data.get("mcpu", "x86-64"), data.get("hardware")
         if kind not in KINDS:
-            raise InvalidInput("target.kind", f"{kind!r} is not known", f"one of: {', '.join(KINDS)}")
-        mcpu = str(data.get("mcpu", "x86-64"))
-        hardware = data.get("hardware")
+            raise InvalidInput("target.kind", f"{shown(kind)} is not known", f"one of: {', '.join(KINDS)}")
+        known = ("kind", "mcpu", "num-cores", *(("hardware",) if isinstance(hardware, Mapping) else ()))
+        unknown = min((str(name) for name in data if name not in known), default=None)
+        if unknown is not None:
+            field = f"target.{unknown}" if len(unknown) <= MAX_SHOWN else "target"
+            raise InvalidInput(field, "is not a field of a target", "fields: kind, mcpu, num-cores")
+        features = features_of(mcpu)
         if isinstance(hardware, Mapping):
-            return Target(str(kind), mcpu, _hardware_from(hardware))
-        unknown = sorted(set(map(str, data)) - {"kind", "mcpu", "num-cores"})
-        if unknown:
-            raise InvalidInput(f"target.{unknown[0]}", "is not a field of a target", "fields: kind, mcpu, num-cores")
+            return Target(str(kind), str(mcpu), _hardware_from(hardware, features))
         cores = data.get("num-cores", os.cpu_count() or 1)
-        if isinstance(cores, bool) or not isinstance(cores, int) or cores < 1:
-            raise InvalidInput("target.num-cores", f"{cores!r} is not a number of cores", "an integer of 1 or more")
-        if mcpu not in _CPUS:
-            raise InvalidInput("target.mcpu", f"{mcpu!r} is not known", f"one of: {', '.join(_CPUS)}")
-        return Target(str(kind), mcpu, _hardware_of(mcpu, cores))
+        if isinstance(cores, bool) or not isinstance(cores, int) or not 0 < cores <= MAX_CORES:
+            remedy = f"an integer from 1 to {MAX_CORES}"
+            raise InvalidInput("target.num-cores", f"{shown(cores)} is not a number of cores", remedy)
+        return Target(str(kind), str(mcpu), _hardware_of(str(mcpu), cores))
 
 
-# What a core of each LLVM CPU name offers: features beyond the ones before it, L1d and L2 sizes in KiB.
+# Features, and L1d and L2 sizes in KiB, of a core of the usual CPUs. The features of all others that LLVM knows are in
+# the table of tuner.program.cpus, and their caches are taken for CACHES_KIB.
 _AVX2 = ("avx2", "fma")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512vl", "avx512dq")
 _VNNI = (*_AVX512, "avx512_vnni")
@@ -96,13 +115,15 @@ _CPUS: Mapping[str, tuple[tuple[str, ...], int, int]] = {
     "icelake-server": (_ICELAKE, 48, 1280),
     "sapphirerapids": (_AMX, 48, 2048),
 }
-_KNOWN_FEATURES = tuple(dict.fromkeys(("avx", *_AMX)))
+KNOWN_FEATURES = tuple(dict.fromkeys(("avx", *_AMX)))
+"""What a target may name, as Linux calls it."""
+CACHES_KIB = (32, 512)
 
 
 def native() -> Target:
     """The machine this process runs on: CPU flags and cache sizes as Linux reports them."""
     flags = _cpu_flags()
-    features = tuple(name for name in _KNOWN_FEATURES if name in flags)
+    features = tuple(name for name in KNOWN_FEATURES if name in flags)
     generic = ("sapphirerapids", "icelake-server", "cascadelake", "x86-64-v4", "x86-64-v3", "x86-64")
     mcpu = next(name for name in generic if set(_CPUS[name][0]) <= set(features))
     known = _hardware_of(mcpu, len(os.sched_getaffinity(0)), features)
@@ -121,7 +142,7 @@ def native() -> Target:
 
 
 def _hardware_of(mcpu: str, cores: int, features: tuple[str, ...] | None = None) -> Hardware:
-    own_features, l1d_kib, l2_kib = _CPUS[mcpu]
+    own_features, l1d_kib, l2_kib = _CPUS[mcpu] if mcpu in _CPUS else (features_of(mcpu), *CACHES_KIB)
     features = own_features if features is None else features
     wide = "avx512f" in features
     return Hardware(
@@ -136,18 +157,31 @@ def _hardware_of(mcpu: str, cores: int, features: tuple[str, ...] | None = None)
     )
 
 
-def _hardware_from(data: Mapping[str, Any]) -> Hardware:
-    """Read what ``to_json`` wrote; anyone may have written it, so nothing is taken on trust."""
-    sizes = [field.name for field in fields(Hardware) if field.name != "features"]
-    if set(data) - {"features"} != set(sizes):
-        raise InvalidInput("target.hardware", f"gives {', '.join(map(str, data))}", f"give {', '.join(sizes)}")
-    for name in sizes:
-        if isinstance(data[name], bool) or not isinstance(data[name], int) or not 0 < data[name] < 2**48:
-            raise InvalidInput(f"target.hardware.{name}", f"{data[name]!r} is not a size", "an integer above 0")
-    features = data.get("features", ())
+def _hardware_from(data: Mapping[str, Any], of_cpu: Collection[str]) -> Hardware:
+    """Read what ``to_json`` wrote; anyone may have written it, so nothing is taken on trust.
+
+    ``of_cpu``: the features of the CPU that it is said to be.
+    """
+    if set(data) - {"features"} != set(SIZES):
+        given = ", ".join(str(name)[:MAX_SHOWN] for name in list(data)[: 2 * len(SIZES)])
+        raise InvalidInput("target.hardware", f"gives {given or 'nothing'}", f"give {', '.join(SIZES)}")
+    for name, allowed in SIZES.items():
+        value = data[name]
+        if isinstance(value, bool) or not isinstance(value, int) or value not in allowed:
+            spoken = f"from {allowed[0]} to {allowed[-1]}" if isinstance(allowed, range) else f"one of {allowed}"
+            raise InvalidInput(f"target.hardware.{name}", f"{shown(value)} is not a size", f"an integer, {spoken}")
+    field, features = "target.hardware.features", data.get("features", ())
     if not isinstance(features, list | tuple) or not all(isinstance(name, str) for name in features):
-        raise InvalidInput("target.hardware.features", f"{features!r} is not a list of names", "as in [avx2, fma]")
-    return Hardware(**{name: data[name] for name in sizes}, features=tuple(features))
+        raise InvalidInput(field, f"{shown(features)} is not a list of names", "as in [avx2, fma]")
+    unknown = next((name for name in features if name not in KNOWN_FEATURES), None)
+    if unknown is not None or len(set(features)) < len(features):
+        problem = f"{shown(unknown)} is not a feature" if unknown is not None else "a feature is named twice"
+        raise InvalidInput(field, problem, f"any of: {', '.join(KNOWN_FEATURES)}, each once")
+    needed = WIDTHS[data["vector_bytes"]]
+    if needed and not needed & {*of_cpu, *features}:
+        problem = f"a CPU without {' or '.join(sorted(needed))} has no such vectors"
+        raise InvalidInput("target.hardware.vector_bytes", problem, "16, or another mcpu")
+    return Hardware(**{name: data[name] for name in SIZES}, features=tuple(features))
 
 
 def _cpu_flags() -> frozenset[str]:

@@ -3,28 +3,47 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.errors import InvalidInput
-from tuner.program.build import ProgramOp, make_workload, workload_from_json
+from tuner.errors import MAX_SHOWN, InvalidInput, shown
+from tuner.program.build import ProgramOp, make_workload, stored_workload
 from tuner.program.catalogue import Op
 from tuner.program.dims import DimLike
+from tuner.program.effort import spend
 from tuner.program.ranges import check_bounds, check_sizes, check_variables, grid, largest_dims, thinned
+from tuner.program.shape_fields import (
+    MAX_WEIGHT,
+    WEIGHTS,
+    is_weight,
+    parse_instances,
+    parse_shape_vars,
+)
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject, ShapeVar, Workload, WorkloadInstance, format_shape
 
+__all__ = [
+    "MAX_INSTANCES",
+    "MAX_WEIGHT",
+    "SearchTask",
+    "check_shape",
+    "default_instances",
+    "parse_instances",
+    "parse_shape",
+    "parse_shape_vars",
+    "parse_target",
+]
+
 MAX_INSTANCES = 256
 MAX_KERNELS = 64
+MAX_THREADS = 1024
 DEFAULT_INSTANCES = 8
-MAX_WEIGHT = 1e12
-"""Sums of weights times latencies must stay finite."""
 FAR = 2.0
 """How many times as large as the least shape every instance must be for that one to be searched for, too."""
 LEAST_SHAPE_WEIGHT = 0.25
 """Its weight, beside the least of the instances'."""
-WEIGHTS = f"a number from 0 to {MAX_WEIGHT:g}"
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -61,19 +80,23 @@ class SearchTask:
         check_variables(workload, variables)
         check_sizes(workload, variables)
         check_bounds(workload, variables)
-        _check_count("threads", threads, 1, 1024)
+        _check_count("threads", threads, 1, MAX_THREADS)
         _check_count("max_kernels", max_kernels, 1, MAX_KERNELS)
         given = default_instances(variables) if instances is None else instances
         object.__setattr__(self, "workload", workload)
         object.__setattr__(self, "shape_vars", variables)
         object.__setattr__(self, "instances", _merged(workload, _checked_instances(variables, given, weights)))
-        object.__setattr__(self, "target", _target(target))
+        object.__setattr__(self, "target", parse_target(target))
         object.__setattr__(self, "threads", threads)
         object.__setattr__(self, "max_kernels", max_kernels)
 
     def on(self, target: Target) -> SearchTask:
         """The same task for ``target``."""
-        return self._with(target=target)
+        task = object.__new__(SearchTask)
+        for name in ("workload", "shape_vars", "instances", "threads", "max_kernels"):
+            object.__setattr__(task, name, getattr(self, name))
+        object.__setattr__(task, "target", target)
+        return task
 
     @property
     def known_target(self) -> Target:
@@ -114,7 +137,7 @@ class SearchTask:
 
     def contains(self, shape: Mapping[str, int]) -> bool:
         """Whether ``shape`` gives every shape variable a value of its declared range."""
-        return set(shape) == set(self.ranges) and all(shape[var.name] in var.values for var in self.shape_vars)
+        return set(shape) == set(self.ranges) and all(var.takes(shape[var.name]) for var in self.shape_vars)
 
     def shapes(self, limit: int = 4096) -> list[dict[str, int]]:
         """Every shape of the declared range; more than ``limit`` are thinned evenly, the extremes kept."""
@@ -137,7 +160,7 @@ class SearchTask:
     def from_json(data: Mapping[str, Any]) -> SearchTask:
         """Read what ``to_json`` wrote (the same fields that one workload of a job file has)."""
         return SearchTask(
-            workload_from_json(data["workload"]),
+            stored_workload(json.dumps(data["workload"])),
             shape_vars=parse_shape_vars(data.get("shape_vars", {})),
             instances=parse_instances(data.get("instances")),
             target=data.get("target", "native"),
@@ -154,50 +177,6 @@ def default_instances(variables: Sequence[ShapeVar]) -> list[Mapping[str, int]]:
     return [dict(zip(names, point, strict=True)) for point in itertools.product(*grids)]
 
 
-def parse_shape_vars(data: object) -> tuple[ShapeVar, ...]:
-    """``{T: {min: 1, max: 128}, S: {values: [1, 2]}}`` as shape variables. Fields of errors start at shape_vars."""
-    if data is None:
-        return ()
-    if not isinstance(data, Mapping):
-        raise InvalidInput("shape_vars", f"{data!r} is not a mapping", "as in T: {min: 1, max: 128}")
-    return tuple(_shape_var(str(name), spec) for name, spec in data.items())
-
-
-def _shape_var(name: str, spec: object) -> ShapeVar:
-    field = f"shape_vars.{name}"
-    form = "{min: 1, max: 128} or {values: [5, 24, 43]}"
-    if not isinstance(spec, Mapping) or set(spec) not in ({"min", "max"}, {"values"}):
-        raise InvalidInput(field, f"{spec!r} is not a range", form)
-    if "values" in spec and not isinstance(spec["values"], list | tuple):
-        raise InvalidInput(field, f"values: {spec['values']!r} is not a list", form)
-    for value in spec["values"] if "values" in spec else spec.values():
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidInput(field, f"{value!r} is not an integer", form)
-    if "values" in spec:
-        return ShapeVar(name, spec["values"])
-    if spec["min"] > spec["max"]:
-        raise InvalidInput(field, f"min {spec['min']} is above max {spec['max']}", "min must not be above max")
-    return ShapeVar(name, range(spec["min"], spec["max"] + 1))
-
-
-def parse_instances(data: object) -> list[WorkloadInstance] | None:
-    """``[{T: 5, weight: 1.0}, ...]`` as instances; None where the job leaves them out."""
-    if data is None:
-        return None
-    if not isinstance(data, list):
-        raise InvalidInput("instances", f"{data!r} is not a list", "as in [{T: 5, weight: 1.0}]")
-    found = []
-    for index, item in enumerate(data):
-        if not isinstance(item, Mapping):
-            raise InvalidInput(f"instances[{index}]", f"{item!r} is not a mapping", "as in {T: 5, weight: 1.0}")
-        values = {str(name): value for name, value in item.items() if name != "weight"}
-        weight = item.get("weight", 1.0)
-        if not _is_weight(weight):
-            raise InvalidInput(f"instances[{index}].weight", f"{weight!r} is not a weight", WEIGHTS)
-        found.append(WorkloadInstance.of(values, weight))
-    return found
-
-
 def _checked_instances(
     variables: tuple[ShapeVar, ...],
     given: Sequence[int | Mapping[str, int] | WorkloadInstance],
@@ -207,19 +186,21 @@ def _checked_instances(
         raise InvalidInput("instances", f"{len(given)} instances", f"give 1 to {MAX_INSTANCES}")
     if weights is not None and len(weights) != len(given):
         raise InvalidInput("weights", f"{len(weights)} weights for {len(given)} instances", "one for each")
-    found: dict[tuple[tuple[str, int], ...], WorkloadInstance] = {}
+    spend(len(given) * (2 + len(variables)))
+    result: dict[tuple[tuple[str, int], ...], WorkloadInstance] = {}
     for index, item in enumerate(given):
         instance = _instance(variables, item, index, None if weights is None else weights[index])
-        if instance.values in found:
+        if instance.values in result:
             raise InvalidInput(f"instances[{index}]", f"{instance} is given twice", "each shape once")
-        found[instance.values] = instance
-    if not any(instance.weight for instance in found.values()):
+        result[instance.values] = instance
+    if not any(instance.weight for instance in result.values()):
         raise InvalidInput("instances", "every weight is 0", "at least one above 0")
-    return tuple(found.values())
+    return tuple(result.values())
 
 
 def _merged(workload: Workload, instances: Sequence[WorkloadInstance]) -> tuple[WorkloadInstance, ...]:
     """Instances of the same sizes (T=4 and T=5 of ``T//2``) as one: the first of them, with all their weights."""
+    spend(len(instances) * (1 + 4 * len(workload.symbols)))
     merged: dict[tuple[int, ...], WorkloadInstance] = {}
     for instance in instances:
         dims = tuple(workload.dims(instance.shape).values())
@@ -241,32 +222,34 @@ def _instance(
     elif len(variables) == 1:
         values = {variables[0].name: item}
     else:
-        raise InvalidInput(field, f"{item!r} does not say which variable it is for", "give a mapping of all variables")
+        problem = f"{shown(item)} does not say which variable it is for"
+        raise InvalidInput(field, problem, "give a mapping of all variables")
     weight = 1.0 if weight is None else weight
-    if not _is_weight(weight):
-        raise InvalidInput(f"{field}.weight", f"{weight!r} is not a weight", WEIGHTS)
+    if not is_weight(weight):
+        raise InvalidInput(f"{field}.weight", f"{shown(weight)} is not a weight", WEIGHTS)
     names = {var.name for var in variables}
     if set(values) != names:
         given = ", ".join(sorted(map(str, values))) or "nothing"
+        given = given if len(given) <= 2 * MAX_SHOWN else f"{given[: 2 * MAX_SHOWN]}..."
         raise InvalidInput(field, f"gives {given}", f"give a value for each of: {', '.join(sorted(names)) or '(none)'}")
     for var in variables:
         value = values[var.name]
         if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidInput(f"{field}.{var.name}", f"{value!r} is not an integer", "a value of the range")
-        if value not in var.values:
+            raise InvalidInput(f"{field}.{var.name}", f"{shown(value)} is not an integer", "a value of the range")
+        if not var.takes(value):
             raise InvalidInput(f"{field}.{var.name}", f"{value} is outside the range", _range_text(var))
     return WorkloadInstance.of(values, weight)
 
 
 def parse_shape(text: str) -> dict[str, int]:
     """``T=37,S=4`` as a mapping. Raises InvalidInput on field ``shape``."""
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, _, value = (piece.strip() for piece in part.partition("="))
-        if not name.isidentifier() or not value.isdecimal() or len(value) > 18 or name in found:
+        if not name.isidentifier() or not value.isdecimal() or len(value) > 18 or name in result:
             raise InvalidInput("shape", f"{part!r} does not give one variable a size", "as in T=37,S=4")
-        found[name] = int(value)
-    return found
+        result[name] = int(value)
+    return result
 
 
 def check_shape(task: SearchTask, shape: Mapping[str, int]) -> None:
@@ -280,10 +263,6 @@ def check_shape(task: SearchTask, shape: Mapping[str, int]) -> None:
             raise InvalidInput("shape", f"{format_shape(shape)} makes {expr} {size}", "extents are 0 or more")
 
 
-def _is_weight(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_WEIGHT
-
-
 def _range_text(var: ShapeVar) -> str:
     if isinstance(var.values, range):
         return f"{var.name} runs from {var.min} to {var.max}"
@@ -292,14 +271,16 @@ def _range_text(var: ShapeVar) -> str:
 
 def _check_count(field: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidInput(field, f"{value!r} will not do", f"an integer from {low} to {high}")
+        raise InvalidInput(field, f"{shown(value)} will not do", f"an integer from {low} to {high}")
 
 
-def _target(target: Target | str | Mapping[str, Any] | None) -> Target | None:
+def parse_target(target: object) -> Target | None:
+    """A target as a job file gives it; None for ``native``. Raises InvalidInput on field ``target``."""
     if target is None or isinstance(target, Target):
         return target
     if isinstance(target, str):
         if target == "native":
             return None
-        raise InvalidInput("target", f"{target!r} is not known", "native, or {kind: llvm, mcpu: ..., num-cores: ...}")
+        remedy = "native, or {kind: llvm, mcpu: ..., num-cores: ...}"
+        raise InvalidInput("target", f"{shown(target)} is not known", remedy)
     return Target.from_json(target)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from tuner.errors import InvalidInput
+from tuner.program.effort import spend
 
 MAX_TEXT = 8000
 """Characters of a program."""
@@ -48,6 +49,7 @@ class Token:
 
 def tokens_of(text: str) -> list[Token]:
     """The tokens, the last one of kind eof; a new line inside brackets ends nothing. Raises InvalidInput."""
+    spend(len(text))
     tokens, at, depth = [], 0, 0
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -56,13 +58,13 @@ def tokens_of(text: str) -> list[Token]:
             refuse(text, at, f"{text[at]!r} is not part of the notation", _NO_CHARACTERS.get(text[at], allowed))
         if (pair := text[at : at + 2]) in _NO_OPERATORS:
             refuse(text, at, f"{pair} is not an operator", _NO_OPERATORS[pair])
-        kind, found = str(match.lastgroup), match.group()
+        kind, result = str(match.lastgroup), match.group()
         longest = {"name": MAX_NAME, "number": MAX_NUMBER}.get(kind)
-        if longest is not None and len(found) > longest:
-            refuse(text, at, f"a {kind} of {len(found)} characters", f"at most {longest}")
-        depth += (found in ("(", "[")) - (found in (")", "]"))
-        if kind != "space" and not (found == "\n" and depth > 0):
-            tokens.append(Token(kind, found, at))
+        if longest is not None and len(result) > longest:
+            refuse(text, at, f"a {kind} of {len(result)} characters", f"at most {longest}")
+        depth += (result in ("(", "[")) - (result in (")", "]"))
+        if kind != "space" and not (result == "\n" and depth > 0):
+            tokens.append(Token(kind, result, at))
         at = match.end()
     return [*tokens, Token("eof", "", len(text))]
 

@@ -70,7 +70,7 @@ def is_transcendental(expr: Expr) -> bool:
 
 
 def _names(monomial: tuple[object, ...]) -> frozenset[str]:
-    found: frozenset[str] = frozenset()
+    result: frozenset[str] = frozenset()
     for atom in monomial:
-        found |= {atom} if isinstance(atom, str) else atom.numerator.variables  # type: ignore[attr-defined]
-    return found
+        result |= {atom} if isinstance(atom, str) else atom.numerator.variables  # type: ignore[attr-defined]
+    return result

@@ -34,19 +34,24 @@ def choose_set(
 
 
 def finalists(
-    task: SearchTask, model: CostModel, measured: Measured, first: Sequence[MicroKernel], extra: int
+    task: SearchTask,
+    model: CostModel,
+    measured: Measured,
+    pool: Sequence[MicroKernel],
+    first: Sequence[MicroKernel],
+    extra: int,
 ) -> list[MicroKernel]:
-    """``first``, up to ``extra`` more of the kernels that would be chosen without them, and as many of another layout.
+    """``first``, up to ``extra`` more of ``pool`` that would be chosen without them, and as many of another layout.
 
     Small differences, above all those between packed layouts, are decided by timing side by side: earlier readings
     are too noisy for them.
     """
     kernels = list(first)
     layouts = {layout_group(task, kernel) for kernel in first}
-    rest = [kernel for kernel in measured.kernels if kernel not in kernels]
+    rest = [kernel for kernel in pool if kernel not in kernels]
     others = [kernel for kernel in rest if layout_group(task, kernel) not in layouts]
-    for pool in (rest, others):
-        if unused := [kernel for kernel in pool if kernel not in kernels]:
+    for candidates in (rest, others):
+        if unused := [kernel for kernel in candidates if kernel not in kernels]:
             kernels += choose_set(task, model, measured, unused, extra)
     return kernels
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
-from tuner.records import Baseline, MeasureResult, Phase
+from tuner.records import Baseline, ErrorKind, MeasureResult, Phase, speed_correction
 from tuner.rules.space import MicroKernel
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Reading = TypeVar("Reading", MeasureResult, Baseline)
 ShapeKey = tuple[tuple[str, int], ...]
-MAX_DRIFT = 2.0
-"""The most that a device's speed is believed to have changed by between two measurements."""
 SMOOTHING = 0.02
 """Squared log distance below which the nearest measurement outweighs the others."""
 
@@ -56,7 +54,9 @@ class Measured:
             if result.latency_s is None:
                 self._errors[f"{result.error_kind}: {result.error}".removesuffix(": ")] += 1
                 self.failures += 1
-                self.failed.add(result.kernel)
+                # What the machine failed at says nothing against the kernel.
+                if result.error_kind is not ErrorKind.MACHINE:
+                    self.failed.add(result.kernel)
             else:
                 self._add_reading(result, result.latency_s)
 
@@ -161,14 +161,6 @@ def _at_speed(result: Reading, anchor_s: float | None) -> Reading:
     if result.latency_s is None:
         return result
     return replace(result, latency_s=result.latency_s * speed_correction(result.anchor_s, anchor_s))
-
-
-def speed_correction(measured_anchor_s: float | None, anchor_s: float | None) -> float:
-    """The factor that takes a latency measured while the anchor took ``measured_anchor_s`` to the speed at which it
-    takes ``anchor_s``; 1 where either is not known."""
-    if not measured_anchor_s or not anchor_s:
-        return 1.0
-    return min(max(anchor_s / measured_anchor_s, 1 / MAX_DRIFT), MAX_DRIFT)
 
 
 def log_points(task: SearchTask, shapes: Sequence[Mapping[str, int]]) -> Floats:

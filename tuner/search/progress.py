@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tuner.library.dispatcher import Dispatcher
 from tuner.program.jobspec import Budget
 from tuner.program.task import SearchTask
+from tuner.program.workload import WorkloadInstance
 from tuner.search.observations import Measured
 from tuner.search.summary import SearchSummary, Stage
 
 
 @dataclass(frozen=True, slots=True)
 class Objectives:
-    """The weighted time of all instances with the best kernels so far and with the default (theory's library).
+    """The weighted time with the best kernels so far, with the default (theory's library) and with NumPy.
 
-    Both are in seconds, over the instances for which the default has been measured; None before the first.
-    ``speedup_vs_numpy`` is NumPy's weighted time over that of the best so far; None unless both are known at every
-    instance.
+    All in seconds and over the same instances: those for which the default has been measured or, before the first, all
+    of them. None where one of them is not known.
     """
 
     objective_s: float | None
     default_objective_s: float | None
-    speedup_vs_numpy: float | None = None
+    numpy_objective_s: float | None = None
 
     @property
     def speedup(self) -> float | None:
         """Weighted time of the default over that of the best so far; never below 1, the default being one of them."""
-        if not self.objective_s or not self.default_objective_s:
-            return None
-        return self.default_objective_s / self.objective_s
+        return _over(self.default_objective_s, self.objective_s)
+
+    @property
+    def speedup_vs_numpy(self) -> float | None:
+        """The same of NumPy's BLAS."""
+        return _over(self.numpy_objective_s, self.objective_s)
 
 
 def objectives(
@@ -37,29 +41,42 @@ def objectives(
 ) -> Objectives:
     """``defaults``, ``by_numpy``: latencies of the default and of NumPy by instance (as text), where measured. All at
     the device's reference speed (see tuner.search.observations)."""
-    known = [instance for instance in task.instances if str(instance) in defaults]
-    best = [(instance.weight, measured.best_s(instance)) for instance in known]
-    timed = [(weight, time) for weight, time in best if time is not None]
-    numpy = _speedup(task, measured, by_numpy)
-    if not timed or len(timed) != len(known):
-        return Objectives(None, None, numpy)
+    compared = _compared(task, defaults)
     return Objectives(
-        sum(weight * time for weight, time in timed),
-        sum(instance.weight * defaults[str(instance)] for instance in known),
-        numpy,
+        _weighted(compared, measured.best_s),
+        _weighted(compared, lambda instance: defaults.get(str(instance))),
+        _weighted(compared, lambda instance: by_numpy.get(str(instance))),
     )
 
 
-def _speedup(task: SearchTask, measured: Measured, others: Mapping[str, float]) -> float | None:
-    """The weighted time of another implementation over that of the best so far; None unless all is known."""
-    ours = theirs = 0.0
-    for instance in task.instances:
-        best, other = measured.best_s(instance), others.get(str(instance))
-        if best is None or other is None:
-            return None
-        ours += instance.weight * best
-        theirs += instance.weight * other
-    return theirs / ours if ours else None
+def library_objective_s(
+    task: SearchTask, measured: Measured, defaults: Mapping[str, float], dispatcher: Dispatcher
+) -> float | None:
+    """The weighted time with the kernels that a library runs, over the instances that ``objectives`` compares.
+
+    None if one of the kernels was not measured at an instance that it serves.
+    """
+
+    def served_s(instance: WorkloadInstance) -> float | None:
+        return measured.latency_s(dispatcher.kernel_for(instance.shape), instance.values)
+
+    return _weighted(_compared(task, defaults), served_s)
+
+
+def _compared(task: SearchTask, defaults: Mapping[str, float]) -> list[WorkloadInstance]:
+    return [instance for instance in task.instances if str(instance) in defaults or not defaults]
+
+
+def _weighted(
+    instances: Sequence[WorkloadInstance], latency_s: Callable[[WorkloadInstance], float | None]
+) -> float | None:
+    times = [(instance.weight, latency_s(instance)) for instance in instances]
+    known = [weight * time for weight, time in times if time is not None]
+    return sum(known) if len(known) == len(times) else None
+
+
+def _over(theirs: float | None, ours: float | None) -> float | None:
+    return theirs / ours if theirs and ours else None
 
 
 def summarize(

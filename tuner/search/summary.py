@@ -6,15 +6,18 @@ As JSON they are public: the data of ``progress`` events, what callbacks of ``sw
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
+
+from tuner.search.outcome import LIBRARY, SO_FAR, Outcome, total_of
 
 
 class Stage(StrEnum):
     """What a search is doing; ``phase`` of its summary."""
 
+    KNOWN = "known"
     THEORY = "theory"
     SEARCH = "search"
     SELECT = "select"
@@ -23,13 +26,54 @@ class Stage(StrEnum):
     DONE = "done"
 
 
+class EndedBy(StrEnum):
+    """Why a search measured no more."""
+
+    TRIALS = "trials"
+    SECONDS = "seconds"
+    NOTHING_HELPS = "no candidate expected to help"
+    CANCELLED = "cancelled"
+
+
+_ENDINGS: Mapping[str, str] = {
+    EndedBy.SECONDS: "out of time",
+    EndedBy.NOTHING_HELPS: "no candidate was expected to help",
+    EndedBy.CANCELLED: "cancelled",
+}
+"""What is said of a search that did not use all its trials."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reused:
+    """What a search started from: valid ``records`` of its workload by earlier ``jobs``, of so many ``kernels``; and
+    records of related targets, which are priors of the cost model and nothing else."""
+
+    records: int = 0
+    kernels: int = 0
+    jobs: int = 0
+    related_targets: int = 0
+    related_records: int = 0
+
+    def __str__(self) -> str:
+        parts = []
+        if self.records:
+            records, kernels = _plural(self.records, "record"), _plural(self.kernels, "kernel")
+            parts.append(f"{records} of {kernels} by {_plural(self.jobs, 'job')} reused")
+        if self.related_targets:
+            records, targets = _plural(self.related_records, "record"), _plural(self.related_targets, "related target")
+            parts.append(f"{records} of {targets} used as priors")
+        return "; ".join(parts)
+
+
 @dataclass(frozen=True, slots=True)
 class SearchSummary:
     """The figures of one search task. None: not known, or no such budget.
 
     ``objective_s`` is the weighted time of all instances with the best kernels so far, ``default_objective_s`` with
     the default, both in seconds over the instances for which the default has been measured. ``speedup_vs_default`` and
-    ``speedup_vs_numpy`` compare the best so far at the tuned shapes. The last three are of the library.
+    ``speedup_vs_numpy`` compare the best so far at the same shapes. ``kernels``, ``digest`` and
+    ``library_objective_s`` are of the library; the last is None if a kernel of it was not timed at one of those shapes.
+    ``reused`` is what the search started from, ``ended_by`` one of EndedBy once it measures no more.
     """
 
     phase: str = Stage.THEORY
@@ -47,20 +91,31 @@ class SearchSummary:
     kernels: int | None = None
     digest: str | None = None
     library_objective_s: float | None = None
+    reused: Reused | None = None
+    ended_by: str | None = None
 
     @property
-    def library_speedup_vs_default(self) -> float | None:
-        """Of the library once there is one, of the best kernel of each shape before."""
-        if self.default_objective_s and self.library_objective_s:
-            return self.default_objective_s / self.library_objective_s
-        return self.speedup_vs_default
+    def ending(self) -> str:
+        """``out of time``: why not all trials were used; empty where they were, and before the end."""
+        return _ENDINGS.get(self.ended_by or "", "")
 
     @property
-    def library_speedup_vs_numpy(self) -> float | None:
-        """The same over NumPy's BLAS."""
-        if self.speedup_vs_numpy and self.objective_s and self.library_objective_s:
-            return self.speedup_vs_numpy * self.objective_s / self.library_objective_s
-        return self.speedup_vs_numpy
+    def trials_text(self) -> str:
+        """``35 of 128 trials (2 failed), out of time``"""
+        budget = f" of {self.trials_budget}" if self.trials_budget is not None else ""
+        failed = f" ({self.failed} failed)" if self.failed else ""
+        return f"{self.trials}{budget} trials{failed}" + (f", {self.ending}" if self.ending else "")
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the search came to: of the library once that was timed, of the best kernel of each shape before."""
+        so_far = Outcome(SO_FAR, self.objective_s, self.speedup_vs_default, self.speedup_vs_numpy)
+        library_s = self.library_objective_s
+        if not library_s:
+            return so_far
+        by_numpy_s = self.speedup_vs_numpy * self.objective_s if self.speedup_vs_numpy and self.objective_s else None
+        over_default = self.default_objective_s / library_s if self.default_objective_s else None
+        return Outcome(LIBRARY, library_s, over_default, by_numpy_s / library_s if by_numpy_s else None)
 
     @property
     def budget_share(self) -> float | None:
@@ -83,18 +138,29 @@ class SearchSummary:
         return max(0.0, min(ends)) if ends else None
 
     def to_json(self) -> dict[str, Any]:
-        """What is known of the library is left out before there is one."""
+        """What is known of the library is left out before there is one, and so is what was reused where nothing was.
+        ``outcome`` follows from the rest."""
         values = {each.name: getattr(self, each.name) for each in fields(self)} | {"phase": str(self.phase)}
-        return {name: value for name, value in values.items() if value is not None or name not in LIBRARY_FIELDS}
+        if self.reused is not None:
+            values["reused"] = asdict(self.reused)
+        known = {name: value for name, value in values.items() if value is not None or name not in OPTIONAL_FIELDS}
+        return known | {"outcome": self.outcome.to_json()}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> SearchSummary:
         """Read what ``to_json`` of this version or an older one wrote. Other members are left out."""
         known = {each.name: data[each.name] for each in fields(SearchSummary) if data.get(each.name) is not None}
+        if "reused" in known:
+            names = {each.name for each in fields(Reused)}
+            known["reused"] = Reused(**{name: count for name, count in known["reused"].items() if name in names})
         return SearchSummary(**known)
 
 
-LIBRARY_FIELDS = ("kernels", "digest", "library_objective_s")
+OPTIONAL_FIELDS = ("kernels", "digest", "library_objective_s", "reused", "ended_by")
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" + "s" * (count != 1)
 
 
 @dataclass(frozen=True)
@@ -107,6 +173,10 @@ class JobSummary:
         """The same with a new summary of one task."""
         return replace(self, tasks={**self.tasks, position: summary})
 
+    def outcome(self, counts: Sequence[int]) -> Outcome:
+        """What the searches that have begun came to together. ``counts``: of the workloads, by position."""
+        return total_of([(counts[position], summary.outcome) for position, summary in self.tasks.items()])
+
     def to_json(self, task_count: int) -> dict[str, Any]:
         """The task's own summary for a job of one task, else ``{"tasks": {position: summary}}``."""
         if task_count == 1:
@@ -117,5 +187,5 @@ class JobSummary:
     def from_json(data: Mapping[str, Any]) -> JobSummary:
         """Read what ``to_json`` wrote; ``{}`` before the first search begins."""
         tasks = data.get("tasks", {"0": data} if data else {})
-        found = {int(position): SearchSummary.from_json(summary) for position, summary in tasks.items()}
-        return JobSummary(dict(sorted(found.items())))
+        result = {int(position): SearchSummary.from_json(summary) for position, summary in tasks.items()}
+        return JobSummary(dict(sorted(result.items())))

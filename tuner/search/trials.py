@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Protocol
 
+from tuner.library.dispatcher import Dispatcher
 from tuner.measure import BASELINES_S, BuildResult, DeviceFailed, KeptBuilds, Runner, RunRequest
-from tuner.program.jobspec import Budget
+from tuner.measure.machine import failure_kind
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import NO_BASELINES, NUMPY, Baselines, ErrorKind, MeasureResult, Phase
 from tuner.rules.space import MicroKernel
 from tuner.search import progress
+from tuner.search.budget import BudgetTracker
 from tuner.search.cost_model import CostModel
 from tuner.search.observations import Measured, at_reference_speed, reference_anchor_s
 from tuner.search.policy import SearchPolicy, Suggestion
-from tuner.search.summary import SearchSummary, Stage
+from tuner.search.summary import EndedBy, Reused, SearchSummary, Stage
 from tuner.storage import NewEvent
 
-FINAL_SHARE = 0.35
-"""The largest share of a budget of trials or seconds that is reserved for finalists, build and verification."""
-FINAL_SECONDS = 30.0
 FASTEST_READINGS = 3
 """How often a kernel is measured that is the fastest at an instance: of many single readings the least is lucky."""
 BATCH = 3
 """Kernels built and run between two checks of ``should_stop``."""
 
-STAGES = {Phase.THEORY: Stage.THEORY, Phase.SEARCH: Stage.SEARCH, Phase.FINAL: Stage.SELECT}
+STAGES = {
+    Phase.KNOWN: Stage.KNOWN,
+    Phase.THEORY: Stage.THEORY,
+    Phase.SEARCH: Stage.SEARCH,
+    Phase.FINAL: Stage.SELECT,
+}
 """The stage of a search that runs trials of a phase."""
+READ_ONCE = (Phase.KNOWN, Phase.FINAL)
+"""Phases whose fastest are not measured again: they were chosen for the median of many readings."""
 
 
 class Recorder(Protocol):
@@ -49,36 +54,8 @@ class Cancelled(Exception):
     """``should_stop`` said so; everything measured has been recorded."""
 
 
-class BudgetTracker:
-    """How much of a budget is left. ``spent_s``: wall time that earlier workers have charged to it."""
-
-    def __init__(self, budget: Budget, spent_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self.budget = budget
-        self._clock = clock
-        self._started = clock() - spent_s
-
-    @property
-    def elapsed_s(self) -> float:
-        return self._clock() - self._started
-
-    def seconds_left(self, reserve_s: float = 0.0) -> float:
-        if self.budget.seconds is None:
-            return float("inf")
-        return self.budget.seconds - reserve_s - self.elapsed_s
-
-    def trials_left(self, done: int, reserve: int = 0) -> int:
-        if self.budget.trials is None:
-            return 1_000_000
-        return self.budget.trials - reserve - done
-
-    def final_trials(self, wanted: int) -> int:
-        """How many of the trials ``wanted`` for the finalists are reserved for them."""
-        return min(wanted, int(FINAL_SHARE * self.budget.trials)) if self.budget.trials else 0
-
-    @property
-    def final_seconds(self) -> float:
-        """The most seconds that are reserved for the finalists, the build and the verification."""
-        return min(FINAL_SECONDS, FINAL_SHARE * self.budget.seconds) if self.budget.seconds else 0.0
+class Finishing(Exception):
+    """``should_finish`` said so: no more trials, but the library of what was measured."""
 
 
 class Trials:
@@ -94,12 +71,17 @@ class Trials:
         recorder: Recorder,
         tracker: BudgetTracker,
         should_stop: Callable[[], bool],
+        should_finish: Callable[[], bool],
         baselines: Baselines,
     ) -> None:
         self.measured = Measured()
         self.round = 0
+        self.reused: Reused | None = None
+        self.ended_by: EndedBy | None = None
         self._task, self._model, self._policy, self._builds, self._runner = task, model, policy, builds, runner
-        self._recorder, self._budget, self._should_stop = recorder, tracker, should_stop
+        self._recorder, self._budget = recorder, tracker
+        self._should_stop, self._should_finish = should_stop, should_finish
+        self._finish_by_s: float | None = None
         self._attempts: dict[tuple[MicroKernel, tuple[tuple[str, int], ...]], int] = {}
         self._default_pairs: set[tuple[MicroKernel, WorkloadInstance]] = set()
         self._baselines, self._has_baselines = baselines, baselines != NO_BASELINES
@@ -120,7 +102,7 @@ class Trials:
 
         Ends early once only ``reserve_s`` of the budget is left; the fastest are measured again while more than
         ``reserve`` trials are left. Where kernels are built while others are measured, ``plan_next`` is called with the
-        last ones while they are measured, and returns the kernels to build next. Raises Cancelled.
+        last ones while they are measured, and returns the kernels to build next. Raises Cancelled, Finishing.
         """
         for start in range(0, len(suggestions), BATCH):
             batch = list(suggestions[start : start + BATCH])
@@ -135,12 +117,12 @@ class Trials:
                 self.record(self._measure(batch, builds, phase), STAGES[phase])
                 if self._budget.seconds_left(reserve_s) <= 0:
                     return
-                batch = [] if phase is Phase.FINAL else self._to_remeasure(batch, reserve)
+                batch = [] if phase in READ_ONCE else self._to_remeasure(batch, reserve)
 
     def measure_baselines(self, reserve_s: float) -> None:
         """Measure what the kernels are compared with, once, if it fits into all of the budget but ``reserve_s``.
 
-        A device that fails over it does not end the search. Raises Cancelled, DeviceLost.
+        A device that fails over it does not end the search. Raises Cancelled, Finishing, DeviceLost.
         """
         if self._has_baselines or self._budget.seconds_left(reserve_s) <= BASELINES_S:
             return
@@ -189,7 +171,9 @@ class Trials:
             key = (result.kernel, result.instance.values)
             self._build_s[result.kernel] = result.build_s
             self._attempts[key] = max(self._attempts.get(key, 0), result.attempt + 1)
-        self._anchor_s = self._anchor_s or reference_anchor_s(results)
+        if self._anchor_s is None and (anchor_s := reference_anchor_s(results)):
+            self._anchor_s = anchor_s
+            self._model.at_speed(anchor_s)
         normalized = at_reference_speed(results, self._anchor_s)
         self.measured.add(normalized)
         # The policy reads the model, so the model learns first.
@@ -201,7 +185,8 @@ class Trials:
 
     def verification_failure(self, kernel: MicroKernel, problem: str) -> MeasureResult:
         """A failed trial for a kernel that computed wrongly when a whole library was verified."""
-        result = MeasureResult(kernel, self._task.instances[0], error_kind=ErrorKind.WRONG, error=problem)
+        kind = failure_kind(RuntimeError(problem), ErrorKind.WRONG)
+        result = MeasureResult(kernel, self._task.instances[0], error_kind=kind, error=problem)
         return replace(result, round=self.round, phase=Phase.FINAL, attempt=self._next_attempt(result))
 
     def _next_attempt(self, result: MeasureResult) -> int:
@@ -236,9 +221,23 @@ class Trials:
         """The build time of a kernel; 0 for one that was not built."""
         return self._build_s.get(kernel, 0.0)
 
+    def finish_within(self, seconds: float) -> None:
+        """From here on the search is ending, cancelled: what takes longer than that is given up."""
+        self.ended_by, self._finish_by_s = EndedBy.CANCELLED, self._budget.elapsed_s + seconds
+
     def check_stop(self) -> None:
+        """Raises Cancelled, Finishing."""
         if self._should_stop():
             raise Cancelled
+        if self._finish_by_s is None:
+            if self._should_finish():
+                raise Finishing
+        elif self._budget.elapsed_s > self._finish_by_s:
+            raise Cancelled
+
+    def library_objective_s(self, dispatcher: Dispatcher) -> float | None:
+        """The weighted time with a library, as ``summary`` compares it; None if it was not timed where it must be."""
+        return progress.library_objective_s(self._task, self.measured, self.defaults(), dispatcher)
 
     # -- reporting ------------------------------------------------------------------------------------------------
     def summary(self, stage: Stage) -> SearchSummary:
@@ -246,7 +245,8 @@ class Trials:
         by_numpy = {str(point.instance): point.latency_s for point in points if point.name == NUMPY}
         now = progress.objectives(self._task, self.measured, self.defaults(), by_numpy)
         tracker = self._budget
-        return progress.summarize(now, self.measured, tracker.budget, tracker.elapsed_s, self.round, stage)
+        result = progress.summarize(now, self.measured, tracker.budget, tracker.elapsed_s, self.round, stage)
+        return replace(result, reused=self.reused, ended_by=self.ended_by)
 
     def record(self, results: Sequence[MeasureResult], stage: Stage) -> None:
         summary = self.summary(stage)
@@ -257,6 +257,12 @@ class Trials:
     def report_progress(self, stage: Stage) -> None:
         summary = self.summary(stage)
         self._report(summary, NewEvent("progress", summary.to_json()))
+
+    def report_reused(self) -> None:
+        """Say what the search starts from, if it starts from anything."""
+        if self.reused is not None:
+            event = NewEvent("reused", asdict(self.reused))
+            self._report(self.summary(Stage.KNOWN), event, NewEvent("log", {"message": str(self.reused)}))
 
     def log(self, message: str) -> None:
         self._report(self.summary(Stage.SEARCH), NewEvent("log", {"message": message}))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from tuner.errors import ShapewrightError
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LIBRARY, LibraryFiles
 from tuner.measure import Builder, BuildResult, KeptBuilds, Runner
@@ -16,13 +16,16 @@ from tuner.program.jobspec import DEFAULT_POLICY, Budget
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import NO_BASELINES, Baselines, MeasureResult, Phase, TuningRecord
-from tuner.rules import safe_kernel, space_of
+from tuner.rules import space_of
 from tuner.rules.space import MicroKernel
 from tuner.search import finalize
+from tuner.search.budget import BudgetTracker
+from tuner.search.chosen import EXTRA_FINALISTS, Chosen, VerificationFailed
 from tuner.search.cost_model import CostModel, PairCostModel
 from tuner.search.policy import SearchPolicy, Suggestion, dispatched, make_policy, suggestions_of
-from tuner.search.summary import SearchSummary, Stage
-from tuner.search.trials import BATCH, FASTEST_READINGS, BudgetTracker, Cancelled, Recorder, Trials
+from tuner.search.reuse import NOTHING, Knowledge, Reuse
+from tuner.search.summary import EndedBy, SearchSummary, Stage
+from tuner.search.trials import BATCH, FASTEST_READINGS, Cancelled, Finishing, Recorder, Trials
 
 __all__ = ["Cancelled", "Recorder", "Tuned", "VerificationFailed", "tune"]
 
@@ -32,10 +35,12 @@ SAFETY_FACTOR = 1.3
 """How much longer than expected the finalists, the build and the verification may take."""
 VERIFY_S = 3.0
 """What verifying a library is expected to take."""
-EXTRA_FINALISTS = 4
-"""Kernels timed with the best set, and as many again of another packed layout."""
 TIE_RATIO = 1.03
 """Finalists whose latencies are within this ratio of the fastest one's are timed once more."""
+KNOWN_SHARE = 0.5
+"""The largest share of what is left for the search that timing known kernels again may take."""
+FINISH_S = 30.0
+"""How long a search that is cancelled may take to build and verify a library."""
 VERIFY_ROUNDS = 4
 VERIFY_BATCH = 16
 """Shapes verified between two checks of ``should_stop``."""
@@ -51,10 +56,6 @@ class Tuned:
     summary: SearchSummary
 
 
-class VerificationFailed(ShapewrightError):
-    """No set of kernels passed verification: nothing that could be handed out."""
-
-
 def tune(
     task: SearchTask,
     *,
@@ -66,9 +67,11 @@ def tune(
     seed: int = 0,
     past: Sequence[TuningRecord] = (),
     baselines: Baselines = NO_BASELINES,
-    warm: Sequence[tuple[JsonObject, TuningRecord]] = (),
+    knowledge: Knowledge = NOTHING,
     spent_s: float = 0.0,
+    after_s: float = 0.0,
     should_stop: Callable[[], bool] = lambda: False,
+    should_finish: Callable[[], bool] = lambda: False,
     job_id: str | None = None,
     parallel_builds: int | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -76,23 +79,33 @@ def tune(
     """Search, select, time, verify, build.
 
     ``past`` are this very task's own records (after a worker's death): the policy is rebuilt from them and they count
-    against the budget, as does ``spent_s``; ``baselines`` are measured unless they were. ``warm`` are other jobs'
-    records on this target. ``policy``: a name of tuner.search.policy.POLICIES. ``parallel_builds``: how many kernels
-    may be built while another is measured; None: one for each core of this machine beyond the task's threads. Raises
-    Cancelled, DeviceLost, InvalidInput, VerificationFailed.
+    against the budget, as does ``spent_s``; ``baselines`` are measured unless they were. ``knowledge`` is of other
+    searches: its best kernels are timed again first, and the default is theory's whatever it says. ``policy``: a name
+    of tuner.search.policy.POLICIES. ``parallel_builds``: how many kernels may be built while another is measured; None:
+    one for each core of this machine beyond the task's threads. ``after_s``: seconds of the budget that are left for
+    what comes after. ``should_stop`` ends the search at once (Cancelled); ``should_finish`` ends it with the library
+    of what was measured, within FINISH_S, or Cancelled where that is too little for one. Raises Cancelled, DeviceLost,
+    InvalidInput, VerificationFailed.
     """
     if parallel_builds is None:
         parallel_builds = max(0, len(os.sched_getaffinity(0)) - task.threads)
-    tracker, model = BudgetTracker(budget, spent_s, clock), PairCostModel(task, seed, warm)
-    space = space_of(task)
+    tracker, space = BudgetTracker(budget, spent_s, clock, after_s), space_of(task)
+    reuse = Reuse(task.with_least_shape(), space, knowledge)
+    model = PairCostModel(task, seed, reuse.warm)
     search_policy = make_policy(policy, task.with_least_shape(), space, model, seed)
+    search_policy.recall(reuse.wrong, reuse.timed)
     with closing(KeptBuilds(task, builder, parallel_builds)) as builds:
-        trials = Trials(task, model, search_policy, builds, runner, recorder, tracker, should_stop, baselines)
-        search = _Search(task, model, search_policy, runner, tracker, trials)
+        stops = should_stop, should_finish
+        trials = Trials(task, model, search_policy, builds, runner, recorder, tracker, *stops, baselines)
+        trials.reused = reuse.facts
+        search = _Search(task, model, search_policy, runner, tracker, trials, reuse)
         # What another version of the rules measured for the job says nothing of today's kernels.
         search.resume([record.result for record in past if space.has_rule_of(record.result.kernel)])
-        search.explore()
-        return search.finalize(job_id)
+        try:
+            search.explore()
+            return search.finalize(job_id)
+        except Finishing:
+            return search.finish(job_id)
 
 
 class _Search:
@@ -106,9 +119,13 @@ class _Search:
         runner: Runner,
         tracker: BudgetTracker,
         trials: Trials,
+        reuse: Reuse,
     ) -> None:
         self._task, self._model, self._policy, self._runner = task, model, policy, runner
         self._searched = task.with_least_shape()
+        # Chosen before anything is learned here, so that whoever resumes the search chooses the same.
+        self._theory, self._known = list(policy.theory), reuse.picks(model)
+        self._chosen = Chosen(task, model, trials.measured, self._theory)
         self._budget, self._trials, self._measured = tracker, trials, trials.measured
         self._next_suggestions: list[Suggestion] = []
 
@@ -116,19 +133,27 @@ class _Search:
     def resume(self, results: Sequence[MeasureResult]) -> None:
         """Take in what an earlier worker measured for this task."""
         if not results:
+            self._trials.report_reused()
             return
-        self._trials.round = 1 + max(result.round for result in results)
+        # The rounds begin with the default; what was known comes before them.
+        begun = [result.round for result in results if result.phase is not Phase.KNOWN]
+        self._trials.round = 1 + max(begun, default=-1)
         self._trials.add_results(results)
 
     def explore(self) -> None:
         """Rounds of suggest, build, run, update until all but the reserve is spent or no gain is expected."""
+        self._time_known()
         self._complete_default()
         trials, reserve = self._trials, self._final_trials()
-        while (left := trials.left(reserve)) > 0 and self._budget.seconds_left(reserve_s := self._reserve_s()) > 0:
+        while True:
+            left, reserve_s = trials.left(reserve), self._reserve_s()
+            if (ended_by := self._budget.ended_by(left, reserve_s)) is not None:
+                break
             suggestions, self._next_suggestions = self._next_suggestions or self._policy.suggest(left), []
             if not suggestions:
                 trials.log("no candidate is expected to help: the search ends early")
-                return
+                ended_by = EndedBy.NOTHING_HELPS
+                break
             # Before the default is measured there is nothing to plan the next round by.
             plan_next = self._plan_next_round if trials.round else None
             phase = Phase.SEARCH if trials.round else Phase.THEORY
@@ -136,6 +161,24 @@ class _Search:
             # After the first round's results are stored: a device that fails over the baselines loses none of them.
             trials.measure_baselines(reserve_s)
             trials.round += 1
+        trials.ended_by = ended_by
+
+    def _time_known(self) -> None:
+        """Verify and time what earlier searches found to be the best, with a share of the budget; the rest of it where
+        a worker died over it."""
+        trials, measured, reserve = self._trials, self._measured, self._final_trials()
+        if trials.round or not self._known:
+            return
+        missing = [
+            (kernel, [at for at in indices if not measured.readings(kernel, self._searched.instances[at])])
+            for kernel, indices in self._known
+            if kernel not in measured.failed
+        ]
+        left, done = trials.left(reserve), measured.trials
+        share = min(left, math.ceil(KNOWN_SHARE * (left + done)) - done)
+        reserve_s = self._budget.final_seconds
+        reserve_s += (1 - KNOWN_SHARE) * max(0.0, self._budget.seconds_left(reserve_s))
+        trials.run(suggestions_of(self._searched, self._model, missing, share), Phase.KNOWN, reserve_s, reserve)
 
     def _plan_next_round(self, pending: Sequence[Suggestion]) -> list[MicroKernel]:
         """Ask the policy for the next round while ``pending`` are still measured; the kernels to build first."""
@@ -148,8 +191,8 @@ class _Search:
         """Seconds of the budget to reserve for the finalists, the build and the verification, by what such took."""
         if not self._measured.kernels:
             return self._budget.final_seconds
-        best_set = self._best_set(self._task.max_kernels)
-        finalists_s = self._trials.trial_s * len(self._finalists(best_set)) * len(self._searched.instances)
+        best_set = self._chosen.best_set()
+        finalists_s = self._trials.trial_s * len(self._chosen.finalists(best_set)) * len(self._searched.instances)
         return min(self._budget.final_seconds, SAFETY_FACTOR * finalists_s + self._build_reserve_s(best_set))
 
     def _build_reserve_s(self, kernels: Sequence[MicroKernel]) -> float:
@@ -164,8 +207,9 @@ class _Search:
             index for index, instance in enumerate(self._searched.instances)
             if instance in self._task.instances and str(instance) not in known
         ]  # fmt: skip
-        if trials.round and missing:
-            picks = dispatched(self._searched, self._model, self._policy.theory, missing)
+        theory = [kernel for kernel in self._theory if kernel not in self._measured.failed]
+        if trials.round and missing and theory:
+            picks = dispatched(self._searched, self._model.theory, theory, missing)
             suggestions = suggestions_of(self._searched, self._model, picks, trials.left())
             trials.run(suggestions, Phase.THEORY, self._budget.final_seconds, self._final_trials())
 
@@ -175,13 +219,28 @@ class _Search:
 
     # -- the set --------------------------------------------------------------------------------------------------
     def finalize(self, job_id: str | None) -> Tuned:
-        """Time the finalists again, choose, build, verify; a kernel that fails is excluded and the rest chosen anew."""
-        trials = self._trials
+        """Time the finalists again, choose, build, verify."""
         if self._measured.kernels:
             self._time_finalists()
+        return self._library(job_id)
+
+    def finish(self, job_id: str | None) -> Tuned:
+        """The best library of what was measured so far. Raises Cancelled where an instance has no time yet, where
+        building and verifying take longer than FINISH_S, and where no library is right."""
+        self._trials.finish_within(FINISH_S)
+        if any(self._measured.best_s(instance) is None for instance in self._task.instances):
+            raise Cancelled
+        try:
+            return self._library(job_id)
+        except VerificationFailed as error:
+            raise Cancelled from error
+
+    def _library(self, job_id: str | None) -> Tuned:
+        """Choose, build and verify; a kernel that fails is excluded and the rest chosen anew."""
+        trials = self._trials
         for _ in range(VERIFY_ROUNDS):
             trials.check_stop()
-            kernels = self._best_set(self._task.max_kernels)
+            kernels = self._chosen.best_set()
             dispatcher = finalize.make_dispatcher(self._task, self._model, self._measured, kernels)
             trials.report_progress(Stage.BUILD)
             files = finalize.build_library(dispatcher, job_id)
@@ -192,7 +251,7 @@ class _Search:
                     trials.summary(Stage.DONE),
                     kernels=len(dispatcher.kernels),
                     digest=files.manifest["digest"],
-                    library_objective_s=self._objective_s(kernels),
+                    library_objective_s=trials.library_objective_s(dispatcher),
                 )
                 return Tuned(files.files, files.manifest, files.dispatch, summary)
             trials.add_results(wrong)
@@ -204,8 +263,8 @@ class _Search:
 
     def _time_finalists(self) -> None:
         """Side by side, all at one instance before the next: the machine's speed drifts more than finalists differ."""
-        best_set = self._best_set(self._task.max_kernels)
-        reserve_s, kernels = self._build_reserve_s(best_set), self._finalists(best_set)
+        best_set = self._chosen.best_set()
+        reserve_s, kernels = self._build_reserve_s(best_set), self._chosen.finalists(best_set)
         kernels = kernels[: max(1, self._trials.affordable(reserve_s) // len(self._searched.instances))]
         for instance in self._searched.instances:
             self._time_at(instance, kernels, reserve_s)
@@ -227,35 +286,6 @@ class _Search:
             for kernel, latency in zip(kernels, predicted, strict=True)
         ]
         self._trials.run(suggestions[: max(0, self._trials.left())], Phase.FINAL, reserve_s)
-
-    def _finalists(self, best_set: Sequence[MicroKernel]) -> list[MicroKernel]:
-        """What is worth timing side by side, the most likely first: ``best_set``, the default, then alternatives."""
-        first = list(dict.fromkeys([*best_set, *self._default(self._measured.kernels)]))
-        return finalize.finalists(self._searched, self._model, self._measured, first, EXTRA_FINALISTS)
-
-    def _default(self, known: Sequence[MicroKernel]) -> list[MicroKernel]:
-        """The library of theory, if all of it is among ``known``."""
-        theory = list(self._policy.theory)
-        return theory if set(theory) <= set(known) else []
-
-    def _best_set(self, limit: int) -> list[MicroKernel]:
-        """The set with the least objective of the finalists or, before there are any, of the measured kernels.
-
-        Of theory's where nothing was measured. Raises VerificationFailed where everything failed.
-        """
-        theory = (*self._policy.theory, safe_kernel(self._task))
-        known = self._measured.kernels or [kernel for kernel in theory if kernel not in self._measured.failed]
-        if not known:
-            raise VerificationFailed(
-                f"every kernel tried for {self._task.workload} failed ({self._measured.commonest_error})"
-            )
-        pool = self._measured.candidates or known
-        chosen = finalize.choose_set(self._searched, self._model, self._measured, pool, limit)
-        # The best set over the whole range may be slower than the default at the instances that were asked for.
-        return min(chosen, self._default(known) or chosen, key=self._objective_s)
-
-    def _objective_s(self, kernels: Sequence[MicroKernel]) -> float:
-        return finalize.objective_s(self._task, self._model, self._measured, kernels)
 
     def _verify(self, dispatcher: Dispatcher, files: LibraryFiles) -> list[MeasureResult]:
         """Verify the library at many shapes; a failed trial for each of its kernels that is wrong at one of them."""

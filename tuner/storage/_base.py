@@ -13,11 +13,16 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from tuner.storage.access import AccessStorage
+from tuner.storage.audit import AuditStorage
 from tuner.storage.devices import DeviceStorage
 from tuner.storage.jobs import JobStorage
 from tuner.storage.leases import LeaseStorage
 from tuner.storage.libraries import LibraryStorage
+from tuner.storage.lookups import LookupStorage
+from tuner.storage.maintenance import MaintenanceStorage
 from tuner.storage.records import RecordStorage
+from tuner.storage.sharing import SharingStorage
+from tuner.storage.webhooks import WebhookStorage
 from tuner.storage.workloads import WorkloadStorage
 
 
@@ -25,10 +30,15 @@ class Storage(
     JobStorage,
     LeaseStorage,
     RecordStorage,
+    LookupStorage,
     WorkloadStorage,
     LibraryStorage,
     DeviceStorage,
     AccessStorage,
+    AuditStorage,
+    WebhookStorage,
+    SharingStorage,
+    MaintenanceStorage,
     Protocol,
 ):
     """The tuning database. Safe to use from several threads and processes at once."""

@@ -42,5 +42,8 @@ class DeviceStorage(Protocol):
     def list_devices(self) -> tuple[Device, ...]:
         """In order of key and id."""
 
+    def list_targets(self) -> tuple[Target, ...]:
+        """Every target that a device or a search task has had, in the order in which they came."""
+
     def device_readings(self, limit: int = 20_000) -> tuple[DeviceReading, ...]:
         """Of the newest ``limit`` trials those whose device is known, oldest first."""

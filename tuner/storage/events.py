@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,8 +11,8 @@ from tuner.program.workload import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
-    """An event to append: ``kind`` is one of state, trials, progress, log, baselines, library; ``data`` is what it
-    carries."""
+    """An event to append: ``kind`` is one of state, trials, progress, log, baselines, reused, library; ``data`` is what
+    it carries."""
 
     kind: str
     data: JsonObject
@@ -29,6 +29,17 @@ class JobEvent:
     created_at: str
 
 
+class CommitWatch(Protocol):
+    """Tells at next to no cost whether there can be anything new. For one thread; holds one connection."""
+
+    def changed(self) -> bool:
+        """Whether anything was committed since the last call, by anyone; true at the first. Raises StorageUnavailable,
+        and is true at the call after it."""
+
+    def close(self) -> None:
+        """Give the connection back. It may be used again afterwards."""
+
+
 class EventStorage(Protocol):
     """Reading the events of a job. Only the holder of a lease appends them."""
 
@@ -40,3 +51,9 @@ class EventStorage(Protocol):
 
     def last_event(self, job_id: str) -> int:
         """The seq of the job's newest event. Raises NotFound."""
+
+    def last_events(self, job_ids: Sequence[str]) -> Mapping[str, int]:
+        """The seq of the newest event of each of these jobs; jobs that do not exist are left out."""
+
+    def watch_commits(self) -> CommitWatch:
+        """Whoever waits for events asks this often, and ``last_events`` only when it says so."""

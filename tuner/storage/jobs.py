@@ -11,6 +11,7 @@ from tuner.program.jobspec import JobSpec
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject
 from tuner.records import NO_BASELINES, Baselines
+from tuner.storage.access import NO_QUOTA, Quota
 from tuner.storage.events import EventStorage
 from tuner.storage.paging import Page
 
@@ -47,6 +48,8 @@ class Job:
     """Trials recorded so far, failed ones included."""
     error: str
     summary: JsonObject
+    priority: int = 0
+    """Jobs of a higher one are leased first, whoever owns them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +101,33 @@ class JobTable:
 class JobStorage(EventStorage, Protocol):
     """Submitting, finding, cancelling and resuming jobs, and reading their events."""
 
-    def create_job(self, spec: JobSpec, owner: str = "", idempotency_key: str | None = None) -> tuple[Job, bool]:
+    def create_job(
+        self,
+        spec: JobSpec,
+        owner: str = "",
+        idempotency_key: str | None = None,
+        *,
+        actor: str = "",
+        quota: Quota = NO_QUOTA,
+    ) -> tuple[Job, bool]:
         """Store a job in state WAITING with its search tasks and workloads, and its first event.
 
         Every task of ``spec`` has a target. Returns the job and whether it is new: the same owner with the same
-        idempotency key and an equal ``spec.source`` gets the earlier job. Raises IdempotencyMismatch for another body.
+        idempotency key and an equal ``spec.source`` gets the earlier job. Raises IdempotencyMismatch for another body,
+        QuotaExceeded if the owner's jobs would use more than ``quota``. ``actor`` is the API key that submits it: the
+        audit trail names it, and it signs what goes to the job's webhook.
         """
 
     def get_job(self, job_id: str) -> Job:
         """Raises NotFound."""
 
-    def list_jobs(self, cursor: str | None = None, state: JobState | None = None, limit: int = 50) -> Page[Job]:
-        """Newest first. A cursor that is not ours raises InvalidInput on field ``cursor``."""
+    def list_jobs(
+        self, cursor: str | None = None, state: JobState | None = None, limit: int = 50, *, whole: bool = True
+    ) -> Page[Job]:
+        """Newest first. A cursor that is not ours raises InvalidInput on field ``cursor``.
+
+        ``spec`` and ``summary`` may be large; unless ``whole`` they are not read, and empty.
+        """
 
     def find_jobs(self, query: JobQuery) -> JobTable:
         """Jobs in any order, any part of the list; jobs that are equal in that order are newest first."""
@@ -117,17 +135,20 @@ class JobStorage(EventStorage, Protocol):
     def job_counts(self) -> Mapping[str, int]:
         """Jobs by state, every state named, and ``trials``: those of all jobs together."""
 
-    def search_tasks(self, job_id: str) -> tuple[SearchTaskRow, ...]:
-        """In order of position. Raises NotFound."""
+    def search_tasks(self, job_id: str, first: int = 0, limit: int | None = None) -> tuple[SearchTaskRow, ...]:
+        """In order of position, from position ``first`` on, at most ``limit``. Raises NotFound, CorruptData."""
 
-    def request_cancel(self, job_id: str) -> Job:
+    def task_keys(self, job_id: str) -> tuple[str, ...]:
+        """The workload's key of every search task, in order of position. Raises NotFound."""
+
+    def request_cancel(self, job_id: str, actor: str = "") -> Job:
         """WAITING becomes CANCELLED at once, RUNNING becomes CANCELLING; CANCELLING stays.
 
         Raises Conflict if the job has ended, NotFound.
         """
 
-    def resume_job(self, job_id: str) -> Job:
+    def resume_job(self, job_id: str, actor: str = "", quota: Quota = NO_QUOTA) -> Job:
         """A CANCELLED or FAILED job goes back to WAITING, keeping its records and its spent time.
 
-        Raises Conflict in any other state, NotFound.
+        Raises Conflict in any other state, NotFound, QuotaExceeded.
         """

@@ -10,7 +10,7 @@ from tuner.program.workload import JsonObject
 from tuner.records import Baselines, MeasureResult
 from tuner.storage.events import NewEvent
 from tuner.storage.jobs import Job, JobState, SearchTaskRow
-from tuner.storage.libraries import Artifact
+from tuner.storage.libraries import Artifact, Comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,17 @@ class LeaseStorage(Protocol):
         manifest: JsonObject,
         dispatch: JsonObject,
         events: Sequence[NewEvent] = (),
+        comparison: Comparison | None = None,
+        done: bool = True,
     ) -> Artifact:
         """Store a built library and its dispatcher, and mark the search task done. Raises LeaseLost.
 
-        ``digest`` of the artifact is ``manifest["digest"]``.
+        ``done`` is False for a search that was cancelled: whoever resumes the job goes on with it.
+
+        ``digest`` of the artifact is ``manifest["digest"]``. ``comparison`` with what was served: if the new library
+        covers as much and wins it is served from now on, and the other one superseded; if it covers no more and does
+        not win it is superseded itself. Aliases whose rule it fulfils name it. Without a comparison it stands beside
+        the others. ``done`` is False for a search that was cancelled: whoever resumes the job goes on with it.
         """
 
     def finish_job(self, lease: Lease, state: JobState, error: str = "", summary: JsonObject | None = None) -> Job:

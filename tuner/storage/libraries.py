@@ -1,11 +1,84 @@
-"""Built libraries."""
+"""Built libraries: which one is served, and which names were given to which."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from enum import StrEnum
+from typing import Any, Protocol
 
+from tuner.library.choice import Point
+from tuner.program.range_text import Ranges
 from tuner.program.workload import JsonObject
+from tuner.storage.paging import Page
+
+
+class Verdict(StrEnum):
+    """What became of a new library that was compared with the one that was served: it took its place, or not."""
+
+    REPLACES = "replaces"
+    KEPT = "kept"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A new library and the one that was served, timed in turns on the device.
+
+    ``against`` is the digest of the latter. ``ratio``: its weighted time over the new one's, above 1 the new one is
+    faster. ``noise``: how far the ratio may be off, relatively. ``verified``: the new one computed rightly throughout.
+    """
+
+    against: str
+    ratio: float
+    noise: float
+    verified: bool
+
+    @property
+    def wins(self) -> bool:
+        """Whether the new library is verified and faster beyond noise. False for what is no ratio at all."""
+        plausible = math.isfinite(self.ratio) and math.isfinite(self.noise) and self.noise >= 0
+        return self.verified and plausible and self.ratio > 1 + self.noise
+
+    @property
+    def timed(self) -> Mapping[str, tuple[float, bool]]:
+        """As a ``Candidate`` of tuner.library.choice has it."""
+        return {self.against: (self.ratio, self.wins)}
+
+    def to_json(self, verdict: Verdict) -> JsonObject:
+        facts = {"against": self.against, "ratio": self.ratio, "noise": self.noise, "verified": self.verified}
+        return {**facts, "verdict": verdict.value}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Comparison:
+        """Read what ``to_json`` wrote. A ratio that the database could not hold, NaN, proves nothing."""
+        ratio, noise = (math.nan if data[name] is None else float(data[name]) for name in ("ratio", "noise"))
+        return Comparison(str(data["against"]), ratio, noise, bool(data["verified"]))
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryRow:
+    """A built library without its files: what lists show.
+
+    ``ranges`` are those of the workload's symbols that it was made for, ``protocol`` how its kernels were measured
+    (None: not known). ``superseded_by`` is the digest of the library that is served in its place, None where it may be
+    served itself. ``wrong_kernel`` is the id of a kernel of it that was found wrong, or crashed, since: such a library
+    is withdrawn, reached by its job or its digest alone. ``comparison`` has the members of ``Comparison`` and the
+    ``verdict``. ``aliases`` name it at present.
+    """
+
+    digest: str
+    workload_key: str
+    target_fingerprint: str
+    threads: int
+    job_id: str | None
+    created_at: str
+    ranges: Ranges
+    protocol: str | None = None
+    superseded_by: str | None = None
+    comparison: JsonObject | None = None
+    aliases: tuple[str, ...] = ()
+    wrong_kernel: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +98,145 @@ class Artifact:
     created_at: str = ""
 
 
-class LibraryStorage(Protocol):
+@dataclass(frozen=True, slots=True)
+class LibraryQuery:
+    """Which library is asked for.
+
+    ``ranges`` are of the workload's symbols; left out, they are those of the widest library. ``target_fingerprint``
+    left out is that of the newest library, ``threads`` 1 or the only number that there is. With a job, a digest or an
+    alias it is that very library, served or not. ``points``: where the caller will use it; left out, the instances
+    that the libraries were searched for.
+    """
+
+    workload_key: str
+    target_fingerprint: str | None = None
+    threads: int | None = None
+    ranges: Ranges | None = None
+    job_id: str | None = None
+    digest: str | None = None
+    alias: str | None = None
+    points: tuple[Point, ...] = ()
+
+    @property
+    def is_named(self) -> bool:
+        """Whether one library is asked for, not the best."""
+        return any(name is not None for name in (self.job_id, self.digest, self.alias))
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another library that covers the range asked for.
+
+    ``ratio``: its time over that of the library served, above 1 the served one is faster; None where they cannot be
+    compared. ``timed_in_turns``: on the device, side by side; by recorded latencies otherwise.
+    """
+
+    library: LibraryRow
+    expected_s: float | None
+    ratio: float | None
+    timed_in_turns: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The library that is served for a query, and how it compares.
+
+    ``ranges`` is the range that was asked for. ``expected_s`` is the weighted mean time of the points that libraries
+    were compared at, None where it is not known. ``measured`` of the ``points`` were measured, the others predicted.
+    """
+
+    library: LibraryRow
+    ranges: Ranges
+    expected_s: float | None
+    points: int
+    measured: int
+    alternatives: tuple[Alternative, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A name for one library of a workload on a target with a number of threads.
+
+    ``at_least_percent``: a new library that is verified and at least so much faster takes the name by itself; None:
+    only by hand.
+    """
+
+    name: str
+    library: LibraryRow
+    promoted_at: str
+    promoted_by: str
+    reason: str
+    at_least_percent: float | None
+
+
+class Action(StrEnum):
+    """How an alias came to name a library."""
+
+    PROMOTED = "promoted"
+    BY_RULE = "by_rule"
+    ROLLED_BACK = "rolled_back"
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """An entry of an alias's history. Digests of libraries that were deleted are None."""
+
+    name: str
+    target_fingerprint: str
+    threads: int
+    action: Action
+    digest: str | None
+    previous: str | None
+    at: str
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AliasQuery:
+    """Aliases of a workload: of one name, on one target, with one number of threads, as far as these are given."""
+
+    workload_key: str
+    name: str | None = None
+    target_fingerprint: str | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionOrder:
+    """Who gives a name to a library, why, and by which rule it may move on. ``actor``: as of an ``AuditEntry``."""
+
+    by: str
+    reason: str = ""
+    at_least_percent: float | None = None
+    actor: str = ""
+
+
+class AliasStorage(Protocol):
+    """Naming libraries."""
+
+    def promote(self, query: AliasQuery, digest: str, order: PromotionOrder) -> Alias:
+        """Give the name to the newest library of that digest. What is so already changes nothing but the rule.
+
+        Raises NotFound, Conflict for a library that was withdrawn, and InvalidInput on fields ``alias``, ``reason``,
+        ``at_least_percent``.
+        """
+
+    def roll_back(self, query: AliasQuery, order: PromotionOrder) -> Alias:
+        """Give the name back to the library that had it before; again, to the one before that.
+
+        The rule ends, so that what was taken back does not come again by itself. Raises NotFound, and Conflict where
+        nothing stood before, or where the query fits aliases on several targets.
+        """
+
+    def list_aliases(self, query: AliasQuery) -> tuple[Alias, ...]:
+        """In order of target, threads and name."""
+
+    def list_promotions(self, query: AliasQuery, cursor: str | None = None, limit: int = 50) -> Page[Promotion]:
+        """The history of aliases, newest first."""
+
+
+class LibraryStorage(AliasStorage, Protocol):
     """Finding libraries and reading their files."""
 
     def latest_artifact(
@@ -35,7 +246,26 @@ class LibraryStorage(Protocol):
         job_id: str | None = None,
         digest: str | None = None,
     ) -> Artifact:
-        """The newest library for a workload that fits every given restriction. Raises NotFound."""
+        """The newest library for a workload that fits every given restriction, served or not. Raises NotFound."""
+
+    def served(self, query: LibraryQuery) -> Served:
+        """The library to hand out, with how it compares with the others that cover the range.
+
+        Raises NotFound, which tells what ranges and numbers of threads there are, and InvalidInput on field ``range``
+        for other symbols than the workload's.
+        """
+
+    def serve(self, query: LibraryQuery) -> Artifact:
+        """The same library, without how it compares."""
+
+    def incumbent(self, workload_key: str, target_fingerprint: str, threads: int, ranges: Ranges) -> Artifact | None:
+        """What a new library for these ranges of the symbols has to win against; None if nothing covers them."""
+
+    def list_libraries(self, query: LibraryQuery, cursor: str | None = None, limit: int = 50) -> Page[LibraryRow]:
+        """Every library of a workload, newest first, as far as target, threads, job and digest are given."""
+
+    def libraries_of_job(self, job_id: str) -> tuple[tuple[int, LibraryRow], ...]:
+        """The library of each search task of the job that has one, with the task's position. Raises NotFound."""
 
     def artifact_files(self, digest: str) -> dict[str, bytes]:
         """The files of a library, by name. Raises NotFound."""

@@ -16,6 +16,10 @@ class RecordStorage(Protocol):
     ) -> tuple[TuningRecord, ...]:
         """Records of a job with ``seq`` (the row's number) above ``after``, in order. Raises NotFound."""
 
+    def trials_as_json(self, job_id: str, after: int = 0, limit: int = 1000) -> tuple[list[str], int]:
+        """The same, each as a JSON object (of a record and its result), and the number of the last one: ``after`` if
+        there are none. Raises NotFound."""
+
     def records_of_task(self, search_task_id: int) -> tuple[TuningRecord, ...]:
         """Everything a policy needs to be rebuilt, in the order it was stored.
 
@@ -30,16 +34,14 @@ class RecordStorage(Protocol):
         Instances are values of the workload's symbols, as in everything that is asked across jobs.
         """
 
+    def prior_records(
+        self, workload_key: str, target_fingerprint: str, threads: int, limit: int = 20_000
+    ) -> tuple[TuningRecord, ...]:
+        """What a search of the workload starts from, in the order stored: the newest ``limit`` of its records, and of
+        older ones those that a kernel is known to be wrong by, and the newest readings of the fastest kernels."""
+
     def records_of_target(
         self, target_fingerprint: str, threads: int, rule: str, limit: int = 20_000
     ) -> tuple[tuple[JsonObject, TuningRecord], ...]:
         """The newest successful records of a rule on a target, each with its workload in canonical form, whose shape
         variables are the symbols that the record gives: a model starts from them."""
-
-    def best_record(
-        self, workload_key: str, target_fingerprint: str, threads: int, instance_key: str
-    ) -> TuningRecord | None:
-        """The fastest record for exactly this instance (``format_shape`` of its symbols); None if there is none.
-
-        Of kernels that were never found wrong, and never crashed, at any instance of the workload on this target.
-        """

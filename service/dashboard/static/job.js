@@ -78,10 +78,14 @@ function showProgress(data) {
   show("failed", number(data.failed));
   show("round", number(data.round));
   show("phase", data.phase);
-  const shown = [
-    [data.speedup_vs_default, "the default (analytic model only), so far"],
-    [data.speedup_vs_numpy, "NumPy's BLAS at the tuned shapes"],
-  ].filter(([value]) => value).map(([value, what]) => figure(`${value.toFixed(2)}×`, what));
+  // Events of earlier versions have no outcome.
+  const { label = "best so far in the search", speedup_vs_default, speedup_vs_numpy } = data.outcome ?? data;
+  const known = [
+    [speedup_vs_default, "the default (analytic model only)"],
+    [speedup_vs_numpy, "NumPy's BLAS at the tuned shapes"],
+  ].filter(([value]) => value);
+  const shown = known.map(([value, what], index) =>
+    figure(`${value.toFixed(2)}×`, index === known.length - 1 ? `${what} (${label})` : what));
   if (shown.length) document.getElementById("headline").replaceChildren(...shown);
   showTime();
 }

@@ -44,9 +44,10 @@ async function check() {
   const answer = await post(form.dataset.check, file.value, YAML);
   if (turn !== asked || !answer) return;
   if (!answer.ok) return sayProblem(answer);
-  const { tasks } = await answer.json();
+  const { tasks, task_count } = await answer.json();
   const list = document.createElement("ul");
   list.append(...tasks.map((task) => element("li", `${task.workload}: ${task.shapes} shapes, ${task.instances} of them measured, ${task.axes} axes with ${task.size} points, rule ${task.rule}`)));
+  if (task_count > tasks.length) list.append(element("li", `and ${task_count - tasks.length} more`));
   say("right", element("strong", "This job can be submitted."), list);
 }
 

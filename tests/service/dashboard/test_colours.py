@@ -19,8 +19,8 @@ AA = 4.5
 def colours(theme: str) -> dict[str, str]:
     css = (FOLDER / "static" / "dashboard.css").read_text()
     light, dark = re.findall(r":root(?:\[[^]]*\])? \{(.*?)\}", css, re.S)[:2]
-    found = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", light))
-    return found | dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", dark)) if theme == "dark" else found
+    result = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", light))
+    return result | dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", dark)) if theme == "dark" else result
 
 
 def luminance(colour: str) -> float:
@@ -38,8 +38,8 @@ def contrast(first: str, second: str) -> float:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize(("text", "ground"), TEXTS)
 def test_text_can_be_read_on_its_ground(theme: str, text: str, ground: str) -> None:
-    found = colours(theme)
-    assert contrast(found[text], found[ground]) >= AA
+    result = colours(theme)
+    assert contrast(result[text], result[ground]) >= AA
 
 
 def test_contrast_is_what_the_standard_says() -> None:

@@ -81,9 +81,9 @@ def test_a_clone_holds_what_was_submitted(api: TestClient) -> None:
 
 
 def test_a_job_file_is_checked_and_not_stored(api: TestClient, storage: Storage) -> None:
-    found = api.post("/jobs/check", json=JOB)
-    assert found.status_code == 200
-    [task] = found.json()["tasks"]
+    result = api.post("/jobs/check", json=JOB)
+    assert result.status_code == 200
+    [task] = result.json()["tasks"]
     assert (task["shapes"], task["instances"], task["rule"]) == (128, 2, "x86_contraction")
     wrong = api.post("/jobs/check", json={**JOB, "budget": {"trials": -1}})
     refused = api.post("/v1/jobs", json={**JOB, "budget": {"trials": -1}})

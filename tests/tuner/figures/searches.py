@@ -28,10 +28,10 @@ TASKS = {"one": TASK, "two": TWO, "three": THREE, "static": STATIC}
 def sampled(task: SearchTask, count: int, seed: int = 0) -> list[MicroKernel]:
     """Different kernels of the task's space."""
     space, rng = space_of(task), np.random.default_rng(seed)
-    found: dict[MicroKernel, None] = {}
-    while len(found) < count:
-        found[space.sample(rng)] = None
-    return list(found)
+    result: dict[MicroKernel, None] = {}
+    while len(result) < count:
+        result[space.sample(rng)] = None
+    return list(result)
 
 
 def trial(
@@ -41,9 +41,9 @@ def trial(
     if rng.random() < 0.06:
         kind = list(ErrorKind)[int(rng.integers(len(ErrorKind)))]
         return MeasureResult(kernel, instance, error_kind=kind, error="on purpose", round=round_)
-    found = latency_s(task, kernel, instance.shape) * float(rng.lognormal(0, 0.02))
-    predicted = found * float(rng.lognormal(0, 0.8 / (1 + round_)))
-    return MeasureResult(kernel, instance, found, (found,), predicted_s=predicted, round=round_, anchor_s=2e-6)
+    result = latency_s(task, kernel, instance.shape) * float(rng.lognormal(0, 0.02))
+    predicted = result * float(rng.lognormal(0, 0.8 / (1 + round_)))
+    return MeasureResult(kernel, instance, result, (result,), predicted_s=predicted, round=round_, anchor_s=2e-6)
 
 
 def searched(task: SearchTask = TASK, kernels: int = 24, per_round: int = 6, seed: int = 0) -> list[MeasureResult]:
@@ -66,7 +66,7 @@ def _total_s(task: SearchTask, kernel: MicroKernel) -> float:
 
 def told(task: SearchTask, results: Sequence[MeasureResult]) -> list[SearchSummary]:
     """The progress of such a search, an entry for each round."""
-    found: list[SearchSummary] = []
+    entries: list[SearchSummary] = []
     measured, default_s = Measured(), None
     for number in sorted({result.round for result in results}):
         measured.add([result for result in results if result.round == number])
@@ -76,8 +76,8 @@ def told(task: SearchTask, results: Sequence[MeasureResult]) -> list[SearchSumma
         default_s = default_s or best_s
         trials, stage = measured.trials, Stage.SEARCH if number else Stage.THEORY
         now = SearchSummary(stage, number, trials, elapsed_s=1.7 * trials)
-        found.append(replace(now, objective_s=best_s, default_objective_s=default_s))
-    return found
+        entries.append(replace(now, objective_s=best_s, default_objective_s=default_s))
+    return entries
 
 
 def library(task: SearchTask, kernels: Sequence[MicroKernel]) -> Dispatcher:

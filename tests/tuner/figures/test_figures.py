@@ -38,12 +38,12 @@ def named(found: go.Figure, name: str) -> Any:
 def test_the_best_falls_from_the_default_over_time_and_over_trials(view: SearchView) -> None:
     last = view.progress[-1]
     for name, against in (("best_over_time", last.elapsed_s), ("best_over_trials", last.trials)):
-        found = figure(name, view)
-        best = named(found, "best so far")
+        result = figure(name, view)
+        best = named(result, "best so far")
         assert best.x[-1] == pytest.approx(against, rel=1e-4)
         assert best.y[-1] == pytest.approx(1e3 * known(last.objective_s), rel=1e-4)
         assert best.line.shape == "hv"
-        default = named(found, "default (theory)")
+        default = named(result, "default (theory)")
         assert default.y[0] == default.y[1] == pytest.approx(1e3 * known(last.default_objective_s), rel=1e-4)
         assert max(best.y) <= default.y[0]
 
@@ -59,12 +59,26 @@ def test_what_comes_before_the_default_is_whole_is_left_out() -> None:
     assert (alone.x, alone.y, alone.mode) == ((2,), (1000,), "lines+markers")
 
 
+def test_what_earlier_searches_had_found_is_where_the_curve_begins() -> None:
+    def at(trials: int, phase: str, best_s: float | None, default_s: float | None = None) -> SearchSummary:
+        return SearchSummary(phase, trials=trials, objective_s=best_s, default_objective_s=default_s)
+
+    progress = [at(1, "known", None), at(2, "known", 3.0), at(3, "theory", 1.0, 2.0), at(4, "theory", 3.0, 6.0)]
+    result = figure("best_over_trials", SearchView(TASK, (), progress))
+    best = named(result, "best so far")
+    assert (best.x[0], best.y[0], best.text[0]) == (2, 3000, "known")
+    assert set(best.y) == {3000}
+    assert named(result, "default (theory)").y[0] == 6000
+    alone = figure("best_over_trials", SearchView(TASK, (), progress[:2]))
+    assert [trace.name for trace in alone.data] == ["best so far"]
+
+
 def test_numpy_is_a_line_where_it_was_timed_at_every_instance(view: SearchView) -> None:
     uneven = weighted(view)
-    found = named(figure("best_over_time", uneven), "NumPy")
+    result = named(figure("best_over_time", uneven), "NumPy")
     times = {point.instance.values: point.latency_s for point in view.baselines.points}
     total = sum(instance.weight * times[instance.values] for instance in uneven.task.instances)
-    assert found.y[0] == pytest.approx(1e3 * total, rel=1e-4)
+    assert result.y[0] == pytest.approx(1e3 * total, rel=1e-4)
     fewer = replace(view, baselines=Baselines(view.baselines.points[1:]))
     assert "NumPy" not in [trace.name for trace in figure("best_over_time", fewer).data]
 
@@ -79,13 +93,13 @@ def weighted(view: SearchView) -> SearchView:
 def test_failures_are_counted_by_round_and_kind() -> None:
     kernel, instance = sampled(TASK, 1)[0], TASK.instances[0]
     kinds = [(0, ErrorKind.CRASH), (2, ErrorKind.CRASH), (2, ErrorKind.CRASH), (2, ErrorKind.BUILD_TIMEOUT)]
-    found = figure(
+    result = figure(
         "failures", SearchView(TASK, [MeasureResult(kernel, instance, error_kind=k, round=r) for r, k in kinds])
     )
-    assert found.layout.barmode == "stack"
-    assert named(found, "crash").y == (1, 0, 2)
-    assert named(found, "build timeout").y == (0, 0, 1)
-    assert len({trace.marker.pattern.shape for trace in found.data}) == 2
+    assert result.layout.barmode == "stack"
+    assert named(result, "crash").y == (1, 0, 2)
+    assert named(result, "build timeout").y == (0, 0, 1)
+    assert len({trace.marker.pattern.shape for trace in result.data}) == 2
 
 
 def test_many_rounds_share_bars_and_lose_no_failure() -> None:
@@ -98,55 +112,55 @@ def test_many_rounds_share_bars_and_lose_no_failure() -> None:
 
 # -- latencies --------------------------------------------------------------------------------------------------------
 def test_latency_by_shape_shows_the_library_its_rivals_and_its_regret(view: SearchView) -> None:
-    found = figure("latency_by_shape", view)
+    result = figure("latency_by_shape", view)
     assert view.dispatcher is not None
-    expected = named(found, "library, expected")
+    expected = named(result, "library, expected")
     assert expected.x == tuple(range(1, 129))
     row = view.dispatcher.table[63]
     assert expected.y[63] == pytest.approx(1e6 * row.predicted_latency_s, rel=1e-4)
     assert expected.customdata[63] == view.dispatcher.kernels[row.kernel].id
-    measured, default = named(found, "library, measured"), named(found, "default (theory)")
+    measured, default = named(result, "library, measured"), named(result, "default (theory)")
     assert measured.x == default.x == (1, 7, 24, 61, 128)
     assert default.y == pytest.approx(1e6 * view.columns.default[1], rel=1e-4)
-    assert named(found, "NumPy").y == pytest.approx([1e6 * p.latency_s for p in view.baselines.points], rel=1e-4)
-    regret = named(found, "regret")
+    assert named(result, "NumPy").y == pytest.approx([1e6 * p.latency_s for p in view.baselines.points], rel=1e-4)
+    regret = named(result, "regret")
     assert regret.yaxis == "y2"
     assert regret.y == pytest.approx(
         [100 * (1e-6 * y / best - 1) for y, best in zip(measured.y, view.columns.best_s, strict=True)], abs=0.02
     )
-    assert len({measured.marker.symbol, default.marker.symbol, named(found, "NumPy").marker.symbol}) == 3
-    assert found.layout.yaxis.type == "log"
-    assert found.layout.hovermode == "x unified"
+    assert len({measured.marker.symbol, default.marker.symbol, named(result, "NumPy").marker.symbol}) == 3
+    assert result.layout.yaxis.type == "log"
+    assert result.layout.hovermode == "x unified"
 
 
 def test_several_variables_are_told_by_the_work_of_a_call() -> None:
     view = finished(TWO)
-    found = figure("latency_by_shape", view)
-    measured = named(found, "library, measured")
+    result = figure("latency_by_shape", view)
+    measured = named(result, "library, measured")
     work = {f"{instance}": TWO.workload.flops(TWO.workload.dims(instance.shape)) / 1e6 for instance in TWO.instances}
     shapes = [text.partition(", ")[0] for text in measured.text]
     assert measured.x == pytest.approx([work[shape] for shape in shapes], rel=1e-4)
     assert measured.text[0].startswith("S=1,T=1, k")
-    assert found.layout.xaxis2.title.text == "Work of a call (MFLOP)"
-    assert found.layout.hovermode == "closest"
-    assert named(found, "library, expected").mode == "markers"
+    assert result.layout.xaxis2.title.text == "Work of a call (MFLOP)"
+    assert result.layout.hovermode == "closest"
+    assert named(result, "library, expected").mode == "markers"
 
 
 def test_before_there_is_a_library_the_best_so_far_stands_for_it(view: SearchView) -> None:
-    found = figure("latency_by_shape", replace(view, dispatcher=None))
-    assert named(found, "best so far, measured").y == pytest.approx(1e6 * view.columns.best_s, rel=1e-4)
-    assert set(named(found, "regret").y) == {0.0}
+    result = figure("latency_by_shape", replace(view, dispatcher=None))
+    assert named(result, "best so far, measured").y == pytest.approx(1e6 * view.columns.best_s, rel=1e-4)
+    assert set(named(result, "regret").y) == {0.0}
 
 
 def test_one_kernel_stands_beside_the_best_and_the_default(view: SearchView) -> None:
     kernel = view.columns.kernels[3]
-    found = kernel_times(view, kernel.id)
-    own = named(found, view.label(kernel))
+    result = kernel_times(view, kernel.id)
+    own = named(result, view.label(kernel))
     at = view.task.instances[-1]
     assert own.y[-1] == pytest.approx(1e6 * latency_s(TASK, kernel, at.shape), rel=0.2)
     assert set(own.customdata) == {kernel.id}
-    assert named(found, "best measured").y == pytest.approx(1e6 * view.columns.best_s, rel=1e-4)
-    assert named(found, "default (theory)").y == pytest.approx(1e6 * view.columns.default[1], rel=1e-4)
+    assert named(result, "best measured").y == pytest.approx(1e6 * view.columns.best_s, rel=1e-4)
+    assert named(result, "default (theory)").y == pytest.approx(1e6 * view.columns.default[1], rel=1e-4)
     assert "No kernel" in kernel_times(view, "0" * 12).layout.annotations[0].text
 
 
@@ -168,13 +182,13 @@ def test_the_heat_map_says_the_weights_where_they_differ(view: SearchView) -> No
 
 
 def test_tile_parameters_are_lines_over_the_axes_that_vary(view: SearchView) -> None:
-    found = figure("tile_parameters", view)
+    result = figure("tile_parameters", view)
     columns, speed = view.columns, view.columns.relative()
     kernels = {k.id: k for k, sound in zip(columns.kernels, columns.sound, strict=True) if sound}
     some = next(iter(kernels.values()))
     axes = tuple(name for name, _ in some.values if len({kernel[name] for kernel in kernels.values()}) > 1)
-    assert found.layout.xaxis.ticktext == axes
-    *classes, ticks = found.data
+    assert result.layout.xaxis.ticktext == axes
+    *classes, ticks = result.data
     assert {name for trace in classes for name in trace.customdata} == set(kernels)
     best = columns.kernels[int(np.nanargmax(speed))]
     start = classes[-1].customdata.index(best.id)
@@ -198,9 +212,9 @@ def test_tile_parameters_tell_classes_apart_by_colour_and_width(view: SearchView
 def test_bands_cover_the_range_of_one_variable(view: SearchView) -> None:
     pool = sampled(TASK, 4)
     dispatcher = library(TASK, pool)
-    found = figure("dispatch", replace(view, dispatcher=dispatcher))
+    result = figure("dispatch", replace(view, dispatcher=dispatcher))
     covered: dict[int, str] = {}
-    for bars in found.data:
+    for bars in result.data:
         for base, width, kernel in zip(bars.base, bars.x, bars.customdata, strict=True):
             covered |= dict.fromkeys(range(round(base + 0.5), round(base + width + 0.5)), kernel)
     assert covered == {t: dispatcher.kernel_for({"T": t}).id for t in range(1, 129)}
@@ -208,33 +222,33 @@ def test_bands_cover_the_range_of_one_variable(view: SearchView) -> None:
 
 def test_two_variables_are_a_grid_with_every_kernel_named() -> None:
     dispatcher = library(TWO, sampled(TWO, 4))
-    found = figure("dispatch", SearchView(TWO, dispatcher=dispatcher))
-    (cells,) = found.data
+    result = figure("dispatch", SearchView(TWO, dispatcher=dispatcher))
+    (cells,) = result.data
     for row, t in enumerate(cells.y):
         for column, s in enumerate(cells.x):
             assert cells.customdata[row][column] == dispatcher.kernel_for({"T": t, "S": s}).id
-    assert (found.layout.xaxis.title.text, found.layout.yaxis.title.text) == (
+    assert (result.layout.xaxis.title.text, result.layout.yaxis.title.text) == (
         "S (shape variable)",
         "T (shape variable)",
     )
     shown = {number for row in cells.z for number in row}
-    assert {note.text for note in found.layout.annotations} == {f"k{number + 1}" for number in shown}
+    assert {note.text for note in result.layout.annotations} == {f"k{number + 1}" for number in shown}
 
 
 def test_a_third_variable_is_held_at_the_middle_and_told() -> None:
-    found = figure("dispatch", SearchView(THREE, dispatcher=library(THREE, sampled(THREE, 3))))
-    assert found.layout.title.text == "at B = 2"
-    assert found.layout.xaxis.title.text == "S (shape variable)"
+    result = figure("dispatch", SearchView(THREE, dispatcher=library(THREE, sampled(THREE, 3))))
+    assert result.layout.title.text == "at B = 2"
+    assert result.layout.xaxis.title.text == "S (shape variable)"
 
 
 # -- the model --------------------------------------------------------------------------------------------------------
 def test_calibration_is_predicted_against_measured_by_round(view: SearchView) -> None:
-    found = figure("calibration", view)
-    trials, ranks = named(found, "trial"), named(found, "rank correlation")
+    results = figure("calibration", view)
+    trials, ranks = named(results, "trial"), named(results, "rank correlation")
     compared = [r for r in view.results if r.ok]
     assert len(trials.x) == len(compared)
     assert sorted(trials.x) == pytest.approx(sorted(1e6 * (r.predicted_s or 0) for r in compared), rel=1e-4)
-    assert found.layout.xaxis.type == found.layout.yaxis.type == "log"
+    assert results.layout.xaxis.type == results.layout.yaxis.type == "log"
     first = [r for r in compared if r.round == 0]
     expected = by_hand([r.predicted_s or 0 for r in first], [r.latency_s or 0 for r in first])
     assert (ranks.x[0], ranks.y[0]) == (0, pytest.approx(expected, abs=1e-3))
@@ -260,8 +274,8 @@ def test_rank_correlation_is_spearmans_with_ties_averaged(seed: int) -> None:
 
 # -- the roofline -----------------------------------------------------------------------------------------------------
 def test_the_roofline_has_the_work_over_what_must_be_moved(view: SearchView) -> None:
-    found = figure("roofline", view)
-    points, roof = named(found, "library, measured"), named(found, "roof")
+    result = figure("roofline", view)
+    points, roof = named(result, "library, measured"), named(result, "roof")
     at = TASK.instances[-1]
     place = points.text.index(next(text for text in points.text if text.startswith(f"{at},")))
     flops, moved = 2 * 128 * 96 * 32, 4 * (128 * 32 + 96 * 32 + 128 * 96)
@@ -298,8 +312,8 @@ def test_names_that_are_none_are_told_with_those_that_are(view: SearchView) -> N
 
 @pytest.mark.parametrize("name", COMPARABLE)
 def test_two_searches_are_told_apart_by_name_colour_and_dash(view: SearchView, name: str) -> None:
-    found = compare({"<b>old</b>": view, "新": finished(seed=2)}, name)
-    lines = [trace for trace in found.data if trace.mode == "lines" and trace.line.width >= 2]
+    result = compare({"<b>old</b>": view, "新": finished(seed=2)}, name)
+    lines = [trace for trace in result.data if trace.mode == "lines" and trace.line.width >= 2]
     assert len(lines) == 2
     assert lines[0].name.startswith("&lt;b&gt;old&lt;/b&gt;: ")
     assert lines[1].name.startswith("新: ")
@@ -309,8 +323,8 @@ def test_two_searches_are_told_apart_by_name_colour_and_dash(view: SearchView, n
 
 def test_other_libraries_are_drawn_by_their_name(view: SearchView) -> None:
     point = Baseline("<i>mkl</i>", TASK.instances[0], 1e-6)
-    found = figure("latency_by_shape", replace(view, baselines=Baselines((point,))))
-    assert named(found, "&lt;i&gt;mkl&lt;/i&gt;").y == (1.0,)
+    result = figure("latency_by_shape", replace(view, baselines=Baselines((point,))))
+    assert named(result, "&lt;i&gt;mkl&lt;/i&gt;").y == (1.0,)
 
 
 def test_a_range_of_single_values_is_drawn_at_them() -> None:

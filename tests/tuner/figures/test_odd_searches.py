@@ -45,15 +45,15 @@ ODD: dict[str, Callable[[], SearchView]] = {
 @pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("odd", ODD)
 def test_there_is_a_figure_whatever_there_is_to_show(odd: str, name: str) -> None:
-    found = figure(name, ODD[odd]())
-    drawn = found.data or found.layout.annotations
+    result = figure(name, ODD[odd]())
+    drawn = result.data or result.layout.annotations
     assert drawn, "an empty figure says what is missing"
-    json.dumps(document(found), allow_nan=False)
-    for axis in (*found.select_xaxes(), *found.select_yaxes()):
+    json.dumps(document(result), allow_nan=False)
+    for axis in (*result.select_xaxes(), *result.select_yaxes()):
         if axis.visible is not False and axis.title.text:
             assert axis.title.text.endswith(")"), f"{axis.title.text} has no unit"
-    if found.data:
-        assert any(axis.title.text for axis in found.select_xaxes())
+    if result.data:
+        assert any(axis.title.text for axis in result.select_xaxes())
 
 
 @pytest.mark.parametrize("odd", ODD)

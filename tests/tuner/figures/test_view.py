@@ -23,8 +23,8 @@ def test_a_view_is_what_was_stored_at_one_speed() -> None:
         point["anchor_s"] = 4e-6
     disturbed["roof"]["anchor_s"] = 1e-6
     view = view_of(TASK, [results[0], *slower], events, library(TASK, pool).to_json(), disturbed)
-    for found, expected in zip(view.results, results, strict=True):
-        assert found.latency_s == pytest.approx(expected.latency_s)
+    for result, expected in zip(view.results, results, strict=True):
+        assert result.latency_s == pytest.approx(expected.latency_s)
     assert view.progress == told(TASK, results)
     assert view.dispatcher is not None
     assert view.dispatcher.kernels == tuple(pool)

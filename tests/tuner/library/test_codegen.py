@@ -39,9 +39,9 @@ def kernel_of(task: SearchTask, **values: int) -> MicroKernel:
     space = rule_of(safe).space(task)
     wanted = dict(safe.values) | values
     fitting = (space.legal(wanted | {"mr": mr}) for mr in range(wanted["mr"], 0, -1))
-    found = next(kernel for kernel in fitting if kernel is not None)
-    assert {name: found[name] for name in values if name != "mr"} == {n: v for n, v in values.items() if n != "mr"}
-    return found
+    result = next(kernel for kernel in fitting if kernel is not None)
+    assert {name: result[name] for name in values if name != "mr"} == {n: v for n, v in values.items() if n != "mr"}
+    return result
 
 
 def rows(*sizes: int, symbol: str = "m") -> list[dict[str, int]]:
@@ -203,9 +203,9 @@ def test_the_same_kernel_gives_the_same_ir() -> None:
 
 
 def test_the_toolchain_is_named() -> None:
-    found = toolchain()
-    assert set(found) == {"tvm", "llvm"}
-    assert int(found["llvm"]) >= 15
+    result = toolchain()
+    assert set(result) == {"tvm", "llvm"}
+    assert int(result["llvm"]) >= 15
 
 
 def test_nothing_is_compiled_for_an_unknown_target() -> None:

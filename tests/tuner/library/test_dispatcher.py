@@ -159,22 +159,22 @@ def _dispatcher() -> Dispatcher:
 
 
 def test_what_would_run_is_told_inside_the_range_and_outside() -> None:
-    found = _dispatcher()
-    assert [found.kernel_for({"T": t}) for t in (0, 1, 10, 11, 128, 129)] == [A, B, B, C, C, A]
-    assert [found.in_bounds({"m": m}) for m in (15, 16, 17, 2048, 2049)] == [False, True, True, True, False]
-    assert found.index_for({"m": 2047}) == 2
-    assert str(found).splitlines()[1] == "T=10 -> a=2"
+    result = _dispatcher()
+    assert [result.kernel_for({"T": t}) for t in (0, 1, 10, 11, 128, 129)] == [A, B, B, C, C, A]
+    assert [result.in_bounds({"m": m}) for m in (15, 16, 17, 2048, 2049)] == [False, True, True, True, False]
+    assert result.index_for({"m": 2047}) == 2
+    assert str(result).splitlines()[1] == "T=10 -> a=2"
 
 
 def test_expected_latencies_come_from_the_nearest_row_scaled_by_the_work() -> None:
-    found = _dispatcher()
-    assert found.predicted_latency_s({"m": 160}) == 8e-6
-    near = found.predicted_latency_s({"m": 176})
+    result = _dispatcher()
+    assert result.predicted_latency_s({"m": 160}) == 8e-6
+    near = result.predicted_latency_s({"m": 176})
     assert near is not None
     assert near == pytest.approx(8.8e-6, rel=1e-3)
-    beyond = found.predicted_latency_s({"m": 16 * 256})
+    beyond = result.predicted_latency_s({"m": 16 * 256})
     assert beyond == pytest.approx(2e-4, rel=1e-3)
-    assert found.predicted_latency_s({"m": 0}) is not None
+    assert result.predicted_latency_s({"m": 0}) is not None
     assert Dispatcher(TASK, (A,), 0, Leaf(0)).predicted_latency_s({"m": 3}) is None
 
 
@@ -230,26 +230,26 @@ def test_a_table_by_axes_is_read_as_one_by_symbols(op: str, args: dict[str, obje
     task = SearchTask(op, args, variables)
     first, second = task.workload.symbols
     tree = bounded(Node(first, 40, Node(second, 4, Leaf(0), Leaf(1)), Leaf(2)), symbol_bounds(task), 0)
-    found = Dispatcher(task, (A, B, C), 0, tree, (TableRow({"T": 1, "S": 1}, 0, 1e-6),))
+    result = Dispatcher(task, (A, B, C), 0, tree, (TableRow({"T": 1, "S": 1}, 0, 1e-6),))
 
-    again = Dispatcher.from_json(json.loads(json.dumps(of_format_1(found, axes))))
+    again = Dispatcher.from_json(json.loads(json.dumps(of_format_1(result, axes))))
 
-    assert again == found
+    assert again == result
 
 
 @pytest.mark.parametrize("op", ["dense", "batch_matmul_nt", "matmul"])
 def test_a_table_of_release_0_1_serves_every_shape(op: str, tmp_path: Path) -> None:
     data = json.loads((library_of(RELEASE, op, tmp_path) / "dispatch.json").read_text())
 
-    found = Dispatcher.from_json(data)
+    result = Dispatcher.from_json(data)
 
     assert data["format"] == 1
-    names = found.task.workload.symbols
+    names = result.task.workload.symbols
     assert names == (("n",) if op.startswith("batch") else ("m",))
-    for row in found.table:
-        dims = found.task.workload.dims(row.shape)
-        assert found.in_bounds(dims)
-        assert found.index_for(dims) == row.kernel
-        assert found.predicted_latency_s(dims) == row.predicted_latency_s
-    assert found.index_for(dict.fromkeys(names, 10**6)) == found.safe_kernel
-    assert Dispatcher.from_json(found.to_json()) == found
+    for row in result.table:
+        dims = result.task.workload.dims(row.shape)
+        assert result.in_bounds(dims)
+        assert result.index_for(dims) == row.kernel
+        assert result.predicted_latency_s(dims) == row.predicted_latency_s
+    assert result.index_for(dict.fromkeys(names, 10**6)) == result.safe_kernel
+    assert Dispatcher.from_json(result.to_json()) == result

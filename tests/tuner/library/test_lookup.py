@@ -1,47 +1,37 @@
-"""Lookups: how each answer matched, and that none is worse than the default."""
+"""The parts of a lookup: sizes asked for, what is near, what is expected there."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.errors import InvalidInput
-from tuner.library.dispatcher import Dispatcher, Leaf, Node, TableRow, bounded
-from tuner.library.lookup import Match, best, dims_of
+from tuner.library.dispatcher import log_distance
+from tuner.library.lookup import BestAnswer, Match, axis_distances, dims_of, expected, nearest
 from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, WorkloadInstance
-from tuner.records import PROTOCOL, ErrorKind, MeasureResult, TuningRecord
-from tuner.rules import safe_kernel
+from tuner.program.workload import ShapeVar, format_shape
+from tuner.rules import safe_kernel, space_of
+from tuner.rules.registry import prior_latency_s
 from tuner.rules.space import MicroKernel
 
 T = ShapeVar("T", range(1, 129))
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}
 TASK = SearchTask("dense", {"m": 2 * T, "n": 96, "k": 32}, (T,), target=TARGET)
 SAFE = safe_kernel(TASK)
+OTHERS = [space_of(TASK).sample(np.random.default_rng(seed)) for seed in range(8)]
 
 
-def kernel(**change: int) -> MicroKernel:
-    return replace(SAFE, values=tuple((dict(SAFE.values) | change).items()))
-
-
-FAST, SMALL = kernel(ku=2), kernel(mr=2, ku=2)
-
-
-def record(found: MicroKernel, m: int, latency: float | None = 1e-6) -> TuningRecord:
-    kind = None if latency is not None else ErrorKind.CRASH
-    result = MeasureResult(found, WorkloadInstance.of({"m": m}), latency, error_kind=kind)
-    return TuningRecord(TASK.workload.key, "f", 1, PROTOCOL, result)
-
-
-def dispatcher() -> Dispatcher:
-    """SMALL up to T=9, FAST above."""
-    tree = bounded(Node("m", 19, Leaf(1), Leaf(2)), {"m": (2, 256)}, 0)
-    table = tuple(TableRow({"T": t}, 1 if t <= 9 else 2, 1e-6 * t) for t in (1, 9, 10, 128))
-    return Dispatcher(TASK, (SAFE, SMALL, FAST), 0, tree, table)
+@dataclass(frozen=True)
+class Where:
+    workload_key: str = "wl-0"
+    target_fingerprint: str | None = "f"
+    threads: int = 1
 
 
 # -- the sizes that are asked for -------------------------------------------------------------------------------------
@@ -62,68 +52,68 @@ def test_a_shape_of_other_variables_is_refused(shape: dict[str, int]) -> None:
     assert caught.value.field == "shape"
 
 
+# -- what is near -----------------------------------------------------------------------------------------------------
+def test_instances_of_other_symbols_and_no_instances_at_all_are_left_out() -> None:
+    assert nearest(["T=9", "m=9,n=2", "", "m=10", "odd"], {"m": 9}, 3) == ["m=10"]
+    assert nearest([""], {}, 3) == [""]
+
+
+SIZES = st.fixed_dictionaries({"m": st.integers(0, 10**6), "n": st.integers(0, 10**6)})
+
+
+@given(SIZES, st.lists(SIZES, max_size=20, unique_by=format_shape), st.integers(1, 4))
+def test_the_nearest_come_first(dims: dict[str, int], measured: list[dict[str, int]], most: int) -> None:
+    by_name = {format_shape(each): each for each in measured}
+    result = [log_distance(by_name[name], dims) for name in nearest(by_name, dims, most)]
+    assert result == pytest.approx(sorted(log_distance(each, dims) for each in measured)[:most])
+    assert all(
+        sum(map(abs, axis_distances(dims, each).values())) == pytest.approx(log_distance(each, dims))
+        for each in measured
+    )
+
+
+def test_the_distance_is_told_along_each_symbol() -> None:
+    assert axis_distances({"m": 99, "n": 4}, {"n": 9, "m": 49}) == {"m": math.log(2.0), "n": math.log(0.5)}
+
+
+# -- what is expected -------------------------------------------------------------------------------------------------
+@settings(max_examples=20)
+@given(st.sampled_from(OTHERS), st.integers(0, 300), st.floats(1e-7, 1e-1), st.floats(1e-7, 1e-1))
+def test_where_both_were_measured_the_same_is_expected_again(
+    kernel: MicroKernel, m: int, kernel_s: float, default_s: float
+) -> None:
+    result = expected(TASK, kernel, SAFE, (kernel_s, default_s), ({"m": m}, {"m": m}))
+    assert (result.latency_s, result.default_s) == pytest.approx((kernel_s, default_s))
+
+
+def test_theory_carries_the_measured_times_to_another_shape() -> None:
+    extents = {axis: np.array([size, near]) for axis, size, near in (("m", 256, 16), ("n", 96, 96), ("k", 32, 32))}
+    prior = prior_latency_s(TASK, [OTHERS[1], SAFE], extents)
+
+    measured = expected(TASK, OTHERS[1], SAFE, (1e-3, 2e-3), ({"m": 256}, {"m": 16}))
+    assert measured.latency_s == pytest.approx(1e-3 * prior[0, 0] / prior[0, 1])
+    assert measured.default_s == pytest.approx(2e-3 * prior[1, 0] / prior[1, 1])
+
+    # Nobody measured the default: theory alone says which is faster.
+    alone = expected(TASK, OTHERS[1], SAFE, (1e-3, None), ({"m": 256}, {"m": 16}))
+    assert alone.default_s / alone.latency_s == pytest.approx(prior[1, 0] / prior[0, 0])
+
+
 # -- answers ----------------------------------------------------------------------------------------------------------
-def test_a_measured_shape_answers_with_its_fastest_kernel() -> None:
-    answer = best(TASK, dispatcher(), record(FAST, 10, 3e-6), [record(SMALL, 18)], {"m": 10})
-    assert (answer.match, answer.kernel, answer.latency_s) == (Match.EXACT, FAST, 3e-6)
-    assert answer.predicted_latency_s is not None
-    assert answer.served_by == SMALL
-    assert best(TASK, None, record(FAST, 10, 3e-6), [], {"m": 10}).predicted_latency_s is None
-
-
-def test_an_unmeasured_shape_answers_with_what_the_library_would_run() -> None:
-    # Odd sizes are none of the job's, and served all the same.
-    for m, expected in ((8, SMALL), (18, SMALL), (19, SMALL), (20, FAST), (21, FAST), (200, FAST)):
-        answer = best(TASK, dispatcher(), None, [record(SAFE, m)], {"m": m})
-        assert (answer.match, answer.kernel, answer.latency_s) == (Match.DISPATCHED, expected, None)
-    assert best(TASK, dispatcher(), None, [], {"m": 18}).predicted_latency_s == 9e-6
-
-
-def test_a_shape_beyond_the_range_answers_with_the_safe_kernel() -> None:
-    for m in (0, 1, 257, 10**6):
-        answer = best(TASK, dispatcher(), None, [record(FAST, 256)], {"m": m})
-        assert (answer.match, answer.kernel) == (Match.DEFAULT, SAFE)
-
-
-def test_without_a_library_the_nearest_measured_shape_answers() -> None:
-    records = [record(SAFE, 4, 1e-6), record(SMALL, 16, 2e-6), record(FAST, 16, 1e-6), record(SAFE, 200, 1e-9)]
-    answer = best(TASK, None, None, records, {"m": 20})
-    assert (answer.match, answer.kernel, answer.latency_s) == (Match.NEAREST, FAST, None)
-    assert best(TASK, None, None, records, {"m": 180}).kernel == SAFE
-
-
-def test_failures_and_records_of_other_symbols_are_no_neighbours() -> None:
-    other = MeasureResult(SMALL, WorkloadInstance.of({"T": 9}), 1e-6)
-    records = [record(FAST, 20, None), TuningRecord(TASK.workload.key, "f", 1, PROTOCOL, other)]
-    answer = best(TASK, None, None, records, {"m": 20})
-    assert (answer.match, answer.kernel) == (Match.DEFAULT, SAFE)
-
-
-def test_nothing_known_and_out_of_range_is_the_default() -> None:
-    assert best(TASK, None, None, [], {"m": 10}).match == Match.DEFAULT
-    assert best(TASK, None, None, [record(FAST, 256)], {"m": 257}).match == Match.DEFAULT
-    assert best(TASK, None, None, [], {"m": 10}).kernel == SAFE
-
-
-LATENCY_S = {SAFE: 3e-6, FAST: 1e-6, SMALL: 5e-6}
-
-
-@settings(max_examples=30)
-@given(st.integers(1, 128), st.lists(st.sampled_from([SAFE, FAST, SMALL]), min_size=1, max_size=3))
-def test_an_exact_answer_is_never_slower_than_the_default(t: int, found: list[MicroKernel]) -> None:
-    """The default is among what was measured at the shape, as the first round of every search sees to."""
-    records = [record(one, 2 * t, LATENCY_S[one] * t) for one in (*found, SAFE)]
-    exact = min(records, key=lambda one: one.result.latency_s or 0.0)
-    answer = best(TASK, dispatcher(), exact, records, {"m": 2 * t})
-    assert answer.latency_s is not None
-    assert answer.latency_s <= LATENCY_S[SAFE] * t
-
-
 def test_an_answer_is_json() -> None:
-    data = best(TASK, None, record(FAST, 10, 3e-6), [], {"m": 10}).to_json()
-    assert json.loads(json.dumps(data)) == {
-        "match": "exact",
-        "kernel": {"id": FAST.id, "name": str(FAST), "kernel": FAST.to_json()},
-        "latency_s": 3e-6,
-        "predicted_latency_s": None,
-    }
+    shown = {"id": "a", "name": "a", "kernel": {}}
+    answer = BestAnswer(Where(), {"m": 10}, Match.DEFAULT, shown)
+    data = json.loads(json.dumps(answer.to_json()))
+    assert (data["match"], data["kernel"], data["latency_s"], data["digest"]) == ("default", shown, None, None)
+    nearby = replace(answer, match=Match.NEAREST, measured_shape={"m": 12}, distance={"m": -0.17}, readings=3)
+    data = json.loads(json.dumps(nearby.to_json()))
+    assert (data["match"], data["measured_shape"], data["distance"]) == ("nearest", {"m": 12}, {"m": -0.17})
+
+
+def test_what_says_most_ranks_first() -> None:
+    assert sorted(Match, key=lambda match: match.rank) == [
+        Match.EXACT,
+        Match.DISPATCHED,
+        Match.NEAREST,
+        Match.DEFAULT,
+    ]

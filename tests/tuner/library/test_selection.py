@@ -21,12 +21,12 @@ def cost(latency_s: Floats, weights: Floats, chosen: Sequence[int]) -> float:
 
 
 def best_cost(latency_s: Floats, weights: Floats, limit: int, groups: Sequence[Hashable]) -> float:
-    found = []
+    result = []
     for size in range(1, limit + 1):
         for chosen in itertools.combinations(range(len(latency_s)), size):
             if len({groups[index] for index in chosen}) == 1:
-                found.append(cost(latency_s, weights, chosen))
-    return min(found)
+                result.append(cost(latency_s, weights, chosen))
+    return min(result)
 
 
 @st.composite

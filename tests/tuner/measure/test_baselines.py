@@ -118,24 +118,24 @@ def measured(
 
 def test_every_instance_is_measured_in_the_order_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_of()
-    found = measured(monkeypatch, task, lambda: 0.0)
-    assert [point.instance for point in found.points] == list(task.instances)
-    assert all(0 < point.latency_s < 0.1 and point.anchor_s for point in found.points)
-    assert found.roof == ROOF
+    result = measured(monkeypatch, task, lambda: 0.0)
+    assert [point.instance for point in result.points] == list(task.instances)
+    assert all(0 < point.latency_s < 0.1 and point.anchor_s for point in result.points)
+    assert result.roof == ROOF
 
 
 def test_when_time_is_up_the_cheapest_have_been_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter((0.0, 0.4 * LONGEST_S, 0.8 * LONGEST_S, 1.2 * LONGEST_S))
-    found = measured(monkeypatch, task_of(), lambda: next(now))
-    assert [point.instance.shape["T"] for point in found.points] == [1, 7]
+    result = measured(monkeypatch, task_of(), lambda: next(now))
+    assert [point.instance.shape["T"] for point in result.points] == [1, 7]
 
 
 def test_what_would_take_too_long_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_of()
     # So slow that the largest product's three calls would not end in time, the next one's would.
     flops_per_s = 2.0 * 3 * task.workload.flops(task.workload.dims({"T": 64})) / (1.1 * LONGEST_S)
-    found = measured(monkeypatch, task, lambda: 0.0, Roof(flops_per_s, 1e10))
-    assert [point.instance.shape["T"] for point in found.points] == [1, 7]
+    result = measured(monkeypatch, task, lambda: 0.0, Roof(flops_per_s, 1e10))
+    assert [point.instance.shape["T"] for point in result.points] == [1, 7]
 
 
 def test_numpys_one_thread_is_no_match_for_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,9 +31,9 @@ def test_a_device_that_was_killed_is_started_again(tmp_path: Path) -> None:
         before = device.pid
         os.kill(before, signal.SIGKILL)
         # The session's process ends with its server; the candidate is not blamed for that.
-        assert [found.error_kind for found in runner.run(TASK, [request(RIGHT, 1)])] == [None]
+        assert [result.error_kind for result in runner.run(TASK, [request(RIGHT, 1)])] == [None]
         assert device.pid != before
-        assert [found.error_kind for found in runner.run(TASK, [request(CRASH, 2)])] == [ErrorKind.CRASH]
+        assert [result.error_kind for result in runner.run(TASK, [request(CRASH, 2)])] == [ErrorKind.CRASH]
         runner.close()
 
 

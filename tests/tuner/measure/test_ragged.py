@@ -69,9 +69,9 @@ def test_sizes_that_do_not_fit_together_are_raised() -> None:
     workload = make_workload("conv2d", {"b": 1, "c": 2, "h": "H", "w": "H + 3", "o": 2, "r": 3, "s": 5})
     text = {"program": "out[m] = x[m + 9]", "extents": {"m": "T"}, "shapes": {"x": ["S"]}}
     for each in (workload, workload_from_json(text)):
-        found = ragged_dims(each)
-        assert len(found) >= 3
-        assert all(each.is_consistent(dims) for dims in found)
+        result = ragged_dims(each)
+        assert len(result) >= 3
+        assert all(each.is_consistent(dims) for dims in result)
 
 
 @pytest.mark.parametrize("op", sorted(OPS))
@@ -79,8 +79,8 @@ def test_every_operator_has_some_when_all_its_sizes_are_dynamic(op: str) -> None
     windowed = "stride" in OPS[op].settings
     fixed = {"r": 2, "s": 3, "t": 2, "c": 4, "o": 4} if windowed else {"d": 8}
     workload = make_workload(op, {name: fixed.get(name, name.upper()) for name in OPS[op].args})
-    found = ragged_dims(workload)
-    assert all(workload.is_consistent(dims) for dims in found)
-    assert sum(work(workload, dims) for dims in found) <= 8 * MAX_WORK
-    assert any(min(dims.values()) >= 3 for dims in found)
-    assert any(0 in dims.values() for dims in found)
+    result = ragged_dims(workload)
+    assert all(workload.is_consistent(dims) for dims in result)
+    assert sum(work(workload, dims) for dims in result) <= 8 * MAX_WORK
+    assert any(min(dims.values()) >= 3 for dims in result)
+    assert any(0 in dims.values() for dims in result)

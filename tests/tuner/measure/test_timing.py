@@ -30,21 +30,21 @@ def test_fewer_samples_of_what_is_long_may_do() -> None:
 
 def test_samples_from_python_are_means_of_calls_in_a_row() -> None:
     events: list[str] = []
-    found = sampling(lambda: events.append("call"))(3, 2, lambda: events.append("before"))
+    result = sampling(lambda: events.append("call"))(3, 2, lambda: events.append("before"))
     assert events == ["before", "call", "call", "call"] * 2
-    assert len(found) == 2
-    assert all(0 < mean_s < 0.1 for mean_s in found)
+    assert len(result) == 2
+    assert all(0 < mean_s < 0.1 for mean_s in result)
 
 
 def given_samples(samples_s: Iterable[float]) -> Sample:
     given = iter(samples_s)
 
     def sample(number: int, repeat: int, before: Callable[[], None]) -> tuple[float, ...]:
-        found = []
+        result = []
         for _ in range(repeat):
             before()
-            found.append(next(given))
-        return tuple(found)
+            result.append(next(given))
+        return tuple(result)
 
     return sample
 
@@ -73,12 +73,12 @@ def test_a_disturbed_reading_is_taken_again_and_the_least_disturbed_counts() -> 
     def sample(number: int, repeat: int, before: Callable[[], None]) -> tuple[float, ...]:
         taken.append(core["speed"])
         before()
-        found = [2.0 * core["speed"] ** 0.5 for _ in range(repeat)]
+        result = [2.0 * core["speed"] ** 0.5 for _ in range(repeat)]
         for _ in range(repeat - 1):
             before()
         # Quieter each time.
         core["speed"] = max(1.0, core["speed"] - 1.0)
-        return tuple(found)
+        return tuple(result)
 
     timer = Timer(lambda: core["speed"])
     assert timer.measure(lambda: None, sample).latency_s == 2.0

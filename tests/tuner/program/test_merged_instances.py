@@ -19,11 +19,11 @@ def test_there_is_one_instance_for_all_of_the_same_sizes_with_their_weights(shap
 
     task = SearchTask("dense", {"m": T + S, "n": T // 8 + 1, "k": 8}, (T, S), instances, weights)
 
-    dims = [tuple(task.workload.dims(found.shape).items()) for found in task.instances]
+    dims = [tuple(task.workload.dims(result.shape).items()) for result in task.instances]
     assert len(set(dims)) == len(dims)
-    assert sum(found.weight for found in task.instances) == sum(weights)
-    assert [found.shape for found in task.instances] == [
-        shape for shape in instances if shape in [found.shape for found in task.instances]
+    assert sum(result.weight for result in task.instances) == sum(weights)
+    assert [result.shape for result in task.instances] == [
+        shape for shape in instances if shape in [result.shape for result in task.instances]
     ]
     assert SearchTask.from_json(task.to_json()) == task
 
@@ -31,7 +31,7 @@ def test_there_is_one_instance_for_all_of_the_same_sizes_with_their_weights(shap
 def test_the_first_of_them_stands_for_all() -> None:
     task = SearchTask("dense", {"m": T // 2, "n": 8, "k": 8}, (T,), [5, 9, 4, 8], [1.0, 2.0, 4.0, 8.0])
 
-    assert [(found.shape["T"], found.weight) for found in task.instances] == [(5, 5.0), (9, 10.0)]
+    assert [(result.shape["T"], result.weight) for result in task.instances] == [(5, 5.0), (9, 10.0)]
 
 
 def test_weights_stay_what_a_job_may_give() -> None:

@@ -192,9 +192,9 @@ def test_sums_of_large_integers_are_exact() -> None:
 def test_division_and_remainder_round_down_and_shifts_keep_the_sign() -> None:
     x = np.array([-7, 7, -8], np.int32)
     text = "a[m] = x[m] // 4\nb[m] = x[m] % 4\nc[m] = x[m] >> 1\nd[m] = x[m] & 5 | 8\ne[m] = x[m] / 2"
-    found = compute(program(text, {"m": 3}, dtype={"x": "int32"}), [x], {})
+    result = compute(program(text, {"m": 3}, dtype={"x": "int32"}), [x], {})
     lists = [[-2, 1, -2], [1, 3, 0], [-4, 3, -4], [9, 13, 8], [-3.5, 3.5, -4]]
-    assert [array.tolist() for array in found] == lists
+    assert [array.tolist() for array in result] == lists
 
 
 def test_casts_round_and_truncate() -> None:
@@ -288,10 +288,10 @@ def test_a_result_in_float32_is_within_the_bounds_and_they_are_small(op: str) ->
     workload = workload_of(op)
     inputs = inputs_of(workload)
     (wanted,) = expected(workload, inputs, {})
-    (found,) = looped(workload, inputs, {}, real=np.float32)
-    assert not wanted.wrong(found).any()
+    (result,) = looped(workload, inputs, {}, real=np.float32)
+    assert not wanted.wrong(result).any()
     assert wanted.limit.max() < 1e-4
-    assert wanted.wrong(found + 0.01).all()
+    assert wanted.wrong(result + 0.01).all()
 
 
 @pytest.mark.parametrize("k", [16, 768, 3072, 30_000])
@@ -399,8 +399,8 @@ def test_any_program_is_what_its_loops_compute(
     inputs = inputs_of(workload, seed=seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "MAX_ELEMENTS", elements)
-        found = expected(workload, inputs, {})
-    for one, wanted in zip(found, looped(workload, inputs, {}), strict=True):
+        result = expected(workload, inputs, {})
+    for one, wanted in zip(result, looped(workload, inputs, {}), strict=True):
         assert one.value.shape == wanted.shape
         # Sums in another order may fall on the other side of a comparison: there the bound says so.
         close = np.isclose(one.value, wanted, rtol=1e-9, atol=1e-9, equal_nan=True)

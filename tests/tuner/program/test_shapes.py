@@ -155,9 +155,9 @@ def dtypes(program: str, given: object = "float32", outputs: list[str] | None = 
 
 @pytest.mark.parametrize("whole", ["float32", "float64", "float16", "bfloat16", "int8"])
 def test_one_dtype_is_that_of_every_input_and_output(whole: str) -> None:
-    found = dtypes("a[m] = sum(k) x[m, k] * y[k]; out[m] = a[m] * 2", whole)
-    assert (found["x"], found["y"], found["out"]) == (whole, whole, whole)
-    assert found["a"] == {"float64": "float64", "int8": "int32"}.get(whole, "float32")
+    result = dtypes("a[m] = sum(k) x[m, k] * y[k]; out[m] = a[m] * 2", whole)
+    assert (result["x"], result["y"], result["out"]) == (whole, whole, whole)
+    assert result["a"] == {"float64": "float64", "int8": "int32"}.get(whole, "float32")
 
 
 @pytest.mark.parametrize(
@@ -207,8 +207,8 @@ def test_one_dtype_is_that_of_every_input_and_output(whole: str) -> None:
 def test_the_dtype_of_an_intermediate_follows_from_the_arithmetic(body: str, dtype: str) -> None:
     given = {"h": "float16", "b": "int8", "d": "float64", "w": "bool"}
     named = {name: value for name, value in given.items() if f"{name}[" in body}
-    found = dtypes(f"a[m] = {body}; out[m] = x[m] * a[m]", named)
-    assert found["a"] == dtype
+    result = dtypes(f"a[m] = {body}; out[m] = x[m] * a[m]", named)
+    assert result["a"] == dtype
 
 
 def test_index_tensors_are_int32_unless_said_otherwise() -> None:

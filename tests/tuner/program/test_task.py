@@ -60,25 +60,25 @@ def test_large_ranges_are_thinned_and_keep_their_ends(one: int, other: int) -> N
 
 
 def test_the_default_spreads_over_the_range() -> None:
-    found = task()
-    values = [instance.shape["T"] for instance in found.instances]
+    result = task()
+    values = [instance.shape["T"] for instance in result.instances]
     assert (values[0], values[-1], len(values)) == (1, 128, 8)
     assert values == sorted(values)
-    assert {instance.weight for instance in found.instances} == {1.0}
-    assert (found.target, found.threads, found.max_kernels) == (None, 1, 8)
+    assert {instance.weight for instance in result.instances} == {1.0}
+    assert (result.target, result.threads, result.max_kernels) == (None, 1, 8)
 
 
 def test_the_default_of_two_variables_holds_all_corners() -> None:
-    found = SearchTask("matmul", {"m": T, "n": S, "k": 8}, (T, S))
-    shapes = {tuple(instance.shape.values()) for instance in found.instances}
+    result = SearchTask("matmul", {"m": T, "n": S, "k": 8}, (T, S))
+    shapes = {tuple(instance.shape.values()) for instance in result.instances}
     assert {(1, 1), (32, 1), (1, 128), (32, 128)} <= shapes
 
 
 def test_a_workload_of_fixed_size_has_one_instance() -> None:
-    found = SearchTask("dense", {"m": 4, "n": 5, "k": 6})
-    assert found.instances == (WorkloadInstance.of({}),)
-    assert found.shapes() == [{}]
-    assert found.contains({})
+    result = SearchTask("dense", {"m": 4, "n": 5, "k": 6})
+    assert result.instances == (WorkloadInstance.of({}),)
+    assert result.shapes() == [{}]
+    assert result.contains({})
 
 
 def test_instances_take_every_form() -> None:
@@ -238,15 +238,15 @@ def test_a_shape_comes_back_from_text(shape: dict[str, int]) -> None:
 def test_the_least_shape_is_searched_for_where_no_instance_is_near(
     least: int, instances: list[int], added: dict[str, int] | None
 ) -> None:
-    found = SearchTask(
+    result = SearchTask(
         "dense", {"m": "16*T", "n": 64, "k": 64}, (ShapeVar("T", range(least, 129)),), instances, [4.0, 2.0]
     )
-    searched = found.with_least_shape()
+    searched = result.with_least_shape()
     if added is None:
-        assert searched == found
+        assert searched == result
         return
     first, *rest = searched.instances
-    assert (first.shape, tuple(rest)) == (added, found.instances)
+    assert (first.shape, tuple(rest)) == (added, result.instances)
     assert 0 < first.weight < 2.0
     assert searched.with_least_shape() == searched
 

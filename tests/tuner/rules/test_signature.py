@@ -46,10 +46,10 @@ def test_equal_extents_share_one_symbol(args: dict[str, object], names: list[str
     workload = make_workload("matmul", args)
     values = symbols(workload)
     assert list(values) == names
-    found = extents(workload, values)
-    assert list(found) == ["m", "n", "k"]
-    assert len({str(size) for size in found.values()}) == 1
-    assert all(str(size.ty if hasattr(size, "ty") else size.dtype).endswith("int64") for size in found.values())
+    result = extents(workload, values)
+    assert list(result) == ["m", "n", "k"]
+    assert len({str(size) for size in result.values()}) == 1
+    assert all(str(size.ty if hasattr(size, "ty") else size.dtype).endswith("int64") for size in result.values())
 
 
 def test_dims_may_be_expressions_over_the_symbols() -> None:

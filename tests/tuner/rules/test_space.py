@@ -86,8 +86,8 @@ def test_sampling_reaches_every_point_alike() -> None:
 def test_mutation_changes_one_or_two_axes_and_reaches_every_point() -> None:
     rng = np.random.default_rng(0)
     start = SPACE.kernel({"a": 2, "b": 2})
-    found = {SPACE.mutate(start, rng) for _ in range(300)}
-    assert found == set(SPACE.points()) - {start}
+    result = {SPACE.mutate(start, rng) for _ in range(300)}
+    assert result == set(SPACE.points()) - {start}
 
 
 def test_a_space_without_a_legal_point_says_so() -> None:

@@ -51,8 +51,8 @@ def _text(space: SearchSpace) -> str:
 
 @pytest.mark.parametrize("op", OPS)
 def test_the_space_is_the_golden_one(op: str, golden: Callable[[str, str], None]) -> None:
-    found = task(op, threads=4)
-    golden(f"space_{op}.txt", _text(RULE.space(found)) + f"safe  {RULE.safe_kernel(found)}\n")
+    result = task(op, threads=4)
+    golden(f"space_{op}.txt", _text(RULE.space(result)) + f"safe  {RULE.safe_kernel(result)}\n")
 
 
 PRODUCT = "out[m, n] = sum(k) x[m, k] * y[k, n]"
@@ -154,7 +154,7 @@ def test_sampling_is_not_stuck_and_uses_every_choice() -> None:
     for _ in range(3000):
         for name, value in space.sample(rng).values:
             seen[name][value] += 1
-    assert {axis.name: set(axis.choices) for axis in space.axes} == {name: set(found) for name, found in seen.items()}
+    assert {axis.name: set(axis.choices) for axis in space.axes} == {name: set(result) for name, result in seen.items()}
 
 
 @pytest.mark.parametrize(
@@ -188,9 +188,9 @@ def test_reading_both_operands_along_k_leaves_little_to_choose() -> None:
 
 
 def test_the_space_depends_on_hardware_and_threads_alone() -> None:
-    def drawn(found: SearchTask) -> list[MicroKernel]:
+    def drawn(result: SearchTask) -> list[MicroKernel]:
         rng = np.random.default_rng(0)
-        return [RULE.space(found).sample(rng) for _ in range(50)]
+        return [RULE.space(result).sample(rng) for _ in range(50)]
 
     base = task()
     small = ShapeVar("T", range(3, 5))
@@ -237,9 +237,9 @@ def test_theory_and_features_are_finite_for_every_kernel_and_shape(found: Search
 def test_theory_knows_padding_balance_and_threads() -> None:
     def latency(m: int, threads: int = 1, **change: int) -> float:
         rows = ShapeVar("M", range(1, 4097))
-        found = SearchTask("dense", {"m": rows, "n": 2304, "k": 768}, (rows,), target=WIDE, threads=threads)
-        kernel = RULE.space(found).kernel(PLAIN | change)
-        return float(RULE.prior_latency_s(found, [kernel], extents_of(found.workload, [{"M": m}]))[0, 0])
+        result = SearchTask("dense", {"m": rows, "n": 2304, "k": 768}, (rows,), target=WIDE, threads=threads)
+        kernel = RULE.space(result).kernel(PLAIN | change)
+        return float(RULE.prior_latency_s(result, [kernel], extents_of(result.workload, [{"M": m}]))[0, 0])
 
     # A ragged rest of one row costs a whole tile if it is padded, far less with exact code.
     assert latency(9) / latency(8) > 1.2

@@ -38,8 +38,8 @@ def test_the_set_shares_a_layout_and_serves_better_than_its_first_kernel_alone()
     assert 1 <= len(chosen) <= 3
     assert len({layout_group(TASK, kernel) for kernel in chosen}) == 1
 
-    def cost(found: list[MicroKernel]) -> float:
-        times = [[results.latency_s(kernel, i.values) or np.inf for kernel in found] for i in TASK.instances]
+    def cost(result: list[MicroKernel]) -> float:
+        times = [[results.latency_s(kernel, i.values) or np.inf for kernel in result] for i in TASK.instances]
         return float(np.min(times, axis=1).sum())
 
     assert cost(chosen) <= cost([alone]) * 1.02
@@ -48,14 +48,14 @@ def test_the_set_shares_a_layout_and_serves_better_than_its_first_kernel_alone()
 def test_a_dispatcher_covers_the_range_and_is_safe_beyond() -> None:
     model, results, kernels = known(20)
     chosen = choose_set(TASK, model, results, kernels, 4)
-    found = make_dispatcher(TASK, model, results, chosen)
-    assert found.kernels == tuple(chosen)
-    assert [row.shape for row in found.table] == TASK.shapes()
+    result = make_dispatcher(TASK, model, results, chosen)
+    assert result.kernels == tuple(chosen)
+    assert [row.shape for row in result.table] == TASK.shapes()
     for instance in TASK.instances:
-        row = found.row_for(instance.shape)
+        row = result.row_for(instance.shape)
         assert row is not None
-        assert row.measured_latency_s == results.latency_s(found.kernels[row.kernel], instance.values)
-    assert found.kernel_for({"T": 129}) == found.kernel_for({"T": 0}) == found.kernels[found.safe_kernel]
+        assert row.measured_latency_s == results.latency_s(result.kernels[row.kernel], instance.values)
+    assert result.kernel_for({"T": 129}) == result.kernel_for({"T": 0}) == result.kernels[result.safe_kernel]
 
 
 def test_a_library_is_compiled_and_packed() -> None:

@@ -65,4 +65,10 @@ def test_a_summary_holds_the_figures_of_an_event() -> None:
         "default_objective_s": 4.0,
         "speedup_vs_default": 1.0,
         "speedup_vs_numpy": None,
+        "outcome": {
+            "label": "best so far in the search",
+            "objective_s": 4.0,
+            "speedup_vs_default": 1.0,
+            "speedup_vs_numpy": None,
+        },
     }

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tuner.search.outcome import LIBRARY, SO_FAR, Outcome, total_of
 from tuner.search.summary import JobSummary, SearchSummary
 
 TIMES = st.none() | st.floats(1e-9, 1e3)
@@ -55,14 +56,26 @@ def test_what_is_of_the_library_is_left_out_before_there_is_one() -> None:
     assert SearchSummary().to_json()["speedup_vs_default"] is None
 
 
-def test_speedups_are_of_the_library_once_there_is_one() -> None:
+def test_the_outcome_is_of_the_library_once_that_was_timed() -> None:
     before = SearchSummary(
         objective_s=1.5, default_objective_s=3.0, speedup_vs_default=2.0, speedup_vs_numpy=4.0
     )
-    assert (before.library_speedup_vs_default, before.library_speedup_vs_numpy) == (2.0, 4.0)
+    assert before.outcome == Outcome(SO_FAR, 1.5, 2.0, 4.0)
     after = SearchSummary.from_json(before.to_json() | {"library_objective_s": 2.0})
-    assert (after.library_speedup_vs_default, after.library_speedup_vs_numpy) == (1.5, 3.0)
-    assert SearchSummary(library_objective_s=2.0).library_speedup_vs_default is None
+    assert after.outcome == Outcome(LIBRARY, 2.0, 1.5, 3.0)
+    assert str(after.outcome) == "1.50x over the default, 3.00x over NumPy's BLAS (library, timed at the end)"
+    assert SearchSummary(library_objective_s=2.0).outcome == Outcome(LIBRARY, 2.0)
+    assert str(SearchSummary().outcome) == ""
+
+
+def test_a_total_counts_each_search_as_often_as_its_workload_occurs() -> None:
+    slow, fast = Outcome(LIBRARY, 4.0, 1.5, 2.0), Outcome(LIBRARY, 1.0, 3.0, None)
+    assert total_of([(7, slow)]) == slow
+    # (4 * 1.5 + 12 * 3) / (4 + 12): the default's time over ours.
+    assert total_of([(1, slow), (12, fast)]) == Outcome(LIBRARY, 16.0, 42 / 16, None, 2, 2)
+    unknown = Outcome(SO_FAR)
+    assert total_of([(1, slow), (1, unknown)]) == Outcome(SO_FAR, 4.0, 1.5, 2.0, 1, 2)
+    assert total_of([]) == Outcome(SO_FAR, None, None, None, 0, 0)
 
 
 @pytest.mark.parametrize(

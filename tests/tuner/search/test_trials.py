@@ -25,20 +25,20 @@ def test_baselines_are_measured_once_after_the_first_round() -> None:
     tuned = bench.tune(60)
     first_round = [result for result in bench.results if result.is_theory]
     assert bench.runner.compared == [len(first_round)]
-    (found,) = bench.recorder.compared
-    assert [point.instance for point in found.points] == list(TASK.instances)
-    assert found.roof is not None
+    (results,) = bench.recorder.compared
+    assert [point.instance for point in results.points] == list(TASK.instances)
+    assert results.roof is not None
     assert all(summary.speedup_vs_numpy for summary in bench.recorder.summaries if summary.phase != "theory")
     assert bench.recorder.progress("theory")[0].speedup_vs_numpy is None
-    by_numpy = sum(point.latency_s for point in found.points)
+    by_numpy = sum(point.latency_s for point in results.points)
     assert known(tuned.summary.speedup_vs_numpy) == pytest.approx(by_numpy / known(tuned.summary.objective_s))
 
 
 def test_baselines_are_compared_at_one_speed_with_the_trials() -> None:
     steady, slowed = Bench(), Bench()
     slowed.runner.slowdown = lambda trials: 2.0 if slowed.runner.compared == [trials] else 1.0
-    found = [bench.tune(60).summary.speedup_vs_numpy for bench in (steady, slowed)]
-    assert found[0] == found[1]
+    result = [bench.tune(60).summary.speedup_vs_numpy for bench in (steady, slowed)]
+    assert result[0] == result[1]
     points = [bench.recorder.compared[0].points for bench in (steady, slowed)]
     assert points[1][0].latency_s == 2 * points[0][0].latency_s
 

@@ -10,18 +10,20 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from service.workloads import service
-from tests.contract.samples import JOB
+from service.lookup.lookups import Lookups, Query
+from tests.contract.samples import JOB, best_at
 from tests.earlier import RELEASE, database_of
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import check_files
 from tuner.program.build import make_workload
 from tuner.program.jobspec import parse_job
+from tuner.program.task import parse_shape
 from tuner.program.workload import Workload
-from tuner.records import Phase
+from tuner.records import Phase, settled_latency_s, speed_correction
+from tuner.storage import LookupScope
+from tuner.storage.access import EVERY_SCOPE, NO_QUOTA, hash_of
 from tuner.storage.sql import SqlStorage, open_storage, upgrade
 from tuner.storage.sql.engine import connect
-from tuner.storage.sql.schema import metadata
 
 DENSE = make_workload("dense", {"m": "T", "n": 96, "k": 40}, epilogue=["bias", "relu"])
 BATCH = make_workload("batch_matmul_nt", {"b": 3, "m": "T", "n": "T", "k": 16}, epilogue=["add"])
@@ -41,9 +43,9 @@ def old(tmp_path: Path) -> list[Mapping[str, Any]]:
 
 @pytest.fixture
 def storage(migrated_url: str) -> Iterator[SqlStorage]:
-    found = open_storage(migrated_url)
-    yield found
-    found.close()
+    opened = open_storage(migrated_url)
+    yield opened
+    opened.close()
 
 
 def tasks_of(storage: SqlStorage) -> list[Any]:
@@ -52,7 +54,19 @@ def tasks_of(storage: SqlStorage) -> list[Any]:
     return [storage.search_tasks(job.id)[0] for job in jobs]
 
 
-def place(storage: SqlStorage, workload: Workload) -> tuple[str, str]:
+def plainly_settled(
+    rows: list[Mapping[str, Any]], old: list[Mapping[str, Any]]
+) -> dict[str, tuple[float, int]]:
+    """The latency of each kernel in ``rows``, and of how many readings, computed from the records."""
+    reference_s = next((row["anchor_s"] for row in old if row["latency_s"] and row["anchor_s"]), None)
+    by_kernel: dict[str, list[tuple[float, bool]]] = {}
+    for row in rows:
+        at_one_speed = row["latency_s"] * speed_correction(row["anchor_s"], reference_s)
+        by_kernel.setdefault(row["kernel_id"], []).append((at_one_speed, row["phase"] == "final"))
+    return {kernel: settled_latency_s(result) for kernel, result in by_kernel.items()}
+
+
+def scope(storage: SqlStorage, workload: Workload) -> tuple[str, str]:
     return workload.key, storage.latest_task(workload.key).target_fingerprint
 
 
@@ -80,10 +94,10 @@ def test_jobs_are_as_they_were_and_refer_to_what_they_compute(storage: SqlStorag
 
 # -- records ----------------------------------------------------------------------------------------------------------
 def test_records_of_a_job_come_back_in_its_own_variables(storage: SqlStorage, old: list[Mapping[str, Any]]) -> None:
-    found = [record for row in tasks_of(storage) for record in storage.records_of_task(row.id)]
+    results = [record for row in tasks_of(storage) for record in storage.records_of_task(row.id)]
 
-    assert [record.seq for record in found] == [row["id"] for row in old]
-    for record, row in zip(found, old, strict=True):
+    assert [record.seq for record in results] == [row["id"] for row in old]
+    for record, row in zip(results, old, strict=True):
         result = record.result
         assert (str(result.instance), result.instance.weight) == (row["instance"], row["weight"])
         assert (result.latency_s, result.kernel.id, result.attempt) == (
@@ -91,27 +105,28 @@ def test_records_of_a_job_come_back_in_its_own_variables(storage: SqlStorage, ol
             row["kernel_id"],
             row["attempt"],
         )
-    assert storage.list_trials(found[0].job_id or "") == tuple(found[:12])
+    assert storage.list_trials(results[0].job_id or "") == tuple(results[:12])
 
 
 def test_records_of_a_workload_are_those_of_all_its_jobs_in_symbols(storage: SqlStorage) -> None:
-    records = storage.records_of_workload(*place(storage, DENSE))
+    records = storage.records_of_workload(*scope(storage, DENSE))
 
     sizes = {record.result.instance.shape["m"] for record in records}
     assert sizes == {16 * t for t in INSTANCES} | {8 * s for s in INSTANCES}
     assert len({record.job_id for record in records}) == 2
-    batch = storage.records_of_workload(*place(storage, BATCH))
+    batch = storage.records_of_workload(*scope(storage, BATCH))
     assert {tuple(record.result.instance.shape) for record in batch} == {("n",)}
 
 
 def test_the_best_at_a_size_is_the_best_of_all_jobs(storage: SqlStorage, old: list[Mapping[str, Any]]) -> None:
     # T=1 of the first job and S=2 of the second.
-    times = [row["latency_s"] for row in old if (row["search_task_id"], row["instance"]) in ((1, "T=1"), (2, "S=2"))]
+    here = [row for row in old if (row["search_task_id"], row["instance"]) in ((1, "T=1"), (2, "S=2"))]
+    settled = plainly_settled(here, old)
 
-    best = storage.best_record(*place(storage, DENSE), THREADS, "m=16")
+    best = best_at(storage, *scope(storage, DENSE), "m=16", THREADS)
 
     assert best is not None
-    assert best.result.latency_s == min(times)
+    assert (best.latency_s, best.readings) == pytest.approx(min(settled.values()))
 
 
 def test_what_theory_chose_has_a_phase_of_its_own(storage: SqlStorage, old: list[Mapping[str, Any]]) -> None:
@@ -121,13 +136,13 @@ def test_what_theory_chose_has_a_phase_of_its_own(storage: SqlStorage, old: list
 
 
 def test_records_of_the_target_have_workloads_that_can_be_read(storage: SqlStorage) -> None:
-    _, target = place(storage, DENSE)
+    _, target = scope(storage, DENSE)
 
-    found = storage.records_of_target(target, THREADS, "x86_contraction")
+    result = storage.records_of_target(target, THREADS, "x86_contraction")
 
-    assert len(found) == 48
+    assert len(result) == 48
     known = {workload.key: workload for workload in (DENSE, BATCH, MATMUL)}
-    assert all(workload == known[record.workload_key].canonical for workload, record in found)
+    assert all(workload == known[record.workload_key].canonical for workload, record in result)
 
 
 # -- libraries --------------------------------------------------------------------------------------------------------
@@ -154,7 +169,28 @@ def test_libraries_are_byte_for_byte_what_they_were(storage: SqlStorage) -> None
 def test_a_lookup_answers_by_symbols_or_by_the_newest_jobs_variables(
     storage: SqlStorage, workload: Workload, shape: str, match: str
 ) -> None:
-    assert service.best(storage, workload.key, None, shape).match == match
+    where = LookupScope(workload.key, None, THREADS)
+    assert Lookups(storage).best(Query(where, parse_shape(shape))).match == match
+
+
+# -- keys ---------------------------------------------------------------------------------------------------------
+def test_keys_keep_all_they_could_do(earlier_url: str) -> None:
+    database = connect(earlier_url)
+    with database.write() as connection:
+        at = "2026-01-01T00:00:00.000Z"
+        connection.execute(
+            sa.text("INSERT INTO api_keys (id, name, secret_sha256, created_at) VALUES ('key-1', 'old', :hash, :at)"),
+            {"hash": hash_of("secret"), "at": at},
+        )
+    database.engine.dispose()
+    upgrade(earlier_url)
+    storage = open_storage(earlier_url)
+
+    key = storage.find_key("secret")
+
+    assert key is not None
+    assert (key.scopes, key.owner, key.expires_at, key.quota) == (EVERY_SCOPE, "key-1", None, NO_QUOTA)
+    storage.close()
 
 
 # -- afterwards -------------------------------------------------------------------------------------------------------
@@ -175,24 +211,28 @@ def test_a_new_job_joins_the_workload(earlier_url: str) -> None:
 def test_nothing_else_was_touched(earlier_url: str) -> None:
     before = _content(earlier_url)
     upgrade(earlier_url)
-    after = _content(earlier_url)
+    after = _content(earlier_url, before)
 
     changed = {"workloads", "search_tasks", "tuning_records", "artifacts"}
     assert {name for name in before if before[name] != after[name]} == changed
     columns = ("workload_id", "instance", "phase")
     for name in changed - {"workloads"}:
-        kept = [[{k: v for k, v in row.items() if k not in columns} for row in rows[name]] for rows in (before, after)]
+        there = set(before[name][0]) - set(columns)
+        kept = [[{k: v for k, v in row.items() if k in there} for row in rows[name]] for rows in (before, after)]
         assert kept[0] == kept[1]
 
 
-def _content(url: str) -> dict[str, list[dict[str, Any]]]:
-    database = connect(url)
+def _content(url: str, like: Mapping[str, Any] | None = None) -> dict[str, list[dict[str, Any]]]:
+    """The rows of every table; of the tables and columns of ``like`` alone, if that is given."""
+    database, tables = connect(url), sa.MetaData()
+    tables.reflect(database.engine)
     with database.read() as connection:
-        found = {
-            table.name: [
-                dict(row) for row in connection.execute(sa.select(table).order_by(*table.primary_key)).mappings()
-            ]
-            for table in metadata.sorted_tables
+        result = {
+            table.name: list(map(dict, connection.execute(sa.select(table).order_by(*table.primary_key)).mappings()))
+            for table in tables.sorted_tables
+            if table.name != "alembic_version" and (like is None or table.name in like)
         }
+    for name, rows in (like or {}).items():
+        result[name] = [{column: row[column] for column in rows[0]} for row in result[name]]
     database.engine.dispose()
-    return found
+    return result

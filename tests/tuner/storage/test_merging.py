@@ -92,9 +92,9 @@ def test_instances_that_become_one_keep_all_their_attempts(earlier: Earlier) -> 
     ):
         earlier.record(1, instance, attempt, kernel)
 
-    found = earlier.after()
+    result = earlier.after()
 
-    assert [(row[2], row[3]) for row in found] == [
+    assert [(row[2], row[3]) for row in result] == [
         ("m=2", 0),
         ("m=2", 1),
         ("m=2", 2),
@@ -111,10 +111,10 @@ def test_an_instance_may_take_the_name_that_another_had(earlier: Earlier) -> Non
         earlier.record(1, f"m={m}")
         earlier.record(2, f"m={m}", attempt=3)
 
-    found = earlier.after()
+    result = earlier.after()
 
-    assert [row[2] for row in found] == [f"m={m}" for size in (1, 2, 4, 8) for m in (2 * size, size)]
-    assert {row[1] for row in found} == {1}
+    assert [row[2] for row in result] == [f"m={m}" for size in (1, 2, 4, 8) for m in (2 * size, size)]
+    assert {row[1] for row in result} == {1}
 
 
 def test_workloads_that_become_one_keep_the_records_of_each_task(earlier: Earlier) -> None:
@@ -124,9 +124,9 @@ def test_workloads_that_become_one_keep_the_records_of_each_task(earlier: Earlie
     for number, instance in ((3, "T=2"), (5, "S=4"), (7, "")):
         earlier.record(number, instance)
 
-    found = earlier.after()
+    result = earlier.after()
 
-    assert [row[1:4] for row in found] == [(3, "m=32", 0), (3, "m=32", 0), (7, "", 0)]
+    assert [row[1:4] for row in result] == [(3, "m=32", 0), (3, "m=32", 0), (7, "", 0)]
 
 
 def test_records_whose_task_is_gone_go_by_their_workload(earlier: Earlier) -> None:

@@ -28,9 +28,9 @@ REVISIONS = [script.revision for script in ScriptDirectory.from_config(config())
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
-    found = connect(database_url)
-    yield found
-    found.engine.dispose()
+    result = connect(database_url)
+    yield result
+    result.engine.dispose()
 
 
 def test_the_migrated_schema_is_the_one_the_code_has(database: Database) -> None:
@@ -39,19 +39,20 @@ def test_the_migrated_schema_is_the_one_the_code_has(database: Database) -> None
         assert compare_metadata(context, metadata) == []
         # What the comparison does not look at.
         for table in metadata.sorted_tables:
-            found = inspect(connection)
-            primary = found.get_pk_constraint(table.name)["constrained_columns"]
+            result = inspect(connection)
+            primary = result.get_pk_constraint(table.name)["constrained_columns"]
             assert sorted(primary) == sorted(column.name for column in table.primary_key)
-            keys = found.get_foreign_keys(table.name)
+            keys = result.get_foreign_keys(table.name)
             foreign = {(key["constrained_columns"][0], key["referred_table"]) for key in keys}
             assert foreign == {(key.parent.name, key.column.table.name) for key in table.foreign_keys}
 
 
 def test_what_is_looked_up_has_an_index(database: Database) -> None:
     with database.read() as connection:
-        found = inspect(connection)
+        inspector = inspect(connection)
         for table in metadata.sorted_tables:
-            assert {index.name for index in table.indexes} <= {index["name"] for index in found.get_indexes(table.name)}
+            names = {index["name"] for index in inspector.get_indexes(table.name)}
+            assert {index.name for index in table.indexes} <= names
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
@@ -90,7 +91,13 @@ def test_a_database_of_another_version_says_what_to_run(database_url: str, datab
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     storage = open_storage(database_url)
 
-    with pytest.raises(StorageUnavailable, match=f"9999, not {head()}; run `shapewright db upgrade`"):
+    newer = f"9999, not {head()}; this version of Shapewright is older than its database: update it"
+    for ask in (storage.check, lambda: upgrade(database_url)):
+        with pytest.raises(StorageUnavailable, match=newer):
+            ask()
+    with database.write() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0004'")
+    with pytest.raises(StorageUnavailable, match=f"0004, not {head()}; run `shapewright db upgrade`"):
         storage.check()
     storage.close()
 

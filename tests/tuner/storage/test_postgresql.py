@@ -43,9 +43,9 @@ def test_every_wait_on_postgresql_has_a_deadline(postgres_url: str) -> None:
     names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "TimeZone", "application_name")
 
     with storage._database.read() as connection:
-        found = [connection.exec_driver_sql(f"SHOW {name}").scalar() for name in names]
+        result = [connection.exec_driver_sql(f"SHOW {name}").scalar() for name in names]
 
-    assert found == ["30s", "20s", "1min", "UTC", "shapewright"]
+    assert result == ["30s", "20s", "1min", "UTC", "shapewright"]
     storage.close()
 
 
@@ -54,9 +54,9 @@ def test_the_urls_own_settings_win(postgres_url: str) -> None:
 
     with storage._database.read() as connection:
         names = ("statement_timeout", "lock_timeout", "application_name")
-        found = [connection.exec_driver_sql(f"SHOW {name}").scalar() for name in names]
+        result = [connection.exec_driver_sql(f"SHOW {name}").scalar() for name in names]
 
-    assert found == ["5s", "20s", "mine"]
+    assert result == ["5s", "20s", "mine"]
     storage.close()
 
 
@@ -108,7 +108,9 @@ def test_connections_that_the_server_closed_are_replaced(postgres_server: Postgr
     storage = open_storage(postgres_url)
     storage.check()
     with psycopg.connect(postgres_server.get_uri(), autocommit=True) as admin:
-        admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'shapewright'")
+        result = "FROM pg_stat_activity WHERE application_name = 'shapewright' AND datname = %s"
+        name = psycopg.conninfo.conninfo_to_dict(postgres_url)["dbname"]
+        admin.execute(f"SELECT pg_terminate_backend(pid, 20000) {result}", [name])
 
     storage.check()
     storage.close()

@@ -15,7 +15,6 @@ def counted(storage: SqlStorage, place: tuple[str, str]) -> dict[str, int]:
         "task": len(storage.records_of_task(1)),
         "workload": len(storage.records_of_workload(*place)),
         "target": len(storage.records_of_target(place[1], 1, "x86_contraction")),
-        "best": int(storage.best_record(*place, 1, "m=80") is not None),
     }
 
 
@@ -25,14 +24,14 @@ def test_what_was_not_measured_here_and_in_this_way_decides_nothing(database_url
     task = lease.tasks[0]
     place = (task.workload_key, task.target_fingerprint)
     storage.append_results(lease, task.id, results(2))
-    assert counted(storage, place) == {"task": 2, "workload": 2, "target": 2, "best": 1}
+    assert counted(storage, place) == {"task": 2, "workload": 2, "target": 2}
 
     with storage._database.write() as connection:
         connection.execute(update(tuning_records).values(provenance="imported"))
-    assert counted(storage, place) == {"task": 2, "workload": 2, "target": 0, "best": 0}
+    assert counted(storage, place) == {"task": 2, "workload": 2, "target": 0}
     assert {record.provenance for record in storage.records_of_workload(*place)} == {"imported"}
 
     with storage._database.write() as connection:
         connection.execute(update(tuning_records).values(provenance="measured", protocol="v0"))
-    assert counted(storage, place) == {"task": 2, "workload": 0, "target": 0, "best": 0}
+    assert counted(storage, place) == {"task": 2, "workload": 0, "target": 0}
     storage.close()

@@ -22,17 +22,17 @@ class Expected:
     value: Array
     limit: Array
 
-    def wrong(self, found: Array) -> Array:
+    def wrong(self, result: Array) -> Array:
         """Which elements of ``found``, of any dtype, are not within the limit. Equal infinities match, and NaNs do."""
         value = self.value
-        if found.dtype == bool:
+        if result.dtype == bool:
             # A byte that is neither true nor false is wrong.
-            found, value = found.view(np.uint8), value.astype(np.uint8)
-        elif found.dtype.kind not in "iu":
-            found = found.astype(np.float64)
+            result, value = result.view(np.uint8), value.astype(np.uint8)
+        elif result.dtype.kind not in "iu":
+            result = result.astype(np.float64)
         with np.errstate(all="ignore"):
-            off = np.abs(np.subtract(found, value, dtype=np.float64))
-        same = (found == value) | (_is_nan(found) & _is_nan(value))
+            off = np.abs(np.subtract(result, value, dtype=np.float64))
+        same = (result == value) | (_is_nan(result) & _is_nan(value))
         # Not "off > limit": a NaN is wrong, too.
         return np.asarray(~(same | ((off <= self.limit) & (self.limit > 0)) | (self.limit == np.inf)))
 

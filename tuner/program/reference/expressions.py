@@ -66,9 +66,9 @@ class Expressions:
 
     def spread(self, expr: Expr, box: Box, order: Sequence[str]) -> Bounded:
         """An expression over a box: an array over the axes of ``order``."""
-        found, shape = self._evaluate(expr, box, order), lengths(box, order)
-        error = None if found.error is None else np.broadcast_to(found.error, shape)
-        return Bounded(np.broadcast_to(found.value, shape), error)
+        result, shape = self._evaluate(expr, box, order), lengths(box, order)
+        error = None if result.error is None else np.broadcast_to(result.error, shape)
+        return Bounded(np.broadcast_to(result.value, shape), error)
 
     def _evaluate(self, expr: Expr, box: Box, order: Sequence[str]) -> Bounded:
         """The same with 1 in place of axes that do not occur."""

@@ -125,8 +125,8 @@ class Interpreter:
         start = np.full(lengths(box, stage.axes), 0 if is_sum else 1, np.float64 if dtype in FLOATS else np.int64)
         totals: list[Array] = [start, start.astype(np.float64), start.astype(np.float64)] if self._bounds else [start]
         for part in parts:
-            found = self._sums(factors, stage, part, dtype) if is_sum else self._products(stage, part, dtype)
-            totals = [total + one if is_sum else total * one for total, one in zip(totals, found, strict=False)]
+            result = self._sums(factors, stage, part, dtype) if is_sum else self._products(stage, part, dtype)
+            totals = [total + one if is_sum else total * one for total, one in zip(totals, result, strict=False)]
         terms = math.prod(self._sizes[axis] for axis in stage.reduce_axes)
         summed = self._arithmetic.summed(Sums(*totals), terms, dtype)
         return Bounded(summed.value.astype(VALUES[dtype], copy=False), summed.error)
@@ -139,8 +139,8 @@ class Interpreter:
         arrays = [self._arithmetic.converted(array, dtype) for array in arrays]
 
         def total(values: Sequence[Array]) -> Array:
-            found = sum_of_products(list(zip(values, axes, strict=True)), stage.axes)
-            return np.broadcast_to(found, lengths(box, stage.axes))
+            result = sum_of_products(list(zip(values, axes, strict=True)), stage.axes)
+            return np.broadcast_to(result, lengths(box, stage.axes))
 
         value = total([array.value for array in arrays])
         certain = all(array.error is None for array in arrays)
@@ -174,8 +174,8 @@ class Interpreter:
         is_first = True
         for part in parts:
             term = self._terms(stage, part)
-            found = function.reduce(term.value, axis=over)
-            value, is_first = found if is_first else function(value, found), False
+            result = function.reduce(term.value, axis=over)
+            value, is_first = result if is_first else function(value, result), False
             if term.error is not None:
                 largest = term.error.max(axis=over)
                 error = largest if error is None else np.maximum(error, largest)

@@ -147,9 +147,9 @@ def _is_mergeable(workload: Workload, frame: Frame, outer: str, inner: str) -> b
                 return False
             positions.setdefault(read.tensor, set()).add(at)
     sizes = [workload.sizes[axis] for axis in frame.parts[inner]]
-    for tensor, found in positions.items():
-        at = next(iter(found))
-        if len(found) > 1:
+    for tensor, result in positions.items():
+        at = next(iter(result))
+        if len(result) > 1:
             return False
         if at is not None and [workload.tensors[tensor].dims[dim] for dim in frame.groups[tensor][at + 1]] != sizes:
             return False
@@ -206,5 +206,5 @@ def values(expr: Expr) -> Iterator[Expr]:
 def input_reads(stages: Sequence[Stage]) -> list[Read]:
     """Every distinct read of a tensor that no stage defines; those inside indices left out."""
     defined = {stage.tensor for stage in stages}
-    found = [node for stage in stages for node in values(stage.body) if isinstance(node, Read)]
-    return list(dict.fromkeys(read for read in found if read.tensor not in defined))
+    result = [node for stage in stages for node in values(stage.body) if isinstance(node, Read)]
+    return list(dict.fromkeys(read for read in result if read.tensor not in defined))

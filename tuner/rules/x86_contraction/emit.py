@@ -99,8 +99,8 @@ class _Nest:
                 whole = Chunk(i64(0), self.k, None, None)
                 self._over(panels, lambda panel: pack_panel(self.frame, self._placed(panel, packed, panels), whole))
 
-            def block(found: _Block) -> None:
-                self._chunks(lambda chunk: self._block(found, chunk, panels, packed, left))
+            def block(result: _Block) -> None:
+                self._chunks(lambda chunk: self._block(result, chunk, panels, packed, left))
 
             self._blocks(tiles, is_last, block)
 

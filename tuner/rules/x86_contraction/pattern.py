@@ -66,11 +66,11 @@ def match(workload: Workload) -> Contraction | Refused:
     left, right = product.left, product.right
     if not isinstance(left, Read) or not isinstance(right, Read) or not (_is_plain(left) and _is_plain(right)):
         return Refused("the operands are not two tensors read at plain axes")
-    found = _roles(workload, first, left, right)
-    if isinstance(found, Refused):
-        return found
-    reason = _storage_problem(workload, found) or _epilogue_problem(workload, first, rest)
-    return Refused(reason) if reason else found
+    result = _roles(workload, first, left, right)
+    if isinstance(result, Refused):
+        return result
+    reason = _storage_problem(workload, result) or _epilogue_problem(workload, first, rest)
+    return Refused(reason) if reason else result
 
 
 def _roles(workload: Workload, stage: Stage, left: Read, right: Read) -> Contraction | Refused:
@@ -89,20 +89,20 @@ def _roles(workload: Workload, stage: Stage, left: Read, right: Read) -> Contrac
     )  # fmt: skip
 
 
-def _storage_problem(workload: Workload, found: Contraction) -> str | None:
+def _storage_problem(workload: Workload, result: Contraction) -> str | None:
     """What of the operands' storage the rule's code does not do."""
     for tensor in workload.tensors.values():
         if tensor.dtype != DTYPE:
             return f"{tensor.name} is {tensor.dtype}, not {DTYPE}"
-    if found.left == found.right:
-        return f"{found.left} is both operands"
-    if found.left in workload.constants:
-        return f"the left operand {found.left} is constant"
-    if found.right_is_constant and not {"n", "k", "b"}.isdisjoint(found.dynamic | ({"b"} if found.batch else set())):
-        return f"the dims of the constant {found.right} depend on shape variables, or it has a batch axis"
-    if found.right_is_constant and found.right_is_kn:
-        return f"the constant {found.right} is not [n, k]"
-    for name in (found.left, found.right):
+    if result.left == result.right:
+        return f"{result.left} is both operands"
+    if result.left in workload.constants:
+        return f"the left operand {result.left} is constant"
+    if result.right_is_constant and not {"n", "k", "b"}.isdisjoint(result.dynamic | ({"b"} if result.batch else set())):
+        return f"the dims of the constant {result.right} depend on shape variables, or it has a batch axis"
+    if result.right_is_constant and result.right_is_kn:
+        return f"the constant {result.right} is not [n, k]"
+    for name in (result.left, result.right):
         read = next(read for read in workload.program.reads if read.tensor == name)
         if workload.tensors[name].dims != tuple(workload.sizes[axis] for axis in _axes(read)):
             return f"{name} is larger than what is read of it"
@@ -147,7 +147,7 @@ def _axes(read: Read) -> tuple[str, ...]:
 
 def contraction_of(workload: Workload) -> Contraction:
     """The roles in a workload that the rule takes. Raises ValueError for another."""
-    found = match(workload)
-    if isinstance(found, Refused):
-        raise ValueError(f"{workload}: {found.reason}")
-    return found
+    result = match(workload)
+    if isinstance(result, Refused):
+        raise ValueError(f"{workload}: {result.reason}")
+    return result

@@ -99,19 +99,20 @@ def features(
     hardware: Hardware, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
 ) -> NDArray[np.float32]:
     """[kernels, shapes, features]: logarithms of the extents, the kernel's values, and how the terms compare."""
-    found = _Formula(hardware, task, kernels, extents, CONSTANTS)
-    terms, m, n, k = found.terms(), found.m, found.n, found.k
-    tiles = np.floor(m / found.mr)
+    result = _Formula(hardware, task, kernels, extents, CONSTANTS)
+    terms, m, n, k = result.terms(), result.m, result.n, result.k
+    tiles = np.floor(m / result.mr)
     columns: list[Floats] = [
         np.log2(m + 1), np.log2(n + 1), np.log2(k + 1),
         np.log2(terms.total), np.log2(np.maximum(terms.compute, 1.0) / terms.useful), terms.stream / terms.total,
         terms.output / terms.total, terms.packing / terms.total,
-        m - tiles * found.mr, (m - tiles * found.mr) / np.maximum(m, 1),
-        np.ceil(n / found.nr) * found.nr / np.maximum(n, 1) - 1,
-        np.log2(tiles + 1), np.minimum(tiles, found.of["mb"]), np.log2(found.panel_bytes / hardware.l2_bytes + 2**-10),
-        np.log2(found.block_bytes / hardware.l2_bytes + 2**-10),
-        *found.of.values(),
-        found.mr * found.nv,
+        m - tiles * result.mr, (m - tiles * result.mr) / np.maximum(m, 1),
+        np.ceil(n / result.nr) * result.nr / np.maximum(n, 1) - 1,
+        np.log2(tiles + 1), np.minimum(tiles, result.of["mb"]),
+        np.log2(result.panel_bytes / hardware.l2_bytes + 2**-10),
+        np.log2(result.block_bytes / hardware.l2_bytes + 2**-10),
+        *result.of.values(),
+        result.mr * result.nv,
     ]  # fmt: skip
     return np.stack(np.broadcast_arrays(*columns, terms.total)[:-1], axis=2).astype(np.float32)
 

@@ -9,8 +9,24 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.records import MeasureResult
+from tuner.program.target import Target
+from tuner.program.workload import JsonObject
+from tuner.records import MeasureResult, TuningRecord
 from tuner.rules.space import MicroKernel
+
+
+@dataclass(frozen=True, slots=True)
+class WarmRecord:
+    """A successful record of another search, for a model to start from.
+
+    ``workload`` is in canonical form, and the record's instance in its symbols. ``weight``: beside 1 for a pair of the
+    search itself. ``target`` is where it was measured, None for the target of the task.
+    """
+
+    workload: JsonObject
+    record: TuningRecord
+    weight: float
+    target: Target | None = None
 
 
 @dataclass(frozen=True)
@@ -23,6 +39,14 @@ class Prediction:
 
 class CostModel(Protocol):
     """Trained on every measured pair; before the first it is the analytic prior alone."""
+
+    @property
+    def theory(self) -> CostModel:
+        """The analytic prior alone, whatever was learned since: the default of a task depends on nothing else."""
+
+    def at_speed(self, anchor_s: float) -> None:
+        """From here on latencies are at the speed at which the device's anchor takes ``anchor_s``; called before the
+        first update, if at all. What the model started from is taken to that speed."""
 
     def update(self, results: Sequence[MeasureResult]) -> None:
         """Train on these results too. Failed ones are ignored."""

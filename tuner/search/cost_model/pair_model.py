@@ -8,9 +8,10 @@ disagreement is the spread.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property, partial
 
 import numpy as np
 import xgboost
@@ -18,11 +19,14 @@ from numpy.typing import NDArray
 
 from tuner.program.build import workload_from_json
 from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject, ShapeVar, Workload
-from tuner.records import MeasureResult, TuningRecord
+from tuner.program.workload import ShapeVar, Workload
+from tuner.records import MeasureResult, speed_correction
 from tuner.rules import Extents, Refused, by_rule, is_current, rule_of, rules_of
 from tuner.rules.space import MicroKernel
-from tuner.search.cost_model._base import Prediction
+from tuner.search.cost_model._base import Prediction, WarmRecord
+from tuner.search.observations import at_reference_speed, reference_anchor_s
+
+log = logging.getLogger(__name__)
 
 MIN_PAIRS = 12
 """Below this many pairs the residual is one constant: the median."""
@@ -37,10 +41,8 @@ PARAMETERS = {
 }
 ROUNDS = 80
 UNKNOWN_SPREAD = 0.3
-WARM_WEIGHT = 0.3
-"""The weight of a pair of another job; one of this job has weight 1."""
 MAX_WARM_PAIRS = 3000
-"""Pairs of other jobs that the model is trained on, the first of those given: more make each fit seconds longer."""
+"""Pairs of other searches that the model is trained on, the first of those given: more make each fit seconds longer."""
 
 
 def extents_of(workload: Workload, shapes: Sequence[Mapping[str, int]]) -> Extents:
@@ -50,18 +52,36 @@ def extents_of(workload: Workload, shapes: Sequence[Mapping[str, int]]) -> Exten
 
 
 class PairCostModel:
-    """The cost model of one search task. ``warm`` are records of other jobs on the same target, newest first.
+    """The cost model of one search task. ``warm`` are records of other searches, the most telling first; they are taken
+    to the speed of the device at the first of them.
 
     Rules describe their kernels by features of their own, so each rule of the task has a residual of its own.
     """
 
-    def __init__(self, task: SearchTask, seed: int = 0, warm: Sequence[tuple[JsonObject, TuningRecord]] = ()) -> None:
-        self._task = task
+    def __init__(self, task: SearchTask, seed: int = 0, warm: Sequence[WarmRecord] = ()) -> None:
+        self._task, self._seed = task, seed
         self._rules = {rule.name: rule for rule in rules_of(task)}
         self._residuals = {name: _Residual(seed) for name in self._rules}
-        tasks: dict[str, SearchTask | None] = {}
-        for workload_json, record in warm[:MAX_WARM_PAIRS]:
-            self._learn_warm(tasks, workload_json, record)
+        self._warm_anchor_s = reference_anchor_s(each.record.result for each in warm)
+        # Together where they can be: a rule asked of a thousand kernels takes hardly longer than of one.
+        together: dict[tuple[Hashable, ...], list[WarmRecord]] = {}
+        for each in warm[:MAX_WARM_PAIRS]:
+            record = each.record
+            place = record.workload_key, record.target_fingerprint, record.result.kernel.rule
+            together.setdefault((place, record.result.instance.values, each.weight), []).append(each)
+        tasks: dict[Hashable, SearchTask | None] = {}
+        for (group, *_), alike in together.items():
+            self._learn_warm(tasks, group, alike)
+
+    @cached_property
+    def theory(self) -> PairCostModel:
+        return PairCostModel(self._task, self._seed)
+
+    def at_speed(self, anchor_s: float) -> None:
+        factor = speed_correction(self._warm_anchor_s, anchor_s)
+        for residual in self._residuals.values():
+            residual.shift(math.log(factor))
+        self._warm_anchor_s = anchor_s
 
     @property
     def pairs(self) -> int:
@@ -71,7 +91,7 @@ class PairCostModel:
     def update(self, results: Sequence[MeasureResult]) -> None:
         for result in results:
             if result.latency_s is not None:
-                self._learn(self._task, result.kernel, result.instance.shape, result.latency_s, 1.0)
+                self._learn(self._task, [result], 1.0)
 
     def predict(self, kernels: Sequence[MicroKernel], shapes: Sequence[Mapping[str, int]]) -> Prediction:
         extents = extents_of(self._task.workload, shapes)
@@ -84,28 +104,42 @@ class PairCostModel:
             latency_s[rows], spread[rows] = np.exp(prior + residual), error
         return Prediction(latency_s, spread)
 
-    def _learn(
-        self, task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int], latency_s: float, weight: float
-    ) -> None:
-        rule, extents = self._rules[kernel.rule], extents_of(task.workload, [shape])
-        prior = rule.prior_latency_s(task, [kernel], extents)[0, 0]
-        features = rule.features(task, [kernel], extents)[0, 0]
-        self._residuals[kernel.rule].learn(features, float(np.log(latency_s) - np.log(prior)), weight)
+    def _learn(self, task: SearchTask, results: Sequence[MeasureResult], weight: float) -> None:
+        """Learn from successful results of one rule at one instance of ``task``."""
+        kernels, latency_s = [result.kernel for result in results], [result.latency_s for result in results]
+        rule, extents = self._rules[kernels[0].rule], extents_of(task.workload, [results[0].instance.shape])
+        prior = rule.prior_latency_s(task, kernels, extents)[:, 0]
+        features = rule.features(task, kernels, extents)[:, 0]
+        targets = np.log(np.array(latency_s, np.float64)) - np.log(prior)
+        if not np.isfinite(targets).all():
+            raise ValueError(f"theory expects {prior} s")
+        for row, target in zip(features, targets, strict=True):
+            self._residuals[rule.name].learn(row, float(target), weight)
 
     def _learn_warm(
-        self, tasks: dict[str, SearchTask | None], workload_json: JsonObject, record: TuningRecord
+        self, tasks: dict[Hashable, SearchTask | None], place: Hashable, warm: Sequence[WarmRecord]
     ) -> None:
-        """Learn from a record of another workload, in its symbols.
+        """Learn from records at one instance; ``place`` names their workload, target and rule.
 
-        One of a rule, or a version of it, that this task does not use is left out.
+        ``tasks``: those made before, by place. Records of a rule, or a version of it, that this task does not use are
+        left out.
         """
-        kernel, latency_s = record.result.kernel, record.result.latency_s
-        if latency_s is None or kernel.rule not in self._rules or not is_current(kernel):
+        result = at_reference_speed([each.record.result for each in warm], self._warm_anchor_s)
+        usable = [r for r in result if r.ok and r.kernel.rule in self._rules and is_current(r.kernel)]
+        if not usable:
             return
-        if record.workload_key not in tasks:
-            tasks[record.workload_key] = _similar_task(workload_from_json(workload_json), self._task, kernel, record)
-        if (task := tasks[record.workload_key]) is not None:
-            self._learn(task, kernel, record.result.instance.shape, latency_s, WARM_WEIGHT)
+        try:
+            if place not in tasks:
+                tasks[place] = _similar_task(warm[0], self._task)
+            if (task := tasks[place]) is not None:
+                self._learn(task, usable, warm[0].weight)
+        except (ArithmeticError, KeyError, ValueError) as error:
+            # Records may come from a file: one that fits no rule teaches nothing, and harms no search.
+            if len(warm) > 1:
+                for each in warm:
+                    self._learn_warm(tasks, place, [each])
+            else:
+                log.info("a record of %s is left out: %s", warm[0].record.workload_key, error)
 
 
 class _Residual:
@@ -129,6 +163,11 @@ class _Residual:
         self._targets.append(target)
         self._weights.append(weight)
         self._stale = True
+
+    def shift(self, by: float) -> None:
+        """Add ``by`` to every target."""
+        self._targets = [target + by for target in self._targets]
+        self._stale = self._stale or bool(self._targets)
 
     def predict(
         self, features: Callable[[], NDArray[np.float32]], shape: tuple[int, ...]
@@ -165,13 +204,15 @@ def _matrix(inputs: NDArray[np.float32], *labels_and_weights: NDArray[np.float64
     return xgboost.DMatrix(inputs, label, weight=weight, nthread=1)
 
 
-def _similar_task(workload: Workload, like: SearchTask, kernel: MicroKernel, record: TuningRecord) -> SearchTask | None:
-    """A task around another workload, for its features alone: same target and threads, the record's one shape.
+def _similar_task(warm: WarmRecord, like: SearchTask) -> SearchTask | None:
+    """A task around the workload of a record, for its features alone: as many threads, the record's one shape.
 
     None where the kernel's rule does not take that workload any more.
     """
+    record, target = warm.record, warm.target or like.known_target
+    workload = workload_from_json(warm.workload)
     variables = tuple(ShapeVar(name, (value,)) for name, value in record.result.instance.values)
-    task = SearchTask(workload, shape_vars=variables, instances=None, target=like.target, threads=record.threads)
-    if isinstance(rule_of(kernel).match(workload, like.known_target), Refused):
+    task = SearchTask(workload, shape_vars=variables, instances=None, target=target, threads=record.threads)
+    if isinstance(rule_of(record.result.kernel).match(workload, target), Refused):
         return None
     return task

@@ -33,13 +33,22 @@ class SearchPolicy(Protocol):
 
     @property
     def theory(self) -> Sequence[MicroKernel]:
-        """The kernel set that the model chose before anything was measured, which the first suggestions measure."""
+        """The kernel set that theory alone chooses, which the first suggestions measure: whatever the model knows of
+        earlier searches, the default is the same."""
+
+    def recall(self, wrong: Collection[MicroKernel], timed: Collection[MicroKernel]) -> None:
+        """Take in what other searches of the workload found, before the first suggestion.
+
+        Kernels that are ``wrong`` are never suggested. The model knows of those that were ``timed``: what is meant to
+        try something unknown passes them over.
+        """
 
     def suggest(self, trials: int, pending: Collection[MicroKernel] = ()) -> list[Suggestion]:
         """What to measure next, at most ``trials`` (kernel, instance) pairs. Empty when nothing is expected to help.
 
-        The first suggestions are of theory's set, so that the default is measured at every instance. None of
-        ``pending``: those are being measured, and ``update`` will be told of them later.
+        The first suggestions are of theory's set, so that the default is measured at every instance; only results of
+        ``Phase.KNOWN`` come before them. None of ``pending``: those are being measured, and ``update`` will be told of
+        them later.
         """
 
     def update(self, results: Sequence[MeasureResult]) -> None:
@@ -48,12 +57,12 @@ class SearchPolicy(Protocol):
 
 def suggestions_of(task: SearchTask, model: CostModel, picks: Sequence[Pick], trials: int) -> list[Suggestion]:
     """The first ``trials`` (kernel, instance) pairs of ``picks`` with the latencies that the model expects."""
-    found = []
+    result = []
     for kernel, indices in picks:
         kept = indices[: max(0, trials)]
         trials -= len(kept)
         if kept:
             instances = tuple(task.instances[index] for index in kept)
             predicted = model.predict([kernel], [instance.shape for instance in instances]).latency_s[0]
-            found.append(Suggestion(kernel, instances, tuple(float(latency) for latency in predicted)))
-    return found
+            result.append(Suggestion(kernel, instances, tuple(float(latency) for latency in predicted)))
+    return result

@@ -11,7 +11,7 @@ value of an axis cannot tell what the others do.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.task import SearchTask
-from tuner.records import MeasureResult
+from tuner.records import MeasureResult, Phase
 from tuner.rules import layout_group
 from tuner.rules.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel
@@ -73,36 +73,44 @@ class EvolutionarySearch:
         self._weights = weights / weights.sum()
         self._measured = Measured()
         self._pending: frozenset[MicroKernel] = frozenset()
+        self._wrong: frozenset[MicroKernel] = frozenset()
+        self._timed: frozenset[MicroKernel] = frozenset()
+        self._has_begun = False
         self._idle_rounds = 0
+
+    def recall(self, wrong: Collection[MicroKernel], timed: Collection[MicroKernel]) -> None:
+        self._wrong, self._timed = frozenset(wrong), frozenset(timed)
 
     def update(self, results: Sequence[MeasureResult]) -> None:
         self._measured.add(results)
+        self._has_begun = self._has_begun or any(result.phase is not Phase.KNOWN for result in results)
 
     def suggest(self, trials: int, pending: Collection[MicroKernel] = ()) -> list[Suggestion]:
         self._pending = frozenset(pending)
         if trials <= 0 or self._idle_rounds >= self._settings.max_idle_rounds:
             return []
         # Not again where all of theory failed: the search goes on to what differs from it.
-        if not self._tried:
-            picks = first_round(self._task, self._model, self.theory)
+        if not self._has_begun and not pending:
+            picks = first_round(self._task, self._model.theory, self.theory, self._failed)
         else:
             picks = self._diverse_round(trials // 8) or self._evolution_round()
         return suggestions_of(self._task, self._model, picks, trials)
 
     @cached_property
     def theory(self) -> list[MicroKernel]:
-        return theory_set(
-            self._task, self._space, self._model, self._rng, self._settings.theory, self._measured.failed
-        )
+        settings = self._settings.theory
+        return theory_set(self._task, self._space, self._model.theory, self._rng, settings, self._failed)
 
     # -- the diverse round ----------------------------------------------------------------------------------------
     def _diverse_round(self, count: int) -> list[Pick]:
-        """Unlike kernels at the smallest and the largest instance; none if as many kernels were tried already."""
-        tried = self._tried
+        """Unlike kernels at the smallest and the largest instance; none if as many kernels were tried already, by this
+        search or by others."""
+        tried = self._tried | self._timed
         count = min(self._settings.diverse_kernels, count) - len(tried)
         if count <= 0:
             return []
-        pool = self._untried(self._random(self._settings.theory.samples))
+        drawn = self._random(self._settings.theory.samples)
+        pool = [kernel for kernel in dict.fromkeys(drawn) if kernel not in tried]
         if not pool:
             return []
         mean = np.log(self._model.predict(pool, self._shapes).latency_s) @ self._weights
@@ -140,7 +148,7 @@ class EvolutionarySearch:
             if len(picks) == self._settings.neighbours_per_round:
                 break
             near = [other for kernel in self._fastest(instance_index, 1) for other in self._space.neighbours(kernel)]
-            candidates = [kernel for kernel in self._untried(near) if kernel not in picks]
+            candidates = [kernel for kernel in self._untried(near) if kernel not in picks and kernel not in self._timed]
             if candidates:
                 picks[candidates[int(self._rng.integers(len(candidates)))]] = [int(instance_index)]
         return picks
@@ -223,12 +231,17 @@ class EvolutionarySearch:
 
     # -- what is known --------------------------------------------------------------------------------------------
     @property
-    def _tried(self) -> Collection[MicroKernel]:
-        return self._measured.tried | self._pending
+    def _tried(self) -> Set[MicroKernel]:
+        return self._measured.tried | self._pending | self._wrong
+
+    @property
+    def _failed(self) -> Set[MicroKernel]:
+        return self._measured.failed | self._wrong
 
     def _usable(self, kernels: Sequence[MicroKernel]) -> list[MicroKernel]:
         """Each once, without those that failed."""
-        return [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._measured.failed]
+        failed = self._failed
+        return [kernel for kernel in dict.fromkeys(kernels) if kernel not in failed]
 
     def _untried(self, kernels: Sequence[MicroKernel]) -> list[MicroKernel]:
         tried = self._tried

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from tuner.program.task import SearchTask
-from tuner.records import MeasureResult
+from tuner.records import MeasureResult, Phase
 from tuner.rules.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.observations import Measured
@@ -33,22 +33,34 @@ class RandomSearch:
         self._rng = np.random.default_rng(seed)
         self._weighted = [index for index, instance in enumerate(task.instances) if instance.weight > 0]
         self._measured = Measured()
+        self._wrong: frozenset[MicroKernel] = frozenset()
+        self._timed: frozenset[MicroKernel] = frozenset()
+        self._has_begun = False
         self._turn = 0
 
     @cached_property
     def theory(self) -> list[MicroKernel]:
-        return theory_set(self._task, self._space, self._model, self._rng, self._settings, self._measured.failed)
+        return theory_set(self._task, self._space, self._model.theory, self._rng, self._settings, self._failed)
+
+    @property
+    def _failed(self) -> Collection[MicroKernel]:
+        return self._measured.failed | self._wrong
+
+    def recall(self, wrong: Collection[MicroKernel], timed: Collection[MicroKernel]) -> None:
+        self._wrong, self._timed = frozenset(wrong), frozenset(timed)
 
     def update(self, results: Sequence[MeasureResult]) -> None:
         self._measured.add(results)
+        self._has_begun = self._has_begun or any(result.phase is not Phase.KNOWN for result in results)
 
     def suggest(self, trials: int, pending: Collection[MicroKernel] = ()) -> list[Suggestion]:
         if trials <= 0:
             return []
-        if tried := self._measured.tried | set(pending):
+        if self._has_begun or pending:
+            tried = self._measured.tried | self._wrong | self._timed | set(pending)
             picks = [(kernel, self._next_instances()) for kernel in self._drawn(tried)]
         else:
-            picks = first_round(self._task, self._model, self.theory)
+            picks = first_round(self._task, self._model.theory, self.theory, self._failed)
         return suggestions_of(self._task, self._model, picks, trials)
 
     def _drawn(self, tried: Collection[MicroKernel]) -> list[MicroKernel]:

@@ -61,12 +61,14 @@ def dispatched(
     return [(kernel, indices) for kernel, indices in picks if indices]
 
 
-def first_round(task: SearchTask, model: CostModel, kernels: Sequence[MicroKernel]) -> list[Pick]:
+def first_round(
+    task: SearchTask, model: CostModel, kernels: Sequence[MicroKernel], failed: Collection[MicroKernel] = ()
+) -> list[Pick]:
     """Theory's set and the safe kernel: each on every instance that it serves, and on a few others.
 
     So every instance has a measured time of the default. Those that serve most come first, in case the budget ends
     before all are measured. A rule without a kernel in the set is tried by its own safe kernel: how far its theory is
-    off nothing else can tell.
+    off nothing else can tell. None of ``failed`` is among them.
     """
     count = len(task.instances)
     ends = {0, count // 2, count - 1}
@@ -76,4 +78,5 @@ def first_round(task: SearchTask, model: CostModel, kernels: Sequence[MicroKerne
     tried = {kernel.rule for kernel in kernels}
     safe = [preferred.safe_kernel(task), *(rule.safe_kernel(task) for rule in others if rule.name not in tried)]
     picks += [(kernel, sorted(ends)) for kernel in safe if kernel not in kernels]
+    picks = [pick for pick in picks if pick[0] not in failed]
     return sorted(picks, key=lambda pick: -len(serves.get(pick[0], ())))

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, insert, select, update
 
 from tuner.errors import InvalidInput
+from tuner.library.dispatcher import symbol_bounds
 from tuner.program.workload import JsonObject
+from tuner.records import PROTOCOL
 from tuner.storage.errors import NotFound
 from tuner.storage.events import NewEvent
 from tuner.storage.leases import Lease
-from tuner.storage.libraries import Artifact
-from tuner.storage.sql._rows import AnyRow, Part, append_events, insert_new, lock_leased
+from tuner.storage.libraries import Artifact, Comparison, LibraryQuery, LibraryRow
+from tuner.storage.paging import Page
+from tuner.storage.sql import cursors
+from tuner.storage.sql._rows import AnyRow, Part, append_events, find_job, insert_new, lock_leased
+from tuner.storage.sql.aliases import promote_by_rule
+from tuner.storage.sql.identity import stored_task
 from tuner.storage.sql.jobs import find_task
-from tuner.storage.sql.schema import artifact_files, artifacts, dispatchers, search_tasks, targets, workloads
+from tuner.storage.sql.library_rows import ROWS, known_rows
+from tuner.storage.sql.replacing import settle
+from tuner.storage.sql.schema import (
+    artifact_files,
+    artifacts,
+    dispatchers,
+    library_kernels,
+    search_tasks,
+    targets,
+    workloads,
+)
 
 
 class Artifacts(Part):
@@ -27,6 +44,8 @@ class Artifacts(Part):
         manifest: JsonObject,
         dispatch: JsonObject,
         events: Sequence[NewEvent] = (),
+        comparison: Comparison | None = None,
+        done: bool = True,
     ) -> Artifact:
         """A library that the search task has already, by its digest, is not stored again, nor are its events."""
         digest = manifest.get("digest")
@@ -37,13 +56,17 @@ class Artifacts(Part):
         with self._database.write() as connection:
             job = lock_leased(connection, lease)
             task = find_task(connection, job.id, search_task_id)
-            if insert_new(connection, artifacts, [_columns(task, digest, manifest)]):
-                _insert_content(connection, search_task_id, digest, files, dispatch)
-                data = {"digest": digest, "search_task_id": search_task_id}
+            is_new = insert_new(connection, artifacts, [_columns(task, digest, manifest)])
+            same = (artifacts.c.search_task_id == search_task_id, artifacts.c.digest == digest)
+            number: int = connection.execute(select(artifacts.c.id).where(*same)).scalar_one()
+            if is_new:
+                _insert_content(connection, number, files, dispatch)
+                compared = _compared(connection, number, comparison)
+                data = {"digest": digest, "search_task_id": search_task_id, **compared}
                 append_events(connection, job.id, [*events, NewEvent("library", data)])
-            connection.execute(update(search_tasks).where(search_tasks.c.id == search_task_id).values(done=True))
-            saved = _select().where(artifacts.c.search_task_id == search_task_id, artifacts.c.digest == digest)
-            return _artifact_of(connection.execute(saved).one())
+            if done:
+                connection.execute(update(search_tasks).where(search_tasks.c.id == search_task_id).values(done=True))
+            return artifact_of(connection, number)
 
     def latest_artifact(
         self,
@@ -67,6 +90,31 @@ class Artifacts(Part):
             raise NotFound(f"no library for workload {asked}")
         return _artifact_of(row)
 
+    def list_libraries(self, query: LibraryQuery, cursor: str | None = None, limit: int = 50) -> Page[LibraryRow]:
+        wanted = {
+            targets.c.fingerprint: query.target_fingerprint,
+            artifacts.c.threads: query.threads,
+            search_tasks.c.job_id: query.job_id,
+            artifacts.c.digest: query.digest,
+        }
+        given = (column == value for column, value in wanted.items() if value is not None)
+        rows = ROWS.where(workloads.c.key == query.workload_key, *given).order_by(artifacts.c.id.desc())
+        if (before := cursors.decode("libraries", cursor)) is not None:
+            rows = rows.where(artifacts.c.id < before)
+        with self._database.read() as connection:
+            known = connection.scalar(select(workloads.c.id).where(workloads.c.key == query.workload_key))
+            if known is None:
+                raise NotFound(f"no workload {query.workload_key!r}")
+            result = known_rows(connection, rows.limit(cursors.checked(limit) + 1))
+        return cursors.page("libraries", result, limit, lambda row: row.number, lambda row: row.library)
+
+    def libraries_of_job(self, job_id: str) -> tuple[tuple[int, LibraryRow], ...]:
+        rows = ROWS.where(search_tasks.c.job_id == job_id).order_by(artifacts.c.id)
+        with self._database.read() as connection:
+            find_job(connection, job_id)
+            newest = {row.position: row.library for row in known_rows(connection, rows)}
+        return tuple(sorted(newest.items(), key=lambda item: item[0]))
+
     def artifact_files(self, digest: str) -> dict[str, bytes]:
         newest = select(artifacts.c.id).where(artifacts.c.digest == digest).order_by(artifacts.c.id.desc()).limit(1)
         query = select(artifact_files).where(artifact_files.c.artifact_id == newest.scalar_subquery())
@@ -77,6 +125,14 @@ class Artifacts(Part):
         return {row.name: bytes(row.content) for row in rows}
 
 
+def artifact_of(connection: Connection, number: int) -> Artifact:
+    """The library of that number, with its content. Raises NotFound if it was deleted meanwhile."""
+    row = connection.execute(_select().where(artifacts.c.id == number)).one_or_none()
+    if row is None:
+        raise NotFound(f"library {number} was deleted meanwhile; ask again")
+    return _artifact_of(row)
+
+
 def _columns(task: AnyRow, digest: str, manifest: JsonObject) -> JsonObject:
     return {
         "digest": digest,
@@ -85,17 +141,27 @@ def _columns(task: AnyRow, digest: str, manifest: JsonObject) -> JsonObject:
         "target_id": task.target_id,
         "threads": task.threads,
         "manifest": manifest,
+        "ranges": symbol_bounds(stored_task(json.dumps(task.task))),
+        "protocol": str(manifest.get("protocol") or PROTOCOL),
     }
 
 
-def _insert_content(
-    connection: Connection, search_task_id: int, digest: str, files: Mapping[str, bytes], dispatch: JsonObject
-) -> None:
-    saved = select(artifacts.c.id).where(artifacts.c.search_task_id == search_task_id, artifacts.c.digest == digest)
-    number = connection.execute(saved).scalar_one()
+def _insert_content(connection: Connection, number: int, files: Mapping[str, bytes], dispatch: JsonObject) -> None:
     rows = [{"artifact_id": number, "name": name, "content": content} for name, content in files.items()]
     connection.execute(insert(artifact_files), rows)
     connection.execute(insert(dispatchers), {"artifact_id": number, "dispatch": dispatch})
+    kernels = [{"artifact_id": number, "kernel_id": kernel["id"]} for kernel in dispatch.get("kernels", ())]
+    insert_new(connection, library_kernels, kernels)
+
+
+def _compared(connection: Connection, number: int, comparison: Comparison | None) -> JsonObject:
+    """Decide what a comparison decides; what the event of the library tells of it."""
+    if comparison is None:
+        return {}
+    row = ROWS.where(artifacts.c.id == number)
+    verdict = settle(connection, known_rows(connection, row)[0], comparison)
+    promoted = promote_by_rule(connection, known_rows(connection, row)[0]) if comparison.wins else []
+    return {"comparison": comparison.to_json(verdict), **({"aliases": promoted} if promoted else {})}
 
 
 def _select() -> Select[Any]:

@@ -35,6 +35,11 @@ class Instant(TypeDecorator[str]):
         return None if value is None else str(value)
 
 
+def safe_text(value: str) -> str:
+    """Text without the characters that a database refuses."""
+    return value.replace("\0", "\ufffd").encode(errors="replace").decode()
+
+
 class SafeText(TypeDecorator[str]):
     """Text from outside. Characters that a database refuses (NUL, lone surrogates) are replaced."""
 
@@ -42,7 +47,9 @@ class SafeText(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else value.replace("\0", "\ufffd").encode(errors="replace").decode()
+        if value is None or (value.isascii() and "\0" not in value):
+            return value
+        return safe_text(value)
 
 
 class now(FunctionElement[str]):  # noqa: N801  (reads as the SQL function that it is)
@@ -60,6 +67,13 @@ class later(FunctionElement[str]):  # noqa: N801
 
     def __init__(self, seconds: float) -> None:
         super().__init__(bindparam("seconds", float(seconds), Double(), unique=True))
+
+
+class age_s(FunctionElement[float]):  # noqa: N801
+    """``age_s(moment)``: the seconds from a moment in a column to the database's clock."""
+
+    type = Double()
+    inherit_cache = True
 
 
 @compiles(now, "postgresql")
@@ -82,12 +96,25 @@ def _later_sqlite(element: later, compiler: SQLCompiler, **kw: Any) -> str:
     return f"{SQLITE_NOW}, printf('%+.3f seconds', {compiler.process(element.clauses, **kw)}))"
 
 
+@compiles(age_s, "postgresql")
+def _age_postgresql(element: age_s, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"extract(epoch FROM clock_timestamp() - {compiler.process(element.clauses, **kw)})::float8"
+
+
+@compiles(age_s, "sqlite")
+def _age_sqlite(element: age_s, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"((julianday('now') - julianday({compiler.process(element.clauses, **kw)})) * 86400.0)"
+
+
+_encode = json.JSONEncoder(allow_nan=False).encode
+
+
 def to_json(value: object) -> str:
     """JSON text as the standard has it: NaN and the infinities, which it lacks, become null."""
     try:
-        return json.dumps(value, allow_nan=False)
+        return _encode(value)
     except ValueError:
-        return json.dumps(_finite(value), allow_nan=False)
+        return _encode(_finite(value))
 
 
 def canonical(value: object) -> str:

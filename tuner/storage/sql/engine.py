@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Dialect, Engine, create_engine, event, make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DatabaseError,
     DBAPIError,
     InterfaceError,
     InternalError,
+    InvalidatePoolError,
     OperationalError,
     ProgrammingError,
 )
@@ -28,6 +31,10 @@ BUSY_S = 30
 CONNECT_S = 5
 POOL_S = 10
 """How long a thread waits for a connection when all are in use."""
+SQLITE_CONNECTIONS, POSTGRESQL_CONNECTIONS = 50, 10
+"""That one process keeps, opened as they are needed. A new connection has to read the schema and fill its page cache:
+one for each request takes several times as long as the request. A PostgreSQL server has a hundred for all, so there
+some more are opened for as long as they are needed."""
 POSTGRESQL_LIMITS = (
     "-c statement_timeout=30s -c lock_timeout=20s -c idle_in_transaction_session_timeout=60s -c timezone=UTC"
 )
@@ -45,21 +52,25 @@ class Database:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._writing = engine.execution_options(immediate=True)
+        # Each statement has a view of its own there in any case: without BEGIN and ROLLBACK a read is one round trip.
+        postgresql = engine.dialect.name == "postgresql"
+        self._reading = engine.execution_options(isolation_level="AUTOCOMMIT") if postgresql else engine
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """One consistent view on SQLite; on PostgreSQL each statement sees what was committed before it."""
-        with self._translated(), self.engine.connect() as connection:
+        with self.translated(), self._reading.connect() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """Committed at the end, rolled back if the body raises. On SQLite the only writer, from the first statement."""
-        with self._translated(), self._writing.begin() as connection:
+        with self.translated(), self._writing.begin() as connection:
             yield connection
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def translated(self) -> Iterator[None]:
+        """Raises StorageUnavailable for errors of the database itself."""
         try:
             yield
         except (DBAPIError, PoolTimeout) as error:
@@ -96,8 +107,8 @@ def _sqlite(url: URL) -> Engine:
         url,
         json_serializer=to_json,
         connect_args={} if "timeout" in url.query else {"timeout": BUSY_S},
-        pool_size=5,
-        max_overflow=45,
+        pool_size=SQLITE_CONNECTIONS,
+        max_overflow=0,
         pool_timeout=POOL_S,
     )
     event.listen(engine, "connect", _set_up_sqlite)
@@ -127,15 +138,31 @@ def _postgresql(url: URL) -> Engine:
     # The URL's own settings come last, and so win.
     options = " ".join([POSTGRESQL_LIMITS, *url.normalized_query.get("options", ())])
     limits = {"connect_timeout": CONNECT_S, "tcp_user_timeout": 20_000, "application_name": "shapewright"}
-    return create_engine(
+    engine = create_engine(
         url,
         json_serializer=to_json,
         connect_args={**{k: v for k, v in limits.items() if k not in url.query}, "options": options},
-        pool_size=5,
-        max_overflow=15,
+        pool_size=POSTGRESQL_CONNECTIONS,
+        max_overflow=POSTGRESQL_CONNECTIONS,
         pool_timeout=POOL_S,
-        pool_pre_ping=True,
     )
+    event.listen(engine, "checkout", partial(_check_open, engine.dialect))
+    return engine
+
+
+def _check_open(dialect: Dialect, dbapi_connection: Any, _record: object, _proxy: object) -> None:
+    """Have a connection replaced that the server has closed since its last use, and all older ones with it.
+
+    A server has nothing to say to a connection without a statement, except that it is closed: only then is it asked.
+    The pool's own check asks every time, which costs a round trip.
+    """
+    said = select.poll()
+    try:
+        said.register(dbapi_connection.fileno(), select.POLLIN)
+        if said.poll(0):
+            dialect.do_ping(dbapi_connection)
+    except dialect.loaded_dbapi.Error as error:
+        raise InvalidatePoolError from error
 
 
 def _outage(error: DBAPIError | PoolTimeout, url: URL) -> str | None:

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from tuner.program.task import SearchTask, check_shape, parse_shape
 from tuner.program.workload import JsonObject, Workload, WorkloadInstance, format_shape
+from tuner.storage.errors import reading
 
 LABEL = "label"
 """Beside the canonical form: what the job that came first with the workload called it."""
@@ -29,7 +30,8 @@ def split_label(stored: JsonObject) -> tuple[JsonObject, str]:
 @lru_cache(maxsize=256)
 def stored_task(text: str) -> SearchTask:
     """A search task from the JSON text of its row, which never changes."""
-    return SearchTask.from_json(json.loads(text))
+    with reading("a search task"):
+        return SearchTask.from_json(json.loads(text))
 
 
 def symbols_text(task: SearchTask, instance: WorkloadInstance) -> str:
@@ -44,10 +46,11 @@ def job_shapes(task: str) -> Mapping[str, Mapping[str, int]]:
 
     The shape that a search adds by itself is among them.
     """
-    found = stored_task(task).with_least_shape()
-    return {symbols_text(found, instance): instance.shape for instance in found.instances}
+    result = stored_task(task).with_least_shape()
+    return {symbols_text(result, instance): instance.shape for instance in result.instances}
 
 
 def instance_of(text: str, weight: float, shapes: Mapping[str, Mapping[str, int]]) -> WorkloadInstance:
     """The instance that a record names, in a job's variables where ``shapes`` has it, else in symbols."""
-    return WorkloadInstance.of(shapes[text] if text in shapes else parse_shape(text), weight)
+    with reading("the instance of a record"):
+        return WorkloadInstance.of(shapes[text] if text in shapes else parse_shape(text), weight)

@@ -11,12 +11,14 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select
 
 from tuner.errors import InvalidInput
+from tuner.program.instance import program_key
 from tuner.program.jobspec import JobSpec
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject
 from tuner.records import Baselines
-from tuner.storage.errors import Conflict, IdempotencyMismatch, NotFound
+from tuner.storage.access import NO_QUOTA, Quota
+from tuner.storage.errors import Conflict, IdempotencyMismatch, NotFound, reading
 from tuner.storage.events import NewEvent
 from tuner.storage.jobs import Job, JobOrder, JobQuery, JobState, JobTable, SearchTaskRow
 from tuner.storage.paging import Page
@@ -32,9 +34,12 @@ from tuner.storage.sql._rows import (
     lock_job,
     set_state,
 )
+from tuner.storage.sql.audit import audit
 from tuner.storage.sql.columns import canonical
 from tuner.storage.sql.engine import Database
 from tuner.storage.sql.identity import stored_task, stored_workload
+from tuner.storage.sql.keys import lock_owner
+from tuner.storage.sql.quotas import Asked, check_quota
 from tuner.storage.sql.schema import api_keys, jobs, search_tasks, targets, workloads
 
 ORDERS: dict[JobOrder, ColumnElement[Any]] = {
@@ -52,7 +57,15 @@ class Jobs(Part):
         super().__init__(database)
         self._clock = clock
 
-    def create_job(self, spec: JobSpec, owner: str = "", idempotency_key: str | None = None) -> tuple[Job, bool]:
+    def create_job(
+        self,
+        spec: JobSpec,
+        owner: str = "",
+        idempotency_key: str | None = None,
+        *,
+        actor: str = "",
+        quota: Quota = NO_QUOTA,
+    ) -> tuple[Job, bool]:
         job_id = f"job-{self._clock() // 1000:013x}{secrets.token_hex(3)}"
         row = {
             "id": job_id,
@@ -63,10 +76,19 @@ class Jobs(Part):
             "device": spec.device,
             "spec": spec.source,
             "summary": {},
+            "priority": spec.priority,
+            "budget_trials": spec.budget.trials,
+            "budget_seconds": spec.budget.seconds,
+            "webhook": None if spec.webhook is None else {"url": spec.webhook, "key": actor},
         }
         with self._database.write() as connection:
+            if not quota.unlimited:
+                lock_owner(connection, owner)
             if insert_new(connection, jobs, [row]) == 0:
                 return _earlier(connection, spec, owner, idempotency_key), False
+            if not quota.unlimited:
+                check_quota(connection, quota, owner, job_id, Asked(spec.budget.trials, spec.budget.seconds))
+            audit(connection, actor, "job.create", job_id, {"name": spec.name, "owner": owner})
             _insert_tasks(connection, job_id, spec)
             append_events(connection, job_id, [NewEvent("state", {"state": JobState.WAITING.value})])
             return find_job(connection, job_id), True
@@ -75,15 +97,18 @@ class Jobs(Part):
         with self._database.read() as connection:
             return find_job(connection, job_id)
 
-    def list_jobs(self, cursor: str | None = None, state: JobState | None = None, limit: int = 50) -> Page[Job]:
-        query = select(jobs).order_by(jobs.c.number.desc()).limit(cursors.checked(limit) + 1)
+    def list_jobs(
+        self, cursor: str | None = None, state: JobState | None = None, limit: int = 50, *, whole: bool = True
+    ) -> Page[Job]:
+        columns = [column for column in jobs.c if whole or column.name not in ("spec", "summary")]
+        query = select(*columns).order_by(jobs.c.number.desc()).limit(cursors.checked(limit) + 1)
         if (before := cursors.decode("jobs", cursor)) is not None:
             query = query.where(jobs.c.number < before)
         if state is not None:
             query = query.where(jobs.c.state == state.value)
         with self._database.read() as connection:
             rows = connection.execute(query).all()
-        return cursors.page("jobs", rows, limit, lambda row: int(row.number), job_of)
+        return cursors.page("jobs", rows, limit, lambda row: int(row.number), lambda row: job_of(row, whole))
 
     def find_jobs(self, query: JobQuery) -> JobTable:
         wanted = and_(*_conditions(query))
@@ -94,14 +119,27 @@ class Jobs(Part):
             total = connection.scalar(select(func.count()).select_from(jobs).where(wanted)) or 0
             return JobTable(tuple(map(job_of, connection.execute(rows))), total)
 
-    def search_tasks(self, job_id: str) -> tuple[SearchTaskRow, ...]:
+    def search_tasks(self, job_id: str, first: int = 0, limit: int | None = None) -> tuple[SearchTaskRow, ...]:
         with self._database.read() as connection:
             find_job(connection, job_id)
-            return tasks_of(connection, job_id)
+            return tasks_of(connection, job_id, first, limit)
 
-    def request_cancel(self, job_id: str) -> Job:
+    def task_keys(self, job_id: str) -> tuple[str, ...]:
+        query = (
+            select(workloads.c.key)
+            .join(search_tasks, workloads.c.id == search_tasks.c.workload_id)
+            .where(search_tasks.c.job_id == job_id)
+            .order_by(search_tasks.c.position)
+        )
+        with self._database.read() as connection:
+            find_job(connection, job_id)
+            return tuple(connection.scalars(query))
+
+    def request_cancel(self, job_id: str, actor: str = "") -> Job:
         with self._database.write() as connection:
             job = lock_job(connection, job_id)
+            if job.state in (JobState.WAITING, JobState.RUNNING):
+                audit(connection, actor, "job.cancel", job_id, {"name": job.name, "state": job.state.value})
             if job.state is JobState.WAITING:
                 return end(connection, job_id, JobState.CANCELLED)
             if job.state is JobState.RUNNING:
@@ -110,11 +148,15 @@ class Jobs(Part):
                 return job
             raise Conflict(f"job {job_id} is {job.state}: only a job that has not ended can be cancelled")
 
-    def resume_job(self, job_id: str) -> Job:
+    def resume_job(self, job_id: str, actor: str = "", quota: Quota = NO_QUOTA) -> Job:
         with self._database.write() as connection:
             job = lock_job(connection, job_id)
             if job.state not in (JobState.CANCELLED, JobState.FAILED):
                 raise Conflict(f"job {job_id} is {job.state}: only a CANCELLED or FAILED job can be resumed")
+            if not quota.unlimited:
+                lock_owner(connection, job.owner)
+                check_quota(connection, quota, job.owner, job_id, _asked(connection, job_id))
+            audit(connection, actor, "job.resume", job_id, {"name": job.name, "state": job.state.value})
             event = {"resumed": True}
             return set_state(connection, job_id, JobState.WAITING, event, error="", ended_at=None, worker=None)
 
@@ -129,10 +171,16 @@ def _conditions(query: JobQuery) -> list[ColumnElement[bool]]:
             or_(
                 jobs.c.name.icontains(query.text, autoescape=True),
                 jobs.c.id.icontains(query.text, autoescape=True),
+                jobs.c.owner.icontains(query.text, autoescape=True),
                 jobs.c.owner.in_(owners),
             )
         )
     return conditions
+
+
+def _asked(connection: Connection, job_id: str) -> Asked:
+    row = connection.execute(select(jobs.c.budget_trials, jobs.c.budget_seconds).where(jobs.c.id == job_id)).one()
+    return Asked(row.budget_trials, row.budget_seconds)
 
 
 def select_tasks() -> Select[Any]:
@@ -144,12 +192,17 @@ def select_tasks() -> Select[Any]:
     )
 
 
-def tasks_of(connection: Connection, job_id: str) -> tuple[SearchTaskRow, ...]:
-    query = select_tasks().where(search_tasks.c.job_id == job_id).order_by(search_tasks.c.position)
+def tasks_of(
+    connection: Connection, job_id: str, first: int = 0, limit: int | None = None
+) -> tuple[SearchTaskRow, ...]:
+    wanted = and_(search_tasks.c.job_id == job_id, search_tasks.c.position >= first)
+    query = select_tasks().where(wanted).order_by(search_tasks.c.position).limit(limit)
     return tuple(map(task_of, connection.execute(query)))
 
 
 def task_of(row: AnyRow) -> SearchTaskRow:
+    with reading(f"search task {row.id} of job {row.job_id}"):
+        baselines = Baselines.from_json(row.baselines)
     return SearchTaskRow(
         id=row.id,
         job_id=row.job_id,
@@ -161,7 +214,7 @@ def task_of(row: AnyRow) -> SearchTaskRow:
         task=stored_task(json.dumps(row.task)),
         spent_s=row.spent_s,
         done=row.done,
-        baselines=Baselines.from_json(row.baselines),
+        baselines=baselines,
     )
 
 
@@ -170,8 +223,12 @@ def find_task(connection: Connection, job_id: str, search_task_id: int) -> AnyRo
     wanted = and_(search_tasks.c.id == search_task_id, search_tasks.c.job_id == job_id)
     row = connection.execute(select(search_tasks).where(wanted)).one_or_none()
     if row is None:
-        raise NotFound(f"job {job_id} has no search task {search_task_id}")
+        raise no_task(job_id, search_task_id)
     return row
+
+
+def no_task(job_id: str, search_task_id: int) -> NotFound:
+    return NotFound(f"job {job_id} has no search task {search_task_id}")
 
 
 def target_ids(connection: Connection, wanted: Sequence[Target]) -> dict[str, int]:
@@ -187,7 +244,8 @@ def _workload_ids(connection: Connection, tasks: Sequence[SearchTask]) -> dict[s
     values: dict[str, JsonObject] = {}
     for task in tasks:
         values.setdefault(task.workload.key, stored_workload(task.workload))
-    insert_new(connection, workloads, [{"key": key, "workload": values[key]} for key in sorted(values)])
+    rows = [{"key": key, "workload": values[key], "program_key": program_key(values[key])} for key in sorted(values)]
+    insert_new(connection, workloads, rows)
     query = select(workloads.c.key, workloads.c.id).where(workloads.c.key.in_(values))
     return {row.key: row.id for row in connection.execute(query)}
 

@@ -2,72 +2,114 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
+from collections.abc import Iterable
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, bindparam, or_, select, update
 
-from tuner.storage.access import ApiKey
+from tuner.storage.access import ApiKey, NewKey, Quota, Scope, hash_of
 from tuner.storage.errors import Conflict, NotFound
 from tuner.storage.sql._rows import AnyRow, Part, insert_new
-from tuner.storage.sql.columns import now
+from tuner.storage.sql.audit import audit
+from tuner.storage.sql.columns import later, now
 from tuner.storage.sql.schema import api_keys
 
 PREFIX = "sw_"
 """Lets people, and scanners for leaked secrets, see what they have before them."""
+EVERY_SCOPE = NewKey()
+
+_VALID = select(api_keys).where(
+    api_keys.c.secret_sha256 == bindparam("hash"),
+    api_keys.c.revoked_at.is_(None),
+    or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now()),
+)
 
 
 class Keys(Part):
-    def create_key(self, name: str, secret: str | None = None) -> tuple[ApiKey, str]:
+    def create_key(
+        self, name: str, secret: str | None = None, made: NewKey = EVERY_SCOPE, actor: str = ""
+    ) -> tuple[ApiKey, str]:
         """Raises Conflict if the given secret is that of another key, revoked ones included."""
         secret = secret if secret is not None else fresh_secret()
         with self._database.write() as connection:
-            return add_key(connection, name, secret), secret
+            return add_key(connection, name, secret, made, actor), secret
 
     def list_keys(self) -> tuple[ApiKey, ...]:
         """In the order of their creation, revoked ones included."""
         with self._database.read() as connection:
             return tuple(map(_key_of, connection.execute(select(api_keys).order_by(api_keys.c.number))))
 
-    def revoke_key(self, key_id: str) -> ApiKey:
+    def revoke_key(self, key_id: str, actor: str = "") -> ApiKey:
         """A key that was revoked before keeps the time of the first."""
         with self._database.write() as connection:
-            mark_revoked(connection, key_id)
+            mark_revoked(connection, key_id, actor)
             row = connection.execute(select(api_keys).where(api_keys.c.id == key_id)).one_or_none()
         if row is None:
             raise NotFound(f"no API key {key_id!r}")
         return _key_of(row)
 
     def find_key(self, secret: str) -> ApiKey | None:
-        valid = select(api_keys).where(api_keys.c.secret_sha256 == hash_of(secret), api_keys.c.revoked_at.is_(None))
         with self._database.read() as connection:
-            row = connection.execute(valid).one_or_none()
+            row = connection.execute(_VALID, {"hash": hash_of(secret)}).one_or_none()
         return None if row is None else _key_of(row)
+
+    def touch_keys(self, key_ids: Iterable[str], every_s: float) -> None:
+        used = or_(api_keys.c.last_used_at.is_(None), api_keys.c.last_used_at < later(-every_s))
+        # In one order, so that two processes that note the same keys wait for each other in turn.
+        with self._database.write() as connection:
+            for key_id in sorted(set(key_ids)):
+                connection.execute(update(api_keys).where(api_keys.c.id == key_id, used).values(last_used_at=now()))
 
 
 def fresh_secret() -> str:
     return PREFIX + secrets.token_urlsafe(32)
 
 
-def add_key(connection: Connection, name: str, secret: str) -> ApiKey:
+def add_key(connection: Connection, name: str, secret: str, made: NewKey, actor: str) -> ApiKey:
     """Raises Conflict if the secret is that of another key."""
-    row = {"id": f"key-{secrets.token_hex(6)}", "name": name, "secret_sha256": hash_of(secret)}
+    key_id = f"key-{secrets.token_hex(6)}"
+    row = {
+        "id": key_id,
+        "name": name,
+        "secret_sha256": hash_of(secret),
+        "scopes": [scope.value for scope in made.scopes],
+        "owner": made.owner,
+        "quota": made.quota.to_json(),
+    }
     if insert_new(connection, api_keys, [row]) == 0:
         raise Conflict("secret: a key with this secret exists already; leave it out to get a fresh one")
-    query = select(api_keys).where(api_keys.c.id == row["id"])
-    return _key_of(connection.execute(query).one())
+    if made.ttl_s is not None:
+        connection.execute(update(api_keys).where(api_keys.c.id == key_id).values(expires_at=later(made.ttl_s)))
+    key = _key_of(connection.execute(select(api_keys).where(api_keys.c.id == key_id)).one())
+    detail = {"name": name, "scopes": row["scopes"], "owner": key.owner, "expires_at": key.expires_at}
+    audit(connection, actor, "key.create", key_id, detail | {"quota": row["quota"]})
+    return key
 
 
-def mark_revoked(connection: Connection, key_id: str) -> None:
+def mark_revoked(connection: Connection, key_id: str, actor: str) -> None:
     """The time of a first revocation stays."""
-    revoked = update(api_keys).where(api_keys.c.id == key_id)
-    connection.execute(revoked.values(revoked_at=func.coalesce(api_keys.c.revoked_at, now())))
+    fresh = update(api_keys).where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
+    name = connection.scalar(fresh.values(revoked_at=now()).returning(api_keys.c.name))
+    if name is not None:
+        audit(connection, actor, "key.revoke", key_id, {"name": name})
 
 
-def hash_of(secret: str) -> str:
-    """What is stored of a secret, and looked up."""
-    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
+def lock_owner(connection: Connection, owner: str) -> None:
+    """Hold the keys of an owner until this transaction ends: whoever counts against their quota comes one at a time."""
+    # SQLite knows no row locks and needs none: its writers come one at a time.
+    same = or_(api_keys.c.owner == owner, api_keys.c.id == owner)
+    connection.execute(select(api_keys.c.number).where(same).order_by(api_keys.c.number).with_for_update()).all()
 
 
 def _key_of(row: AnyRow) -> ApiKey:
-    return ApiKey(id=row.id, name=row.name, created_at=row.created_at, revoked_at=row.revoked_at)
+    return ApiKey(
+        id=row.id,
+        name=row.name,
+        created_at=row.created_at,
+        revoked_at=row.revoked_at,
+        scopes=tuple(scope for scope in Scope if scope.value in row.scopes),
+        owner=row.owner or row.id,
+        expires_at=row.expires_at,
+        last_used_at=row.last_used_at,
+        quota=Quota.from_json(row.quota),
+    )

@@ -4,44 +4,71 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Text, and_, bindparam, cast, func, select, update
 
 from tuner.errors import InvalidInput
 from tuner.program.workload import JsonObject
 from tuner.records import Baselines, MeasureResult
+from tuner.storage.errors import CorruptData
 from tuner.storage.events import NewEvent
 from tuner.storage.jobs import Job, JobState
 from tuner.storage.leases import Lease
+from tuner.storage.sql import queue
 from tuner.storage.sql._rows import (
     WORKED_ON,
+    AnyRow,
     Part,
     append_events,
     end,
+    insert_events,
     lease_lost,
     lock_leased,
     set_state,
 )
 from tuner.storage.sql.columns import later, now
-from tuner.storage.sql.jobs import find_task, tasks_of
+from tuner.storage.sql.counts import count_records
+from tuner.storage.sql.jobs import find_task, no_task, tasks_of
+from tuner.storage.sql.migrate import check_schema_in
+from tuner.storage.sql.queue import ABANDONED
 from tuner.storage.sql.records import insert_results
 from tuner.storage.sql.schema import jobs, search_tasks
+
+# Built once: composing a statement takes longer than running it.
+_TASK = select(
+    search_tasks.c.id,
+    search_tasks.c.workload_id,
+    search_tasks.c.target_id,
+    search_tasks.c.threads,
+    # As text, which tells whether the task was parsed before.
+    cast(search_tasks.c.task, Text).label("text"),
+).where(search_tasks.c.id == bindparam("task"), search_tasks.c.job_id == bindparam("job"))
+_SPENT = update(search_tasks).where(search_tasks.c.id == bindparam("of_task")).values(spent_s=bindparam("seconds"))
+_COUNTED = (
+    update(jobs)
+    .where(jobs.c.id == bindparam("of_job"))
+    .values(trials=jobs.c.trials + bindparam("stored"), event_seq=jobs.c.event_seq + bindparam("count"))
+    .returning(jobs.c.event_seq)
+)
+_SUMMED = _COUNTED.values(summary=bindparam("progress", type_=jobs.c.summary.type))
 
 
 class Leases(Part):
     def lease_job(self, worker: str, lease_s: float, device_keys: Sequence[str] | None = None) -> Lease | None:
-        leasable = _leasable(device_keys)
         # Workers poll, mostly in vain: read first, and write only if there is a job to lease.
         with self._database.read() as connection:
-            if not connection.scalar(select(or_(exists().where(leasable), exists().where(_abandoned())))):
+            check_schema_in(connection)
+            if not queue.anything_to_do(connection, device_keys):
                 return None
         with self._database.write() as connection:
+            queue.take_turn(connection)
             _end_abandoned(connection)
-            job_id = connection.scalar(_first(leasable))
+            job_id = queue.next_job(connection, device_keys)
             return None if job_id is None else _take(connection, job_id, worker, lease_s)
 
     def heartbeat(self, lease: Lease, lease_s: float) -> JobState:
         extended = update(jobs).where(_is_held(lease)).values(lease_expires_at=later(lease_s)).returning(jobs.c.state)
         with self._database.write() as connection:
+            check_schema_in(connection)
             state = connection.scalar(extended)
         if state is None:
             raise lease_lost(lease)
@@ -59,15 +86,15 @@ class Leases(Part):
         """A batch of which every result is stored already is one sent twice: its events are not stored again."""
         with self._database.write() as connection:
             job = lock_leased(connection, lease)
-            task = find_task(connection, job.id, search_task_id)
+            task = _task_of(connection, job.id, search_task_id)
             stored = insert_results(connection, task, results)
-            if stored or not results:
-                append_events(connection, job.id, events)
+            count_records(connection, task.workload_id, task.target_id, stored)
             if spent_s is not None:
-                spent = update(search_tasks).where(search_tasks.c.id == search_task_id).values(spent_s=float(spent_s))
-                connection.execute(spent)
-            values = {} if summary is None else {"summary": summary}
-            connection.execute(update(jobs).where(jobs.c.id == job.id).values(trials=jobs.c.trials + stored, **values))
+                connection.execute(_SPENT, {"of_task": search_task_id, "seconds": float(spent_s)})
+            told = events if stored or not results else ()
+            values = {"of_job": job.id, "stored": stored, "count": len(told), "progress": summary}
+            last = connection.execute(_COUNTED if summary is None else _SUMMED, values).scalar_one()
+            insert_events(connection, job.id, last, told)
 
     def save_baselines(self, lease: Lease, search_task_id: int, baselines: Baselines) -> None:
         data = baselines.to_json()
@@ -95,41 +122,38 @@ class Leases(Part):
 
     def release_job(self, lease: Lease) -> None:
         with self._database.write() as connection:
-            job = lock_leased(connection, lease)
+            job = lock_leased(connection, lease, any_schema=True)
             if job.state is JobState.CANCELLING:
                 end(connection, job.id, JobState.CANCELLED)
             else:
                 set_state(connection, job.id, JobState.WAITING, {}, worker=None, lease_expires_at=None)
 
 
+def _task_of(connection: Connection, job_id: str, search_task_id: int) -> AnyRow:
+    """What storing results needs of a search task. Raises NotFound."""
+    row = connection.execute(_TASK, {"task": search_task_id, "job": job_id}).one_or_none()
+    if row is None:
+        raise no_task(job_id, search_task_id)
+    return row
+
+
 def _is_held(lease: Lease) -> ColumnElement[bool]:
     return and_(jobs.c.id == lease.job.id, jobs.c.epoch == lease.epoch, jobs.c.state.in_(WORKED_ON))
 
 
-def _leasable(device_keys: Sequence[str] | None) -> ColumnElement[bool]:
-    """Jobs that can be leased: waiting, or running under a lease that has expired by the database's clock."""
-    expired = and_(jobs.c.state == JobState.RUNNING, jobs.c.lease_expires_at < now())
-    leasable = or_(jobs.c.state == JobState.WAITING, expired)
-    return leasable if device_keys is None else and_(leasable, jobs.c.device.in_(list(device_keys)))
-
-
-def _abandoned() -> ColumnElement[bool]:
-    """Jobs being cancelled whose lease has expired, for any device: the device may be gone too."""
-    return and_(jobs.c.state == JobState.CANCELLING, jobs.c.lease_expires_at < now())
-
-
 def _end_abandoned(connection: Connection) -> None:
-    gone = select(jobs.c.id).where(_abandoned()).order_by(jobs.c.number)
+    gone = select(jobs.c.id).where(ABANDONED).order_by(jobs.c.number)
     for job_id in connection.scalars(gone.with_for_update(skip_locked=True, key_share=True)).all():
         end(connection, job_id, JobState.CANCELLED)
 
 
-def _first(leasable: ColumnElement[bool]) -> Select[str]:
-    oldest = select(jobs.c.id).where(leasable).order_by(jobs.c.number).limit(1)
-    return oldest.with_for_update(skip_locked=True, key_share=True)
-
-
-def _take(connection: Connection, job_id: str, worker: str, lease_s: float) -> Lease:
+def _take(connection: Connection, job_id: str, worker: str, lease_s: float) -> Lease | None:
+    """The lease of a waiting job. One whose search tasks cannot be read fails: it would stop every worker."""
+    try:
+        tasks = tasks_of(connection, job_id)
+    except CorruptData as error:
+        end(connection, job_id, JobState.FAILED, str(error))
+        return None
     number = update(jobs).where(jobs.c.id == job_id).values(epoch=jobs.c.epoch + 1).returning(jobs.c.epoch)
     epoch = connection.execute(number).scalar_one()
     job = set_state(
@@ -141,4 +165,4 @@ def _take(connection: Connection, job_id: str, worker: str, lease_s: float) -> L
         lease_expires_at=later(lease_s),
         started_at=func.coalesce(jobs.c.started_at, now()),
     )
-    return Lease(job, tasks_of(connection, job_id), worker, epoch)
+    return Lease(job, tasks, worker, epoch)

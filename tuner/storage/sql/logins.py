@@ -6,11 +6,14 @@ import secrets
 
 from sqlalchemy import Connection, delete, exists, insert, select, update
 
-from tuner.storage.access import ApiKey
+from tuner.storage.access import ApiKey, NewKey, hash_of
 from tuner.storage.sql._rows import Part
 from tuner.storage.sql.columns import later, now
-from tuner.storage.sql.keys import add_key, fresh_secret, hash_of, mark_revoked
+from tuner.storage.sql.keys import add_key, fresh_secret, mark_revoked
 from tuner.storage.sql.schema import login_tokens
+
+LOGIN = "login"
+"""Who the audit trail names for the key that a token becomes."""
 
 
 class Logins(Part):
@@ -22,14 +25,14 @@ class Logins(Part):
             connection.execute(row)
         return token
 
-    def redeem_login(self, token: str) -> tuple[ApiKey, str] | None:
+    def redeem_login(self, token: str, key_ttl_s: float | None = None) -> tuple[ApiKey, str] | None:
         secret = fresh_secret()
         with self._database.write() as connection:
             used = _use(connection, token)
             if used is None:
                 return None
             number, name = used
-            key = add_key(connection, name, secret)
+            key = add_key(connection, name, secret, NewKey(ttl_s=key_ttl_s), LOGIN)
             connection.execute(update(login_tokens).where(login_tokens.c.id == number).values(api_key_id=key.id))
         return key, secret
 
@@ -38,7 +41,7 @@ class Logins(Part):
         with self._database.write() as connection:
             revoked = bool(connection.scalar(redeemed))
             if revoked:
-                mark_revoked(connection, key_id)
+                mark_revoked(connection, key_id, key_id)
         return revoked
 
 

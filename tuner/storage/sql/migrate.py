@@ -9,10 +9,13 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
+from sqlalchemy import URL, Connection, text
 
-from tuner.storage.sql.engine import Database, connect
+from tuner.storage.errors import StorageUnavailable
+from tuner.storage.sql.engine import UPGRADE, Database, connect
 
+NEWER = "this version of Shapewright is older than its database: update it on this machine"
+_REVISION = text("SELECT version_num FROM alembic_version")
 ADVISORY_LOCK = 0x73776D6967
 """The number of an advisory lock: upgrades of one PostgreSQL database run one after the other."""
 
@@ -36,6 +39,29 @@ def current(database: Database) -> str | None:
         return MigrationContext.configure(connection).get_current_revision()
 
 
+def check_schema(database: Database) -> None:
+    """Raise StorageUnavailable unless the database has the schema of this version."""
+    _refuse_other(current(database), database.engine.url)
+
+
+def check_schema_in(connection: Connection) -> None:
+    """As ``check_schema``, in a transaction that is open: a worker of an earlier version changes nothing."""
+    _refuse_other(connection.scalar(_REVISION), connection.engine.url)
+
+
+def _refuse_other(revision: str | None, url: URL) -> None:
+    wanted = head()
+    if revision != wanted:
+        remedy = UPGRADE if revision is None or revision in known() else NEWER
+        raise StorageUnavailable(f"database {url}: its schema is {revision or 'empty'}, not {wanted}; {remedy}")
+
+
+@cache
+def known() -> frozenset[str]:
+    """The revisions that this version can upgrade from."""
+    return frozenset(script.revision for script in ScriptDirectory.from_config(config()).walk_revisions())
+
+
 @cache
 def head() -> str:
     """The revision that this version wants."""
@@ -53,6 +79,9 @@ def config() -> Config:
 
 
 def _upgrade(database: Database, revision: str) -> None:
+    result = current(database)
+    if result is not None and result not in known():
+        _refuse_other(result, database.engine.url)
     with database.write() as connection:
         if connection.dialect.name == "postgresql":
             # A large table may take longer to change than any other statement may.

@@ -4,42 +4,50 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Text, and_, cast, exists, select
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, Text, and_, cast, func, select, union
 
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
 from tuner.rules.space import MicroKernel
 from tuner.storage.devices import DeviceReading
-from tuner.storage.sql import cursors
-from tuner.storage.sql._rows import AnyRow, Part, find_job, insert_new
+from tuner.storage.sql import cursors, latencies
+from tuner.storage.sql._rows import AnyRow, Part, insert_new, insert_returning
 from tuner.storage.sql.identity import instance_of, job_shapes, split_label, stored_task, symbols_text
-from tuner.storage.sql.schema import jobs, micro_kernels, search_tasks, targets, tuning_records, workloads
+from tuner.storage.sql.schema import (
+    disqualified_kernels,
+    jobs,
+    kernel_latencies,
+    micro_kernels,
+    search_tasks,
+    targets,
+    tuning_records,
+    workloads,
+)
+from tuner.storage.sql.trials import trial_page
 
-MEASURED = "measured"
-"""The provenance of a record of this database's own devices; others decide nothing until they are measured here."""
-
-DISQUALIFYING = (ErrorKind.WRONG, ErrorKind.CRASH)
-"""A kernel with such a record anywhere is the best of nothing, however fast it was elsewhere."""
+FASTEST = 8
+"""Kernels of each instance that a search is told of however old their readings are."""
 
 _record = tuning_records.c
+_NAMED = (_record.id, _record.kernel_id, _record.instance, _record.attempt)
 
 
 class Records(Part):
     def list_trials(
         self, job_id: str, after: int = 0, limit: int = 1000, search_task_id: int | None = None
     ) -> tuple[TuningRecord, ...]:
-        query = _select().where(_record.id > cursors.position(after)).order_by(_record.id).limit(cursors.checked(limit))
         with self._database.read() as connection:
-            find_job(connection, job_id)
-            known = connection.scalars(select(search_tasks.c.id).where(search_tasks.c.job_id == job_id)).all()
-            wanted = [number for number in known if search_task_id in (None, number)]
-            return _of_jobs(connection, query.where(_record.search_task_id.in_(wanted)))
+            page = trial_page(connection, job_id, after, limit, search_task_id)
+            if page is None:
+                return ()
+            within = (_record.search_task_id.in_(page.tasks), _record.id > page.after, _record.id <= page.last)
+            return _of_jobs(connection, select_records().where(*within).order_by(_record.id))
 
     def records_of_task(self, search_task_id: int) -> tuple[TuningRecord, ...]:
-        query = _select().where(_record.search_task_id == search_task_id).order_by(_record.id)
+        query = select_records().where(_record.search_task_id == search_task_id).order_by(_record.id)
         with self._database.read() as connection:
             return _of_jobs(connection, query)
 
@@ -47,26 +55,28 @@ class Records(Part):
         self, workload_key: str, target_fingerprint: str, threads: int = 1, limit: int = 100_000
     ) -> tuple[TuningRecord, ...]:
         same = (_on(target_fingerprint, threads), _of(workload_key))
-        return self._all(_select().where(*same).order_by(_record.id).limit(cursors.checked(limit)))
+        return self._all(select_records().where(*same).order_by(_record.id).limit(cursors.checked(limit)))
+
+    def prior_records(
+        self, workload_key: str, target_fingerprint: str, threads: int, limit: int = 20_000
+    ) -> tuple[TuningRecord, ...]:
+        same = (_on(target_fingerprint, threads), _of(workload_key))
+        newest = select(_record.id).where(*same).order_by(_record.id.desc()).limit(cursors.checked(limit)).subquery()
+        place = (workload_key, target_fingerprint)
+        ids = union(select(newest.c.id), _disqualifying(*place), _fastest(*place, threads)).subquery()
+        return self._all(select_records().join(ids, ids.c.id == _record.id).order_by(_record.id))
 
     def records_of_target(
         self, target_fingerprint: str, threads: int, rule: str, limit: int = 20_000
     ) -> tuple[tuple[JsonObject, TuningRecord], ...]:
         same = and_(_on(target_fingerprint, threads), _record.rule == rule, _decides())
-        query = _select().where(same).order_by(_record.id.desc()).limit(cursors.checked(limit))
+        query = select_records().where(same).order_by(_record.id.desc()).limit(cursors.checked(limit))
         with self._database.read() as connection:
-            found = _records_of(connection.execute(query).all())
-            keys = sorted({record.workload_key for record in found})
+            rows = records_of(connection.execute(query).all())
+            keys = sorted({record.workload_key for record in rows})
             known = select(workloads.c.key, workloads.c.workload).where(workloads.c.key.in_(keys))
             by_key = {row.key: split_label(row.workload)[0] for row in connection.execute(known)}
-        return tuple((by_key[record.workload_key], record) for record in found)
-
-    def best_record(
-        self, workload_key: str, target_fingerprint: str, threads: int, instance_key: str
-    ) -> TuningRecord | None:
-        same = (_on(target_fingerprint, threads), _of(workload_key), _record.instance == instance_key)
-        fastest = _select().where(*same, _decides(), ~_found_wrong()).order_by(_record.latency_s, _record.id).limit(1)
-        return next(iter(self._all(fastest)), None)
+        return tuple((by_key[record.workload_key], record) for record in rows)
 
     def device_readings(self, limit: int = 20_000) -> tuple[DeviceReading, ...]:
         newest = select(_record.id).order_by(_record.id.desc()).limit(cursors.checked(limit)).subquery()
@@ -83,35 +93,54 @@ class Records(Part):
 
     def _all(self, query: Select[Any]) -> tuple[TuningRecord, ...]:
         with self._database.read() as connection:
-            return _records_of(connection.execute(query).all())
+            return records_of(connection.execute(query).all())
 
 
 def insert_results(connection: Connection, task: AnyRow, results: Sequence[MeasureResult]) -> int:
-    """Store the results of a search task (a row of search_tasks) that are not there yet; how many those were."""
-    kernels = {result.kernel: result.kernel.id for result in results}
-    rows = [
-        {"id": kernel_id, "rule": kernel.rule, "rule_version": kernel.rule_version, "kernel": kernel.to_json()}
-        for kernel, kernel_id in sorted(kernels.items(), key=lambda item: item[1])
-    ]
-    insert_new(connection, micro_kernels, rows)
+    """Store the results of a search task (its row, with its JSON as ``text``) that are not there yet; how many those
+    were."""
+    if not results:
+        return 0
+    latencies.lock(connection, task)
+    kernels = insert_kernels(connection, [result.kernel for result in results])
     shared = {
         "search_task_id": task.id,
         "workload_id": task.workload_id,
         "target_id": task.target_id,
         "threads": task.threads,
         "protocol": PROTOCOL,
-        "provenance": MEASURED,
+        "provenance": latencies.MEASURED,
     }
-    asked = stored_task(json.dumps(task.task))
+    asked = stored_task(task.text)
     named = {instance: symbols_text(asked, instance) for instance in {result.instance for result in results}}
     trials = [
-        {**shared, **_columns(result), "instance": named[result.instance], "kernel_id": kernels[result.kernel]}
+        {**shared, **columns_of(result), "instance": named[result.instance], "kernel_id": kernels[result.kernel]}
         for result in results
     ]
-    return insert_new(connection, tuning_records, trials)
+    stored = insert_returning(connection, tuning_records, trials, _NAMED)
+    latencies.add_trials(connection, task, {kernels[k]: k for k in kernels}, _newly_stored(trials, stored))
+    return len(stored)
 
 
-def _columns(result: MeasureResult) -> JsonObject:
+def _newly_stored(trials: Sequence[JsonObject], stored: Sequence[AnyRow]) -> list[JsonObject]:
+    """Those of the trials that were not there yet, each with the ``id`` of its row, in the order of the rows."""
+    named = {(trial["kernel_id"], trial["instance"], trial["attempt"]): trial for trial in reversed(trials)}
+    rows = sorted(stored, key=lambda row: row.id)
+    return [{**named[row.kernel_id, row.instance, row.attempt], "id": row.id} for row in rows]
+
+
+def insert_kernels(connection: Connection, kernels: Iterable[MicroKernel]) -> dict[MicroKernel, str]:
+    """Store the kernels that are not there yet; the id of each."""
+    ids = {kernel: kernel.id for kernel in set(kernels)}
+    rows = [
+        {"id": kernel_id, "rule": kernel.rule, "rule_version": kernel.rule_version, "kernel": kernel.to_json()}
+        for kernel, kernel_id in sorted(ids.items(), key=lambda item: item[1])
+    ]
+    insert_new(connection, micro_kernels, rows)
+    return ids
+
+
+def columns_of(result: MeasureResult) -> JsonObject:
     latency_s, error_kind, error = result.latency_s, result.error_kind, result.error
     if latency_s is not None and not math.isfinite(latency_s):
         # Such a "latency" would sort before or after every other, and JSON cannot carry it.
@@ -135,19 +164,11 @@ def _columns(result: MeasureResult) -> JsonObject:
     }
 
 
-def _found_wrong() -> ColumnElement[bool]:
-    """Whether the record's kernel is wrong or crashed at any instance of the same workload and target, in any job."""
-    other = tuning_records.alias().c
-    same = (other.workload_id == _record.workload_id, other.target_id == _record.target_id)
-    kinds = [kind.value for kind in DISQUALIFYING]
-    return exists().where(*same, other.kernel_id == _record.kernel_id, other.error_kind.in_(kinds))
-
-
 def _finite(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-def _select() -> Select[Any]:
+def select_records() -> Select[Any]:
     return (
         select(
             tuning_records,
@@ -164,19 +185,48 @@ def _select() -> Select[Any]:
     )
 
 
+def _disqualifying(workload_key: str, target_fingerprint: str) -> Select[Any]:
+    """The ids of records by which kernels are disqualified, on any number of threads."""
+    bad = disqualified_kernels.c
+    return select(bad.record_id).where(
+        bad.workload_id == _workload_id(workload_key), bad.target_id == _target_id(target_fingerprint)
+    )
+
+
+def _fastest(workload_key: str, target_fingerprint: str, threads: int) -> Select[Any]:
+    """The ids of the newest readings of the FASTEST kernels at each instance."""
+    known = kernel_latencies.c
+    rank = func.row_number().over(partition_by=known.instance, order_by=known.latency_s).label("rank")
+    ranked = (
+        select(known.record_id, rank)
+        .where(known.workload_id == _workload_id(workload_key), known.target_id == _target_id(target_fingerprint))
+        .where(known.threads == threads, known.protocol == PROTOCOL)
+        .subquery()
+    )
+    return select(ranked.c.record_id).where(ranked.c.rank <= FASTEST)
+
+
 def _on(target_fingerprint: str, threads: int) -> ColumnElement[bool]:
     """Records that may be compared with each other: one target, as many threads, the protocol of this version."""
-    # Numbers looked up beforehand, not a condition on a joined table: the indexes begin with them.
-    target_id = select(targets.c.id).where(targets.c.fingerprint == target_fingerprint).scalar_subquery()
+    target_id = _target_id(target_fingerprint)
     return and_(_record.target_id == target_id, _record.threads == threads, _record.protocol == PROTOCOL)
 
 
 def _of(workload_key: str) -> ColumnElement[bool]:
-    return _record.workload_id == select(workloads.c.id).where(workloads.c.key == workload_key).scalar_subquery()
+    return _record.workload_id == _workload_id(workload_key)
+
+
+# Numbers looked up beforehand, not conditions on joined tables: the indexes begin with them.
+def _workload_id(key: str) -> ScalarSelect[int]:
+    return select(workloads.c.id).where(workloads.c.key == key).scalar_subquery()
+
+
+def _target_id(fingerprint: str) -> ScalarSelect[int]:
+    return select(targets.c.id).where(targets.c.fingerprint == fingerprint).scalar_subquery()
 
 
 def _decides() -> ColumnElement[bool]:
-    return and_(_record.latency_s.is_not(None), _record.provenance == MEASURED)
+    return and_(_record.latency_s.is_not(None), _record.provenance == latencies.MEASURED)
 
 
 def _of_jobs(connection: Connection, query: Select[Any]) -> tuple[TuningRecord, ...]:
@@ -184,17 +234,17 @@ def _of_jobs(connection: Connection, query: Select[Any]) -> tuple[TuningRecord, 
     rows = connection.execute(query).all()
     tasks = {row.search_task_id for row in rows}
     texts = select(search_tasks.c.id, cast(search_tasks.c.task, Text)).where(search_tasks.c.id.in_(tasks))
-    return _records_of(rows, {number: job_shapes(text) for number, text in connection.execute(texts)})
+    return records_of(rows, {number: job_shapes(text) for number, text in connection.execute(texts)})
 
 
-def _records_of(
+def records_of(
     rows: Sequence[AnyRow], shapes: Mapping[int, Mapping[str, Mapping[str, int]]] | None = None
 ) -> tuple[TuningRecord, ...]:
     """``shapes``: by search task, how records name its instances -> these in the job's variables."""
     # Many trials share a kernel or an instance: each is built once.
     kernels: dict[str, MicroKernel] = {}
     instances: dict[tuple[int | None, str, float], WorkloadInstance] = {}
-    found = []
+    result = []
     for row in rows:
         if (kernel := kernels.get(row.kernel_id)) is None:
             kernel = kernels[row.kernel_id] = MicroKernel.from_json(json.loads(row.kernel))
@@ -202,11 +252,11 @@ def _records_of(
         if (instance := instances.get(named)) is None:
             known = (shapes or {}).get(row.search_task_id, {})
             instance = instances[named] = instance_of(row.instance, row.weight, known)
-        found.append(_record_of(row, kernel, instance))
-    return tuple(found)
+        result.append(record_of(row, kernel, instance))
+    return tuple(result)
 
 
-def _record_of(row: AnyRow, kernel: MicroKernel, instance: WorkloadInstance) -> TuningRecord:
+def record_of(row: AnyRow, kernel: MicroKernel, instance: WorkloadInstance) -> TuningRecord:
     result = MeasureResult(
         kernel=kernel,
         instance=instance,

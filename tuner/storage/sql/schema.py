@@ -37,6 +37,8 @@ workloads = Table(
     Column("id", BigInt, primary_key=True),
     Column("key", SafeText, nullable=False, unique=True),
     Column("workload", JSON, nullable=False),
+    # What workloads that differ in their extents alone have in common (identity.program_key).
+    Column("program_key", SafeText, nullable=False, server_default="", index=True),
     Column("created_at", Instant, nullable=False, default=now()),
 )
 
@@ -46,6 +48,8 @@ targets = Table(
     Column("id", BigInt, primary_key=True),
     Column("fingerprint", SafeText, nullable=False, unique=True),
     Column("target", JSON, nullable=False),
+    # The reference speed: what the anchor took at the first successful reading that has one. Written once.
+    Column("anchor_s", Double),
     Column("created_at", Instant, nullable=False, default=now()),
 )
 
@@ -84,8 +88,19 @@ jobs = Table(
     Column("trials", BigInt, nullable=False, default=0),
     # The seq of the job's newest event. Taken under the row's lock, so seq has no gaps and follows the commits.
     Column("event_seq", BigInt, nullable=False, default=0),
+    # Higher ones are leased first, whoever owns them.
+    Column("priority", Integer, nullable=False, server_default="0"),
+    # What the job may use at most, null without a limit: counted against quotas.
+    Column("budget_trials", BigInt),
+    Column("budget_seconds", Double),
+    # Whom to tell when the job has ended: {"url", "key"}, the key being the one whose secret signs.
+    Column("webhook", JSON(none_as_null=True)),
     UniqueConstraint("owner", "idempotency_key"),
     Index(None, "state", "number"),
+    # The queue: every column that a choice reads, so that it reads no rows.
+    Index(None, "state", "device", "priority", "owner", "number"),
+    Index(None, "owner", "started_at"),
+    Index(None, "owner", "ended_at"),
 )
 
 search_tasks = Table(
@@ -103,7 +118,8 @@ search_tasks = Table(
     Column("done", Boolean, nullable=False, default=false()),
     Column("baselines", JSON),
     UniqueConstraint("job_id", "position"),
-    Index(None, "workload_id", "target_id"),
+    Index(None, "workload_id", "target_id", "threads", "id"),
+    Index(None, "workload_id", "target_id", "job_id"),
 )
 
 job_events = Table(
@@ -153,14 +169,18 @@ tuning_records = Table(
     Column("round", Integer, nullable=False),
     Column("phase", SafeText, nullable=False),
     Column("created_at", Instant, nullable=False, default=now()),
+    # Of records that were imported: a digest of all that identifies them, and the job and the provenance that they
+    # came with. Both are null for what was measured here.
+    Column("uid", SafeText),
+    Column("origin", JSON(none_as_null=True)),
     UniqueConstraint("search_task_id", "kernel_id", "instance", "attempt"),
     Index(None, "search_task_id", "id"),
     Index(None, "workload_id", "target_id", "threads", "id"),
 )
 _measured = tuning_records.c.latency_s.is_not(None)
 Index(
-    "ix_tuning_records_best",
-    *(tuning_records.c[name] for name in ("workload_id", "target_id", "threads", "instance", "latency_s")),
+    "ix_tuning_records_readings",
+    *(tuning_records.c[name] for name in ("workload_id", "target_id", "threads", "kernel_id", "instance")),
     sqlite_where=_measured,
     postgresql_where=_measured,
 )
@@ -169,6 +189,62 @@ Index(
     *(tuning_records.c[name] for name in ("target_id", "threads", "rule", "id")),
     sqlite_where=_measured,
     postgresql_where=_measured,
+)
+_imported = tuning_records.c.uid.is_not(None)
+Index("ix_tuning_records_uid", tuning_records.c.uid, unique=True, sqlite_where=_imported, postgresql_where=_imported)
+_failed = tuning_records.c.error_kind.is_not(None)
+Index(
+    "ix_tuning_records_failed",
+    tuning_records.c.error_kind,
+    tuning_records.c.created_at,
+    sqlite_where=_failed,
+    postgresql_where=_failed,
+)
+
+# What is known of a kernel at an instance, from all its readings: kept up to date in the transaction that stores them.
+kernel_latencies = Table(
+    "kernel_latencies",
+    metadata,
+    Column("workload_id", ForeignKey("workloads.id"), primary_key=True),
+    Column("target_id", ForeignKey("targets.id"), primary_key=True),
+    Column("threads", Integer, primary_key=True, autoincrement=False),
+    Column("protocol", SafeText, primary_key=True),
+    Column("instance", SafeText, primary_key=True),
+    Column("kernel_id", ForeignKey("micro_kernels.id"), primary_key=True),
+    Column("rule", SafeText, nullable=False),
+    Column("rule_version", Integer, nullable=False),
+    # The median at the target's reference speed, and the number of readings that it is of.
+    Column("latency_s", Double, nullable=False),
+    Column("readings", Integer, nullable=False),
+    # The newest reading: whose job, which device.
+    Column("record_id", BigInt, nullable=False),
+)
+Index(
+    "ix_kernel_latencies_best",
+    *(
+        kernel_latencies.c[name]
+        for name in ("workload_id", "target_id", "threads", "protocol", "instance", "latency_s")
+    ),
+)
+
+# Kernels that were found wrong, or that crashed, at any instance of a workload on a target.
+disqualified_kernels = Table(
+    "disqualified_kernels",
+    metadata,
+    Column("workload_id", ForeignKey("workloads.id"), primary_key=True),
+    Column("target_id", ForeignKey("targets.id"), primary_key=True),
+    Column("kernel_id", ForeignKey("micro_kernels.id"), primary_key=True),
+    # The trial that showed it first. Not a reference: failed trials may be pruned, and the kernel stays disqualified.
+    Column("record_id", BigInt, nullable=False),
+)
+
+# Kept by whatever adds or removes records (tuner/storage/sql/counts.py): counting them takes as long as reading them.
+record_counts = Table(
+    "record_counts",
+    metadata,
+    Column("workload_id", ForeignKey("workloads.id"), primary_key=True),
+    Column("target_id", ForeignKey("targets.id"), primary_key=True),
+    Column("records", BigInt, nullable=False),
 )
 
 artifacts = Table(
@@ -182,8 +258,55 @@ artifacts = Table(
     Column("threads", Integer, nullable=False),
     Column("manifest", JSON, nullable=False),
     Column("created_at", Instant, nullable=False, default=now()),
+    # {symbol: [low, high]}. Null where an earlier version's worker stored it: the search task tells it then.
+    Column("ranges", JSON(none_as_null=True)),
+    Column("protocol", SafeText),
+    # The library that is served in place of this one; null is served.
+    Column("superseded_by", ForeignKey("artifacts.id"), index=True),
+    Column("comparison", JSON(none_as_null=True)),
     UniqueConstraint("search_task_id", "digest"),
     Index(None, "workload_id", "target_id", "id"),
+)
+
+library_kernels = Table(
+    "library_kernels",
+    metadata,
+    Column("artifact_id", ForeignKey("artifacts.id"), primary_key=True),
+    # No reference: a kernel that theory alone chose was never measured.
+    Column("kernel_id", SafeText, primary_key=True),
+)
+
+library_aliases = Table(
+    "library_aliases",
+    metadata,
+    Column("workload_id", ForeignKey("workloads.id"), primary_key=True),
+    Column("target_id", ForeignKey("targets.id"), primary_key=True),
+    Column("threads", Integer, primary_key=True, autoincrement=False),
+    Column("name", SafeText, primary_key=True),
+    Column("artifact_id", ForeignKey("artifacts.id"), nullable=False, index=True),
+    Column("promoted_at", Instant, nullable=False, default=now()),
+    Column("promoted_by", SafeText, nullable=False),
+    Column("reason", SafeText, nullable=False),
+    # How much better, in percent, a library must be to take the name by itself; null moves by hand alone.
+    Column("at_least_percent", Double),
+)
+
+alias_history = Table(
+    "alias_history",
+    metadata,
+    Column("id", BigInt, primary_key=True),
+    Column("workload_id", ForeignKey("workloads.id"), nullable=False),
+    Column("target_id", ForeignKey("targets.id"), nullable=False),
+    Column("threads", Integer, nullable=False),
+    Column("name", SafeText, nullable=False),
+    Column("action", SafeText, nullable=False),
+    # Null once that library was deleted.
+    Column("artifact_id", ForeignKey("artifacts.id"), index=True),
+    Column("previous_id", ForeignKey("artifacts.id"), index=True),
+    Column("at", Instant, nullable=False, default=now()),
+    Column("by", SafeText, nullable=False),
+    Column("reason", SafeText, nullable=False),
+    Index(None, "workload_id", "target_id", "threads", "name", "id"),
 )
 
 artifact_files = Table(
@@ -211,6 +334,12 @@ api_keys = Table(
     Column("secret_sha256", SafeText, nullable=False, unique=True),
     Column("created_at", Instant, nullable=False, default=now()),
     Column("revoked_at", Instant),
+    Column("scopes", JSON, nullable=False, server_default='["read", "submit", "admin"]'),
+    # Whose jobs this key submits; empty: its own id.
+    Column("owner", SafeText, nullable=False, server_default=""),
+    Column("expires_at", Instant),
+    Column("last_used_at", Instant),
+    Column("quota", JSON(none_as_null=True)),
 )
 
 login_tokens = Table(
@@ -225,4 +354,32 @@ login_tokens = Table(
     Column("created_at", Instant, nullable=False, default=now()),
     Column("expires_at", Instant, nullable=False),
     Column("used_at", Instant),
+)
+
+audit_log = Table(
+    "audit_log",
+    metadata,
+    Column("id", BigInt, primary_key=True),
+    Column("at", Instant, nullable=False, default=now()),
+    Column("actor", SafeText, nullable=False),
+    Column("action", SafeText, nullable=False),
+    Column("subject", SafeText, nullable=False),
+    Column("detail", JSON, nullable=False),
+    Index(None, "subject", "id"),
+)
+
+webhook_deliveries = Table(
+    "webhook_deliveries",
+    metadata,
+    Column("id", BigInt, primary_key=True),
+    Column("job_id", ForeignKey("jobs.id"), nullable=False),
+    Column("url", SafeText, nullable=False),
+    Column("api_key_id", SafeText, nullable=False),
+    Column("payload", JSON, nullable=False),
+    Column("created_at", Instant, nullable=False, default=now()),
+    Column("attempts", Integer, nullable=False, default=0),
+    # When it is sent next; null once it was delivered or given up.
+    Column("next_at", Instant, default=now(), index=True),
+    Column("delivered_at", Instant),
+    Column("error", SafeText, nullable=False, default=""),
 )

@@ -7,31 +7,56 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from tuner.storage.errors import StorageUnavailable
 from tuner.storage.jobs import JobState
+from tuner.storage.sql.aliases import Aliases
 from tuner.storage.sql.artifacts import Artifacts
+from tuner.storage.sql.audit import Audit
 from tuner.storage.sql.devices import Devices
-from tuner.storage.sql.engine import UPGRADE, connect
+from tuner.storage.sql.engine import connect
 from tuner.storage.sql.events import Events
 from tuner.storage.sql.jobs import Jobs
 from tuner.storage.sql.keys import Keys
 from tuner.storage.sql.leases import Leases
 from tuner.storage.sql.logins import Logins
-from tuner.storage.sql.migrate import current, head
+from tuner.storage.sql.lookups import Lookups
+from tuner.storage.sql.maintenance import StaleRecords
+from tuner.storage.sql.migrate import check_schema
+from tuner.storage.sql.pruning import Pruning
+from tuner.storage.sql.pulse import Pulses
 from tuner.storage.sql.records import Records
 from tuner.storage.sql.schema import devices, jobs, tuning_records
+from tuner.storage.sql.served import ServedLibraries
+from tuner.storage.sql.sharing import Sharing
+from tuner.storage.sql.trials import Trials
+from tuner.storage.sql.webhooks import Webhooks
 from tuner.storage.sql.workloads import Workloads
 
 
-class SqlStorage(Jobs, Leases, Events, Records, Workloads, Artifacts, Devices, Keys, Logins):
+class SqlStorage(
+    Jobs,
+    Leases,
+    Events,
+    Records,
+    Trials,
+    Lookups,
+    Workloads,
+    Artifacts,
+    ServedLibraries,
+    Aliases,
+    Devices,
+    Keys,
+    Logins,
+    Audit,
+    Webhooks,
+    Sharing,
+    Pulses,
+    StaleRecords,
+    Pruning,
+):
     """Implements ``tuner.storage.Storage``, which documents the methods."""
 
     def check(self) -> None:
-        revision, wanted = current(self._database), head()
-        if revision != wanted:
-            raise StorageUnavailable(
-                f"database {self._database.engine.url}: its schema is {revision or 'empty'}, not {wanted}; {UPGRADE}"
-            )
+        check_schema(self._database)
 
     def close(self) -> None:
         self._database.engine.dispose()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import Connection, distinct, exists, func, select
+from sqlalchemy import BindParameter, Connection, bindparam, distinct, exists, func, select
 
 from tuner.storage.errors import NotFound
 from tuner.storage.jobs import SearchTaskRow
@@ -14,8 +14,34 @@ from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import AnyRow, Part
 from tuner.storage.sql.identity import split_label
 from tuner.storage.sql.jobs import select_tasks, task_of
-from tuner.storage.sql.schema import artifacts, search_tasks, targets, tuning_records, workloads
+from tuner.storage.sql.schema import artifacts, record_counts, search_tasks, targets, workloads
 from tuner.storage.workloads import WorkloadRow
+
+# Built once: composing a statement takes longer than running it.
+_LISTED = (
+    select(workloads)
+    .where(workloads.c.id < bindparam("before"))
+    .order_by(workloads.c.id.desc())
+    .limit(bindparam("count"))
+)
+_ids: BindParameter[int] = bindparam("ids", expanding=True)
+_task = search_tasks.c
+_JOBS = (
+    select(_task.workload_id, func.count(distinct(_task.job_id)).label("jobs"))
+    .where(_task.workload_id.in_(_ids))
+    .group_by(_task.workload_id)
+)
+_ASKED = (
+    select(_task.workload_id, targets.c.fingerprint)
+    .distinct()
+    .join(targets, targets.c.id == _task.target_id)
+    .where(_task.workload_id.in_(_ids))
+)
+_RECORDED = (
+    select(record_counts.c.workload_id, targets.c.fingerprint, record_counts.c.records)
+    .join(targets, targets.c.id == record_counts.c.target_id)
+    .where(record_counts.c.workload_id.in_(_ids))
+)
 
 
 @dataclass(slots=True)
@@ -27,11 +53,13 @@ class _Known:
 
 class Workloads(Part):
     def list_workloads(self, cursor: str | None = None, limit: int = 50) -> Page[WorkloadRow]:
-        query = select(workloads).order_by(workloads.c.id.desc()).limit(cursors.checked(limit) + 1)
-        if (before := cursors.decode("workloads", cursor)) is not None:
-            query = query.where(workloads.c.id < before)
+        before = cursors.decode("workloads", cursor)
+        asked = {
+            "before": cursors.MAX_NUMBER if before is None else cursors.position(before),
+            "count": cursors.checked(limit) + 1,
+        }
         with self._database.read() as connection:
-            rows = connection.execute(query).all()
+            rows = connection.execute(_LISTED, asked).all()
             known = _known(connection, [row.id for row in rows])
         return cursors.page("workloads", rows, limit, lambda row: int(row.id), lambda row: _workload_of(row, known))
 
@@ -45,10 +73,10 @@ class Workloads(Part):
     def tasks_of_workload(self, workload_key: str, limit: int = 200) -> tuple[SearchTaskRow, ...]:
         query = select_tasks().where(workloads.c.key == workload_key).order_by(search_tasks.c.id.desc())
         with self._database.read() as connection:
-            found = tuple(map(task_of, connection.execute(query.limit(cursors.checked(limit)))))
-        if not found:
+            result = tuple(map(task_of, connection.execute(query.limit(cursors.checked(limit)))))
+        if not result:
             raise NotFound(f"no job has been submitted for workload {workload_key!r}")
-        return found
+        return result
 
     def latest_task(self, workload_key: str, target_fingerprint: str | None = None) -> SearchTaskRow:
         query = select_tasks().where(workloads.c.key == workload_key)
@@ -64,35 +92,27 @@ class Workloads(Part):
 
 
 def _known(connection: Connection, ids: Sequence[int]) -> Mapping[int, _Known]:
-    known = {number: _Known() for number in ids}
-    task, record = search_tasks.c, tuning_records.c
-    submitted = select(task.workload_id, func.count(distinct(task.job_id)).label("jobs")).group_by(task.workload_id)
-    for row in connection.execute(submitted.where(task.workload_id.in_(ids))):
+    known, asked = {number: _Known() for number in ids}, {"ids": list(ids)}
+    for row in connection.execute(_JOBS, asked):
         known[row.workload_id].jobs = row.jobs
-    asked = select(task.workload_id, targets.c.fingerprint).distinct().join(targets, targets.c.id == task.target_id)
-    for row in connection.execute(asked.where(task.workload_id.in_(ids))):
+    for row in connection.execute(_ASKED, asked):
         known[row.workload_id].targets.add(row.fingerprint)
-    recorded = (
-        select(record.workload_id, targets.c.fingerprint, func.count().label("records"))
-        .join(targets, targets.c.id == record.target_id)
-        .where(record.workload_id.in_(ids))
-        .group_by(record.workload_id, targets.c.fingerprint)
-    )
-    for row in connection.execute(recorded):
-        known[row.workload_id].targets.add(row.fingerprint)
-        known[row.workload_id].records += row.records
+    for row in connection.execute(_RECORDED, asked):
+        if row.records:
+            known[row.workload_id].targets.add(row.fingerprint)
+            known[row.workload_id].records += row.records
     return known
 
 
 def _workload_of(row: AnyRow, known: Mapping[int, _Known]) -> WorkloadRow:
-    found = known[row.id]
+    result = known[row.id]
     workload, label = split_label(row.workload)
     return WorkloadRow(
         key=row.key,
         workload=workload,
         label=label,
         created_at=row.created_at,
-        jobs=found.jobs,
-        records=found.records,
-        targets=tuple(sorted(found.targets)),
+        jobs=result.jobs,
+        records=result.records,
+        targets=tuple(sorted(result.targets)),
     )

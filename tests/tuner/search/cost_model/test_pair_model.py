@@ -6,11 +6,11 @@ import numpy as np
 
 from tests.fakes import TASK, latency_s
 from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject, ShapeVar, WorkloadInstance
+from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, TuningRecord
 from tuner.rules import space_of
 from tuner.rules.space import MicroKernel
-from tuner.search.cost_model import PairCostModel, extents_of
+from tuner.search.cost_model import PairCostModel, WarmRecord, extents_of
 
 S = ShapeVar("S", range(1, 65))
 OTHER = SearchTask("dense", {"m": 4 * S, "n": 160, "k": 48}, (S,), target=TASK.target)
@@ -22,12 +22,13 @@ def kernels(count: int, seed: int) -> list[MicroKernel]:
     return [SPACE.sample(rng) for _ in range(count)]
 
 
-def record(result: MeasureResult) -> tuple[JsonObject, TuningRecord]:
+def record(result: MeasureResult) -> WarmRecord:
     fingerprint = TASK.target.fingerprint if TASK.target else ""
-    return OTHER.workload.to_json(), TuningRecord(OTHER.workload.key, fingerprint, 1, PROTOCOL, result)
+    results = TuningRecord(OTHER.workload.key, fingerprint, 1, PROTOCOL, result)
+    return WarmRecord(OTHER.workload.to_json(), results, 0.3)
 
 
-def warm_records() -> list[tuple[JsonObject, TuningRecord]]:
+def warm_records() -> list[WarmRecord]:
     return [
         record(MeasureResult(kernel, WorkloadInstance.of({"S": s}), latency_s(OTHER, kernel, {"S": s})))
         for kernel in kernels(60, 0)
@@ -36,11 +37,11 @@ def warm_records() -> list[tuple[JsonObject, TuningRecord]]:
 
 
 def test_records_of_another_workload_make_the_start_better_than_theory() -> None:
-    found, shapes = kernels(60, 9), [{"T": t} for t in (3, 24, 100)]
-    real = np.array([[latency_s(TASK, kernel, shape) for shape in shapes] for kernel in found])
+    result, shapes = kernels(60, 9), [{"T": t} for t in (3, 24, 100)]
+    real = np.array([[latency_s(TASK, kernel, shape) for shape in shapes] for kernel in result])
 
     def error(model: PairCostModel) -> float:
-        miss = np.log(model.predict(found, shapes).latency_s / real)
+        miss = np.log(model.predict(result, shapes).latency_s / real)
         return float(np.abs(miss - np.median(miss)).mean())
 
     warm = PairCostModel(TASK, warm=warm_records())
@@ -62,5 +63,5 @@ def test_records_that_say_nothing_about_this_rule_are_passed_over() -> None:
 
 
 def test_extents_are_arrays_over_the_shapes() -> None:
-    found = extents_of(OTHER.workload, [{"S": 1}, {"S": 5}])
-    assert {axis: values.tolist() for axis, values in found.items()} == {"m": [4, 20], "n": [160, 160], "k": [48, 48]}
+    result = extents_of(OTHER.workload, [{"S": 1}, {"S": 5}])
+    assert {axis: values.tolist() for axis, values in result.items()} == {"m": [4, 20], "n": [160, 160], "k": [48, 48]}

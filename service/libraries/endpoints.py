@@ -1,0 +1,154 @@
+"""The routes about libraries of workloads and their names."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Response
+from fastapi.responses import JSONResponse
+
+from service.access.scopes import READ, SUBMIT
+from service.dependencies import CallerDep, Cursor, LibrariesDep, Limit, StorageDep
+from service.libraries import service
+from service.libraries.schemas import (
+    MAX_THREADS,
+    AliasList,
+    AliasOut,
+    JobLibraries,
+    LibraryPage,
+    PromotionIn,
+    PromotionPage,
+    RollBackIn,
+    ServedIn,
+    ServedOut,
+)
+from service.problems.openapi import answers
+from service.workloads.service import fingerprint
+from tuner.storage import AliasQuery, LibraryQuery, PromotionOrder
+
+router = APIRouter(tags=["libraries"])
+
+TargetQuery = Annotated[str | None, Query(max_length=200, description="a target's fingerprint; the newest if left out")]
+ThreadsQuery = Annotated[
+    int | None, Query(ge=1, le=MAX_THREADS, description="1, or the only number there is, if left out")
+]
+RangeQuery = Annotated[
+    str | None,
+    Query(
+        alias="range",
+        max_length=1000,
+        description="what the library must cover, the widest if left out: the workload's symbols, as in m=16..512, "
+        "or the newest job's variables, as in T=1..32",
+    ),
+]
+JobQuery = Annotated[str | None, Query(max_length=200, description="the library that this job built")]
+DigestQuery = Annotated[str | None, Query(pattern="^[0-9a-f]{64}$", description="the library of this digest")]
+AliasQueryText = Annotated[str | None, Query(max_length=200, description="the library of this name")]
+AliasName = Annotated[str, Path(pattern="^[a-z0-9][a-z0-9._-]{0,63}$")]
+IfNoneMatch = Annotated[str | None, Header(max_length=4000)]
+
+
+def _asked(
+    key: str,
+    storage: StorageDep,
+    *,
+    target: TargetQuery = None,
+    threads: ThreadsQuery = None,
+    range_text: RangeQuery = None,
+    job: JobQuery = None,
+    digest: DigestQuery = None,
+    alias: AliasQueryText = None,
+) -> LibraryQuery:
+    return service.query_of(
+        storage, key, target=target, threads=threads, range_text=range_text, job=job, digest=digest, alias=alias
+    )
+
+
+def _of(key: str, target: TargetQuery = None, threads: ThreadsQuery = None) -> AliasQuery:
+    return AliasQuery(key, None, fingerprint(target), threads)
+
+
+AskedDep = Annotated[LibraryQuery, Depends(_asked)]
+PlaceDep = Annotated[AliasQuery, Depends(_of)]
+
+
+@router.get(
+    "/workloads/{key}/library",
+    dependencies=[READ],
+    response_class=Response,
+    responses={200: {"content": {"application/zip": {}}}},
+)
+def library(asked: AskedDep, storage: LibrariesDep, if_none_match: IfNoneMatch = None) -> Response:
+    """The best library that covers the range, as a ZIP archive of its files; or the one of a job, digest or name.
+
+    304 if the client has it already.
+    """
+    artifact = storage.serve(asked)
+    if service.is_known(artifact, if_none_match):
+        return Response(status_code=304, headers={"ETag": service.etag(artifact)})
+    content = service.archive(storage.artifact_files(artifact.digest))
+    return Response(content, media_type="application/zip", headers=service.library_headers(artifact, content))
+
+
+@router.get("/workloads/{key}/dispatcher", dependencies=[READ], response_model=dict[str, Any])
+def dispatcher(asked: AskedDep, storage: LibrariesDep, if_none_match: IfNoneMatch = None) -> Response:
+    """The dispatch table of the library that the same parameters give: which micro-kernel serves which shape.
+
+    304 if the client has it already.
+    """
+    artifact = storage.serve(asked)
+    headers = {"ETag": service.etag(artifact), "Cache-Control": "no-cache"}
+    if service.is_known(artifact, if_none_match):
+        return Response(status_code=304, headers=headers)
+    return JSONResponse(artifact.dispatch, headers=headers)
+
+
+@router.post("/workloads/{key}/served", dependencies=[READ])
+def served(key: str, asked: ServedIn, storage: StorageDep) -> ServedOut:
+    """Which library is served, of which job, and how it compares with the others. Changes nothing."""
+    return ServedOut.found(storage.served(service.asked_of(storage, key, asked)))
+
+
+@router.get("/workloads/{key}/libraries", dependencies=[READ])
+def libraries(place: PlaceDep, storage: LibrariesDep, cursor: Cursor = None, limit: Limit = 50) -> LibraryPage:
+    """Every library of a workload, served or not, newest first."""
+    query = LibraryQuery(place.workload_key, place.target_fingerprint, place.threads)
+    return LibraryPage.of(storage.list_libraries(query, cursor, limit))
+
+
+@router.get("/jobs/{job_id}/libraries", dependencies=[READ])
+def libraries_of_job(job_id: str, storage: LibrariesDep) -> JobLibraries:
+    """What a job has built, in the order of its search tasks."""
+    return JobLibraries.of(storage.libraries_of_job(job_id))
+
+
+@router.get("/workloads/{key}/aliases", dependencies=[READ])
+def aliases(place: PlaceDep, storage: LibrariesDep) -> AliasList:
+    """The names of a workload's libraries, in order of target, threads and name."""
+    return AliasList(items=[AliasOut.of(alias) for alias in storage.list_aliases(place)])
+
+
+@router.post("/workloads/{key}/aliases/{name}", dependencies=[SUBMIT], responses=answers(409))
+def promote(name: AliasName, place: PlaceDep, body: PromotionIn, storage: LibrariesDep, caller: CallerDep) -> AliasOut:
+    """Give a name to a library, and the rule by which it may move on."""
+    order = PromotionOrder(caller.name, body.reason, body.at_least_percent, caller.id)
+    return AliasOut.of(storage.promote(_named(place, name), body.digest, order))
+
+
+@router.post("/workloads/{key}/aliases/{name}/rollback", dependencies=[SUBMIT], responses=answers(409))
+def roll_back(name: AliasName, place: PlaceDep, body: RollBackIn, storage: LibrariesDep, caller: CallerDep) -> AliasOut:
+    """Give a name back to the library that had it before. Its rule ends: what was taken back does not come again."""
+    order = PromotionOrder(caller.name, body.reason, actor=caller.id)
+    return AliasOut.of(storage.roll_back(_named(place, name), order))
+
+
+@router.get("/workloads/{key}/history", dependencies=[READ])
+def history(
+    place: PlaceDep, storage: LibrariesDep, alias: AliasQueryText = None, cursor: Cursor = None, limit: Limit = 50
+) -> PromotionPage:
+    """How names came to stand for libraries, newest first."""
+    return PromotionPage.of(storage.list_promotions(_named(place, alias), cursor, limit))
+
+
+def _named(place: AliasQuery, name: str | None) -> AliasQuery:
+    return AliasQuery(place.workload_key, name, place.target_fingerprint, place.threads)

@@ -1,0 +1,257 @@
+"""Requests and responses of the routes about libraries. Latencies in seconds, ranges of the workload's symbols."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tuner.library.choice import MAX_POINTS
+from tuner.program.dims import MAX_DIM
+from tuner.program.task import MAX_WEIGHT
+from tuner.storage import Alias, Alternative, LibraryRow, Page, Promotion, Served
+
+MAX_THREADS = 1024
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Name = Annotated[str, Field(max_length=200)]
+Size = Annotated[int, Field(ge=0, le=MAX_DIM)]
+
+
+class ServedIn(BaseModel):
+    """Which library is asked for. ``range`` and the shapes of ``instances`` are in the workload's symbols."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    target: Name | None = Field(None, description="a target's fingerprint; the newest if left out")
+    threads: int | None = Field(None, ge=1, le=MAX_THREADS, description="1, or the only number there is, if left out")
+    range: dict[Name, tuple[Size, Size]] | None = Field(
+        None, max_length=16, description="what it must cover; the widest if left out", examples=[{"m": [1, 512]}]
+    )
+    instances: list[InstanceIn] = Field(
+        default_factory=list, max_length=MAX_POINTS, description="where it will be used; what was tuned if left out"
+    )
+    job: Name | None = Field(None, description="the library that this job built")
+    digest: Digest | None = Field(None, description="the library of this digest")
+    alias: Name | None = Field(None, description="the library of this name")
+
+
+class InstanceIn(BaseModel):
+    """Values of all of the workload's symbols, and how much they weigh."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    shape: dict[Name, Size] = Field(max_length=16)
+    weight: float = Field(1.0, ge=0, le=MAX_WEIGHT, allow_inf_nan=False)
+
+
+class LibraryOut(BaseModel):
+    """A library. ``superseded_by`` is the digest of the one that is served in its place, null if it may be served.
+
+    ``wrong_kernel``: a kernel of it that was found wrong or crashed since, null if none was; then it is withdrawn.
+    ``comparison``: with the library that was served when it was built, timed in turns on the device: ``against``,
+    ``ratio`` (above 1: this one is faster), ``noise``, ``verified``, and the ``verdict``, replaces or kept.
+    """
+
+    digest: str
+    workload_key: str
+    target_fingerprint: str
+    threads: int
+    job_id: str | None
+    created_at: str
+    range: dict[str, tuple[int, int]]
+    protocol: str | None
+    superseded_by: str | None
+    wrong_kernel: str | None
+    comparison: dict[str, Any] | None
+    aliases: list[str]
+
+    @staticmethod
+    def of(row: LibraryRow) -> LibraryOut:
+        return LibraryOut(**_facts(row))
+
+
+class LibraryPage(BaseModel):
+    """A part of the list of libraries, newest first. ``cursor`` asks for the next part; null at the end."""
+
+    items: list[LibraryOut]
+    cursor: str | None
+
+    @staticmethod
+    def of(page: Page[LibraryRow]) -> LibraryPage:
+        return LibraryPage(items=[LibraryOut.of(row) for row in page.items], cursor=page.cursor)
+
+
+class JobLibraryOut(LibraryOut):
+    """The library of one search task, by its ``position`` in the job."""
+
+    position: int
+
+
+class JobLibraries(BaseModel):
+    """The libraries that a job has built so far, one for each search task that is done."""
+
+    items: list[JobLibraryOut]
+
+    @staticmethod
+    def of(rows: tuple[tuple[int, LibraryRow], ...]) -> JobLibraries:
+        return JobLibraries(items=[JobLibraryOut(position=position, **_facts(row)) for position, row in rows])
+
+
+class AlternativeOut(BaseModel):
+    """Another library that covers the range. ``ratio`` is its time over that of the library served.
+
+    Above 1 the served one is faster; null where they cannot be compared. ``timed_in_turns``: on the device, side by
+    side; by recorded latencies otherwise.
+    """
+
+    digest: str
+    job_id: str | None
+    created_at: str
+    range: dict[str, tuple[int, int]]
+    superseded_by: str | None
+    expected_s: float | None
+    ratio: float | None
+    timed_in_turns: bool
+
+    @staticmethod
+    def of(result: Alternative) -> AlternativeOut:
+        row = result.library
+        return AlternativeOut(
+            digest=row.digest,
+            job_id=row.job_id,
+            created_at=row.created_at,
+            range=dict(row.ranges),
+            superseded_by=row.superseded_by,
+            expected_s=result.expected_s,
+            ratio=result.ratio,
+            timed_in_turns=result.timed_in_turns,
+        )
+
+
+class ServedOut(LibraryOut):
+    """The library that is served, and how it compares with the ``alternatives``.
+
+    ``asked`` is the range that it had to cover. ``expected_s`` is the weighted mean time of the ``points`` that
+    libraries are compared at, null where it is not known; ``measured`` of these were measured, the others predicted.
+    """
+
+    asked: dict[str, tuple[int, int]]
+    expected_s: float | None
+    points: int
+    measured: int
+    alternatives: list[AlternativeOut]
+
+    @staticmethod
+    def found(served: Served) -> ServedOut:
+        return ServedOut(
+            **_facts(served.library),
+            asked=dict(served.ranges),
+            expected_s=served.expected_s,
+            points=served.points,
+            measured=served.measured,
+            alternatives=[AlternativeOut.of(each) for each in served.alternatives],
+        )
+
+
+class PromotionIn(BaseModel):
+    """The library that gets the name, and the rule by which it may move on.
+
+    ``at_least_percent``: a later library that is verified and at least so much faster takes the name by itself.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    digest: Digest
+    reason: str = Field("", max_length=500)
+    at_least_percent: float | None = Field(None, ge=0, le=10_000, allow_inf_nan=False)
+
+
+class RollBackIn(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    reason: str = Field("", max_length=500)
+
+
+class AliasOut(BaseModel):
+    """A name, and the library that it stands for."""
+
+    name: str
+    library: LibraryOut
+    promoted_at: str
+    promoted_by: str
+    reason: str
+    at_least_percent: float | None
+
+    @staticmethod
+    def of(alias: Alias) -> AliasOut:
+        return AliasOut(
+            name=alias.name,
+            library=LibraryOut.of(alias.library),
+            promoted_at=alias.promoted_at,
+            promoted_by=alias.promoted_by,
+            reason=alias.reason,
+            at_least_percent=alias.at_least_percent,
+        )
+
+
+class AliasList(BaseModel):
+    items: list[AliasOut]
+
+
+class PromotionOut(BaseModel):
+    """How a name came to stand for a library: ``action`` is promoted, by_rule or rolled_back."""
+
+    name: str
+    target_fingerprint: str
+    threads: int
+    action: str
+    digest: str | None
+    previous: str | None
+    at: str
+    by: str
+    reason: str
+
+    @staticmethod
+    def of(promotion: Promotion) -> PromotionOut:
+        return PromotionOut(
+            name=promotion.name,
+            target_fingerprint=promotion.target_fingerprint,
+            threads=promotion.threads,
+            action=promotion.action.value,
+            digest=promotion.digest,
+            previous=promotion.previous,
+            at=promotion.at,
+            by=promotion.by,
+            reason=promotion.reason,
+        )
+
+
+class PromotionPage(BaseModel):
+    """A part of the history of names, newest first. ``cursor`` asks for the next part; null at the end."""
+
+    items: list[PromotionOut]
+    cursor: str | None
+
+    @staticmethod
+    def of(page: Page[Promotion]) -> PromotionPage:
+        return PromotionPage(items=[PromotionOut.of(each) for each in page.items], cursor=page.cursor)
+
+
+def _facts(row: LibraryRow) -> dict[str, Any]:
+    return {
+        "digest": row.digest,
+        "workload_key": row.workload_key,
+        "target_fingerprint": row.target_fingerprint,
+        "threads": row.threads,
+        "job_id": row.job_id,
+        "created_at": row.created_at,
+        "range": dict(row.ranges),
+        "protocol": row.protocol,
+        "superseded_by": row.superseded_by,
+        "wrong_kernel": row.wrong_kernel,
+        "comparison": row.comparison,
+        "aliases": list(row.aliases),
+    }
+
+
+ServedIn.model_rebuild()

@@ -1,0 +1,126 @@
+"""From what a request says to the library that it means, and libraries as archives."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from service.libraries.schemas import InstanceIn, ServedIn
+from service.workloads.service import fingerprint
+from tuner.errors import InvalidInput
+from tuner.library.choice import Point
+from tuner.program.range_text import Ranges, check_ranges, format_ranges, parse_ranges
+from tuner.program.task import SearchTask
+from tuner.program.workload import format_shape
+from tuner.storage import Artifact, LibraryQuery, LibraryStorage, NotFound, SearchTaskRow, WorkloadStorage
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+class ServingStorage(LibraryStorage, WorkloadStorage, Protocol):
+    """What choosing a library reads."""
+
+
+def query_of(
+    storage: ServingStorage,
+    key: str,
+    *,
+    target: str | None,
+    threads: int | None,
+    range_text: str | None,
+    job: str | None,
+    digest: str | None,
+    alias: str | None,
+) -> LibraryQuery:
+    """What the parameters of a URL ask for. Raises InvalidInput, NotFound for a workload that is not known."""
+    ranges = symbol_ranges(storage, key, parse_ranges(range_text)) if range_text else None
+    return LibraryQuery(key, fingerprint(target), threads, ranges, job, digest, alias)
+
+
+def asked_of(storage: ServingStorage, key: str, asked: ServedIn) -> LibraryQuery:
+    """What a body asks for. Raises InvalidInput, NotFound for a workload that is not known."""
+    ranges = symbol_ranges(storage, key, asked.range) if asked.range else None
+    points = _points(storage.latest_task(key).task, asked.instances) if asked.instances else ()
+    target = fingerprint(asked.target)
+    return LibraryQuery(key, target, asked.threads, ranges, asked.job, asked.digest, asked.alias, points)
+
+
+def served_tasks(storage: ServingStorage, key: str) -> dict[str, SearchTaskRow]:
+    """By target the search task that built the library which is served there, with the least number of threads.
+
+    Targets without a library are left out. Raises NotFound for a workload that is not known.
+    """
+    rows = storage.tasks_of_workload(key)
+    tasks: dict[str, SearchTaskRow] = {}
+    for target, threads in sorted({(row.target_fingerprint, row.task.threads) for row in rows}):
+        if target in tasks:
+            continue
+        try:
+            job_id = storage.served(LibraryQuery(key, target, threads)).library.job_id
+        except NotFound:
+            continue  # none was built, or what was built is withdrawn
+        there = (row for row in rows if (row.target_fingerprint, row.task.threads) == (target, threads))
+        tasks[target] = next(row for row in there if row.job_id == job_id)
+    return tasks
+
+
+def symbol_ranges(storage: WorkloadStorage, key: str, given: Ranges) -> Ranges:
+    """Ranges of the workload's symbols. Others may be of the newest job's shape variables, some of them or all.
+
+    Raises InvalidInput on field ``range``, NotFound.
+    """
+    check_ranges(given)
+    task = storage.latest_task(key).task
+    exprs = task.workload.symbol_exprs
+    if set(given) == set(exprs):
+        return given
+    if not set(given) <= set(task.ranges):
+        named = " or ".join(", ".join(names) for names in (exprs, task.ranges) if names) or "none: all sizes are fixed"
+        raise InvalidInput("range", f"gives {format_ranges(given)}", f"give {named}")
+    return {name: expr.bounds({**task.ranges, **given}) for name, expr in exprs.items()}
+
+
+def _points(task: SearchTask, instances: Sequence[InstanceIn]) -> tuple[Point, ...]:
+    symbols = task.workload.symbols
+    for index, instance in enumerate(instances):
+        if set(instance.shape) != set(symbols):
+            given = format_shape(instance.shape) or "nothing"
+            remedy = f"the workload's symbols: {', '.join(symbols) or 'none'}"
+            raise InvalidInput(f"instances[{index}].shape", f"gives {given}", remedy)
+    if not any(instance.weight for instance in instances):
+        raise InvalidInput("instances", "every weight is 0", "at least one above 0")
+    return tuple(Point(instance.shape, instance.weight) for instance in instances if instance.weight)
+
+
+def archive(files: Mapping[str, bytes]) -> bytes:
+    """The files as a ZIP archive, the same bytes for the same files."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as packed:
+        for name in sorted(files):
+            packed.writestr(zipfile.ZipInfo(name, _EPOCH), files[name], zipfile.ZIP_DEFLATED, compresslevel=1)
+    return buffer.getvalue()
+
+
+def library_headers(artifact: Artifact, content: bytes) -> dict[str, str]:
+    """``ETag`` names the library by its digest; ``Content-Digest`` (RFC 9530) lets the receiver check the transfer."""
+    digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
+    return {
+        "ETag": etag(artifact),
+        "Content-Digest": f"sha-256=:{digest}:",
+        "Content-Disposition": f'attachment; filename="{artifact.workload_key}.zip"',
+        "Cache-Control": "no-cache",
+    }
+
+
+def etag(artifact: Artifact) -> str:
+    return f'"{artifact.digest}"'
+
+
+def is_known(artifact: Artifact, if_none_match: str | None) -> bool:
+    """Whether the client has this library already, by its ``If-None-Match``."""
+    tags = (tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(","))
+    return any(tag in ("*", etag(artifact)) for tag in tags)

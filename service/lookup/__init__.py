@@ -1,0 +1,1 @@
+"""The best kernel for a shape, one question or a thousand, with the workload's key or without."""

@@ -1,0 +1,45 @@
+"""POST /lookup."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, cast
+
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import JSONResponse
+
+from service.access.scopes import READ
+from service.dependencies import MetricsDep
+from service.lookup.described import DescribedLookups
+from service.lookup.lookups import Answer
+from service.lookup.queries import parse_queries
+from service.lookup.schemas import LookupIn, LookupOut
+from service.problems import problem_of
+from service.validation import Abandon, ValidationDep
+from tuner.library.lookup import BestAnswer
+
+router = APIRouter(tags=["workloads"])
+
+
+@router.post("/lookup", dependencies=[READ], response_model=LookupOut)
+async def lookup(body: LookupIn, request: Request, metrics: MetricsDep, validation: ValidationDep) -> JSONResponse:
+    """The best kernel for each of up to 1,000 shapes; a query that cannot be answered says why, and stops no other."""
+    lookups = cast(DescribedLookups, request.app.state.described_lookups)
+
+    def answer(abandoned: Abandon = lambda: False) -> list[Answer]:
+        return lookups.answers(parse_queries(body.queries, abandoned))
+
+    # Workloads that are described have to be checked, as those of a job.
+    describes = any("workload" in query for query in body.queries)
+    answers = await (validation.run(request, answer) if describes else run_in_threadpool(answer))
+    for match, count in Counter(each.match for each in answers if isinstance(each, BestAnswer)).items():
+        metrics.looked_up(match, count)
+    # No model of the answers: they are ours, and there may be megabytes of them.
+    return JSONResponse({"answers": [_shown(answer) for answer in answers]})
+
+
+def _shown(answer: Answer) -> dict[str, Any]:
+    if isinstance(answer, BestAnswer):
+        return {"best": answer.to_json(), "problem": None}
+    return {"best": None, "problem": problem_of(answer)}

@@ -1,0 +1,155 @@
+"""Lookups: many questions answered together, in a few statements whatever their number.
+
+Answers are never kept: a record or a library may come at any moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from service.lookup.consulted import Consulted
+from service.lookup.kept import Kept
+from service.lookup.neighbours import Neighbours
+from tuner.errors import InvalidInput, ShapewrightError
+from tuner.library import lookup
+from tuner.library.dispatch_table import ServedTable, is_current
+from tuner.library.lookup import BestAnswer, Match
+from tuner.program.workload import format_shape
+from tuner.storage import BuiltLibrary, LookupScope, LookupStorage, NotFound
+
+Answer = BestAnswer | ShapewrightError
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is best at ``shape``: values of the workload's symbols, or of the shape variables of the scope's newest job.
+
+    A scope without a target is the newest one.
+    """
+
+    scope: LookupScope
+    shape: Mapping[str, int]
+
+
+class Lookups:
+    """Answers queries from one database. Safe to use from several threads."""
+
+    def __init__(self, storage: LookupStorage) -> None:
+        self._storage = storage
+        self._kept = Kept(storage)
+        self._neighbours = Neighbours(storage, self._kept)
+        self._consulted = Consulted(storage, self._kept)
+
+    def best(self, query: Query) -> BestAnswer:
+        """Raises NotFound, and InvalidInput for a shape that does not fit."""
+        (answer,) = self.answers([query])
+        if isinstance(answer, ShapewrightError):
+            raise answer
+        return answer
+
+    def answers(self, queries: Sequence[Query]) -> list[Answer]:
+        """An answer or a refusal for each query, in their order."""
+        result: dict[int, Answer] = {}
+        complete: dict[int, Query] = {}
+        for index, one in enumerate(self._completed(queries)):
+            if isinstance(one, ShapewrightError):
+                result[index] = one
+            else:
+                complete[index] = one
+        result |= zip(complete, self._answers(list(complete.values())), strict=True)
+        return [result[index] for index in range(len(queries))]
+
+    def _completed(self, queries: Sequence[Query]) -> list[Query | ShapewrightError]:
+        """The queries with their targets, their shapes in symbols; or what is wrong with them."""
+        symbols = self._kept.symbols(query.scope.workload_key for query in queries)
+        incomplete_scopes = {
+            query.scope: None
+            for query in queries
+            if (names := symbols.get(query.scope.workload_key)) is not None
+            and (query.scope.target_fingerprint is None or query.shape.keys() != names)
+        }
+        named = dict(zip(incomplete_scopes, self._storage.newest_tasks(list(incomplete_scopes)), strict=True))
+
+        def completed(query: Query) -> Query | ShapewrightError:
+            if query.scope.workload_key not in symbols:
+                return NotFound(f"no job has been submitted for workload {query.scope.workload_key!r}")
+            if query.scope not in named:
+                return query
+            if (task := named[query.scope]) is None:
+                return no_task(query.scope)
+            scope = replace(query.scope, target_fingerprint=task.target_fingerprint)
+            if query.shape.keys() == symbols[scope.workload_key]:
+                return Query(scope, query.shape)
+            try:
+                return Query(scope, lookup.dims_of(self._kept.tasks([task.number])[task.number].task, query.shape))
+            except InvalidInput as error:
+                return error
+
+        return [completed(query) for query in queries]
+
+    def _answers(self, queries: Sequence[Query]) -> list[Answer]:
+        """Of queries that leave nothing open."""
+        known = self._storage.look_up([(query.scope, format_shape(query.shape)) for query in queries])
+        asked = [(query.scope, query.shape, each.libraries) for query, each in zip(queries, known, strict=True)]
+        libraries = self._consulted.libraries(asked)
+        kernels = self._kept.kernels(each.best.kernel_id for each in known if each.best)
+        answers: list[Answer | None] = []
+        left: list[tuple[int, Query]] = []
+        for index, (query, each, library) in enumerate(zip(queries, known, libraries, strict=True)):
+            answer = _of_library(query, library) if library else None
+            if each.best is not None:
+                answer = replace(
+                    answer or BestAnswer(query.scope, query.shape, Match.EXACT, {}),
+                    match=Match.EXACT,
+                    kernel=kernels[each.best.kernel_id].shown,
+                    latency_s=each.best.latency_s,
+                    readings=each.best.readings,
+                    job_id=each.best.job_id,
+                    measured_shape=query.shape,
+                    distance=dict.fromkeys(query.shape, 0.0),
+                )
+            elif answer is None or not is_current(answer.kernel):
+                left.append((index, query))
+            answers.append(answer)
+        for (index, _), result in zip(left, self._unmeasured([query for _, query in left]), strict=True):
+            answers[index] = _beside(result, answers[index])
+        return [answer for answer in answers if answer is not None]
+
+    def _unmeasured(self, queries: Sequence[Query]) -> list[Answer]:
+        """Where neither a record nor a library answers: the kernel of the nearest measured shape, or the default."""
+        named = self._storage.newest_tasks([query.scope for query in queries])
+        tasks = self._kept.tasks(task.number for task in named if task)
+        searched = [(query, tasks[task.number]) for query, task in zip(queries, named, strict=True) if task]
+        result = iter(self._neighbours.answers([(query.scope, query.shape, task) for query, task in searched]))
+        return [next(result) if task else no_task(query.scope) for query, task in zip(queries, named, strict=True)]
+
+
+def no_task(scope: LookupScope) -> NotFound:
+    target = f" on target {scope.target_fingerprint}" if scope.target_fingerprint else ""
+    job = f" in job {scope.job_id!r}" if scope.job_id else ""
+    threads = f" with {scope.threads} thread{'s' if scope.threads > 1 else ''}"
+    return NotFound(f"no job has been submitted for workload {scope.workload_key!r}{target}{threads}{job}")
+
+
+def _of_library(query: Query, consulted: tuple[BuiltLibrary, ServedTable]) -> BestAnswer:
+    """What the library runs at the shape, which may be outside of its range."""
+    library, table = consulted
+    kernel = table.kernel_at(query.shape)
+    return BestAnswer(
+        query.scope,
+        query.shape,
+        Match.DISPATCHED if table.covers(query.shape) else Match.DEFAULT,
+        kernel,
+        predicted_latency_s=table.predicted_latency_s(query.shape),
+        job_id=library.job_id,
+        digest=library.digest,
+        served_by=kernel,
+    )
+
+
+def _beside(answer: Answer, of_library: Answer | None) -> Answer:
+    """The answer, with the library that was consulted and could not answer: its kernel is of another rule version."""
+    if isinstance(answer, BestAnswer) and isinstance(of_library, BestAnswer):
+        return replace(answer, digest=of_library.digest, served_by=of_library.served_by)
+    return answer

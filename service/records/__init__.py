@@ -1,0 +1,1 @@
+"""Records as JSON lines: exporting them, importing those of another service."""

@@ -1,0 +1,1 @@
+"""Telling others that a job has ended: signed messages to the URL that the job names."""

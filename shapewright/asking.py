@@ -1,0 +1,109 @@
+"""How a client says what it asks about: a workload by its key or by what has one, shapes and ranges in symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tuner.errors import InvalidInput
+from tuner.program.jobspec import parse_job
+from tuner.program.range_text import Ranges, check_ranges, format_ranges, parse_ranges
+from tuner.program.task import SearchTask, parse_shape
+from tuner.program.workload import JsonObject, Workload, format_shape
+
+WorkloadLike = str | SearchTask | Workload | Mapping[str, Any]
+"""A workload's key, something that has one, or the content of a job file for one workload."""
+RangesLike = str | Ranges
+"""``T=1..512``, or ``{"T": (1, 512)}``."""
+
+
+def part(name: str) -> str:
+    """A name as one segment of a path. Raises InvalidInput."""
+    if not name or not all(char.isalnum() or char in "-_." for char in name) or set(name) == {"."}:
+        raise InvalidInput("id", f"{name!r} is not a name of the service", "letters, digits, - and _")
+    return name
+
+
+def key_of(workload: WorkloadLike) -> str:
+    return part(workload) if isinstance(workload, str) else workload_of(workload).key
+
+
+def symbols_text(workload: WorkloadLike, shape: Mapping[str, int] | str) -> str:
+    """``m=592``: values of the workload's symbols, which mean the same to every job. A key's are taken as they are."""
+    if isinstance(workload, str):
+        return shape if isinstance(shape, str) else format_shape(shape)
+    given = parse_shape(shape) if isinstance(shape, str) else dict(shape)
+    result = workload_of(workload)
+    if set(given) != result.variables:
+        names = ", ".join(sorted(result.variables)) or "no variable"
+        raise InvalidInput("shape", f"{format_shape(given) or 'nothing'} does not fit {result}", f"give {names}")
+    return format_shape(result.dims(given))
+
+
+def workload_of(workload: Workload | SearchTask | Mapping[str, Any]) -> Workload:
+    if isinstance(workload, Workload):
+        return workload
+    if isinstance(workload, SearchTask):
+        return workload.workload
+    result = {task.workload.key: task.workload for task in parse_job(workload).tasks}
+    if len(result) > 1:
+        raise InvalidInput("workloads", f"the job has {len(result)} of them", f"name one: {', '.join(sorted(result))}")
+    return next(iter(result.values()))
+
+
+def task_of(workload: WorkloadLike) -> SearchTask | None:
+    """The search task, of a task or a job; None of what has no ranges, instances, target or threads of its own."""
+    if isinstance(workload, SearchTask):
+        return workload
+    if isinstance(workload, Mapping):
+        workload_of(workload)
+        return parse_job(workload).tasks[0]
+    return None
+
+
+def library_query(
+    workload: WorkloadLike,
+    *,
+    target: str | None = None,
+    threads: int | None = None,
+    ranges: RangesLike | None = None,
+    job: str | None = None,
+    digest: str | None = None,
+    alias: str | None = None,
+) -> JsonObject:
+    """The body that asks which library is served.
+
+    A task or a job brings its own target, threads, range and instances, as far as they are not given. For the library
+    of a job or a digest only what is given counts. Raises InvalidInput on field ``range``.
+    """
+    given = parse_ranges(ranges) if isinstance(ranges, str) else ranges
+    asked: JsonObject = {"target": target, "threads": threads, "job": job, "digest": digest, "alias": alias}
+    task = task_of(workload)
+    if task is not None and target is None and task.target is not None:
+        asked["target"] = task.target.fingerprint
+    if task is not None and job is None and digest is None:
+        asked["threads"] = threads or task.threads
+        asked["instances"] = [
+            {"shape": task.workload.dims(instance.shape), "weight": instance.weight} for instance in task.instances
+        ]
+        given = given or task.ranges
+    if given:
+        asked["range"] = _symbol_ranges(workload, task.ranges if task else {}, given)
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _symbol_ranges(workload: WorkloadLike, own: Ranges, given: Ranges) -> dict[str, list[int]]:
+    """In the workload's symbols where it is known here, else as given: the service knows it."""
+    check_ranges(given)
+    result = given if isinstance(workload, str) else _translated(workload_of(workload), own, given)
+    return {name: list(ends) for name, ends in result.items()}
+
+
+def _translated(workload: Workload, own: Ranges, given: Ranges) -> Ranges:
+    known = {**own, **given}
+    if set(given) <= workload.variables <= set(known):
+        return {name: expr.bounds(known) for name, expr in workload.symbol_exprs.items()}
+    if set(given) == set(workload.symbols):
+        return given
+    names = ", ".join(sorted(workload.variables)) or "no variable: every extent is fixed"
+    raise InvalidInput("range", f"{format_ranges(given)} does not fit {workload}", f"give {names}")

@@ -1,0 +1,211 @@
+"""The part of a client that is about libraries: which one is served, downloads, and names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from shapewright import download
+from shapewright.asking import RangesLike, WorkloadLike, key_of, library_query, part, task_of
+from tuner.program.workload import JsonObject
+
+if TYPE_CHECKING:
+    from shapewright.library import Library
+
+PAGE = 200
+
+
+class LibraryRequests:
+    """Requests about libraries, for a class that sends them."""
+
+    def _json(self, method: str, path: str, **request: Any) -> JsonObject:
+        raise NotImplementedError
+
+    def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
+        raise NotImplementedError
+
+    # -- which library --------------------------------------------------------------------------------------------
+    def served(
+        self,
+        workload: WorkloadLike,
+        job: str | None = None,
+        digest: str | None = None,
+        target: str | None = None,
+        *,
+        threads: int | None = None,
+        ranges: RangesLike | None = None,
+        alias: str | None = None,
+    ) -> JsonObject:
+        """Which library is served, of which job, built when, and how it compares with its ``alternatives``.
+
+        A search task or the content of a job file brings its own target, number of threads, range and instances. With
+        a key it is the best of those that cover ``ranges`` (``m=16..512`` in symbols), or of the widest. ``job``,
+        ``digest`` and ``alias`` name one library.
+        """
+        asked = library_query(
+            workload, target=target, threads=threads, ranges=ranges, job=job, digest=digest, alias=alias
+        )
+        return self._json("POST", f"/v1/workloads/{key_of(workload)}/served", json=asked)
+
+    def libraries(self, workload: WorkloadLike, target: str | None = None, limit: int = PAGE) -> list[JsonObject]:
+        """The newest libraries of a workload, served or not, at most ``limit`` of them."""
+        return list(self._items(f"/v1/workloads/{key_of(workload)}/libraries", limit, target=target))
+
+    def libraries_of_job(self, job_id: str) -> list[JsonObject]:
+        """What a job has built so far, in the order of its search tasks."""
+        items: list[JsonObject] = self._json("GET", f"/v1/jobs/{part(job_id)}/libraries")["items"]
+        return items
+
+    def dispatcher(
+        self,
+        workload: WorkloadLike,
+        target: str | None = None,
+        job: str | None = None,
+        digest: str | None = None,
+        *,
+        threads: int | None = None,
+        ranges: RangesLike | None = None,
+        alias: str | None = None,
+    ) -> JsonObject:
+        """The dispatch table of the library that ``served`` tells, for
+        ``tuner.library.dispatcher.Dispatcher.from_json``."""
+        result = self.served(workload, job, digest, target, threads=threads, ranges=ranges, alias=alias)
+        return self._json("GET", f"/v1/workloads/{key_of(workload)}/dispatcher", params={"digest": result["digest"]})
+
+    # -- downloads ------------------------------------------------------------------------------------------------
+    def download_library(
+        self,
+        workload: WorkloadLike,
+        directory: str | Path,
+        job: str | None = None,
+        digest: str | None = None,
+        target: str | None = None,
+        *,
+        threads: int | None = None,
+        ranges: RangesLike | None = None,
+        alias: str | None = None,
+    ) -> JsonObject:
+        """Write the library that ``served`` tells into ``directory`` and return its manifest.
+
+        Everything is checked before anything is written. Raises BadDownload if a digest differs; the directory then
+        holds what it held before.
+        """
+        result = self.served(workload, job, digest, target, threads=threads, ranges=ranges, alias=alias)
+        return self._download(key_of(workload), result["digest"], Path(directory))
+
+    def download_job(self, job_id: str, directory: str | Path) -> list[JsonObject]:
+        """Write every library that a job has built into a folder of its own below ``directory``.
+
+        Returns their manifests, each with its ``directory`` and its ``position`` in the job. A folder is called by the
+        workload's key, and by the position too where the job has several libraries for one workload.
+        """
+        result = self.libraries_of_job(job_id)
+        keys = [library["workload_key"] for library in result]
+        written = []
+        for library in result:
+            key, position = library["workload_key"], library["position"]
+            folder = Path(directory) / (key if keys.count(key) == 1 else f"{key}-{position}")
+            manifest = self._download(key, library["digest"], folder)
+            written.append({"directory": str(folder), "position": position, **manifest})
+        return written
+
+    def pull(
+        self,
+        workload: WorkloadLike,
+        directory: str | Path | None = None,
+        job: str | None = None,
+        digest: str | None = None,
+        target: str | None = None,
+        *,
+        threads: int | None = None,
+        ranges: RangesLike | None = None,
+        alias: str | None = None,
+    ) -> Library:
+        """The library that ``served`` tells, loaded; its files are kept in ``directory`` if one is given.
+
+        Raises BadDownload, and ShapewrightError if this CPU lacks an instruction set that it uses.
+        """
+        from shapewright.library import load  # noqa: PLC0415 - clients that only query need no runtime
+
+        asked = {"threads": threads, "ranges": ranges, "alias": alias}
+        if directory is not None:
+            self.download_library(workload, directory, job, digest, target, **asked)  # type: ignore[arg-type]
+            return load(directory)
+        with TemporaryDirectory(prefix="shapewright-") as folder:
+            self.download_library(workload, folder, job, digest, target, **asked)  # type: ignore[arg-type]
+            return load(folder)
+
+    # -- names ----------------------------------------------------------------------------------------------------
+    def promote(
+        self,
+        workload: WorkloadLike,
+        digest: str,
+        alias: str,
+        *,
+        reason: str = "",
+        at_least_percent: float | None = None,
+    ) -> JsonObject:
+        """Give a name to the library of that digest.
+
+        With ``at_least_percent`` a later library that is verified and at least so much faster takes it by itself.
+        """
+        body = {"digest": digest, "reason": reason, "at_least_percent": at_least_percent}
+        return self._json("POST", f"/v1/workloads/{key_of(workload)}/aliases/{part(alias)}", json=body)
+
+    def roll_back(
+        self,
+        workload: WorkloadLike,
+        alias: str,
+        target: str | None = None,
+        threads: int | None = None,
+        *,
+        reason: str = "",
+    ) -> JsonObject:
+        """Give a name back to the library that had it before; its rule ends."""
+        path = f"/v1/workloads/{key_of(workload)}/aliases/{part(alias)}/rollback"
+        params = _place(workload, target, threads)
+        return self._json("POST", path, params=params, json={"reason": reason})
+
+    def aliases(self, workload: WorkloadLike, target: str | None = None) -> list[JsonObject]:
+        """The names of a workload's libraries, each with its library."""
+        params = {"target": target}
+        items: list[JsonObject] = self._json("GET", f"/v1/workloads/{key_of(workload)}/aliases", params=params)["items"]
+        return items
+
+    def promotions(
+        self, workload: WorkloadLike, alias: str | None = None, target: str | None = None, limit: int = PAGE
+    ) -> list[JsonObject]:
+        """How names came to stand for libraries, newest first, at most ``limit`` entries."""
+        return list(self._items(f"/v1/workloads/{key_of(workload)}/history", limit, alias=alias, target=target))
+
+    def _download(self, key: str, digest: str, directory: Path) -> JsonObject:
+        response = self._send("GET", f"/v1/workloads/{part(key)}/library", params={"digest": digest})
+        download.check_transfer(response.content, response.headers.get("Content-Digest"))
+        files = download.unpack(response.content)
+        manifest = download.check(files, digest)
+        download.write(files, directory)
+        return manifest
+
+    def _items(self, path: str, limit: int, **params: object) -> Iterator[JsonObject]:
+        """The first ``limit`` items of a list that comes in pages."""
+        cursor: str | None = None
+        while limit > 0:
+            page = self._json("GET", path, params={**params, "cursor": cursor, "limit": min(PAGE, limit)})
+            yield from page["items"]
+            limit -= len(page["items"])
+            cursor = page["cursor"]
+            if cursor is None:
+                return
+
+
+def _place(workload: WorkloadLike, target: str | None, threads: int | None) -> JsonObject:
+    """The target and the number of threads, those of a task or a job where they are not given."""
+    task = task_of(workload)
+    if task is None:
+        return {"target": target, "threads": threads}
+    own = task.target.fingerprint if task.target else None
+    return {"target": target or own, "threads": threads or task.threads}

@@ -1,0 +1,35 @@
+"""Ranges as they are written in queries and options."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.errors import InvalidInput
+from tuner.program.dims import MAX_DIM
+from tuner.program.range_text import format_ranges, parse_ranges
+
+SIZES = st.integers(0, MAX_DIM)
+NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True)
+
+
+def test_ranges_are_read_with_or_without_an_end() -> None:
+    assert parse_ranges("T=1..512, S=4") == {"T": (1, 512), "S": (4, 4)}
+    assert parse_ranges("") == {}
+    assert format_ranges({}) == "any size"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["T", "T=", "T=1..", "T=..5", "T=5..1", "T=1-5", "T=1...5", "T=1..5,T=2", "1=2", "T=-1..3", "T=9999999999", "T=²"],
+)
+def test_what_is_no_range_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_ranges(text)
+    assert caught.value.field == "range"
+
+
+@given(st.dictionaries(NAMES, st.tuples(SIZES, SIZES).map(lambda ends: (min(ends), max(ends))), min_size=1))
+def test_what_is_written_is_read_again(ranges: dict[str, tuple[int, int]]) -> None:
+    assert parse_ranges(format_ranges(ranges)) == ranges

@@ -1,0 +1,72 @@
+"""Searches one after the other on the synthetic device, and what is served after each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.searched import searched
+from tests.serving import register_local
+from tuner.program.range_text import Ranges
+from tuner.storage import Job, JobState, LibraryQuery, Storage
+from tuner.storage.sql import open_storage
+
+
+@pytest.fixture
+def storage(sqlite_url: str) -> Iterator[Storage]:
+    opened = open_storage(sqlite_url)
+    register_local(opened)
+    yield opened
+    opened.close()
+
+
+def digest_of(storage: Storage, job: Job) -> str:
+    assert job.state is JobState.COMPLETED, job.error
+    ((_, library),) = storage.libraries_of_job(job.id)
+    return library.digest
+
+
+def served(storage: Storage, job: Job, ranges: Ranges | None = None) -> str:
+    return storage.serve(LibraryQuery(storage.search_tasks(job.id)[0].workload_key, ranges=ranges)).digest
+
+
+def test_a_quick_try_does_not_replace_a_good_library(storage: Storage) -> None:
+    good = searched(storage, budget={"trials": 60})
+
+    quick = searched(storage, budget={"trials": 0})
+
+    assert digest_of(storage, quick) != digest_of(storage, good)
+    assert served(storage, good) == digest_of(storage, good)
+
+
+def test_a_quick_try_that_starts_from_what_is_known_is_served_if_it_wins_in_turns(storage: Storage) -> None:
+    good = searched(storage, budget={"trials": 60})
+    searched(storage, budget={"trials": 0})
+
+    quick = searched(storage, budget={"trials": 2}, seed=2)
+
+    ((_, library),) = storage.libraries_of_job(quick.id)
+    assert library.comparison is not None
+    assert library.comparison["against"] == digest_of(storage, good), "not with theory's, which is newer"
+    wins = library.comparison["verdict"] == "replaces"
+    assert served(storage, good) == digest_of(storage, quick if wins else good)
+
+
+def test_a_quick_try_for_a_wider_range_is_served_for_the_rest_alone(storage: Storage) -> None:
+    good = searched(storage, budget={"trials": 60})
+    ranges = {"shape_vars": {"T": {"min": 1, "max": 64}}, "instances": [{"T": 1}, {"T": 64}]}
+
+    wide = searched(storage, budget={"trials": 2}, **ranges)
+
+    assert served(storage, good, {"m": (8, 256)}) == digest_of(storage, good)
+    assert served(storage, good, {"m": (8, 512)}) == digest_of(storage, wide)
+
+
+def test_a_better_search_is_served_after_a_quick_try(storage: Storage) -> None:
+    quick = searched(storage, budget={"trials": 2})
+    assert served(storage, quick) == digest_of(storage, quick)
+
+    good = searched(storage, budget={"trials": 60})
+
+    assert served(storage, quick) == digest_of(storage, good)

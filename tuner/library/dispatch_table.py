@@ -1,0 +1,98 @@
+"""Dispatch tables as lookups read them: what a library runs at a shape, without what only a search needs.
+
+A service reads thousands of them; to parse a whole search task for each would take most of its time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.library.dispatcher import (
+    FORMAT,
+    Dispatcher,
+    choose,
+    is_within,
+    kernel_json,
+    tree_from_json,
+)
+from tuner.program.build import stored_workload
+from tuner.program.workload import JsonObject, Workload
+from tuner.rules.registry import RULES
+
+
+class ServedTable:
+    """The dispatch table of one library. Kernels are in the form of the public interface (``kernel_json``)."""
+
+    def __init__(self, dispatch: JsonObject) -> None:
+        """From the content of a dispatch.json. Raises ShapewrightError for a format that this version does not know."""
+        if dispatch.get("format") != FORMAT:
+            # Of an earlier release: its axes have to be translated.
+            read = Dispatcher.from_json(dispatch)
+            self.bounds, self._tree = dict(read.bounds), read.tree
+            self.kernels = tuple(map(kernel_json, read.kernels))
+        else:
+            self.bounds = {name: (low, high) for name, (low, high) in dispatch["bounds"].items()}
+            self._tree = tree_from_json(dispatch["tree"], {name: name for name in self.bounds})
+            self.kernels = tuple(dispatch["kernels"])
+        self._workload_json, self._table = dispatch["workload"], dispatch["table"]
+
+    def covers(self, dims: Mapping[str, int]) -> bool:
+        """Whether the library was made for such values of the symbols; its safe kernel serves others."""
+        return is_within(dims, self.bounds)
+
+    def kernel_at(self, dims: Mapping[str, int]) -> JsonObject:
+        """The kernel that runs for these values of the symbols, inside the bounds or not."""
+        return self.kernels[choose(self._tree, dims)]
+
+    def predicted_latency_s(self, dims: Mapping[str, int]) -> float | None:
+        """What is expected there: the table's row, or the nearest one's scaled by the work. None without a table."""
+        points, logs, seconds = self._rows
+        if not len(seconds):
+            return None
+        point = tuple(dims[name] for name in self.bounds)
+        near = int(np.abs(logs - _logs([point])).sum(axis=1).argmin())
+        at = tuple(points[near].tolist())
+        if at == point:
+            return float(seconds[near])
+        names = list(self.bounds)
+        work, its = (_work(self._workload, dict(zip(names, values, strict=True))) for values in (point, at))
+        return float(seconds[near]) * work / its
+
+    @property
+    def _workload(self) -> Workload:
+        return stored_workload(json.dumps(self._workload_json))
+
+    @cached_property
+    def _rows(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """The values of the symbols [rows, symbols], their logarithms, and the expected seconds [rows].
+
+        Arrays: a service keeps thousands of tables. Of rows that only differ in the shape variables the first.
+        """
+        rows: dict[tuple[int, ...], float] = {}
+        workload = self._workload
+        for row in self._table:
+            dims = workload.dims(row["shape"])
+            rows.setdefault(tuple(dims[name] for name in self.bounds), row["predicted_latency_s"])
+        points = np.array(list(rows), np.int64).reshape(len(rows), len(self.bounds))
+        return points, _logs(points), np.array(list(rows.values()), np.float64)
+
+
+def is_current(kernel: JsonObject) -> bool:
+    """Whether a kernel in public form means to this version what it meant to the one that measured it."""
+    result = kernel["kernel"]
+    return any((rule.name, rule.version) == (result["rule"], result["rule_version"]) for rule in RULES)
+
+
+def _logs(points: Sequence[tuple[int, ...]] | NDArray[np.int64]) -> NDArray[np.float64]:
+    """[points, symbols]: what distances between shapes are measured in (see ``log_distance``)."""
+    return np.log(np.maximum(np.array(points, np.float64), 0.0) + 1.0)
+
+
+def _work(workload: Workload, dims: Mapping[str, int]) -> int:
+    """Operations, or elements where a program only moves them; never 0."""
+    return 1 + max(workload.flops(dims) or workload.points(dims), 0)

@@ -1,0 +1,47 @@
+"""CPUs by LLVM's names, and which of the features that targets name each of them has.
+
+The table, ``llvm_cpus.json``, is written by ``python -m tuner.measure.llvm_cpus`` from the LLVM that TVM is built with:
+whatever is not in it ends the process that compiles, or is silently taken for another CPU.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import MAX_SHOWN, InvalidInput, shown
+
+TABLE = Path(__file__).with_name("llvm_cpus.json")
+NEEDED = "64bit"
+"""What every rule's code needs of a CPU, beside what every 64-bit x86 CPU has (SSE2)."""
+USUAL = ("x86-64", "x86-64-v3", "x86-64-v4", "znver4", "icelake-server", "sapphirerapids")
+"""Named where a CPU is refused."""
+
+
+def features_of(mcpu: object) -> tuple[str, ...]:
+    """The features of a CPU that code can be generated for. Raises InvalidInput on field ``target.mcpu``."""
+    table, field = _table(), "target.mcpu"
+    if not isinstance(mcpu, str) or len(mcpu) > MAX_SHOWN:
+        raise InvalidInput(field, f"{shown(mcpu)} is not known", f"one of: {', '.join(USUAL)}")
+    cpus: Mapping[str, Sequence[str]] = table["x86_64"]
+    if mcpu not in cpus and mcpu in table["aarch64"]:
+        problem = f"{mcpu!r} is an AArch64 CPU, code is generated for x86-64"
+        raise InvalidInput(field, problem, f"one of: {', '.join(USUAL)}")
+    if mcpu not in cpus:
+        near = get_close_matches("".join(mcpu.split()[:1]), cpus, n=2)
+        remedy = f"one of: {', '.join(dict.fromkeys((*near, *USUAL)))}; or another name of LLVM {table['llvm']}"
+        raise InvalidInput(field, f"{shown(mcpu)} is not known", remedy)
+    if NEEDED not in cpus[mcpu]:
+        problem = f"{mcpu!r} is a 32-bit CPU, code is generated for 64 bits and SSE2"
+        raise InvalidInput(field, problem, f"x86-64 has no more than those; or one of: {', '.join(USUAL[1:])}")
+    return tuple(name for name in cpus[mcpu] if name != NEEDED)
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    table: Mapping[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
+    return table

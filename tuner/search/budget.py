@@ -1,0 +1,59 @@
+"""How much of a search's budget is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from tuner.program.jobspec import Budget
+from tuner.search.summary import EndedBy
+
+FINAL_SHARE = 0.35
+"""The largest share of a budget of trials or seconds that is reserved for finalists, build and verification."""
+FINAL_SECONDS = 30.0
+
+
+class BudgetTracker:
+    """How much of a budget is left. ``spent_s``: wall time that earlier workers have charged to it; ``after_s``: what
+    is left for whoever goes on with the library."""
+
+    def __init__(
+        self,
+        budget: Budget,
+        spent_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        after_s: float = 0.0,
+    ) -> None:
+        self.budget = budget
+        self._clock = clock
+        self._started = clock() - spent_s
+        self._after_s = after_s
+
+    @property
+    def elapsed_s(self) -> float:
+        return self._clock() - self._started
+
+    def seconds_left(self, reserve_s: float = 0.0) -> float:
+        if self.budget.seconds is None:
+            return float("inf")
+        return self.budget.seconds - self._after_s - reserve_s - self.elapsed_s
+
+    def trials_left(self, done: int, reserve: int = 0) -> int:
+        if self.budget.trials is None:
+            return 1_000_000
+        return self.budget.trials - reserve - done
+
+    def final_trials(self, wanted: int) -> int:
+        """How many of the trials ``wanted`` for the finalists are reserved for them."""
+        return min(wanted, int(FINAL_SHARE * self.budget.trials)) if self.budget.trials else 0
+
+    @property
+    def final_seconds(self) -> float:
+        """The most seconds that are reserved for the finalists, the build and the verification."""
+        return min(FINAL_SECONDS, FINAL_SHARE * self.budget.seconds) if self.budget.seconds else 0.0
+
+    def ended_by(self, trials_left: int, reserve_s: float) -> EndedBy | None:
+        """What is spent of it but for the reserves; None while there is some of both left."""
+        if trials_left <= 0:
+            return EndedBy.TRIALS
+        return EndedBy.SECONDS if self.seconds_left(reserve_s) <= 0 else None

@@ -1,0 +1,59 @@
+"""Which kernels would make up the library, by what was measured so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tuner.errors import ShapewrightError
+from tuner.program.task import SearchTask
+from tuner.rules import safe_kernel
+from tuner.rules.space import MicroKernel
+from tuner.search import finalize
+from tuner.search.cost_model import CostModel
+from tuner.search.observations import Measured
+
+EXTRA_FINALISTS = 4
+"""Kernels timed with the best set, and as many again of another packed layout."""
+
+
+class VerificationFailed(ShapewrightError):
+    """No set of kernels passed verification: nothing that could be handed out."""
+
+
+class Chosen:
+    """The best set and the finalists. ``theory`` is the set that theory alone chooses: the default."""
+
+    def __init__(
+        self, task: SearchTask, model: CostModel, measured: Measured, theory: Sequence[MicroKernel]
+    ) -> None:
+        self._task, self._model, self._measured, self._theory = task, model, measured, list(theory)
+        self._searched = task.with_least_shape()
+
+    def best_set(self) -> list[MicroKernel]:
+        """The set with the least objective of the finalists or, before there are any, of the measured kernels.
+
+        Of theory's where nothing was measured. Raises VerificationFailed where everything failed.
+        """
+        theory = (*self._theory, safe_kernel(self._task))
+        known = self._measured.kernels or [kernel for kernel in theory if kernel not in self._measured.failed]
+        if not known:
+            raise VerificationFailed(
+                f"every kernel tried for {self._task.workload} failed ({self._measured.commonest_error})"
+            )
+        pool = self._measured.candidates or known
+        chosen = finalize.choose_set(self._searched, self._model, self._measured, pool, self._task.max_kernels)
+        # The best set over the whole range may be slower than the default at the instances that were asked for.
+        return min(chosen, self._default(known) or chosen, key=self.objective_s)
+
+    def finalists(self, best_set: Sequence[MicroKernel]) -> list[MicroKernel]:
+        """What is worth timing side by side, the most likely first: ``best_set``, the default, then alternatives."""
+        measured = self._measured
+        first = list(dict.fromkeys([*best_set, *self._default(measured.kernels)]))
+        return finalize.finalists(self._searched, self._model, measured, measured.kernels, first, EXTRA_FINALISTS)
+
+    def objective_s(self, kernels: Sequence[MicroKernel]) -> float:
+        return finalize.objective_s(self._task, self._model, self._measured, kernels)
+
+    def _default(self, known: Sequence[MicroKernel]) -> list[MicroKernel]:
+        """The library of theory, if all of it is among ``known``."""
+        return self._theory if set(self._theory) <= set(known) else []

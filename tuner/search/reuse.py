@@ -1,0 +1,197 @@
+"""What a search starts from: kernels and readings of earlier ones, which decide nothing until they are measured here.
+
+The best known kernels are verified and timed again before anything else; the cost model is trained on all readings; a
+kernel that computed wrongly or crashed on this target is not tried again. Readings of other workloads, and of related
+targets, are priors of the cost model alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import JsonObject, WorkloadInstance
+from tuner.records import DISQUALIFYING, PROTOCOL, MeasureResult, TuningRecord
+from tuner.rules.space import MicroKernel, UnionSpace
+from tuner.search import finalize
+from tuner.search.cost_model import MAX_WARM_PAIRS, CostModel, WarmRecord
+from tuner.search.observations import Measured, ShapeKey, at_reference_speed, latency_table, reference_anchor_s
+from tuner.search.summary import Reused
+from tuner.storage.jsonl import SharedRecord
+
+MEASURED, SHARED = "measured", "shared"
+"""The provenance of a record of a device of this database, and of one that came with a file. The kernels of whatever
+was not measured here are candidates, and nothing more."""
+MAX_SHARED = 100_000
+"""Records of the workload that are kept of a file, the last ones."""
+EXTRA_KERNELS = 4
+"""Known kernels that are timed beside the best set, and as many again of another packed layout."""
+NEAR = 1.05
+"""Those are timed where they are known to be within this ratio of the best."""
+INSTANCES_PER_EXTRA = 2
+TOP = 8
+"""The set is chosen from so many of the fastest at each instance."""
+KNOWN_WEIGHT, WARM_WEIGHT, RELATED_WEIGHT = 0.6, 0.3, 0.1
+"""How much the cost model makes of a pair of the workload, of another workload, and of a related target, beside 1 for a
+pair of the search itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """Records that a search may start from, instances in the symbols of their workloads.
+
+    ``records``: of the task's workload on its target with as many threads, failed ones included. ``others``: of other
+    workloads there, newest first, each with its workload in canonical form. ``related``: of targets that ``is_related``
+    to it.
+    """
+
+    records: Sequence[TuningRecord] = ()
+    others: Sequence[tuple[JsonObject, TuningRecord]] = ()
+    related: Sequence[tuple[JsonObject, Target, TuningRecord]] = ()
+
+    def __add__(self, more: Knowledge) -> Knowledge:
+        return Knowledge((*self.records, *more.records), (*self.others, *more.others), (*self.related, *more.related))
+
+
+NOTHING = Knowledge()
+
+
+def is_related(target: Target, other: Target) -> bool:
+    """Whether kernels do alike on two targets: the same instructions and registers, other caches or number of cores."""
+    one, two = target.hardware, other.hardware
+    same = (set(one.features), one.vector_bytes, one.vector_registers, one.fma_per_cycle)
+    alike = same == (set(two.features), two.vector_bytes, two.vector_registers, two.fma_per_cycle)
+    return target.kind == other.kind and alike and target.fingerprint != other.fingerprint
+
+
+class Reuse:
+    """Knowledge as one search uses it. ``task`` has the instances that are searched for."""
+
+    def __init__(self, task: SearchTask, space: UnionSpace, knowledge: Knowledge) -> None:
+        self._task = task
+        comparable = [each for each in knowledge.records if _is_comparable(each)]
+        usable = {kernel for kernel in {each.result.kernel for each in comparable} if _is_usable(space, kernel)}
+        valid = [each for each in comparable if each.result.kernel in usable]
+        self.wrong = frozenset(each.result.kernel for each in valid if _condemns(each))
+        """Kernels that are not tried again."""
+        timed = [each for each in valid if each.result.ok and each.result.kernel not in self.wrong]
+        own = [each for each in timed if each.provenance == MEASURED]
+        self.timed = frozenset(each.result.kernel for each in own)
+        """Kernels whose latencies are known."""
+        imported = [each for each in timed if each.result.kernel not in self.timed]
+        self._anchor_s = reference_anchor_s(each.result for each in timed)
+        results = at_reference_speed([each.result for each in (*own, *imported)], self._anchor_s)
+        self._measured = Measured(_in_variables(task, results))
+        self._kernels = list(dict.fromkeys(result.kernel for result in results))
+        self.warm = self._warm(Measured(results), knowledge)
+        """What the cost model is trained on before the search begins."""
+        self.facts = _facts(timed, knowledge)
+
+    def picks(self, model: CostModel) -> list[tuple[MicroKernel, list[int]]]:
+        """What to time first: of the best known set each kernel at the instances that it serves, then alternatives
+        where they are known to be nearly as good. Instances by index."""
+        if not self._kernels:
+            return []
+        task = self._task
+        table = latency_table(task, model, self._measured, self._kernels, [each.shape for each in task.instances])
+        rows = sorted({int(row) for order in table.argsort(axis=0)[:TOP] for row in order})
+        pool = [self._kernels[row] for row in rows]
+        best = finalize.choose_set(task, model, self._measured, pool, task.max_kernels)
+        chosen = finalize.finalists(task, model, self._measured, pool, best, EXTRA_KERNELS)
+        latency = table[[self._kernels.index(kernel) for kernel in chosen]]
+        serves = latency[: len(best)].argmin(axis=0)
+        picks = [(kernel, np.flatnonzero(serves == row).tolist()) for row, kernel in enumerate(best)]
+        picks.sort(key=lambda pick: -len(pick[1]))
+        near = latency <= NEAR * latency.min(axis=0)
+        weights = np.array([instance.weight for instance in task.instances])
+        for row in range(len(best), len(chosen)):
+            # Where most time is spent first.
+            order = (-weights * latency[row]).argsort(kind="stable")
+            indices = [int(index) for index in order if near[row, index]][:INSTANCES_PER_EXTRA]
+            picks.append((chosen[row], sorted(indices)))
+        return [(kernel, indices) for kernel, indices in picks if indices]
+
+    def _warm(self, known: Measured, knowledge: Knowledge) -> tuple[WarmRecord, ...]:
+        """The medians of the workload, in random order in case they are too many, then the records of others."""
+        workload = self._task.workload.canonical
+        own = [
+            WarmRecord(workload, self._record(kernel, shape, latency_s), KNOWN_WEIGHT)
+            for kernel in known.kernels
+            for shape, latency_s in known.latencies_of(kernel).items()
+        ]
+        order = np.random.default_rng(0).permutation(len(own))
+        others = [WarmRecord(*each, WARM_WEIGHT) for each in knowledge.others if _is_comparable(each[1])]
+        related = [
+            WarmRecord(canonical, record, RELATED_WEIGHT, target)
+            for canonical, target, record in knowledge.related
+            if _is_comparable(record)
+        ]
+        return (*(own[index] for index in order), *others, *related)
+
+    def _record(self, kernel: MicroKernel, shape: ShapeKey, latency_s: float) -> TuningRecord:
+        task = self._task
+        result = MeasureResult(kernel, WorkloadInstance(shape), latency_s, anchor_s=self._anchor_s)
+        return TuningRecord(task.workload.key, task.known_target.fingerprint, task.threads, PROTOCOL, result)
+
+
+def shared_knowledge(shared: Iterable[SharedRecord], task: SearchTask) -> Knowledge:
+    """What records of a file, or of another database, say of a task whose target is known."""
+    target, records = task.known_target, deque[TuningRecord](maxlen=MAX_SHARED)
+    others = deque[tuple[JsonObject, TuningRecord]](maxlen=MAX_WARM_PAIRS)
+    related = deque[tuple[JsonObject, Target, TuningRecord]](maxlen=MAX_WARM_PAIRS)
+    for each in shared:
+        record = replace(each.record, provenance=SHARED)
+        if record.threads != task.threads:
+            continue
+        if record.target_fingerprint != target.fingerprint:
+            if record.result.ok and is_related(target, each.target):
+                related.append((each.workload, each.target, record))
+        elif record.workload_key == task.workload.key:
+            records.append(record)
+        elif record.result.ok:
+            others.append((each.workload, record))
+    return Knowledge(tuple(records), tuple(reversed(others)), tuple(related))
+
+
+def _is_usable(space: UnionSpace, kernel: MicroKernel) -> bool:
+    """Whether the task can use a kernel as it stands: of the same version of a rule, and legal for it."""
+    if not space.has_rule_of(kernel):
+        return False
+    own, values = space.space_of(kernel), dict(kernel.values)
+    return {axis.name for axis in own.axes} == values.keys() and own.legal(values) == kernel
+
+
+def _is_comparable(record: TuningRecord) -> bool:
+    """Whether it was measured as this version measures."""
+    return record.protocol == PROTOCOL
+
+
+def _condemns(record: TuningRecord) -> bool:
+    return record.result.error_kind in DISQUALIFYING and record.provenance == MEASURED
+
+
+def _in_variables(task: SearchTask, results: Iterable[MeasureResult]) -> list[MeasureResult]:
+    """Those of the results whose shapes the task can name, in its variables."""
+    named: dict[ShapeKey, WorkloadInstance] = {}
+    for shape in (*task.shapes(), *(instance.shape for instance in task.instances)):
+        named[tuple(sorted(task.workload.dims(shape).items()))] = WorkloadInstance.of(shape)
+    entries = ((result, named.get(result.instance.values)) for result in results)
+    return [replace(result, instance=instance) for result, instance in entries if instance is not None]
+
+
+def _facts(timed: Sequence[TuningRecord], knowledge: Knowledge) -> Reused | None:
+    related = [(target, record) for _, target, record in knowledge.related if _is_comparable(record)]
+    if not timed and not related:
+        return None
+    return Reused(
+        records=len(timed),
+        kernels=len({each.result.kernel for each in timed}),
+        jobs=len({each.job_id for each in timed}),
+        related_targets=len({target.fingerprint for target, _ in related}),
+        related_records=len(related),
+    )

@@ -1,0 +1,103 @@
+"""Keeping the database healthy: its figures, what an upgrade made incomparable, and what may be deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePulse:
+    """A device as monitoring sees it. ``busy`` is the part of the last minute that its trials ran, from 0 to 1."""
+
+    id: str
+    key: str
+    seen_age_s: float
+    busy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """Figures for monitoring, all at one moment.
+
+    ``queue_age_s``: how long ago the oldest waiting job was submitted, 0 if none waits. ``trials`` and ``events`` only
+    grow. ``failed_trials``: those that are stored, by error kind. ``connections``: of this process's pool, by state.
+    """
+
+    jobs: Mapping[str, int]
+    queue_age_s: float
+    trials: int
+    events: int
+    records: int
+    failed_trials: Mapping[str, int]
+    devices: tuple[DevicePulse, ...]
+    connections: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StaleKnowledge:
+    """What is known of one workload on one target, and may not be compared with anything that is measured today.
+
+    ``reason`` is ``protocol`` (measured in another way), ``rule`` (kernels of another version of their rule),
+    ``imported`` (measured elsewhere) or ``toolchain`` (the newest library was built by another compiler); ``detail``
+    names what, ``count`` says how many records, or libraries. ``remeasured``: whether there are comparable records of
+    the same workload, target and threads by now.
+    """
+
+    workload_key: str
+    label: str
+    target_fingerprint: str
+    threads: int
+    reason: str
+    detail: str
+    count: int
+    newest_at: str
+    remeasured: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What may be deleted; None keeps it all. Successful records are never deleted.
+
+    ``events_older_than_s``: progress, trials and log events of jobs that ended before; those of states and libraries
+    stay. ``failed_trials_older_than_s``: trials of such jobs that failed for want of a build, of time or of a device;
+    those that found a kernel wrong, or saw it crash, stay. ``superseded_artifacts``: libraries that another one
+    replaced, and that no alias names.
+    """
+
+    events_older_than_s: float | None = None
+    failed_trials_older_than_s: float | None = None
+    superseded_artifacts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prunable:
+    """Rows of one kind: ``events``, ``failed_trials`` or ``superseded_artifacts``. ``bytes`` is their content's size,
+    without that of indexes."""
+
+    what: str
+    rows: int
+    bytes: int
+
+
+class MaintenanceStorage(Protocol):
+    """Figures, stale knowledge, retention."""
+
+    def pulse(self) -> Pulse:
+        """Figures for monitoring."""
+
+    def stale_knowledge(self) -> tuple[StaleKnowledge, ...]:
+        """Everything that is stored and not comparable with what this version measures, the most first.
+
+        Reads all records: seconds where there are millions.
+        """
+
+    def prunable(self, retention: Retention) -> tuple[Prunable, ...]:
+        """What ``prune`` would delete, of each kind that ``retention`` names."""
+
+    def prune(self, retention: Retention, limit: int = 1000) -> int:
+        """Delete up to ``limit`` rows of what ``retention`` names; how many were. 0: nothing is left.
+
+        A transaction each: other writers never wait long.
+        """

@@ -1,0 +1,43 @@
+"""The audit trail. Whatever changes something calls ``audit`` in its own transaction."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, insert, select
+
+from tuner.program.workload import JsonObject
+from tuner.storage.audit import AuditEntry
+from tuner.storage.paging import Page
+from tuner.storage.sql import cursors
+from tuner.storage.sql._rows import AnyRow, Part
+from tuner.storage.sql.schema import audit_log
+
+LISTING = "audit"
+WORKER = "worker"
+"""The actor of what a worker does."""
+_INSERT = insert(audit_log)
+
+
+class Audit(Part):
+    def list_audit(self, cursor: str | None = None, subject: str | None = None, limit: int = 50) -> Page[AuditEntry]:
+        query = select(audit_log).order_by(audit_log.c.id.desc()).limit(cursors.checked(limit) + 1)
+        if (before := cursors.decode(LISTING, cursor)) is not None:
+            query = query.where(audit_log.c.id < before)
+        if subject is not None:
+            query = query.where(audit_log.c.subject == subject)
+        with self._database.read() as connection:
+            rows = connection.execute(query).all()
+        return cursors.page(LISTING, rows, limit, lambda row: int(row.id), _entry_of)
+
+    def note(self, actor: str, action: str, subject: str, detail: JsonObject) -> None:
+        with self._database.write() as connection:
+            audit(connection, actor, action, subject, detail)
+
+
+def audit(connection: Connection, actor: str, action: str, subject: str, detail: JsonObject) -> None:
+    """Note who did what. ``action`` is a noun and a verb: ``job.cancel``."""
+    row = {"actor": actor, "action": action, "subject": subject, "detail": detail}
+    connection.execute(_INSERT, row)
+
+
+def _entry_of(row: AnyRow) -> AuditEntry:
+    return AuditEntry(id=row.id, at=row.at, actor=row.actor, action=row.action, subject=row.subject, detail=row.detail)

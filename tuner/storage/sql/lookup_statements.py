@@ -1,0 +1,235 @@
+"""The statements of lookups: the best kernel at an instance, the libraries of a scope, instances near by.
+
+Each is built once for each kind of database. It joins the questions (``Asking``) with what answers them, by indexes
+that begin with the scope.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    FromClause,
+    ScalarSelect,
+    Select,
+    Subquery,
+    Text,
+    and_,
+    cast,
+    func,
+    literal,
+    or_,
+    select,
+)
+
+from tuner.records import PROTOCOL
+from tuner.rules.registry import RULES
+from tuner.storage.sql.asked import Asking
+from tuner.storage.sql.library_rows import may_be_chosen
+from tuner.storage.sql.schema import (
+    artifacts,
+    disqualified_kernels,
+    kernel_latencies,
+    search_tasks,
+    targets,
+    tuning_records,
+    workloads,
+)
+
+MOST_INSTANCES = 20_000
+"""That one call walks over: a workload has hundreds, a call may ask about a thousand workloads."""
+
+
+def _best(asked: Subquery) -> Select[Any]:
+    others = kernel_latencies.alias("other")
+    other = others.c
+    same = _same(other, asked, workloads.c.id, targets.c.id)
+    best = (
+        select(other.kernel_id)
+        .where(*same, other.instance == asked.c.instance, _is_current(other), ~_is_disqualified(other))
+        .where(or_(asked.c.job.is_(None), _was_measured_by(others, asked)))
+        .order_by(other.latency_s, other.record_id)
+        .limit(1)
+    )
+    return _with_job(_once(_questions(asked, best.correlate(asked, workloads, targets).scalar_subquery())))
+
+
+def _latencies(asked: Subquery) -> Select[Any]:
+    return _with_job(_questions(asked, asked.c.kernel).subquery("chosen"))
+
+
+def _questions(asked: Subquery, kernel_id: ScalarSelect[Any] | ColumnElement[Any]) -> Select[Any]:
+    """A row for each question whose workload and target are known, with the kernel that it is about."""
+    scope = (workloads.c.id.label("workload_id"), targets.c.id.label("target_id"), asked.c.threads)
+    return select(asked.c.n, *scope, asked.c.instance, kernel_id.label("kernel_id")).select_from(_of_scope(asked))
+
+
+def _once(query: Select[Any]) -> CTE:
+    """What it finds, computed before anything is joined with it: as a condition of a join a subquery may be computed
+    for every row."""
+    return query.cte("chosen").prefix_with("MATERIALIZED", dialect="postgresql")
+
+
+def _with_job(chosen: FromClause) -> Select[Any]:
+    """What is known of the kernel of each question at its instance, with the job of its newest reading."""
+    known = kernel_latencies.c
+    wanted = and_(
+        *_same(known, chosen, chosen.c.workload_id, chosen.c.target_id),
+        known.instance == chosen.c.instance,
+        known.kernel_id == chosen.c.kernel_id,
+    )
+    return select(
+        chosen.c.n, known.kernel_id, known.instance, known.latency_s, known.readings, search_tasks.c.job_id
+    ).select_from(
+        chosen.join(kernel_latencies, wanted)
+        .outerjoin(tuning_records, tuning_records.c.id == known.record_id)
+        .outerjoin(search_tasks, search_tasks.c.id == tuning_records.c.search_task_id)
+    )
+
+
+def _libraries(asked: Subquery) -> Select[Any]:
+    same = and_(
+        artifacts.c.workload_id == workloads.c.id,
+        artifacts.c.target_id == targets.c.id,
+        artifacts.c.threads == asked.c.threads,
+    )
+    of_scope = _of_scope(asked)
+    served = and_(asked.c.job.is_(None), may_be_chosen())
+    return (
+        select(asked.c.n, search_tasks.c.job_id)
+        .add_columns(*(artifacts.c[name] for name in ("id", "digest", "protocol")))
+        .add_columns(cast(artifacts.c.comparison, Text).label("comparison"))
+        .select_from(of_scope.join(artifacts, same).join(search_tasks, search_tasks.c.id == artifacts.c.search_task_id))
+        .where(or_(served, search_tasks.c.job_id == asked.c.job))
+        .order_by(asked.c.n, artifacts.c.id.desc())
+    )
+
+
+def _instances(asked: Subquery) -> Select[Any]:
+    """The distinct instances of each scope, one step in the index for each: never a row for each kernel."""
+    scope = ("n", "workload_id", "target_id", "threads")
+    known = kernel_latencies.alias("first").c
+    first = (
+        select(known.instance)
+        .where(*_same(known, asked, workloads.c.id, targets.c.id))
+        .order_by(known.instance)
+        .limit(1)
+        .correlate(asked, workloads, targets)
+    )
+    walk = (
+        select(
+            asked.c.n,
+            workloads.c.id.label("workload_id"),
+            targets.c.id.label("target_id"),
+            asked.c.threads,
+            first.scalar_subquery().label("instance"),
+        )
+        .select_from(_of_scope(asked))
+        .cte("walk", recursive=True)
+    )
+    known = kernel_latencies.alias("following").c
+    following = (
+        select(known.instance)
+        .where(*_same(known, walk, walk.c.workload_id, walk.c.target_id), known.instance > walk.c.instance)
+        .order_by(known.instance)
+        .limit(1)
+        .correlate(walk)
+    )
+    step = select(*(walk.c[name] for name in scope), following.scalar_subquery()).where(walk.c.instance.is_not(None))
+    steps = walk.union_all(step)
+    return select(steps.c.n, steps.c.instance).where(steps.c.instance.is_not(None)).limit(MOST_INSTANCES)
+
+
+def _newest_tasks(asked: Subquery) -> Select[Any]:
+    is_target = or_(asked.c.target.is_(None), targets.c.fingerprint == asked.c.target)
+    tasks = search_tasks.alias("task")
+    task = tasks.c
+    of_task = and_(
+        task.workload_id == workloads.c.id,
+        task.threads == asked.c.threads,
+        or_(asked.c.job.is_(None), task.job_id == asked.c.job),
+        is_target,
+    )
+    built = (
+        select(artifacts.c.search_task_id)
+        .join(tasks, task.id == artifacts.c.search_task_id)
+        .join(targets, targets.c.id == artifacts.c.target_id)
+        .where(artifacts.c.workload_id == workloads.c.id, of_task)
+        .order_by(artifacts.c.id.desc())
+    )
+    newest = select(task.id).join(targets, targets.c.id == task.target_id).where(of_task).order_by(task.id.desc())
+    number = func.coalesce(*(query.limit(1).correlate(asked, workloads).scalar_subquery() for query in (built, newest)))
+    known = asked.join(workloads, workloads.c.key == asked.c.workload)
+    chosen = _once(select(asked.c.n, number.label("id")).select_from(known))
+    fingerprint = (
+        select(targets.c.fingerprint)
+        .join(search_tasks, search_tasks.c.target_id == targets.c.id)
+        .where(search_tasks.c.id == chosen.c.id)
+        .correlate(chosen)
+        .scalar_subquery()
+    )
+    return select(chosen.c.n, chosen.c.id, fingerprint.label("fingerprint")).where(chosen.c.id.is_not(None))
+
+
+# -- conditions -------------------------------------------------------------------------------------------------------
+def _of_scope(asked: Subquery) -> FromClause:
+    """The questions with the rows of their workloads and targets."""
+    return asked.join(workloads, workloads.c.key == asked.c.workload).join(
+        targets, targets.c.fingerprint == asked.c.target
+    )
+
+
+def _same(known: Any, asked: FromClause, workload_id: Any, target_id: Any) -> tuple[ColumnElement[bool], ...]:
+    """Latencies of the scope that is asked about, which may be compared with each other."""
+    return (
+        known.workload_id == workload_id,
+        known.target_id == target_id,
+        known.threads == asked.c.threads,
+        known.protocol == PROTOCOL,
+    )
+
+
+def _is_current(known: Any) -> ColumnElement[bool]:
+    """Kernels that mean to this version what they meant to the one that measured them."""
+    return or_(*(and_(known.rule == rule.name, known.rule_version == rule.version) for rule in RULES))
+
+
+def _is_disqualified(known: Any) -> ColumnElement[bool]:
+    bad = disqualified_kernels.c
+    first_bad = (
+        select(literal(1))
+        .where(
+            bad.workload_id == known.workload_id,
+            bad.target_id == known.target_id,
+            bad.kernel_id == known.kernel_id,
+        )
+        # One step in an index; of EXISTS PostgreSQL makes a join that reads every bad kernel of the workload.
+        .limit(1)
+        .scalar_subquery()
+    )
+    return first_bad.is_not(None)
+
+
+def _was_measured_by(known: FromClause, asked: Subquery) -> ColumnElement[bool]:
+    """Whether the job that is asked about measured this kernel at this instance."""
+    record, task, its = tuning_records.alias("own").c, search_tasks.alias("own_task").c, known.c
+    return (
+        select(literal(1))
+        .where(
+            task.job_id == asked.c.job,
+            task.workload_id == its.workload_id,
+            task.target_id == its.target_id,
+            record.search_task_id == task.id,
+            record.kernel_id == its.kernel_id,
+            record.instance == its.instance,
+            record.latency_s.is_not(None),
+        )
+        .correlate(known, asked)
+        .exists()
+    )
+
+
+BEST, LATENCIES, LIBRARIES = Asking(_best), Asking(_latencies), Asking(_libraries)
+INSTANCES, NEWEST_TASKS = Asking(_instances), Asking(_newest_tasks)

@@ -1,0 +1,115 @@
+"""Stale knowledge: records and libraries that an upgrade, or their origin, keeps from being compared with today's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, not_, or_, select, text
+
+from tuner.program.workload import JsonObject
+from tuner.records import PROTOCOL
+from tuner.rules import RULES
+from tuner.storage.maintenance import StaleKnowledge
+from tuner.storage.sql._rows import AnyRow, Part
+from tuner.storage.sql.identity import split_label
+from tuner.storage.sql.latencies import MEASURED
+from tuner.storage.sql.schema import artifacts, micro_kernels, targets, tuning_records, workloads
+
+LookupScope = tuple[int, int, int]
+"""The numbers of a workload and a target, and threads."""
+
+_record = tuning_records.c
+_scope = (_record.workload_id, _record.target_id, _record.threads)
+
+
+class StaleRecords(Part):
+    def stale_knowledge(self) -> tuple[StaleKnowledge, ...]:
+        with self._database.read() as connection:
+            if connection.dialect.name == "postgresql":
+                # It reads every record.
+                connection.execute(text("SET LOCAL statement_timeout = '15min'"))
+            rows = connection.execute(_stale()).all()
+            known = {tuple(row) for row in connection.execute(_remeasured())}
+            names = _names(connection)
+            result = [_stale_of(row, names, tuple(row[:3]) in known) for row in rows]
+            result += _stale_libraries(connection, names)
+        return tuple(sorted(result, key=lambda each: (-each.count, each.workload_key, each.reason, each.detail)))
+
+
+def _comparable() -> ColumnElement[bool]:
+    """Records of this database's devices, measured as this version does, of kernels that mean to it what they did."""
+    rules = or_(
+        *(and_(micro_kernels.c.rule == rule.name, micro_kernels.c.rule_version == rule.version) for rule in RULES)
+    )
+    return and_(_record.provenance == MEASURED, _record.protocol == PROTOCOL, rules)
+
+
+def _stale() -> Select[Any]:
+    kinds = (_record.provenance, _record.protocol, micro_kernels.c.rule, micro_kernels.c.rule_version)
+    return (
+        select(*_scope, *kinds, func.count().label("records"), func.max(_record.created_at).label("newest_at"))
+        .join(micro_kernels, micro_kernels.c.id == _record.kernel_id)
+        .where(_record.latency_s.is_not(None), not_(_comparable()))
+        .group_by(*_scope, *kinds)
+    )
+
+
+def _remeasured() -> Select[Any]:
+    """The scopes that have comparable records."""
+    joined = select(*_scope).join(micro_kernels, micro_kernels.c.id == _record.kernel_id)
+    return joined.where(_record.latency_s.is_not(None), _comparable()).distinct()
+
+
+def _names(connection: Connection) -> tuple[dict[int, tuple[str, str]], dict[int, str]]:
+    """Of every workload its key and its label, of every target its fingerprint, by number."""
+    stored = connection.execute(select(workloads.c.id, workloads.c.key, workloads.c.workload))
+    result = {row.id: (row.key, split_label(row.workload)[1]) for row in stored}
+    return result, {row.id: row.fingerprint for row in connection.execute(select(targets.c.id, targets.c.fingerprint))}
+
+
+Names = tuple[dict[int, tuple[str, str]], dict[int, str]]
+
+
+def _stale_of(row: AnyRow, names: Names, remeasured: bool) -> StaleKnowledge:
+    if row.provenance != MEASURED:
+        reason, detail = row.provenance, "measured for another database"
+    elif row.protocol != PROTOCOL:
+        reason, detail = "protocol", f"measured by protocol {row.protocol}, now {PROTOCOL}"
+    else:
+        versions = {rule.name: rule.version for rule in RULES}
+        now = f"now {versions[row.rule]}" if row.rule in versions else "which is no longer there"
+        reason, detail = "rule", f"version {row.rule_version} of rule {row.rule}, {now}"
+    key, label = names[0][row.workload_id]
+    return StaleKnowledge(
+        workload_key=key,
+        label=label,
+        target_fingerprint=names[1][row.target_id],
+        threads=row.threads,
+        reason=reason,
+        detail=detail,
+        count=row.records,
+        newest_at=row.newest_at,
+        remeasured=remeasured,
+    )
+
+
+def _stale_libraries(connection: Connection, names: Names) -> Iterator[StaleKnowledge]:
+    """Of each workload, target and threads the newest library that is served, if another toolchain built it than the
+    newest of all."""
+    columns = (artifacts.c.workload_id, artifacts.c.target_id, artifacts.c.threads, artifacts.c.superseded_by)
+    query = select(*columns, artifacts.c.manifest["toolchain"].label("toolchain"), artifacts.c.created_at)
+    rows = connection.execute(query.order_by(artifacts.c.id)).all()
+    served = (row for row in rows if row.superseded_by is None)
+    newest: dict[LookupScope, Any] = {(row.workload_id, row.target_id, row.threads): row for row in served}
+    now: JsonObject | None = rows[-1].toolchain if rows else None
+    for (workload_id, target_id, threads), row in newest.items():
+        if row.toolchain != now:
+            key, label = names[0][workload_id]
+            detail = f"built by {_versions(row.toolchain)}, now {_versions(now)}"
+            target = names[1][target_id]
+            yield StaleKnowledge(key, label, target, threads, "toolchain", detail, 1, row.created_at, False)
+
+
+def _versions(toolchain: JsonObject | None) -> str:
+    return ", ".join(f"{name} {version}" for name, version in sorted((toolchain or {}).items())) or "what is not known"
