@@ -73,13 +73,15 @@ def insert_records(url: str, name: str, seconds: float) -> Inserted:
 
 def _batches(task: SearchTask) -> Iterator[list[MeasureResult]]:
     """Endless batches of kernels that were never seen, now and then one of readings taken again."""
-    safe, instances, number = safe_kernel(task), [WorkloadInstance.of({"T": t}) for t in MEASURED], 0
+    safe, instances = safe_kernel(task), [WorkloadInstance.of({"T": t}) for t in MEASURED]
+    # The kernels of an earlier run are in the database already, with readings that would be read again.
+    number, unseen = 0, time.time_ns()
     first, *rest = safe.values
     while True:
         kernels = []
         for _ in range(BATCH):
             number += 1
-            kernels.append(MicroKernel(safe.rule, safe.rule_version, ((first[0], 10_000 + number), *rest)))
+            kernels.append(MicroKernel(safe.rule, safe.rule_version, ((first[0], unseen + number), *rest)))
         yield [_result(kernel, instance, number, 0) for kernel in kernels for instance in instances]
         if number // BATCH % AGAIN_EVERY == 0:
             yield [_result(kernels[-1], instance, number, 1) for instance in instances[:AGAIN]]

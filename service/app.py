@@ -26,9 +26,10 @@ from service.libraries import endpoints as libraries
 from service.limits import BodyLimit
 from service.login import endpoints as login
 from service.lookup import endpoints as lookup
+from service.lookup.batching import LookupBatcher
 from service.lookup.described import DescribedLookups
+from service.lookup.direct import DirectLookups
 from service.lookup.lookups import Lookups
-from service.lookup.together import Together
 from service.metrics import Metrics
 from service.observing import Observed
 from service.paths import UnderPrefix, parse_prefix
@@ -68,7 +69,7 @@ def create_app(storage: Storage, *, settings: Settings = DEFAULTS, root_path: st
     app.state.imports = BoundedSemaphore(IMPORTS)
     app.state.searches = Searches(storage)
     app.state.lookups = Lookups(storage)
-    app.state.lookups_together = Together(app.state.lookups.answers)
+    app.state.lookup_batcher = LookupBatcher(app.state.lookups.answers)
     app.state.described_lookups = DescribedLookups(storage, app.state.lookups)
     app.state.validation = Validation()
     app.state.keys = keys = Keys(storage, settings.key_cache_s)
@@ -82,6 +83,7 @@ def create_app(storage: Storage, *, settings: Settings = DEFAULTS, root_path: st
     app.mount("/static", assets.files)
     # The one added last runs first: authentication precedes reading the body.
     app.add_middleware(BodyLimit, settings=settings)
+    app.add_middleware(DirectLookups, batcher=app.state.lookup_batcher, metrics=app.state.metrics)
     app.add_middleware(Conditional)
     app.add_middleware(Auth, keys=keys, rates=rates, settings=settings)
     app.add_middleware(GZipMiddleware, minimum_size=GZIP_FROM, compresslevel=GZIP_LEVEL)

@@ -27,7 +27,7 @@ BACKLOG = 2048
 KEEP_ALIVE_S = 15
 
 COLLECT_AFTER = 20_000
-"""New objects that live on until the youngest are looked through; Python looks after 700."""
+"""Allocations less deallocations before a collection of the youngest generation; Python's default is 700."""
 
 _log = logging.getLogger(__name__)
 
@@ -122,10 +122,10 @@ def _refusal(host: str, port: int, error: OSError) -> str:
     return f"cannot listen at {host}:{port}: {error.strerror}; choose another host or port"
 
 
-def _spare_collections() -> None:
-    """Let the garbage collector pass over what lives as long as the process, and look for cycles less often.
+def _tune_garbage_collection() -> None:
+    """Freeze what lives as long as the process, and collect less often.
 
-    What lookups keep are millions of objects: a full collection of them stops every request for a fifth of a second.
+    The caches of lookups hold millions of objects: every request waits for a full collection of them.
     """
     gc.collect()
     gc.freeze()
@@ -153,7 +153,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        _spare_collections()
+        _tune_garbage_collection()
         self._sending = asyncio.create_task(self._sender.run())
         for listener in sockets or ():
             host, port = listener.getsockname()[:2]

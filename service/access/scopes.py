@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import Request, Security, params
 from fastapi.routing import APIRoute, iter_route_contexts
@@ -17,16 +17,21 @@ from service.problems import ProblemResponse, Refusal, problem
 from tuner.storage import ApiKey, Scope
 
 SCHEME = "ApiKey"
-_bearer = HTTPBearer(
+
+
+class _Authorized(HTTPBearer):
+    """The scheme that the API's document shows, and the check of a route's scopes: one dependency of each route."""
+
+    # Another type than the base class returns: FastAPI calls it with whatever parameters it declares.
+    async def __call__(self, request: Request, needed: SecurityScopes) -> None:  # type: ignore[override]
+        check(request, *map(Scope, needed.scopes))
+
+
+_authorized = _Authorized(
     scheme_name=SCHEME,
-    auto_error=False,
     description="An API key, as `shapewright keys create` prints it. Scopes: read, submit, admin; each includes the "
     "ones before it. A browser's cookie holds such a key too.",
 )
-
-
-async def _authorized(request: Request, needed: SecurityScopes, _: Annotated[object, Security(_bearer)]) -> None:
-    check(request, *map(Scope, needed.scopes))
 
 
 async def _open() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Response
-from fastapi.responses import JSONResponse
 
 from service.access.scopes import READ, SUBMIT
 from service.dependencies import CallerDep, Cursor, LibrariesDep, Limit, StorageDep
+from service.json_response import JsonResponse
 from service.libraries import service
 from service.libraries.schemas import (
     MAX_THREADS,
@@ -100,7 +100,7 @@ def dispatcher(asked: AskedDep, storage: LibrariesDep, if_none_match: IfNoneMatc
     headers = {"ETag": service.etag(artifact), "Cache-Control": "no-cache"}
     if service.is_known(artifact, if_none_match):
         return Response(status_code=304, headers=headers)
-    return JSONResponse(artifact.dispatch, headers=headers)
+    return JsonResponse(artifact.dispatch, headers=headers)
 
 
 @router.post("/workloads/{key}/served", dependencies=[READ])

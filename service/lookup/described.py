@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from service.lookup.cache import Cache
 from service.lookup.lookups import Answer, Lookups, Query
 from service.lookup.queries import Described
 from tuner.errors import ShapewrightError
 from tuner.library.lookup import BestAnswer
-from tuner.program.build import workload_from_json
+from tuner.program.build import workload_from_stored
 from tuner.program.instance import instance_dims, program_key
-from tuner.program.workload import Workload
 from tuner.storage import LookupStorage, NotFound, WorkloadForm
 
 MAX_ALIKE = 50
@@ -25,7 +24,6 @@ class DescribedLookups:
     def __init__(self, storage: LookupStorage, lookups: Lookups) -> None:
         self._storage = storage
         self._lookups = lookups
-        self._workloads: Cache[str, Workload] = Cache(1024)
 
     def answers(self, asked: Sequence[Query | Described | ShapewrightError]) -> list[Answer]:
         """An answer or a refusal for each query, in their order."""
@@ -59,13 +57,12 @@ class DescribedLookups:
         scope = one.query.scope
         result = [one.query]
         for form in alike[program_key(one.workload.canonical)]:
-            dims = instance_dims(one.workload, self._parsed(form)) if form.key != one.workload.key else None
+            if form.key == one.workload.key:
+                continue
+            dims = instance_dims(one.workload, workload_from_stored(json.dumps(form.workload)))
             if dims is not None:
                 result.append(Query(replace(scope, workload_key=form.key), dims))
         return result
-
-    def _parsed(self, form: WorkloadForm) -> Workload:
-        return self._workloads.many([form.key], lambda _: {form.key: workload_from_json(form.workload)})[form.key]
 
 
 def _chosen(one: Query | Described, result: Sequence[Answer]) -> Answer:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from service.lookup.consulted import Consulted
 from service.lookup.kept import Kept
+from service.lookup.library_selection import LibrarySelection
 from service.lookup.neighbours import Neighbours
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import lookup
@@ -39,17 +39,14 @@ class Lookups:
         self._storage = storage
         self._kept = Kept(storage)
         self._neighbours = Neighbours(storage, self._kept)
-        self._consulted = Consulted(storage, self._kept)
-
-    def best(self, query: Query) -> BestAnswer:
-        """Raises NotFound, and InvalidInput for a shape that does not fit."""
-        (answer,) = self.answers([query])
-        if isinstance(answer, ShapewrightError):
-            raise answer
-        return answer
+        self._selection = LibrarySelection(storage, self._kept)
 
     def answers(self, queries: Sequence[Query]) -> list[Answer]:
         """An answer or a refusal for each query, in their order."""
+        with self._storage.one_view():
+            return self._answered(queries)
+
+    def _answered(self, queries: Sequence[Query]) -> list[Answer]:
         result: dict[int, Answer] = {}
         complete: dict[int, Query] = {}
         for index, one in enumerate(self._completed(queries)):
@@ -92,7 +89,7 @@ class Lookups:
         """Of queries that leave nothing open."""
         known = self._storage.look_up([(query.scope, format_shape(query.shape)) for query in queries])
         asked = [(query.scope, query.shape, each.libraries) for query, each in zip(queries, known, strict=True)]
-        libraries = self._consulted.libraries(asked)
+        libraries = self._selection.libraries(asked)
         kernels = self._kept.kernels(each.best.kernel_id for each in known if each.best)
         answers: list[Answer | None] = []
         left: list[tuple[int, Query]] = []

@@ -90,11 +90,11 @@ class Neighbours:
             for index, (scope, dims, _) in enumerate(asked)
             for instance in lookup.nearest(measured[scope], dims, NEAREST)
         ]
-        known = self._storage.look_up([question for _, question in candidates])
+        known = self._storage.best_kernels([question for _, question in candidates])
         first: dict[int, KernelLatency] = {}
-        for (index, _), each in zip(candidates, known, strict=True):
-            if each.best:
-                first.setdefault(index, each.best)
+        for (index, _), best in zip(candidates, known, strict=True):
+            if best:
+                first.setdefault(index, best)
         ids = {index: asked[index][2].default.kernel.id for index in first}
         of_default = self._storage.latencies(
             [(asked[index][0], best.instance, ids[index]) for index, best in first.items()]

@@ -5,30 +5,17 @@ from __future__ import annotations
 from typing import Annotated, cast
 
 from fastapi import APIRouter, Query, Request
-from starlette.responses import JSONResponse
 
 from service.access.scopes import READ
-from service.dependencies import Cursor, Limit, MetricsDep, WorkloadsDep
-from service.lookup import lookups
+from service.dependencies import Cursor, Limit, WorkloadsDep
+from service.json_response import JsonResponse
+from service.lookup.batching import LookupBatcher
+from service.lookup.best_query import BestQuery
 from service.lookup.schemas import BestOut
-from service.lookup.together import Together
-from service.workloads import service
+from service.metrics import Metrics
 from service.workloads.schemas import WorkloadOut, WorkloadPage
-from tuner.program.task import parse_shape
-from tuner.storage import LookupScope
 
 router = APIRouter(prefix="/workloads", tags=["workloads"])
-
-TargetQuery = Annotated[str | None, Query(max_length=200, description="a target's fingerprint; the newest if left out")]
-ShapeQuery = Annotated[
-    str,
-    Query(
-        max_length=1000,
-        description="the workload's symbols, as in m=592; or the newest job's variables, as in T=37,S=4",
-    ),
-]
-ThreadsQuery = Annotated[int, Query(ge=1, le=1024, description="how many threads a kernel runs on")]
-JobQuery = Annotated[str | None, Query(max_length=200, description="only what this job measured and built")]
 
 
 @router.get("", dependencies=[READ])
@@ -43,23 +30,14 @@ def get_workload(key: str, storage: WorkloadsDep) -> WorkloadOut:
 
 
 @router.get("/{key}/best", dependencies=[READ], response_model=BestOut)
-async def best(
-    key: str,
-    request: Request,
-    metrics: MetricsDep,
-    *,
-    shape: ShapeQuery = "",
-    target: TargetQuery = None,
-    threads: ThreadsQuery = 1,
-    job: JobQuery = None,
-) -> JSONResponse:
+async def best(key: str, request: Request, query: Annotated[BestQuery, Query()]) -> JsonResponse:
     """The best known micro-kernel for one shape, and how it was found.
 
     Measured with so many threads on this target alone; of one job alone, where it is given.
     """
-    together = cast(Together, request.app.state.lookups_together)
-    scope = LookupScope(key, service.fingerprint(target), threads, job)
-    # No model of the answer: it is ours, and this is the route that is asked most.
-    answer = await together.best(lookups.Query(scope, parse_shape(shape)))
+    # Most are answered before they come here: service/lookup/direct.py.
+    state = request.app.state
+    batcher, metrics = cast(LookupBatcher, state.lookup_batcher), cast(Metrics, state.metrics)
+    answer = await batcher.best(query.lookup(key))
     metrics.looked_up(answer.match)
-    return JSONResponse(answer.to_json())
+    return JsonResponse(answer.to_json())

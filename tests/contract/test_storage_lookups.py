@@ -19,7 +19,7 @@ from tuner.program.instance import program_key
 from tuner.program.workload import WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase, settled_latency_s, speed_correction
 from tuner.rules.registry import RULES
-from tuner.storage import KernelLatency, Lease, LookupScope, Storage
+from tuner.storage import KernelLatency, Lease, LookupScope, NotFound, Storage
 
 OTHER = {"kind": "llvm", "mcpu": "znver4", "num-cores": 2}
 
@@ -292,6 +292,34 @@ def test_many_questions_are_answered_in_their_order(storage: Storage) -> None:
     names = [each.best and each.best.kernel_id for each in result]
     assert names == [kernel(2).id, None, kernel(1).id, None] * 250
     assert storage.look_up([]) == ()
+
+
+def test_best_kernels_are_those_of_a_look_up(storage: Storage) -> None:
+    lease = leased(storage, many_tasks())
+    storage.append_results(lease, lease.tasks[0].id, [reading(1, 1.0), reading(2, 2.0), reading(2, 2.0, t=6)])
+    scope = scope_of(lease)
+    asked = [(scope, "m=96"), (scope, "m=1"), (scope, "m=80"), (replace(scope, threads=2), "m=80")]
+
+    assert storage.best_kernels(asked) == tuple(each.best for each in storage.look_up(asked))
+    assert storage.best_kernels([]) == ()
+
+
+def test_reads_of_one_view_answer_as_others_do_and_views_may_nest(storage: Storage) -> None:
+    lease = leased(storage)
+    storage.append_results(lease, lease.tasks[0].id, results(1))
+    scope = scope_of(lease)
+    alone = (storage.newest_tasks([scope]), storage.measured_instances([scope]))
+
+    with storage.one_view():
+        with storage.one_view():
+            inside = (storage.newest_tasks([scope]), storage.measured_instances([scope]))
+        assert (storage.newest_tasks([scope]), storage.measured_instances([scope])) == inside == alone
+        with pytest.raises(NotFound):
+            storage.get_job("job-none")
+        assert storage.measured_instances([scope]) == alone[1]
+
+    storage.append_results(lease, lease.tasks[0].id, [reading(9, 1.0, t=7)])
+    assert "m=112" in storage.measured_instances([scope])[0]
 
 
 # -- search tasks, and workloads of the same program ------------------------------------------------------------------

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from tuner.library.dispatcher import Dispatcher, is_within
 from tuner.program.range_text import Ranges
@@ -100,12 +101,22 @@ def times_of(dispatcher: Dispatcher, points: Sequence[Point], medians: Medians, 
     not if it is of another measuring protocol."""
     times: list[Time | None] = []
     for point, name in zip(points, kernels_at(dispatcher, points), strict=True):
-        if (median := medians.get(name)) is not None:
-            times.append(Time(median, measured=True))
-        else:
-            expected = dispatcher.predicted_latency_s(point.dims) if predicted else None
-            times.append(None if expected is None else Time(expected, measured=False))
+        times.append(time_of(medians.get(name), dispatcher if predicted else None, point.dims))
     return times
+
+
+class Predicts(Protocol):
+    """The dispatch table of a library."""
+
+    def predicted_latency_s(self, dims: Mapping[str, int]) -> float | None: ...
+
+
+def time_of(median_s: float | None, table: Predicts | None, dims: Mapping[str, int]) -> Time | None:
+    """The median where the kernel was measured, else what the table predicts; None without either."""
+    if median_s is not None:
+        return Time(median_s, measured=True)
+    expected_s = table.predicted_latency_s(dims) if table else None
+    return None if expected_s is None else Time(expected_s, measured=False)
 
 
 def expected_s(points: Sequence[Point], times: Times) -> float | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from tuner.library.dispatcher import (
     kernel_json,
     tree_from_json,
 )
-from tuner.program.build import stored_workload
+from tuner.program.build import workload_from_stored
 from tuner.program.workload import JsonObject, Workload
 from tuner.rules.registry import RULES
 
@@ -65,7 +66,7 @@ class ServedTable:
 
     @property
     def _workload(self) -> Workload:
-        return stored_workload(json.dumps(self._workload_json))
+        return workload_from_stored(json.dumps(self._workload_json))
 
     @cached_property
     def _rows(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
@@ -73,13 +74,17 @@ class ServedTable:
 
         Arrays: a service keeps thousands of tables. Of rows that only differ in the shape variables the first.
         """
-        rows: dict[tuple[int, ...], float] = {}
-        workload = self._workload
-        for row in self._table:
-            dims = workload.dims(row["shape"])
-            rows.setdefault(tuple(dims[name] for name in self.bounds), row["predicted_latency_s"])
-        points = np.array(list(rows), np.int64).reshape(len(rows), len(self.bounds))
-        return points, _logs(points), np.array(list(rows.values()), np.float64)
+        if not self._table:
+            return np.empty((0, len(self.bounds)), np.int64), np.empty((0, len(self.bounds))), np.empty(0)
+        # All rows at once: expressions take arrays as well as numbers. Of Python's integers, which do not overflow.
+        shapes: dict[str, Any] = {
+            name: np.array([row["shape"][name] for row in self._table], object) for name in self._table[0]["shape"]
+        }
+        dims = self._workload.dims(shapes)
+        points = np.stack([dims[name] for name in self.bounds], axis=1).astype(np.int64)
+        seconds = np.array([row["predicted_latency_s"] for row in self._table], np.float64)
+        first = np.sort(np.unique(points, axis=0, return_index=True)[1])
+        return points[first], _logs(points[first]), seconds[first]
 
 
 def is_current(kernel: JsonObject) -> bool:

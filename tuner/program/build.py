@@ -77,7 +77,7 @@ def workload_from_json(data: object, *, is_stored: bool = False) -> Workload:
 
 
 @lru_cache(maxsize=2048)
-def stored_workload(text: str) -> Workload:
+def workload_from_stored(text: str) -> Workload:
     """A workload from the JSON text of what was stored; each is parsed once, whatever it is part of."""
     return workload_from_json(json.loads(text), is_stored=True)
 
@@ -216,8 +216,8 @@ def _finished(
     )
     if is_stored and not workload.padding:
         return workload
-    # Infers every shape: whatever is wrong with them is told now.
-    _ = workload.tensors
+    # Infers every shape and checks every read: whatever is wrong with them is told now.
+    _ = workload.tensors, workload.inference.unproved
     solved_symbols(workload)
     workload = _without_idle_padding(workload)
     if (length := len(str(workload.canonical["program"]))) > MAX_TEXT:

@@ -144,6 +144,8 @@ def index_range(index: Expr, extents: Mapping[str, DimExpr]) -> tuple[DimExpr, D
 
     Raises InvalidInput, with an empty field, for numbers that no extent reaches.
     """
+    if isinstance(index, Axis):
+        return DimExpr.of(0), extents[index.name] - 1
     dim = index_dim(index)
     return None if dim is None else _range(dim, extents)
 

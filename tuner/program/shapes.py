@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
+from functools import cached_property
 
 from tuner.errors import InvalidInput, shown
 from tuner.program.dims import DimExpr
@@ -54,11 +55,18 @@ class Shapes:
         for read in program.reads:
             self._reads.setdefault(read.tensor, []).append(read)
         self.dims: dict[str, Dims] = {name: self._dims(name) for name in program.tensors}
-        self.unproved: list[tuple[Read, int, DimExpr, DimExpr]] = []
-        """(read, position, size that is needed, size that there is) where only values of the symbols can tell."""
-        for read in program.reads:
+
+    @cached_property
+    def unproved(self) -> list[tuple[Read, int, DimExpr, DimExpr]]:
+        """(read, position, size that is needed, size that there is) where only values of the symbols can tell.
+
+        Raises InvalidInput for a read that is out of bounds whatever they are.
+        """
+        result: list[tuple[Read, int, DimExpr, DimExpr]] = []
+        for read in self._program.reads:
             if read.tensor not in self._padded:
-                self._check_inside(read, self.unproved)
+                self._check_inside(read, result)
+        return result
 
     def follows(self, name: str) -> Dims | None:
         """The dims of an input as they follow from the axes, whatever its explicit shape is; None if they do not."""

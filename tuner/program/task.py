@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.errors import MAX_SHOWN, InvalidInput, shown
-from tuner.program.build import ProgramOp, make_workload, stored_workload
+from tuner.program.build import ProgramOp, make_workload, workload_from_stored
 from tuner.program.catalogue import Op
 from tuner.program.dims import DimLike
 from tuner.program.effort import spend
@@ -80,12 +80,23 @@ class SearchTask:
         check_variables(workload, variables)
         check_sizes(workload, variables)
         check_bounds(workload, variables)
+        given = default_instances(variables) if instances is None else instances
+        self._set(workload, variables, _checked_instances(variables, given, weights), target, threads, max_kernels)
+
+    def _set(
+        self,
+        workload: Workload,
+        shape_vars: tuple[ShapeVar, ...],
+        instances: tuple[WorkloadInstance, ...],
+        target: Target | str | Mapping[str, Any] | None,
+        threads: int,
+        max_kernels: int,
+    ) -> None:
         _check_count("threads", threads, 1, MAX_THREADS)
         _check_count("max_kernels", max_kernels, 1, MAX_KERNELS)
-        given = default_instances(variables) if instances is None else instances
         object.__setattr__(self, "workload", workload)
-        object.__setattr__(self, "shape_vars", variables)
-        object.__setattr__(self, "instances", _merged(workload, _checked_instances(variables, given, weights)))
+        object.__setattr__(self, "shape_vars", shape_vars)
+        object.__setattr__(self, "instances", _merged(workload, instances))
         object.__setattr__(self, "target", parse_target(target))
         object.__setattr__(self, "threads", threads)
         object.__setattr__(self, "max_kernels", max_kernels)
@@ -158,15 +169,25 @@ class SearchTask:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> SearchTask:
-        """Read what ``to_json`` wrote (the same fields that one workload of a job file has)."""
-        return SearchTask(
-            stored_workload(json.dumps(data["workload"])),
-            shape_vars=parse_shape_vars(data.get("shape_vars", {})),
-            instances=parse_instances(data.get("instances")),
-            target=data.get("target", "native"),
-            threads=data.get("threads", 1),
-            max_kernels=data.get("max_kernels", 8),
+        """Read what ``to_json`` wrote (the same fields that one workload of a job file has).
+
+        Sizes and bounds of the whole range were checked when the task was made; inferring shapes takes longer than
+        all the rest.
+        """
+        workload = workload_from_stored(json.dumps(data["workload"]))
+        variables = tuple(sorted(parse_shape_vars(data.get("shape_vars", {})), key=lambda var: var.name))
+        check_variables(workload, variables)
+        given = parse_instances(data.get("instances")) or default_instances(variables)
+        task = object.__new__(SearchTask)
+        task._set(
+            workload,
+            variables,
+            _checked_instances(variables, given, None),
+            data.get("target", "native"),
+            data.get("threads", 1),
+            data.get("max_kernels", 8),
         )
+        return task
 
 
 def default_instances(variables: Sequence[ShapeVar]) -> list[Mapping[str, int]]:

@@ -40,14 +40,23 @@ def rules_for(workload: Workload, target: Target) -> tuple[ScheduleRule, ...]:
 
     Raises InvalidInput with every rule's reason if none does.
     """
-    answers = explain(workload, target)
-    matching = [rule for rule in RULES if not isinstance(answers[rule.name], Refused)]
-    chosen = [rule for rule in matching if not rule.is_fallback] or matching
+    chosen = tuple(_matching(workload, target))
     if not chosen:
-        refusals = {name: answer for name, answer in answers.items() if isinstance(answer, Refused)}
-        reasons = "; ".join(f"{name}: {refused.reason}" for name, refused in refusals.items())
+        answers = explain(workload, target).items()
+        reasons = "; ".join(f"{name}: {answer.reason}" for name, answer in answers if isinstance(answer, Refused))
         raise InvalidInput("workload", f"no schedule rule takes {workload} on {target.kind} {target.mcpu}", reasons)
-    return tuple(chosen)
+    return chosen
+
+
+def _matching(workload: Workload, target: Target) -> Iterator[ScheduleRule]:
+    """Matches rule after rule, as far as the caller asks."""
+    is_taken = False
+    for rule in sorted(RULES, key=lambda rule: rule.is_fallback):
+        if rule.is_fallback and is_taken:
+            return
+        if not isinstance(rule.match(workload, target), Refused):
+            is_taken = True
+            yield rule
 
 
 def rules_of(task: SearchTask) -> tuple[ScheduleRule, ...]:
@@ -56,13 +65,18 @@ def rules_of(task: SearchTask) -> tuple[ScheduleRule, ...]:
     Raises InvalidInput if there is none, or if those that there are would keep more than MAX_WORKSPACE_BYTES of
     intermediates in memory.
     """
-    rules = rules_for(task.workload, task.known_target)
-    within = tuple(rule for rule in rules if rule.workspace_bytes(task) <= MAX_WORKSPACE_BYTES)
+    within = tuple(_fitting(task))
     if not within:
+        rules = rules_for(task.workload, task.known_target)
         needs = ", ".join(f"{rule.name} {rule.workspace_bytes(task) / 2**30:.4g} GiB" for rule in rules)
         remedy = f"at most {MAX_WORKSPACE_BYTES // 2**30} GiB: a smaller range, or fewer stages at once"
         raise InvalidInput("workload", f"intermediates of {task.workload} take too much memory ({needs})", remedy)
     return within
+
+
+def _fitting(task: SearchTask) -> Iterator[ScheduleRule]:
+    rules = _matching(task.workload, task.known_target)
+    return (rule for rule in rules if rule.workspace_bytes(task) <= MAX_WORKSPACE_BYTES)
 
 
 def rule_of(kernel: MicroKernel) -> ScheduleRule:
@@ -79,8 +93,9 @@ def space_of(task: SearchTask) -> UnionSpace:
 
 
 def safe_kernel(task: SearchTask) -> MicroKernel:
-    """The default of the preferred rule: right for every shape and slow for none."""
-    return rules_of(task)[0].safe_kernel(task)
+    """The default of the preferred rule: right for every shape and slow for none. Raises what ``rules_of`` does."""
+    preferred = next(_fitting(task), None) or rules_of(task)[0]
+    return preferred.safe_kernel(task)
 
 
 def is_current(kernel: MicroKernel) -> bool:

@@ -6,6 +6,7 @@ Every method answers many questions at once, in the order in which they are aske
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -84,12 +85,18 @@ class WorkloadForm:
 class LookupStorage(Protocol):
     """Reading what lookups need. Latencies are compared within one scope and the protocol of this version alone."""
 
+    def one_view(self) -> AbstractContextManager[None]:
+        """Whatever this thread reads inside is read on one connection; from SQLite as it was at one moment."""
+
     def look_up(self, asked: Sequence[tuple[LookupScope, str]]) -> tuple[Known, ...]:
         """What there is at each (scope, instance), the instance as ``format_shape`` writes the symbols' values.
 
         The best kernel is the one with the least latency, of a rule version that this code has, that was never found
         wrong and never crashed at any instance of the workload on this target.
         """
+
+    def best_kernels(self, asked: Sequence[tuple[LookupScope, str]]) -> tuple[KernelLatency | None, ...]:
+        """The best kernel at each (scope, instance) as of ``look_up``, without the libraries."""
 
     def latencies(self, asked: Sequence[tuple[LookupScope, str, str]]) -> tuple[KernelLatency | None, ...]:
         """What is known of each (scope, instance, kernel id); None where it was not measured. Of any job."""

@@ -14,6 +14,7 @@ from service.lookup.lookups import Lookups, Query
 from tests.contract.samples import JOB, best_at
 from tests.earlier import RELEASE, database_of
 from tuner.library.dispatcher import Dispatcher
+from tuner.library.lookup import BestAnswer
 from tuner.library.package import check_files
 from tuner.program.build import make_workload
 from tuner.program.jobspec import parse_job
@@ -170,7 +171,9 @@ def test_a_lookup_answers_by_symbols_or_by_the_newest_jobs_variables(
     storage: SqlStorage, workload: Workload, shape: str, match: str
 ) -> None:
     where = LookupScope(workload.key, None, THREADS)
-    assert Lookups(storage).best(Query(where, parse_shape(shape))).match == match
+    (answer,) = Lookups(storage).answers([Query(where, parse_shape(shape))])
+    assert isinstance(answer, BestAnswer)
+    assert answer.match == match
 
 
 # -- keys ---------------------------------------------------------------------------------------------------------

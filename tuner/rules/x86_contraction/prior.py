@@ -196,10 +196,11 @@ class _Formula:
         c = self.constants
         work = rows * vectors
         every = np.maximum(self.ku, self.of["ahead"])
-        prefetches = np.where(self.of["near"] > 0, vectors, 0.0) + np.where(self.of["ahead"] > 0, vectors / every, 0.0)
+        prefetches = vectors * (self.of["near"] > 0) + vectors / every * (self.of["ahead"] > 0)
         operations = work + vectors + rows + prefetches + 2.0 / self.ku
-        bounds = (work / self.hardware.fma_per_cycle, (vectors + rows) / c.loads, operations / c.decode, c.fma_latency)
-        step = np.maximum.reduce(np.broadcast_arrays(*bounds)) + c.turn / self.ku
+        # One by one: to make them one array first takes longer than all the rest for few shapes.
+        issue = np.maximum(work / self.hardware.fma_per_cycle, (vectors + rows) / c.loads)
+        step = np.maximum(np.maximum(issue, operations / c.decode), c.fma_latency) + c.turn / self.ku
         # A panel that stays in L1 is read from L2 by the first tile alone.
         stays = self.panel_bytes + self.mr * self.steps * 4 < 0.8 * self.hardware.l1d_bytes
         from_l2 = vectors * self.hardware.vector_bytes / c.l2_bytes

@@ -7,6 +7,7 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
 from sqlalchemy import BigInteger, ColumnElement, DateTime, Integer, Text, bindparam
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
@@ -112,9 +113,19 @@ _encode = json.JSONEncoder(allow_nan=False).encode
 def to_json(value: object) -> str:
     """JSON text as the standard has it: NaN and the infinities, which it lacks, become null."""
     try:
-        return _encode(value)
-    except ValueError:
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:
+        # Integers of more than 64 bits and lone surrogates.
         return _encode(_finite(value))
+
+
+def from_json(text: str | bytes) -> Any:
+    """Reads JSON text. Raises ValueError."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        # Lone surrogates; what is not JSON is refused here, too.
+        return json.loads(text)
 
 
 def canonical(value: object) -> str:

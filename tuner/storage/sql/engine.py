@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -24,7 +25,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tuner.errors import InvalidInput
 from tuner.storage.errors import StorageUnavailable
-from tuner.storage.sql.columns import to_json
+from tuner.storage.sql.columns import from_json, to_json
 
 BUSY_S = 30
 """How long a SQLite connection waits for another's write to end, unless its URL says ``?timeout=``."""
@@ -55,12 +56,29 @@ class Database:
         # Each statement has a view of its own there in any case: without BEGIN and ROLLBACK a read is one round trip.
         postgresql = engine.dialect.name == "postgresql"
         self._reading = engine.execution_options(isolation_level="AUTOCOMMIT") if postgresql else engine
+        self._thread = threading.local()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """One consistent view on SQLite; on PostgreSQL each statement sees what was committed before it."""
-        with self.translated(), self._reading.connect() as connection:
-            yield connection
+        shared: Connection | None = getattr(self._thread, "connection", None)
+        with self.translated():
+            if shared is not None:
+                yield shared
+            else:
+                with self._reading.connect() as connection:
+                    yield connection
+
+    @contextmanager
+    def one_view(self) -> Iterator[None]:
+        """Whatever this thread reads inside is read on one connection, as by one ``read``."""
+        with self.read() as connection:
+            outer = getattr(self._thread, "connection", None)
+            self._thread.connection = connection
+            try:
+                yield
+            finally:
+                self._thread.connection = outer
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
@@ -106,6 +124,7 @@ def _sqlite(url: URL) -> Engine:
     engine = create_engine(
         url,
         json_serializer=to_json,
+        json_deserializer=from_json,
         connect_args={} if "timeout" in url.query else {"timeout": BUSY_S},
         pool_size=SQLITE_CONNECTIONS,
         max_overflow=0,
@@ -141,6 +160,7 @@ def _postgresql(url: URL) -> Engine:
     engine = create_engine(
         url,
         json_serializer=to_json,
+        json_deserializer=from_json,
         connect_args={**{k: v for k, v in limits.items() if k not in url.query}, "options": options},
         pool_size=POSTGRESQL_CONNECTIONS,
         max_overflow=POSTGRESQL_CONNECTIONS,

@@ -30,8 +30,10 @@ from tuner.storage.sql.asked import Asking
 from tuner.storage.sql.library_rows import may_be_chosen
 from tuner.storage.sql.schema import (
     artifacts,
+    dispatchers,
     disqualified_kernels,
     kernel_latencies,
+    micro_kernels,
     search_tasks,
     targets,
     tuning_records,
@@ -143,34 +145,57 @@ def _instances(asked: Subquery) -> Select[Any]:
 
 
 def _newest_tasks(asked: Subquery) -> Select[Any]:
-    is_target = or_(asked.c.target.is_(None), targets.c.fingerprint == asked.c.target)
-    tasks = search_tasks.alias("task")
-    task = tasks.c
-    of_task = and_(
-        task.workload_id == workloads.c.id,
-        task.threads == asked.c.threads,
-        or_(asked.c.job.is_(None), task.job_id == asked.c.job),
-        is_target,
-    )
-    built = (
-        select(artifacts.c.search_task_id)
-        .join(tasks, task.id == artifacts.c.search_task_id)
-        .join(targets, targets.c.id == artifacts.c.target_id)
-        .where(artifacts.c.workload_id == workloads.c.id, of_task)
-        .order_by(artifacts.c.id.desc())
-    )
-    newest = select(task.id).join(targets, targets.c.id == task.target_id).where(of_task).order_by(task.id.desc())
-    number = func.coalesce(*(query.limit(1).correlate(asked, workloads).scalar_subquery() for query in (built, newest)))
+    """Of scopes that have a target. No condition on what is found: it would be computed once for that, and again for
+    the answer."""
+    built, searched = (newest(asked, targets).scalar_subquery() for newest in (_newest_built, _newest_searched))
+    columns = (asked.c.n, targets.c.fingerprint, built.label("built"), searched.label("searched"))
+    return select(*columns).select_from(_of_scope(asked))
+
+
+def _newest_tasks_of_any(asked: Subquery) -> Select[Any]:
+    """Of scopes without a target: the newest of all targets."""
+    built, searched = (newest(asked, None).scalar_subquery() for newest in (_newest_built, _newest_searched))
     known = asked.join(workloads, workloads.c.key == asked.c.workload)
-    chosen = _once(select(asked.c.n, number.label("id")).select_from(known))
-    fingerprint = (
-        select(targets.c.fingerprint)
-        .join(search_tasks, search_tasks.c.target_id == targets.c.id)
-        .where(search_tasks.c.id == chosen.c.id)
-        .correlate(chosen)
-        .scalar_subquery()
-    )
-    return select(chosen.c.n, chosen.c.id, fingerprint.label("fingerprint")).where(chosen.c.id.is_not(None))
+    chosen = _once(select(asked.c.n, built.label("built"), searched.label("searched")).select_from(known))
+    of_task = search_tasks.c.id == func.coalesce(chosen.c.built, chosen.c.searched)
+    tasks = chosen.join(search_tasks, of_task).join(targets, targets.c.id == search_tasks.c.target_id)
+    return select(chosen.c.n, targets.c.fingerprint, chosen.c.built, chosen.c.searched).select_from(tasks)
+
+
+def _newest_built(asked: Subquery, target: FromClause | None) -> Select[Any]:
+    """The search task that built the newest library of a scope."""
+    task = search_tasks.alias("built_by").c
+    return _newest(
+        select(artifacts.c.search_task_id).join(task.id.table, task.id == artifacts.c.search_task_id),
+        artifacts, task.job_id, asked, target,
+    )  # fmt: skip
+
+
+def _newest_searched(asked: Subquery, target: FromClause | None) -> Select[Any]:
+    searched = search_tasks.alias("searched")
+    return _newest(select(searched.c.id), searched, searched.c.job_id, asked, target)
+
+
+def _newest(
+    query: Select[Any], table: FromClause, job_id: ColumnElement[Any], asked: Subquery, target: FromClause | None
+) -> Select[Any]:
+    """The newest row of a table in the scope that is asked about."""
+    row = table.c
+    query = query.where(row.workload_id == workloads.c.id, row.threads == asked.c.threads)
+    query = query.where(or_(asked.c.job.is_(None), job_id == asked.c.job)).order_by(row.id.desc()).limit(1)
+    if target is None:
+        return query.correlate(asked, workloads)
+    return query.where(row.target_id == target.c.id).correlate(asked, workloads, target)
+
+
+def _by(key: ColumnElement[Any], asked_as: str, **documents: ColumnElement[Any]) -> Asking:
+    """Rows by their key, with JSON columns as text."""
+    shown = [cast(document, Text).label(name) for name, document in documents.items()]
+
+    def build(asked: Subquery) -> Select[Any]:
+        return select(key, *shown).join_from(asked, key.table, key == asked.c[asked_as])
+
+    return Asking(build, (asked_as,))
 
 
 # -- conditions -------------------------------------------------------------------------------------------------------
@@ -233,3 +258,8 @@ def _was_measured_by(known: FromClause, asked: Subquery) -> ColumnElement[bool]:
 
 BEST, LATENCIES, LIBRARIES = Asking(_best), Asking(_latencies), Asking(_libraries)
 INSTANCES, NEWEST_TASKS = Asking(_instances), Asking(_newest_tasks)
+NEWEST_TASKS_OF_ANY = Asking(_newest_tasks_of_any)
+TASKS = _by(search_tasks.c.id, "number", task=search_tasks.c.task)
+TABLES = _by(dispatchers.c.artifact_id, "number", dispatch=dispatchers.c.dispatch)
+KERNELS = _by(micro_kernels.c.id, "kernel", kernel=micro_kernels.c.kernel)
+FORMS = _by(workloads.c.key, "workload", workload=workloads.c.workload)

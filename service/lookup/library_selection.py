@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from service.lookup.kept import Kept
 from tuner.library import choice
-from tuner.library.choice import Candidate, Point, Time
+from tuner.library.choice import Candidate, Point, time_of
 from tuner.library.dispatch_table import ServedTable
 from tuner.program.workload import format_shape
 from tuner.storage import BuiltLibrary, LookupScope, LookupStorage
@@ -19,7 +19,7 @@ Asked = tuple[LookupScope, Mapping[str, int], Sequence[BuiltLibrary]]
 Rival = tuple[BuiltLibrary, ServedTable]
 
 
-class Consulted:
+class LibrarySelection:
     """Chooses libraries. Safe to use from several threads."""
 
     def __init__(self, storage: LookupStorage, kept: Kept) -> None:
@@ -62,21 +62,12 @@ def _best(dims: Mapping[str, int], covering: Sequence[Rival], medians: Mapping[s
     candidates = [
         Candidate(
             library.digest,
-            [_time(library, table, dims, medians)],
+            [time_of(medians.get(table.kernel_at(dims)["id"]), table if library.is_comparable else None, dims)],
             library.comparison.timed if library.comparison else {},
         )
         for library, table in oldest_first
     ]
     return oldest_first[choice.choose([Point(dims)], candidates)]
-
-
-def _time(
-    library: BuiltLibrary, table: ServedTable, dims: Mapping[str, int], medians: Mapping[str, float]
-) -> Time | None:
-    if (median := medians.get(table.kernel_at(dims)["id"])) is not None:
-        return Time(median, measured=True)
-    expected = table.predicted_latency_s(dims) if library.is_comparable else None
-    return None if expected is None else Time(expected, measured=False)
 
 
 def _newest(libraries: Sequence[BuiltLibrary], tables: Mapping[str, ServedTable]) -> Rival | None:

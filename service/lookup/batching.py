@@ -1,8 +1,8 @@
-"""Lookups of requests that come at about the same time, answered together.
+"""Micro-batching of lookups: requests that come at about the same time are answered by one call.
 
 A lookup is a few statements, and a call of many queries takes as many of them as a call of one. While a call runs,
 queries that arrive wait for the next one: alone a query waits for nothing, under load it shares its cost. A thread for
-each request would have the threads fight for the interpreter instead.
+each request would have the threads contend for the GIL instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST = 64
 Waiting = tuple[Query, "asyncio.Future[Answer]"]
 
 
-class Together:
+class LookupBatcher:
     """Answers queries, one at a time for each caller, of one event loop. ``answers``: as of ``Lookups``."""
 
     def __init__(self, answers: Callable[[Sequence[Query]], list[Answer]]) -> None:

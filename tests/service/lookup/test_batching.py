@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from service.lookup.batching import AT_ONCE, LookupBatcher
 from service.lookup.lookups import Answer, Query
-from service.lookup.together import AT_ONCE, Together
 from tests import coroutines
 from tuner.library.lookup import BestAnswer, Match
 from tuner.storage import LookupScope, NotFound, StorageUnavailable
@@ -44,8 +44,8 @@ class Answers:
 
 async def ask(answers: Answers, count: int) -> list[BestAnswer | BaseException]:
     """Queries 0, 1, ... at once; the calls go on when all of them wait."""
-    together = Together(answers)
-    asked = [asyncio.create_task(together.best(query(m))) for m in range(count)]
+    batcher = LookupBatcher(answers)
+    asked = [asyncio.create_task(batcher.best(query(m))) for m in range(count)]
     while not answers.calls:
         await asyncio.sleep(0.001)
     answers.may_go.set()
@@ -79,8 +79,8 @@ def test_a_client_that_leaves_harms_nobody() -> None:
     answers = Answers()
 
     async def run() -> BestAnswer:
-        together = Together(answers)
-        leaving, staying = (asyncio.create_task(together.best(query(m))) for m in (1, 2))
+        batcher = LookupBatcher(answers)
+        leaving, staying = (asyncio.create_task(batcher.best(query(m))) for m in (1, 2))
         while not answers.calls:
             await asyncio.sleep(0.001)
         leaving.cancel()
@@ -88,6 +88,6 @@ def test_a_client_that_leaves_harms_nobody() -> None:
         with pytest.raises(asyncio.CancelledError):
             await leaving
         # Whoever comes later is answered too.
-        return (await asyncio.gather(staying, together.best(query(3))))[1]
+        return (await asyncio.gather(staying, batcher.best(query(3))))[1]
 
     assert coroutines.run(run).shape == {"m": 3}

@@ -1,0 +1,28 @@
+"""The parameters of GET /workloads/{key}/best."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+from service.lookup.lookups import Query
+from service.workloads.service import fingerprint
+from tuner.program.task import parse_shape
+from tuner.storage import LookupScope
+
+
+class BestQuery(BaseModel):
+    """One model for all of them: the framework takes less time for it than for one by one."""
+
+    shape: str = Field(
+        "",
+        max_length=1000,
+        description="the workload's symbols, as in m=592; or the newest job's variables, as in T=37,S=4",
+    )
+    target: str | None = Field(None, max_length=200, description="a target's fingerprint; the newest if left out")
+    threads: int = Field(1, ge=1, le=1024, description="how many threads a kernel runs on")
+    job: str | None = Field(None, max_length=200, description="only what this job measured and built")
+
+    def lookup(self, key: str) -> Query:
+        """The lookup that is meant, of the workload with this key. Raises InvalidInput."""
+        scope = LookupScope(key, fingerprint(self.target), self.threads, self.job)
+        return Query(scope, parse_shape(self.shape))

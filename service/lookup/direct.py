@@ -1,0 +1,56 @@
+"""The lookup that is asked most, answered without the framework's routing and parameters, which take longer than it.
+
+Whatever is not a plain question with a plain answer goes on to the route (service/workloads/endpoints.py), which asks
+again and says what is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from urllib.parse import parse_qsl
+
+from pydantic import ValidationError
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.json_response import JsonResponse
+from service.lookup.batching import LookupBatcher
+from service.lookup.best_query import BestQuery
+from service.metrics import Metrics
+from service.paths import path_of
+from tuner.errors import ShapewrightError
+from tuner.storage import ApiKey
+from tuner.storage import Scope as Access
+
+ROUTE = SimpleNamespace(path="/v1/workloads/{key}/best")
+"""What the figures of this service call it."""
+_PATH = re.compile(r"/v1/workloads/([\w-]+)/best", re.ASCII)
+
+
+class DirectLookups:
+    """A middleware; authentication comes before it."""
+
+    def __init__(self, app: ASGIApp, batcher: LookupBatcher, metrics: Metrics) -> None:
+        self._app = app
+        self._batcher = batcher
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._answered(scope) if scope["type"] == "http" and scope["method"] == "GET" else None
+        await (response or self._app)(scope, receive, send)
+
+    async def _answered(self, scope: Scope) -> JsonResponse | None:
+        path = _PATH.fullmatch(path_of(scope))
+        key: ApiKey | None = scope.get("state", {}).get("api_key")
+        if path is None or key is None or not key.allows(Access.READ):
+            return None
+        given = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if len(given) != len(dict(given)):
+            return None
+        try:
+            answer = await self._batcher.best(BestQuery.model_validate(dict(given)).lookup(path[1]))
+        except (ShapewrightError, ValidationError):
+            return None
+        scope["route"] = ROUTE
+        self._metrics.looked_up(answer.match)
+        return JsonResponse(answer.to_json())
