@@ -83,7 +83,8 @@ def create_app(storage: Storage, *, settings: Settings = DEFAULTS, root_path: st
     app.mount("/static", assets.files)
     # The one added last runs first: authentication precedes reading the body.
     app.add_middleware(BodyLimit, settings=settings)
-    app.add_middleware(DirectLookups, batcher=app.state.lookup_batcher, metrics=app.state.metrics)
+    direct = {"batcher": app.state.lookup_batcher, "metrics": app.state.metrics, "settings": settings}
+    app.add_middleware(DirectLookups, **direct)
     app.add_middleware(Conditional)
     app.add_middleware(Auth, keys=keys, rates=rates, settings=settings)
     app.add_middleware(GZipMiddleware, minimum_size=GZIP_FROM, compresslevel=GZIP_LEVEL)

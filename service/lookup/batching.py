@@ -34,7 +34,7 @@ class LookupBatcher:
         self._calls: set[asyncio.Task[None]] = set()
 
     async def best(self, query: Query) -> BestAnswer:
-        """Raises what ``Lookups.best`` does."""
+        """Raises NotFound, InvalidInput for a shape that does not fit, and StorageUnavailable."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((query, future))
         if len(self._calls) < AT_ONCE:

@@ -177,12 +177,12 @@ class SearchTask:
         workload = workload_from_stored(json.dumps(data["workload"]))
         variables = tuple(sorted(parse_shape_vars(data.get("shape_vars", {})), key=lambda var: var.name))
         check_variables(workload, variables)
-        given = parse_instances(data.get("instances")) or default_instances(variables)
+        given = parse_instances(data.get("instances"))
         task = object.__new__(SearchTask)
         task._set(
             workload,
             variables,
-            _checked_instances(variables, given, None),
+            _checked_instances(variables, default_instances(variables) if given is None else given, None),
             data.get("target", "native"),
             data.get("threads", 1),
             data.get("max_kernels", 8),

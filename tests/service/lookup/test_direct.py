@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 from fastapi.testclient import TestClient
 from starlette.middleware import Middleware
 
 from service.app import create_app
+from service.lookup.batching import LookupBatcher
 from service.lookup.direct import ROUTE, DirectLookups
+from service.lookup.lookups import Query
 from tests.serving import JOB, assert_problem, lease, store_library
-from tuner.storage import Lease, Storage
+from tuner.errors import InvalidInput
+from tuner.storage import CorruptData, Lease, NotFound, Storage, StorageUnavailable
 
 QUERIES = (
     "shape=T=5",
@@ -106,3 +110,43 @@ def test_under_a_prefix_it_is_the_same_route(storage: Storage, key: str, held: L
         assert client.get(path).json()["match"] == "dispatched"
         figures = client.get("/tools/metrics").text
     assert 'route="/v1/workloads/{key}/best",status="2xx"' in figures
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotFound("no job"),
+        InvalidInput("shape", "does not fit", "as in T=37"),
+        StorageUnavailable("the database is away"),
+    ],
+)
+def test_what_a_lookup_raises_is_answered_as_by_the_route_and_asked_once(
+    api: TestClient, routed: TestClient, held: Lease, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    calls = failing(monkeypatch, error)
+    path = f"/v1/workloads/{held.tasks[0].workload_key}/best?shape=T=5"
+    direct = api.get(path)
+    assert len(calls) == 1
+    expected = routed.get(path)
+    assert (direct.status_code, direct.json()) == (expected.status_code, expected.json())
+    assert direct.headers.get("retry-after") == expected.headers.get("retry-after")
+
+
+def test_what_is_wrong_with_the_database_is_told_by_the_route(
+    api: TestClient, held: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = failing(monkeypatch, CorruptData("a row cannot be read"))
+    assert_problem(api.get(f"/v1/workloads/{held.tasks[0].workload_key}/best?shape=T=5"), 500)
+    assert len(calls) == 2
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[Query]:
+    """What is asked from here on; each lookup raises the error."""
+    calls: list[Query] = []
+
+    async def fail(batcher: LookupBatcher, query: Query) -> NoReturn:
+        calls.append(query)
+        raise error
+
+    monkeypatch.setattr(LookupBatcher, "best", fail)
+    return calls
