@@ -6,6 +6,7 @@ from pathlib import Path
 
 from shapewright.download import write
 from shapewright.session import TuneResult
+from tuner.library.build import build_library
 from tuner.rules.space import MicroKernel
 from tuner.search import finalize
 from tuner.search.cost_model import PairCostModel
@@ -26,7 +27,7 @@ def save_ablation(name: str, tuned: TuneResult, directory: Path) -> Path:
     else:
         kernel = _best_at_largest(tuned, model, measured)
     dispatcher = finalize.make_dispatcher(task, model, measured, [kernel])
-    write(finalize.build_library(dispatcher, None).files, directory)
+    write(build_library(dispatcher, None).files, directory)
     return directory
 
 

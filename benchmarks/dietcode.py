@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from benchmarks.rivals import contraction_of
 from shapewright.download import write
+from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, TableRow, bounded, fit, symbol_bounds
 from tuner.measure import Builder, Runner, RunRequest
 from tuner.program.task import SearchTask
@@ -40,7 +41,6 @@ from tuner.records import MeasureResult
 from tuner.rules import layout_group
 from tuner.rules.space import MicroKernel
 from tuner.rules.x86_contraction import X86Contraction
-from tuner.search import finalize
 
 Floats = NDArray[np.float64]
 PARAMETERS = {"max_depth": 6, "eta": 0.2, "min_child_weight": 0.0, "nthread": 1}
@@ -229,7 +229,7 @@ def save_dietcode(task: SearchTask, trials: int, seed: int, directory: Path) -> 
     with local_tools() as (builder, runner):
         search.run(builder, runner, trials)
     dispatcher = search.dispatcher()
-    write(finalize.build_library(dispatcher, None).files, directory)
+    write(build_library(dispatcher, None).files, directory)
     return {
         "trials": search.trials, "elapsed_s": time.monotonic() - started, "kernels": len(dispatcher.kernels),
     }  # fmt: skip

@@ -105,7 +105,7 @@ def dispatch_rows(dispatcher: Any, folder: Path, calls: int) -> list[dict[str, A
 
 def _saved(dispatcher: Any, directory: Path) -> Path:
     from shapewright.download import write  # noqa: PLC0415
-    from tuner.search.finalize import build_library  # noqa: PLC0415
+    from tuner.library.build import build_library  # noqa: PLC0415
 
     write(build_library(dispatcher, None).files, directory)
     return directory

@@ -62,7 +62,7 @@ def serving(plan: Plan) -> Iterator[tuple[Service, psutil.Process]]:
 def protocol(plan: Plan, loaded: Loaded, load_s: float) -> dict[str, Any]:
     """What the figures depend on."""
     return {
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
         "load_average": os.getloadavg(),
         "python": platform.python_version(),
@@ -75,7 +75,7 @@ def protocol(plan: Plan, loaded: Loaded, load_s: float) -> dict[str, Any]:
     }
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
 

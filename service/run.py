@@ -17,10 +17,12 @@ from fastapi import FastAPI
 
 from service.app import DEFAULTS, create_app
 from service.dependencies import EventStreams
+from service.housekeeping import keep_house
 from service.paths import parse_prefix
 from service.settings import Settings
 from service.webhooks.sender import Sender
 from tuner.errors import ShapewrightError
+from tuner.storage import Storage
 from tuner.storage.sql import open_storage
 
 BACKLOG = 2048
@@ -148,13 +150,15 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._streams: EventStreams = app.state.event_streams
         self._sender = Sender(app.state.storage, private=app.state.settings.webhook_private)
-        self._sending: asyncio.Task[None] | None = None
+        self._storage: Storage = app.state.storage
+        self._background: list[asyncio.Task[None]] = []
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         _tune_garbage_collection()
-        self._sending = asyncio.create_task(self._sender.run())
+        work = (self._sender.run(), keep_house(self._storage))
+        self._background = [asyncio.create_task(each) for each in work]
         for listener in sockets or ():
             host, port = listener.getsockname()[:2]
             self._on_ready(url_of(host, port))
@@ -162,8 +166,8 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         _log.info("stopping; %d event streams are open", self._streams.open)
         self._streams.close()
-        if self._sending is not None:
-            self._sending.cancel()  # a message that is not confirmed is sent again later, by whoever runs then
+        for task in self._background:
+            task.cancel()  # a message that is not confirmed is sent again later, by whoever runs then
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -10,7 +10,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tuner.measure import BuildResult, RunRequest
+from tuner.library.build import build_library
+from tuner.library.dispatcher import Dispatcher
+from tuner.library.package import LibraryFiles
+from tuner.measure import BuildResult, RunRequest, never
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, WorkloadInstance
@@ -22,9 +25,7 @@ from tuner.storage import NewEvent
 T = ShapeVar("T", range(1, 129))
 V3 = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 WIDE = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v4", "num-cores": 2})
-TASK = SearchTask(
-    "dense", {"m": T, "n": 96, "k": 32}, (T,), instances=[1, 7, 24, 61, 128], target=WIDE, max_kernels=4
-)
+TASK = SearchTask("dense", {"m": T, "n": 96, "k": 32}, (T,), instances=[1, 7, 24, 61, 128], target=WIDE, max_kernels=4)
 
 
 def latency_s(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -> float:
@@ -77,6 +78,10 @@ class FakeBuilder:
             return BuildResult(kernel, None, self.build_s, ErrorKind.BUILD, "broken on purpose")
         return BuildResult(kernel, b"binary", self.build_s)
 
+    def library(self, dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
+        """A real one."""
+        return build_library(dispatcher, job_id)
+
     def close(self) -> None:
         pass
 
@@ -100,11 +105,21 @@ class FakeRunner:
     compared: list[int] = field(default_factory=list)
     ran: list[tuple[MicroKernel, WorkloadInstance]] = field(default_factory=list)
     verified: list[list[Mapping[str, int]]] = field(default_factory=list)
+    devices: int = 1
 
-    def run(self, task: SearchTask, requests: Sequence[RunRequest]) -> list[MeasureResult]:
-        return [
-            self._run(task, request.build, instance) for request in requests for instance in request.instances
-        ]
+    def ready(self, task: SearchTask, interrupted: Callable[[], bool] = never) -> None:
+        """Always."""
+
+    def run(
+        self, task: SearchTask, requests: Sequence[RunRequest], interrupted: Callable[[], bool] = never
+    ) -> list[MeasureResult]:
+        """Interrupted between two requests."""
+        results: list[MeasureResult] = []
+        for number, request in enumerate(requests):
+            if number and interrupted():
+                break
+            results += [self._run(task, request.build, instance) for instance in request.instances]
+        return results
 
     def _run(self, task: SearchTask, build: BuildResult, instance: WorkloadInstance) -> MeasureResult:
         self.ran.append((build.kernel, instance))
@@ -129,7 +144,11 @@ class FakeRunner:
         return Baselines(tuple(points), Roof(1e11, 1e10, 2e-6 * slower))
 
     def verify(
-        self, task: SearchTask, build: BuildResult, dims: Sequence[Mapping[str, int]]
+        self,
+        task: SearchTask,
+        build: BuildResult,
+        dims: Sequence[Mapping[str, int]],
+        interrupted: Callable[[], bool] = never,
     ) -> list[tuple[Mapping[str, int], str]]:
         self.verified.append(list(dims))
         return [(values, problem) for values in dims if (problem := self.wrong(values)) is not None]

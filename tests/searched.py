@@ -13,7 +13,7 @@ from unittest import mock
 from tests.fakes import FakeBuilder, FakeRunner, latency_s
 from tests.searching import QUICK_POLICIES
 from tests.serving import lease
-from tuner.measure import Builder, Runner, RunRequest
+from tuner.measure import Builder, Runner, RunRequest, never
 from tuner.program.jobspec import parse_job
 from tuner.program.target import native
 from tuner.program.task import SearchTask
@@ -39,9 +39,11 @@ class SlowRunner(FakeRunner):
 
     pause_s: float = 0.0
 
-    def run(self, task: SearchTask, requests: Sequence[RunRequest]) -> list[MeasureResult]:
+    def run(
+        self, task: SearchTask, requests: Sequence[RunRequest], interrupted: Callable[[], bool] = never
+    ) -> list[MeasureResult]:
         time.sleep(self.pause_s * len(requests))
-        return super().run(task, requests)
+        return super().run(task, requests, interrupted)
 
 
 @dataclass
@@ -59,6 +61,9 @@ class Tools:
     def runner(self, key: str) -> Runner:
         self.made.append(SlowRunner(crashes=self.crashes, time=self.time, pause_s=self.pause_s))
         return self.made[-1]
+
+    def parallel_builds(self, key: str, threads: int) -> int:
+        return 1
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 import psutil
@@ -23,6 +24,7 @@ MAX_DIRECTORY = 40
 """Characters: Ray puts Unix sockets some 65 characters below its directory, and their paths end at 107."""
 OBJECT_STORE_BYTES = 80 * 2**20
 """Ray's minimum: only binaries of a few kilobytes pass through."""
+ASK_EVERY_S = 5.0
 DAEMONS = ("raylet", "gcs_server")
 
 
@@ -33,6 +35,7 @@ class Cluster:
         """Connect to ``address``, or start a cluster of ``cores`` (all that this process may use) in ``data_dir``."""
         self._directory: Path | None = None
         self._daemons: list[psutil.Process] = []
+        self._cores, self._ask_again_s = 1, float("-inf")
         options = {"logging_level": logging.ERROR, "log_to_driver": False}
         if address is not None:
             ray.init(address=address, **options)
@@ -50,8 +53,17 @@ class Cluster:
         self._daemons = [child for child in psutil.Process().children(recursive=True) if _is_daemon(child)]
 
     @property
+    def is_own(self) -> bool:
+        """Whether it is one of this worker's own, on this machine."""
+        return self._directory is not None
+
     def cores(self) -> int:
-        return int(ray.cluster_resources().get("CPU", 1))
+        """Of all nodes that there are now, asked for every ASK_EVERY_S."""
+        # Calls to a dead cluster hang.
+        if time.monotonic() >= self._ask_again_s and self.alive():
+            self._cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
+            self._ask_again_s = time.monotonic() + ASK_EVERY_S
+        return self._cores
 
     def alive(self) -> bool:
         """Whether Ray's daemons run; calls to a cluster that has lost one hang instead of failing."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tuner.errors import InvalidInput
 from tuner.measure import DeviceLost
 from tuner.measure.addresses import Address
-from tuner.measure.connecting import OutOfTime, Tracker, within
-from tuner.measure.rpc_names import DESCRIBE
+from tuner.measure.connecting import STRANGE, OutOfTime, Tracker, within
+from tuner.measure.rpc_names import DESCRIBE, OWN, own_key
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject
-from tuner.storage import DeviceStorage
+from tuner.storage import DeviceState, DeviceStorage, NotFound, StorageUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +25,30 @@ ANSWER_S = 10.0
 FREE_S = 2.0
 """How long to wait for a device that the tracker lists as free."""
 
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A device that has described itself, and the key by which the tracker hands it out: its own, if it is of this
+    release."""
+
+    about: JsonObject
+    tracker_key: str
+
+    @property
+    def id(self) -> str:
+        return str(self.about["id"])
+
+    @property
+    def key(self) -> str:
+        return str(self.about["key"])
+
+
 @dataclass
 class DeviceList:
-    """Registers the devices of a tracker. A new device is asked for its description; of a known one only ``seen_at`` is
-    renewed. A device that is busy when it is first seen is asked later.
+    """Registers the devices of a tracker, and keeps account of those that fail.
+
+    A new device is asked for its description; of a known one only ``seen_at`` is renewed. A device that is busy when it
+    is first seen is asked later. ``refresh`` is called by one thread, the rest by any.
     """
 
     storage: DeviceStorage
@@ -34,44 +56,108 @@ class DeviceList:
     keys: tuple[str, ...] | None = None
     every_s: float = 10.0
     clock: Callable[[], float] = time.monotonic
-    _known: dict[Address, JsonObject] = field(default_factory=dict)
+    _known: Mapping[Address, Known] = field(default_factory=dict)
+    _quarantined: frozenset[str] = frozenset()
+    _failing: frozenset[str] = frozenset()
     _next_s: float = float("-inf")
 
-    def refresh(self, force: bool = False) -> tuple[str, ...]:
-        """The keys that have a device now; asks the tracker at most every ``every_s`` unless forced.
+    def refresh(self, force: bool = False) -> Mapping[str, int]:
+        """How many devices each key has now; asks the tracker at most every ``every_s`` unless forced.
 
         Raises DeviceLost if the tracker cannot be reached, StorageUnavailable."""
         if force or self.clock() >= self._next_s:
             self._update()
             self._next_s = self.clock() + self.every_s
-        return tuple(sorted({about["key"] for about in self._known.values()}))
+        return self.counts()
+
+    def counts(self) -> Mapping[str, int]:
+        """By key the devices that there were when the tracker was last asked, without those in quarantine."""
+        return Counter(known.key for known in self._known.values() if known.id not in self._quarantined)
+
+    def present(self, key: str) -> Mapping[Address, Known]:
+        """Those of one key."""
+        return {
+            address: known
+            for address, known in self._known.items()
+            if known.key == key and known.id not in self._quarantined
+        }
+
+    def here(self, key: str) -> int:
+        """How many of those of a key are on this machine."""
+        host = socket.gethostname()
+        return sum(known.about["description"].get("host") == host for known in self.present(key).values())
+
+    def told(self, address: Address, problem: str | None) -> None:
+        """Take note that a device failed, or that it did not (None). Never raises."""
+        known = self._known.get(address)
+        if known is None or (problem is None and known.id not in self._failing):
+            return
+        try:
+            if problem is None:
+                self.storage.device_worked(known.id)
+                self._failing -= {known.id}
+                return
+            device = self.storage.device_failed(known.id, problem)
+        except (StorageUnavailable, NotFound) as error:
+            log.warning("device %s: %s, which could not be stored: %s", known.id, problem or "it works", error)
+            return
+        self._failing |= {known.id}
+        log.warning("device %s failed, %d in a row: %s", known.id, device.failures, problem)
+        if device.state is DeviceState.QUARANTINED:
+            self._quarantined |= {known.id}
+            log.warning("device %s is quarantined until %s", known.id, device.quarantined_until)
 
     def _update(self) -> None:
-        present = {address: key for key, address in self.tracker.servers() if self.keys is None or key in self.keys}
-        self._known = {address: about for address, about in self._known.items() if address in present}
-        for about in self._known.values():
-            self._register(about)
+        servers = ((key, address) for key, address in self.tracker.servers())
+        present = {address: key for key, address in servers if self.keys is None or _job_key(key) in self.keys}
+        self._known = {
+            address: known for address, known in self._known.items() if present.get(address) == known.tracker_key
+        }
+        for known in self._known.values():
+            self._register(known.about)
         for key in sorted({key for address, key in present.items() if address not in self._known}):
             for _ in range(self.tracker.free(key)):
                 self._describe(key)
+        devices = self.storage.list_devices()
+        self._quarantined = frozenset(each.id for each in devices if each.state is DeviceState.QUARANTINED)
+        self._failing = frozenset(each.id for each in devices if each.failures)
 
-    def _describe(self, key: str) -> None:
-        """Register the next free device of ``key``."""
+    def _describe(self, tracker_key: str) -> None:
+        """Register the next free device of a key of the tracker."""
         try:
-            session, address = self.tracker.request_at(key, ANSWER_S, FREE_S)
-            about = json.loads(within(ANSWER_S, session.get_function(DESCRIBE)))
-        except (DeviceLost, OutOfTime, RuntimeError) as error:
-            log.info("a device of key %r did not describe itself: %s", key, error)
+            connected = self.tracker.request(tracker_key, ANSWER_S, FREE_S)
+            about = _described(within(ANSWER_S, lambda: connected.call(DESCRIBE)))
+            _check_identity(about, tracker_key)
+        except (DeviceLost, OutOfTime) as error:
+            log.info("a device of key %r did not describe itself: %s", tracker_key, error)
             return
-        if address not in self._known:
+        except (*STRANGE, InvalidInput) as error:
+            log.warning("a server under key %r is no device that this version knows: %s", tracker_key, error)
+            return
+        if connected.address not in self._known:
             log.info("device %s: %s", about["id"], about["description"])
-        self._known[address] = about
+        self._known = {**self._known, connected.address: Known(about, tracker_key)}
         self._register(about)
 
     def _register(self, about: JsonObject) -> None:
-        try:
-            target = Target.from_json(about["target"])
-        except (InvalidInput, TypeError) as error:
-            log.warning("device %s has a target that this version does not know: %s", about["id"], error)
-            return
+        target = Target.from_json(about["target"])
         self.storage.register_device(about["id"], about["key"], target, about["description"])
+
+
+def _check_identity(about: JsonObject, tracker_key: str) -> None:
+    """A device of an earlier release shares the tracker's key with others. Raises InvalidInput."""
+    if tracker_key not in (about["key"], own_key(about["key"], about["id"])):
+        problem = f"says that it is {about['id']!r} of key {about['key']!r}, and is registered as {tracker_key!r}"
+        raise InvalidInput("device", problem, "serve it by `shapewright device serve`")
+
+
+def _job_key(tracker_key: str) -> str:
+    """What jobs name a device by."""
+    return tracker_key.partition(OWN)[0]
+
+
+def _described(answer: str) -> JsonObject:
+    """What a device says of itself. Raises one of STRANGE, and InvalidInput for a target that is not known."""
+    about = json.loads(answer)
+    Target.from_json(about["target"])
+    return {name: about[name] for name in ("id", "key", "target", "description")}

@@ -26,7 +26,8 @@ from worker.retry import Retry
 log = logging.getLogger(__name__)
 
 LOSSES = 3
-"""How often in a row a search may lose its device or its builder, with nothing recorded in between, before it fails."""
+"""How often in a row a search may lose its device or its builder, with nothing recorded in between, before the attempt
+fails."""
 COMPARE_SHARE = 0.1
 """The largest share of a budget of seconds that is kept for comparing the library with the one that is served."""
 MAX_ERROR = 4000
@@ -40,6 +41,9 @@ class Tools(Protocol):
 
     def runner(self, key: str) -> Runner:
         """For the devices of a tracker key."""
+
+    def parallel_builds(self, key: str, threads: int) -> int:
+        """How many kernels may be built while others are measured on those devices, on so many threads each."""
 
 
 Tune = Callable[..., Tuned]
@@ -63,7 +67,8 @@ class JobRunner:
     shared: Sequence[SharedRecord] = ()
 
     def run(self, lease: Lease) -> JobState | None:
-        """The state in which the job ended; None if it was released or lost. Never raises for a job's own failure."""
+        """The state in which the job is left, WAITING if this attempt failed and another may be made; None if it was
+        released or lost. Never raises for a job's own failure."""
         with Heartbeat(self.storage, lease, self.lease_s, self.heartbeat_s) as heartbeat:
             job = LeasedJob(lease, self.storage, heartbeat, self.retry)
             try:
@@ -76,10 +81,19 @@ class JobRunner:
             except StorageUnavailable as error:
                 log.error("job %s is abandoned, the database is unavailable: %s", job.id, error)
                 return None
+            except (DeviceLost, BuilderLost) as error:
+                return self._given_up(job, error)
             except Exception as error:
                 # Whatever a search may raise must end the job, with its reason, and not the worker.
                 return self._failed(job, error)
             return job.finish(JobState.COMPLETED)
+
+    def _given_up(self, job: LeasedJob, error: Exception) -> JobState | None:
+        """Let another attempt be made at a job that lost its device or its builder too often, by whichever worker."""
+        if self.stopping():
+            return self._stopped(job)
+        log.warning("job %s: this attempt failed: %s", job.id, error)
+        return job.fail_attempt(_message(error))
 
     def _failed(self, job: LeasedJob, error: Exception) -> JobState | None:
         """End a job whose search raised. While the worker is stopping the error says nothing about the job: its tools
@@ -131,6 +145,9 @@ class JobRunner:
         def should_stop() -> bool:
             return job.lost() or self.stopping()
 
+        def is_ending() -> bool:
+            return should_stop() or job.cancelling()
+
         if should_stop():
             raise Cancelled
         row, served = job.task(row.id), self._served(job, row)
@@ -148,13 +165,14 @@ class JobRunner:
                 knowledge=job.knowledge(row) + shared_knowledge(() if job.is_theory else self.shared, row.task),
                 spent_s=row.spent_s,
                 after_s=_compare_s(budget) if served else 0.0,
+                parallel_builds=self.tools.parallel_builds(job.device, row.task.threads),
                 should_stop=should_stop,
                 should_finish=job.cancelling,
                 job_id=job.id,
             )
             if served is None or tuned.summary.ended_by == EndedBy.CANCELLED:
                 return tuned, None
-            return tuned, _comparison(job, row, runner, tuned, served, _compare_s(budget))
+            return tuned, _comparison(job, row, runner, tuned, served, _compare_s(budget), is_ending)
 
     def _served(self, job: LeasedJob, row: SearchTaskRow) -> Contender | None:
         """The library that the new one is to be compared with; None for one that cannot be read, which says so."""
@@ -168,7 +186,13 @@ class JobRunner:
 
 
 def _comparison(
-    job: LeasedJob, row: SearchTaskRow, runner: Runner, tuned: Tuned, served: Contender, limit_s: float
+    job: LeasedJob,
+    row: SearchTaskRow,
+    runner: Runner,
+    tuned: Tuned,
+    served: Contender,
+    limit_s: float,
+    interrupted: Callable[[], bool],
 ) -> Comparison | None:
     """How the new library does beside the one that is served, in turns on the device. None where that cannot be said:
     the library is worth more than its comparison."""
@@ -176,7 +200,7 @@ def _comparison(
         return None
     try:
         new = Contender.of(tuned.manifest, tuned.dispatch, tuned.files)
-        result = compare(row.task, runner, new, served, limit_s=limit_s)
+        result = compare(row.task, runner, new, served, limit_s=limit_s, interrupted=interrupted)
     except DeviceLost as error:
         job.warn(f"the library is not compared with the one that is served: {error}")
         return None

@@ -1,12 +1,15 @@
-"""The worker's main loop: refresh the list of devices, lease a job, run it; until it is stopped."""
+"""The worker's main loop: refresh the list of devices, lease jobs, run them; until it is stopped."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
+from tuner import logs
 from tuner.measure import DeviceLost
 from tuner.storage import Lease, LeaseStorage, StorageUnavailable
 from worker.devices import DeviceList
@@ -17,11 +20,16 @@ log = logging.getLogger(__name__)
 POLL_S = 0.5
 OUTAGE_WAIT_S = 2.0
 """The wait after an error of the database or the tracker."""
+MOST_JOBS = 16
+"""That one worker runs at once."""
 
 
 @dataclass
 class LeaseLoop:
-    """Leases jobs for the devices that are registered and runs them, one at a time."""
+    """Leases jobs for the devices that are registered and runs them, each in a thread.
+
+    At most as many at once for a key as it has devices, and at most ``most`` in all.
+    """
 
     storage: LeaseStorage
     devices: DeviceList
@@ -30,22 +38,51 @@ class LeaseLoop:
     stop: threading.Event
     lease_s: float = LEASE_S
     poll_s: float = POLL_S
+    most: int = MOST_JOBS
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _running: Counter[str] = field(default_factory=Counter)
+    """By key, jobs."""
 
     def run_forever(self) -> None:
-        """Returns when ``stop`` is set. Outages of the database and the tracker are retried."""
-        while not self.stop.is_set():
-            try:
-                lease = self._next()
-            except (StorageUnavailable, DeviceLost) as error:
-                log.warning("%s; retrying in %g s", error, OUTAGE_WAIT_S)
-                self.stop.wait(OUTAGE_WAIT_S)
-                continue
-            if lease is None:
-                self.stop.wait(self.poll_s)
-                continue
-            log.info("job %s (%s) leased, epoch %d", lease.job.id, lease.job.name, lease.epoch)
-            self.run(lease)
+        """Returns when ``stop`` is set and the jobs have ended. Outages of the database and the tracker are retried."""
+        with ThreadPoolExecutor(self.most, thread_name_prefix="job") as jobs:
+            while not self.stop.is_set():
+                self.stop.wait(self._turn(jobs))
+
+    def _turn(self, jobs: ThreadPoolExecutor) -> float:
+        """Begin to run a job, if there is one; the seconds to wait before the next turn."""
+        try:
+            lease = self._next()
+        except (StorageUnavailable, DeviceLost) as error:
+            log.warning("%s; retrying in %g s", error, OUTAGE_WAIT_S)
+            return OUTAGE_WAIT_S
+        except Exception:
+            # A defect, or something that no device or job may do: none of them ends the worker.
+            log.exception("the worker goes on in %g s", OUTAGE_WAIT_S)
+            return OUTAGE_WAIT_S
+        if lease is None:
+            return self.poll_s
+        log.info("job %s (%s) leased, epoch %d", lease.job.id, lease.job.name, lease.epoch)
+        with self._lock:
+            self._running[lease.job.device] += 1
+        jobs.submit(self._run, lease)
+        return 0.0
+
+    def _run(self, lease: Lease) -> None:
+        try:
+            with logs.about(job=lease.job.id):
+                self.run(lease)
+        except Exception:
+            log.exception("job %s ended with a defect; the worker goes on", lease.job.id)
+        finally:
+            with self._lock:
+                self._running[lease.job.device] -= 1
 
     def _next(self) -> Lease | None:
-        keys = self.devices.refresh()
-        return self.storage.lease_job(self.worker, self.lease_s, keys) if keys else None
+        # Whether there is a device or not.
+        self.storage.end_abandoned()
+        devices = self.devices.refresh()
+        with self._lock:
+            is_full = self._running.total() >= self.most
+            keys = sorted(key for key, count in devices.items() if self._running[key] < count)
+        return self.storage.lease_job(self.worker, self.lease_s, keys) if keys and not is_full else None

@@ -179,6 +179,15 @@ class LeasedJob:
             log.warning("job %s could not be ended as %s: %s", self.id, state, problem)
             return None
 
+    def fail_attempt(self, error: str) -> JobState | None:
+        """Give the job back after a failed attempt; the state that it is in then, None if that was not possible. Never
+        raises."""
+        try:
+            return self.attempt(lambda: self.storage.fail_attempt(self.lease, error)).state
+        except (LeaseLost, StorageUnavailable) as problem:
+            log.warning("job %s could not be given back: %s", self.id, problem)
+            return None
+
     def release(self) -> None:
         release(self.storage, self.lease)
 

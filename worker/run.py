@@ -6,20 +6,20 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from tuner import logs
 from tuner.measure import Builder, BuilderLost, Runner
 from tuner.measure.addresses import Address
-from tuner.measure.connecting import Tracker, within
+from tuner.measure.connecting import Connected, Tracker, within
 from tuner.measure.processes import set_on_signals
 from tuner.measure.rpc_runner import RpcRunner
+from tuner.measure.runner_pool import RunnerPool
 from tuner.storage import Lease, LeaseStorage
 from tuner.storage.sql import open_storage
 from worker.cluster import Cluster
-from worker.devices import DeviceList
+from worker.devices import DeviceList, Known
 from worker.job_runner import JobRunner
 from worker.lease_loop import LeaseLoop
 from worker.leased_job import release
@@ -31,34 +31,60 @@ DEVICE_WAIT_S = 120.0
 """How long a batch waits for a free device before that counts as lost."""
 CLOSE_S = 8.0
 STOP_S = 10.0
-"""A worker's time to stop; after it the worker releases its job and exits in the middle of its work."""
+"""A worker's time to stop; after it the worker releases its jobs and exits in the middle of its work."""
 
 
-@dataclass
 class RayTools:
-    """A builder on Ray, replaced along with its cluster when that has died, and runners through a tracker."""
+    """A builder on Ray, replaced along with its cluster when that has died, and runners on the devices of a tracker.
 
-    tracker: Tracker
-    start: Callable[[], Cluster]
-    _cluster: Cluster | None = None
-    _builder: RayBuilder | None = None
+    For use from several threads.
+    """
+
+    def __init__(self, tracker: Tracker, devices: DeviceList, start: Callable[[], Cluster]) -> None:
+        self._tracker, self._devices, self._start = tracker, devices, start
+        self._lock = threading.Lock()
+        self._cluster: Cluster | None = None
+        self._builder: RayBuilder | None = None
 
     def builder(self) -> Builder:
-        if self._builder is not None and self._cluster is not None and self._cluster.alive():
+        with self._lock:
+            if self._builder is not None and self._cluster is not None and self._cluster.alive():
+                return self._builder
+            self._close()
+            try:
+                self._cluster = self._start()
+            except (RuntimeError, OSError, ValueError) as error:
+                raise BuilderLost(f"Ray did not start: {error}") from error
+            self._builder = RayBuilder(actors=self._cluster.cores, alive=self._cluster.alive)
+            self._builder.start()
             return self._builder
-        self.close()
-        try:
-            self._cluster = self.start()
-        except (RuntimeError, OSError, ValueError) as error:
-            raise BuilderLost(f"Ray did not start: {error}") from error
-        self._builder = RayBuilder(actors=self._cluster.cores, alive=self._cluster.alive)
-        self._builder.start()
-        return self._builder
 
     def runner(self, key: str) -> Runner:
-        return RpcRunner(lambda timeout_s: self.tracker.request(key, timeout_s, DEVICE_WAIT_S))
+        """On all devices of a key."""
+
+        def members() -> Mapping[Address, Callable[[], Runner]]:
+            return {address: partial(self._on, known) for address, known in self._devices.present(key).items()}
+
+        return RunnerPool(members, self._devices.told)
+
+    def _on(self, device: Known) -> Runner:
+        def connect(life_s: float, interrupted: Callable[[], bool]) -> Connected:
+            return self._tracker.request(device.tracker_key, life_s, DEVICE_WAIT_S, interrupted)
+
+        return RpcRunner(connect)
+
+    def parallel_builds(self, key: str, threads: int) -> int:
+        """As many as the cluster has cores; where it is on this machine, without those that devices here measure on."""
+        with self._lock:
+            if self._cluster is None:
+                return 0
+            return max(0, self._cluster.cores() - (self._devices.here(key) * threads if self._cluster.is_own else 0))
 
     def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
         if self._builder is not None:
             self._builder.close()
         if self._cluster is not None:
@@ -81,15 +107,15 @@ def run_worker(
 
     ``device_keys`` restricts the worker to devices of these keys. Without ``ray_address`` it starts a Ray cluster of
     its own on this machine. ``on_ready`` is called with the worker's name once it waits for jobs. When it stops it
-    releases its job and ends its children, within STOP_S.
+    releases its jobs and ends its children, within STOP_S.
     """
     stop = stop or threading.Event()
     storage = open_storage(storage_url)
     client = Tracker(*tracker)
-    tools = RayTools(client, lambda: _start_cluster(data_dir, ray_address, stop))
+    devices = DeviceList(storage, client, tuple(device_keys) if device_keys is not None else None)
+    tools = RayTools(client, devices, lambda: _start_cluster(data_dir, ray_address, stop))
     current = _Current(storage, JobRunner(storage, tools, stopping=stop.is_set))
-    keys = tuple(device_keys) if device_keys is not None else None
-    loop = LeaseLoop(storage, DeviceList(storage, client, keys), current.run, name or worker_name(), stop)
+    loop = LeaseLoop(storage, devices, current.run, name or worker_name(), stop)
     threading.Thread(target=_exit_after_timeout, args=(stop, current, tools), name="exit", daemon=True).start()
     try:
         # Before the first job rather than in it: the actors take seconds to load the compiler.
@@ -116,23 +142,24 @@ def worker_name() -> str:
 
 
 class _Current:
-    """The job that is being run, so that it can be released when the worker does not stop in time."""
+    """The jobs that are being run, so that they can be released when the worker does not stop in time."""
 
     def __init__(self, storage: LeaseStorage, runner: JobRunner) -> None:
         self._storage = storage
         self._runner = runner
-        self._lease: Lease | None = None
+        self._leases: dict[str, Lease] = {}
         self.done = threading.Event()
 
     def run(self, lease: Lease) -> None:
-        self._lease = lease
-        with logs.about(job=lease.job.id):
+        self._leases[lease.job.id] = lease
+        try:
             self._runner.run(lease)
-        self._lease = None
+        finally:
+            del self._leases[lease.job.id]
 
     def release(self) -> None:
-        if self._lease is not None:
-            release(self._storage, self._lease)
+        for lease in list(self._leases.values()):
+            release(self._storage, lease)
 
 
 def _exit_after_timeout(stop: threading.Event, current: _Current, tools: RayTools) -> None:

@@ -16,7 +16,7 @@ from service.figures.searches import SearchesDep
 from service.jobs.service import find_task
 from service.times import between_s
 from tuner.figures import FIGURES
-from tuner.storage import Device, JobOrder, JobQuery, JobState, NotFound, Storage
+from tuner.storage import Device, DeviceState, JobOrder, JobQuery, JobState, NotFound, Storage
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ])
 
@@ -77,6 +77,8 @@ def _devices(storage: Storage) -> list[tuple[Device, str]]:
 
 
 def _state(device: Device, working: bool) -> str:
+    if device.state is DeviceState.QUARANTINED:
+        return str(device.state)
     if working:
         return "working"
     return device.state if (between_s(device.seen_at, None) or 0.0) <= SEEN_S else AWAY

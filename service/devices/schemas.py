@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
-from tuner.storage import Device
+from tuner.storage import Device, DeviceState
 
 
 class DeviceOut(BaseModel):
@@ -14,7 +14,12 @@ class DeviceOut(BaseModel):
 
     id: str
     key: str
-    state: str
+    state: DeviceState = Field(
+        description="`quarantined`: it gets no work; `probation`: it is over, one more failure makes another"
+    )
+    failures: int = Field(description="in a row")
+    reason: str = Field(description="of the last failure, or of the quarantine")
+    quarantined_until: str | None = Field(description="null: until it is released")
     target_fingerprint: str
     target: dict[str, Any]
     description: dict[str, Any]
@@ -27,6 +32,9 @@ class DeviceOut(BaseModel):
             id=device.id,
             key=device.key,
             state=device.state,
+            failures=device.failures,
+            reason=device.reason,
+            quarantined_until=device.quarantined_until,
             target_fingerprint=device.target.fingerprint,
             target=device.target.to_json(),
             description=device.description,
@@ -39,3 +47,11 @@ class DeviceList(BaseModel):
     """All devices, in order of key and id."""
 
     items: list[DeviceOut]
+
+
+class QuarantineIn(BaseModel):
+    """Why a device gets no more work."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: str = Field("", max_length=1000)

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from service.jobs.outcome import outcome_of
 from tuner.records import TuningRecord
-from tuner.storage import Job, Page, SearchTaskRow
+from tuner.storage import Job, JobState, Page, SearchTaskRow
 
 MAX_ANSWERED = 250_000
 """Characters of the search tasks of one answer."""
@@ -21,7 +21,11 @@ TASKS = 32
 
 
 class JobOut(BaseModel):
-    """A job in a list. ``trials`` counts those recorded so far, failed ones included."""
+    """A job in a list. ``trials`` counts those recorded so far, failed ones included.
+
+    ``failed_attempts`` counts those in a row with nothing recorded; after four the job is FAILED. ``not_before`` is
+    when a WAITING job is tried again.
+    """
 
     id: str
     name: str
@@ -32,6 +36,8 @@ class JobOut(BaseModel):
     trials: int
     priority: int
     error: str
+    failed_attempts: int
+    not_before: str | None
     created_at: str
     started_at: str | None
     ended_at: str | None
@@ -230,6 +236,8 @@ def _facts(job: Job) -> dict[str, Any]:
         "trials": job.trials,
         "priority": job.priority,
         "error": job.error,
+        "failed_attempts": job.failed_attempts,
+        "not_before": job.not_before if job.state is JobState.WAITING else None,
         "created_at": job.created_at,
         "started_at": job.started_at,
         "ended_at": job.ended_at,

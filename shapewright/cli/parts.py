@@ -11,6 +11,9 @@ from shapewright import defaults
 from shapewright.cli import options
 from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, emit_last
 from tuner import logs
+from tuner.errors import InvalidInput
+
+SHOWN_CORES = 16
 
 
 @click.command()
@@ -108,6 +111,12 @@ def device() -> None:
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0 takes a free one.")
 @click.option("--address", help="The address that others reach this machine by, if it is another.")
+@click.option(
+    "--cores",
+    default="",
+    metavar="LIST",
+    help="The cores to measure on, as in 0,2-3 [default: all]. One of several devices of a machine has its own.",
+)
 @options.log_format
 @as_json
 def device_serve(
@@ -118,6 +127,7 @@ def device_serve(
     host: str,
     port: int,
     address: str | None,
+    cores: str,
     log_format: str,
     json_output: bool,
 ) -> None:
@@ -132,11 +142,16 @@ def device_serve(
     os.environ.update(ONE_THREAD)
     from tuner.measure.device_process import (  # noqa: PLC0415  (TVM, for this command alone)
         DeviceOptions,
+        parse_cores,
         serve_until_stopped,
     )
 
     logs.set_up(log_format)
-    served = DeviceOptions(host, port, key, at_tracker, device_id or "", address)
+    try:
+        own = parse_cores(cores)
+    except ValueError as error:
+        raise InvalidInput("--cores", str(error), f"some of {_shown(sorted(os.sched_getaffinity(0)))}") from None
+    served = DeviceOptions(host, port, key, at_tracker, device_id or "", address, cores=own)
 
     def ready(at: int) -> None:
         text = f"serving this machine as a device {key!r} of {tracker}, on port {at}"
@@ -154,6 +169,10 @@ def _tracker_address(text: str) -> tuple[str, int]:
     from tuner.measure.addresses import parse_address  # noqa: PLC0415  (keeps --help fast)
 
     return parse_address(text, "--tracker")
+
+
+def _shown(cores: list[int]) -> str:
+    return ",".join(map(str, cores[:SHOWN_CORES])) + (",..." if len(cores) > SHOWN_CORES else "")
 
 
 COMMANDS = (serve, worker, device)

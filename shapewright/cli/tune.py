@@ -60,7 +60,9 @@ def tune(job: Path, directory: Path, threads: int | None, source: str | None, js
         _run(storage, lease, stop, shared)
         ended = storage.get_job(lease.job.id)
         if not ended.state.ended:
-            raise KeyboardInterrupt
+            if stop.is_set():
+                raise KeyboardInterrupt
+            raise CommandFailed(ExitCode.JOB_FAILED, f"{ended.error}; the same command resumes job {ended.id}")
         libraries = _write(storage, lease, directory) if ended.state.value == "COMPLETED" else []
     for library in libraries:
         say(f"library {library['digest']} is in {library['directory']}")
@@ -81,6 +83,9 @@ class LocalTools:
         from tuner.measure.rpc_runner import RpcRunner  # noqa: PLC0415  (TVM)
 
         return RpcRunner(self.device.connect)
+
+    def parallel_builds(self, _key: str, threads: int) -> int:
+        return max(0, len(os.sched_getaffinity(0)) - threads)
 
 
 @contextmanager
@@ -137,6 +142,8 @@ def _lease(storage: Storage, spec: JobSpec, stop: threading.Event) -> Lease:
     job = _unfinished(storage, spec) or storage.create_job(spec)[0]
     until = time.monotonic() + LEASE_WAIT_S
     while (lease := storage.lease_job(f"tune:{os.getpid()}", LEASE_S)) is None:
+        if (ended := storage.get_job(job.id)).state.ended:
+            raise CommandFailed(ExitCode.JOB_FAILED, f"job {job.id}: {ended.error}")
         if time.monotonic() > until:
             raise CommandFailed(ExitCode.REFUSED, f"another process runs job {job.id}; wait, or use another directory")
         if stop.wait(UPDATE_S):

@@ -258,9 +258,23 @@ def tracker_part(plan: Plan) -> Part:
 def device_parts(plan: Plan) -> tuple[Part, ...]:
     where = ("--tracker", plan.tracker, "--key", DEVICE_KEY)
     name = f"{socket.gethostname()}:{DEVICE_KEY}"
-    commands = (command("device", "serve", *where, "--id", f"{name}:{number}") for number in range(plan.devices))
+    commands = (
+        command("device", "serve", *where, "--id", f"{name}:{number}", *cores)
+        for number, cores in enumerate(_cores_of_devices(plan.devices))
+    )
     environment = {"TMPDIR": str(plan.scratch), LOG_FORMAT: plan.log_format}
     return tuple(Part(f"device-{number}", argv, environment=environment) for number, argv in enumerate(commands))
+
+
+def _cores_of_devices(devices: int) -> list[tuple[str, ...]]:
+    """The option of each device that names its cores. Several share the machine's, each with its own; where there are
+    fewer cores than devices, some have the same."""
+    cores = sorted(os.sched_getaffinity(0))
+    if devices < 2:
+        return [()] * devices
+    each = max(1, len(cores) // devices)
+    shares = [cores[each * number % len(cores) :][:each] for number in range(devices)]
+    return [("--cores", ",".join(map(str, share))) for share in shares]
 
 
 def api_part(plan: Plan) -> Part:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import shapewright as sw
 from benchmarks.dietcode import DietCodeSearch, Settings, adaption, tile_of
 from benchmarks.rivals import DoesNotApply
 from tuner.library.dispatcher import choose
-from tuner.measure import BuildResult, RunRequest
+from tuner.measure import BuildResult, RunRequest, never
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
@@ -39,7 +40,17 @@ class Device:
     def build(self, task: SearchTask, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
         return [BuildResult(kernel, b"", 0.0) for kernel in kernels]
 
-    def run(self, task: SearchTask, requests: Sequence[RunRequest]) -> list[MeasureResult]:
+    devices = 1
+
+    def ready(self, task: SearchTask, interrupted: Callable[[], bool] = never) -> None:
+        """Always."""
+
+    def library(self, dispatcher: Any, job_id: str | None) -> Any:
+        raise NotImplementedError("no library is asked for here")
+
+    def run(
+        self, task: SearchTask, requests: Sequence[RunRequest], interrupted: Callable[[], bool] = never
+    ) -> list[MeasureResult]:
         results = [self._result(task, request) for request in requests]
         self.measured += results
         return results
@@ -53,7 +64,11 @@ class Device:
         return MeasureResult(kernel, instance, latency_s=flops / speed)
 
     def verify(
-        self, task: SearchTask, build: BuildResult, dims: Sequence[Mapping[str, int]]
+        self,
+        task: SearchTask,
+        build: BuildResult,
+        dims: Sequence[Mapping[str, int]],
+        interrupted: Callable[[], bool] = never,
     ) -> list[tuple[Mapping[str, int], str]]:
         return []
 

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.measuring import TASK, kernel
-from tuner.measure import Builder
-from tuner.measure.building import Build
+from tuner.library.dispatcher import Dispatcher, Leaf
+from tuner.library.package import LibraryFiles
+from tuner.measure import Builder, LibraryFailed, building
+from tuner.measure.building import Build, Link
 from tuner.measure.local_builder import LocalBuilder
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind
@@ -46,16 +48,42 @@ def misbehaving() -> Build:
     return build
 
 
+def mislinking() -> Link:
+    """Compiles a library as the job's id says."""
+
+    def link(dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
+        import os  # noqa: PLC0415
+        import signal  # noqa: PLC0415
+        import time  # noqa: PLC0415
+
+        from tuner.library.package import LibraryFiles  # noqa: PLC0415
+
+        if job_id == "raises":
+            raise ValueError("no such instruction")
+        if job_id == "crashes":
+            os.kill(os.getpid(), signal.SIGKILL)
+        while job_id == "hangs":
+            time.sleep(60)
+        return LibraryFiles({"library.so": b"machine code"}, {"pid": os.getpid()}, {})
+
+    return link
+
+
 @pytest.fixture(scope="module", params=["local", "ray"])
 def make(request: pytest.FixtureRequest) -> Make:
     """Makes a builder on so many processes."""
     if request.param == "local":
         return lambda count: LocalBuilder(
-            misbehaving(), processes=count, timeout_s=LIMIT_S, builds_per_process=PER_PROCESS
+            misbehaving(), mislinking(), processes=count, timeout_s=LIMIT_S, builds_per_process=PER_PROCESS
         )
     cluster: Cluster = request.getfixturevalue("cluster")
     return lambda count: RayBuilder(
-        misbehaving(), actors=count, timeout_s=LIMIT_S, builds_per_actor=PER_PROCESS, alive=cluster.alive
+        misbehaving(),
+        mislinking(),
+        actors=lambda: count,
+        timeout_s=LIMIT_S,
+        builds_per_actor=PER_PROCESS,
+        alive=cluster.alive,
     )
 
 
@@ -117,3 +145,33 @@ def test_close_ends_the_processes(make: Make) -> None:
             time.sleep(0.05)
         else:
             assert not Path(f"/proc/{pid}").exists()
+
+
+# -- libraries --------------------------------------------------------------------------------------------------------
+DISPATCHER = Dispatcher(TASK, (kernel(0), kernel(1)), 0, Leaf(0), ())
+
+
+def test_a_library_is_compiled_in_another_process(builder: Builder) -> None:
+    files = builder.library(DISPATCHER, "job-1")
+    assert files.files == {"library.so": b"machine code"}
+    assert files.manifest["pid"] != os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "limit_s", "says"),
+    [
+        ("raises", 60.0, "ValueError: no such instruction"),
+        ("crashes", 60.0, "the compiler's process ended"),
+        ("hangs", 2.0, "it took longer than 2 s"),
+    ],
+)
+def test_a_compiler_that_fails_costs_the_library_alone(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch, behaviour: str, limit_s: float, says: str
+) -> None:
+    monkeypatch.setattr(building, "LIBRARY_S", limit_s)
+    monkeypatch.setattr(building, "KERNEL_S", 0.0)
+    with pytest.raises(LibraryFailed, match=f"the library of 2 kernels .* cannot be compiled: {says}"):
+        builder.library(DISPATCHER, behaviour)
+    monkeypatch.setattr(building, "LIBRARY_S", 60.0)
+    assert builder.library(DISPATCHER, None).files
+    assert builder.build(TASK, numbers(RIGHT))[0].binary is not None

@@ -13,9 +13,9 @@ from tests.fakes import TASK, latency_s, measured
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
 from tuner.records import ErrorKind, MeasureResult
-from tuner.rules import prior_latency_s, space_of
+from tuner.rules import extents_of, prior_latency_s, space_of
 from tuner.rules.space import MicroKernel
-from tuner.search.cost_model import CostModel, PairCostModel, extents_of
+from tuner.search.cost_model import CostModel, PairCostModel
 
 Make = Callable[[SearchTask, int], CostModel]
 MAKERS: dict[str, Make] = {"pair": PairCostModel}

@@ -18,9 +18,8 @@ from tuner.program.build import workload_from_json
 from tuner.program.shape_vars import ShapeVar
 from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
-from tuner.rules import RULES, Refused, ScheduleRule, layout_group, rule_of, rules_of
+from tuner.rules import RULES, Refused, ScheduleRule, extents_of, layout_group, rule_of, rules_of
 from tuner.rules.layout import layout_from_json
-from tuner.search.cost_model import extents_of
 
 TARGETS = [Target.from_json({"kind": "llvm", "mcpu": mcpu, "num-cores": 4}) for mcpu in ("x86-64-v3", "sapphirerapids")]
 RULE = {rule.name: rule for rule in RULES}

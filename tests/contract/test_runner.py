@@ -7,7 +7,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -28,10 +29,13 @@ from tests.measuring import (
     kernel,
     request,
 )
-from tuner.measure import BuildResult, DeviceFailed, Runner, RunRequest
-from tuner.measure.connecting import Tracker
+from tuner.measure import BuildResult, DeviceFailed, Interrupted, Runner, RunRequest
+from tuner.measure.connecting import Connected, Tracker
+from tuner.measure.device_process import SILENT_S
 from tuner.measure.local_device import LocalDevice
-from tuner.measure.rpc_runner import RpcRunner
+from tuner.measure.rpc_names import own_key
+from tuner.measure.rpc_runner import Connect, RpcRunner
+from tuner.measure.runner_pool import RunnerPool
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import NUMPY, ErrorKind
@@ -44,25 +48,46 @@ LIMIT_S = 2.0
 class Bed:
     """A runner, its device's id, and the process that serves it."""
 
-    def __init__(self, runner: Runner, device: str, server_pid: int) -> None:
-        self.runner = runner
+    def __init__(self, connect: Connect, device: str, server: Callable[[], int], *, pooled: bool = False) -> None:
+        self.connect = connect
+        self.runner: Runner = RpcRunner(connect, timeout_s=LIMIT_S)
+        if pooled:
+            # Two that compete for one device.
+            members = dict.fromkeys("ab", partial(RpcRunner, connect, timeout_s=LIMIT_S))
+            self.runner = RunnerPool(lambda: members)
         self.device = device
-        self.server_pid = server_pid
+        self._server = server
+
+    @property
+    def server_pid(self) -> int:
+        return self._server()
+
+    def sessions(self) -> list[psutil.Process]:
+        return psutil.Process(self.server_pid).children()
+
+    @property
+    def port(self) -> int:
+        """Where the device listens."""
+        listening = (each for each in psutil.Process(self.server_pid).net_connections() if each.status == "LISTEN")
+        return int(next(listening).laddr.port)
 
 
-@pytest.fixture(scope="module", params=["private", "tracker"])
+@pytest.fixture(scope="module", params=["private", "tracker", "pool"])
 def bed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     directory: Path = tmp_path_factory.mktemp("device")
     if request.param == "private":
         with LocalDevice(directory) as device:
-            yield Bed(RpcRunner(device.connect, timeout_s=LIMIT_S), f"{socket.gethostname()}:local", device.pid)
+            yield Bed(device.connect, f"{socket.gethostname()}:local", lambda: device.pid)
         return
     with start_tracker(data_dir=directory) as tracker:
         address = ("127.0.0.1", tracker.port)
         with start_device(address, "local", device_id="rack-7", data_dir=directory) as served:
             client = Tracker(*address)
-            runner = RpcRunner(lambda life_s: client.request("local", life_s, 20.0), timeout_s=LIMIT_S)
-            yield Bed(runner, "rack-7", served.pid)
+
+            def connect(life_s: float, interrupted: Callable[[], bool]) -> Connected:
+                return client.request(own_key("local", "rack-7"), life_s, 20.0, interrupted)
+
+            yield Bed(connect, "rack-7", lambda: served.pid, pooled=request.param == "pool")
 
 
 @pytest.fixture
@@ -208,3 +233,65 @@ def test_close_gives_the_device_back_at_once(bed: Bed) -> None:
     bed.runner.close()
     _, alive = psutil.wait_procs(psutil.Process(bed.server_pid).children(), timeout=5)
     assert alive == []
+
+
+# -- interrupted, silent and gone -------------------------------------------------------------------------------------
+@pytest.fixture
+def patient(bed: Bed) -> Iterator[Runner]:
+    """Would wait for a minute."""
+    bed.runner.close()
+    runner = RpcRunner(bed.connect, timeout_s=60.0)
+    yield runner
+    runner.close()
+
+
+def soon(after_s: float = 0.5) -> Callable[[], bool]:
+    began = time.monotonic()
+    return lambda: time.monotonic() - began > after_s
+
+
+@pytest.mark.parametrize("behaviour", [HANG, HANG_WHEN_TIMED])
+def test_what_is_interrupted_is_killed_at_once_and_what_was_done_is_kept(
+    bed: Bed, patient: Runner, behaviour: str
+) -> None:
+    patient.run(TASK, [request()])
+    running = bed.sessions()
+    unbuilt = BuildResult(kernel(1), None, 0.0, ErrorKind.BUILD, "no")
+    done = RunRequest(unbuilt, (WorkloadInstance.of({"T": 5}),))
+    results = patient.run(TASK, [done, request(behaviour, 2, 64), request(RIGHT, 3)], soon(2.0))
+
+    assert [result.error_kind for result in results] == [ErrorKind.BUILD]
+    _, alive = psutil.wait_procs(running, timeout=5)
+    assert alive == []
+    assert patient.run(TASK, [request(RIGHT, 3)])[0].ok
+
+
+def test_an_interrupted_verification_says_nothing_of_the_build(patient: Runner) -> None:
+    with pytest.raises(Interrupted):
+        patient.verify(TASK, built(HANG), [{"m": 5}], soon())
+    assert patient.verify(TASK, built(RIGHT), [{"m": 5}]) == []
+
+
+def test_what_is_not_wanted_any_more_does_not_wait_for_a_device(bed: Bed, patient: Runner) -> None:
+    if bed.device != "rack-7":
+        pytest.skip("a private device has no queue")
+    holder = RpcRunner(bed.connect)
+    holder.run(TASK, [request()])
+    began = time.monotonic()
+    assert patient.run(TASK, [request(RIGHT, 1)], soon()) == []
+    assert time.monotonic() - began < 15.0
+    holder.close()
+    assert patient.run(TASK, [request(RIGHT, 1)])[0].ok
+
+
+def test_a_silent_connection_keeps_nobody_away(bed: Bed, patient: Runner) -> None:
+    with socket.create_connection(("127.0.0.1", bed.port)):
+        assert patient.run(TASK, [request()])[0].ok
+
+
+def test_a_client_may_be_silent_between_two_requests(bed: Bed, patient: Runner) -> None:
+    assert patient.run(TASK, [request(RIGHT, 1)])[0].ok
+    (session,) = bed.sessions()
+    time.sleep(SILENT_S + 1.0)
+    assert patient.run(TASK, [request(RIGHT, 2)])[0].ok
+    assert bed.sessions() == [session]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.contract.samples import LONG_S, expire, job_spec, leased, many_tasks, results, states, take
 from tuner.errors import InvalidInput
 from tuner.records import Baselines, Roof
-from tuner.storage import Conflict, JobState, LeaseLost, NewEvent, Storage
+from tuner.storage import MAX_ATTEMPTS, Conflict, JobState, Lease, LeaseLost, NewEvent, Storage
+from tuner.storage.sql import attempts
 
 ENDED = (JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED)
 
@@ -48,6 +51,10 @@ def test_an_expired_lease_goes_to_the_next_worker_with_the_next_epoch(storage: S
     assert (lease.job.id, lease.epoch, lease.job.worker) == (late.job.id, 2, "w2")
     assert lease.job.state is JobState.RUNNING
     assert lease.job.started_at == late.job.started_at
+    lost = [event.data for event in storage.list_events(late.job.id) if event.kind == "state"][2]
+    assert (lost["state"], lost["failed_attempts"]) == ("WAITING", 1)
+    assert "worker w1 was lost" in lost["error"]
+    assert lease.job.failed_attempts == 1
 
 
 def test_a_late_worker_changes_nothing(storage: Storage) -> None:
@@ -65,6 +72,7 @@ def test_a_late_worker_changes_nothing(storage: Storage) -> None:
         lambda: storage.save_library(late, task, {"library.so": b"late"}, {"digest": "d"}, {}),
         lambda: storage.finish_job(late, JobState.FAILED, "late"),
         lambda: storage.release_job(late),
+        lambda: storage.fail_attempt(late, "no device"),
     ):
         with pytest.raises(LeaseLost, match=late.job.id):
             attempt()
@@ -127,6 +135,91 @@ def test_a_released_job_waits_again(storage: Storage) -> None:
     assert states(storage, job.id) == ["WAITING", "RUNNING", "WAITING", "RUNNING"]
 
 
+# -- failed attempts --------------------------------------------------------------------------------------------------
+def lose(storage: Storage, lease: Lease) -> Lease | None:
+    """The next lease of the job, after its worker was lost and every wait is over."""
+    expire(storage, lease)
+    again = storage.lease_job("w2", LONG_S)
+    if again is None and storage.get_job(lease.job.id).state is JobState.WAITING:
+        time.sleep(0.05)
+        again = storage.lease_job("w2", LONG_S)
+    return again
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "FIRST_WAIT_S", 0.002)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_job_that_costs_one_worker_after_the_other_fails_and_the_queue_goes_on(storage: Storage) -> None:
+    lease: Lease | None = leased(storage)
+    other, _ = storage.create_job(job_spec())
+    assert lease is not None
+    job_id = lease.job.id
+    for failed in range(1, MAX_ATTEMPTS):
+        lease = lose(storage, lease)
+        assert lease is not None and (lease.job.id, lease.job.failed_attempts) == (job_id, failed)
+
+    expire(storage, lease)
+    following = storage.lease_job("w3", LONG_S)
+
+    job = storage.get_job(job_id)
+    assert (job.state, job.failed_attempts) == (JobState.FAILED, MAX_ATTEMPTS)
+    assert "4 attempts in a row failed with nothing recorded; the last: worker w2 was lost" in job.error
+    assert (following or take(storage)).job.id == other.id
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_attempt_that_recorded_something_starts_the_count_again(storage: Storage) -> None:
+    lease: Lease | None = leased(storage)
+    for number in range(MAX_ATTEMPTS + 1):
+        assert lease is not None
+        storage.append_results(lease, lease.tasks[0].id, results(1, number))
+        lease = lose(storage, lease)
+    assert lease is not None and lease.job.failed_attempts == 1
+
+
+def test_a_job_waits_longer_after_each_failed_attempt_and_others_go_first(storage: Storage) -> None:
+    lease = leased(storage)
+    assert storage.fail_attempt(lease, "no device").state is JobState.WAITING
+    again = take(storage)
+    other, _ = storage.create_job(job_spec())
+    waiting = storage.fail_attempt(again, "Ray did not start")
+
+    assert waiting == storage.get_job(lease.job.id)
+    assert (waiting.state, waiting.failed_attempts, waiting.error) == (JobState.WAITING, 2, "Ray did not start")
+    assert waiting.not_before is not None and waiting.worker is None
+    assert take(storage).job.id == other.id
+    assert storage.lease_job("w", LONG_S) is None
+    waits = [event.data.get("wait_s") for event in storage.list_events(lease.job.id) if "wait_s" in event.data]
+    assert waits == [0.0, 1.0]
+
+
+def test_a_resumed_job_has_all_its_attempts_again(storage: Storage) -> None:
+    lease = leased(storage)
+    storage.fail_attempt(lease, "no device")
+    storage.fail_attempt(take(storage), "no device")
+    storage.request_cancel(lease.job.id)
+
+    job = storage.resume_job(lease.job.id)
+
+    assert (job.failed_attempts, job.not_before, job.error) == (0, None, "")
+    assert take(storage).job.error == ""
+
+
+def test_a_failed_attempt_at_a_job_that_is_being_cancelled_ends_it(storage: Storage) -> None:
+    lease = leased(storage)
+    storage.request_cancel(lease.job.id)
+    assert storage.fail_attempt(lease, "no device").state is JobState.CANCELLED
+
+
+def test_an_orderly_release_is_no_failed_attempt(storage: Storage) -> None:
+    lease = leased(storage)
+    storage.release_job(lease)
+    assert storage.get_job(lease.job.id).failed_attempts == 0
+
+
 # -- cancel and resume ------------------------------------------------------------------------------------------------
 def test_cancelling_a_waiting_job_ends_it(storage: Storage) -> None:
     job, _ = storage.create_job(job_spec())
@@ -174,6 +267,25 @@ def test_a_job_being_cancelled_ends_when_its_worker_is_gone(storage: Storage) ->
     assert storage.get_job(lease.job.id).state is JobState.CANCELLED
     with pytest.raises(LeaseLost):
         storage.heartbeat(lease, LONG_S)
+
+
+def test_a_job_being_cancelled_ends_though_there_is_no_worker_at_all(storage: Storage) -> None:
+    lease = leased(storage)
+    storage.request_cancel(lease.job.id)
+    storage.end_abandoned()
+    assert storage.get_job(lease.job.id).state is JobState.CANCELLING
+    expire(storage, lease)
+
+    storage.end_abandoned()
+
+    assert storage.get_job(lease.job.id).state is JobState.CANCELLED
+
+
+def test_cancelling_a_job_whose_worker_is_gone_ends_it_at_once(storage: Storage) -> None:
+    lease = leased(storage)
+    expire(storage, lease)
+    assert storage.request_cancel(lease.job.id).state is JobState.CANCELLED
+    assert states(storage, lease.job.id) == ["WAITING", "RUNNING", "CANCELLING", "CANCELLED"]
 
 
 @pytest.mark.parametrize("state", [JobState.CANCELLED, JobState.FAILED])

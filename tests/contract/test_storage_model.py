@@ -6,13 +6,14 @@ import secrets
 import time
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from tests.contract.samples import LONG_S, job_spec, results, states
-from tuner.storage import Conflict, JobState, Lease, LeaseLost, NewEvent, Storage
-from tuner.storage.sql import SqlStorage
+from tuner.storage import MAX_ATTEMPTS, Conflict, JobState, Lease, LeaseLost, NewEvent, Storage
+from tuner.storage.sql import SqlStorage, attempts
 
 ENDED = st.sampled_from([JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED])
 RESUMABLE = (JobState.CANCELLED, JobState.FAILED)
@@ -34,6 +35,16 @@ class JobMachine(RuleBasedStateMachine):
         self.leases: list[Lease] = []
         self.holder: Lease | None = None
         self.expired = False
+        self.failed = 0
+        self.trials_at_failure = 0
+
+    def fail(self) -> None:
+        """An attempt has failed. When this returns the wait for the next one, of FIRST_WAIT_S at most, is over."""
+        self.failed = 1 if self.trials > self.trials_at_failure else self.failed + 1
+        self.trials_at_failure = self.trials
+        self.become(JobState.FAILED if self.failed == MAX_ATTEMPTS else JobState.WAITING)
+        if 1 < self.failed < MAX_ATTEMPTS:
+            time.sleep(2 * attempts.FIRST_WAIT_S + 0.05)
 
     def become(self, state: JobState) -> None:
         self.state = state
@@ -47,7 +58,10 @@ class JobMachine(RuleBasedStateMachine):
         lease = self.storage.lease_job("w", 0.001 if gone else LONG_S, [self.device])
         if self.state is JobState.CANCELLING and self.expired:
             self.become(JobState.CANCELLED)
-        free = self.state is JobState.WAITING or (self.state is JobState.RUNNING and self.expired)
+        free = self.state is JobState.WAITING
+        if self.state is JobState.RUNNING and self.expired:
+            self.fail()
+            free = self.failed == 1
         assert (lease is not None) == free
         if lease is not None:
             self.become(JobState.RUNNING)
@@ -108,6 +122,21 @@ class JobMachine(RuleBasedStateMachine):
         if self.attempt(data, self.storage.release_job):
             self.become(JobState.CANCELLED if self.state is JobState.CANCELLING else JobState.WAITING)
 
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def fail_attempt(self, data: Any) -> None:
+        if self.attempt(data, lambda lease: self.storage.fail_attempt(lease, "no device")):
+            if self.state is JobState.CANCELLING:
+                self.become(JobState.CANCELLED)
+            else:
+                self.fail()
+
+    @rule()
+    def end_abandoned(self) -> None:
+        self.storage.end_abandoned()
+        if self.state is JobState.CANCELLING and self.expired:
+            self.become(JobState.CANCELLED)
+
     @rule()
     def cancel(self) -> None:
         try:
@@ -117,7 +146,10 @@ class JobMachine(RuleBasedStateMachine):
             return
         assert not self.state.ended
         if self.state is not JobState.CANCELLING:
-            self.become(JobState.CANCELLED if self.state is JobState.WAITING else JobState.CANCELLING)
+            was_running = self.state is JobState.RUNNING
+            self.become(JobState.CANCELLING if was_running else JobState.CANCELLED)
+            if was_running and self.expired:
+                self.become(JobState.CANCELLED)
 
     @rule()
     def resume(self) -> None:
@@ -127,18 +159,21 @@ class JobMachine(RuleBasedStateMachine):
             assert self.state not in RESUMABLE
             return
         assert self.state in RESUMABLE
+        self.failed = 0
         self.become(JobState.WAITING)
 
     @invariant()
     def the_job_is_as_the_model_has_it(self) -> None:
         job = self.storage.get_job(self.job_id)
         assert (job.state, job.epoch, job.trials) == (self.state, len(self.leases), self.trials)
+        assert job.failed_attempts == self.failed
         assert (job.ended_at is not None) == self.state.ended
         assert states(self.storage, self.job_id) == self.told
         assert [event.seq for event in self.storage.list_events(self.job_id)] == [*range(1, self.events + 1)]
 
 
-def test_every_sequence_of_calls_keeps_to_the_model(storage: SqlStorage) -> None:
+def test_every_sequence_of_calls_keeps_to_the_model(storage: SqlStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "FIRST_WAIT_S", 0.3)
     run_state_machine_as_test(
         # Any factory will do, though the annotation asks for a class.
         lambda: JobMachine(storage),  # type: ignore[arg-type]

@@ -103,6 +103,16 @@ def test_devices_are_listed(api: TestClient) -> None:
     assert device["target_fingerprint"].startswith("llvm-")
 
 
+def test_a_device_is_quarantined_and_released(api: TestClient) -> None:
+    answer = api.post("/v1/devices/local-0/quarantine", json={"reason": "its fan is loud"}).json()
+    assert (answer["state"], answer["reason"], answer["quarantined_until"]) == ("quarantined", "its fan is loud", None)
+    assert ">quarantined<" in api.get("/devices").text
+    assert api.post("/v1/devices/local-0/release").json()["state"] == "ready"
+    assert api.post("/v1/devices/local-0/quarantine").json()["reason"].startswith("quarantined by ")
+    api.post("/v1/devices/local-0/release")
+    assert_problem(api.post("/v1/devices/moon/quarantine"), 404)
+
+
 def test_while_the_database_is_away_clients_are_told_to_come_back(tmp_path: Path) -> None:
     """The service starts before its database can be reached, and works once it can."""
     path = tmp_path / "later" / "tuning.db"

@@ -18,7 +18,7 @@ from tuner.program.target import Target, native
 from tuner.program.workload import WorkloadInstance
 from tuner.records import NUMPY, Baseline, Baselines, ErrorKind, MeasureResult, Roof
 from tuner.rules.space import MicroKernel
-from tuner.storage import Device, JobState, NewEvent, Storage
+from tuner.storage import Device, DeviceState, JobState, NewEvent, Storage
 
 
 def job(**changes: Any) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def test_an_unregistered_device_is_refused_with_the_keys_that_did(api: TestClien
 def test_where_devices_share_a_key_the_one_seen_last_says_what_native_is() -> None:
     def device(number: int, mcpu: str, seen_at: str) -> Device:
         target = Target.from_json({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})
-        return Device(f"rack-{number}", "rack", target, "ready", {}, "2026-01-01T00:00:00Z", seen_at)
+        return Device(f"rack-{number}", "rack", target, DeviceState.READY, {}, "2026-01-01T00:00:00Z", seen_at)
 
     devices = [device(1, "znver4", "2026-01-02T00:00:00Z"), device(2, "haswell", "2026-01-03T00:00:00Z")]
     for order in (devices, devices[::-1]):

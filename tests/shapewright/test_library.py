@@ -18,13 +18,13 @@ import shapewright as sw
 from shapewright.library import Library, PackedWeight, load
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import package as files_of
+from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf, Node, bounded
 from tuner.program.reference import compute
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
 from tuner.rules import rules_of
-from tuner.search.finalize import build_library
 
 Floats = NDArray[np.float32]
 Change = Callable[[Path], object]

@@ -14,6 +14,7 @@ import pytest
 
 from tests.contract.samples import job_spec, many_tasks, results
 from tests.fakes import FakeRunner
+from tests.measuring import wait_for
 from tuner.errors import InvalidInput
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.measure import BuilderLost, DeviceLost
@@ -24,9 +25,9 @@ from tuner.rules import space_of
 from tuner.search.reuse import NOTHING, Knowledge
 from tuner.search.summary import SearchSummary, Stage
 from tuner.search.tuning import Cancelled, Tuned
-from tuner.storage import Comparison, JobState, Lease, LeaseLost, NewEvent, NotFound, StorageUnavailable
+from tuner.storage import MAX_ATTEMPTS, Comparison, JobState, Lease, LeaseLost, NewEvent, NotFound, StorageUnavailable
 from tuner.storage.jsonl import SharedRecord
-from tuner.storage.sql import SqlStorage, open_storage
+from tuner.storage.sql import SqlStorage, attempts, open_storage
 from worker.heartbeat import Heartbeat
 from worker.job_runner import JobRunner
 from worker.retry import Retry
@@ -45,6 +46,9 @@ class Tools:
 
     def runner(self, key: str) -> Any:
         return self
+
+    def parallel_builds(self, key: str, threads: int) -> int:
+        return 0
 
     def close(self) -> None:
         """Nothing to end."""
@@ -319,7 +323,7 @@ def test_a_device_that_is_lost_in_the_comparison_costs_the_job_nothing_else(stor
     assert storage.latest_artifact(storage.search_tasks(job.id)[0].workload_key).digest == "2" * 64
 
 
-def lost(task: Any, requests: Any) -> Any:
+def lost(task: Any, requests: Any, interrupted: Any = None) -> Any:
     raise DeviceLost("gone")
 
 
@@ -336,9 +340,7 @@ def test_a_worker_that_is_told_to_stop_gives_the_job_back(storage: SqlStorage) -
     assert storage.get_job(lease.job.id).state is JobState.WAITING
 
 
-def test_an_error_while_stopping_gives_the_job_back(
-    storage: SqlStorage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_while_stopping_gives_the_job_back(storage: SqlStorage, caplog: pytest.LogCaptureFixture) -> None:
     lease = lease_of(storage)
     stop = threading.Event()
 
@@ -406,13 +408,34 @@ def test_a_lost_device_or_builder_is_tried_again(storage: SqlStorage, loss: Exce
     assert len(said) == 4 and str(loss) in said[0]
 
 
-def test_a_device_that_stays_away_fails_the_job(storage: SqlStorage) -> None:
+def test_a_device_that_stays_away_fails_the_job_after_several_attempts(
+    storage: SqlStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "FIRST_WAIT_S", 0.001)
+
     def search(task: Any, **_: Any) -> Tuned:
         raise DeviceLost("no device 'local' from tracker 127.0.0.1:1")
 
     lease = lease_of(storage)
+    for number in range(1, MAX_ATTEMPTS):
+        assert runner(storage, search).run(lease) is JobState.WAITING
+        job = storage.get_job(lease.job.id)
+        assert (job.failed_attempts, "no device 'local'" in job.error) == (number, True)
+        lease = wait_for_lease(storage)
     assert runner(storage, search).run(lease) is JobState.FAILED
     assert "no device 'local'" in storage.get_job(lease.job.id).error
+
+
+def wait_for_lease(storage: SqlStorage) -> Lease:
+    given: list[Lease] = []
+
+    def is_given() -> bool:
+        lease = storage.lease_job("w2", LEASE_S)
+        given.extend([lease] if lease else [])
+        return lease is not None
+
+    wait_for(is_given)
+    return given[0]
 
 
 class Flaky:

@@ -8,9 +8,9 @@ import threading
 import pytest
 from sqlalchemy import text
 
-from tests.contract.samples import job_spec
+from tests.contract.samples import expire, job_spec, leased
 from tests.measuring import wait_for
-from tuner.storage import Lease
+from tuner.storage import JobState, Lease
 from tuner.storage.sql import SqlStorage, open_storage
 from tuner.storage.sql.migrate import head
 from worker.lease_loop import LeaseLoop
@@ -19,8 +19,8 @@ from worker.lease_loop import LeaseLoop
 class NoList:
     """A list of devices that never changes."""
 
-    def refresh(self, force: bool = False) -> tuple[str, ...]:
-        return ("local",)
+    def refresh(self, force: bool = False) -> dict[str, int]:
+        return {"local": 1}
 
 
 def set_revision(storage: SqlStorage, revision: str) -> None:
@@ -50,3 +50,52 @@ def test_a_worker_of_an_earlier_version_waits_and_says_what_to_do(
             stop.set()
             thread.join(20)
     storage.close()
+
+
+class NoDevices:
+    """A tracker that lists nothing."""
+
+    def refresh(self, force: bool = False) -> dict[str, int]:
+        return {}
+
+
+def test_a_job_being_cancelled_ends_though_no_device_is_left(sqlite_url: str) -> None:
+    storage = open_storage(sqlite_url)
+    lease = leased(storage)
+    storage.request_cancel(lease.job.id)
+    expire(storage, lease)
+    stop = threading.Event()
+    loop = LeaseLoop(storage, NoDevices(), lambda lease: None, "w2", stop)  # type: ignore[arg-type]
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        wait_for(lambda: storage.get_job(lease.job.id).state is JobState.CANCELLED)
+    finally:
+        stop.set()
+        thread.join(20)
+    storage.close()
+
+
+def test_nothing_that_a_job_does_ends_the_worker(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("worker.lease_loop.OUTAGE_WAIT_S", 0.01)
+    storage = open_storage(sqlite_url)
+    for _ in range(2):
+        storage.create_job(job_spec())
+    stop, taken = threading.Event(), []
+
+    def run(lease: Lease) -> None:
+        taken.append(lease.job.id)
+        if len(taken) == 1:
+            raise AttributeError("Module has no function")
+
+    thread = threading.Thread(target=LeaseLoop(storage, NoList(), run, "w", stop).run_forever)  # type: ignore[arg-type]
+    thread.start()
+    try:
+        wait_for(lambda: len(taken) == 2)
+    finally:
+        stop.set()
+        thread.join(20)
+    storage.close()
+    assert "Module has no function" in caplog.text

@@ -7,9 +7,12 @@ from tuner.measure._base import (
     BuildResult,
     DeviceFailed,
     DeviceLost,
+    Interrupted,
+    LibraryFailed,
     Runner,
     RunRequest,
     WrongDevice,
+    never,
 )
 from tuner.measure.kept_builds import KeptBuilds
 
@@ -20,8 +23,11 @@ __all__ = [
     "BuilderLost",
     "DeviceFailed",
     "DeviceLost",
+    "Interrupted",
     "KeptBuilds",
+    "LibraryFailed",
     "RunRequest",
     "Runner",
     "WrongDevice",
+    "never",
 ]

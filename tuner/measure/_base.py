@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from tuner.errors import ShapewrightError
+from tuner.library.dispatcher import Dispatcher
+from tuner.library.package import LibraryFiles
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import Baselines, ErrorKind, MeasureResult
@@ -26,6 +28,19 @@ class DeviceLost(ShapewrightError):
 
 class DeviceFailed(ShapewrightError):
     """The device's process ended, or was ended, over something that is no candidate. The device itself goes on."""
+
+
+class Interrupted(ShapewrightError):
+    """Whoever measures no longer wants the answer; what was running is killed."""
+
+
+def never() -> bool:
+    """An ``interrupted`` of whoever always waits for the answer."""
+    return False
+
+
+class LibraryFailed(ShapewrightError):
+    """The compiler cannot build a library of kernels that it has built one by one."""
 
 
 class BuilderLost(ShapewrightError):
@@ -57,26 +72,49 @@ class Builder(Protocol):
     def build(self, task: SearchTask, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
         """One result for each kernel, in order. No build outlives the builder's own time limit."""
 
+    def library(self, dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
+        """Compile a dispatcher with its kernels, in a process that may die of it.
+
+        Raises LibraryFailed if it cannot be compiled, or not in time, and BuilderLost.
+        """
+
     def close(self) -> None:
         """End every process the builder started."""
 
 
 class Runner(Protocol):
-    """Times candidates on one device, one at a time.
+    """Times candidates on a device, one at a time, or on several at once.
 
     A candidate that crashes, hangs or computes wrongly is a result with an error kind; the device is free again within
-    the runner's time limit. Raises DeviceLost only if the device itself cannot be reached any more.
+    the runner's time limit. Raises DeviceLost only if no device can be reached any more.
+
+    ``interrupted`` is asked several times a second. Once it is true, what is running is killed within seconds.
     """
 
-    def run(self, task: SearchTask, requests: Sequence[RunRequest]) -> list[MeasureResult]:
-        """For each request one result per instance, in order."""
+    @property
+    def devices(self) -> int:
+        """How many candidates it times at once: enough requests in a call keep all of its devices busy."""
+
+    def ready(self, task: SearchTask, interrupted: Callable[[], bool] = never) -> None:
+        """Return once a device is at hand. Raises DeviceLost, WrongDevice, Interrupted."""
+
+    def run(
+        self, task: SearchTask, requests: Sequence[RunRequest], interrupted: Callable[[], bool] = never
+    ) -> list[MeasureResult]:
+        """For each request one result per instance, in order; of an interrupted call those of the first requests, which
+        were done by then."""
 
     def verify(
-        self, task: SearchTask, build: BuildResult, dims: Sequence[Mapping[str, int]]
+        self,
+        task: SearchTask,
+        build: BuildResult,
+        dims: Sequence[Mapping[str, int]],
+        interrupted: Callable[[], bool] = never,
     ) -> list[tuple[Mapping[str, int], str]]:
         """Check a build (a candidate or a whole library) at these values of the dynamic dims, each with a guard region.
 
         What is wrong, and where; empty if nothing is. A crash or a hang counts as wrong at the dims it happened at.
+        Raises Interrupted.
         """
 
     def baselines(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> Baselines:

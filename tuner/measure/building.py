@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tuner.measure._base import BuildResult
+from tuner.library.dispatcher import Dispatcher
+from tuner.library.package import LibraryFiles
+from tuner.measure._base import BuildResult, LibraryFailed
 from tuner.measure.limits import time_limit
 from tuner.measure.machine import failure_kind
 from tuner.program.task import SearchTask
@@ -15,6 +17,11 @@ from tuner.rules.space import MicroKernel
 Build = Callable[[SearchTask, MicroKernel], bytes]
 """Compiles a candidate: the bytes of a shared object. Raises whatever went wrong. Travels to children pickled."""
 
+Link = Callable[[Dispatcher, str | None], LibraryFiles]
+"""Compiles a library for a job of this id. Raises whatever went wrong."""
+
+LIBRARY_S, KERNEL_S = 60.0, 10.0
+"""What compiling a library may take, and what each of its kernels adds."""
 MAX_ERROR = 2000
 """Characters kept of a compiler's message; the end of it says what went wrong."""
 
@@ -40,6 +47,29 @@ def lost_build(kernel: MicroKernel, build_s: float, timeout_s: float) -> BuildRe
     if build_s >= timeout_s:
         return failed_build(kernel, ErrorKind.BUILD_TIMEOUT, f"the build took longer than {timeout_s:g} s", build_s)
     return failed_build(kernel, ErrorKind.BUILD, "the compiler's process ended without an answer", build_s)
+
+
+def link_one(link: Link, dispatcher: Dispatcher, job_id: str | None, timeout_s: float) -> LibraryFiles | str:
+    """Compile a library in this process, which ends (SIGALRM) if that takes longer; or what went wrong."""
+    try:
+        with time_limit(timeout_s):
+            return link(dispatcher, job_id)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[-MAX_ERROR:]
+
+
+def link_timeout_s(dispatcher: Dispatcher) -> float:
+    return LIBRARY_S + KERNEL_S * len(dispatcher.kernels)
+
+
+def linked(answer: LibraryFiles | str | None, dispatcher: Dispatcher, spent_s: float) -> LibraryFiles:
+    """What ``link_one`` answered, None if its process ended. Raises LibraryFailed."""
+    if isinstance(answer, LibraryFiles):
+        return answer
+    timeout_s = link_timeout_s(dispatcher)
+    lost = f"it took longer than {timeout_s:g} s" if spent_s >= timeout_s else "the compiler's process ended"
+    what = f"the library of {len(dispatcher.kernels)} kernels for {dispatcher.task.workload}"
+    raise LibraryFailed(f"{what} cannot be compiled: {lost if answer is None else answer}")
 
 
 def failed_build(kernel: MicroKernel, kind: ErrorKind, message: str, build_s: float) -> BuildResult:

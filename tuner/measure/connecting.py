@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import queue
+import select
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tvm import rpc
@@ -15,19 +18,56 @@ from tvm.rpc import RPCSession
 from tvm.rpc.base import RPC_TRACKER_MAGIC, TrackerCode, recvall, recvjson, sendjson
 
 from tuner.errors import ShapewrightError
-from tuner.measure._base import DeviceLost
+from tuner.measure._base import DeviceLost, Interrupted, never
+from tuner.measure.addresses import Address
+from tuner.measure.sockets import connections
 
 T = TypeVar("T")
 RETRY_S = 0.05
+ASK_EVERY_S = 0.25
+"""How often a call that can be interrupted asks whether it is."""
 HANDSHAKE_S = 10.0
+
+
+STRANGE = (RuntimeError, AttributeError, ValueError, LookupError, TypeError)
+"""What asking a server raises that is none of ours, or of another version."""
 
 
 class OutOfTime(ShapewrightError):
     """A call did not come back within its deadline; it has been left behind."""
 
 
-def within(seconds: float, call: Callable[[], T]) -> T:
-    """``call()`` in a thread of its own, for calls that wait in native code with no deadline. Raises OutOfTime."""
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A session, and the address of its device's server."""
+
+    rpc: RPCSession
+    address: Address
+
+    def call(self, function: str, *args: Any) -> Any:
+        """What the device's ``function`` answers. Call it ``within`` a deadline: looking it up is a request, too."""
+        return self.rpc.get_function(function)(*args)
+
+    def hang_up(self) -> None:
+        """Shut the connection down, whatever the session is doing: TVM's client waits for an answer before it says
+        anything else. The process of the session notices, and ends."""
+        peers = _resolved(self.address)
+        for connection in connections():
+            with connection, suppress(OSError):  # closed meanwhile
+                if connection.getpeername()[:2] in peers:
+                    connection.shutdown(socket.SHUT_RDWR)
+
+
+def _resolved(address: Address) -> set[tuple[str, int]]:
+    found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    return {(str(name), int(port)) for *_, (name, port, *_) in found}
+
+
+def within(seconds: float, call: Callable[[], T], interrupted: Callable[[], bool] = never) -> T:
+    """``call()`` in a thread of its own, for calls that wait in native code with no deadline.
+
+    Raises OutOfTime, and Interrupted.
+    """
     outcome: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
     def run() -> None:
@@ -37,10 +77,17 @@ def within(seconds: float, call: Callable[[], T]) -> T:
             outcome.put((None, error))
 
     threading.Thread(target=run, daemon=True).start()
-    try:
-        value, error = outcome.get(timeout=seconds)
-    except queue.Empty:
-        raise OutOfTime(f"no answer within {seconds:g} s") from None
+    deadline = time.monotonic() + seconds
+    while True:
+        left_s = deadline - time.monotonic()
+        try:
+            value, error = outcome.get(timeout=max(0.0, left_s if interrupted is never else min(left_s, ASK_EVERY_S)))
+            break
+        except queue.Empty:
+            if interrupted():
+                raise Interrupted("the answer is no longer wanted") from None
+            if left_s <= 0:
+                raise OutOfTime(f"no answer within {seconds:g} s") from None
     if error is None:
         return value  # type: ignore[return-value]
     try:
@@ -51,15 +98,21 @@ def within(seconds: float, call: Callable[[], T]) -> T:
         del error
 
 
-def connect_server(host: str, port: int, key: str, session_timeout_s: float, wait_s: float) -> RPCSession | None:
+def connect_server(
+    host: str,
+    port: int,
+    key: str,
+    session_timeout_s: float,
+    wait_s: float,
+    interrupted: Callable[[], bool] = never,
+) -> RPCSession | None:
     """A session on the server itself; None if it could not be had within ``wait_s``. A server that lost a session to
-    a crash is away for a moment, so a refusal is tried again."""
+    a crash is away for a moment, so a refusal is tried again. Raises Interrupted."""
     deadline = time.monotonic() + wait_s
     while (left := deadline - time.monotonic()) > 0:
         try:
-            return within(
-                min(left, HANDSHAKE_S), lambda: rpc.connect(host, port, key, session_timeout=session_timeout_s)
-            )
+            limit_s = min(left, HANDSHAKE_S)
+            return within(limit_s, lambda: rpc.connect(host, port, key, session_timeout=session_timeout_s), interrupted)
         except (RuntimeError, OutOfTime):
             time.sleep(RETRY_S)
     return None
@@ -95,17 +148,18 @@ class Tracker:
             raise DeviceLost(f"{self} does not answer: {error}") from error
         return int(summary["queue_info"].get(key, {"free": 0})["free"])
 
-    def request(self, key: str, session_timeout_s: float, wait_s: float) -> RPCSession:
-        """A session on a device of ``key``, waiting up to ``wait_s`` for one to be free. Raises DeviceLost."""
-        return self.request_at(key, session_timeout_s, wait_s)[0]
+    def request(
+        self, key: str, session_timeout_s: float, wait_s: float, interrupted: Callable[[], bool] = never
+    ) -> Connected:
+        """A session on a device of ``key``, waiting up to ``wait_s`` for one to be free.
 
-    def request_at(self, key: str, session_timeout_s: float, wait_s: float) -> tuple[RPCSession, tuple[str, int]]:
-        """As ``request``, and the address of the device."""
+        Whoever is interrupted leaves the tracker's queue. Raises DeviceLost, Interrupted.
+        """
         deadline = time.monotonic() + wait_s
         problem = "no time was given"
         while (left := deadline - time.monotonic()) > 0:
             try:
-                host, port, match = self._match(key, left)
+                host, port, match = self._match(key, left, interrupted)
             except TimeoutError:
                 problem = "no device was free"
                 break
@@ -113,16 +167,18 @@ class Tracker:
                 problem = str(error)
                 time.sleep(min(left, 0.5))
                 continue
-            session = connect_server(host, port, match, session_timeout_s, min(left, 2.0))
+            session = connect_server(host, port, match, session_timeout_s, min(left, 2.0), interrupted)
             if session is not None:
-                return session, (host, port)
+                return Connected(session, (host, port))
             problem = f"the device at {host}:{port} does not answer"
         raise DeviceLost(f"no device {key!r} from {self} within {wait_s:g} s: {problem}")
 
-    def _match(self, key: str, wait_s: float) -> tuple[str, int, str]:
-        """Where a free device is and the word that it wants to hear."""
+    def _match(self, key: str, wait_s: float, interrupted: Callable[[], bool]) -> tuple[str, int, str]:
+        """Where a free device is and the word that it wants to hear. Raises Interrupted, TimeoutError."""
         with self._open(wait_s) as sock:
-            code, result = _ask(sock, [TrackerCode.REQUEST, key, "", 1])
+            sendjson(sock, [TrackerCode.REQUEST, key, "", 1])
+            _await_answer(sock, wait_s, interrupted)
+            code, result = recvjson(sock)
         if code != TrackerCode.SUCCESS:
             raise ValueError(f"it answered {result!r}")
         host, port, match = result
@@ -140,6 +196,18 @@ class Tracker:
             sock.close()
             raise
         return sock
+
+
+def _await_answer(sock: socket.socket, wait_s: float, interrupted: Callable[[], bool]) -> None:
+    """Wait until there is something to read. Raises Interrupted, TimeoutError."""
+    deadline = time.monotonic() + wait_s
+    answered = select.poll()
+    answered.register(sock, select.POLLIN)
+    while not answered.poll(1000 * ASK_EVERY_S):
+        if interrupted():
+            raise Interrupted("the device is no longer wanted")
+        if time.monotonic() > deadline:
+            raise TimeoutError
 
 
 def _ask(sock: socket.socket, request: list[object]) -> tuple[int, Any]:

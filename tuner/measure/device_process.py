@@ -11,8 +11,10 @@ import ctypes
 import logging
 import os
 import platform
+import select
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -29,11 +31,16 @@ from tuner.measure import bench
 from tuner.measure.addresses import Address, parse_address
 from tuner.measure.child import announce, orphaned
 from tuner.measure.processes import ONE_THREAD, set_on_signals
-from tuner.program.target import native
+from tuner.measure.rpc_names import own_key
+from tuner.measure.sockets import connections
+from tuner.program.target import MAX_CORES, native
 from tuner.program.workload import JsonObject
 
 log = logging.getLogger(__name__)
 
+SILENT_S = 3
+"""How long a new connection may take to say what it wants."""
+FOREVER = struct.pack("ll", 0, 0)
 LOOK_S = 0.2
 """How often the process looks whether it is still wanted."""
 RESTART_S = 0.5
@@ -45,7 +52,11 @@ KILLED = f"error code -{int(signal.SIGKILL)}"
 
 @dataclass(frozen=True, slots=True)
 class DeviceOptions:
-    """How a device is served. Port 0: the first free one from 9091. ``parent``: the process to end with."""
+    """How a device is served. Port 0: the first free one from 9091. ``parent``: the process to end with.
+
+    ``cores``: those that it measures on, where others of the machine are for other devices; none: all that this process
+    may use.
+    """
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -54,6 +65,7 @@ class DeviceOptions:
     device_id: str = ""
     address: str | None = None
     parent: int | None = None
+    cores: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -72,7 +84,7 @@ def describe(options: DeviceOptions, server: str, sessions: Sessions) -> JsonObj
     """What a device says of itself: its id and key, its target, the machine and its software. ``server`` names this
     very process: it changes when the device is restarted. ``killed`` counts the sessions that were."""
     return {
-        "id": options.device_id or f"{socket.gethostname()}:{options.key or 'local'}",
+        "id": _id_of(options),
         "key": options.key,
         "server": server,
         "killed": sessions.killed,
@@ -91,11 +103,13 @@ def describe(options: DeviceOptions, server: str, sessions: Sessions) -> JsonObj
 def serve(options: DeviceOptions, ready: Callable[[int], None], should_stop: Callable[[], bool]) -> None:
     """Serve sessions, one after another, until ``should_stop``. TVM's server gives up when a session's process
     crashes, so it is started again on the same port."""
+    if options.cores:
+        os.sched_setaffinity(0, options.cores)
     home = Path.cwd()
     server = uuid.uuid4().hex
     sessions = Sessions()
     bench.register(lambda: describe(options, server, sessions))
-    os.register_at_fork(after_in_child=_end_with_server)
+    os.register_at_fork(after_in_child=lambda: _end_with_its_peers(options.tracker))
     threading.excepthook = sessions.ended
     state = _listen(options)
     ready(state.port)
@@ -123,17 +137,24 @@ def serve_until_stopped(options: DeviceOptions, ready: Callable[[int], None]) ->
 
 def _listen(options: DeviceOptions) -> PopenRPCServerState:
     first = options.port or 9091
-    return PopenRPCServerState(
+    state = PopenRPCServerState(
         options.host,
         first,
         first + (1 if options.port else PORTS),
         tracker_addr=options.tracker,
-        key=options.key,
+        key=own_key(options.key, _id_of(options)) if options.tracker else options.key,
         custom_addr=options.address,
         silent=True,
         # Else two devices of one machine could come by the same port.
         reuse_addr=options.port != 0,
     )
+    # Connections inherit it: one that does not say what it wants is dropped, and keeps nobody else away.
+    state.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", SILENT_S, 0))
+    return state
+
+
+def _id_of(options: DeviceOptions) -> str:
+    return options.device_id or f"{socket.gethostname()}:{options.key or 'local'}"
 
 
 def _listen_again(options: DeviceOptions, should_stop: Callable[[], bool]) -> PopenRPCServerState:
@@ -147,13 +168,26 @@ def _listen_again(options: DeviceOptions, should_stop: Callable[[], bool]) -> Po
             time.sleep(RESTART_S)
 
 
-def _end_with_server() -> None:
-    """Runs in the process of a session: a candidate that hangs must not outlive the server."""
+def _end_with_its_peers(tracker: Address | None) -> None:
+    """Runs in the process of a session: a candidate that hangs must outlive neither the server nor the client."""
     # SIGSEGV: TVM would print its own stack for every candidate that crashes.
     for number in (signal.SIGTERM, signal.SIGSEGV):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    for connection in connections():
+        if tracker is None or connection.getpeername()[1] != tracker[1]:
+            # Between two requests a client may be silent for as long as it likes.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, FOREVER)
+            threading.Thread(target=_end_with_client, args=(connection,), name="client", daemon=True).start()
+
+
+def _end_with_client(connection: socket.socket) -> None:
+    """End this process when its client hangs up, whatever it is computing: nobody wants the answer."""
+    closed = select.poll()
+    closed.register(connection, select.POLLRDHUP)
+    closed.poll()
+    os._exit(0)
 
 
 def _cpu_name() -> str:
@@ -172,7 +206,21 @@ def parse_options(argv: list[str]) -> DeviceOptions:
     parser.add_argument("--id", default="", dest="device_id", help="names this device; the same after a restart")
     parser.add_argument("--address", default=None, help="the address that others reach this machine by")
     parser.add_argument("--parent", type=int, default=None, help="end when this process is no longer the parent")
+    parser.add_argument("--cores", type=parse_cores, default=(), help="the cores to measure on, as in 0,2-3")
     return DeviceOptions(**vars(parser.parse_args(argv)))
+
+
+def parse_cores(text: str) -> tuple[int, ...]:
+    """``0,2-3`` as numbers of cores. Raises ValueError where this process may not use one of them."""
+    numbers: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        if int(last or first) >= MAX_CORES:
+            raise ValueError(f"there is no core {last or first}")
+        numbers |= set(range(int(first), int(last or first) + 1))
+    if missing := sorted(numbers - os.sched_getaffinity(0)):
+        raise ValueError(f"there is no core {missing[0]} for this process")
+    return tuple(sorted(numbers))
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from tuner.library.dispatcher import Dispatcher
+from tuner.library.package import LibraryFiles
 from tuner.measure._base import Builder, BuildResult
 from tuner.program.task import SearchTask
 from tuner.rules.space import MicroKernel
@@ -31,6 +33,10 @@ class KeptBuilds:
             if kernel in self._coming:
                 self._builds |= {build.kernel: build for build in self._coming.pop(kernel).result()}
         return [self._builds[kernel] for kernel in kernels]
+
+    def library(self, dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
+        """A library by the builder, after whatever is being built. Raises what the builder raises."""
+        return self._thread.submit(self._builder.library, dispatcher, job_id).result()
 
     def start(self, kernels: Sequence[MicroKernel]) -> None:
         """Begin to build these, which ``build`` will be asked for next."""

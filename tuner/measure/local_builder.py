@@ -8,17 +8,22 @@ import queue
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from tvm.support.popen_pool import PopenWorker
 
 from tuner.library import codegen
+from tuner.library.build import build_library
+from tuner.library.dispatcher import Dispatcher
+from tuner.library.package import LibraryFiles
 from tuner.measure._base import BuildResult
-from tuner.measure.building import Build, build_one, lost_build
+from tuner.measure.building import Build, Link, build_one, link_one, link_timeout_s, linked, lost_build
 from tuner.program.task import SearchTask
 from tuner.rules.space import MicroKernel
 
+T = TypeVar("T")
 BUILD_TIMEOUT_S = 30.0
 BUILDS_PER_PROCESS = 200
 """A process is replaced after so many builds: what a compiler leaks must not add up over a long search."""
@@ -33,12 +38,13 @@ class LocalBuilder:
     def __init__(
         self,
         build: Build = codegen.build_candidate,
+        link: Link = build_library,
         *,
         processes: int | None = None,
         timeout_s: float = BUILD_TIMEOUT_S,
         builds_per_process: int = BUILDS_PER_PROCESS,
     ) -> None:
-        self._build = build
+        self._build, self._link = build, link
         self._timeout_s = timeout_s
         self._count = processes or len(os.sched_getaffinity(0))
         self._workers = [PopenWorker(maximum_uses=builds_per_process) for _ in range(self._count)]
@@ -57,7 +63,17 @@ class LocalBuilder:
         for worker in self._workers:
             worker.kill()
 
+    def library(self, dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
+        limit_s = link_timeout_s(dispatcher)
+        answer, spent_s = self._in_child(link_one, self._link, dispatcher, job_id, limit_s)
+        return linked(answer, dispatcher, spent_s)
+
     def _build_one(self, task: SearchTask, kernel: MicroKernel) -> BuildResult:
+        result, spent_s = self._in_child(build_one, self._build, task, kernel, self._timeout_s)
+        return result or lost_build(kernel, spent_s, self._timeout_s)
+
+    def _in_child(self, function: Callable[..., T], *args: Any) -> tuple[T | None, float]:
+        """What it returns, None if its process ended under it; and the seconds that it took."""
         if self._closed.is_set():
             raise RuntimeError("this builder is closed")
         worker = self._free.get()
@@ -69,14 +85,15 @@ class LocalBuilder:
                 worker.send(_ready)
                 worker.recv()
                 started = time.monotonic()
-            worker.send(build_one, (self._build, task, kernel, self._timeout_s))
-            result: BuildResult = worker.recv()
+            worker.send(function, args)
+            result: T | None = worker.recv()
+            return result, time.monotonic() - started
         except (ChildProcessError, EOFError, struct.error, pickle.UnpicklingError):
+            spent_s = time.monotonic() - started
             worker.kill()
-            return lost_build(kernel, time.monotonic() - started, self._timeout_s)
+            return None, spent_s
         finally:
             self._free.put(worker)
-        return result
 
 
 def _ready() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from tvm.rpc import RPCSession
-
-from tuner.measure._base import DeviceLost
+from tuner.measure._base import DeviceLost, never
 from tuner.measure.child import Child
-from tuner.measure.connecting import connect_server
+from tuner.measure.connecting import Connected, connect_server
 
 MODULE = "tuner.measure.device_process"
 WAIT_S = 20.0
@@ -28,16 +27,17 @@ class LocalDevice:
     def pid(self) -> int:
         return self._child.pid
 
-    def connect(self, session_timeout_s: float) -> RPCSession:
-        """A session that the server ends after ``session_timeout_s``. Raises DeviceLost."""
+    def connect(self, session_timeout_s: float, interrupted: Callable[[], bool] = never) -> Connected:
+        """A session that the server ends after ``session_timeout_s``. Raises DeviceLost, Interrupted."""
         with self._lock:
             if not self._child.alive():
                 self._child.stop()
                 self._child = Child(MODULE, [], data_dir=self._data_dir)
-        session = connect_server("127.0.0.1", self._child.port, "", session_timeout_s, WAIT_S)
+        address = ("127.0.0.1", self._child.port)
+        session = connect_server(*address, "", session_timeout_s, WAIT_S, interrupted)
         if session is None:
             raise DeviceLost(f"the device's process (pid {self.pid}) does not answer on port {self._child.port}")
-        return session
+        return Connected(session, address)
 
     def close(self) -> None:
         self._child.stop()

@@ -1,7 +1,19 @@
 """The names of the functions that a device serves over TVM RPC. Both sides import them; this module loads no TVM."""
 
+from __future__ import annotations
+
+from urllib.parse import quote
+
 OPEN = "shapewright.open"
 TRIAL = "shapewright.trial"
 VERIFY = "shapewright.verify"
 BASELINES = "shapewright.baselines"
 DESCRIBE = "shapewright.describe"
+
+OWN = "@"
+
+
+def own_key(key: str, device_id: str) -> str:
+    """The tracker's key for one device of a key, which lets a worker choose."""
+    # TVM splits what is said between client and server at blanks.
+    return f"{key}{OWN}{quote(device_id, safe='')}"

@@ -6,21 +6,31 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
-from tvm.rpc import RPCSession
-
-from tuner.measure._base import BASELINES_S, BuildResult, DeviceFailed, DeviceLost, RunRequest, WrongDevice
-from tuner.measure.connecting import OutOfTime, within
+from tuner.errors import InvalidInput
+from tuner.measure._base import (
+    BASELINES_S,
+    BuildResult,
+    DeviceFailed,
+    DeviceLost,
+    Interrupted,
+    RunRequest,
+    WrongDevice,
+    never,
+)
+from tuner.measure.connecting import STRANGE, Connected, OutOfTime, within
 from tuner.measure.rpc_names import BASELINES, OPEN, TRIAL, VERIFY
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import Baselines, ErrorKind, MeasureResult
 
-Connect = Callable[[float], RPCSession]
-"""Opens a session that the device ends after so many seconds. Raises DeviceLost."""
+Connect = Callable[[float, Callable[[], bool]], Connected]
+"""Opens a session that the device ends after so many seconds, unless it is interrupted. Raises DeviceLost, Interrupted.
+"""
 
 RUN_TIMEOUT_S = 10.0
 SLOWEST_FLOPS = 5e9
@@ -47,7 +57,7 @@ class Session:
     """A session that is prepared for one search task. ``device`` names the device, ``server`` the process that serves
     it."""
 
-    rpc: RPCSession
+    connected: Connected
     task: SearchTask
     device: str
     server: str
@@ -56,26 +66,40 @@ class Session:
     opened_s: float
 
     @classmethod
-    def open(cls, connect: Connect, task: SearchTask, life_s: float) -> Self:
-        """Raises DeviceLost, WrongDevice."""
-        rpc = connect(life_s)
+    def open(cls, connect: Connect, task: SearchTask, life_s: float, interrupted: Callable[[], bool]) -> Self:
+        """Raises DeviceLost, WrongDevice, Interrupted."""
+        connected = connect(life_s, interrupted)
         opened_s = time.monotonic()
         request = json.dumps(task.to_json())
         try:
-            about = json.loads(within(OPEN_TIMEOUT_S, lambda: rpc.get_function(OPEN)(request)))
-        except (RuntimeError, OutOfTime) as error:
-            raise DeviceLost(f"the device cannot prepare for {task.workload}: {_brief(error)}") from error
-        _check_target(task, Target.from_json(about["target"]), str(about["id"]))
-        return cls(rpc, task, str(about["id"]), about["server"], about.get("killed", 0), opened_s)
+            about = json.loads(within(OPEN_TIMEOUT_S, lambda: connected.call(OPEN, request), interrupted))
+            target, name, server = Target.from_json(about["target"]), str(about["id"]), str(about["server"])
+            cores = int(about["description"]["cores"])
+        except Interrupted:
+            connected.hang_up()
+            raise
+        except (*STRANGE, OutOfTime, InvalidInput) as error:
+            connected.hang_up()
+            where = "{}:{}".format(*connected.address)
+            raise DeviceLost(f"the device at {where} cannot prepare for {task.workload}: {_brief(error)}") from error
+        _check_target(task, target, name)
+        _check_threads(task, cores, name)
+        return cls(connected, task, name, server, about.get("killed", 0), opened_s)
 
-    def ask(self, function: str, data: JsonObject, *binary: bytes) -> Any:
-        """What the device's ``function`` answers within ``limit_s`` of the request. Raises DeviceLost, SessionDied."""
+    def ask(self, function: str, data: JsonObject, *binary: bytes, interrupted: Callable[[], bool] = never) -> Any:
+        """What the device's ``function`` answers within ``limit_s`` of the request.
+
+        Raises DeviceLost, SessionDied, Interrupted.
+        """
         text = json.dumps(data)
         try:
             answer = within(
-                data["limit_s"] + GRACE_S, lambda: self.rpc.get_function(function)(text, *map(bytearray, binary))
+                data["limit_s"] + GRACE_S,
+                lambda: self.connected.call(function, text, *map(bytearray, binary)),
+                interrupted,
             )
         except OutOfTime as error:
+            self.connected.hang_up()
             raise DeviceLost(f"the device stopped answering: {error}") from error
         except RuntimeError as error:
             raise SessionDied(_brief(error)) from error
@@ -84,7 +108,7 @@ class Session:
     def close(self) -> None:
         """Free the device. Not left to the garbage collector, which would take its time."""
         try:
-            within(GRACE_S, self.rpc.get_function("CloseRPCConnection"))
+            within(GRACE_S, lambda: self.connected.call("CloseRPCConnection"))
         except (RuntimeError, OutOfTime) as error:
             log.info("the session had ended already: %s", _brief(error))
 
@@ -105,19 +129,31 @@ class RpcRunner:
         self._hold_s = hold_s
         self._session: Session | None = None
 
-    def run(self, task: SearchTask, requests: Sequence[RunRequest]) -> list[MeasureResult]:
+    devices = 1
+
+    def ready(self, task: SearchTask, interrupted: Callable[[], bool] = never) -> None:
+        self._open(task, interrupted)
+
+    def run(
+        self, task: SearchTask, requests: Sequence[RunRequest], interrupted: Callable[[], bool] = never
+    ) -> list[MeasureResult]:
         result: list[MeasureResult] = []
-        for request in requests:
-            if request.build.binary is None:
-                result += [_not_built(request, instance) for instance in request.instances]
-            else:
-                result += self._measure(task, request)
+        with suppress(Interrupted):
+            for request in requests:
+                if request.build.binary is None:
+                    result += [_not_built(request, instance) for instance in request.instances]
+                else:
+                    result += self._measure(task, request, interrupted)
         return result
 
     def verify(
-        self, task: SearchTask, build: BuildResult, dims: Sequence[Mapping[str, int]]
+        self,
+        task: SearchTask,
+        build: BuildResult,
+        dims: Sequence[Mapping[str, int]],
+        interrupted: Callable[[], bool] = never,
     ) -> list[tuple[Mapping[str, int], str]]:
-        result = ((values, self._verify_at(task, build, values)) for values in dims)
+        result = ((values, self._verify_at(task, build, values, interrupted)) for values in dims)
         return [(values, problem) for values, problem in result if problem is not None]
 
     def baselines(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> Baselines:
@@ -138,35 +174,50 @@ class RpcRunner:
             self._session.close()
             self._session = None
 
-    def _open(self, task: SearchTask) -> Session:
-        """The session at hand, or a new one if it is old or prepared for another task. Raises DeviceLost."""
+    def _open(self, task: SearchTask, interrupted: Callable[[], bool] = never) -> Session:
+        """The session at hand, or a new one if it is old or prepared for another task.
+
+        Raises DeviceLost, Interrupted.
+        """
         if self._session is None or not self._serves(self._session, task):
             # The old one is given back first: there may be only one device.
             self.close()
             longest_s = max(self._limit_s(task, task.instances), VERIFY_TIMEOUT_S)
             life_s = self._hold_s + OPEN_TIMEOUT_S + longest_s + GRACE_S
-            self._session = Session.open(self._connect, task, life_s)
+            self._session = Session.open(self._connect, task, life_s, interrupted)
         return self._session
+
+    def _ask(
+        self, session: Session, function: str, data: JsonObject, binary: bytes, interrupted: Callable[[], bool]
+    ) -> Any:
+        """What the session answers; it is gone after anything that ``Session.ask`` raises."""
+        try:
+            return session.ask(function, data, binary, interrupted=interrupted)
+        except BaseException as error:
+            self._session = None
+            if isinstance(error, Interrupted):
+                session.connected.hang_up()
+            raise
 
     def _serves(self, session: Session, task: SearchTask) -> bool:
         return session.task == task and time.monotonic() - session.opened_s <= self._hold_s
 
-    def _measure(self, task: SearchTask, request: RunRequest) -> list[MeasureResult]:
+    def _measure(self, task: SearchTask, request: RunRequest, interrupted: Callable[[], bool]) -> list[MeasureResult]:
         died_on = []
         limit_s = self._limit_s(task, request.instances)
+        data, binary = self._trial(request, limit_s), request.build.binary or b""
         while True:
-            session = self._open(task)
+            session = self._open(task, interrupted)
             started = time.monotonic()
             try:
-                answers = session.ask(TRIAL, self._trial(request, limit_s), request.build.binary or b"")
+                answers = self._ask(session, TRIAL, data, binary, interrupted)
             except SessionDied as death:
-                self._session = None
                 died_on.append(session.server)
                 spent_s = time.monotonic() - started
                 if spent_s >= limit_s:
                     problem = f"not done after {limit_s:.3g} s"
                     return _all(request, session.device, ErrorKind.RUN_TIMEOUT, problem, spent_s)
-                if len(died_on) == 2 or self._open(task).server == session.server:
+                if len(died_on) == 2 or self._open(task, interrupted).server == session.server:
                     kind, problem = self._cause(session, death)
                     return _all(request, session.device, kind, problem, spent_s)
             else:
@@ -189,15 +240,16 @@ class RpcRunner:
         shapes = [instance.shape for instance in request.instances]
         return {"kernel": request.build.kernel.to_json(), "shapes": shapes, "limit_s": limit_s}
 
-    def _verify_at(self, task: SearchTask, build: BuildResult, dims: Mapping[str, int]) -> str | None:
+    def _verify_at(
+        self, task: SearchTask, build: BuildResult, dims: Mapping[str, int], interrupted: Callable[[], bool]
+    ) -> str | None:
         if build.binary is None:
             return f"not built: {build.error}"
         data = {"kernel": build.kernel.to_json(), "dims": dict(dims), "limit_s": VERIFY_TIMEOUT_S}
-        session = self._open(task)
+        session = self._open(task, interrupted)
         try:
-            problem: str | None = session.ask(VERIFY, data, build.binary)
+            problem: str | None = self._ask(session, VERIFY, data, build.binary, interrupted)
         except SessionDied as death:
-            self._session = None
             place = ", ".join(f"{name}={value}" for name, value in dims.items())
             return f"the device's process died, or took longer than {VERIFY_TIMEOUT_S:g} s, at {place}: {death}"
         return problem
@@ -212,6 +264,12 @@ def _check_target(task: SearchTask, device: Target, name: str) -> None:
             f"device {name} ({device.mcpu}) lacks {', '.join(missing)}, which the target "
             f"{task.target.mcpu if task.target else ''} has: tune for its own target, or name another device"
         )
+
+
+def _check_threads(task: SearchTask, cores: int, name: str) -> None:
+    if task.threads > cores:
+        problem = f"device {name} measures on {cores} of its cores, the task has {task.threads} threads"
+        raise WrongDevice(f"{problem}: name another device, or give this one more cores")
 
 
 def _brief(error: BaseException) -> str:

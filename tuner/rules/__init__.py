@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuner.rules._base import Extents, Refused, ScheduleRule
+from tuner.rules._base import Extents, Refused, ScheduleRule, extents_of
 from tuner.rules.registry import (
     RULES,
     by_rule,
@@ -27,6 +27,7 @@ __all__ = [
     "by_rule",
     "emit",
     "explain",
+    "extents_of",
     "is_current",
     "layout_group",
     "layouts_of",

@@ -19,6 +19,12 @@ Extents = Mapping[str, NDArray[np.int64]]
 """The extent of each axis of the program, by name, for several shapes at once: arrays of one length."""
 
 
+def extents_of(workload: Workload, shapes: Sequence[Mapping[str, int]]) -> Extents:
+    """The extents of every axis at these shapes (values of the shape variables), as arrays."""
+    rows = [workload.axis_sizes(workload.dims(shape)) for shape in shapes]
+    return {axis: np.array([row[axis] for row in rows], np.int64) for axis in workload.program.axes}
+
+
 @dataclass(frozen=True, slots=True)
 class Refused:
     """Why a rule does not take a workload on a target."""

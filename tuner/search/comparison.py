@@ -11,11 +11,12 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tuner.errors import ShapewrightError
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LIBRARY
-from tuner.measure import BuildResult, Runner, RunRequest
+from tuner.measure import BuildResult, Interrupted, Runner, RunRequest, never
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult
@@ -71,12 +72,14 @@ def compare(
     served: Contender,
     *,
     limit_s: float = COMPARE_S,
+    interrupted: Callable[[], bool] = never,
     clock: Callable[[], float] = time.monotonic,
 ) -> Comparison | None:
     """How the new library does beside the one that is served; None where that cannot be said.
 
     Where both run the very same kernel nothing is timed: there they are equal. It cannot be said where the device fails
-    or takes too long, and of a library whose kernels another version of a rule made. Raises DeviceLost.
+    or takes too long, where it is interrupted, and of a library whose kernels another version of a rule made. Raises
+    DeviceLost.
     """
     if not all(is_current(kernel) for kernel in served.dispatcher.kernels):
         return None
@@ -89,7 +92,10 @@ def compare(
     if not differing:
         return Comparison(served.digest, 1.0, 0.0, verified=True)
     try:
-        rounds = _rounds(task, runner, (new, served), differing, limit_s, clock)
+        read = partial(_reading, task, runner, interrupted)
+        rounds = _rounds(read, (new, served), differing, limit_s, clock)
+    except Interrupted:
+        return None
     except _Failed as failure:
         if failure.result.error_kind not in (ErrorKind.WRONG, ErrorKind.CRASH):
             return None
@@ -104,14 +110,13 @@ def compare(
 
 
 def _rounds(
-    task: SearchTask,
-    runner: Runner,
+    read: Callable[[Contender, WorkloadInstance], MeasureResult],
     contenders: tuple[Contender, Contender],
     instances: Sequence[WorkloadInstance],
     limit_s: float,
     clock: Callable[[], float],
 ) -> list[tuple[float, float]]:
-    """The weighted time of both libraries in each round. Raises _Failed."""
+    """The weighted time of both libraries in each round. Raises _Failed, Interrupted."""
     until = clock() + limit_s
     anchor_s: float | None = None
     rounds: list[tuple[float, float]] = []
@@ -121,7 +126,7 @@ def _rounds(
             # Whoever comes second finds the caches and the clock as the first one left them.
             order = (0, 1) if (number + len(rounds)) % 2 == 0 else (1, 0)
             for which in order:
-                result = _reading(task, runner, contenders[which], instance)
+                result = read(contenders[which], instance)
                 anchor_s = anchor_s or reference_anchor_s([result])
                 (level,) = at_reference_speed([result], anchor_s)
                 total[which] += instance.weight * (level.latency_s or 0.0)
@@ -129,13 +134,17 @@ def _rounds(
     return rounds
 
 
-def _reading(task: SearchTask, runner: Runner, contender: Contender, instance: WorkloadInstance) -> MeasureResult:
+def _reading(
+    task: SearchTask, runner: Runner, interrupted: Callable[[], bool], contender: Contender, instance: WorkloadInstance
+) -> MeasureResult:
     # The kernel says how constants are packed, which is the same for all of a library; what runs is the library.
     build = BuildResult(contender.kernel_at(task, instance), contender.binary, 0.0)
-    (result,) = runner.run(task, [RunRequest(build, (instance,))])
-    if not result.ok:
-        raise _Failed(contender, result)
-    return result
+    results = runner.run(task, [RunRequest(build, (instance,))], interrupted)
+    if not results:
+        raise Interrupted("the comparison is no longer wanted")
+    if not results[0].ok:
+        raise _Failed(contender, results[0])
+    return results[0]
 
 
 def _expected_s(task: SearchTask, library: Contender, instance: WorkloadInstance) -> float:

@@ -1,4 +1,4 @@
-"""From a search's results to a library: select the set, fit the dispatcher, build, and choose where to verify."""
+"""From a search's results to a library: select the set, fit the dispatcher, and choose where to verify."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.library.dispatcher import Dispatcher, TableRow, bounded, fit
-from tuner.library.package import LibraryFiles, package
 from tuner.library.selection import select, spread_weights
 from tuner.program.task import SearchTask
 from tuner.rules import layout_group
@@ -80,16 +79,6 @@ def make_dispatcher(
         measured_s = measured.latency_s(kernels[index], tuple(sorted(shape.items())))
         table.append(TableRow(shape, index, float(latency[row, index]), measured_s))
     return replace(bare, table=tuple(table))
-
-
-def build_library(dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
-    """Compile and package."""
-    from tuner.library import codegen  # noqa: PLC0415 - needs TVM, which what imports this module may live without
-
-    module = codegen.module_of(dispatcher.task, dispatcher.kernels, dispatcher.tree)
-    binary = codegen.compile_module(dispatcher.task, module)
-    scripts = codegen.kernel_scripts(module, len(dispatcher.kernels))
-    return package(dispatcher, binary, codegen.module_json(module), codegen.toolchain(), job_id, scripts)
 
 
 def verification_dims(dispatcher: Dispatcher) -> list[dict[str, int]]:

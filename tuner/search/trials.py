@@ -25,7 +25,10 @@ from tuner.storage import NewEvent
 FASTEST_READINGS = 3
 """How often a kernel is measured that is the fastest at an instance: of many single readings the least is lucky."""
 BATCH = 3
-"""Kernels built and run between two checks of ``should_stop``."""
+"""Kernels for each device that are built and run before what they taught is recorded."""
+
+OVERRUN_S = 2.0
+"""By how much a trial may pass the end of the budget's seconds, the reserve apart, before it is killed."""
 
 STAGES = {
     Phase.KNOWN: Stage.KNOWN,
@@ -104,9 +107,10 @@ class Trials:
         ``reserve`` trials are left. Where kernels are built while others are measured, ``plan_next`` is called with the
         last ones while they are measured, and returns the kernels to build next. Raises Cancelled, Finishing.
         """
-        for start in range(0, len(suggestions), BATCH):
-            batch = list(suggestions[start : start + BATCH])
-            following = [suggestion.kernel for suggestion in suggestions[start + BATCH :][:BATCH]]
+        size = self.batch
+        for start in range(0, len(suggestions), size):
+            batch = list(suggestions[start : start + size])
+            following = [suggestion.kernel for suggestion in suggestions[start + size :][:size]]
             while batch:
                 self.check_stop()
                 builds = self._builds.build([suggestion.kernel for suggestion in batch])
@@ -114,7 +118,8 @@ class Trials:
                 if plan_next and not following:
                     self._builds.ahead(partial(plan_next, batch))
                     plan_next = None
-                self.record(self._measure(batch, builds, phase), STAGES[phase])
+                if results := self._measure(batch, builds, phase, reserve_s):
+                    self.record(results, STAGES[phase])
                 if self._budget.seconds_left(reserve_s) <= 0:
                     return
                 batch = [] if phase in READ_ONCE else self._to_remeasure(batch, reserve)
@@ -135,11 +140,18 @@ class Trials:
         else:
             self._recorder.record_baselines(self._baselines)
 
-    def _measure(self, batch: Sequence[Suggestion], builds: Sequence[BuildResult], phase: Phase) -> list[MeasureResult]:
+    def _measure(
+        self, batch: Sequence[Suggestion], builds: Sequence[BuildResult], phase: Phase, reserve_s: float
+    ) -> list[MeasureResult]:
+        """What was measured of the batch before a stop, or the end of all but ``reserve_s`` of the budget."""
         requests = [RunRequest(build, suggestion.instances) for build, suggestion in zip(builds, batch, strict=True)]
-        measured = self._runner.run(self._task, requests)
+
+        def interrupted() -> bool:
+            return self.is_stopping() or self._budget.seconds_left(reserve_s) < -OVERRUN_S
+
+        measured = self._runner.run(self._task, requests, interrupted)
         self._builds.settle()
-        expected = [latency for suggestion in batch for latency in suggestion.predicted_s]
+        expected = [latency for suggestion in batch for latency in suggestion.predicted_s][: len(measured)]
         results = [
             replace(result, predicted_s=latency, round=self.round, phase=phase, attempt=self._next_attempt(result))
             for result, latency in zip(measured, expected, strict=True)
@@ -202,6 +214,11 @@ class Trials:
                 latencies[str(instance)] = min(latency, latencies.get(str(instance), latency))
         return latencies
 
+    @property
+    def batch(self) -> int:
+        """How many kernels are built and run at a time."""
+        return BATCH * self._runner.devices
+
     def left(self, reserve: int = 0) -> int:
         """Trials of the budget that are left, without ``reserve``."""
         return self._budget.trials_left(self.measured.trials, reserve)
@@ -227,13 +244,17 @@ class Trials:
 
     def check_stop(self) -> None:
         """Raises Cancelled, Finishing."""
-        if self._should_stop():
+        if self._should_stop() or self._is_too_late():
             raise Cancelled
-        if self._finish_by_s is None:
-            if self._should_finish():
-                raise Finishing
-        elif self._budget.elapsed_s > self._finish_by_s:
-            raise Cancelled
+        if self._finish_by_s is None and self._should_finish():
+            raise Finishing
+
+    def is_stopping(self) -> bool:
+        """Whether ``check_stop`` would raise: what is running on the device is not waited for."""
+        return self._should_stop() or self._is_too_late() or (self._finish_by_s is None and self._should_finish())
+
+    def _is_too_late(self) -> bool:
+        return self._finish_by_s is not None and self._budget.elapsed_s > self._finish_by_s
 
     def library_objective_s(self, dispatcher: Dispatcher) -> float | None:
         """The weighted time with a library, as ``summary`` compares it; None if it was not timed where it must be."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LIBRARY, LibraryFiles
-from tuner.measure import Builder, BuildResult, KeptBuilds, Runner
+from tuner.measure import Builder, BuildResult, Interrupted, KeptBuilds, Runner
 from tuner.program.jobspec import DEFAULT_POLICY, Budget
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
@@ -25,7 +25,7 @@ from tuner.search.cost_model import CostModel, PairCostModel
 from tuner.search.policy import SearchPolicy, Suggestion, dispatched, make_policy, suggestions_of
 from tuner.search.reuse import NOTHING, Knowledge, Reuse
 from tuner.search.summary import EndedBy, SearchSummary, Stage
-from tuner.search.trials import BATCH, FASTEST_READINGS, Cancelled, Finishing, Recorder, Trials
+from tuner.search.trials import FASTEST_READINGS, Cancelled, Finishing, Recorder, Trials
 
 __all__ = ["Cancelled", "Recorder", "Tuned", "VerificationFailed", "tune"]
 
@@ -98,7 +98,7 @@ def tune(
         stops = should_stop, should_finish
         trials = Trials(task, model, search_policy, builds, runner, recorder, tracker, *stops, baselines)
         trials.reused = reuse.facts
-        search = _Search(task, model, search_policy, runner, tracker, trials, reuse)
+        search = _Search(task, model, search_policy, builds, runner, tracker, trials, reuse)
         # What another version of the rules measured for the job says nothing of today's kernels.
         search.resume([record.result for record in past if space.has_rule_of(record.result.kernel)])
         try:
@@ -116,12 +116,14 @@ class _Search:
         task: SearchTask,
         model: CostModel,
         policy: SearchPolicy,
+        builds: KeptBuilds,
         runner: Runner,
         tracker: BudgetTracker,
         trials: Trials,
         reuse: Reuse,
     ) -> None:
-        self._task, self._model, self._policy, self._runner = task, model, policy, runner
+        self._task, self._model, self._policy = task, model, policy
+        self._builds, self._runner = builds, runner
         self._searched = task.with_least_shape()
         # Chosen before anything is learned here, so that whoever resumes the search chooses the same.
         self._theory, self._known = list(policy.theory), reuse.picks(model)
@@ -185,7 +187,7 @@ class _Search:
         reserved = FASTEST_READINGS * sum(len(suggestion.instances) for suggestion in pending)
         left = self._trials.left(self._final_trials()) - reserved
         self._next_suggestions = self._policy.suggest(left, [suggestion.kernel for suggestion in pending])
-        return [suggestion.kernel for suggestion in self._next_suggestions[:BATCH]]
+        return [suggestion.kernel for suggestion in self._next_suggestions[: self._trials.batch]]
 
     def _reserve_s(self) -> float:
         """Seconds of the budget to reserve for the finalists, the build and the verification, by what such took."""
@@ -243,7 +245,7 @@ class _Search:
             kernels = self._chosen.best_set()
             dispatcher = finalize.make_dispatcher(self._task, self._model, self._measured, kernels)
             trials.report_progress(Stage.BUILD)
-            files = finalize.build_library(dispatcher, job_id)
+            files = self._builds.library(dispatcher, job_id)
             trials.report_progress(Stage.VERIFY)
             wrong = self._verify(dispatcher, files)
             if not wrong:
@@ -293,7 +295,15 @@ class _Search:
         dims = finalize.verification_dims(dispatcher)
         problems: dict[MicroKernel, str] = {}
         for start in range(0, len(dims), VERIFY_BATCH):
-            self._trials.check_stop()
-            for point, problem in self._runner.verify(self._task, build, dims[start : start + VERIFY_BATCH]):
+            for point, problem in self._verify_at(build, dims[start : start + VERIFY_BATCH]):
                 problems.setdefault(dispatcher.kernels[dispatcher.index_for(point)], problem)
         return [self._trials.verification_failure(kernel, problem) for kernel, problem in problems.items()]
+
+    def _verify_at(self, build: BuildResult, dims: Sequence[Mapping[str, int]]) -> list[tuple[Mapping[str, int], str]]:
+        """What is wrong at these values of the symbols. Raises Cancelled, Finishing."""
+        self._trials.check_stop()
+        try:
+            return self._runner.verify(self._task, build, dims, self._trials.is_stopping)
+        except Interrupted:
+            self._trials.check_stop()
+            raise

@@ -3,7 +3,7 @@
 from tuner.storage._base import Storage
 from tuner.storage.access import AccessStorage, ApiKey, NewKey, Quota, Scope
 from tuner.storage.audit import AuditEntry, AuditStorage
-from tuner.storage.devices import Device, DeviceReading, DeviceStorage
+from tuner.storage.devices import QUARANTINE_AFTER, Device, DeviceReading, DeviceState, DeviceStorage
 from tuner.storage.errors import (
     Conflict,
     CorruptData,
@@ -14,7 +14,7 @@ from tuner.storage.errors import (
     StorageUnavailable,
 )
 from tuner.storage.events import CommitWatch, EventStorage, JobEvent, NewEvent
-from tuner.storage.jobs import Job, JobOrder, JobQuery, JobState, JobStorage, JobTable, SearchTaskRow
+from tuner.storage.jobs import MAX_ATTEMPTS, Job, JobOrder, JobQuery, JobState, JobStorage, JobTable, SearchTaskRow
 from tuner.storage.leases import Lease, LeaseStorage
 from tuner.storage.libraries import (
     Action,
@@ -49,6 +49,8 @@ from tuner.storage.webhooks import Delivery, WebhookStorage
 from tuner.storage.workloads import WorkloadRow, WorkloadStorage
 
 __all__ = [
+    "MAX_ATTEMPTS",
+    "QUARANTINE_AFTER",
     "AccessStorage",
     "Action",
     "Alias",
@@ -68,6 +70,7 @@ __all__ = [
     "Device",
     "DevicePulse",
     "DeviceReading",
+    "DeviceState",
     "DeviceStorage",
     "EventStorage",
     "IdempotencyMismatch",

@@ -15,6 +15,9 @@ from tuner.storage.access import NO_QUOTA, Quota
 from tuner.storage.events import EventStorage
 from tuner.storage.paging import Page
 
+MAX_ATTEMPTS = 4
+"""Attempts in a row that may fail with no trial recorded; the job is FAILED after them."""
+
 
 class JobState(StrEnum):
     WAITING = "WAITING"
@@ -50,6 +53,10 @@ class Job:
     summary: JsonObject
     priority: int = 0
     """Jobs of a higher one are leased first, whoever owns them."""
+    failed_attempts: int = 0
+    """In a row, with no trial recorded in between."""
+    not_before: str | None = None
+    """When a WAITING job may be tried again; None for at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,9 @@ class LeaseStorage(Protocol):
     def lease_job(self, worker: str, lease_s: float, device_keys: Sequence[str] | None = None) -> Lease | None:
         """Take the oldest WAITING job, or one whose lease has expired, and make it RUNNING with the next epoch.
 
-        A CANCELLING job whose lease has expired becomes CANCELLED and is not handed out. ``device_keys`` restricts
-        to jobs for those devices. None if there is no such job.
+        A lease that has expired counts as a failed attempt (see ``fail_attempt``). A CANCELLING job whose lease has
+        expired becomes CANCELLED and is not handed out. ``device_keys`` restricts to jobs for those devices. None if
+        there is no such job.
         """
 
     def heartbeat(self, lease: Lease, lease_s: float) -> JobState:
@@ -87,3 +88,13 @@ class LeaseStorage(Protocol):
 
     def release_job(self, lease: Lease) -> None:
         """Release an unfinished job: WAITING again (CANCELLED if it was CANCELLING). Raises LeaseLost."""
+
+    def fail_attempt(self, lease: Lease, error: str) -> Job:
+        """Release a job that could not be searched now, with the reason.
+
+        WAITING again, after a while that grows with each attempt that fails; FAILED after MAX_ATTEMPTS in a row with no
+        trial recorded in between; CANCELLED if it was CANCELLING. Raises LeaseLost.
+        """
+
+    def end_abandoned(self) -> None:
+        """End jobs that are being cancelled and whose worker was lost, whether there is another one or not."""

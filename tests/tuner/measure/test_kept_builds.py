@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from tests.fakes import TASK
+from tuner.library.dispatcher import Dispatcher, Leaf
+from tuner.library.package import LibraryFiles
 from tuner.measure import BuilderLost, BuildResult, KeptBuilds
 from tuner.program.task import SearchTask
 from tuner.rules.space import MicroKernel
@@ -32,8 +34,22 @@ class Spy:
             raise BuilderLost("gone")
         return [BuildResult(kernel, b"binary", 0.0) for kernel in kernels]
 
+    def library(self, dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
+        self.threads.add(threading.get_ident())
+        return LibraryFiles({"library.so": b"binary"}, {"job_id": job_id}, {})
+
     def close(self) -> None:
         pass
+
+
+def test_a_library_comes_from_the_thread_that_builds() -> None:
+    spy = Spy()
+    builds = KeptBuilds(TASK, spy, beside=1)
+    builds.build([A])
+    dispatcher = Dispatcher(TASK, (A,), 0, Leaf(0), ())
+    assert builds.library(dispatcher, "job-1").manifest == {"job_id": "job-1"}
+    assert len(spy.threads) == 1
+    assert threading.get_ident() not in spy.threads
 
 
 def test_results_come_in_order_and_nothing_is_built_twice() -> None:

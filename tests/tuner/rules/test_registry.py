@@ -17,6 +17,7 @@ from tuner.rules import (
     Refused,
     by_rule,
     explain,
+    extents_of,
     is_current,
     layout_group,
     layouts_of,
@@ -28,7 +29,6 @@ from tuner.rules import (
     space_of,
 )
 from tuner.rules.space import MicroKernel
-from tuner.search.cost_model import extents_of
 
 SOFTMAX = make_workload("softmax", {"m": "T", "n": 16})
 

@@ -18,11 +18,10 @@ from tuner.program.build import workload_from_json
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
-from tuner.rules import Refused, rules_for
+from tuner.rules import Refused, extents_of, rules_for
 from tuner.rules.layout import PanelLayout
 from tuner.rules.space import MicroKernel, SearchSpace
 from tuner.rules.x86_contraction import X86Contraction
-from tuner.search.cost_model import extents_of
 
 RULE = X86Contraction()
 T = ShapeVar("T", range(0, 129))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.fakes import TASK, FakeRunner
 from tuner.library.dispatcher import Dispatcher, Leaf, Node
+from tuner.measure import never
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
 from tuner.records import ErrorKind, MeasureResult
@@ -96,11 +98,11 @@ def test_a_library_that_is_wrong_loses(kind: ErrorKind) -> None:
     runner = device()
     run = runner.run
 
-    def failing(task: SearchTask, requests: list) -> list[MeasureResult]:  # type: ignore[type-arg]
+    def failing(task: SearchTask, requests: Any, interrupted: Any = None) -> list[MeasureResult]:
         bad = requests[0].build.binary == b"served"
         return [replace(r, latency_s=None, error_kind=kind) if bad else r for r in run(task, requests)]
 
-    runner.run = failing  # type: ignore[method-assign, assignment]
+    runner.run = failing  # type: ignore[method-assign]
     won = compare(TASK, runner, library(A), library(B, digest="served"))
     assert won is not None and (won.ratio, won.verified) == (FAILED_RATIO, True)
     lost = compare(TASK, runner, library(A, digest="served"), library(B, digest="other"))
@@ -111,7 +113,7 @@ def test_it_is_not_said_where_the_device_fails_or_time_is_short_or_the_rules_hav
     runner = device()
     runner.crashes = lambda kernel: False
     run = runner.run
-    runner.run = lambda task, requests: [  # type: ignore[method-assign]
+    runner.run = lambda task, requests, interrupted=never: [  # type: ignore[method-assign]
         replace(r, latency_s=None, error_kind=ErrorKind.RUN_TIMEOUT) for r in run(task, requests)
     ]
     assert compare(TASK, runner, library(A), library(B, digest="served")) is None
@@ -120,3 +122,13 @@ def test_it_is_not_said_where_the_device_fails_or_time_is_short_or_the_rules_hav
     assert compare(TASK, slow, library(A), library(B, digest="served"), limit_s=15.0, clock=slow.clock) is None
     older = replace(B, rule_version=0)
     assert compare(TASK, device(), library(A), library(older, digest="served")) is None
+
+
+def test_a_comparison_that_is_interrupted_says_nothing() -> None:
+    runner = device()
+    run = runner.run
+    runner.run = lambda task, requests, interrupted=never: (  # type: ignore[method-assign]
+        [] if interrupted() else run(task, requests)
+    )
+    assert compare(TASK, runner, library(A), library(B, digest="served"), interrupted=lambda: True) is None
+    assert compare(TASK, runner, library(A), library(B, digest="served")) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.fakes import TASK, measured
+from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf, Node, choose
 from tuner.library.package import KERNELS, check_files, kernel_scripts
 from tuner.program.task import SearchTask
@@ -12,7 +13,7 @@ from tuner.program.workload import ShapeVar
 from tuner.rules import layout_group, safe_kernel, space_of
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
-from tuner.search.finalize import VERIFY_WORK, build_library, choose_set, make_dispatcher, verification_dims
+from tuner.search.finalize import VERIFY_WORK, choose_set, make_dispatcher, verification_dims
 from tuner.search.observations import Measured
 
 

@@ -296,7 +296,7 @@ def test_a_lost_device_ends_the_search_with_its_results_recorded() -> None:
     bench = Bench()
     run = bench.runner.run
 
-    def lost(task: SearchTask, requests: Any) -> list[MeasureResult]:
+    def lost(task: SearchTask, requests: Any, interrupted: Any = None) -> list[MeasureResult]:
         if len(bench.runner.ran) > 10:
             raise DeviceLost("gone")
         return run(task, requests)

@@ -1,4 +1,4 @@
-"""Revision 0006: what is known of kernels follows from the records that there are, whatever made them."""
+"""Revisions 0006 and 0012: what is known of kernels follows from the records that there are, whatever made them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from tuner.storage.sql import upgrade
 from tuner.storage.sql.engine import Database, connect
-from tuner.storage.sql.schema import disqualified_kernels, kernel_latencies, targets, workloads
+from tuner.storage.sql.schema import disqualified_kernels, kernel_latencies, measured_instances, targets, workloads
 
 AT = "2026-01-01T00:00:00.000Z"
 
@@ -125,6 +125,16 @@ def test_kernels_that_failed_by_themselves_are_disqualified(before: Before) -> N
 def test_workloads_of_one_program_are_named_alike(before: Before) -> None:
     first, second = before.after(workloads, "program_key")
     assert first == second != ("",)
+
+
+def test_measured_instances_are_each_named_once(before: Before) -> None:
+    for kernel, changes in (("a", {}), ("b", {}), ("a", {"instance": "m=2"}), ("a", {"target_id": 2})):
+        before.record(kernel, 1.0, **changes)
+    before.record("a", instance="m=9", error_kind="wrong")
+
+    result = before.after(measured_instances, *COLUMNS[:-1])
+
+    assert result == [(1, 1, 1, "v3", "m=1"), (1, 1, 1, "v3", "m=2"), (1, 2, 1, "v3", "m=1")]
 
 
 def test_more_records_than_are_held_at_a_time(before: Before) -> None:

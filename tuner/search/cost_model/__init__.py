@@ -1,6 +1,6 @@
 """Cost models: the latency of any micro-kernel at any shape, from theory and from what has been measured."""
 
 from tuner.search.cost_model._base import CostModel, Prediction, WarmRecord
-from tuner.search.cost_model.pair_model import MAX_WARM_PAIRS, PairCostModel, extents_of
+from tuner.search.cost_model.pair_model import MAX_WARM_PAIRS, PairCostModel
 
-__all__ = ["MAX_WARM_PAIRS", "CostModel", "PairCostModel", "Prediction", "WarmRecord", "extents_of"]
+__all__ = ["MAX_WARM_PAIRS", "CostModel", "PairCostModel", "Prediction", "WarmRecord"]

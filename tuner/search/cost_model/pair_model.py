@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from tuner.program.build import workload_from_json
 from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, Workload
+from tuner.program.workload import ShapeVar
 from tuner.records import MeasureResult, speed_correction
-from tuner.rules import Extents, Refused, by_rule, is_current, rule_of, rules_of
+from tuner.rules import Refused, by_rule, extents_of, is_current, rule_of, rules_of
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model._base import Prediction, WarmRecord
 from tuner.search.observations import at_reference_speed, reference_anchor_s
@@ -43,12 +43,6 @@ ROUNDS = 80
 UNKNOWN_SPREAD = 0.3
 MAX_WARM_PAIRS = 3000
 """Pairs of other searches that the model is trained on, the first of those given: more make each fit seconds longer."""
-
-
-def extents_of(workload: Workload, shapes: Sequence[Mapping[str, int]]) -> Extents:
-    """The extents of every axis at these shapes (values of the shape variables), as arrays."""
-    rows = [workload.axis_sizes(workload.dims(shape)) for shape in shapes]
-    return {axis: np.array([row[axis] for row in rows], np.int64) for axis in workload.program.axes}
 
 
 class PairCostModel:

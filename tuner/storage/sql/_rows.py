@@ -18,7 +18,7 @@ from tuner.storage.leases import Lease
 from tuner.storage.sql.announcing import announce
 from tuner.storage.sql.columns import now
 from tuner.storage.sql.engine import Database
-from tuner.storage.sql.migrate import check_schema_in
+from tuner.storage.sql.migrate import REVISION, refuse_other
 from tuner.storage.sql.schema import job_events, jobs
 
 AnyRow = Row[Any]
@@ -28,7 +28,11 @@ WORKED_ON = (JobState.RUNNING, JobState.CANCELLING)
 # come one at a time.
 _JOB = select(jobs).where(jobs.c.id == bindparam("job_id"))
 _LOCKED = _JOB.with_for_update(key_share=True)
-_LEASED = select(jobs.c.epoch, jobs.c.state).where(jobs.c.id == bindparam("job_id")).with_for_update(key_share=True)
+_LEASED = (
+    select(jobs.c.epoch, jobs.c.state, REVISION.label("revision"))
+    .where(jobs.c.id == bindparam("job_id"))
+    .with_for_update(key_share=True, of=jobs)
+)
 _NUMBERED = (
     update(jobs)
     .where(jobs.c.id == bindparam("of_job"))
@@ -62,6 +66,8 @@ def job_of(row: AnyRow, whole: bool = True) -> Job:
         error=row.error,
         summary=row.summary if whole else {},
         priority=row.priority,
+        failed_attempts=row.failed_attempts,
+        not_before=row.not_before,
     )
 
 
@@ -102,7 +108,7 @@ def lock_leased(connection: Connection, lease: Lease, *, any_schema: bool = Fals
     if row.epoch != lease.epoch or row.state not in WORKED_ON:
         raise lease_lost(lease)
     if not any_schema:
-        check_schema_in(connection)
+        refuse_other(row.revision, connection.engine.url)
     return LeasedRow(lease.job.id, JobState(row.state))
 
 

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Select, select, update
+from sqlalchemy import Connection, Select, and_, case, or_, select, update
 
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject
-from tuner.storage.devices import Device
-from tuner.storage.errors import CorruptData, reading
+from tuner.storage.devices import (
+    FIRST_QUARANTINE_S,
+    LONGEST_QUARANTINE_S,
+    QUARANTINE_AFTER,
+    Device,
+    DeviceState,
+)
+from tuner.storage.errors import CorruptData, NotFound, reading
 from tuner.storage.sql._rows import AnyRow, Part, insert_new
 from tuner.storage.sql.audit import WORKER, audit
-from tuner.storage.sql.columns import now
+from tuner.storage.sql.columns import later, now
 from tuner.storage.sql.jobs import target_ids
 from tuner.storage.sql.schema import devices, targets
 
-READY = "ready"
+MAX_REASON = 1000
+GOOD: Mapping[str, Any] = {"state": DeviceState.READY.value, "failures": 0, "reason": "", "quarantined_until": None}
 
 _log = logging.getLogger(__name__)
 
 
 class Devices(Part):
     def register_device(self, device_id: str, key: str, target: Target, description: JsonObject) -> Device:
-        """A device starts out ``ready``; registering again leaves its state as it is."""
+        """A device starts out READY; registering again leaves its state as it is."""
         with self._database.write() as connection:
             known = target_ids(connection, [target])
             values = {"key": key, "target_id": known[target.fingerprint], "description": description}
@@ -32,7 +40,7 @@ class Devices(Part):
             if before is None or (before.key, before.target_id) != (key, values["target_id"]):
                 change = {"key": key, "target": target.fingerprint}
                 audit(connection, WORKER, "device.register" if before is None else "device.change", device_id, change)
-            if insert_new(connection, devices, [{"id": device_id, "state": READY, **values}]) == 0:
+            if insert_new(connection, devices, [{"id": device_id, "state": DeviceState.READY.value, **values}]) == 0:
                 connection.execute(update(devices).where(devices.c.id == device_id).values(seen_at=now(), **values))
             return _device_of(connection.execute(_select().where(devices.c.id == device_id)).one())
 
@@ -41,13 +49,66 @@ class Devices(Part):
             rows = connection.execute(_select().order_by(devices.c.key, devices.c.id)).all()
         return tuple(device for row in rows if (device := _readable(row)) is not None)
 
+    def device_failed(self, device_id: str, reason: str) -> Device:
+        with self._database.write() as connection:
+            device = _locked(connection, device_id)
+            failures = device.failures + 1
+            changed: JsonObject = {"failures": failures, "reason": reason[-MAX_REASON:]}
+            ends_by_itself = device.state is not DeviceState.QUARANTINED or device.quarantined_until is not None
+            if failures >= QUARANTINE_AFTER and ends_by_itself:
+                wait_s = min(FIRST_QUARANTINE_S * 2.0 ** (failures - QUARANTINE_AFTER), LONGEST_QUARANTINE_S)
+                detail = {"reason": changed["reason"], "failures": failures, "wait_s": wait_s}
+                audit(connection, WORKER, "device.quarantine", device_id, detail)
+                changed |= {"state": DeviceState.QUARANTINED.value, "quarantined_until": later(wait_s)}
+            return _changed(connection, device_id, changed)
+
+    def device_worked(self, device_id: str) -> None:
+        by_itself = or_(devices.c.state == DeviceState.READY.value, devices.c.quarantined_until.is_not(None))
+        failing = update(devices).where(devices.c.id == device_id, devices.c.failures > 0, by_itself)
+        with self._database.write() as connection:
+            connection.execute(failing.values(**GOOD))
+
+    def quarantine_device(self, device_id: str, reason: str, actor: str) -> Device:
+        changed = {"state": DeviceState.QUARANTINED.value, "quarantined_until": None, "reason": reason[-MAX_REASON:]}
+        with self._database.write() as connection:
+            _locked(connection, device_id)
+            audit(connection, actor, "device.quarantine", device_id, {"reason": changed["reason"]})
+            return _changed(connection, device_id, changed)
+
+    def release_device(self, device_id: str, actor: str) -> Device:
+        with self._database.write() as connection:
+            _locked(connection, device_id)
+            audit(connection, actor, "device.release", device_id, {})
+            return _changed(connection, device_id, GOOD)
+
     def list_targets(self) -> tuple[Target, ...]:
         with self._database.read() as connection:
             return tuple(map(Target.from_json, connection.scalars(select(targets.c.target).order_by(targets.c.id))))
 
 
 def _select() -> Select[Any]:
-    return select(devices, targets.c.target).join(targets, targets.c.id == devices.c.target_id)
+    until = devices.c.quarantined_until
+    was_quarantined = devices.c.state == DeviceState.QUARANTINED.value
+    is_quarantined = and_(was_quarantined, or_(until.is_(None), until > now()))
+    stands = case(
+        (is_quarantined, DeviceState.QUARANTINED.value),
+        (was_quarantined, DeviceState.PROBATION.value),
+        else_=DeviceState.READY.value,
+    )
+    return select(devices, targets.c.target, stands.label("stands")).join(targets, targets.c.id == devices.c.target_id)
+
+
+def _locked(connection: Connection, device_id: str) -> Device:
+    """Raises NotFound."""
+    row = connection.execute(_select().where(devices.c.id == device_id).with_for_update(of=devices)).one_or_none()
+    if row is None:
+        raise NotFound(f"no device {device_id!r}")
+    return _device_of(row)
+
+
+def _changed(connection: Connection, device_id: str, values: Mapping[str, Any]) -> Device:
+    connection.execute(update(devices).where(devices.c.id == device_id).values(**values))
+    return _device_of(connection.execute(_select().where(devices.c.id == device_id)).one())
 
 
 def _readable(row: AnyRow) -> Device | None:
@@ -66,8 +127,11 @@ def _device_of(row: AnyRow) -> Device:
         id=row.id,
         key=row.key,
         target=target,
-        state=row.state,
+        state=DeviceState(row.stands),
         description=row.description,
         registered_at=row.registered_at,
         seen_at=row.seen_at,
+        failures=row.failures,
+        reason=row.reason,
+        quarantined_until=row.quarantined_until,
     )

@@ -34,11 +34,13 @@ from tuner.storage.sql._rows import (
     lock_job,
     set_state,
 )
+from tuner.storage.sql.attempts import FORGOTTEN
 from tuner.storage.sql.audit import audit
 from tuner.storage.sql.columns import canonical
 from tuner.storage.sql.engine import Database
 from tuner.storage.sql.identity import stored_task, stored_workload
 from tuner.storage.sql.keys import lock_owner
+from tuner.storage.sql.queue import ABANDONED
 from tuner.storage.sql.quotas import Asked, check_quota
 from tuner.storage.sql.schema import api_keys, jobs, search_tasks, targets, workloads
 
@@ -143,7 +145,10 @@ class Jobs(Part):
             if job.state is JobState.WAITING:
                 return end(connection, job_id, JobState.CANCELLED)
             if job.state is JobState.RUNNING:
-                return set_state(connection, job_id, JobState.CANCELLING, {})
+                cancelling = set_state(connection, job_id, JobState.CANCELLING, {})
+                # Nobody is left to end it.
+                is_abandoned = connection.scalar(select(jobs.c.id).where(jobs.c.id == job_id, ABANDONED))
+                return end(connection, job_id, JobState.CANCELLED) if is_abandoned else cancelling
             if job.state is JobState.CANCELLING:
                 return job
             raise Conflict(f"job {job_id} is {job.state}: only a job that has not ended can be cancelled")
@@ -158,7 +163,8 @@ class Jobs(Part):
                 check_quota(connection, quota, job.owner, job_id, _asked(connection, job_id))
             audit(connection, actor, "job.resume", job_id, {"name": job.name, "state": job.state.value})
             event = {"resumed": True}
-            return set_state(connection, job_id, JobState.WAITING, event, error="", ended_at=None, worker=None)
+            anew = {"error": "", "ended_at": None, "worker": None} | FORGOTTEN
+            return set_state(connection, job_id, JobState.WAITING, event, **anew)
 
 
 def _conditions(query: JobQuery) -> list[ColumnElement[bool]]:

@@ -25,23 +25,34 @@ from tuner.storage.sql._rows import (
     lock_leased,
     set_state,
 )
+from tuner.storage.sql.attempts import count_failure
 from tuner.storage.sql.columns import later, now
 from tuner.storage.sql.counts import count_records
 from tuner.storage.sql.jobs import find_task, no_task, tasks_of
 from tuner.storage.sql.migrate import check_schema_in
 from tuner.storage.sql.queue import ABANDONED
-from tuner.storage.sql.records import insert_results
-from tuner.storage.sql.schema import jobs, search_tasks
+from tuner.storage.sql.records import insert_results, newest_record
+from tuner.storage.sql.schema import jobs, search_tasks, targets, workloads
 
 # Built once: composing a statement takes longer than running it.
-_TASK = select(
-    search_tasks.c.id,
-    search_tasks.c.workload_id,
-    search_tasks.c.target_id,
-    search_tasks.c.threads,
-    # As text, which tells whether the task was parsed before.
-    cast(search_tasks.c.task, Text).label("text"),
-).where(search_tasks.c.id == bindparam("task"), search_tasks.c.job_id == bindparam("job"))
+_TASK = (
+    select(
+        search_tasks.c.id,
+        search_tasks.c.workload_id,
+        search_tasks.c.target_id,
+        search_tasks.c.threads,
+        # As text, which tells whether the task was parsed before.
+        cast(search_tasks.c.task, Text).label("text"),
+        targets.c.anchor_s,
+        newest_record(search_tasks.c.id).label("newest_record"),
+    )
+    .join(workloads, workloads.c.id == search_tasks.c.workload_id)
+    .join(targets, targets.c.id == search_tasks.c.target_id)
+    .where(search_tasks.c.id == bindparam("task"), search_tasks.c.job_id == bindparam("job"))
+    # One transaction at a time adds trials to a workload, until it ends: two that read the earlier readings of a pair
+    # at once would each miss the other's. SQLite knows no row locks and needs none: its writers come one at a time.
+    .with_for_update(key_share=True, of=workloads)
+)
 _SPENT = update(search_tasks).where(search_tasks.c.id == bindparam("of_task")).values(spent_s=bindparam("seconds"))
 _COUNTED = (
     update(jobs)
@@ -50,6 +61,11 @@ _COUNTED = (
     .returning(jobs.c.event_seq)
 )
 _SUMMED = _COUNTED.values(summary=bindparam("progress", type_=jobs.c.summary.type))
+
+
+_ATTEMPTED = select(
+    *(jobs.c[name] for name in ("id", "state", "worker", "trials", "failed_attempts", "trials_at_failure"))
+).where(jobs.c.id == bindparam("job"))
 
 
 class Leases(Part):
@@ -128,9 +144,27 @@ class Leases(Part):
             else:
                 set_state(connection, job.id, JobState.WAITING, {}, worker=None, lease_expires_at=None)
 
+    def fail_attempt(self, lease: Lease, error: str) -> Job:
+        with self._database.write() as connection:
+            job = lock_leased(connection, lease)
+            if job.state is JobState.CANCELLING:
+                return end(connection, job.id, JobState.CANCELLED)
+            return count_failure(connection, connection.execute(_ATTEMPTED, {"job": job.id}).one(), error)
+
+    def end_abandoned(self) -> None:
+        with self._database.read() as connection:
+            check_schema_in(connection)
+            if not queue.any_abandoned(connection):
+                return
+        with self._database.write() as connection:
+            _end_abandoned(connection)
+
 
 def _task_of(connection: Connection, job_id: str, search_task_id: int) -> AnyRow:
-    """What storing results needs of a search task. Raises NotFound."""
+    """What storing results needs of a search task, whose workload is locked. Raises NotFound.
+
+    To be called after the job's lock is taken and before any row that several workloads share is locked.
+    """
     row = connection.execute(_TASK, {"task": search_task_id, "job": job_id}).one_or_none()
     if row is None:
         raise no_task(job_id, search_task_id)
@@ -148,7 +182,15 @@ def _end_abandoned(connection: Connection) -> None:
 
 
 def _take(connection: Connection, job_id: str, worker: str, lease_s: float) -> Lease | None:
-    """The lease of a waiting job. One whose search tasks cannot be read fails: it would stop every worker."""
+    """The lease of a waiting job, or of one whose worker was lost, unless that was one attempt too many.
+
+    One whose search tasks cannot be read fails: it would stop every worker.
+    """
+    row = connection.execute(_ATTEMPTED, {"job": job_id}).one()
+    if row.state == JobState.RUNNING:
+        job = count_failure(connection, row, f"worker {row.worker} was lost: it no longer extended its lease")
+        if job.state.ended or job.failed_attempts > 1:
+            return None  # the next attempt waits
     try:
         tasks = tasks_of(connection, job_id)
     except CorruptData as error:
@@ -162,6 +204,8 @@ def _take(connection: Connection, job_id: str, worker: str, lease_s: float) -> L
         JobState.RUNNING,
         {"worker": worker, "epoch": epoch},
         worker=worker,
+        error="",
+        not_before=None,
         lease_expires_at=later(lease_s),
         started_at=func.coalesce(jobs.c.started_at, now()),
     )

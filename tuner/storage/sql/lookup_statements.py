@@ -33,6 +33,7 @@ from tuner.storage.sql.schema import (
     dispatchers,
     disqualified_kernels,
     kernel_latencies,
+    measured_instances,
     micro_kernels,
     search_tasks,
     targets,
@@ -41,7 +42,7 @@ from tuner.storage.sql.schema import (
 )
 
 MOST_INSTANCES = 20_000
-"""That one call walks over: a workload has hundreds, a call may ask about a thousand workloads."""
+"""That one call reads: a workload has hundreds, a call may ask about a thousand workloads."""
 
 
 def _best(asked: Subquery) -> Select[Any]:
@@ -110,38 +111,11 @@ def _libraries(asked: Subquery) -> Select[Any]:
 
 
 def _instances(asked: Subquery) -> Select[Any]:
-    """The distinct instances of each scope, one step in the index for each: never a row for each kernel."""
-    scope = ("n", "workload_id", "target_id", "threads")
-    known = kernel_latencies.alias("first").c
-    first = (
-        select(known.instance)
-        .where(*_same(known, asked, workloads.c.id, targets.c.id))
-        .order_by(known.instance)
-        .limit(1)
-        .correlate(asked, workloads, targets)
-    )
-    walk = (
-        select(
-            asked.c.n,
-            workloads.c.id.label("workload_id"),
-            targets.c.id.label("target_id"),
-            asked.c.threads,
-            first.scalar_subquery().label("instance"),
-        )
-        .select_from(_of_scope(asked))
-        .cte("walk", recursive=True)
-    )
-    known = kernel_latencies.alias("following").c
-    following = (
-        select(known.instance)
-        .where(*_same(known, walk, walk.c.workload_id, walk.c.target_id), known.instance > walk.c.instance)
-        .order_by(known.instance)
-        .limit(1)
-        .correlate(walk)
-    )
-    step = select(*(walk.c[name] for name in scope), following.scalar_subquery()).where(walk.c.instance.is_not(None))
-    steps = walk.union_all(step)
-    return select(steps.c.n, steps.c.instance).where(steps.c.instance.is_not(None)).limit(MOST_INSTANCES)
+    """The instances of each scope at which anything was measured."""
+    known = measured_instances
+    same = and_(*_same(known.c, asked, workloads.c.id, targets.c.id))
+    found = select(asked.c.n, known.c.instance).select_from(_of_scope(asked).join(known, same))
+    return found.order_by(asked.c.n, known.c.instance).limit(MOST_INSTANCES)
 
 
 def _newest_tasks(asked: Subquery) -> Select[Any]:

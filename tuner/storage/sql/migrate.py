@@ -9,13 +9,15 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, text
+from sqlalchemy import URL, Connection, column, select, table, text
 
 from tuner.storage.errors import StorageUnavailable
 from tuner.storage.sql.engine import UPGRADE, Database, connect
 
 NEWER = "this version of Shapewright is older than its database: update it on this machine"
-_REVISION = text("SELECT version_num FROM alembic_version")
+REVISION = select(column("version_num")).select_from(table("alembic_version")).scalar_subquery()
+"""The revision that the database is at, in a statement."""
+_REVISION = select(REVISION)
 ADVISORY_LOCK = 0x73776D6967
 """The number of an advisory lock: upgrades of one PostgreSQL database run one after the other."""
 
@@ -41,15 +43,16 @@ def current(database: Database) -> str | None:
 
 def check_schema(database: Database) -> None:
     """Raise StorageUnavailable unless the database has the schema of this version."""
-    _refuse_other(current(database), database.engine.url)
+    refuse_other(current(database), database.engine.url)
 
 
 def check_schema_in(connection: Connection) -> None:
     """As ``check_schema``, in a transaction that is open: a worker of an earlier version changes nothing."""
-    _refuse_other(connection.scalar(_REVISION), connection.engine.url)
+    refuse_other(connection.scalar(_REVISION), connection.engine.url)
 
 
-def _refuse_other(revision: str | None, url: URL) -> None:
+def refuse_other(revision: str | None, url: URL) -> None:
+    """Raise StorageUnavailable unless the database at ``url`` is at the revision of this version."""
     wanted = head()
     if revision != wanted:
         remedy = UPGRADE if revision is None or revision in known() else NEWER
@@ -81,7 +84,7 @@ def config() -> Config:
 def _upgrade(database: Database, revision: str) -> None:
     result = current(database)
     if result is not None and result not in known():
-        _refuse_other(result, database.engine.url)
+        refuse_other(result, database.engine.url)
     with database.write() as connection:
         if connection.dialect.name == "postgresql":
             # A large table may take longer to change than any other statement may.

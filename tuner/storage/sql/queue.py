@@ -4,7 +4,7 @@ The highest priority first; among its owners the one with the fewest jobs runnin
 an owner's jobs the oldest. So an owner with a thousand jobs waits in turn with one who has a single job.
 
 What it costs grows with the number of owners who wait, not with the number of their jobs: each step is one look into
-the index of the queue (state, device, priority, owner, number).
+the index of the queue (state, device, priority, owner, number, not_before).
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ LEASING = 0x73776C65
 """The number of an advisory lock: leases of one PostgreSQL database are taken one after the other, so that two workers
 who come at once serve two owners."""
 
-_WAITING = jobs.c.state == JobState.WAITING
+
+def _waiting(table: FromClause) -> ColumnElement[bool]:
+    """In the queue, and not put off after a failed attempt."""
+    is_due = or_(table.c.not_before.is_(None), table.c.not_before <= now())
+    return and_(table.c.state == JobState.WAITING, is_due)
+
+
+_WAITING = _waiting(jobs)
 _EXPIRED = and_(jobs.c.state == JobState.RUNNING, jobs.c.lease_expires_at < now())
 _LEASABLE = or_(_WAITING, _EXPIRED)
 """Jobs that can be leased: waiting, or running under a lease that has expired by the database's clock."""
@@ -55,7 +62,7 @@ def _served() -> ColumnElement[str | None]:
 def _queued(table: FromClause) -> ColumnElement[bool]:
     """Waiting on the device, at the priority, that the statement is run with."""
     at = and_(table.c.device == bindparam("device"), table.c.priority == bindparam("priority"))
-    return and_(table.c.state == JobState.WAITING, at)
+    return and_(_waiting(table), at)
 
 
 def _heads() -> Select[tuple[str, int, str]]:
@@ -75,6 +82,7 @@ def _heads() -> Select[tuple[str, int, str]]:
 
 _ANYTHING = _anything(_LEASABLE)
 _ANYTHING_ON = _anything(and_(_LEASABLE, _ON_DEVICES))
+_ANY_ABANDONED = select(exists().where(ABANDONED))
 _DEVICES = select(jobs.c.device).where(_WAITING).distinct()
 _HIGHEST = select(func.max(jobs.c.priority)).where(_WAITING, jobs.c.device == bindparam("device"))
 _HEADS = _heads()
@@ -95,6 +103,11 @@ def anything_to_do(connection: Connection, device_keys: Sequence[str] | None) ->
     if device_keys is None:
         return bool(connection.scalar(_ANYTHING))
     return bool(connection.scalar(_ANYTHING_ON, {"devices": list(device_keys)}))
+
+
+def any_abandoned(connection: Connection) -> bool:
+    """Whether a job that is being cancelled has lost its worker."""
+    return bool(connection.scalar(_ANY_ABANDONED))
 
 
 def take_turn(connection: Connection) -> None:

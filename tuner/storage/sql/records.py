@@ -7,14 +7,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, Text, and_, cast, func, select, union
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, Text, and_, bindparam, cast, func, select, union
 
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
 from tuner.rules.space import MicroKernel
 from tuner.storage.devices import DeviceReading
 from tuner.storage.sql import cursors, latencies
-from tuner.storage.sql._rows import AnyRow, Part, insert_new, insert_returning
+from tuner.storage.sql._rows import AnyRow, Part, insert_new
 from tuner.storage.sql.identity import instance_of, job_shapes, split_label, stored_task, symbols_text
 from tuner.storage.sql.schema import (
     disqualified_kernels,
@@ -32,7 +32,9 @@ FASTEST = 8
 """Kernels of each instance that a search is told of however old their readings are."""
 
 _record = tuning_records.c
-_NAMED = (_record.id, _record.kernel_id, _record.instance, _record.attempt)
+_NEWER = select(_record.id, _record.kernel_id, _record.instance, _record.attempt).where(
+    _record.search_task_id == bindparam("task"), _record.id > bindparam("newest")
+)
 
 
 class Records(Part):
@@ -97,11 +99,13 @@ class Records(Part):
 
 
 def insert_results(connection: Connection, task: AnyRow, results: Sequence[MeasureResult]) -> int:
-    """Store the results of a search task (its row, with its JSON as ``text``) that are not there yet; how many those
-    were."""
+    """Store the results of a search task that are not there yet; how many those were.
+
+    ``task`` is its row, with its JSON as ``text`` and its ``newest_record``, while the job and the workload are locked:
+    nobody else adds records to it.
+    """
     if not results:
         return 0
-    latencies.lock(connection, task)
     kernels = insert_kernels(connection, [result.kernel for result in results])
     shared = {
         "search_task_id": task.id,
@@ -117,16 +121,30 @@ def insert_results(connection: Connection, task: AnyRow, results: Sequence[Measu
         {**shared, **columns_of(result), "instance": named[result.instance], "kernel_id": kernels[result.kernel]}
         for result in results
     ]
-    stored = insert_returning(connection, tuning_records, trials, _NAMED)
-    latencies.add_trials(connection, task, {kernels[k]: k for k in kernels}, _newly_stored(trials, stored))
+    if not insert_new(connection, tuning_records, trials):
+        return 0
+    stored = _newer(connection, task, trials)
+    latencies.add_trials(connection, task, {kernels[k]: k for k in kernels}, stored)
     return len(stored)
 
 
-def _newly_stored(trials: Sequence[JsonObject], stored: Sequence[AnyRow]) -> list[JsonObject]:
-    """Those of the trials that were not there yet, each with the ``id`` of its row, in the order of the rows."""
+def newest_record(search_task_id: ColumnElement[int]) -> ScalarSelect[int]:
+    """The id of the newest record of a search task; 0 if it has none."""
+    return (
+        select(func.coalesce(func.max(_record.id), 0)).where(_record.search_task_id == search_task_id).scalar_subquery()
+    )
+
+
+def _newer(connection: Connection, task: AnyRow, trials: Sequence[JsonObject]) -> list[JsonObject]:
+    """Those of the trials that were stored since ``task`` was read, each with the ``id`` of its row, in their order."""
+    # Asked for afterwards: an INSERT with RETURNING is a statement of its own for each number of rows, which takes
+    # longer to compose and to parse than all else.
+    rows = connection.execute(_NEWER, {"task": task.id, "newest": task.newest_record}).all()
     named = {(trial["kernel_id"], trial["instance"], trial["attempt"]): trial for trial in reversed(trials)}
-    rows = sorted(stored, key=lambda row: row.id)
-    return [{**named[row.kernel_id, row.instance, row.attempt], "id": row.id} for row in rows]
+    return [
+        {**named[row.kernel_id, row.instance, row.attempt], "id": row.id}
+        for row in sorted(rows, key=lambda row: row.id)
+    ]
 
 
 def insert_kernels(connection: Connection, kernels: Iterable[MicroKernel]) -> dict[MicroKernel, str]:

@@ -60,6 +60,10 @@ devices = Table(
     Column("key", SafeText, nullable=False, index=True),
     Column("target_id", ForeignKey("targets.id"), nullable=False),
     Column("state", SafeText, nullable=False),
+    # Failures in a row, the last one's reason, and the end of a quarantine; one without an end needs a release.
+    Column("failures", Integer, nullable=False, default=0, server_default="0"),
+    Column("reason", SafeText, nullable=False, default="", server_default=""),
+    Column("quarantined_until", Instant),
     Column("description", JSON, nullable=False),
     Column("registered_at", Instant, nullable=False, default=now()),
     Column("seen_at", Instant, nullable=False, default=now()),
@@ -90,6 +94,10 @@ jobs = Table(
     Column("event_seq", BigInt, nullable=False, default=0),
     # Higher ones are leased first, whoever owns them.
     Column("priority", Integer, nullable=False, server_default="0"),
+    # Attempts that failed in a row, the trials that there were at the last of them, and when the next may begin.
+    Column("failed_attempts", Integer, nullable=False, server_default="0"),
+    Column("trials_at_failure", BigInt, nullable=False, server_default="0"),
+    Column("not_before", Instant),
     # What the job may use at most, null without a limit: counted against quotas.
     Column("budget_trials", BigInt),
     Column("budget_seconds", Double),
@@ -98,7 +106,7 @@ jobs = Table(
     UniqueConstraint("owner", "idempotency_key"),
     Index(None, "state", "number"),
     # The queue: every column that a choice reads, so that it reads no rows.
-    Index(None, "state", "device", "priority", "owner", "number"),
+    Index(None, "state", "device", "priority", "owner", "number", "not_before"),
     Index(None, "owner", "started_at"),
     Index(None, "owner", "ended_at"),
 )
@@ -225,6 +233,17 @@ Index(
         kernel_latencies.c[name]
         for name in ("workload_id", "target_id", "threads", "protocol", "instance", "latency_s")
     ),
+)
+
+# The instances of kernel_latencies, each once: a workload has hundreds of them and as many kernels at each.
+measured_instances = Table(
+    "measured_instances",
+    metadata,
+    Column("workload_id", ForeignKey("workloads.id"), primary_key=True),
+    Column("target_id", ForeignKey("targets.id"), primary_key=True),
+    Column("threads", Integer, primary_key=True, autoincrement=False),
+    Column("protocol", SafeText, primary_key=True),
+    Column("instance", SafeText, primary_key=True),
 )
 
 # Kernels that were found wrong, or that crashed, at any instance of a workload on a target.

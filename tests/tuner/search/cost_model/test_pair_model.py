@@ -8,9 +8,9 @@ from tests.fakes import TASK, latency_s
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, TuningRecord
-from tuner.rules import space_of
+from tuner.rules import extents_of, space_of
 from tuner.rules.space import MicroKernel
-from tuner.search.cost_model import PairCostModel, WarmRecord, extents_of
+from tuner.search.cost_model import PairCostModel, WarmRecord
 
 S = ShapeVar("S", range(1, 65))
 OTHER = SearchTask("dense", {"m": 4 * S, "n": 160, "k": 48}, (S,), target=TASK.target)

@@ -1,0 +1,118 @@
+"""What runners share, whether they measure or pretend to: on a device, on several, and on simulated ones.
+
+What only a real device can show is in test_runner.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+
+from tests.measuring import CRASH, HANG, RIGHT, TASK, WRONG, kernel, request
+from tuner.measure import BuildResult, Interrupted, Runner, RunRequest
+from tuner.measure.local_device import LocalDevice
+from tuner.measure.rpc_runner import RpcRunner
+from tuner.measure.runner_pool import RunnerPool
+from tuner.measure.simulated import Faults, Fleet
+from tuner.program.task import SearchTask
+from tuner.program.workload import WorkloadInstance
+from tuner.records import ErrorKind
+from tuner.rules.space import MicroKernel
+
+LIMIT_S = 2.0
+PER_BEHAVIOUR = 100
+BEHAVIOURS = {RIGHT: None, CRASH: ErrorKind.CRASH, HANG: ErrorKind.RUN_TIMEOUT, WRONG: ErrorKind.WRONG}
+KINDS: list[ErrorKind | None] = list(BEHAVIOURS.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen(Faults):
+    """A kernel fails as its number says."""
+
+    def of(self, kernel: MicroKernel, seed: int) -> ErrorKind | None:
+        return KINDS[kernel["number"] // PER_BEHAVIOUR]
+
+
+def asked(behaviour: str, number: int, *shapes: int) -> RunRequest:
+    """A kernel that behaves so on any runner."""
+    return request(behaviour, PER_BEHAVIOUR * list(BEHAVIOURS).index(behaviour) + number, *shapes)
+
+
+def microseconds(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -> float:
+    return 1e-6 * shape["T"]
+
+
+@pytest.fixture(scope="module", params=["device", "devices", "simulated", "many-simulated"])
+def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
+    if "simulated" in request.param:
+        size = 4 if "many" in request.param else 1
+        simulated = Fleet(size, limit_s=LIMIT_S, faults=Chosen(), model=microseconds).runner()
+        yield simulated
+        simulated.close()
+        return
+    with LocalDevice() as first, LocalDevice() as second:
+        devices = [first, second][: 2 if request.param == "devices" else 1]
+        members = {each.pid: partial(RpcRunner, each.connect, timeout_s=LIMIT_S) for each in devices}
+        pool = RunnerPool(lambda: members)
+        yield pool
+        pool.close()
+
+
+def soon(after_s: float = 0.5) -> Callable[[], bool]:
+    began = time.monotonic()
+    return lambda: time.monotonic() - began > after_s
+
+
+def test_a_right_kernel_has_a_latency_at_each_instance_in_order(runner: Runner) -> None:
+    results = runner.run(TASK, [asked(RIGHT, 1, 5, 64), asked(RIGHT, 2, 7)])
+    assert [(each.kernel["number"], each.instance.shape["T"]) for each in results] == [(1, 5), (1, 64), (2, 7)]
+    for each in results:
+        assert each.ok and each.latency_s and each.device and each.anchor_s
+        assert min(each.samples_s) <= each.latency_s <= max(each.samples_s)
+        assert each.build_s == 0.01
+
+
+def test_only_the_culprit_is_blamed(runner: Runner) -> None:
+    behaviours = [RIGHT, CRASH, RIGHT, WRONG, RIGHT, HANG, RIGHT]
+    results = runner.run(TASK, [asked(behaviour, number) for number, behaviour in enumerate(behaviours)])
+    assert [result.error_kind for result in results] == [BEHAVIOURS[behaviour] for behaviour in behaviours]
+    assert all(result.error for result in results if not result.ok)
+    assert all(result.device for result in results)
+
+
+def test_a_hang_takes_its_time_and_no_more(runner: Runner) -> None:
+    began = time.monotonic()
+    (result,) = runner.run(TASK, [asked(HANG, 1)])
+    assert result.error_kind is ErrorKind.RUN_TIMEOUT
+    assert LIMIT_S <= result.run_s <= time.monotonic() - began
+
+
+def test_what_was_not_built_needs_no_device_and_keeps_its_reason(runner: Runner) -> None:
+    failed = BuildResult(kernel(1), None, 3.0, ErrorKind.BUILD_TIMEOUT, "too slow")
+    (result,) = runner.run(TASK, [RunRequest(failed, (WorkloadInstance.of({"T": 5}),))])
+    assert (result.error_kind, result.error, result.device) == (ErrorKind.BUILD_TIMEOUT, "too slow", None)
+
+
+def test_an_interrupted_call_ends_soon_with_what_was_done_before(runner: Runner) -> None:
+    requests = [asked(RIGHT, 1), *(asked(HANG, number) for number in range(2 + 4 * runner.devices))]
+    results = runner.run(TASK, requests, soon())
+    assert [result.error_kind for result in results][1:] in ([], *([ErrorKind.RUN_TIMEOUT] * n for n in range(1, 4)))
+    assert runner.run(TASK, [asked(RIGHT, 3)])[0].ok
+
+
+def test_a_verification_names_the_shapes_and_says_nothing_when_interrupted(runner: Runner) -> None:
+    dims = [{"m": 5}, {"m": 9}]
+    assert runner.verify(TASK, asked(RIGHT, 1).build, dims) == []
+    assert [values for values, _ in runner.verify(TASK, asked(WRONG, 1).build, dims)] == dims
+    with pytest.raises(Interrupted):
+        runner.verify(TASK, asked(HANG, 1).build, dims, soon())
+
+
+def test_a_device_is_made_ready(runner: Runner) -> None:
+    runner.ready(TASK)
+    assert runner.devices >= 1
+    assert runner.run(TASK, [asked(RIGHT, 1)])[0].ok

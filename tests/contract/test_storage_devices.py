@@ -1,0 +1,96 @@
+"""Devices that fail: counted, quarantined for a while, on probation, released."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import update
+
+from tuner.program.target import native
+from tuner.storage import QUARANTINE_AFTER, DeviceState, NotFound, Storage
+from tuner.storage.devices import FIRST_QUARANTINE_S, LONGEST_QUARANTINE_S
+from tuner.storage.sql import SqlStorage
+from tuner.storage.sql.columns import later
+from tuner.storage.sql.schema import devices
+
+
+@pytest.fixture
+def device(storage: Storage) -> str:
+    storage.register_device("rack-1", "rack", native(), {})
+    return "rack-1"
+
+
+def state_of(storage: Storage) -> DeviceState:
+    (device,) = storage.list_devices()
+    return device.state
+
+
+def fail(storage: Storage, times: int) -> None:
+    for _ in range(times):
+        storage.device_failed("rack-1", "it does not answer")
+
+
+def let_pass(storage: Storage) -> None:
+    """The quarantine's time."""
+    assert isinstance(storage, SqlStorage)
+    with storage._database.write() as connection:
+        connection.execute(update(devices).values(quarantined_until=later(-1.0)))
+
+
+def test_failures_in_a_row_end_in_a_quarantine_that_says_why(storage: Storage, device: str) -> None:
+    fail(storage, QUARANTINE_AFTER - 1)
+    assert state_of(storage) is DeviceState.READY
+    result = storage.device_failed(device, "the disk is full")
+    assert (result.state, result.failures, result.reason) == (DeviceState.QUARANTINED, 3, "the disk is full")
+    assert result.quarantined_until is not None
+    assert storage.list_devices() == (result,)
+    entry = storage.list_audit(subject=device).items[0]
+    assert (entry.action, entry.detail["wait_s"]) == ("device.quarantine", FIRST_QUARANTINE_S)
+
+
+def test_work_done_in_between_starts_the_count_again(storage: Storage, device: str) -> None:
+    fail(storage, QUARANTINE_AFTER - 1)
+    storage.device_worked(device)
+    fail(storage, QUARANTINE_AFTER - 1)
+    assert state_of(storage) is DeviceState.READY
+
+
+def test_a_quarantine_ends_in_probation_where_one_failure_makes_a_longer_one(storage: Storage, device: str) -> None:
+    fail(storage, QUARANTINE_AFTER)
+    let_pass(storage)
+    assert state_of(storage) is DeviceState.PROBATION
+    fail(storage, 1)
+    assert state_of(storage) is DeviceState.QUARANTINED
+    assert storage.list_audit(subject=device).items[0].detail["wait_s"] == 2 * FIRST_QUARANTINE_S
+    let_pass(storage)
+    storage.device_worked(device)
+    (good,) = storage.list_devices()
+    assert (good.state, good.failures, good.reason, good.quarantined_until) == (DeviceState.READY, 0, "", None)
+
+
+def test_no_quarantine_is_for_ever(storage: Storage, device: str) -> None:
+    fail(storage, QUARANTINE_AFTER + 60)
+    assert storage.list_audit(subject=device).items[0].detail["wait_s"] == LONGEST_QUARANTINE_S
+
+
+def test_what_somebody_quarantined_stays_so_until_it_is_released(storage: Storage, device: str) -> None:
+    result = storage.quarantine_device(device, "its fan is loud", "key-1")
+    assert (result.state, result.reason, result.quarantined_until) == (DeviceState.QUARANTINED, "its fan is loud", None)
+    fail(storage, QUARANTINE_AFTER + 1)
+    storage.device_worked(device)
+    storage.register_device(device, "rack", native(), {})
+    assert state_of(storage) is DeviceState.QUARANTINED
+    assert storage.release_device(device, "key-2").state is DeviceState.READY
+    assert [(each.actor, each.action) for each in storage.list_audit(subject=device).items[:2]] == [
+        ("key-2", "device.release"),
+        ("key-1", "device.quarantine"),
+    ]
+
+
+def test_a_device_that_is_not_known_cannot_be_quarantined(storage: Storage) -> None:
+    with pytest.raises(NotFound, match="no device 'none'"):
+        storage.quarantine_device("none", "", "key-1")
+    with pytest.raises(NotFound, match="no device 'none'"):
+        storage.release_device("none", "key-1")
+    with pytest.raises(NotFound, match="no device 'none'"):
+        storage.device_failed("none", "gone")
+    storage.device_worked("none")

@@ -1,0 +1,204 @@
+"""Requests of one call on several devices at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import pytest
+
+from tests.fakes import FakeRunner
+from tests.measuring import TASK, kernel
+from tuner.measure import BuildResult, DeviceLost, Interrupted, Runner, RunRequest, WrongDevice, never
+from tuner.measure.runner_pool import RunnerPool
+from tuner.program.task import SearchTask
+from tuner.program.workload import WorkloadInstance
+from tuner.records import ErrorKind, MeasureResult
+
+AT_ONCE_S = 20.0
+
+
+@dataclass
+class Device(FakeRunner):
+    """One of several. ``meets``: a run waits until as many devices run. ``loses``: over how many runs it is lost."""
+
+    number: int = 0
+    meets: threading.Barrier | None = None
+    loses: int = 0
+    fails: Exception | None = None
+    broken: bool = False
+    closed: int = 0
+    prepared: list[SearchTask] = field(default_factory=list)
+
+    def ready(self, task: SearchTask, interrupted: Callable[[], bool] = never) -> None:
+        self.prepared.append(task)
+
+    def run(
+        self, task: SearchTask, requests: Sequence[RunRequest], interrupted: Callable[[], bool] = never
+    ) -> list[MeasureResult]:
+        if self.loses:
+            self.loses -= 1
+            raise DeviceLost(f"device {self.number} is gone")
+        if self.fails is not None:
+            raise self.fails
+        if self.meets is not None:
+            self.meets.wait(AT_ONCE_S)
+        if self.broken:
+            return [
+                MeasureResult(each.build.kernel, at, error_kind=ErrorKind.MACHINE, error="the disk is full")
+                for each in requests
+                for at in each.instances
+            ]
+        return [
+            MeasureResult(each.build.kernel, at, 1.0, device=f"d{self.number}")
+            for each in requests
+            for at in each.instances
+        ]
+
+    def verify(
+        self,
+        task: SearchTask,
+        build: BuildResult,
+        dims: Sequence[Mapping[str, int]],
+        interrupted: Callable[[], bool] = never,
+    ) -> list[tuple[Mapping[str, int], str]]:
+        if interrupted():
+            raise Interrupted("no longer wanted")
+        return super().verify(task, build, dims)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def pool_of(*devices: Device) -> RunnerPool:
+    members = {device.number: partial(_same, device) for device in devices}
+    return RunnerPool(lambda: members, appear_s=0.0)
+
+
+def _same(device: Device) -> Runner:
+    return device
+
+
+def requests(count: int) -> list[RunRequest]:
+    instances = (WorkloadInstance.of({"T": 5}), WorkloadInstance.of({"T": 9}))
+    return [RunRequest(BuildResult(kernel(number), b"code", 0.0), instances) for number in range(count)]
+
+
+def names(results: Sequence[MeasureResult]) -> list[tuple[int, int]]:
+    return [(result.kernel["number"], result.instance.shape["T"]) for result in results]
+
+
+IN_ORDER = [(number, t) for number in range(6) for t in (5, 9)]
+
+
+def test_devices_measure_at_the_same_time_and_results_keep_the_order_of_the_requests() -> None:
+    together = threading.Barrier(3)
+    pool = pool_of(*(Device(number=number, meets=together) for number in range(3)))
+    results = pool.run(TASK, requests(6))
+    assert names(results) == IN_ORDER
+    assert {result.device for result in results} == {"d0", "d1", "d2"}
+    assert pool.devices == 3
+
+
+def test_another_device_takes_over_what_a_lost_one_was_working_on() -> None:
+    lost = Device(number=0, loses=1)
+    results = pool_of(lost, Device(number=1)).run(TASK, requests(6))
+    assert names(results) == IN_ORDER
+    assert {result.device for result in results} == {"d1"} or lost.loses == 1
+
+
+def test_the_call_fails_only_when_all_devices_are_lost() -> None:
+    pool = pool_of(Device(number=0, loses=1), Device(number=1, loses=1))
+    with pytest.raises(DeviceLost, match="is gone"):
+        pool.run(TASK, requests(4))
+    assert names(pool.run(TASK, requests(6))) == IN_ORDER
+
+
+def test_what_else_a_device_raises_ends_the_call() -> None:
+    pool = pool_of(*(Device(number=n, fails=WrongDevice("lacks avx512f")) for n in range(2)))
+    with pytest.raises(WrongDevice, match="lacks avx512f"):
+        pool.run(TASK, requests(4))
+
+
+def test_an_interrupted_call_has_the_results_of_the_first_requests() -> None:
+    assert pool_of(Device(), Device(number=1)).run(TASK, requests(4), lambda: True) == []
+
+
+def test_problems_of_a_verification_come_in_the_order_of_the_shapes() -> None:
+    def wrong(dims: Mapping[str, int]) -> str | None:
+        return "off by one" if dims["m"] % 2 else None
+
+    pool = pool_of(Device(wrong=wrong), Device(number=1, wrong=wrong))
+    dims = [{"m": number} for number in range(7)]
+    assert pool.verify(TASK, BuildResult(kernel(0), b"code", 0.0), dims) == [
+        ({"m": number}, "off by one") for number in (1, 3, 5)
+    ]
+    with pytest.raises(Interrupted):
+        pool.verify(TASK, BuildResult(kernel(0), b"code", 0.0), dims, lambda: True)
+
+
+def test_devices_without_work_are_given_back() -> None:
+    first, second = Device(meets=threading.Barrier(2)), Device(number=1)
+    second.meets = first.meets
+    pool = pool_of(first, second)
+    pool.run(TASK, requests(2))
+    first.meets = second.meets = None
+    assert (first.closed, second.closed) == (0, 0)
+    pool.run(TASK, requests(1))
+    assert (first.closed, second.closed) == (0, 1)
+    pool.close()
+    assert (first.closed, second.closed) == (1, 1)
+
+
+def test_one_request_goes_to_the_device_at_hand_and_to_another_if_that_is_lost() -> None:
+    first, second = Device(), Device(number=1)
+    pool = pool_of(first, second)
+    pool.run(TASK, requests(1))
+    (again,) = {result.device for _ in range(5) for result in pool.run(TASK, requests(1))}
+    at_hand, other = (first, second) if again == "d0" else (second, first)
+    at_hand.loses = 1
+    assert {result.device for result in pool.run(TASK, requests(1))} == {f"d{other.number}"}
+
+
+def test_what_a_machine_failed_over_is_tried_once_more() -> None:
+    told: list[tuple[int, str | None]] = []
+    broken, good = Device(broken=True), Device(number=1)
+    pool = RunnerPool(lambda: {0: lambda: broken, 1: lambda: good}, lambda *each: told.append(each))
+    results = pool.run(TASK, requests(12))
+    assert names(results) == [(number, t) for number in range(12) for t in (5, 9)]
+    assert {name for name, problem in told if problem} <= {0}
+    assert RunnerPool(lambda: {0: lambda: broken}).run(TASK, requests(1))[0].error_kind is ErrorKind.MACHINE
+
+
+def test_a_failing_device_is_reported_and_so_is_one_that_works() -> None:
+    told: list[tuple[int, str | None]] = []
+    members = {0: lambda: Device(loses=1), 1: lambda: Device(number=1)}
+    pool = RunnerPool(lambda: members, lambda *each: told.append(each))
+    pool.run(TASK, requests(20))
+    assert (1, None) in told
+    assert {problem for name, problem in told if name == 0} <= {"device 0 is gone"}
+
+
+def test_a_device_that_appears_is_used_and_one_that_goes_is_given_back() -> None:
+    first, second = Device(), Device(number=1)
+    present: dict[int, Callable[[], Runner]] = {}
+    pool = RunnerPool(lambda: dict(present), appear_s=0.1)
+    assert pool.devices == 1
+    with pytest.raises(DeviceLost, match="there has been no device"):
+        pool.run(TASK, requests(1))
+    with pytest.raises(Interrupted):
+        pool.run(TASK, requests(1), lambda: True)
+    present[0] = lambda: first
+    assert pool.run(TASK, requests(1))[0].device == "d0"
+    present.clear()
+    present[1] = lambda: second
+    assert pool.run(TASK, requests(1))[0].device == "d1"
+    assert first.closed == 1
+
+
+def test_nothing_to_do_is_no_work() -> None:
+    pool = pool_of(Device(), Device(number=1))
+    assert pool.run(TASK, []) == []
+    assert pool.verify(TASK, BuildResult(kernel(0), b"code", 0.0), []) == []
