@@ -31,9 +31,12 @@ class Slot:
         """Raises BuilderLost if the actor takes too long. An error at its start shows in its first build."""
         if self.starting is not None and ray.wait([self.starting], timeout=0)[0]:
             self.starting = None
-        if self.starting is not None and time.monotonic() - self.created_s > START_S:
+        if self.is_overdue():
             raise BuilderLost(f"a build actor did not start within {START_S:g} s")
         return self.starting is None
+
+    def is_overdue(self) -> bool:
+        return self.starting is not None and time.monotonic() - self.created_s > START_S
 
 
 class ActorPool:
@@ -79,6 +82,9 @@ class ActorPool:
         return slot
 
     def give(self, slot: Slot) -> None:
+        if slot.is_overdue():
+            # The next to take the slot tries with another.
+            self.drop(slot)
         with self._changed:
             surplus = len(self._slots) > self._size()
             if surplus:
@@ -88,6 +94,11 @@ class ActorPool:
             self._changed.notify()
         if surplus:
             self.drop(slot)
+
+    def is_too_large(self) -> bool:
+        """Whether there are more slots than ``size()`` by now."""
+        with self._changed:
+            return len(self._slots) > self._size()
 
     def drop(self, slot: Slot) -> None:
         """Kill the slot's actor; the next to take it gets another."""

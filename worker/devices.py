@@ -17,7 +17,7 @@ from tuner.measure.connecting import STRANGE, OutOfTime, Tracker, within
 from tuner.measure.rpc_names import DESCRIBE, OWN, own_key
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject
-from tuner.storage import DeviceState, DeviceStorage, NotFound, StorageUnavailable
+from tuner.storage import DeviceState, DeviceStorage
 
 log = logging.getLogger(__name__)
 
@@ -92,13 +92,17 @@ class DeviceList:
         known = self._known.get(address)
         if known is None or (problem is None and known.id not in self._failing):
             return
+        if known.tracker_key == known.key:
+            # Of an earlier release: the tracker may have handed out another of the key.
+            return
         try:
             if problem is None:
                 self.storage.device_worked(known.id)
                 self._failing -= {known.id}
                 return
             device = self.storage.device_failed(known.id, problem)
-        except (StorageUnavailable, NotFound) as error:
+        except Exception as error:
+            # The account of a device is worth less than the search that it is told by.
             log.warning("device %s: %s, which could not be stored: %s", known.id, problem or "it works", error)
             return
         self._failing |= {known.id}
@@ -153,7 +157,8 @@ def _check_identity(about: JsonObject, tracker_key: str) -> None:
 
 def _job_key(tracker_key: str) -> str:
     """What jobs name a device by."""
-    return tracker_key.partition(OWN)[0]
+    key, own, _ = tracker_key.rpartition(OWN)
+    return key if own else tracker_key
 
 
 def _described(answer: str) -> JsonObject:

@@ -52,7 +52,7 @@ class _Running:
 
 class RayBuilder:
     """Builds on ``actors()`` actors, which all searches of a worker share. One that crashes or hangs is replaced, one
-    that is old, too.
+    that is old, too. A kernel whose actor died is built once more.
 
     ``alive`` says whether the cluster still runs: calls to a dead one hang. For use from several threads.
     """
@@ -67,99 +67,148 @@ class RayBuilder:
         builds_per_actor: int = BUILDS_PER_ACTOR,
         alive: Callable[[], bool] = ray.is_initialized,
     ) -> None:
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._alive = alive
         actor: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(BuildActor)
-        self._pool = ActorPool(lambda: actor.remote(build, link), actors, uses=builds_per_actor, alive=alive)
+        self.pool = ActorPool(lambda: actor.remote(build, link), actors, uses=builds_per_actor, alive=alive)
 
     def start(self) -> None:
         """Start the actors, without waiting for them."""
-        self._pool.start()
+        self.pool.start()
 
     def build(self, task: SearchTask, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
         """As Builder says. Raises BuilderLost if the cluster is gone."""
-        results: dict[int, BuildResult] = {}
-        todo = list(range(len(kernels)))[::-1]
-        running: dict[Any, _Running] = {}
-        starting: list[Slot] = []
-        try:
-            while todo or running:
-                self._take(starting, len(todo), wait=not running)
-                for slot in [slot for slot in starting if slot.has_started()][: len(todo)]:
-                    starting.remove(slot)
-                    running |= self._begin(slot, todo.pop(), task, kernels)
-                for reference in self._ended(running, starting):
-                    done = running[reference]
-                    results[done.index] = self._result(reference, done, kernels[done.index])
-                    del running[reference]
-                    self._pool.give(done.slot)
-        finally:
-            for left in running.values():
-                self._pool.drop(left.slot)
-            for slot in [*starting, *(left.slot for left in running.values())]:
-                self._pool.give(slot)
-        return [results[index] for index in range(len(kernels))]
+        return _Batch(self, task, kernels).results()
 
     def library(self, dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
-        limit_s = link_timeout_s(dispatcher)
-        while (slot := self._pool.take(POLL_S)) is None:
+        limit_s, began = link_timeout_s(dispatcher), time.monotonic()
+        answer = self._linked(dispatcher, job_id, limit_s)
+        if answer is None and time.monotonic() - began < limit_s:
+            # The actor may have died before it was asked.
+            began = time.monotonic()
+            answer = self._linked(dispatcher, job_id, limit_s)
+        return linked(answer, dispatcher, time.monotonic() - began)
+
+    def _linked(self, dispatcher: Dispatcher, job_id: str | None, limit_s: float) -> LibraryFiles | str | None:
+        """As ``link_one``; None if the actor died, or is too late. Raises BuilderLost."""
+        while (slot := self.pool.take(POLL_S)) is None:
             pass
         try:
             while not slot.has_started():
                 ray.wait([slot.starting], timeout=POLL_S)
-                self._check_alive()
+                self.check_alive()
             slot.uses += 1
             started = time.monotonic()
             reference = slot.actor.library.remote(dispatcher, job_id, limit_s)
             while not ray.wait([reference], timeout=POLL_S)[0] and time.monotonic() - started < limit_s + GRACE_S:
-                self._check_alive()
-            answer = self._answer(reference, slot)
+                self.check_alive()
+            answer: LibraryFiles | str | None = self.answer(reference, slot)
+            return answer
         finally:
-            self._pool.give(slot)
-        return linked(answer, dispatcher, time.monotonic() - started)
+            self.pool.give(slot)
 
     def close(self) -> None:
-        self._pool.close()
+        self.pool.close()
 
-    def _check_alive(self) -> None:
+    def check_alive(self) -> None:
         if not self._alive():
             raise BuilderLost(GONE)
 
-    def _take(self, slots: list[Slot], wanted: int, *, wait: bool) -> None:
-        """Bring ``slots`` up to as many as are wanted, as far as nobody else uses them; the first may be waited for."""
-        while len(slots) < wanted:
-            slot = self._pool.take(POLL_S if wait and not slots else 0.0)
-            if slot is None:
-                return
-            slots.append(slot)
-
-    def _begin(self, slot: Slot, index: int, task: SearchTask, kernels: Sequence[MicroKernel]) -> dict[Any, _Running]:
-        slot.uses += 1
-        reference = slot.actor.build.remote(task, kernels[index], self._timeout_s)
-        return {reference: _Running(slot, index, time.monotonic())}
-
-    def _ended(self, running: dict[Any, _Running], starting: Sequence[Slot]) -> list[Any]:
-        """References of builds that are done or out of time; waits a while for one, or for an actor to start."""
-        references = [*running, *(slot.starting for slot in starting if slot.starting is not None)]
-        if not references:
-            return []
-        done, pending = ray.wait(references, num_returns=1, timeout=POLL_S)
-        if not done:
-            self._check_alive()
-        limit_s = self._timeout_s + GRACE_S
-        late = [each for each in pending if each in running and time.monotonic() - running[each].started_s > limit_s]
-        return [*(each for each in done if each in running), *late]
-
-    def _result(self, reference: Any, done: _Running, kernel: MicroKernel) -> BuildResult:
-        result: BuildResult | None = self._answer(reference, done.slot)
-        return result or lost_build(kernel, time.monotonic() - done.started_s, self._timeout_s)
-
-    def _answer(self, reference: Any, slot: Slot) -> Any:
+    def answer(self, reference: Any, slot: Slot) -> Any:
         """What an actor answered; None if it died or is too late, which it does not survive. Raises BuilderLost."""
         try:
             return ray.get(reference, timeout=0.1)
         except (RayActorError, GetTimeoutError):
-            self._pool.drop(slot)
+            self.pool.drop(slot)
             return None
         except RayError as error:
             raise BuilderLost(f"Ray failed: {error}") from error
+
+
+class _Batch:
+    """The kernels of one call, on whatever actors are free."""
+
+    def __init__(self, builder: RayBuilder, task: SearchTask, kernels: Sequence[MicroKernel]) -> None:
+        self._builder, self._pool, self._timeout_s = builder, builder.pool, builder.timeout_s
+        self._task, self._kernels = task, kernels
+        self._todo = list(range(len(kernels)))[::-1]
+        self._starting: list[Slot] = []
+        self._running: dict[Any, _Running] = {}
+        self._died: set[int] = set()
+        self._results: dict[int, BuildResult] = {}
+
+    def results(self) -> list[BuildResult]:
+        """In the order of the kernels. Raises BuilderLost."""
+        try:
+            while self._todo or self._running:
+                self._take()
+                for slot in self._started()[: len(self._todo)]:
+                    self._starting.remove(slot)
+                    self._begin(slot, self._todo.pop())
+                for reference in self._ended():
+                    self._settle(reference)
+        finally:
+            for left in self._running.values():
+                self._pool.drop(left.slot)
+            for slot in [*self._starting, *(left.slot for left in self._running.values())]:
+                self._pool.give(slot)
+        return [self._results[index] for index in range(len(self._kernels))]
+
+    def _take(self) -> None:
+        """As many actors as there are kernels to do, as far as nobody else uses them; the first may be waited for."""
+        # One that a smaller cluster has no room for would never start.
+        while self._starting and self._pool.is_too_large():
+            self._pool.give(self._starting.pop())
+        while len(self._starting) < len(self._todo):
+            slot = self._pool.take(0.0 if self._running or self._starting else POLL_S)
+            if slot is None:
+                return
+            self._starting.append(slot)
+
+    def _started(self) -> list[Slot]:
+        """Raises BuilderLost if an actor takes too long to start, unless there are others to build on."""
+        started = []
+        for slot in list(self._starting):
+            try:
+                if slot.has_started():
+                    started.append(slot)
+            except BuilderLost:
+                self._starting.remove(slot)
+                self._pool.drop(slot)
+                self._pool.give(slot)
+                if not (self._running or self._starting):
+                    raise
+        return started
+
+    def _begin(self, slot: Slot, index: int) -> None:
+        slot.uses += 1
+        reference = slot.actor.build.remote(self._task, self._kernels[index], self._timeout_s)
+        self._running[reference] = _Running(slot, index, time.monotonic())
+
+    def _ended(self) -> list[Any]:
+        """References of builds that are done or out of time; waits a while for one, or for an actor to start."""
+        starting = [slot.starting for slot in self._starting if slot.starting is not None]
+        references = [*self._running, *starting]
+        if not references:
+            return []
+        done, pending = ray.wait(references, num_returns=1, timeout=POLL_S)
+        if not done:
+            self._builder.check_alive()
+        latest_s = time.monotonic() - self._timeout_s - GRACE_S
+        late = [each for each in pending if each in self._running and self._running[each].started_s < latest_s]
+        return [*(each for each in done if each in self._running), *late]
+
+    def _settle(self, reference: Any) -> None:
+        """Keep the result of a build that has ended; one whose actor died is done again, once: it may have been the
+        actor's node that died."""
+        build = self._running[reference]
+        answer: BuildResult | None = self._builder.answer(reference, build.slot)
+        spent_s = time.monotonic() - build.started_s
+        del self._running[reference]
+        self._pool.give(build.slot)
+        if answer is None and spent_s < self._timeout_s and build.index not in self._died:
+            self._died.add(build.index)
+            self._todo.append(build.index)
+        else:
+            kernel = self._kernels[build.index]
+            self._results[build.index] = answer or lost_build(kernel, spent_s, self._timeout_s)

@@ -142,9 +142,9 @@ def test_a_process_that_was_killed_tells_of_the_machine(runner: Runner) -> None:
 @pytest.mark.parametrize("behaviour", [HANG, HANG_WHEN_TIMED])
 def test_a_hang_is_a_result_and_frees_the_device(runner: Runner, behaviour: str) -> None:
     started = time.monotonic()
-    results = runner.run(TASK, [request(behaviour, 1, 5, 64), request(RIGHT, 2)])
-    assert [result.error_kind for result in results] == [ErrorKind.RUN_TIMEOUT, ErrorKind.RUN_TIMEOUT, None]
-    assert LIMIT_S <= results[0].run_s + results[1].run_s < time.monotonic() - started
+    results = runner.run(TASK, [request(behaviour, 1, 64), request(RIGHT, 2)])
+    assert [result.error_kind for result in results] == [ErrorKind.RUN_TIMEOUT, None]
+    assert LIMIT_S <= results[0].run_s < time.monotonic() - started
 
 
 def test_results_name_the_device_that_ran_them(bed: Bed, runner: Runner) -> None:

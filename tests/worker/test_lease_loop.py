@@ -99,3 +99,42 @@ def test_nothing_that_a_job_does_ends_the_worker(
         thread.join(20)
     storage.close()
     assert "Module has no function" in caplog.text
+
+
+class Devices:
+    """As many of the key as somebody says."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def refresh(self, force: bool = False) -> dict[str, int]:
+        return {"local": self.count}
+
+
+@pytest.mark.parametrize(("devices", "most", "at_once"), [(1, 16, 1), (3, 16, 3), (3, 2, 2)])
+def test_as_many_jobs_run_at_once_as_there_are_devices(sqlite_url: str, devices: int, most: int, at_once: int) -> None:
+    storage = open_storage(sqlite_url)
+    for _ in range(5):
+        storage.create_job(job_spec())
+    stop, go, running, ended = threading.Event(), threading.Event(), [], []
+
+    def run(lease: Lease) -> None:
+        running.append(lease.job.id)
+        go.wait(60)
+        storage.finish_job(lease, JobState.COMPLETED)
+        ended.append(lease.job.id)
+
+    loop = LeaseLoop(storage, Devices(devices), run, "w", stop, poll_s=0.01, most=most)  # type: ignore[arg-type]
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        wait_for(lambda: len(running) == at_once)
+        assert len(storage.list_jobs(state=JobState.RUNNING).items) == at_once
+        go.set()
+        wait_for(lambda: len(ended) == 5)
+    finally:
+        go.set()
+        stop.set()
+        thread.join(20)
+    assert not thread.is_alive()
+    storage.close()

@@ -26,6 +26,10 @@ class DeviceLost(ShapewrightError):
     """The device, or the tracker that hands it out, cannot be reached. Whoever measures may try again later."""
 
 
+class DeviceBusy(DeviceLost):
+    """Nobody handed the device out in time: others use it, or the tracker is away. It says nothing of the device."""
+
+
 class DeviceFailed(ShapewrightError):
     """The device's process ended, or was ended, over something that is no candidate. The device itself goes on."""
 

@@ -18,7 +18,7 @@ from tvm.rpc import RPCSession
 from tvm.rpc.base import RPC_TRACKER_MAGIC, TrackerCode, recvall, recvjson, sendjson
 
 from tuner.errors import ShapewrightError
-from tuner.measure._base import DeviceLost, Interrupted, never
+from tuner.measure._base import DeviceBusy, DeviceLost, Interrupted, never
 from tuner.measure.addresses import Address
 from tuner.measure.sockets import connections
 
@@ -114,6 +114,8 @@ def connect_server(
             limit_s = min(left, HANDSHAKE_S)
             return within(limit_s, lambda: rpc.connect(host, port, key, session_timeout=session_timeout_s), interrupted)
         except (RuntimeError, OutOfTime):
+            if interrupted():
+                raise Interrupted("the device is no longer wanted") from None
             time.sleep(RETRY_S)
     return None
 
@@ -156,22 +158,24 @@ class Tracker:
         Whoever is interrupted leaves the tracker's queue. Raises DeviceLost, Interrupted.
         """
         deadline = time.monotonic() + wait_s
-        problem = "no time was given"
+        problem, is_away = "no time was given", True
         while (left := deadline - time.monotonic()) > 0:
+            if interrupted():
+                raise Interrupted("the device is no longer wanted")
             try:
                 host, port, match = self._match(key, left, interrupted)
             except TimeoutError:
-                problem = "no device was free"
-                break
+                raise DeviceBusy(f"no device {key!r} from {self} within {wait_s:g} s: no device was free") from None
             except (OSError, ValueError, struct.error) as error:
-                problem = str(error)
+                problem, is_away = str(error), True
                 time.sleep(min(left, 0.5))
                 continue
             session = connect_server(host, port, match, session_timeout_s, min(left, 2.0), interrupted)
             if session is not None:
                 return Connected(session, (host, port))
-            problem = f"the device at {host}:{port} does not answer"
-        raise DeviceLost(f"no device {key!r} from {self} within {wait_s:g} s: {problem}")
+            problem, is_away = f"the device at {host}:{port} does not answer", False
+        kind = DeviceBusy if is_away else DeviceLost
+        raise kind(f"no device {key!r} from {self} within {wait_s:g} s: {problem}")
 
     def _match(self, key: str, wait_s: float, interrupted: Callable[[], bool]) -> tuple[str, int, str]:
         """Where a free device is and the word that it wants to hear. Raises Interrupted, TimeoutError."""

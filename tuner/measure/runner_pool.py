@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
-from tuner.measure._base import BuildResult, DeviceLost, Interrupted, Runner, RunRequest, never
+from tuner.errors import ShapewrightError
+from tuner.measure._base import (
+    BuildResult,
+    DeviceBusy,
+    DeviceLost,
+    Interrupted,
+    Runner,
+    RunRequest,
+    WrongDevice,
+    never,
+)
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import Baselines, ErrorKind, MeasureResult
@@ -21,6 +31,10 @@ GIVE_BACK_S = 2.0
 """A device that has nothing left to do is given back after so long, while others still work: they may wait for it."""
 SPARE = 2
 """Devices that are asked for each request, where there are more: some may be busy for others."""
+PARTS = 2
+"""For each device, about: fewer leave some idle at the end of a call."""
+MOST_DEVICES = 2
+"""That fail, or are lost, over one item before it is given up."""
 MACHINE_FAILED = (ErrorKind.MACHINE, ErrorKind.DEVICE)
 
 Name = Any
@@ -29,6 +43,8 @@ Members = Callable[[], Mapping[Name, Callable[[], Runner]]]
 """The devices that there are now, by name, each with what makes a runner on it."""
 Told = Callable[[Name, str | None], None]
 """Told of each device that failed, with the reason; with None, that it did not."""
+Verdict = tuple[bool, str | None]
+"""Whether a device worked, and why its machine failed."""
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
@@ -40,8 +56,9 @@ def tell_nobody(name: Name, problem: str | None) -> None:
 class RunnerPool:
     """Measures on all devices of ``members()`` at once, on each by a runner of its own.
 
-    Whichever device is free takes the next request, so that a slow one holds up nothing but its own. What a device
-    failed over is given to another, once; the call fails only when all are lost. Not for use from several threads.
+    Whichever device is free takes the next request, so that a slow one holds up nothing but its own. What a device was
+    lost or failed over is given to another, once; a device that failed rests for the call while others work. The call
+    fails only when all are lost with nothing done. Not for use from several threads.
     """
 
     def __init__(self, members: Members, told: Told = tell_nobody, appear_s: float = APPEAR_S) -> None:
@@ -61,12 +78,19 @@ class RunnerPool:
         def measured(runner: Runner, request: RunRequest) -> list[MeasureResult]:
             return runner.run(task, [request], interrupted)
 
-        shared = _Shared(requests, measured, _machine_failure, self._told)
+        parts = _parts(requests, self.devices)
+        built = [part for part in parts if part.build.binary is not None]
+        work = _Shared(built, measured, _verdict, _lost_over)
+        error = self._spread(work, task, interrupted)
+        answers = iter(work.answers)
         results: list[MeasureResult] = []
-        for answer in self._spread(shared, task, interrupted):
+        for part in parts:
+            answer = _not_built(part) if part.build.binary is None else next(answers)
             if not answer:
                 break
             results += answer
+        if error is not None and not results:
+            raise error
         return results
 
     def verify(
@@ -79,16 +103,23 @@ class RunnerPool:
         def verified(runner: Runner, point: Mapping[str, int]) -> list[tuple[Mapping[str, int], str]]:
             return runner.verify(task, build, [point], interrupted)
 
-        shared = _Shared(dims, verified, lambda _: None, self._told)
+        work = _Shared(dims, verified, _no_verdict, lambda point, error: [(point, str(error))])
+        if (error := self._spread(work, task, interrupted)) is not None:
+            raise error
         problems: list[tuple[Mapping[str, int], str]] = []
-        for answer in self._spread(shared, task, interrupted):
+        for answer in work.answers:
             if answer is None:
                 raise Interrupted("the verification is no longer wanted")
             problems += answer
         return problems
 
     def baselines(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> Baselines:
-        return self._first(never).baselines(task, instances)
+        work = _Shared([instances], lambda runner, at: runner.baselines(task, at), _no_verdict, None)
+        error = self._spread(work, task, never)
+        (answer,) = work.answers
+        if answer is None:
+            raise error or DeviceLost("no device has measured the baselines")
+        return answer
 
     def close(self) -> None:
         for runner in self._runners.values():
@@ -98,20 +129,20 @@ class RunnerPool:
         return next(iter(self._runners_for(1, self._present(interrupted)).values()))
 
     def _spread(
-        self, shared: _Shared[Item, Answer], task: SearchTask, interrupted: Callable[[], bool]
-    ) -> Sequence[Answer | None]:
-        """As ``_Shared.answers_of``, on devices that were not lost in this call while there is one."""
-        lost: set[Name] = set()
-        members = self._present(interrupted)
-        while True:
-            runners = self._runners_for(len(shared), members)
-            try:
-                return shared.answers_of(runners, task, interrupted)
-            except DeviceLost:
-                lost |= runners.keys()
-                members = {name: make for name, make in self._members().items() if name not in lost}
-                if not members:
-                    raise
+        self, work: _Shared[Item, Answer], task: SearchTask, interrupted: Callable[[], bool]
+    ) -> ShapewrightError | None:
+        """Have the devices work; why they stopped before all was done, if nobody interrupted them."""
+        lost: dict[Name, ShapewrightError] = {}
+        members = self._present(interrupted) if len(work) else {}
+        while members and work.left and not interrupted():
+            runners = self._runners_for(len(work), members)
+            lost |= work.by(runners, task, interrupted, self._told, self._members)
+            for name in lost.keys() & self._runners.keys():
+                self._runners.pop(name).close()
+            members = {name: make for name, make in self._members().items() if name not in lost}
+        if not work.left or interrupted():
+            return None
+        return next(iter(lost.values()), None) or DeviceLost("the devices are gone, or quarantined")
 
     def _runners_for(self, items: int, members: Mapping[Name, Callable[[], Runner]]) -> Mapping[Name, Runner]:
         """Of these devices those to use for so many items, the ones used last first. What is not used is given back."""
@@ -141,84 +172,105 @@ class RunnerPool:
 class _Shared(Generic[Item, Answer]):
     """Items that several runners take one after another, each in a thread of its own.
 
-    ``failure`` says of an answer why the machine failed over it, if it did.
+    ``verdict`` says of an answer whether the device worked, or why the machine failed over it. ``give_up`` answers an
+    item over which two devices were lost; None: others are tried.
     """
 
     def __init__(
         self,
         items: Sequence[Item],
         do: Callable[[Runner, Item], Answer],
-        failure: Callable[[Answer], str | None],
-        told: Told,
+        verdict: Callable[[Answer], Verdict],
+        give_up: Callable[[Item, DeviceLost], Answer] | None,
     ) -> None:
-        self._left = deque(enumerate(items))
-        self._do, self._failure, self._told = do, failure, told
-        self._answers: list[Answer | None] = [None] * len(items)
-        self._given_back: set[int] = set()
-        self._lost: dict[Name, DeviceLost] = {}
+        self.left = deque(enumerate(items))
+        self.answers: list[Answer | None] = [None] * len(items)
+        self._do, self._verdict, self._give_up = do, verdict, give_up
+        self._failed_over: Counter[int] = Counter()
+        """By item, devices that were lost or failed over it."""
         self._lock = threading.Lock()
+        self._lost: dict[Name, ShapewrightError] = {}
+        self._resting: set[Name] = set()
         self._working = 0
         self._all_done = threading.Event()
 
     def __len__(self) -> int:
-        return len(self._answers)
+        return len(self.answers)
 
-    def answers_of(
-        self, runners: Mapping[Name, Runner], task: SearchTask, interrupted: Callable[[], bool]
-    ) -> Sequence[Answer | None]:
-        """In the order of the items, None for what was not done before an interruption.
+    def by(
+        self,
+        runners: Mapping[Name, Runner],
+        task: SearchTask,
+        interrupted: Callable[[], bool],
+        told: Told,
+        members: Members,
+    ) -> dict[Name, ShapewrightError]:
+        """Let these runners work until nothing is left or none of them can go on; those that were lost, and why.
 
-        Raises DeviceLost if all runners lost their devices, and what else a runner raises.
+        Raises what else a runner raises.
         """
-        left = dict(runners)
-        while self._left and not interrupted():
-            self._working = len(left)
-            self._all_done.clear()
-            with ThreadPoolExecutor(len(left), thread_name_prefix="device") as threads:
-                works = [threads.submit(self._work, name, left[name], task, interrupted) for name in left]
-            for work in works:
-                work.result()
-            # What was given back may have come when the others had found nothing left to do.
-            left = {name: runner for name, runner in left.items() if name not in self._lost}
-            if not left:
-                raise next(iter(self._lost.values()))
-        return self._answers
+        self._lost, self._resting, self._working = {}, set(), len(runners)
+        self._all_done.clear()
 
-    def _work(self, name: Name, runner: Runner, task: SearchTask, interrupted: Callable[[], bool]) -> None:
-        """Take items while there are any."""
-        try:
-            while self._left and not interrupted():
-                # A device first, then an item: who waits for a device holds up nothing.
-                runner.ready(task, lambda: interrupted() or not self._left)
-                self._take(name, runner)
-        except DeviceLost as error:
-            self._lost[name] = error
-            self._told(name, str(error))
-        except Interrupted:
-            pass
-        except BaseException:
-            self._left.clear()
-            raise
-        finally:
-            self._wait_for_others(runner)
+        def work(name: Name, runner: Runner) -> None:
+            try:
+                # Others may have had it quarantined.
+                while self.left and not interrupted() and name in members():
+                    # A device first, then an item: who waits for a device holds up nothing.
+                    runner.ready(task, lambda: interrupted() or not self.left)
+                    if not self._take(name, runner, told) and len(self._resting | self._lost.keys()) < len(runners):
+                        # Another device may do better.
+                        return
+            except (DeviceLost, WrongDevice) as error:
+                self._lost[name] = error
+                if isinstance(error, DeviceLost) and not isinstance(error, DeviceBusy):
+                    told(name, str(error))
+            except Interrupted:
+                pass
+            except BaseException:
+                self.left.clear()
+                raise
+            finally:
+                self._wait_for_others(runner)
 
-    def _take(self, name: Name, runner: Runner) -> None:
+        with ThreadPoolExecutor(len(runners), thread_name_prefix="device") as threads:
+            works = [threads.submit(work, name, runner) for name, runner in runners.items()]
+        for each in works:
+            each.result()
+        return self._lost
+
+    def _take(self, name: Name, runner: Runner, told: Told) -> bool:
+        """Do the next item, if there is one; whether the device may take another."""
         try:
-            index, item = self._left.popleft()
+            index, item = self.left.popleft()
         except IndexError:
-            return
+            return True
         try:
             answer = self._do(runner, item)
-        except DeviceLost:
-            self._left.appendleft((index, item))
+        except (DeviceBusy, WrongDevice):
+            self.left.appendleft((index, item))
             raise
-        problem = self._failure(answer)
-        self._told(name, problem)
-        if problem is not None and index not in self._given_back:
-            self._given_back.add(index)
-            self._left.append((index, item))
+        except DeviceLost as error:
+            self._failed_over[index] += 1
+            if self._give_up is not None and self._failed_over[index] >= MOST_DEVICES:
+                self.answers[index] = self._give_up(item, error)
+            else:
+                self.left.appendleft((index, item))
+            raise
+        worked, problem = self._verdict(answer)
+        if problem is None:
+            self.answers[index] = answer
+            if worked:
+                told(name, None)
+            return True
+        told(name, problem)
+        self._resting.add(name)
+        self._failed_over[index] += 1
+        if self._failed_over[index] >= MOST_DEVICES:
+            self.answers[index] = answer
         else:
-            self._answers[index] = answer
+            self.left.append((index, item))
+        return False
 
     def _wait_for_others(self, runner: Runner) -> None:
         with self._lock:
@@ -229,5 +281,42 @@ class _Shared(Generic[Item, Answer]):
             runner.close()
 
 
-def _machine_failure(results: Sequence[MeasureResult]) -> str | None:
-    return next((result.error for result in results if result.error_kind in MACHINE_FAILED), None)
+def _parts(requests: Sequence[RunRequest], devices: int) -> list[RunRequest]:
+    """The requests, those of many instances in several where that keeps more devices busy.
+
+    Each part is verified again, which takes less than most trials do.
+    """
+    trials = sum(len(request.instances) for request in requests)
+    most = max(1, -(-trials // (PARTS * devices))) if devices > 1 else max(1, trials)
+    return [
+        RunRequest(request.build, request.instances[start : start + most])
+        for request in requests
+        for start in range(0, max(1, len(request.instances)), most)
+    ]
+
+
+def _not_built(request: RunRequest) -> list[MeasureResult]:
+    """No device has anything to do with it."""
+    build = request.build
+    kind = build.error_kind or ErrorKind.BUILD
+    return [
+        MeasureResult(build.kernel, instance, error_kind=kind, error=build.error, build_s=build.build_s)
+        for instance in request.instances
+    ]
+
+
+def _verdict(results: Sequence[MeasureResult]) -> Verdict:
+    problem = next((result.error for result in results if result.error_kind in MACHINE_FAILED), None)
+    return any(result.ok for result in results), problem
+
+
+def _no_verdict(_: object) -> Verdict:
+    return False, None
+
+
+def _lost_over(request: RunRequest, error: DeviceLost) -> list[MeasureResult]:
+    problem = f"{MOST_DEVICES} devices were lost over it; the last: {error}"
+    return [
+        MeasureResult(request.build.kernel, instance, error_kind=ErrorKind.DEVICE, error=problem)
+        for instance in request.instances
+    ]

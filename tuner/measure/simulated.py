@@ -115,13 +115,16 @@ class Fleet:
         with self._lock:
             self.busy_s += seconds
 
+    def latency_s(self, task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -> float:
+        """What the model says, times what is a kernel's own."""
+        return self.model(task, kernel, shape) * math.exp(SPREAD * _random(self.seed, kernel.id).gauss())
+
     def readings(self, task: SearchTask, request: RunRequest, device: int, rng: random.Random) -> list[MeasureResult]:
-        """What a device answers: the model, times what is a kernel's own, a device's own, and noise."""
+        """What a device answers: the kernel's latency, times what is a device's own, and noise."""
         kernel, speed = request.build.kernel, 1 + DEVICE_SPREAD * _random(self.seed, "device", device).gauss()
-        own = math.exp(SPREAD * _random(self.seed, kernel.id).gauss())
         result = []
         for at in request.instances:
-            expected_s = self.model(task, kernel, at.shape) * own * speed
+            expected_s = self.latency_s(task, kernel, at.shape) * speed
             samples = [expected_s * (1 + NOISE * abs(rng.gauss())) for _ in range(SAMPLES)]
             latency_s = statistics.median(samples)
             result.append(MeasureResult(kernel, at, latency_s, tuple(samples), anchor_s=ANCHOR_S * speed))

@@ -152,15 +152,20 @@ class Trials:
         measured = self._runner.run(self._task, requests, interrupted)
         self._builds.settle()
         expected = [latency for suggestion in batch for latency in suggestion.predicted_s][: len(measured)]
-        results = [
-            replace(result, predicted_s=latency, round=self.round, phase=phase, attempt=self._next_attempt(result))
-            for result, latency in zip(measured, expected, strict=True)
-        ]
+        results = []
+        for result, latency in zip(measured, expected, strict=True):
+            # One batch may measure a kernel at an instance more than once.
+            attempt = self._next_attempt(result)
+            self._attempts[result.kernel, result.instance.values] = attempt + 1
+            results.append(replace(result, predicted_s=latency, round=self.round, phase=phase, attempt=attempt))
         self.add_results(results)
         return results
 
     def _to_remeasure(self, batch: Sequence[Suggestion], reserve: int) -> list[Suggestion]:
-        """What of the batch is the fastest at an instance after too few readings, as far as the budget goes."""
+        """What of the batch is the fastest at an instance after too few readings, as far as the budget goes.
+
+        One more reading of each; on several devices, which would be idle, as many as it lacks.
+        """
         left, suggestions = self.left(reserve), []
         for suggestion in batch:
             pairs = [
@@ -174,7 +179,14 @@ class Trials:
             if pairs:
                 instances, latencies = zip(*pairs, strict=True)
                 suggestions.append(Suggestion(suggestion.kernel, instances, latencies))
-        return suggestions
+        if self._runner.devices > 1:
+            suggestions = [each for each in suggestions for _ in range(self._lacking(each))]
+        return _at_most(suggestions, self.left(reserve))
+
+    def _lacking(self, suggestion: Suggestion) -> int:
+        """Readings that are missing at the instance with the fewest."""
+        known = (self.measured.readings(suggestion.kernel, instance) for instance in suggestion.instances)
+        return FASTEST_READINGS - min(known)
 
     def add_results(self, results: Sequence[MeasureResult]) -> None:
         """Take in what was measured, by this worker or an earlier one."""
@@ -290,3 +302,14 @@ class Trials:
 
     def _report(self, summary: SearchSummary, *events: NewEvent, results: Sequence[MeasureResult] = ()) -> None:
         self._recorder.record(results, events, self._budget.elapsed_s, summary)
+
+
+def _at_most(suggestions: Sequence[Suggestion], trials: int) -> list[Suggestion]:
+    """The first of the suggestions that take no more trials than that."""
+    result = []
+    for suggestion in suggestions:
+        trials -= len(suggestion.instances)
+        if trials < 0:
+            break
+        result.append(suggestion)
+    return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -268,26 +268,26 @@ class _Search:
         best_set = self._chosen.best_set()
         reserve_s, kernels = self._build_reserve_s(best_set), self._chosen.finalists(best_set)
         kernels = kernels[: max(1, self._trials.affordable(reserve_s) // len(self._searched.instances))]
-        for instance in self._searched.instances:
-            self._time_at(instance, kernels, reserve_s)
+        self._time(((instance, kernels) for instance in self._searched.instances), reserve_s)
         # Those that are within noise of the fastest are timed once more, as far as the budget goes.
-        for instance in self._searched.instances:
-            times = {kernel: self._measured.latency_s(kernel, instance.values) for kernel in self._measured.finalists}
-            least = min(filter(None, times.values()), default=0.0)
-            ties = [kernel for kernel, time in times.items() if time and time <= TIE_RATIO * least]
-            if len(ties) > 1:
-                self._time_at(instance, ties, reserve_s)
+        ties = ((instance, self._ties(instance)) for instance in self._searched.instances)
+        self._time([(instance, tied) for instance, tied in ties if len(tied) > 1], reserve_s)
 
-    def _time_at(self, instance: WorkloadInstance, kernels: Sequence[MicroKernel], reserve_s: float) -> None:
-        """These kernels at one instance, unless only ``reserve_s`` of the budget is left."""
-        if self._budget.seconds_left(reserve_s) <= 0:
-            return
-        predicted = self._model.predict(kernels, [instance.shape]).latency_s[:, 0]
-        suggestions = [
-            Suggestion(kernel, (instance,), (float(latency),))
-            for kernel, latency in zip(kernels, predicted, strict=True)
-        ]
-        self._trials.run(suggestions[: max(0, self._trials.left())], Phase.FINAL, reserve_s)
+    def _ties(self, instance: WorkloadInstance) -> list[MicroKernel]:
+        """The finalists that are within TIE_RATIO of the fastest one at an instance."""
+        times = {kernel: self._measured.latency_s(kernel, instance.values) for kernel in self._measured.finalists}
+        least = min(filter(None, times.values()), default=0.0)
+        return [kernel for kernel, time in times.items() if time and time <= TIE_RATIO * least]
+
+    def _time(self, points: Iterable[tuple[WorkloadInstance, Sequence[MicroKernel]]], reserve_s: float) -> None:
+        """These kernels at each instance, in this order, while more than ``reserve_s`` of the budget is left."""
+        suggestions = []
+        for instance, kernels in points:
+            predicted = self._model.predict(kernels, [instance.shape]).latency_s[:, 0]
+            for kernel, latency in zip(kernels, predicted, strict=True):
+                suggestions.append(Suggestion(kernel, (instance,), (float(latency),)))
+        if self._budget.seconds_left(reserve_s) > 0:
+            self._trials.run(suggestions[: max(0, self._trials.left())], Phase.FINAL, reserve_s)
 
     def _verify(self, dispatcher: Dispatcher, files: LibraryFiles) -> list[MeasureResult]:
         """Verify the library at many shapes; a failed trial for each of its kernels that is wrong at one of them."""

@@ -12,10 +12,11 @@ import pytest
 from tests.fakes import FakeRunner
 from tests.measuring import TASK, kernel
 from tuner.measure import BuildResult, DeviceLost, Interrupted, Runner, RunRequest, WrongDevice, never
+from tuner.measure._base import DeviceBusy
 from tuner.measure.runner_pool import RunnerPool
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
-from tuner.records import ErrorKind, MeasureResult
+from tuner.records import Baselines, ErrorKind, MeasureResult
 
 AT_ONCE_S = 20.0
 
@@ -72,6 +73,22 @@ class Device(FakeRunner):
         self.closed += 1
 
 
+class Poisoned(Device):
+    """Is lost over the kernel of number 1."""
+
+    def run(
+        self, task: SearchTask, requests: Sequence[RunRequest], interrupted: Callable[[], bool] = never
+    ) -> list[MeasureResult]:
+        if any(each.build.kernel["number"] == 1 for each in requests):
+            raise DeviceLost(f"device {self.number} is gone")
+        return super().run(task, requests, interrupted)
+
+
+class Silent(Device):
+    def baselines(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> Baselines:
+        raise DeviceLost("it says nothing")
+
+
 def pool_of(*devices: Device) -> RunnerPool:
     members = {device.number: partial(_same, device) for device in devices}
     return RunnerPool(lambda: members, appear_s=0.0)
@@ -81,8 +98,8 @@ def _same(device: Device) -> Runner:
     return device
 
 
-def requests(count: int) -> list[RunRequest]:
-    instances = (WorkloadInstance.of({"T": 5}), WorkloadInstance.of({"T": 9}))
+def requests(count: int, *shapes: int) -> list[RunRequest]:
+    instances = tuple(WorkloadInstance.of({"T": t}) for t in shapes or (5, 9))
     return [RunRequest(BuildResult(kernel(number), b"code", 0.0), instances) for number in range(count)]
 
 
@@ -109,8 +126,8 @@ def test_another_device_takes_over_what_a_lost_one_was_working_on() -> None:
     assert {result.device for result in results} == {"d1"} or lost.loses == 1
 
 
-def test_the_call_fails_only_when_all_devices_are_lost() -> None:
-    pool = pool_of(Device(number=0, loses=1), Device(number=1, loses=1))
+def test_the_call_fails_when_all_devices_are_lost() -> None:
+    pool = pool_of(Device(loses=1))
     with pytest.raises(DeviceLost, match="is gone"):
         pool.run(TASK, requests(4))
     assert names(pool.run(TASK, requests(6))) == IN_ORDER
@@ -139,14 +156,22 @@ def test_problems_of_a_verification_come_in_the_order_of_the_shapes() -> None:
         pool.verify(TASK, BuildResult(kernel(0), b"code", 0.0), dims, lambda: True)
 
 
+def test_one_request_of_many_instances_keeps_several_devices_busy() -> None:
+    together = threading.Barrier(3)
+    pool = pool_of(*(Device(number=number, meets=together) for number in range(3)))
+    results = pool.run(TASK, requests(1, 1, 2, 3))
+    assert names(results) == [(0, 1), (0, 2), (0, 3)]
+    assert {result.device for result in results} == {"d0", "d1", "d2"}
+
+
 def test_devices_without_work_are_given_back() -> None:
     first, second = Device(meets=threading.Barrier(2)), Device(number=1)
     second.meets = first.meets
     pool = pool_of(first, second)
-    pool.run(TASK, requests(2))
+    pool.run(TASK, requests(2, 5))
     first.meets = second.meets = None
     assert (first.closed, second.closed) == (0, 0)
-    pool.run(TASK, requests(1))
+    pool.run(TASK, requests(1, 5))
     assert (first.closed, second.closed) == (0, 1)
     pool.close()
     assert (first.closed, second.closed) == (1, 1)
@@ -155,21 +180,68 @@ def test_devices_without_work_are_given_back() -> None:
 def test_one_request_goes_to_the_device_at_hand_and_to_another_if_that_is_lost() -> None:
     first, second = Device(), Device(number=1)
     pool = pool_of(first, second)
-    pool.run(TASK, requests(1))
-    (again,) = {result.device for _ in range(5) for result in pool.run(TASK, requests(1))}
+    pool.run(TASK, requests(1, 5))
+    (again,) = {result.device for _ in range(5) for result in pool.run(TASK, requests(1, 5))}
     at_hand, other = (first, second) if again == "d0" else (second, first)
     at_hand.loses = 1
-    assert {result.device for result in pool.run(TASK, requests(1))} == {f"d{other.number}"}
+    assert {result.device for result in pool.run(TASK, requests(1, 5))} == {f"d{other.number}"}
 
 
-def test_what_a_machine_failed_over_is_tried_once_more() -> None:
+def test_what_a_machine_failed_over_goes_to_another_and_the_device_rests() -> None:
     told: list[tuple[int, str | None]] = []
     broken, good = Device(broken=True), Device(number=1)
     pool = RunnerPool(lambda: {0: lambda: broken, 1: lambda: good}, lambda *each: told.append(each))
     results = pool.run(TASK, requests(12))
     assert names(results) == [(number, t) for number in range(12) for t in (5, 9)]
+    assert len([result for result in results if not result.ok]) <= 1
     assert {name for name, problem in told if problem} <= {0}
-    assert RunnerPool(lambda: {0: lambda: broken}).run(TASK, requests(1))[0].error_kind is ErrorKind.MACHINE
+
+
+def test_a_machine_that_fails_alone_answers_for_itself() -> None:
+    (result, _) = RunnerPool(lambda: {0: lambda: Device(broken=True)}).run(TASK, requests(1))
+    assert (result.error_kind, result.error) == (ErrorKind.MACHINE, "the disk is full")
+
+
+def test_a_candidate_over_which_two_devices_are_lost_is_given_up() -> None:
+    poison = requests(3)[1]
+    pool = pool_of(*(Poisoned(number=number) for number in range(8)))
+    results = pool.run(TASK, [requests(1)[0], poison, requests(3)[2]])
+    assert [result.error_kind for result in results] == [None, None, ErrorKind.DEVICE, ErrorKind.DEVICE, None, None]
+    assert "2 devices were lost over it; the last: device" in results[2].error
+
+
+def test_what_was_not_built_is_no_devices_failure() -> None:
+    told: list[tuple[int, str | None]] = []
+    failed = BuildResult(kernel(0), None, 1.0, ErrorKind.MACHINE, "the builder's disk is full")
+    pool = RunnerPool(lambda: {0: Device}, lambda *each: told.append(each))
+    (result,) = pool.run(TASK, [RunRequest(failed, (WorkloadInstance.of({"T": 5}),))])
+    assert (result.error_kind, result.error) == (ErrorKind.MACHINE, "the builder's disk is full")
+    assert told == []
+
+
+def test_a_device_that_is_busy_or_unsuitable_is_left_out_and_not_reported() -> None:
+    told: list[tuple[int, str | None]] = []
+    busy, unsuitable = Device(fails=DeviceBusy("others use it")), Device(number=1, fails=WrongDevice("lacks avx512f"))
+    members = {0: lambda: busy, 1: lambda: unsuitable, 2: lambda: Device(number=2)}
+    pool = RunnerPool(lambda: members, lambda *each: told.append(each))
+    assert {result.device for result in pool.run(TASK, requests(9))} == {"d2"}
+    assert {name for name, _ in told} == {2}
+
+
+def test_what_was_done_before_the_last_device_was_lost_is_kept() -> None:
+    pool = pool_of(Poisoned())
+    assert names(pool.run(TASK, [requests(1)[0], requests(3)[1], requests(3)[2]])) == [(0, 5), (0, 9)]
+    with pytest.raises(DeviceLost):
+        pool.run(TASK, [requests(3)[1]])
+
+
+def test_baselines_are_measured_on_another_device_if_the_first_is_lost() -> None:
+    first, second = Silent(), Device(number=1)
+    pool = pool_of(first, second)
+    assert pool.baselines(TASK, TASK.instances).points
+    assert second.compared
+    with pytest.raises(DeviceLost, match="says nothing"):
+        pool_of(Silent()).baselines(TASK, TASK.instances)
 
 
 def test_a_failing_device_is_reported_and_so_is_one_that_works() -> None:

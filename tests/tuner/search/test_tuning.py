@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -441,3 +442,13 @@ def test_results_carry_what_was_expected_and_when() -> None:
     assert {result.attempt for result in search} <= set(range(FASTEST_READINGS))
     assert any(result.attempt == 1 for result in bench.results if result.phase is Phase.FINAL)
     assert len(bench.builder.built) == len(set(bench.builder.built))
+
+
+def test_on_several_devices_no_reading_is_taken_for_another() -> None:
+    bench = Bench()
+    bench.runner.devices = 4
+    tuned = bench.tune(trials=120)
+    named = Counter((result.kernel, result.instance.values, result.attempt) for result in bench.results)
+    assert set(named.values()) == {1}
+    assert len(bench.results) <= 120
+    assert tuned.summary.trials == len(bench.results)

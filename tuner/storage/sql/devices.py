@@ -25,6 +25,7 @@ from tuner.storage.sql.jobs import target_ids
 from tuner.storage.sql.schema import devices, targets
 
 MAX_REASON = 1000
+DOUBLINGS = 16
 GOOD: Mapping[str, Any] = {"state": DeviceState.READY.value, "failures": 0, "reason": "", "quarantined_until": None}
 
 _log = logging.getLogger(__name__)
@@ -53,10 +54,13 @@ class Devices(Part):
         with self._database.write() as connection:
             device = _locked(connection, device_id)
             failures = device.failures + 1
+            if device.state is DeviceState.QUARANTINED and device.quarantined_until is None:
+                # By somebody, for a reason that stays.
+                return _changed(connection, device_id, {"failures": failures})
             changed: JsonObject = {"failures": failures, "reason": reason[-MAX_REASON:]}
-            ends_by_itself = device.state is not DeviceState.QUARANTINED or device.quarantined_until is not None
-            if failures >= QUARANTINE_AFTER and ends_by_itself:
-                wait_s = min(FIRST_QUARANTINE_S * 2.0 ** (failures - QUARANTINE_AFTER), LONGEST_QUARANTINE_S)
+            if failures >= QUARANTINE_AFTER:
+                wait_s = FIRST_QUARANTINE_S * 2.0 ** min(failures - QUARANTINE_AFTER, DOUBLINGS)
+                wait_s = min(wait_s, LONGEST_QUARANTINE_S)
                 detail = {"reason": changed["reason"], "failures": failures, "wait_s": wait_s}
                 audit(connection, WORKER, "device.quarantine", device_id, detail)
                 changed |= {"state": DeviceState.QUARANTINED.value, "quarantined_until": later(wait_s)}
