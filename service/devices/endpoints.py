@@ -20,7 +20,7 @@ def list_devices(storage: DevicesDep) -> DeviceList:
 def quarantine_device(
     device_id: str, storage: DevicesDep, caller: CallerDep, quarantine: QuarantineIn | None = None
 ) -> DeviceOut:
-    """Give a device no more work until it is released. What is running on it is finished; workers notice within seconds."""
+    """Give a device no more work until it is released. Workers notice within seconds, and finish what is running."""
     reason = (quarantine.reason if quarantine else "") or f"quarantined by {caller.owner or caller.id}"
     return DeviceOut.of(storage.quarantine_device(device_id, reason, caller.id))
 

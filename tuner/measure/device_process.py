@@ -27,6 +27,7 @@ from typing import NoReturn
 
 from tvm.rpc.server import PopenRPCServerState
 
+from tuner.errors import MAX_SHOWN
 from tuner.measure import bench
 from tuner.measure.addresses import Address, parse_address
 from tuner.measure.child import announce, orphaned
@@ -211,12 +212,14 @@ def parse_options(argv: list[str]) -> DeviceOptions:
 
 
 def parse_cores(text: str) -> tuple[int, ...]:
-    """``0,2-3`` as numbers of cores. Raises ValueError where this process may not use one of them."""
+    """``0,2-3`` as numbers of cores. Raises ValueError where it is none, or this process may not use one of them."""
     numbers: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
+        if not (first.isdecimal() and (last or first).isdecimal() and int(first) <= int(last or first)):
+            raise ValueError(f"{part[:MAX_SHOWN]!r} is neither a core nor a range of cores")
         if int(last or first) >= MAX_CORES:
-            raise ValueError(f"there is no core {last or first}")
+            raise ValueError(f"there is no core {int(last or first)}")
         numbers |= set(range(int(first), int(last or first) + 1))
     if missing := sorted(numbers - os.sched_getaffinity(0)):
         raise ValueError(f"there is no core {missing[0]} for this process")
