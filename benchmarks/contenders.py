@@ -93,9 +93,10 @@ def _passed(array: Array) -> object:
 def contender(name: str, workload: Workload, library: Path | None, threads: int) -> Contender:
     """A library of ours in ``library``, the rival of that name, PEAK or STREAM. Raises DoesNotApply."""
     if name == PEAK:
-        from tuner.measure.roof import peak_call  # noqa: PLC0415 - compiles
+        from tuner.measure.roof import peak_call  # noqa: PLC0415
+        from tuner.measure.roof_kernels import loaded_roof  # noqa: PLC0415 - compiles
 
-        call_at_peak = peak_call(native())
+        call_at_peak = peak_call(loaded_roof(native(), 1), native())
         return lambda shape: call_at_peak
     if name == STREAM:
         from benchmarks.streaming import Stream  # noqa: PLC0415 - compiles

@@ -15,9 +15,10 @@ from service.access.rates import Rates
 from service.access.scopes import require_scopes
 from service.auth import Auth
 from service.conditional import Conditional
-from service.dashboard import assets, docs, form, pages
+from service.dashboard import assets, docs, fleet, form, pages
 from service.dependencies import IMPORTS, EventStreams
 from service.devices import endpoints as devices
+from service.devices.fleet import Fleets
 from service.figures import endpoints as figures
 from service.figures.searches import Searches
 from service.jobs import endpoints as jobs
@@ -68,6 +69,7 @@ def create_app(storage: Storage, *, settings: Settings = DEFAULTS, root_path: st
     app.state.metrics = Metrics()
     app.state.imports = BoundedSemaphore(IMPORTS)
     app.state.searches = Searches(storage)
+    app.state.fleets = Fleets(storage)
     app.state.lookups = Lookups(storage)
     app.state.lookup_batcher = LookupBatcher(app.state.lookups.answers)
     app.state.described_lookups = DescribedLookups(storage, app.state.lookups)
@@ -76,7 +78,7 @@ def create_app(storage: Storage, *, settings: Settings = DEFAULTS, root_path: st
     app.state.rates = rates = Rates(settings)
     problems.install(app, settings)
     app.include_router(_v1())
-    for router in (health.router, login.router, assets.router, form.router, docs.router, pages.router):
+    for router in (health.router, login.router, assets.router, form.router, docs.router, pages.router, fleet.router):
         app.include_router(router)
     require_scopes(app.routes)
     openapi.install(app)

@@ -21,10 +21,17 @@ T = ShapeVar("T", range(1, 65))
 TASK = SearchTask("matmul", {"m": T, "n": N, "k": K}, (T,), instances=[5, 64]).on(native())
 
 _SOURCE = """
+#define _GNU_SOURCE
+#include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include <tvm/ffi/c_api.h>
 
@@ -75,7 +82,7 @@ def program(behaviour: str = RIGHT) -> bytes:
     """A shared object that computes the matmul of TASK and then does as ``behaviour`` says, in C."""
     with tempfile.TemporaryDirectory() as directory:
         source, binary = Path(directory) / "kernel.c", Path(directory) / "kernel.so"
-        source.write_text(_SOURCE % behaviour)
+        source.write_text(_SOURCE.replace("%s", behaviour))
         include = tvm_ffi.libinfo.find_include_path()
         command = ["gcc", "-shared", "-fPIC", "-O1", f"-I{include}", "-o", str(binary), str(source)]
         subprocess.run(command, check=True, timeout=60)

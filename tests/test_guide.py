@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from shapewright.cli.main import cli
-from tests.test_packaging import parse
+from tests.command_lines import parse
 from tuner.errors import InvalidInput
 from tuner.program.build import PROGRAM_FIELDS, make_workload
 from tuner.program.catalogue import OPS
@@ -28,7 +27,7 @@ def test_every_command_line_of_the_guide_parses(tmp_path: Path) -> None:
     (tmp_path / "qkv.yaml").write_text(blocks("yaml")[0])
     (tmp_path / "JOB.yaml").write_text(blocks("yaml")[0])
     lines = re.findall(r"^(?:\S*/)?shapewright (.*)$", GUIDE, flags=re.MULTILINE)
-    commands = {parse(cli, "shapewright", arguments(line, tmp_path)) for line in lines}
+    commands = {parse(["shapewright", *arguments(line, tmp_path)]) for line in lines}
     commands_told = ("up", "submit", "best", "pull", "promote", "history", "login-url", "db upgrade")
     keys_told = ("keys create", "keys list", "keys revoke")
     parts_told = ("serve", "device serve", "worker")

@@ -1,26 +1,22 @@
-"""What a newcomer and a deployment start with: the Makefile, CI's script, pins, containers."""
+"""What a newcomer starts with: the Makefile, CI's script, pins, what the distribution and the image hold."""
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
-import yaml
 
-from shapewright.cli.main import cli
+from tests.shapewright.bare import device_requirements
 
 ROOT = Path(__file__).parents[1]
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 TARGETS = ("demo", "test", "soak", "install", "serve", "lint", "bench", "clean")
 
@@ -172,6 +168,10 @@ def test_every_dependency_is_pinned() -> None:
         assert re.fullmatch(r"[\w.-]+(\[\w+\])?==[\w.]+", requirement), requirement
 
 
+def test_what_a_device_needs_is_pinned_as_everywhere() -> None:
+    assert set(device_requirements()) <= set(PROJECT["project"]["dependencies"])
+
+
 def test_the_command_is_where_the_distribution_says() -> None:
     module, _, name = PROJECT["project"]["scripts"]["shapewright"].partition(":")
     assert callable(getattr(import_module(module), name))
@@ -201,75 +201,3 @@ def test_the_distribution_holds_what_is_not_python() -> None:
 def test_versions_of_python_agree() -> None:
     assert PROJECT["project"]["requires-python"] == ">=3.11"
     assert "FROM python:3.11" in (ROOT / "Dockerfile").read_text()
-
-
-def words(value: str | list[str] | None) -> list[str]:
-    return shlex.split(value) if isinstance(value, str) else list(value or ())
-
-
-def shapewright_lines() -> Iterator[tuple[str, list[str]]]:
-    """(service, arguments) of every `shapewright` command line of the containers."""
-    for name, service in COMPOSE["services"].items():
-        if service.get("image") != "shapewright":
-            continue
-        line = words(service.get("entrypoint", ["shapewright"])) + words(service.get("command"))
-        if line[:2] == ["sh", "-c"]:
-            line = shlex.split(line[2])
-        if "shapewright" in line:
-            yield name, line[line.index("shapewright") + 1 :]
-
-
-def parse(command: click.Command, name: str, arguments: list[str], parent: click.Context | None = None) -> str:
-    """The path of the sub-command that takes the arguments. Raises UsageError if none does."""
-    context = command.make_context(name, list(arguments), parent=parent)
-    if not isinstance(command, click.Group):
-        return context.command_path
-    # What a group has not parsed itself is its sub-command's.
-    rest = [*context._protected_args, *context.args]
-    found_name, result, rest = command.resolve_command(context, rest)
-    assert result is not None and found_name is not None
-    return parse(result, found_name, rest, context)
-
-
-def test_the_containers_run_command_lines_that_parse() -> None:
-    result = {service: parse(cli, "shapewright", arguments) for service, arguments in shapewright_lines()}
-    assert result == {
-        "migrate": "shapewright db upgrade",
-        "api": "shapewright serve",
-        "worker": "shapewright worker",
-        "device": "shapewright device serve",
-    }
-
-
-def test_a_command_line_that_does_not_parse_is_noticed() -> None:
-    with pytest.raises(click.UsageError):
-        parse(cli, "shapewright", ["worker", "--trackr", "tracker:9190"])
-
-
-def test_every_part_is_there_and_its_health_is_looked_after() -> None:
-    services = COMPOSE["services"]
-    assert set(services) == {"postgres", "migrate", "api", "ray-head", "worker", "tracker", "device"}
-    for name in ("postgres", "api", "ray-head", "tracker"):
-        assert services[name]["healthcheck"]["test"][0] == "CMD"
-    for service in services.values():
-        for needed, condition in service.get("depends_on", {}).items():
-            healthy = condition["condition"] == "service_healthy"
-            assert "healthcheck" in services[needed] if healthy else needed == "migrate"
-
-
-def test_only_the_api_is_published_and_only_to_this_machine() -> None:
-    published = {name: service["ports"] for name, service in COMPOSE["services"].items() if "ports" in service}
-    assert published == {"api": ["127.0.0.1:8321:8321"]}
-    networks = COMPOSE["networks"]
-    for name in ("tracker", "device", "worker", "ray-head", "postgres", "migrate"):
-        assert all(networks[network].get("internal") for network in COMPOSE["services"][name]["networks"])
-
-
-def test_no_secret_is_baked_in() -> None:
-    text = (ROOT / "docker-compose.yml").read_text()
-    passwords = re.findall(r"PASSWORD: (\S+)", text) + re.findall(r"shapewright:(\S+)@", text)
-    assert passwords
-    assert all(password.startswith("${POSTGRES_PASSWORD:?") for password in passwords)
-    for service in COMPOSE["services"].values():
-        environment = service.get("environment", {})
-        assert not any(re.search("KEY|TOKEN|SECRET", name) for name in environment)

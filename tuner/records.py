@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -59,7 +59,8 @@ class MeasureResult:
     ``predicted_s`` is the cost model's prediction before the trial, ``round`` the search round that chose it,
     ``attempt`` counts repeats of the same (kernel, instance) within one search task, from 0. ``anchor_s`` is what a
     fixed piece of work took between the samples (tuner.measure.timing): the speed of the device's core at that time.
-    ``device`` is the id of the device that ran it.
+    ``device`` is the id of the device that ran it, ``ended_s`` when it was done, on this machine's monotonic clock:
+    it becomes the time since then when it is stored, and means nothing anywhere else.
     """
 
     kernel: MicroKernel
@@ -76,6 +77,7 @@ class MeasureResult:
     attempt: int = 0
     anchor_s: float | None = None
     device: str | None = None
+    ended_s: float | None = field(default=None, compare=False)
 
     @property
     def ok(self) -> bool:

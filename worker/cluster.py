@@ -39,6 +39,7 @@ class Cluster:
         options = {"logging_level": logging.ERROR, "log_to_driver": False}
         if address is not None:
             ray.init(address=address, **options)
+            self._daemons = _node_of_this_driver()
             return
         self._directory = _directory(data_dir)
         ray.init(
@@ -66,17 +67,18 @@ class Cluster:
         return self._cores
 
     def alive(self) -> bool:
-        """Whether Ray's daemons run; calls to a cluster that has lost one hang instead of failing."""
+        """Whether Ray's daemons on this machine run; calls to a cluster that has lost one hang instead of failing."""
         return ray.is_initialized() and all(_is_running(daemon) for daemon in self._daemons)
 
     def stop(self) -> None:
         """Disconnect; end the cluster if this worker started it."""
         ray.shutdown()
+        if self._directory is None:
+            return
         for daemon in self._daemons:
             if _is_running(daemon):
                 daemon.kill()
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def _directory(data_dir: Path) -> Path:
@@ -86,6 +88,13 @@ def _directory(data_dir: Path) -> Path:
     if len(str(wanted)) <= MAX_DIRECTORY:
         return wanted
     return Path(tempfile.mkdtemp(prefix="sw-"))
+
+
+def _node_of_this_driver() -> list[psutil.Process]:
+    """The raylet that this process is connected to, which somebody else started and will start again."""
+    wanted = f"--node_id={ray.get_runtime_context().get_node_id()}"
+    found = psutil.process_iter(["name", "cmdline"])
+    return [each for each in found if each.info["name"] in DAEMONS and wanted in (each.info["cmdline"] or ())]
 
 
 def _is_daemon(process: psutil.Process) -> bool:

@@ -8,6 +8,8 @@ from pathlib import Path
 from tuner.measure import device_process
 from tuner.measure.addresses import Address
 from tuner.measure.child import Child
+from tuner.measure.confinement import clean_environment
+from tuner.measure.processes import DEVICE
 
 MODULE = "worker.device_server"
 
@@ -28,7 +30,7 @@ def start_device(
     itself. Raises ChildFailed.
     """
     args = ["--tracker", f"{tracker[0]}:{tracker[1]}", "--key", key, "--host", host, "--port", str(port)]
-    return Child(MODULE, [*args, "--id", device_id], data_dir=data_dir)
+    return Child(MODULE, [*args, "--id", device_id], data_dir=data_dir, environment=clean_environment(DEVICE))
 
 
 def main(argv: list[str] | None = None) -> None:

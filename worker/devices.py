@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from tuner.errors import InvalidInput
 from tuner.measure import DeviceLost
 from tuner.measure.addresses import Address
-from tuner.measure.connecting import STRANGE, OutOfTime, Tracker, within
-from tuner.measure.rpc_names import DESCRIBE, OWN, own_key
+from tuner.measure.connecting import PROTOCOL_ERRORS, OutOfTime, Tracker, within
+from tuner.measure.rpc_names import DESCRIBE, ID_SEPARATOR, device_key
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject
 from tuner.storage import DeviceState, DeviceStorage
@@ -27,7 +27,7 @@ FREE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownDevice:
     """A device that has described itself, and the key by which the tracker hands it out: its own, if it is of this
     release."""
 
@@ -56,7 +56,7 @@ class DeviceList:
     keys: tuple[str, ...] | None = None
     every_s: float = 10.0
     clock: Callable[[], float] = time.monotonic
-    _known: Mapping[Address, Known] = field(default_factory=dict)
+    _known: Mapping[Address, KnownDevice] = field(default_factory=dict)
     _quarantined: frozenset[str] = frozenset()
     _failing: frozenset[str] = frozenset()
     _next_s: float = float("-inf")
@@ -74,7 +74,7 @@ class DeviceList:
         """By key the devices that there were when the tracker was last asked, without those in quarantine."""
         return Counter(known.key for known in self._known.values() if known.id not in self._quarantined)
 
-    def present(self, key: str) -> Mapping[Address, Known]:
+    def present(self, key: str) -> Mapping[Address, KnownDevice]:
         """Those of one key."""
         return {
             address: known
@@ -87,7 +87,7 @@ class DeviceList:
         host = socket.gethostname()
         return sum(known.about["description"].get("host") == host for known in self.present(key).values())
 
-    def told(self, address: Address, problem: str | None) -> None:
+    def report(self, address: Address, problem: str | None) -> None:
         """Take note that a device failed, or that it did not (None). Never raises."""
         known = self._known.get(address)
         if known is None or (problem is None and known.id not in self._failing):
@@ -135,12 +135,12 @@ class DeviceList:
         except (DeviceLost, OutOfTime) as error:
             log.info("a device of key %r did not describe itself: %s", tracker_key, error)
             return
-        except (*STRANGE, InvalidInput) as error:
+        except (*PROTOCOL_ERRORS, InvalidInput) as error:
             log.warning("a server under key %r is no device that this version knows: %s", tracker_key, error)
             return
         if connected.address not in self._known:
             log.info("device %s: %s", about["id"], about["description"])
-        self._known = {**self._known, connected.address: Known(about, tracker_key)}
+        self._known = {**self._known, connected.address: KnownDevice(about, tracker_key)}
         self._register(about)
 
     def _register(self, about: JsonObject) -> None:
@@ -150,19 +150,19 @@ class DeviceList:
 
 def _check_identity(about: JsonObject, tracker_key: str) -> None:
     """A device of an earlier release shares the tracker's key with others. Raises InvalidInput."""
-    if tracker_key not in (about["key"], own_key(about["key"], about["id"])):
+    if tracker_key not in (about["key"], device_key(about["key"], about["id"])):
         problem = f"says that it is {about['id']!r} of key {about['key']!r}, and is registered as {tracker_key!r}"
         raise InvalidInput("device", problem, "serve it by `shapewright device serve`")
 
 
 def _job_key(tracker_key: str) -> str:
     """What jobs name a device by."""
-    key, own, _ = tracker_key.rpartition(OWN)
+    key, own, _ = tracker_key.rpartition(ID_SEPARATOR)
     return key if own else tracker_key
 
 
 def _described(answer: str) -> JsonObject:
-    """What a device says of itself. Raises one of STRANGE, and InvalidInput for a target that is not known."""
+    """What a device says of itself. Raises one of PROTOCOL_ERRORS, and InvalidInput for a target that is not known."""
     about = json.loads(answer)
     Target.from_json(about["target"])
     return {name: about[name] for name in ("id", "key", "target", "description")}

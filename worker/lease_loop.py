@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tuner import logs
-from tuner.measure import DeviceLost
+from tuner.measure import BuilderLost, DeviceLost
 from tuner.storage import Lease, LeaseStorage, StorageUnavailable
 from worker.devices import DeviceList
 from worker.heartbeat import LEASE_S
@@ -28,7 +28,8 @@ MOST_JOBS = 16
 class LeaseLoop:
     """Leases jobs for the devices that are registered and runs them, each in a thread.
 
-    At most as many at once for a key as it has devices, and at most ``most`` in all.
+    At most as many at once for a key as it has devices, and at most ``most`` in all. ``maintain`` is called
+    before a job is leased, by the thread of ``run_forever``: it raises BuilderLost while nothing can be built.
     """
 
     storage: LeaseStorage
@@ -39,6 +40,7 @@ class LeaseLoop:
     lease_s: float = LEASE_S
     poll_s: float = POLL_S
     most: int = MOST_JOBS
+    maintain: Callable[[], None] = lambda: None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _running: Counter[str] = field(default_factory=Counter)
     """By key, jobs."""
@@ -52,8 +54,9 @@ class LeaseLoop:
     def _turn(self, jobs: ThreadPoolExecutor) -> float:
         """Begin to run a job, if there is one; the seconds to wait before the next turn."""
         try:
+            self.maintain()
             lease = self._next()
-        except (StorageUnavailable, DeviceLost) as error:
+        except (StorageUnavailable, DeviceLost, BuilderLost) as error:
             log.warning("%s; retrying in %g s", error, OUTAGE_WAIT_S)
             return OUTAGE_WAIT_S
         except Exception:

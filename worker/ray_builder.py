@@ -174,7 +174,7 @@ class _Batch:
                     started.append(slot)
             except BuilderLost:
                 self._starting.remove(slot)
-                self._pool.drop(slot)
+                # A slot whose actor never started is dropped there.
                 self._pool.give(slot)
                 if not (self._running or self._starting):
                     raise

@@ -19,7 +19,7 @@ from tuner.measure.runner_pool import RunnerPool
 from tuner.storage import Lease, LeaseStorage
 from tuner.storage.sql import open_storage
 from worker.cluster import Cluster
-from worker.devices import DeviceList, Known
+from worker.devices import DeviceList, KnownDevice
 from worker.job_runner import JobRunner
 from worker.lease_loop import LeaseLoop
 from worker.leased_job import release
@@ -27,6 +27,8 @@ from worker.ray_builder import RayBuilder
 
 log = logging.getLogger(__name__)
 
+CLUSTER_WAIT_S = 60.0
+"""How long a job waits for a cluster that has died to be started again."""
 DEVICE_WAIT_S = 120.0
 """How long a batch waits for a free device before that counts as lost."""
 CLOSE_S = 8.0
@@ -37,27 +39,43 @@ STOP_S = 10.0
 class RayTools:
     """A builder on Ray, replaced along with its cluster when that has died, and runners on the devices of a tracker.
 
-    For use from several threads.
+    ``maintain`` is called by the main thread, the rest by any: Ray ends a cluster's daemons along with the thread that
+    started them, and replaces the signal handlers, which only the main thread can take back.
     """
 
-    def __init__(self, tracker: Tracker, devices: DeviceList, start: Callable[[], Cluster]) -> None:
-        self._tracker, self._devices, self._start = tracker, devices, start
-        self._lock = threading.Lock()
+    def __init__(
+        self, tracker: Tracker, devices: DeviceList, start: Callable[[], Cluster], stop: threading.Event
+    ) -> None:
+        self._tracker, self._devices, self._start, self._stop = tracker, devices, start, stop
+        self._changed = threading.Condition()
         self._cluster: Cluster | None = None
         self._builder: RayBuilder | None = None
 
-    def builder(self) -> Builder:
-        with self._lock:
-            if self._builder is not None and self._cluster is not None and self._cluster.alive():
-                return self._builder
+    def maintain(self) -> None:
+        """Start the cluster and its build actors, or again once it has died. Raises BuilderLost."""
+        with self._changed:
+            if self._is_alive() or self._stop.is_set():
+                return
             self._close()
             try:
                 self._cluster = self._start()
             except (RuntimeError, OSError, ValueError) as error:
                 raise BuilderLost(f"Ray did not start: {error}") from error
+            set_on_signals(self._stop)
             self._builder = RayBuilder(actors=self._cluster.cores, alive=self._cluster.alive)
             self._builder.start()
+            self._changed.notify_all()
+
+    def builder(self) -> Builder:
+        """Waits a while for a cluster. Raises BuilderLost."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_alive() or self._stop.is_set(), CLUSTER_WAIT_S)
+            if self._builder is None or not self._is_alive():
+                raise BuilderLost(f"Ray has died, and did not start again within {CLUSTER_WAIT_S:g} s")
             return self._builder
+
+    def _is_alive(self) -> bool:
+        return self._builder is not None and self._cluster is not None and self._cluster.alive()
 
     def runner(self, key: str) -> Runner:
         """On all devices of a key."""
@@ -65,9 +83,9 @@ class RayTools:
         def members() -> Mapping[Address, Callable[[], Runner]]:
             return {address: partial(self._on, known) for address, known in self._devices.present(key).items()}
 
-        return RunnerPool(members, self._devices.told)
+        return RunnerPool(members, self._devices.report)
 
-    def _on(self, device: Known) -> Runner:
+    def _on(self, device: KnownDevice) -> Runner:
         def connect(life_s: float, interrupted: Callable[[], bool]) -> Connected:
             return self._tracker.request(device.tracker_key, life_s, DEVICE_WAIT_S, interrupted)
 
@@ -75,13 +93,13 @@ class RayTools:
 
     def parallel_builds(self, key: str, threads: int) -> int:
         """As many as the cluster has cores; where it is on this machine, without those that devices here measure on."""
-        with self._lock:
+        with self._changed:
             if self._cluster is None:
                 return 0
             return max(0, self._cluster.cores() - (self._devices.here(key) * threads if self._cluster.is_own else 0))
 
     def close(self) -> None:
-        with self._lock:
+        with self._changed:
             self._close()
 
     def _close(self) -> None:
@@ -113,13 +131,13 @@ def run_worker(
     storage = open_storage(storage_url)
     client = Tracker(*tracker)
     devices = DeviceList(storage, client, tuple(device_keys) if device_keys is not None else None)
-    tools = RayTools(client, devices, lambda: _start_cluster(data_dir, ray_address, stop))
+    tools = RayTools(client, devices, lambda: Cluster(data_dir, ray_address), stop)
     current = _Current(storage, JobRunner(storage, tools, stopping=stop.is_set))
-    loop = LeaseLoop(storage, devices, current.run, name or worker_name(), stop)
+    loop = LeaseLoop(storage, devices, current.run, name or worker_name(), stop, maintain=tools.maintain)
     threading.Thread(target=_exit_after_timeout, args=(stop, current, tools), name="exit", daemon=True).start()
     try:
         # Before the first job rather than in it: the actors take seconds to load the compiler.
-        tools.builder()
+        tools.maintain()
         log.info("worker %s is up", loop.worker)
         on_ready(loop.worker)
         loop.run_forever()
@@ -128,13 +146,6 @@ def run_worker(
         tools.close()
         storage.close()
         current.done.set()
-
-
-def _start_cluster(data_dir: Path, address: str | None, stop: threading.Event) -> Cluster:
-    cluster = Cluster(data_dir, address)
-    # Ray installs a handler of its own for SIGTERM when it starts.
-    set_on_signals(stop)
-    return cluster
 
 
 def worker_name() -> str:

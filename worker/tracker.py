@@ -34,11 +34,7 @@ def start_tracker(port: int = 0, host: str = "127.0.0.1", data_dir: Path | None 
 
 def main(argv: list[str] | None = None) -> None:
     """Serve until a signal, or until the parent is no longer the one given."""
-    parser = argparse.ArgumentParser(prog="worker.tracker", description="Assign devices to workers.")
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
-    parser.add_argument("--port", type=int, default=0, help="the port; 0 takes a free one")
-    parser.add_argument("--parent", type=int, default=None, help="end when this process is no longer the parent")
-    options = parser.parse_args(argv)
+    options = parse_options(argv)
     stop = threading.Event()
     set_on_signals(stop)
     state = _listen(options.host, options.port)
@@ -48,6 +44,14 @@ def main(argv: list[str] | None = None) -> None:
             sys.exit("the tracker's thread has ended")
     # Its thread waits for connections and cannot be stopped.
     os._exit(0)
+
+
+def parse_options(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="worker.tracker", description="Assign devices to workers.")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
+    parser.add_argument("--port", type=int, default=0, help="the port; 0 takes a free one")
+    parser.add_argument("--parent", type=int, default=None, help="end when this process is no longer the parent")
+    return parser.parse_args(argv)
 
 
 def _listen(host: str, port: int) -> PopenTrackerServerState:

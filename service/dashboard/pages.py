@@ -12,11 +12,12 @@ from service.dashboard import kernels, presenters, workloads
 from service.dashboard.examples import EXAMPLES, job_text
 from service.dashboard.templating import TEMPLATES
 from service.dependencies import StorageDep, TaskQuery, WorkloadsDep
+from service.devices.fleet import SEEN_S
 from service.figures.searches import SearchesDep
 from service.jobs.service import find_task
 from service.times import between_s
 from tuner.figures import FIGURES
-from tuner.storage import Device, DeviceState, JobOrder, JobQuery, JobState, NotFound, Storage
+from tuner.storage import JobOrder, JobQuery, JobState, NotFound, Storage
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ])
 
@@ -24,9 +25,6 @@ PAGE = 50
 LOGGED = ("state", "log", "library", "baselines")
 """Kinds of events that the log of a job shows; the others are what the figures are for."""
 MOST_LOGGED = 200
-SEEN_S = 60.0
-"""A device that was not seen for longer, and runs no job, is shown as away."""
-AWAY = "away"
 
 
 # -- jobs -----------------------------------------------------------------------------------------------------------
@@ -64,24 +62,8 @@ def _overview(storage: Storage, query: JobQuery) -> dict[str, Any]:
         "page_number": query.offset // PAGE + 1,
         "pages": max(1, -(-table.total // PAGE)),
         "counts": counts,
-        "devices": [device for device, state in _devices(storage) if state != AWAY],
+        "devices": sum((between_s(each.seen_at, None) or 0.0) <= SEEN_S for each in storage.list_devices()),
     }
-
-
-def _devices(storage: Storage) -> list[tuple[Device, str]]:
-    """Every device and its state. A worker that runs a job does not refresh the list of devices, so a device with a
-    running job counts as present."""
-    working = (JobState.RUNNING, JobState.CANCELLING)
-    keys = {job.device for state in working for job in storage.find_jobs(JobQuery(state=state, limit=200)).items}
-    return [(device, _state(device, device.key in keys)) for device in storage.list_devices()]
-
-
-def _state(device: Device, working: bool) -> str:
-    if device.state is DeviceState.QUARANTINED:
-        return str(device.state)
-    if working:
-        return "working"
-    return device.state if (between_s(device.seen_at, None) or 0.0) <= SEEN_S else AWAY
 
 
 @router.get("/jobs/new")
@@ -145,7 +127,7 @@ def _comparable(storage: Storage, job_id: str) -> dict[str, Any] | None:
     return {"tasks": len(rows), "line": line, "row": row, **figures}
 
 
-# -- workloads and devices --------------------------------------------------------------------------------------------
+# -- workloads --------------------------------------------------------------------------------------------------------
 @router.get("/workloads")
 def workloads_page(
     request: Request, storage: WorkloadsDep, cursor: Annotated[str | None, Query(max_length=200)] = None
@@ -156,8 +138,3 @@ def workloads_page(
 @router.get("/workloads/{key}")
 def workload_page(request: Request, key: str, storage: StorageDep) -> HTMLResponse:
     return TEMPLATES.page(request, "workload.html", **workloads.workload_of(storage, key))
-
-
-@router.get("/devices")
-def devices_page(request: Request, storage: StorageDep) -> HTMLResponse:
-    return TEMPLATES.page(request, "devices.html", devices=_devices(storage), away=AWAY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from service.templating import Templates
@@ -20,6 +21,13 @@ def ratio(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.2f}×"
 
 
+def age(value: float | None) -> str:
+    """In whole seconds, minutes or hours: ``42 s``, ``15 min``, ``1 h 5 min``."""
+    if value is None:
+        return NOTHING
+    return format_duration(value, whole=True).removesuffix(" 0 s").removesuffix(" 0 min")
+
+
 def count(value: float | None) -> str:
     return NOTHING if value is None else f"{value:,.0f}"
 
@@ -30,4 +38,11 @@ def clock(iso: str | None) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S} UTC" if time else NOTHING
 
 
-TEMPLATES = Templates(FOLDER / "templates", {"seconds": seconds, "ratio": ratio, "count": count, "clock": clock})
+FILTERS: Mapping[str, Callable[..., object]] = {
+    "seconds": seconds,
+    "age": age,
+    "ratio": ratio,
+    "count": count,
+    "clock": clock,
+}
+TEMPLATES = Templates(FOLDER / "templates", FILTERS)

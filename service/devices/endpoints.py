@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
 
 from service.access.scopes import ADMIN, READ
-from service.dependencies import CallerDep, DevicesDep
+from service.dependencies import CallerDep, DevicesDep, StorageDep
+from service.devices import service
+from service.devices.activity_schemas import DeviceDetail, FleetActivity
+from service.devices.fleet import FleetsDep
 from service.devices.schemas import DeviceList, DeviceOut, QuarantineIn
 
 router = APIRouter(prefix="/devices", tags=["devices"])
@@ -14,6 +19,27 @@ router = APIRouter(prefix="/devices", tags=["devices"])
 @router.get("", dependencies=[READ])
 def list_devices(storage: DevicesDep) -> DeviceList:
     return DeviceList(items=[DeviceOut.of(device) for device in storage.list_devices()])
+
+
+# Before the route of one device, whose id it would be.
+@router.get("/activity", dependencies=[READ])
+def list_activity(
+    fleets: FleetsDep,
+    seconds: Annotated[int, Query(ge=60, le=3600, description="of the past")] = 900,
+    key: Annotated[str | None, Query(max_length=200, description="of this key alone")] = None,
+) -> FleetActivity:
+    """What every device does, and the spans of time in which it measured: trials of a job without a pause are one."""
+    return FleetActivity.of(fleets.get(seconds), key)
+
+
+@router.get("/{device_id}", dependencies=[READ])
+def get_device(
+    device_id: str,
+    storage: StorageDep,
+    seconds: Annotated[int, Query(ge=60, le=86400, description="of the past, that spans are told of")] = 3600,
+) -> DeviceDetail:
+    """One device, with the spans of time in which it measured and its newest trials."""
+    return DeviceDetail.of(service.history_of(storage, device_id, seconds))
 
 
 @router.post("/{device_id}/quarantine", dependencies=[ADMIN])

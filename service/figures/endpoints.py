@@ -21,6 +21,7 @@ router = APIRouter(tags=["figures"])
 
 IfNoneMatch = Annotated[str | None, Header()]
 KernelQuery = Annotated[str | None, Query(max_length=40, description="for kernel_times: the id of a kernel")]
+DeviceQuery = Annotated[str | None, Query(max_length=200, description="the id of a device")]
 PLOTLY = "application/json"
 
 
@@ -60,15 +61,13 @@ async def targets_compared(
     key: str, jobs: JobsDep, storage: StorageDep, searches: SearchesDep, if_none_match: IfNoneMatch = None
 ) -> Response:
     """The library that is served for each target, in one figure."""
-    return await _respond(
-        searches, if_none_match, lambda: service.targets_compared(jobs, storage, searches, key)
-    )
+    return await _respond(searches, if_none_match, lambda: service.targets_compared(jobs, storage, searches, key))
 
 
 @router.get("/devices/figures/{name}", dependencies=[READ])
-async def device_figure(name: str, devices: DevicesDep, searches: SearchesDep) -> Response:
-    """When the devices were in use (``use``), and how steady their speed was (``drift``)."""
-    return await _respond(searches, None, lambda: service.device_figure(devices, name))
+async def device_figure(name: str, devices: DevicesDep, searches: SearchesDep, device: DeviceQuery = None) -> Response:
+    """When the devices were in use (``use``), and how steady their speed was (``drift``); of all, or of one."""
+    return await _respond(searches, None, lambda: service.device_figure(devices, name, device))
 
 
 async def _respond(searches: Searches, if_none_match: str | None, find: Callable[[], Figure]) -> Response:

@@ -63,16 +63,15 @@ def targets_compared(jobs: JobStorage, libraries: ServingStorage, searches: Sear
     for target, row in served_tasks(libraries, workload_key).items():
         views[target], version = searches.view(jobs.get_job(row.job_id), row)
         versions.append(version)
-    return Figure(
-        f"targets {workload_key}", "+".join(versions), lambda: figures.compare(views, "latency_by_shape")
-    )
+    return Figure(f"targets {workload_key}", "+".join(versions), lambda: figures.compare(views, "latency_by_shape"))
 
 
-def device_figure(devices: DeviceStorage, name: str) -> Figure:
-    """When devices were in use (``use``), or how steady their speed was (``drift``). Raises NotFound."""
+def device_figure(devices: DeviceStorage, name: str, device_id: str | None = None) -> Figure:
+    """When devices were in use (``use``), or how steady their speed was (``drift``); of all, or of one. Raises
+    NotFound."""
     if name not in ("use", "drift"):
         raise NotFound(f"no figure {name!r} of devices; there are use and drift")
-    readings = devices.device_readings()
+    readings = devices.device_readings(device_id=device_id)
     if name == "use":
         return Figure(name, None, lambda: figures.device_use(spans_of(readings)))
     points = [figures.Reading(each.device, each.at, each.anchor_s) for each in readings if each.anchor_s]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import click
@@ -108,15 +109,21 @@ def device() -> None:
 @click.option("--tracker", required=True, metavar="HOST:PORT", help="The tracker to register with.")
 @click.option("--key", default="local", show_default=True, help="What a job's `device` names.")
 @click.option("--id", "device_id", help="Names this device, the same after a restart [default: HOSTNAME:KEY].")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option("--host", help="The address to listen at [default: this machine's on its route to the tracker].")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0 takes a free one.")
-@click.option("--address", help="The address that others reach this machine by, if it is another.")
+@click.option("--address", help="The address that workers reach this machine by, if it is another.")
 @click.option(
     "--cores",
     default="",
     metavar="LIST",
     help="The cores to measure on, as in 0,2-3 [default: all]. One of several devices of a machine has its own.",
 )
+@click.option("--tunnel", metavar="URL", help="The workers' host, ssh://[USER@]HOST[:PORT]: all goes through SSH.")
+@click.option(
+    "--ssh-config", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="In place of ~/.ssh/config."
+)
+@click.option("--user", metavar="NAME", help="Whom candidates run as, where this is started as root.")
+@click.option("--memory", metavar="SIZE", help="What a candidate may map, as in 8G; 0: no limit [default: 3/4 of all].")
 @options.log_format
 @as_json
 def device_serve(
@@ -124,10 +131,14 @@ def device_serve(
     tracker: str,
     key: str,
     device_id: str | None,
-    host: str,
+    host: str | None,
     port: int,
     address: str | None,
     cores: str,
+    tunnel: str | None,
+    ssh_config: Path | None,
+    user: str | None,
+    memory: str | None,
     log_format: str,
     json_output: bool,
 ) -> None:
@@ -136,31 +147,48 @@ def device_serve(
     It runs what workers send it: private networks only.
     """
     at_tracker = _tracker_address(tracker)
-    from tuner.measure.processes import ONE_THREAD  # noqa: PLC0415  (keeps --help fast)
+    from tuner.measure.confinement import Limits, clean_environment, parse_memory  # noqa: PLC0415
+    from tuner.measure.processes import DEVICE  # noqa: PLC0415  (keeps --help fast)
 
-    # NumPy reads these when it is first imported, which serving does.
-    os.environ.update(ONE_THREAD)
+    limits = Limits(None if memory is None else parse_memory(memory), user)
+    environment = clean_environment(DEVICE)
+    if os.environ != environment:
+        # Of candidates nothing can be kept that this process was started with.
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
     from tuner.measure.device_process import (  # noqa: PLC0415  (TVM, for this command alone)
         DeviceOptions,
         parse_cores,
+        placed,
         serve_until_stopped,
     )
+    from tuner.measure.tunnel import DEVICE_AT, HERE, Gate, Tunnel  # noqa: PLC0415
 
     logs.set_up(log_format)
     try:
         own = parse_cores(cores)
     except ValueError as error:
         raise InvalidInput("--cores", str(error), f"some of {_shown(sorted(os.sched_getaffinity(0)))}") from None
-    served = DeviceOptions(host, port, key, at_tracker, device_id or "", address, cores=own)
+    opened = None
+    if tunnel is not None:
+        if host or address:
+            raise InvalidInput(
+                "--tunnel", "a device behind a tunnel listens on loopback", "leave out --host and --address"
+            )
+        opened = Tunnel.open(Gate.parse(tunnel, ssh_config), at_tracker, port)
+        at_tracker, port, host, address = opened.tracker, opened.port, DEVICE_AT, HERE
+    served = placed(DeviceOptions(host, port, key, at_tracker, device_id or "", address, cores=own, limits=limits))
 
-    def ready(at: int) -> None:
-        text = f"serving this machine as a device {key!r} of {tracker}, on port {at}"
-        emit_last({"port": at, "pid": os.getpid(), "key": key, "tracker": tracker}, json_output, text)
+    def ready(options: DeviceOptions, at: int) -> None:
+        text = f"serving this machine as a device {key!r} of {tracker}, on port {at} of {options.host}"
+        where = {"host": options.host, "port": at, "address": options.address}
+        emit_last({**where, "pid": os.getpid(), "key": key, "tracker": tracker}, json_output, text)
 
     try:
         serve_until_stopped(served, ready)
+    except InvalidInput:
+        raise
     except (OSError, ValueError) as error:
-        message = f"cannot serve a device at {host}:{port}: {error}; choose another --port, or another --host"
+        message = f"cannot serve a device at {served.host}:{port}: {error}; choose another --port, or another --host"
         raise CommandFailed(ExitCode.REFUSED, message, field="--port") from error
 
 

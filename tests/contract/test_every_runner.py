@@ -91,6 +91,17 @@ def test_a_hang_takes_its_time_and_no_more(runner: Runner) -> None:
     assert LIMIT_S <= result.run_s <= time.monotonic() - began
 
 
+def test_trials_say_when_they_ran_one_after_another(runner: Runner) -> None:
+    began = time.monotonic()
+    first, second = runner.run(TASK, [asked(RIGHT, 1, 5, 64)])
+    (failed,) = runner.run(TASK, [asked(CRASH, 1)])
+    for each in (first, second, failed):
+        assert each.device and each.ended_s
+        assert began <= each.ended_s - each.run_s + 1e-6 and each.ended_s <= time.monotonic()
+    assert first.ended_s and second.ended_s
+    assert runner.devices > 1 or second.ended_s - first.ended_s == pytest.approx(second.run_s)
+
+
 def test_what_was_not_built_needs_no_device_and_keeps_its_reason(runner: Runner) -> None:
     failed = BuildResult(kernel(1), None, 3.0, ErrorKind.BUILD_TIMEOUT, "too slow")
     (result,) = runner.run(TASK, [RunRequest(failed, (WorkloadInstance.of({"T": 5}),))])

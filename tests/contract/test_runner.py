@@ -33,7 +33,7 @@ from tuner.measure import BuildResult, DeviceFailed, Interrupted, Runner, RunReq
 from tuner.measure.connecting import Connected, Tracker
 from tuner.measure.device_process import SILENT_S
 from tuner.measure.local_device import LocalDevice
-from tuner.measure.rpc_names import own_key
+from tuner.measure.rpc_names import device_key
 from tuner.measure.rpc_runner import Connect, RpcRunner
 from tuner.measure.runner_pool import RunnerPool
 from tuner.program.task import SearchTask
@@ -85,7 +85,7 @@ def bed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             client = Tracker(*address)
 
             def connect(life_s: float, interrupted: Callable[[], bool]) -> Connected:
-                return client.request(own_key("local", "rack-7"), life_s, 20.0, interrupted)
+                return client.request(device_key("local", "rack-7"), life_s, 20.0, interrupted)
 
             yield Bed(connect, "rack-7", lambda: served.pid, pooled=request.param == "pool")
 

@@ -25,7 +25,7 @@ WITHIN_S = 120.0
 WORKER = """
 import os, sys, threading
 from dataclasses import dataclass
-from tests.worker.test_job_runner import Tools, tuned
+from tests.worker.scripted import Tools, scripted, tuned
 from tuner.storage.sql import open_storage
 from worker.job_runner import JobRunner
 from worker.lease_loop import LeaseLoop
@@ -40,7 +40,7 @@ def search(task, *, job_id, **_):
     return tuned()
 
 storage = open_storage(sys.argv[1])
-runner = JobRunner(storage, Tools(), tune=search)
+runner = JobRunner(storage, Tools(), open_search=scripted(search))
 LeaseLoop(storage, Devices(), runner.run, f"worker-{os.getpid()}", threading.Event()).run_forever()
 """
 

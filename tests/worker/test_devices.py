@@ -13,7 +13,7 @@ from tvm import rpc
 from tests.measuring import TASK, request, wait_for
 from tuner.measure import DeviceLost
 from tuner.measure.connecting import Connected, Tracker
-from tuner.measure.rpc_names import own_key
+from tuner.measure.rpc_names import device_key
 from tuner.measure.rpc_runner import RpcRunner
 from tuner.program.target import native
 from tuner.storage import QUARANTINE_AFTER
@@ -22,7 +22,7 @@ from worker.device_server import start_device
 from worker.devices import DeviceList
 from worker.tracker import start_tracker
 
-OWN_KEY = own_key("local", "here")
+OWN_KEY = device_key("local", "here")
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_device_comes_and_goes_and_a_busy_one_stays(
     devices = DeviceList(storage, client, every_s=0.0)
     with start_device(tracker, "guest", device_id="guest:0", data_dir=tmp_path):
         wait_for(lambda: devices.refresh() == {"guest": 1, "local": 1})
-        session = client.request(own_key("guest", "guest:0"), 20.0, 10.0).rpc
+        session = client.request(device_key("guest", "guest:0"), 20.0, 10.0).rpc
         wait_for(lambda: devices.refresh() == {"guest": 1, "local": 1})
         session.get_function("CloseRPCConnection")()
     wait_for(lambda: devices.refresh() == {"local": 1})
@@ -130,25 +130,25 @@ def test_a_device_that_fails_again_and_again_gets_no_more_work(storage: SqlStora
     wait_for(lambda: devices.refresh() == {"local": 1})
     ((address, known),) = devices.present("local").items()
     assert (known.id, known.tracker_key) == ("here:0", "local@here%3A0")
-    devices.told(address, None)
+    devices.report(address, None)
     for _ in range(QUARANTINE_AFTER):
         assert devices.counts() == {"local": 1}
-        devices.told(address, "it does not answer")
+        devices.report(address, "it does not answer")
     assert devices.counts() == {}
     assert not devices.present("local")
     assert devices.refresh() == {}
     storage.release_device("here:0", "key-1")
     assert devices.refresh() == {"local": 1}
-    devices.told(address, "it does not answer")
-    devices.told(address, None)
+    devices.report(address, "it does not answer")
+    devices.report(address, None)
     assert storage.list_devices()[0].failures == 0
-    devices.told(("nowhere", 1), "gone")
+    devices.report(("nowhere", 1), "gone")
 
 
 def test_a_device_that_is_registered_as_another_is_none(
     storage: SqlStorage, tracker: tuple[str, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("worker.devices.own_key", lambda key, device_id: f"{key}@another")
+    monkeypatch.setattr("worker.devices.device_key", lambda key, device_id: f"{key}@another")
     devices = DeviceList(storage, Tracker(*tracker), every_s=0.0)
     assert devices.refresh() == {}
     assert "says that it is 'here:0' of key 'local', and is registered as 'local@here%3A0'" in caplog.text

@@ -15,6 +15,7 @@ import pytest
 from tests.contract.samples import job_spec, many_tasks, results
 from tests.fakes import FakeRunner
 from tests.measuring import wait_for
+from tests.worker.scripted import Script, Tools, scripted, tuned
 from tuner.errors import InvalidInput
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.measure import BuilderLost, DeviceLost
@@ -24,7 +25,7 @@ from tuner.records import NO_BASELINES, PROTOCOL, Baselines, ErrorKind, Roof, Tu
 from tuner.rules import space_of
 from tuner.search.reuse import NOTHING, Knowledge
 from tuner.search.summary import SearchSummary, Stage
-from tuner.search.tuning import Cancelled, Tuned
+from tuner.search.tuning import Cancelled, Finishing, Tuned
 from tuner.storage import MAX_ATTEMPTS, Comparison, JobState, Lease, LeaseLost, NewEvent, NotFound, StorageUnavailable
 from tuner.storage.jsonl import SharedRecord
 from tuner.storage.sql import SqlStorage, attempts, open_storage
@@ -34,24 +35,7 @@ from worker.retry import Retry
 
 LEASE_S = 5.0
 BEAT_S = 0.05
-Search = Callable[..., Tuned]
 SPACE = space_of(job_spec().tasks[0])
-
-
-class Tools:
-    """Hands out nothing that works: the searches here neither build nor measure."""
-
-    def builder(self) -> Any:
-        return self
-
-    def runner(self, key: str) -> Any:
-        return self
-
-    def parallel_builds(self, key: str, threads: int) -> int:
-        return 0
-
-    def close(self) -> None:
-        """Nothing to end."""
 
 
 @pytest.fixture
@@ -61,12 +45,6 @@ def storage(sqlite_url: str) -> Iterator[SqlStorage]:
     opened.close()
 
 
-def tuned(trials: int = 1) -> Tuned:
-    manifest = {"digest": "d" * 64}
-    summary = SearchSummary(Stage.DONE, trials=trials)
-    return Tuned({"library.so": b"so", "manifest.json": b"{}"}, manifest, {"format": 1}, summary)
-
-
 def lease_of(storage: SqlStorage, spec: Any = None) -> Lease:
     storage.create_job(spec or job_spec())
     lease = storage.lease_job("w1", LEASE_S)
@@ -74,8 +52,9 @@ def lease_of(storage: SqlStorage, spec: Any = None) -> Lease:
     return lease
 
 
-def runner(storage: Any, search: Search, **fields: Any) -> JobRunner:
-    return JobRunner(storage, Tools(), tune=search, lease_s=LEASE_S, heartbeat_s=BEAT_S, **fields)
+def runner(storage: Any, search: Script, finishing: Script | None = None, **fields: Any) -> JobRunner:
+    opened = scripted(search, finishing)
+    return JobRunner(storage, Tools(), open_search=opened, lease_s=LEASE_S, heartbeat_s=BEAT_S, **fields)
 
 
 def until_stopped(should_stop: Callable[[], bool], limit_s: float = 10.0) -> None:
@@ -99,22 +78,6 @@ def test_a_search_that_ends_leaves_a_library_and_a_completed_job(storage: SqlSto
     row = storage.search_tasks(job.id)[0]
     assert (row.done, row.spent_s) == (True, 1.5)
     assert storage.latest_artifact(row.workload_key, job_id=job.id).digest == "d" * 64
-
-
-def test_tasks_are_searched_in_order_each_with_its_share(storage: SqlStorage) -> None:
-    budgets: list[int | None] = []
-
-    def search(task: Any, *, budget: Any, recorder: Any, **_: Any) -> Tuned:
-        budgets.append(budget.trials)
-        recorder.record(results(2, start=10 * len(budgets)), [], 1.0, SearchSummary())
-        return tuned(len(budgets))
-
-    lease = lease_of(storage, many_tasks())
-    assert runner(storage, search).run(lease) is JobState.COMPLETED
-    # Counts 1, 12, 1 of 64 trials; each task uses two of its share.
-    assert budgets == [5, 58, 60]
-    tasks = storage.get_job(lease.job.id).summary["tasks"]
-    assert {position: summary["trials"] for position, summary in tasks.items()} == {"0": 1, "1": 2, "2": 3}
 
 
 def test_a_task_that_is_done_is_not_searched_again(storage: SqlStorage) -> None:
@@ -231,10 +194,13 @@ def test_a_search_that_is_cancelled_may_leave_a_library_and_can_be_resumed(stora
         with pytest.raises(Cancelled):
             until_stopped(should_finish)
         assert not should_stop()
+        raise Finishing
+
+    def finishing(task: Any, **_: Any) -> Tuned:
         result = tuned(2)
         return replace(result, summary=replace(result.summary, ended_by="cancelled"))
 
-    assert runner(storage, search).run(lease) is JobState.CANCELLED
+    assert runner(storage, search, finishing).run(lease) is JobState.CANCELLED
     job = storage.get_job(lease.job.id)
     assert (job.state, job.trials, job.summary["ended_by"]) == (JobState.CANCELLED, 2, "cancelled")
     row = storage.search_tasks(job.id)[0]
@@ -297,7 +263,7 @@ def test_the_new_library_is_compared_with_the_one_that_is_served(storage: SqlSto
 
     tools = Served()
     for spec in (job_spec(), job_spec(budget={"seconds": 50}), job_spec(budget={"trials": 0})):
-        run = JobRunner(storage, tools, tune=search, lease_s=LEASE_S, heartbeat_s=BEAT_S)
+        run = JobRunner(storage, tools, open_search=scripted(search), lease_s=LEASE_S, heartbeat_s=BEAT_S)
         assert run.run(lease_of(storage, spec)) is JobState.COMPLETED
     first, second, theory = given
     assert first is None and theory is None and second is not None
@@ -315,7 +281,7 @@ def test_a_device_that_is_lost_in_the_comparison_costs_the_job_nothing_else(stor
     tools.fake.run = lost  # type: ignore[method-assign]
     for number in (1, 2):
         search = partial(lambda task, number, **_: library_of(task, number), number=number)
-        run = JobRunner(storage, tools, tune=search, lease_s=LEASE_S, heartbeat_s=BEAT_S)
+        run = JobRunner(storage, tools, open_search=scripted(search), lease_s=LEASE_S, heartbeat_s=BEAT_S)
         assert run.run(lease_of(storage)) is JobState.COMPLETED
     job = storage.list_jobs().items[0]
     said = [event.data["message"] for event in storage.list_events(job.id) if event.kind == "log"]

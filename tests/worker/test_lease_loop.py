@@ -10,6 +10,7 @@ from sqlalchemy import text
 
 from tests.contract.samples import expire, job_spec, leased
 from tests.measuring import wait_for
+from tuner.measure import BuilderLost
 from tuner.storage import JobState, Lease
 from tuner.storage.sql import SqlStorage, open_storage
 from tuner.storage.sql.migrate import head
@@ -70,6 +71,34 @@ def test_a_job_being_cancelled_ends_though_no_device_is_left(sqlite_url: str) ->
     thread.start()
     try:
         wait_for(lambda: storage.get_job(lease.job.id).state is JobState.CANCELLED)
+    finally:
+        stop.set()
+        thread.join(20)
+    storage.close()
+
+
+def test_no_job_is_leased_while_nothing_can_be_built(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.lease_loop.OUTAGE_WAIT_S", 0.01)
+    storage = open_storage(sqlite_url)
+    storage.create_job(job_spec())
+    stop = threading.Event()
+    taken: list[Lease] = []
+    refusals: list[int] = []
+    is_back = threading.Event()
+
+    def maintain() -> None:
+        if not is_back.is_set():
+            refusals.append(len(taken))
+            raise BuilderLost("Ray did not start")
+
+    loop = LeaseLoop(storage, NoList(), taken.append, "w", stop, maintain=maintain)  # type: ignore[arg-type]
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        wait_for(lambda: len(refusals) >= 3)
+        assert set(refusals) == {0}
+        is_back.set()
+        wait_for(lambda: len(taken) == 1)
     finally:
         stop.set()
         thread.join(20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -43,6 +44,12 @@ def never() -> bool:
     return False
 
 
+def share_ends(count: int, share_s: float) -> list[float]:
+    """When each of ``count`` instances was done, on the monotonic clock: one after another, the last of them now."""
+    now_s = time.monotonic()
+    return [now_s - share_s * (count - 1 - index) for index in range(count)]
+
+
 class LibraryFailed(ShapewrightError):
     """The compiler cannot build a library of kernels that it has built one by one."""
 
@@ -68,6 +75,18 @@ class RunRequest:
 
     build: BuildResult
     instances: tuple[WorkloadInstance, ...]
+
+    def failed(self, kind: ErrorKind, error: str) -> list[MeasureResult]:
+        """The same failure at each instance."""
+        build = self.build
+        return [
+            MeasureResult(build.kernel, instance, error_kind=kind, error=error, build_s=build.build_s)
+            for instance in self.instances
+        ]
+
+    def not_built(self) -> list[MeasureResult]:
+        """Its results where there is nothing to run."""
+        return self.failed(self.build.error_kind or ErrorKind.BUILD, self.build.error)
 
 
 class Builder(Protocol):

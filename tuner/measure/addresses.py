@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from ipaddress import ip_address
 
 from tuner.errors import InvalidInput
 
@@ -16,6 +17,32 @@ def parse_address(text: str, field: str = "address") -> Address:
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise InvalidInput(field, f"{text!r} is not an address", "as in 127.0.0.1:9190")
     return host, int(port)
+
+
+def local_address(peer: Address) -> str:
+    """The address of this machine on its route to ``peer``, by which the peer's network reaches it. Nothing is sent.
+
+    Raises OSError if there is no such name or no route.
+    """
+    family, kind, _, _, address = socket.getaddrinfo(*peer, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        # For datagrams this only chooses the route.
+        probe.connect(address)
+        found: str = probe.getsockname()[0]
+        return found
+
+
+def is_everywhere(host: str) -> bool:
+    """Whether a listener at ``host`` listens at every address of the machine."""
+    return host in ("", "0.0.0.0", "::")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` is an address of this machine that no other reaches; a name is looked up."""
+    try:
+        return ip_address(socket.getaddrinfo(host or "0.0.0.0", None)[0][4][0]).is_loopback
+    except OSError:
+        return False
 
 
 def free_port(host: str = "127.0.0.1") -> int:

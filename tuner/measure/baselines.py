@@ -10,14 +10,12 @@ from functools import partial
 import numpy as np
 
 from tuner.measure.guarded import Array
-from tuner.measure.roof import measure_roof
 from tuner.measure.timing import Timer, sampling
 from tuner.program.expr import Axis, Binary, Read
 from tuner.program.notation import Stage
-from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload, WorkloadInstance
-from tuner.records import NUMPY, Baseline, Baselines
+from tuner.records import NUMPY, Baseline, Baselines, Roof
 
 LONGEST_S = 1.5
 """No further product is begun after so long, nor one that would last past it."""
@@ -37,6 +35,7 @@ def measure_baselines(
     instances: Sequence[WorkloadInstance],
     array: MakeArray,
     anchor: Callable[[], float],
+    measure_roof: Callable[[Timer], Roof],
     clock: Callable[[], float] = time.monotonic,
 ) -> Baselines:
     """The roof of this device, and NumPy's products at the instances, in their order, that LONGEST_S has room for.
@@ -46,7 +45,7 @@ def measure_baselines(
     to compare it with. NumPy runs on one thread here: a task on more has none, either.
     """
     timer = Timer(anchor, least=LEAST_CALLS - 1, again=0)
-    roof = measure_roof(native(), task.threads, timer)
+    roof = measure_roof(timer)
     ends_s = clock() + LONGEST_S
     workload = task.workload
     work = {instance: workload.flops(workload.dims(instance.shape)) for instance in instances}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,23 +18,28 @@ import tvm_ffi
 
 from tuner.library.package import ENTRY
 from tuner.measure.baselines import measure_baselines
+from tuner.measure.confinement import Appetite
 from tuner.measure.guarded import Array, Guarded
 from tuner.measure.inputs import Domain, domain_of, random_array
 from tuner.measure.limits import time_limit
 from tuner.measure.machine import failure_kind
+from tuner.measure.roof import measure_roof
 from tuner.measure.rpc_names import BASELINES, DESCRIBE, OPEN, TRIAL, VERIFY
 from tuner.measure.tensors import tensor_of
 from tuner.measure.timing import Anchor, Timed, Timer
 from tuner.measure.verify import Case, cases
+from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
-from tuner.records import Baselines, ErrorKind
+from tuner.records import Baselines, ErrorKind, Roof
 from tuner.rules import layouts_of
 from tuner.rules.layout import Layout
 from tuner.rules.space import MicroKernel
 
 BEFORE = "shapewright.before_sample"
 MAX_ERROR = 2000
+GREEDY = 99
+"""The exit code of a session that a candidate has left too little of."""
 
 
 class Bench:
@@ -49,6 +55,7 @@ class Bench:
         self._anchor = Anchor()
         self._timer = Timer(self._anchor.seconds)
         self._loaded = 0
+        self._appetite = Appetite()
 
     def trial(self, kernel: MicroKernel, binary: bytes, shapes: Sequence[Mapping[str, int]]) -> list[JsonObject]:
         """Verify a candidate and time it on each of ``shapes``: what MeasureResult wants to know of each."""
@@ -70,9 +77,22 @@ class Bench:
         except Exception as error:  # a build that raises is a result
             return f"{type(error).__name__}: {error}"[-MAX_ERROR:]
 
-    def baselines(self, instances: Sequence[WorkloadInstance]) -> Baselines:
-        """The device's roof, and NumPy's products at these instances."""
-        return measure_baselines(self._task, instances, self._array, self._anchor.seconds)
+    def baselines(self, instances: Sequence[WorkloadInstance], binary: bytes) -> Baselines:
+        """The device's roof, measured with ``binary``, and NumPy's products at these instances."""
+        module = self._load(binary)
+
+        def roof(timer: Timer) -> Roof:
+            return measure_roof(module, native(), self._task.threads, timer)
+
+        return measure_baselines(self._task, instances, self._array, self._anchor.seconds, roof)
+
+    def end_if_greedy(self) -> None:
+        """End this process if candidates hold what the next one needs: the last one is blamed, as for a crash."""
+        own = sum(array.nbytes for array in self._arrays.values())
+        if problem := self._appetite.excess(own):
+            sys.stderr.write(f"the session is ended by its last candidate: {problem}\n")
+            sys.stderr.flush()
+            os._exit(GREEDY)
 
     def _load(self, binary: bytes) -> Any:
         # Each under a name of its own: the loader takes a known path for a library that it has already.
@@ -135,7 +155,9 @@ def register(describe: Callable[[], JsonObject]) -> None:
         """Do ``work``; the process ends (SIGALRM) if that takes longer than the request's limit_s."""
         data = json.loads(request)
         with time_limit(data["limit_s"]):
-            return json.dumps(work(open_bench[0], data))
+            answer = json.dumps(work(open_bench[0], data))
+            open_bench[0].end_if_greedy()
+            return answer
 
     def trial(request: str, binary: bytes) -> str:
         """Measure one candidate on the request's shapes."""
@@ -145,9 +167,9 @@ def register(describe: Callable[[], JsonObject]) -> None:
         """Check one build at the request's values of the symbols."""
         return limited(request, lambda bench, data: bench.verify(_kernel(data), bytes(binary), data["dims"]))
 
-    def baselines(request: str) -> str:
-        """Measure what the task's kernels are compared with, at the request's instances."""
-        return limited(request, lambda bench, data: bench.baselines(_instances(data)).to_json())
+    def baselines(request: str, binary: bytes) -> str:
+        """Measure what the task's kernels are compared with, at the request's instances; the roof with ``binary``."""
+        return limited(request, lambda bench, data: bench.baselines(_instances(data), bytes(binary)).to_json())
 
     tvm_ffi.register_global_func(OPEN, start, override=True)
     tvm_ffi.register_global_func(TRIAL, trial, override=True)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -28,11 +28,18 @@ class Child:
     """A running ``python -m MODULE ARGS --parent PID`` that printed ``{"port": ...}`` when it was ready.
 
     The module looks whether its parent is still the given process, so it ends even if this one is killed. It keeps
-    its temporary files in a directory of its own under ``data_dir``, which ``stop`` removes.
+    its temporary files in a directory of its own under ``data_dir``, which ``stop`` removes. ``environment``
+    takes the place of this process's own.
     """
 
     def __init__(
-        self, module: str, args: Sequence[str], *, data_dir: Path | None = None, start_s: float = START_S
+        self,
+        module: str,
+        args: Sequence[str],
+        *,
+        data_dir: Path | None = None,
+        start_s: float = START_S,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.module = module
         if data_dir is not None:
@@ -42,7 +49,7 @@ class Child:
             [sys.executable, "-m", module, *args, "--parent", str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            env={**os.environ, "TMPDIR": self._scratch.name},
+            env={**(os.environ if environment is None else environment), "TMPDIR": self._scratch.name},
             text=True,
         )
         try:

@@ -29,7 +29,7 @@ ASK_EVERY_S = 0.25
 HANDSHAKE_S = 10.0
 
 
-STRANGE = (RuntimeError, AttributeError, ValueError, LookupError, TypeError)
+PROTOCOL_ERRORS = (RuntimeError, AttributeError, ValueError, LookupError, TypeError)
 """What asking a server raises that is none of ours, or of another version."""
 
 

@@ -7,7 +7,6 @@ reach the port can run code here: private networks only.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import logging
 import os
 import platform
@@ -20,19 +19,31 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
+import numpy.ma
+import numpy.random  # noqa: F401 - sessions may be unable to read them, as another user
 from tvm.rpc.server import PopenRPCServerState
 
-from tuner.errors import MAX_SHOWN
+from tuner.errors import MAX_SHOWN, InvalidInput
 from tuner.measure import bench
-from tuner.measure.addresses import Address, parse_address
+from tuner.measure.addresses import Address, is_everywhere, is_loopback, local_address, parse_address
 from tuner.measure.child import announce, orphaned
-from tuner.measure.processes import ONE_THREAD, set_on_signals
-from tuner.measure.rpc_names import own_key
+from tuner.measure.confinement import (
+    DEFAULT_LIMITS,
+    Limits,
+    check,
+    clean_environment,
+    confine,
+    keep_sockets,
+    parse_memory,
+)
+from tuner.measure.processes import DEVICE, set_on_signals
+from tuner.measure.rpc_names import device_key
+from tuner.measure.session_folder import FolderWatch
 from tuner.measure.sockets import connections
 from tuner.program.target import MAX_CORES, native
 from tuner.program.workload import JsonObject
@@ -46,7 +57,7 @@ LOOK_S = 0.2
 """How often the process looks whether it is still wanted."""
 RESTART_S = 0.5
 PORTS = 100
-PR_SET_PDEATHSIG = 1
+HERE = "127.0.0.1"
 KILLED = f"error code -{int(signal.SIGKILL)}"
 """What TVM's server says of a session that was killed: by the kernel, when memory ran out."""
 
@@ -55,11 +66,14 @@ KILLED = f"error code -{int(signal.SIGKILL)}"
 class DeviceOptions:
     """How a device is served. Port 0: the first free one from 9091. ``parent``: the process to end with.
 
+    ``host``, where it listens: None is where the tracker's network reaches this machine, or this machine alone where
+    there is no tracker. ``address``, by which it is registered: None is the address that it listens at.
+
     ``cores``: those that it measures on, where others of the machine are for other devices; none: all that this process
     may use.
     """
 
-    host: str = "127.0.0.1"
+    host: str | None = None
     port: int = 0
     key: str = ""
     tracker: Address | None = None
@@ -67,28 +81,54 @@ class DeviceOptions:
     address: str | None = None
     parent: int | None = None
     cores: tuple[int, ...] = ()
+    limits: Limits = DEFAULT_LIMITS
+
+
+def placed(options: DeviceOptions) -> DeviceOptions:
+    """The same with ``host`` and ``address`` filled in. Raises InvalidInput where the tracker's name is unknown, or no
+    network leads to it."""
+    if options.tracker is None:
+        return replace(options, host=options.host or HERE)
+    try:
+        own = local_address(options.tracker)
+    except OSError as error:
+        where = "{}:{}".format(*options.tracker)
+        raise InvalidInput(
+            "--tracker", f"no network leads to {where}: {error.strerror}", "name it as in 10.0.0.7:9190"
+        ) from None
+    host = own if options.host is None else options.host
+    # The tracker would register the address that the connection comes from, which is another one.
+    return replace(options, host=host, address=options.address or (own if is_everywhere(host) else host))
+
+
+Ready = Callable[[DeviceOptions, int], None]
+"""What is told once a device listens: its options, all filled in, and its port."""
 
 
 @dataclass(slots=True)
 class Sessions:
-    """How many sessions of this process were killed. A session knows of those before it."""
+    """How many sessions of this process were killed, but by itself. A session knows of those before it.
+
+    ``asked``: processes of sessions that this one has ended, because their folders were full.
+    """
 
     killed: int = 0
+    asked: set[int] = field(default_factory=set)
 
     def ended(self, args: threading.ExceptHookArgs) -> None:
         """TVM's server thread ends with an exception when a session's process crashed or was timed out."""
         log.warning("a session ended: %s", args.exc_value)
-        self.killed += KILLED in str(args.exc_value)
+        text = str(args.exc_value)
+        self.killed += KILLED in text and not any(f"process {pid} " in text for pid in self.asked)
 
 
-def describe(options: DeviceOptions, server: str, sessions: Sessions) -> JsonObject:
+def describe(options: DeviceOptions, server: str) -> JsonObject:
     """What a device says of itself: its id and key, its target, the machine and its software. ``server`` names this
-    very process: it changes when the device is restarted. ``killed`` counts the sessions that were."""
+    very process: it changes when the device is restarted."""
     return {
         "id": _id_of(options),
         "key": options.key,
         "server": server,
-        "killed": sessions.killed,
         "target": native().to_json(),
         "description": {
             "host": socket.gethostname(),
@@ -101,32 +141,39 @@ def describe(options: DeviceOptions, server: str, sessions: Sessions) -> JsonObj
     }
 
 
-def serve(options: DeviceOptions, ready: Callable[[int], None], should_stop: Callable[[], bool]) -> None:
+def serve(options: DeviceOptions, ready: Ready, should_stop: Callable[[], bool]) -> None:
     """Serve sessions, one after another, until ``should_stop``. TVM's server gives up when a session's process
     crashes, so it is started again on the same port."""
+    options = placed(options)
     if options.cores:
         os.sched_setaffinity(0, options.cores)
+    if problem := check(options.limits):
+        log.warning("%s", problem)
     home = Path.cwd()
     server = uuid.uuid4().hex
     sessions = Sessions()
-    bench.register(lambda: describe(options, server, sessions))
-    os.register_at_fork(after_in_child=lambda: _end_with_its_peers(options.tracker))
+    # Told before there are sessions: they may be unable to read what it is read from.
+    about = describe(options, server)
+    bench.register(lambda: {**about, "killed": sessions.killed})
+    os.register_at_fork(after_in_child=lambda: _begin_session(options))
     threading.excepthook = sessions.ended
     state = _listen(options)
-    ready(state.port)
+    watch = FolderWatch(home, sessions.asked)
+    _say_where(options, state.port)
+    ready(options, state.port)
     while not should_stop():
         state.thread.join(LOOK_S)
+        watch.look(state.thread)
         if not state.thread.is_alive():
             state.sock.close()
-            # A session works in a directory of its own, which is gone now.
-            os.chdir(home)
+            watch.clear()
             state = _listen_again(replace(options, port=state.port), should_stop)
 
 
-def serve_until_stopped(options: DeviceOptions, ready: Callable[[int], None]) -> NoReturn:
+def serve_until_stopped(options: DeviceOptions, ready: Ready) -> NoReturn:
     """As ``serve``, until SIGTERM or SIGINT, or until the parent is gone; ends this process.
 
-    ``ready`` is called with the port once the device listens. NumPy must have been loaded for ONE_THREAD.
+    ``ready`` is called once the device listens. NumPy must have been loaded for DEVICE.
     """
     stop = threading.Event()
     set_on_signals(stop)
@@ -143,7 +190,7 @@ def _listen(options: DeviceOptions) -> PopenRPCServerState:
         first,
         first + (1 if options.port else PORTS),
         tracker_addr=options.tracker,
-        key=own_key(options.key, _id_of(options)) if options.tracker else options.key,
+        key=device_key(options.key, _id_of(options)) if options.tracker else options.key,
         custom_addr=options.address,
         silent=True,
         # Else two devices of one machine could come by the same port.
@@ -152,6 +199,15 @@ def _listen(options: DeviceOptions) -> PopenRPCServerState:
     # Connections inherit it: one that does not say what it wants is dropped, and keeps nobody else away.
     state.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", SILENT_S, 0))
     return state
+
+
+def _say_where(options: DeviceOptions, port: int) -> None:
+    known = "no tracker"
+    if options.tracker is not None:
+        known = "tracker {}:{} as {}:{}".format(*options.tracker, options.address, port)
+    log.info("device %s listens at %s:%d, known to %s", _id_of(options), options.host, port, known)
+    if not is_loopback(options.host or HERE):
+        log.warning("whoever reaches %s:%d can run code here: private networks only", options.host, port)
 
 
 def _id_of(options: DeviceOptions) -> str:
@@ -169,18 +225,30 @@ def _listen_again(options: DeviceOptions, should_stop: Callable[[], bool]) -> Po
             time.sleep(RESTART_S)
 
 
-def _end_with_its_peers(tracker: Address | None) -> None:
-    """Runs in the process of a session: a candidate that hangs must outlive neither the server nor the client."""
+def _begin_session(options: DeviceOptions) -> None:
+    """Runs in the process of a session, before anything else. A candidate has what it needs and no more; one that hangs
+    outlives neither the server nor the client."""
     # SIGSEGV: TVM would print its own stack for every candidate that crashes.
     for number in (signal.SIGTERM, signal.SIGSEGV):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    for connection in connections():
-        if tracker is None or connection.getpeername()[1] != tracker[1]:
-            # Between two requests a client may be silent for as long as it likes.
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, FOREVER)
-            threading.Thread(target=_end_with_client, args=(connection,), name="client", daemon=True).start()
+    keep_sockets(lambda own: _is_client(own, options.tracker))
+    clients = connections()
+    # Before any thread: those that there were would not be bound.
+    confine(options.limits)
+    for connection in clients:
+        # Between two requests a client may be silent for as long as it likes.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, FOREVER)
+        threading.Thread(target=_end_with_client, args=(connection,), name="client", daemon=True).start()
+
+
+def _is_client(own: socket.socket, tracker: Address | None) -> bool:
+    """Whether it is a connection, and not the one to the tracker."""
+    try:
+        port = own.getpeername()[1]
+    except OSError:  # it listens
+        return False
+    return tracker is None or port != tracker[1]
 
 
 def _end_with_client(connection: socket.socket) -> None:
@@ -200,7 +268,7 @@ def _cpu_name() -> str:
 
 def parse_options(argv: list[str]) -> DeviceOptions:
     parser = argparse.ArgumentParser(prog="device_process", description="Serve this machine as a device.")
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
+    parser.add_argument("--host", default=None, help="the address to listen on [default: the one the tracker reaches]")
     parser.add_argument("--port", type=int, default=0, help="the port; 0 takes a free one")
     parser.add_argument("--key", default="", help="the key that jobs name this device by")
     parser.add_argument("--tracker", type=parse_address, default=None, metavar="HOST:PORT")
@@ -208,7 +276,11 @@ def parse_options(argv: list[str]) -> DeviceOptions:
     parser.add_argument("--address", default=None, help="the address that others reach this machine by")
     parser.add_argument("--parent", type=int, default=None, help="end when this process is no longer the parent")
     parser.add_argument("--cores", type=parse_cores, default=(), help="the cores to measure on, as in 0,2-3")
-    return DeviceOptions(**vars(parser.parse_args(argv)))
+    parser.add_argument("--user", default=None, help="whom candidates run as")
+    parser.add_argument("--memory", type=parse_memory, default=None, help="what a candidate may map, as in 8G")
+    given = vars(parser.parse_args(argv))
+    limits = Limits(given.pop("memory"), given.pop("user"))
+    return DeviceOptions(**given, limits=limits)
 
 
 def parse_cores(text: str) -> tuple[int, ...]:
@@ -230,11 +302,12 @@ def main(argv: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s device %(levelname)s %(message)s", stream=sys.stderr)
     argv = sys.argv[1:] if argv is None else argv
     options = parse_options(argv)
-    if not ONE_THREAD.items() <= os.environ.items():
-        # NumPy reads these when it is first imported, which has happened by now.
+    environment = clean_environment(DEVICE)
+    if os.environ != environment:
+        # NumPy and TVM read these when they are first imported, which has happened by now.
         again = [sys.executable, "-m", "tuner.measure.device_process", *argv]
-        os.execve(sys.executable, again, {**os.environ, **ONE_THREAD})
-    serve_until_stopped(options, announce)
+        os.execve(sys.executable, again, environment)
+    serve_until_stopped(options, lambda _, port: announce(port))
 
 
 if __name__ == "__main__":

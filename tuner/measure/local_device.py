@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from tuner.measure._base import DeviceLost, never
 from tuner.measure.child import Child
+from tuner.measure.confinement import clean_environment
 from tuner.measure.connecting import Connected, connect_server
+from tuner.measure.processes import DEVICE
 
 MODULE = "tuner.measure.device_process"
 WAIT_S = 20.0
 
 
 class LocalDevice:
-    """Starts the server; ``connect`` opens a session on it, and starts another server if this one has died."""
+    """Starts the server; ``connect`` opens a session on it, and starts another server if this one has died.
 
-    def __init__(self, data_dir: Path | None = None) -> None:
+    ``options`` are those of its module.
+    """
+
+    def __init__(self, data_dir: Path | None = None, options: Sequence[str] = ()) -> None:
         self._data_dir = data_dir
+        self.options = tuple(options)
         self._lock = threading.Lock()
-        self._child = Child(MODULE, [], data_dir=data_dir)
+        self._child = self._start()
 
     @property
     def pid(self) -> int:
@@ -32,7 +38,7 @@ class LocalDevice:
         with self._lock:
             if not self._child.alive():
                 self._child.stop()
-                self._child = Child(MODULE, [], data_dir=self._data_dir)
+                self._child = self._start()
         address = ("127.0.0.1", self._child.port)
         session = connect_server(*address, "", session_timeout_s, WAIT_S, interrupted)
         if session is None:
@@ -41,6 +47,9 @@ class LocalDevice:
 
     def close(self) -> None:
         self._child.stop()
+
+    def _start(self) -> Child:
+        return Child(MODULE, self.options, data_dir=self._data_dir, environment=clean_environment(DEVICE))
 
     def __enter__(self) -> LocalDevice:
         return self

@@ -10,10 +10,10 @@ VERIFY = "shapewright.verify"
 BASELINES = "shapewright.baselines"
 DESCRIBE = "shapewright.describe"
 
-OWN = "@"
+ID_SEPARATOR = "@"
 
 
-def own_key(key: str, device_id: str) -> str:
+def device_key(key: str, device_id: str) -> str:
     """The tracker's key for one device of a key, which lets a worker choose."""
     # TVM splits what is said between client and server at blanks.
-    return f"{key}{OWN}{quote(device_id, safe='')}"
+    return f"{key}{ID_SEPARATOR}{quote(device_id, safe='')}"

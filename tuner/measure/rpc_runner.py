@@ -20,8 +20,10 @@ from tuner.measure._base import (
     RunRequest,
     WrongDevice,
     never,
+    share_ends,
 )
-from tuner.measure.connecting import STRANGE, Connected, OutOfTime, within
+from tuner.measure.connecting import PROTOCOL_ERRORS, Connected, OutOfTime, within
+from tuner.measure.roof_kernels import roof_binary
 from tuner.measure.rpc_names import BASELINES, OPEN, TRIAL, VERIFY
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
@@ -60,6 +62,8 @@ class Session:
     connected: Connected
     task: SearchTask
     device: str
+    target: Target
+    """The device's own."""
     server: str
     killed: int
     """Sessions of that process before this one that were killed."""
@@ -78,13 +82,13 @@ class Session:
         except Interrupted:
             connected.hang_up()
             raise
-        except (*STRANGE, OutOfTime, InvalidInput) as error:
+        except (*PROTOCOL_ERRORS, OutOfTime, InvalidInput) as error:
             connected.hang_up()
             where = "{}:{}".format(*connected.address)
             raise DeviceLost(f"the device at {where} cannot prepare for {task.workload}: {_brief(error)}") from error
         _check_target(task, target, name)
         _check_threads(task, cores, name)
-        return cls(connected, task, name, server, about.get("killed", 0), opened_s)
+        return cls(connected, task, name, target, server, about.get("killed", 0), opened_s)
 
     def ask(self, function: str, data: JsonObject, *binary: bytes, interrupted: Callable[[], bool] = never) -> Any:
         """What the device's ``function`` answers within ``limit_s`` of the request.
@@ -141,7 +145,7 @@ class RpcRunner:
         with suppress(Interrupted):
             for request in requests:
                 if request.build.binary is None:
-                    result += [_not_built(request, instance) for instance in request.instances]
+                    result += request.not_built()
                 else:
                     result += self._measure(task, request, interrupted)
         return result
@@ -161,8 +165,10 @@ class RpcRunner:
         limit_s = BASELINES_S + self._timeout_s
         data = {"instances": [instance.to_json() for instance in instances], "limit_s": limit_s}
         session = self._open(task)
+        # Built for the device itself, which may be more than the task's target is.
+        binary = roof_binary(session.target, task.threads)
         try:
-            return Baselines.from_json(session.ask(BASELINES, data))
+            return Baselines.from_json(session.ask(BASELINES, data, binary))
         except SessionDied as death:
             self.close()
             raise DeviceFailed(
@@ -277,29 +283,23 @@ def _brief(error: BaseException) -> str:
     return lines[-1][:300] if lines else type(error).__name__
 
 
-def _not_built(request: RunRequest, instance: WorkloadInstance) -> MeasureResult:
-    build = request.build
-    return MeasureResult(
-        build.kernel, instance, error_kind=build.error_kind or ErrorKind.BUILD, error=build.error, build_s=build.build_s
-    )
-
-
 def _all(request: RunRequest, device: str, kind: ErrorKind, message: str, run_s: float) -> list[MeasureResult]:
     answer = {"error_kind": kind.value, "error": message}
     return _results(request, device, [answer for _ in request.instances], run_s)
 
 
 def _results(request: RunRequest, device: str, answers: Sequence[JsonObject], spent_s: float) -> list[MeasureResult]:
-    """``spent_s`` is what the candidate took in all; each instance is charged its share."""
+    """``spent_s`` is what the candidate took in all, until now; each instance is charged its share."""
     share_s = spent_s / max(1, len(answers))
+    ended_s = share_ends(len(answers), share_s)
     return [
-        _result(request, device, instance, answer, share_s)
-        for instance, answer in zip(request.instances, answers, strict=True)
+        _result(request, device, instance, answer, share_s, end_s)
+        for instance, answer, end_s in zip(request.instances, answers, ended_s, strict=True)
     ]
 
 
 def _result(
-    request: RunRequest, device: str, instance: WorkloadInstance, answer: JsonObject, run_s: float
+    request: RunRequest, device: str, instance: WorkloadInstance, answer: JsonObject, run_s: float, ended_s: float
 ) -> MeasureResult:
     kind: Any = answer.get("error_kind")
     return MeasureResult(
@@ -313,4 +313,5 @@ def _result(
         run_s=run_s,
         anchor_s=answer.get("anchor_s"),
         device=device,
+        ended_s=ended_s,
     )

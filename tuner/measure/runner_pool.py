@@ -24,10 +24,10 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import Baselines, ErrorKind, MeasureResult
 
-APPEAR_S, LOOK_S = 120.0, 0.5
+DISCOVERY_S, POLL_S = 120.0, 0.5
 """How long a call waits for a first device where there is none: a tracker that was restarted learns of its devices
 within seconds."""
-GIVE_BACK_S = 2.0
+IDLE_RELEASE_S = 2.0
 """A device that has nothing left to do is given back after so long, while others still work: they may wait for it."""
 SPARE = 2
 """Devices that are asked for each request, where there are more: some may be busy for others."""
@@ -41,28 +41,28 @@ Name = Any
 """Hashable."""
 Members = Callable[[], Mapping[Name, Callable[[], Runner]]]
 """The devices that there are now, by name, each with what makes a runner on it."""
-Told = Callable[[Name, str | None], None]
-"""Told of each device that failed, with the reason; with None, that it did not."""
-Verdict = tuple[bool, str | None]
+Report = Callable[[Name, str | None], None]
+"""Called for each device that failed, with the reason; with None for one that worked."""
+Health = tuple[bool, str | None]
 """Whether a device worked, and why its machine failed."""
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
-def tell_nobody(name: Name, problem: str | None) -> None:
-    """A ``Told`` of whoever keeps no account of devices."""
+def no_report(name: Name, problem: str | None) -> None:
+    """A ``Report`` for callers that keep no account of devices."""
 
 
 class RunnerPool:
     """Measures on all devices of ``members()`` at once, on each by a runner of its own.
 
     Whichever device is free takes the next request, so that a slow one holds up nothing but its own. What a device was
-    lost or failed over is given to another, once; a device that failed rests for the call while others work. The call
-    fails only when all are lost with nothing done. Not for use from several threads.
+    lost or failed over is given to another, once; a device that failed is backed off for the call while others work.
+    The call fails only when all are lost with nothing done. Not for use from several threads.
     """
 
-    def __init__(self, members: Members, told: Told = tell_nobody, appear_s: float = APPEAR_S) -> None:
-        self._members, self._told, self._appear_s = members, told, appear_s
+    def __init__(self, members: Members, report: Report = no_report, discovery_s: float = DISCOVERY_S) -> None:
+        self._members, self._report, self._discovery_s = members, report, discovery_s
         self._runners: dict[Name, Runner] = {}
 
     @property
@@ -80,12 +80,12 @@ class RunnerPool:
 
         parts = _parts(requests, self.devices)
         built = [part for part in parts if part.build.binary is not None]
-        work = _Shared(built, measured, _verdict, _lost_over)
-        error = self._spread(work, task, interrupted)
+        work = _WorkQueue(built, measured, _health_of, _lost_over)
+        error = self._distribute(work, task, interrupted)
         answers = iter(work.answers)
         results: list[MeasureResult] = []
         for part in parts:
-            answer = _not_built(part) if part.build.binary is None else next(answers)
+            answer = part.not_built() if part.build.binary is None else next(answers)
             if not answer:
                 break
             results += answer
@@ -103,8 +103,8 @@ class RunnerPool:
         def verified(runner: Runner, point: Mapping[str, int]) -> list[tuple[Mapping[str, int], str]]:
             return runner.verify(task, build, [point], interrupted)
 
-        work = _Shared(dims, verified, _no_verdict, lambda point, error: [(point, str(error))])
-        if (error := self._spread(work, task, interrupted)) is not None:
+        work = _WorkQueue(dims, verified, _unknown_health, lambda point, error: [(point, str(error))])
+        if (error := self._distribute(work, task, interrupted)) is not None:
             raise error
         problems: list[tuple[Mapping[str, int], str]] = []
         for answer in work.answers:
@@ -114,8 +114,8 @@ class RunnerPool:
         return problems
 
     def baselines(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> Baselines:
-        work = _Shared([instances], lambda runner, at: runner.baselines(task, at), _no_verdict, None)
-        error = self._spread(work, task, never)
+        work = _WorkQueue([instances], lambda runner, at: runner.baselines(task, at), _unknown_health, None)
+        error = self._distribute(work, task, never)
         (answer,) = work.answers
         if answer is None:
             raise error or DeviceLost("no device has measured the baselines")
@@ -126,17 +126,17 @@ class RunnerPool:
             runner.close()
 
     def _first(self, interrupted: Callable[[], bool]) -> Runner:
-        return next(iter(self._runners_for(1, self._present(interrupted)).values()))
+        return next(iter(self._runners_for(1, self._wait_for_members(interrupted)).values()))
 
-    def _spread(
-        self, work: _Shared[Item, Answer], task: SearchTask, interrupted: Callable[[], bool]
+    def _distribute(
+        self, work: _WorkQueue[Item, Answer], task: SearchTask, interrupted: Callable[[], bool]
     ) -> ShapewrightError | None:
         """Have the devices work; why they stopped before all was done, if nobody interrupted them."""
         lost: dict[Name, ShapewrightError] = {}
-        members = self._present(interrupted) if len(work) else {}
+        members = self._wait_for_members(interrupted) if len(work) else {}
         while members and work.left and not interrupted():
             runners = self._runners_for(len(work), members)
-            lost |= work.by(runners, task, interrupted, self._told, self._members)
+            lost |= work.process(runners, task, interrupted, self._report, self._members)
             for name in lost.keys() & self._runners.keys():
                 self._runners.pop(name).close()
             members = {name: make for name, make in self._members().items() if name not in lost}
@@ -157,22 +157,23 @@ class RunnerPool:
         self._runners = {name: self._runners.get(name) or members[name]() for name in names[:wanted]}
         return self._runners
 
-    def _present(self, interrupted: Callable[[], bool]) -> Mapping[Name, Callable[[], Runner]]:
+    def _wait_for_members(self, interrupted: Callable[[], bool]) -> Mapping[Name, Callable[[], Runner]]:
         """The devices that there are; waits for a first one."""
-        deadline = time.monotonic() + self._appear_s
+        deadline = time.monotonic() + self._discovery_s
         while not (members := self._members()):
             if interrupted():
                 raise Interrupted("the device is no longer wanted")
             if time.monotonic() > deadline:
-                raise DeviceLost(f"there has been no device for {self._appear_s:g} s, or none that is not quarantined")
-            time.sleep(LOOK_S)
+                missing = f"there has been no device for {self._discovery_s:g} s, or none that is not quarantined"
+                raise DeviceLost(missing)
+            time.sleep(POLL_S)
         return members
 
 
-class _Shared(Generic[Item, Answer]):
+class _WorkQueue(Generic[Item, Answer]):
     """Items that several runners take one after another, each in a thread of its own.
 
-    ``verdict`` says of an answer whether the device worked, or why the machine failed over it. ``give_up`` answers an
+    ``health_of`` says of an answer whether the device worked, or why the machine failed over it. ``give_up`` answers an
     item over which two devices were lost; None: others are tried.
     """
 
@@ -180,36 +181,36 @@ class _Shared(Generic[Item, Answer]):
         self,
         items: Sequence[Item],
         do: Callable[[Runner, Item], Answer],
-        verdict: Callable[[Answer], Verdict],
+        health_of: Callable[[Answer], Health],
         give_up: Callable[[Item, DeviceLost], Answer] | None,
     ) -> None:
         self.left = deque(enumerate(items))
         self.answers: list[Answer | None] = [None] * len(items)
-        self._do, self._verdict, self._give_up = do, verdict, give_up
+        self._do, self._health_of, self._give_up = do, health_of, give_up
         self._failed_over: Counter[int] = Counter()
         """By item, devices that were lost or failed over it."""
         self._lock = threading.Lock()
         self._lost: dict[Name, ShapewrightError] = {}
-        self._resting: set[Name] = set()
+        self._backed_off: set[Name] = set()
         self._working = 0
         self._all_done = threading.Event()
 
     def __len__(self) -> int:
         return len(self.answers)
 
-    def by(
+    def process(
         self,
         runners: Mapping[Name, Runner],
         task: SearchTask,
         interrupted: Callable[[], bool],
-        told: Told,
+        report: Report,
         members: Members,
     ) -> dict[Name, ShapewrightError]:
         """Let these runners work until nothing is left or none of them can go on; those that were lost, and why.
 
         Raises what else a runner raises.
         """
-        self._lost, self._resting, self._working = {}, set(), len(runners)
+        self._lost, self._backed_off, self._working = {}, set(), len(runners)
         self._all_done.clear()
 
         def work(name: Name, runner: Runner) -> None:
@@ -218,13 +219,14 @@ class _Shared(Generic[Item, Answer]):
                 while self.left and not interrupted() and name in members():
                     # A device first, then an item: who waits for a device holds up nothing.
                     runner.ready(task, lambda: interrupted() or not self.left)
-                    if not self._take(name, runner, told) and len(self._resting | self._lost.keys()) < len(runners):
+                    went_well = self._take(name, runner, report)
+                    if not went_well and len(self._backed_off | self._lost.keys()) < len(runners):
                         # Another device may do better.
                         return
             except (DeviceLost, WrongDevice) as error:
                 self._lost[name] = error
                 if isinstance(error, DeviceLost) and not isinstance(error, DeviceBusy):
-                    told(name, str(error))
+                    report(name, str(error))
             except Interrupted:
                 pass
             except BaseException:
@@ -239,7 +241,7 @@ class _Shared(Generic[Item, Answer]):
             each.result()
         return self._lost
 
-    def _take(self, name: Name, runner: Runner, told: Told) -> bool:
+    def _take(self, name: Name, runner: Runner, report: Report) -> bool:
         """Do the next item, if there is one; whether the device may take another."""
         try:
             index, item = self.left.popleft()
@@ -257,14 +259,14 @@ class _Shared(Generic[Item, Answer]):
             else:
                 self.left.appendleft((index, item))
             raise
-        worked, problem = self._verdict(answer)
+        worked, problem = self._health_of(answer)
         if problem is None:
             self.answers[index] = answer
             if worked:
-                told(name, None)
+                report(name, None)
             return True
-        told(name, problem)
-        self._resting.add(name)
+        report(name, problem)
+        self._backed_off.add(name)
         self._failed_over[index] += 1
         if self._failed_over[index] >= MOST_DEVICES:
             self.answers[index] = answer
@@ -277,7 +279,7 @@ class _Shared(Generic[Item, Answer]):
             self._working -= 1
             if not self._working:
                 self._all_done.set()
-        if not self._all_done.wait(GIVE_BACK_S):
+        if not self._all_done.wait(IDLE_RELEASE_S):
             runner.close()
 
 
@@ -295,28 +297,14 @@ def _parts(requests: Sequence[RunRequest], devices: int) -> list[RunRequest]:
     ]
 
 
-def _not_built(request: RunRequest) -> list[MeasureResult]:
-    """No device has anything to do with it."""
-    build = request.build
-    kind = build.error_kind or ErrorKind.BUILD
-    return [
-        MeasureResult(build.kernel, instance, error_kind=kind, error=build.error, build_s=build.build_s)
-        for instance in request.instances
-    ]
-
-
-def _verdict(results: Sequence[MeasureResult]) -> Verdict:
+def _health_of(results: Sequence[MeasureResult]) -> Health:
     problem = next((result.error for result in results if result.error_kind in MACHINE_FAILED), None)
     return any(result.ok for result in results), problem
 
 
-def _no_verdict(_: object) -> Verdict:
+def _unknown_health(_: object) -> Health:
     return False, None
 
 
 def _lost_over(request: RunRequest, error: DeviceLost) -> list[MeasureResult]:
-    problem = f"{MOST_DEVICES} devices were lost over it; the last: {error}"
-    return [
-        MeasureResult(request.build.kernel, instance, error_kind=ErrorKind.DEVICE, error=problem)
-        for instance in request.instances
-    ]
+    return request.failed(ErrorKind.DEVICE, f"{MOST_DEVICES} devices were lost over it; the last: {error}")

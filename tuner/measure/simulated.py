@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles, package
-from tuner.measure._base import BuildResult, DeviceLost, Interrupted, RunRequest, never
+from tuner.measure._base import BuildResult, DeviceLost, Interrupted, RunRequest, never, share_ends
 from tuner.measure.runner_pool import RunnerPool
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
@@ -188,8 +188,7 @@ class SimulatedRunner:
     def _measure(self, task: SearchTask, request: RunRequest, interrupted: Callable[[], bool]) -> list[MeasureResult]:
         fleet, build = self._fleet, request.build
         if build.binary is None:
-            kind = build.error_kind or ErrorKind.BUILD
-            return [MeasureResult(build.kernel, at, error_kind=kind, error=build.error) for at in request.instances]
+            return request.not_built()
         device, fault = self._open(interrupted), fleet.faults.of(build.kernel, fleet.seed)
         if device < fleet.faults.silent:
             self._work(fleet.limit_s, interrupted)
@@ -198,9 +197,15 @@ class SimulatedRunner:
         run_s = fleet.limit_s if fault is ErrorKind.RUN_TIMEOUT else fleet.trial_s * len(request.instances)
         rng = _random(fleet.seed, device, build.kernel.id, time.monotonic_ns())
         self._work(run_s + rng.random() * fleet.faults.delay_s, interrupted)
-        answers = _failed(build.kernel, request, fault) if fault else fleet.readings(task, request, device, rng)
+        answers = (
+            request.failed(fault, f"simulated: {fault.value}") if fault else fleet.readings(task, request, device, rng)
+        )
         name, share_s = f"simulated-{device}", run_s / max(1, len(answers))
-        return [replace(answer, device=name, build_s=build.build_s, run_s=share_s) for answer in answers]
+        ended_s = share_ends(len(answers), share_s)
+        return [
+            replace(answer, device=name, build_s=build.build_s, run_s=share_s, ended_s=end_s)
+            for answer, end_s in zip(answers, ended_s, strict=True)
+        ]
 
     def _work(self, seconds: float, interrupted: Callable[[], bool]) -> None:
         """Let the time pass. Raises Interrupted."""
@@ -228,11 +233,6 @@ class SimulatedBuilder:
 
     def close(self) -> None:
         """Nothing to end."""
-
-
-def _failed(kernel: MicroKernel, request: RunRequest, kind: ErrorKind) -> list[MeasureResult]:
-    error = f"simulated: {kind.value}"
-    return [MeasureResult(kernel, at, error_kind=kind, error=error) for at in request.instances]
 
 
 def _random(*seed: object) -> random.Random:

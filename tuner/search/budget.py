@@ -14,8 +14,11 @@ FINAL_SECONDS = 30.0
 
 
 class BudgetTracker:
-    """How much of a budget is left. ``spent_s``: wall time that earlier workers have charged to it; ``after_s``: what
-    is left for whoever goes on with the library."""
+    """How much of a budget is left to a search, which may be paused while others of its job go on.
+
+    ``spent_s``: wall time that earlier workers have charged to it; ``after_s``: what is left for whoever goes on with
+    the library. The clock runs from the beginning until ``pause``.
+    """
 
     def __init__(
         self,
@@ -26,12 +29,25 @@ class BudgetTracker:
     ) -> None:
         self.budget = budget
         self._clock = clock
-        self._started = clock() - spent_s
+        self._spent_s, self._since_s = spent_s, clock()
+        self._is_paused = False
         self._after_s = after_s
+
+    def allow(self, budget: Budget, after_s: float = 0.0) -> None:
+        """Replace the budget, what was used of it included."""
+        self.budget, self._after_s = budget, after_s
+
+    def pause(self) -> None:
+        """Charge no time until ``go_on``."""
+        self._spent_s, self._is_paused = self.elapsed_s, True
+
+    def go_on(self) -> None:
+        if self._is_paused:
+            self._since_s, self._is_paused = self._clock(), False
 
     @property
     def elapsed_s(self) -> float:
-        return self._clock() - self._started
+        return self._spent_s + (0.0 if self._is_paused else self._clock() - self._since_s)
 
     def seconds_left(self, reserve_s: float = 0.0) -> float:
         if self.budget.seconds is None:

@@ -2,6 +2,7 @@
 
 from tuner.storage._base import Storage
 from tuner.storage.access import AccessStorage, ApiKey, NewKey, Quota, Scope
+from tuner.storage.activity import ActiveJob, Activity, ActivityStorage, DeviceUse, Slot
 from tuner.storage.audit import AuditEntry, AuditStorage
 from tuner.storage.devices import QUARANTINE_AFTER, Device, DeviceReading, DeviceState, DeviceStorage
 from tuner.storage.errors import (
@@ -53,6 +54,9 @@ __all__ = [
     "QUARANTINE_AFTER",
     "AccessStorage",
     "Action",
+    "ActiveJob",
+    "Activity",
+    "ActivityStorage",
     "Alias",
     "AliasQuery",
     "AliasStorage",
@@ -72,6 +76,7 @@ __all__ = [
     "DeviceReading",
     "DeviceState",
     "DeviceStorage",
+    "DeviceUse",
     "EventStorage",
     "IdempotencyMismatch",
     "Imported",
@@ -110,6 +115,7 @@ __all__ = [
     "SearchTaskRow",
     "Served",
     "SharingStorage",
+    "Slot",
     "StaleKnowledge",
     "Storage",
     "StorageUnavailable",

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from tuner.storage.access import AccessStorage
+from tuner.storage.activity import ActivityStorage
 from tuner.storage.audit import AuditStorage
 from tuner.storage.devices import DeviceStorage
 from tuner.storage.jobs import JobStorage
@@ -34,6 +35,7 @@ class Storage(
     WorkloadStorage,
     LibraryStorage,
     DeviceStorage,
+    ActivityStorage,
     AccessStorage,
     AuditStorage,
     WebhookStorage,

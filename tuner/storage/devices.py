@@ -78,5 +78,5 @@ class DeviceStorage(Protocol):
     def list_targets(self) -> tuple[Target, ...]:
         """Every target that a device or a search task has had, in the order in which they came."""
 
-    def device_readings(self, limit: int = 20_000) -> tuple[DeviceReading, ...]:
-        """Of the newest ``limit`` trials those whose device is known, oldest first."""
+    def device_readings(self, limit: int = 20_000, device_id: str | None = None) -> tuple[DeviceReading, ...]:
+        """Of the newest ``limit`` trials (of one device, if given) those whose device is known, oldest first."""

@@ -27,8 +27,14 @@
       apply();
       label(button);
     });
-    for (const time of document.querySelectorAll("time[datetime]")) localTime(time);
+    localTimes();
   });
+  // Told by scripts that put other times onto the page.
+  document.addEventListener("times", localTimes);
+
+  function localTimes() {
+    for (const time of document.querySelectorAll("time[datetime]")) localTime(time);
+  }
 
   // Times are the database's, in UTC; people live in zones.
   function localTime(time) {

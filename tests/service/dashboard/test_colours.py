@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from service.dashboard.lanes import COLOURS
 from service.dashboard.templating import FOLDER
 
 TEXTS = (
@@ -14,6 +15,7 @@ TEXTS = (
     ("wait", "wait-bg"),
 )  # fmt: skip
 AA = 4.5
+GRAPHICS = 3.0
 
 
 def colours(theme: str) -> dict[str, str]:
@@ -40,6 +42,14 @@ def contrast(first: str, second: str) -> float:
 def test_text_can_be_read_on_its_ground(theme: str, text: str, ground: str) -> None:
     result = colours(theme)
     assert contrast(result[text], result[ground]) >= AA
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_colour_of_a_job_stands_out_from_its_lane(theme: str) -> None:
+    result = colours(theme)
+    jobs = [value for name, value in result.items() if name.startswith("job-")]
+    assert len(jobs) == len(set(jobs)) == COLOURS
+    assert all(contrast(job, result["page"]) >= GRAPHICS for job in jobs)
 
 
 def test_contrast_is_what_the_standard_says() -> None:

@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.searched import searched, submitted
-from tests.serving import JOB, lease
+from tests.serving import JOB
 from tuner.storage import Storage
 
 
@@ -107,17 +107,6 @@ def test_nothing_on_a_page_names_another_host(api: TestClient, storage: Storage)
     job = searched(storage, budget={"trials": 1})
     for path in ("/", "/jobs/new", f"/jobs/{job.id}", "/devices", "/workloads", "/compare", "/static/dashboard.css"):
         assert not re.findall(r'(?:src|href|action|url)\s*[=(]\s*["\']?(?:https?:)?//', api.get(path).text), path
-
-
-def test_a_device_that_jobs_run_on_is_there_though_its_worker_looks_elsewhere(
-    api: TestClient, storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.dashboard.pages.SEEN_S", -1.0)
-    assert ">away<" in api.get("/devices").text
-    submitted(storage)
-    lease(storage)
-    assert ">working<" in api.get("/devices").text
-    assert '<a href="/devices">1</a>' in api.get("/").text
 
 
 def test_each_target_of_a_job_leads_to_its_own_library(api: TestClient, storage: Storage) -> None:

@@ -14,7 +14,7 @@ from tuner.measure.timing import Timer
 from tuner.program.build import make_workload, workload_from_json
 from tuner.program.catalogue import OPS
 from tuner.program.reference import compute
-from tuner.program.target import Target, native
+from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload
 from tuner.records import Baselines, Roof
@@ -91,52 +91,46 @@ def test_attention_is_compared_with_both_of_its_products() -> None:
         ("dense", {"m": 4, "n": 4, "k": 4}, "int8"),
     ],
 )
-def test_where_numpy_has_no_product_there_is_nothing_to_compare_with(
-    monkeypatch: pytest.MonkeyPatch, op: str, args: dict[str, int], dtype: str
-) -> None:
+def test_where_numpy_has_no_product_there_is_nothing_to_compare_with(op: str, args: dict[str, int], dtype: str) -> None:
     workload = make_workload(op, args, dtype)
     assert numpy_call(workload, {}, Arrays(workload)) is None
     task = SearchTask(workload, instances=[{}], target=native())
-    assert measured(monkeypatch, task, lambda: 0.0) == Baselines(roof=ROOF)
+    assert measured(task, lambda: 0.0) == Baselines(roof=ROOF)
 
 
-def measured(
-    monkeypatch: pytest.MonkeyPatch, task: SearchTask, clock: Callable[[], float], roof: Roof = ROOF
-) -> Baselines:
+def measured(task: SearchTask, clock: Callable[[], float], roof: Roof = ROOF) -> Baselines:
     """With a roof that is there already."""
 
-    def at_once(target: Target, threads: int, timer: Timer) -> Roof:
+    def at_once(timer: Timer) -> Roof:
         return roof
-
-    monkeypatch.setattr("tuner.measure.baselines.measure_roof", at_once)
 
     def array(name: str, dims: Mapping[str, int]) -> Array:
         return Arrays(task.workload)(name, dims)
 
-    return measure_baselines(task, task.instances, array, lambda: 3e-6, clock)
+    return measure_baselines(task, task.instances, array, lambda: 3e-6, at_once, clock)
 
 
-def test_every_instance_is_measured_in_the_order_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_instance_is_measured_in_the_order_asked_for() -> None:
     task = task_of()
-    result = measured(monkeypatch, task, lambda: 0.0)
+    result = measured(task, lambda: 0.0)
     assert [point.instance for point in result.points] == list(task.instances)
     assert all(0 < point.latency_s < 0.1 and point.anchor_s for point in result.points)
     assert result.roof == ROOF
 
 
-def test_when_time_is_up_the_cheapest_have_been_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_time_is_up_the_cheapest_have_been_measured() -> None:
     now = iter((0.0, 0.4 * LONGEST_S, 0.8 * LONGEST_S, 1.2 * LONGEST_S))
-    result = measured(monkeypatch, task_of(), lambda: next(now))
+    result = measured(task_of(), lambda: next(now))
     assert [point.instance.shape["T"] for point in result.points] == [1, 7]
 
 
-def test_what_would_take_too_long_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_would_take_too_long_is_not_begun() -> None:
     task = task_of()
     # So slow that the largest product's three calls would not end in time, the next one's would.
     flops_per_s = 2.0 * 3 * task.workload.flops(task.workload.dims({"T": 64})) / (1.1 * LONGEST_S)
-    result = measured(monkeypatch, task, lambda: 0.0, Roof(flops_per_s, 1e10))
+    result = measured(task, lambda: 0.0, Roof(flops_per_s, 1e10))
     assert [point.instance.shape["T"] for point in result.points] == [1, 7]
 
 
-def test_numpys_one_thread_is_no_match_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert measured(monkeypatch, task_of(threads=2), lambda: 0.0) == Baselines(roof=ROOF)
+def test_numpys_one_thread_is_no_match_for_more() -> None:
+    assert measured(task_of(threads=2), lambda: 0.0) == Baselines(roof=ROOF)

@@ -91,7 +91,7 @@ class Silent(Device):
 
 def pool_of(*devices: Device) -> RunnerPool:
     members = {device.number: partial(_same, device) for device in devices}
-    return RunnerPool(lambda: members, appear_s=0.0)
+    return RunnerPool(lambda: members, discovery_s=0.0)
 
 
 def _same(device: Device) -> Runner:
@@ -256,7 +256,7 @@ def test_a_failing_device_is_reported_and_so_is_one_that_works() -> None:
 def test_a_device_that_appears_is_used_and_one_that_goes_is_given_back() -> None:
     first, second = Device(), Device(number=1)
     present: dict[int, Callable[[], Runner]] = {}
-    pool = RunnerPool(lambda: dict(present), appear_s=0.1)
+    pool = RunnerPool(lambda: dict(present), discovery_s=0.1)
     assert pool.devices == 1
     with pytest.raises(DeviceLost, match="there has been no device"):
         pool.run(TASK, requests(1))

@@ -23,9 +23,10 @@ from tuner.program.workload import ShapeVar
 from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.rules import layout_group
 from tuner.rules.space import MicroKernel
+from tuner.search.final_set import TIE_RATIO
 from tuner.search.policy import POLICIES, EvolutionarySearch, EvolutionSettings, TheorySettings
 from tuner.search.trials import FASTEST_READINGS
-from tuner.search.tuning import TIE_RATIO, Cancelled, VerificationFailed
+from tuner.search.tuning import Cancelled, VerificationFailed
 
 
 @pytest.fixture(autouse=True)

@@ -77,6 +77,20 @@ class age_s(FunctionElement[float]):  # noqa: N801
     inherit_cache = True
 
 
+class epoch_s(FunctionElement[float]):  # noqa: N801
+    """``epoch_s(moment)``: the seconds from 1970 to a moment."""
+
+    type = Double()
+    inherit_cache = True
+
+
+class whole(FunctionElement[int]):  # noqa: N801
+    """``whole(number)``: a number of 0 or more without its fraction."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
 @compiles(now, "postgresql")
 def _now_postgresql(element: ColumnElement[str], compiler: SQLCompiler, **kw: Any) -> str:
     return "clock_timestamp()"
@@ -105,6 +119,26 @@ def _age_postgresql(element: age_s, compiler: SQLCompiler, **kw: Any) -> str:
 @compiles(age_s, "sqlite")
 def _age_sqlite(element: age_s, compiler: SQLCompiler, **kw: Any) -> str:
     return f"((julianday('now') - julianday({compiler.process(element.clauses, **kw)})) * 86400.0)"
+
+
+@compiles(epoch_s, "postgresql")
+def _epoch_postgresql(element: ColumnElement[float], compiler: SQLCompiler, **kw: Any) -> str:
+    return f"extract(epoch FROM {compiler.process(element.clauses, **kw)})::float8"
+
+
+@compiles(epoch_s, "sqlite")
+def _epoch_sqlite(element: ColumnElement[float], compiler: SQLCompiler, **kw: Any) -> str:
+    return f"((julianday({compiler.process(element.clauses, **kw)}) - 2440587.5) * 86400.0)"
+
+
+@compiles(whole, "postgresql")
+def _whole_postgresql(element: ColumnElement[int], compiler: SQLCompiler, **kw: Any) -> str:
+    return f"floor({compiler.process(element.clauses, **kw)})::bigint"
+
+
+@compiles(whole, "sqlite")
+def _whole_sqlite(element: ColumnElement[int], compiler: SQLCompiler, **kw: Any) -> str:
+    return f"CAST({compiler.process(element.clauses, **kw)} AS INTEGER)"
 
 
 _encode = json.JSONEncoder(allow_nan=False).encode

@@ -37,17 +37,17 @@ class Devices(Part):
         with self._database.write() as connection:
             known = target_ids(connection, [target])
             values = {"key": key, "target_id": known[target.fingerprint], "description": description}
-            before = connection.execute(_select().where(devices.c.id == device_id)).one_or_none()
+            before = connection.execute(select_devices().where(devices.c.id == device_id)).one_or_none()
             if before is None or (before.key, before.target_id) != (key, values["target_id"]):
                 change = {"key": key, "target": target.fingerprint}
                 audit(connection, WORKER, "device.register" if before is None else "device.change", device_id, change)
             if insert_new(connection, devices, [{"id": device_id, "state": DeviceState.READY.value, **values}]) == 0:
                 connection.execute(update(devices).where(devices.c.id == device_id).values(seen_at=now(), **values))
-            return _device_of(connection.execute(_select().where(devices.c.id == device_id)).one())
+            return device_of(connection.execute(select_devices().where(devices.c.id == device_id)).one())
 
     def list_devices(self) -> tuple[Device, ...]:
         with self._database.read() as connection:
-            rows = connection.execute(_select().order_by(devices.c.key, devices.c.id)).all()
+            rows = connection.execute(select_devices().order_by(devices.c.key, devices.c.id)).all()
         return tuple(device for row in rows if (device := _readable(row)) is not None)
 
     def device_failed(self, device_id: str, reason: str) -> Device:
@@ -90,7 +90,8 @@ class Devices(Part):
             return tuple(map(Target.from_json, connection.scalars(select(targets.c.target).order_by(targets.c.id))))
 
 
-def _select() -> Select[Any]:
+def select_devices() -> Select[Any]:
+    """Devices with their targets, and how each ``stands`` by the database's clock."""
     until = devices.c.quarantined_until
     was_quarantined = devices.c.state == DeviceState.QUARANTINED.value
     is_quarantined = and_(was_quarantined, or_(until.is_(None), until > now()))
@@ -104,27 +105,28 @@ def _select() -> Select[Any]:
 
 def _locked(connection: Connection, device_id: str) -> Device:
     """Raises NotFound."""
-    row = connection.execute(_select().where(devices.c.id == device_id).with_for_update(of=devices)).one_or_none()
+    query = select_devices().where(devices.c.id == device_id).with_for_update(of=devices)
+    row = connection.execute(query).one_or_none()
     if row is None:
         raise NotFound(f"no device {device_id!r}")
-    return _device_of(row)
+    return device_of(row)
 
 
 def _changed(connection: Connection, device_id: str, values: Mapping[str, Any]) -> Device:
     connection.execute(update(devices).where(devices.c.id == device_id).values(**values))
-    return _device_of(connection.execute(_select().where(devices.c.id == device_id)).one())
+    return device_of(connection.execute(select_devices().where(devices.c.id == device_id)).one())
 
 
 def _readable(row: AnyRow) -> Device | None:
     """None, and an error in the log, for a row that is corrupt: it must not keep every job from every other device."""
     try:
-        return _device_of(row)
+        return device_of(row)
     except CorruptData as error:
         _log.error("device %s is left out: %s", row.id, error)
         return None
 
 
-def _device_of(row: AnyRow) -> Device:
+def device_of(row: AnyRow) -> Device:
     with reading(f"the target of device {row.id}"):
         target = Target.from_json(row.target)
     return Device(

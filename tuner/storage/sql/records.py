@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -46,12 +47,12 @@ class Records(Part):
             if page is None:
                 return ()
             within = (_record.search_task_id.in_(page.tasks), _record.id > page.after, _record.id <= page.last)
-            return _of_jobs(connection, select_records().where(*within).order_by(_record.id))
+            return of_jobs(connection, select_records().where(*within).order_by(_record.id))
 
     def records_of_task(self, search_task_id: int) -> tuple[TuningRecord, ...]:
         query = select_records().where(_record.search_task_id == search_task_id).order_by(_record.id)
         with self._database.read() as connection:
-            return _of_jobs(connection, query)
+            return of_jobs(connection, query)
 
     def records_of_workload(
         self, workload_key: str, target_fingerprint: str, threads: int = 1, limit: int = 100_000
@@ -80,8 +81,8 @@ class Records(Part):
             by_key = {row.key: split_label(row.workload)[0] for row in connection.execute(known)}
         return tuple((by_key[record.workload_key], record) for record in rows)
 
-    def device_readings(self, limit: int = 20_000) -> tuple[DeviceReading, ...]:
-        newest = select(_record.id).order_by(_record.id.desc()).limit(cursors.checked(limit)).subquery()
+    def device_readings(self, limit: int = 20_000, device_id: str | None = None) -> tuple[DeviceReading, ...]:
+        newest = _newest_ids(device_id).limit(cursors.checked(limit)).subquery()
         query = (
             select(_record.device, search_tasks.c.job_id, jobs.c.name, _record.created_at, _record.anchor_s)
             .join(newest, newest.c.id == _record.id)
@@ -174,6 +175,8 @@ def columns_of(result: MeasureResult) -> JsonObject:
         "samples_s": [sample for sample in result.samples_s if math.isfinite(sample)],
         "build_s": _finite(result.build_s) or 0.0,
         "run_s": _finite(result.run_s) or 0.0,
+        # Read here, not when the trial was handed over: a batch may have waited for the database.
+        "stored_after_s": None if result.ended_s is None else max(0.0, time.monotonic() - result.ended_s),
         "predicted_s": _finite(result.predicted_s),
         "anchor_s": _finite(result.anchor_s),
         "device": result.device,
@@ -234,6 +237,13 @@ def _of(workload_key: str) -> ColumnElement[bool]:
     return _record.workload_id == _workload_id(workload_key)
 
 
+def _newest_ids(device_id: str | None) -> Select[Any]:
+    if device_id is None:
+        return select(_record.id).order_by(_record.id.desc())
+    own = and_(_record.device == device_id, _record.search_task_id.is_not(None))
+    return select(_record.id).where(own).order_by(_record.created_at.desc(), _record.id.desc())
+
+
 # Numbers looked up beforehand, not conditions on joined tables: the indexes begin with them.
 def _workload_id(key: str) -> ScalarSelect[int]:
     return select(workloads.c.id).where(workloads.c.key == key).scalar_subquery()
@@ -247,7 +257,7 @@ def _decides() -> ColumnElement[bool]:
     return and_(_record.latency_s.is_not(None), _record.provenance == latencies.MEASURED)
 
 
-def _of_jobs(connection: Connection, query: Select[Any]) -> tuple[TuningRecord, ...]:
+def of_jobs(connection: Connection, query: Select[Any]) -> tuple[TuningRecord, ...]:
     """Records with their instances in the shape variables of the jobs that they are of."""
     rows = connection.execute(query).all()
     tasks = {row.search_task_id for row in rows}

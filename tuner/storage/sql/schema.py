@@ -16,6 +16,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     UniqueConstraint,
+    and_,
     false,
 )
 from sqlalchemy.types import Double
@@ -171,6 +172,9 @@ tuning_records = Table(
     Column("samples_s", JSON, nullable=False),
     Column("build_s", Double, nullable=False),
     Column("run_s", Double, nullable=False),
+    # From the end of the trial on its device to when it was stored: with created_at and run_s, when it ran, by the
+    # database's clock. Null in what earlier versions stored, and in what was imported.
+    Column("stored_after_s", Double),
     Column("predicted_s", Double),
     Column("anchor_s", Double),
     Column("device", SafeText),
@@ -207,6 +211,19 @@ Index(
     tuning_records.c.created_at,
     sqlite_where=_failed,
     postgresql_where=_failed,
+)
+
+# What each device measured lately, with all that is summed up of it, so that no row is read. Not of imported records:
+# those devices are others'.
+_on_device = and_(tuning_records.c.device.is_not(None), tuning_records.c.search_task_id.is_not(None))
+Index(
+    "ix_tuning_records_device",
+    *(
+        tuning_records.c[name]
+        for name in ("device", "created_at", "search_task_id", "run_s", "stored_after_s", "error_kind")
+    ),
+    sqlite_where=_on_device,
+    postgresql_where=_on_device,
 )
 
 # What is known of a kernel at an instance, from all its readings: kept up to date in the transaction that stores them.

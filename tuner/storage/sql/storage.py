@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import func, select
 
 from tuner.storage.jobs import JobState
+from tuner.storage.sql.activity import Activities
 from tuner.storage.sql.aliases import Aliases
 from tuner.storage.sql.artifacts import Artifacts
 from tuner.storage.sql.audit import Audit
@@ -44,6 +45,7 @@ class SqlStorage(
     ServedLibraries,
     Aliases,
     Devices,
+    Activities,
     Keys,
     Logins,
     Audit,

@@ -1,0 +1,51 @@
+"""One device: what it does, what it did in a window of time, and its newest trials."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from service.devices.fleet import FINEST_SLOTS, HOUR_S, Fleet, FleetStorage, KeyGroup, Member, member_of, window_start_s
+from service.devices.spans import newest, spans_of
+from tuner.records import TuningRecord
+from tuner.storage import DeviceUse, Slot
+
+MOST_LISTED = 20
+MOST_COUNTED = 100_000
+MOST_SPANS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHistory:
+    """A device in a fleet of its own. ``stored``: its trials of all time, counted up to MOST_COUNTED."""
+
+    member: Member
+    fleet: Fleet
+    stored: int
+    trials: tuple[TuningRecord, ...]
+    failures: tuple[TuningRecord, ...]
+
+
+def history_of(storage: FleetStorage, device_id: str, seconds: int) -> DeviceHistory:
+    """Raises NotFound."""
+    device = storage.get_device(device_id)
+    # At least the hour that utilisation is told of.
+    slot_s = seconds / FINEST_SLOTS
+    activity = storage.device_activity(max(seconds, HOUR_S), slot_s, device_id)
+    start_s = window_start_s(activity.now_s, seconds, slot_s)
+    [spans], complete_from_s = newest([spans_of(activity.slots, start_s, slot_s)], MOST_SPANS)
+    use = _use_of([slot for slot in activity.slots if slot.end_s > activity.now_s - HOUR_S])
+    member = member_of(device, activity, activity.slots, use, spans)
+    group = KeyGroup(device.key, (member,), 0, 0)
+    return DeviceHistory(
+        member,
+        Fleet(start_s, seconds, (group,), activity.jobs, complete_from_s),
+        storage.trials_on(device_id, MOST_COUNTED),
+        storage.newest_trials(device_id, MOST_LISTED),
+        storage.newest_trials(device_id, MOST_LISTED, failed=True),
+    )
+
+
+def _use_of(slots: list[Slot]) -> DeviceUse:
+    return DeviceUse(
+        sum(slot.busy_s for slot in slots), sum(slot.trials for slot in slots), sum(slot.failed for slot in slots)
+    )

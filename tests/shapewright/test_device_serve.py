@@ -1,0 +1,101 @@
+"""`device serve` as a board runs it: with what a device needs installed, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.measuring import CRASH, RIGHT, TASK, request
+from tests.shapewright import bare
+from tuner.library.codegen import build_candidate
+from tuner.measure import BuildResult, RunRequest
+from tuner.measure.connecting import Tracker
+from tuner.measure.rpc_names import device_key
+from tuner.measure.rpc_runner import RpcRunner
+from tuner.program.target import native
+from tuner.program.task import SearchTask
+from tuner.records import ErrorKind
+from tuner.rules import safe_kernel
+from worker.tracker import start_tracker
+
+
+@pytest.fixture
+def tracker(tmp_path: Path) -> Iterator[Tracker]:
+    with start_tracker(data_dir=tmp_path) as served:
+        yield Tracker("127.0.0.1", served.port)
+
+
+@pytest.fixture
+def board(tracker: Tracker, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """What a device says when it is ready."""
+    line = bare.shapewright("device", "serve", "--tracker", f"127.0.0.1:{tracker.port}", "--id", "board", "--json")
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.read())
+        process.terminate()
+        assert process.wait(10) == 0
+
+
+def runner_of(tracker: Tracker, device: str) -> RpcRunner:
+    key = device_key("local", device)
+    return RpcRunner(lambda life_s, interrupted: tracker.request(key, life_s, 20.0, interrupted), timeout_s=5.0)
+
+
+def test_a_board_measures_without_a_compiler_and_with_nothing_else_installed(
+    tracker: Tracker, board: dict[str, Any]
+) -> None:
+    maps = Path(f"/proc/{board['pid']}/maps").read_text()
+    assert "libtvm_runtime" in maps
+    assert "libtvm_compiler" not in maps
+    runner = runner_of(tracker, "board")
+    results = runner.run(TASK, [request(RIGHT, 1, 5, 64), request(CRASH, 2), request(RIGHT, 3)])
+    assert [result.error_kind for result in results] == [None, None, ErrorKind.CRASH, None]
+    baselines = runner.baselines(TASK, TASK.instances)
+    assert baselines.roof is not None and len(baselines.points) == 2
+    runner.close()
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "threads"),
+    [
+        ("dense", {"m": 33, "n": 48, "k": 20}, 1),
+        ("softmax", {"m": 9, "n": 70}, 1),
+        ("dense", {"m": 64, "n": 64, "k": 64}, 2),
+    ],
+)
+def test_kernels_of_every_kind_run_on_a_board(
+    tracker: Tracker, board: dict[str, Any], op: str, args: dict[str, int], threads: int
+) -> None:
+    task = SearchTask(op, args, instances=[{}], target=native(), threads=threads)
+    kernel = safe_kernel(task)
+    build = BuildResult(kernel, build_candidate(task, kernel), 0.0)
+    runner = runner_of(tracker, "board")
+    (result,) = runner.run(task, [RunRequest(build, task.instances)])
+    assert result.error == ""
+    assert runner.verify(task, build, [{}]) == []
+    runner.close()
+
+
+def test_what_is_blocked_is_what_a_device_does_not_need() -> None:
+    assert {"ray", "fastapi", "sqlalchemy", "xgboost", "httpx", "yaml", "plotly", "pytest", "tornado"} <= bare.blocked()
+    assert not {"tvm", "tvm_ffi", "numpy", "click", "psutil", "shapewright", "tuner"} & bare.blocked()
+
+
+@pytest.mark.parametrize("line", [["jobs"], ["up"], ["db", "upgrade"]])
+def test_a_command_that_needs_more_says_what_to_install(tmp_path: Path, line: list[str]) -> None:
+    environment = {"SHAPEWRIGHT_DATA_DIR": str(tmp_path), "SHAPEWRIGHT_API_KEY": "swk_x"}
+    command = bare.shapewright(*line, "--json")
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert ran.returncode == 2, ran.stderr
+    assert "which is not installed: pip install shapewright" in json.loads(ran.stdout)["error"]["message"]
+
+
+def test_the_helps_of_all_commands_need_nothing_more() -> None:
+    ran = subprocess.run(bare.shapewright("--help"), capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "device" in ran.stdout

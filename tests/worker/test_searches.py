@@ -1,0 +1,230 @@
+"""Several searches of one job, on a real database, each a curve over its trials in the place of a real search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from tests.contract.samples import JOB, results
+from tests.measuring import wait_for
+from tests.worker.scripted import Tools, tuned
+from tuner.measure import DeviceLost
+from tuner.program.jobspec import Budget, parse_job
+from tuner.search.summary import EndedBy, SearchSummary, Stage
+from tuner.search.tuning import Cancelled, Finishing, Tuned
+from tuner.storage import JobState, Lease, NotFound
+from tuner.storage.sql import SqlStorage, open_storage
+from worker import searches
+from worker.job_runner import JobRunner
+
+
+@pytest.fixture
+def storage(sqlite_url: str) -> Iterator[SqlStorage]:
+    opened = open_storage(sqlite_url)
+    yield opened
+    opened.close()
+
+
+@dataclass
+class Bed:
+    """Opens a curve for each task: its objective in seconds after so many trials."""
+
+    curves: list[Callable[[int], float]]
+    most: dict[int, int] = field(default_factory=dict)
+    """By position, the trials after which nothing helps."""
+    before: Callable[[CurveSearch], None] = lambda search: None
+    opened: list[int] = field(default_factory=list)
+    explored: list[tuple[int, int]] = field(default_factory=list)
+    """Positions, and the trials that each had then."""
+    live: set[int] = field(default_factory=set)
+    finished: list[int] = field(default_factory=list)
+
+    def open(self, task: Any, *, recorder: Any, **given: Any) -> CurveSearch:
+        position = recorder._row.position
+        self.opened.append(position)
+        self.live.add(position)
+        return CurveSearch(self, position, recorder, **given)
+
+
+class CurveSearch:
+    """Spends what it is allowed, one record for each trial."""
+
+    def __init__(
+        self, bed: Bed, position: int, recorder: Any, past: Any, should_finish: Callable[[], bool], **_: Any
+    ) -> None:
+        self.bed, self.position, self.recorder, self.should_finish = bed, position, recorder, should_finish
+        self.trials = len(past)
+
+    @property
+    def summary(self) -> SearchSummary:
+        objective_s = self.bed.curves[self.position](self.trials) if self.trials else None
+        return SearchSummary(Stage.SEARCH, trials=self.trials, elapsed_s=float(self.trials), objective_s=objective_s)
+
+    def explore(self, budget: Budget, after_s: float = 0.0) -> EndedBy:
+        most = self.bed.most.get(self.position, 10**6)
+        more = min(budget.trials or 0, most) - self.trials
+        if more > 0:
+            made = results(more, start=1000 * self.position + self.trials)
+            self.trials += more
+            self.recorder.record(made, [], float(self.trials), self.summary)
+        self.bed.explored.append((self.position, self.trials))
+        self.bed.before(self)
+        if self.should_finish():
+            raise Finishing
+        return EndedBy.NOTHING_HELPS if self.trials >= most else EndedBy.TRIALS
+
+    def finalize(self, job_id: str | None) -> Tuned:
+        return self._tuned("done")
+
+    def finish(self, job_id: str | None, within_s: float = 0.0) -> Tuned:
+        self.bed.finished.append(self.position)
+        if not self.trials:
+            raise Cancelled
+        return self._tuned(EndedBy.CANCELLED)
+
+    def close(self) -> None:
+        self.bed.live.discard(self.position)
+
+    def _tuned(self, ended_by: str) -> Tuned:
+        result = tuned()
+        digest = {"digest": f"{self.position}" * 64}
+        return replace(result, manifest=digest, summary=replace(self.summary, ended_by=ended_by))
+
+
+def leased(storage: SqlStorage, counts: tuple[int, ...] = (1, 12, 1), trials: int = 192) -> Lease:
+    """A job of a workload for each of ``counts``."""
+    workloads = [
+        {"op": "matmul", "args": {"m": "T", "n": 8, "k": 8 * (position + 1)}, "count": count}
+        for position, count in enumerate(counts)
+    ]
+    plain = {name: value for name, value in JOB.items() if name != "workload"}
+    storage.create_job(parse_job({**plain, "workloads": workloads, "budget": {"trials": trials}}))
+    lease = storage.lease_job("w1", 30.0)
+    assert lease is not None
+    return lease
+
+
+def run(storage: SqlStorage, bed: Bed, lease: Lease) -> JobState | None:
+    state = JobRunner(storage, Tools(), open_search=bed.open, heartbeat_s=0.05).run(lease)
+    assert bed.live == set(), "a search was not closed"
+    return state
+
+
+def trials_of(storage: SqlStorage, lease: Lease) -> list[int]:
+    return [len(storage.records_of_task(row.id)) for row in storage.search_tasks(lease.job.id)]
+
+
+def flat(_trials: int) -> float:
+    return 1e-3
+
+
+def falling(trials: int) -> float:
+    return 1e-3 * (1 - trials / 250)
+
+
+def test_what_occurs_most_has_most_of_the_budget_and_nobody_is_starved(storage: SqlStorage) -> None:
+    lease, bed = leased(storage), Bed([flat] * 3)
+    assert run(storage, bed, lease) is JobState.COMPLETED
+    first, frequent, last = trials_of(storage, lease)
+    assert first + frequent + last == 192
+    assert min(first, last) >= 32
+    assert frequent >= 96
+    assert [position for position, _ in bed.explored[:3]] == [0, 1, 2]
+    assert all(row.done for row in storage.search_tasks(lease.job.id))
+
+
+def test_a_search_that_still_gains_goes_on_before_one_that_does_not(storage: SqlStorage) -> None:
+    lease, bed = leased(storage, (1, 1, 1)), Bed([flat, flat, falling])
+    assert run(storage, bed, lease) is JobState.COMPLETED
+    trials = trials_of(storage, lease)
+    assert trials[2] > max(trials[:2])
+
+
+def test_each_search_is_kept_between_its_pieces(storage: SqlStorage) -> None:
+    lease, bed = leased(storage), Bed([flat] * 3)
+    run(storage, bed, lease)
+    assert sorted(bed.opened) == [0, 1, 2]
+    assert len(bed.explored) > 3
+
+
+def test_only_so_many_are_kept_and_the_others_go_on_from_their_records(
+    storage: SqlStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searches, "MAX_LIVE", 1)
+    lease, bed = leased(storage), Bed([flat] * 3)
+    most: list[int] = []
+    bed.before = lambda search: most.append(len(bed.live))
+    assert run(storage, bed, lease) is JobState.COMPLETED
+    assert max(most) == 1
+    assert len(bed.opened) > 3
+    assert sum(trials_of(storage, lease)) == 192
+
+
+def test_what_one_leaves_that_nothing_helps_goes_to_the_others(storage: SqlStorage) -> None:
+    lease, bed = leased(storage, (1, 1, 1)), Bed([flat] * 3, most={0: 20})
+    assert run(storage, bed, lease) is JobState.COMPLETED
+    first, *others = trials_of(storage, lease)
+    assert (first, sum(others)) == (20, 172)
+
+
+def test_a_lost_device_costs_nothing_that_was_recorded(storage: SqlStorage) -> None:
+    lease, bed = leased(storage), Bed([flat] * 3)
+
+    def lose(search: CurveSearch) -> None:
+        if len(bed.explored) == 4:
+            raise DeviceLost("gone")
+
+    bed.before = lose
+    assert run(storage, bed, lease) is JobState.COMPLETED
+    assert sum(trials_of(storage, lease)) == 192
+    said = [event.data["message"] for event in storage.list_events(lease.job.id) if event.kind == "log"]
+    assert said == ["gone; retrying (1 of 2)"]
+
+
+def test_another_worker_goes_on_with_the_same_shares(storage: SqlStorage) -> None:
+    lease, bed = leased(storage), Bed([flat] * 3)
+
+    def die(search: CurveSearch) -> None:
+        if len(bed.explored) == 5:
+            raise SystemExit
+
+    bed.before = die
+    with pytest.raises(SystemExit):
+        JobRunner(storage, Tools(), open_search=bed.open, heartbeat_s=0.05).run(lease)
+    before = sum(trials_of(storage, lease))
+    storage.release_job(lease)
+    again = storage.lease_job("w2", 30.0)
+    assert again is not None
+    second = Bed([flat] * 3)
+    assert run(storage, second, again) is JobState.COMPLETED
+    assert 0 < before < sum(trials_of(storage, lease)) == 192
+    assert min(trials_of(storage, lease)) >= 32
+
+
+def test_a_cancelled_job_leaves_a_library_of_each_search_that_has_begun(storage: SqlStorage) -> None:
+    lease, bed = leased(storage), Bed([flat] * 3)
+
+    def cancel(search: CurveSearch) -> None:
+        if search.position == 1:
+            storage.request_cancel(lease.job.id)
+            wait_for(search.should_finish)
+
+    bed.before = cancel
+    assert run(storage, bed, lease) is JobState.CANCELLED
+    assert sorted(bed.finished) == [0, 1]
+    rows = storage.search_tasks(lease.job.id)
+    assert not any(row.done for row in rows)
+    for row in rows[:2]:
+        assert storage.latest_artifact(row.workload_key, job_id=lease.job.id).digest == f"{row.position}" * 64
+    with pytest.raises(NotFound):
+        storage.latest_artifact(rows[2].workload_key)
+
+
+def test_a_job_of_no_trials_has_the_library_of_theory_for_each(storage: SqlStorage) -> None:
+    lease, bed = leased(storage, trials=0), Bed([flat] * 3)
+    assert run(storage, bed, lease) is JobState.COMPLETED
+    assert trials_of(storage, lease) == [0, 0, 0]
+    assert all(row.done for row in storage.search_tasks(lease.job.id))

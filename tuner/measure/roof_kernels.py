@@ -1,0 +1,102 @@
+"""The machine code that a roof is measured with: multiply-adds in registers, and reading memory. Imports the compiler.
+
+It is built beside the candidates and sent to the device as they are: a device needs no compiler.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.measure.roof import PEAK, READ, READ_ACCUMULATORS, ROWS, TURNS, accumulators, read_rows
+from tuner.program.target import Target
+
+_building = threading.Lock()
+
+
+def roof_binary(target: Target, threads: int) -> bytes:
+    """The bytes of a shared object that exports PEAK and READ for a machine, on as many threads of TVM's pool."""
+    with _building:
+        return _built(target, threads)
+
+
+def loaded_roof(target: Target, threads: int) -> Any:
+    """The same, loaded into this process."""
+    with tempfile.TemporaryDirectory(prefix="shapewright-roof-") as folder:
+        path = Path(folder) / "roof.so"
+        path.write_bytes(roof_binary(target, threads))
+        return tvm.runtime.load_module(str(path))
+
+
+@lru_cache(maxsize=16)
+def _built(target: Target, threads: int) -> bytes:
+    lanes = target.hardware.lanes()
+    peak = _peak(lanes, accumulators(target), threads)
+    module = tvm.IRModule({PEAK: peak, READ: _read(lanes, read_rows(target, threads), threads)})
+    executable = tvm.compile(module, target=tvm.target.Target({"kind": target.kind, "mcpu": target.mcpu}))
+    with tempfile.TemporaryDirectory(prefix="shapewright-build-") as folder:
+        path = Path(folder) / "roof.so"
+        executable.export_library(str(path))
+        return path.read_bytes()
+
+
+def _peak(lanes: int, sums: int, threads: int) -> Any:
+    vector = tirx.Ramp(0, 1, lanes)
+    with _function(PEAK) as builder:
+        operand = I.arg("operand", I.buffer((ROWS, lanes), "float32"))
+        out = I.arg("out", I.buffer((threads, sums, lanes), "float32"))
+        with _on_each(threads) as thread:
+            values = _vectors(sums, lanes, 1.0)
+            with I.serial(0, TURNS), I.serial(0, ROWS) as row:
+                factor = I.Bind(operand[row, vector])
+                for value in values:
+                    I.buffer_store(value, value[vector] * factor + factor, [vector])
+            for index, value in enumerate(values):
+                I.buffer_store(out, value[vector], [thread, index, vector])
+    return builder.get()
+
+
+def _read(lanes: int, rows: int, threads: int) -> Any:
+    vector = tirx.Ramp(0, 1, lanes)
+    with _function(READ) as builder:
+        source = I.arg("source", I.buffer((threads, rows, READ_ACCUMULATORS, lanes), "float32"))
+        out = I.arg("out", I.buffer((threads, READ_ACCUMULATORS, lanes), "float32"))
+        with _on_each(threads) as thread:
+            values = _vectors(READ_ACCUMULATORS, lanes, 0.0)
+            with I.serial(0, rows) as row:
+                for index, value in enumerate(values):
+                    I.buffer_store(value, value[vector] + source[thread, row, index, vector], [vector])
+            for index, value in enumerate(values):
+                I.buffer_store(out, value[vector], [thread, index, vector])
+    return builder.get()
+
+
+@contextmanager
+def _function(name: str) -> Iterator[IRBuilder]:
+    with IRBuilder() as builder, I.prim_func():
+        I.func_name(name)
+        I.func_attr({"tirx.noalias": True, "global_symbol": name})
+        yield builder
+
+
+def _on_each(threads: int) -> Any:
+    """The loop over threads; one thread needs no pool."""
+    return I.serial(0, 1) if threads == 1 else I.parallel(0, threads)
+
+
+def _vectors(count: int, lanes: int, value: float) -> list[Any]:
+    """Vectors that stay in registers, all their elements ``value``."""
+    result = [I.alloc_buffer((lanes,), "float32") for _ in range(count)]
+    for vector in result:
+        I.buffer_store(vector, tirx.Broadcast(tirx.FloatImm("float32", value), lanes), [tirx.Ramp(0, 1, lanes)])
+    return result

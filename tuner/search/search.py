@@ -1,0 +1,207 @@
+"""A search that can be given its budget piece by piece: explored for a while, left, gone on with, and ended."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from tuner.measure import Builder, KeptBuilds, Runner
+from tuner.program.jobspec import DEFAULT_POLICY, Budget
+from tuner.program.task import SearchTask
+from tuner.records import NO_BASELINES, Baselines, Phase, TuningRecord
+from tuner.rules import space_of
+from tuner.rules.space import MicroKernel
+from tuner.search.budget import BudgetTracker
+from tuner.search.chosen import VerificationFailed
+from tuner.search.cost_model import PairCostModel
+from tuner.search.final_set import FinalSet, Tuned
+from tuner.search.policy import Suggestion, dispatched, make_policy, suggestions_of
+from tuner.search.reuse import NOTHING, Knowledge, Reuse
+from tuner.search.summary import EndedBy, SearchSummary, Stage
+from tuner.search.trials import FASTEST_READINGS, Cancelled, Recorder, Trials
+
+KNOWN_SHARE = 0.5
+"""The largest share of what is left for the search that timing known kernels again may take."""
+FINISH_S = 30.0
+"""How long a search that is cancelled may take to build and verify a library."""
+NO_BUDGET = Budget(0, 0.0)
+
+
+class Search:
+    """The search of one task. ``explore`` spends a budget, ``finalize`` makes the library of what was measured.
+
+    ``past`` are this very task's own records (after a worker's death): the policy is rebuilt from them and they count
+    against the budget, as does ``spent_s``; ``baselines`` are measured unless they were. ``knowledge`` is of other
+    searches: its best kernels are timed again first, and the default is theory's whatever it says. ``policy``: a name
+    of tuner.search.policy.POLICIES. ``parallel_builds``: how many kernels may be built while another is measured; None:
+    one for each core of this machine beyond the task's threads. ``should_stop`` ends the search at once (Cancelled);
+    ``should_finish`` says that only the library of what was measured is wanted (Finishing, after which ``finish`` is
+    called). Time is charged to the budget while one of the methods runs. Close it when it is no longer needed.
+    """
+
+    def __init__(
+        self,
+        task: SearchTask,
+        *,
+        builder: Builder,
+        runner: Runner,
+        recorder: Recorder,
+        policy: str = DEFAULT_POLICY,
+        seed: int = 0,
+        past: Sequence[TuningRecord] = (),
+        baselines: Baselines = NO_BASELINES,
+        knowledge: Knowledge = NOTHING,
+        spent_s: float = 0.0,
+        should_stop: Callable[[], bool] = lambda: False,
+        should_finish: Callable[[], bool] = lambda: False,
+        parallel_builds: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if parallel_builds is None:
+            parallel_builds = max(0, len(os.sched_getaffinity(0)) - task.threads)
+        self._budget = BudgetTracker(NO_BUDGET, spent_s, clock)
+        self._task, self._searched = task, task.with_least_shape()
+        space = space_of(task)
+        reuse = Reuse(self._searched, space, knowledge)
+        self._model = PairCostModel(task, seed, reuse.warm)
+        self._policy = make_policy(policy, self._searched, space, self._model, seed)
+        self._policy.recall(reuse.wrong, reuse.timed)
+        self._builds = KeptBuilds(task, builder, parallel_builds)
+        stops = should_stop, should_finish
+        self._trials = Trials(
+            task, self._model, self._policy, self._builds, runner, recorder, self._budget, *stops, baselines
+        )
+        self._trials.reused = reuse.facts
+        self._measured = self._trials.measured
+        # Chosen before anything is learned here, so that whoever resumes the search chooses the same.
+        self._theory, self._known = list(self._policy.theory), reuse.picks(self._model)
+        self._final = FinalSet(task, self._model, self._builds, runner, self._budget, self._trials, self._theory)
+        self._next_suggestions: list[Suggestion] = []
+        # What another version of the rules measured for the job says nothing of today's kernels.
+        self._past = [record.result for record in past if space.has_rule_of(record.result.kernel)]
+        self._is_begun = False
+        self._budget.pause()
+
+    @property
+    def summary(self) -> SearchSummary:
+        """The figures as they stand."""
+        return self._trials.summary(Stage.SEARCH)
+
+    def close(self) -> None:
+        """Wait for what is being built; what was not begun is not."""
+        self._builds.close()
+
+    # -- the search -----------------------------------------------------------------------------------------------
+    def explore(self, budget: Budget, after_s: float = 0.0) -> EndedBy:
+        """Rounds of suggest, build, run, update until all of ``budget`` but the reserve for the library is spent, or no
+        gain is expected; which of them it was.
+
+        ``budget`` is the whole of it, with what was spent by earlier calls and workers; ``after_s``: seconds of it that
+        are left for what comes after the library. Raises Cancelled, Finishing, DeviceLost, BuilderLost.
+        """
+        with self._charged():
+            self._budget.allow(budget, after_s)
+            self._begin()
+            self._time_known()
+            self._complete_default()
+            self._trials.ended_by = ended_by = self._rounds()
+        return ended_by
+
+    def _rounds(self) -> EndedBy:
+        trials, reserve = self._trials, self._final.reserve_trials()
+        while True:
+            left, reserve_s = trials.left(reserve), self._final.reserve_s()
+            if (ended_by := self._budget.ended_by(left, reserve_s)) is not None:
+                return ended_by
+            suggestions, self._next_suggestions = self._next_suggestions or self._policy.suggest(left), []
+            if not suggestions:
+                trials.log("no candidate is expected to help: the search ends early")
+                return EndedBy.NOTHING_HELPS
+            # Before the default is measured there is nothing to plan the next round by.
+            plan_next = self._plan_next_round if trials.round else None
+            phase = Phase.SEARCH if trials.round else Phase.THEORY
+            trials.run(suggestions, phase, reserve_s, reserve, plan_next)
+            # After the first round's results are stored: a device that fails over the baselines loses none of them.
+            trials.measure_baselines(reserve_s)
+            trials.round += 1
+
+    @contextmanager
+    def _charged(self) -> Iterator[None]:
+        self._budget.go_on()
+        try:
+            yield
+        finally:
+            self._budget.pause()
+
+    def _begin(self) -> None:
+        """Take in what an earlier worker measured for this task, once."""
+        if self._is_begun:
+            return
+        self._is_begun = True
+        if not self._past:
+            self._trials.report_reused()
+            return
+        # The rounds begin with the default; what was known comes before them.
+        begun = [result.round for result in self._past if result.phase is not Phase.KNOWN]
+        self._trials.round = 1 + max(begun, default=-1)
+        self._trials.add_results(self._past)
+
+    def _time_known(self) -> None:
+        """Verify and time what earlier searches found to be the best, with a share of the budget; the rest of it where
+        a worker died over it."""
+        trials, measured, reserve = self._trials, self._measured, self._final.reserve_trials()
+        if trials.round or not self._known:
+            return
+        missing = [
+            (kernel, [at for at in indices if not measured.readings(kernel, self._searched.instances[at])])
+            for kernel, indices in self._known
+            if kernel not in measured.failed
+        ]
+        left, done = trials.left(reserve), measured.trials
+        share = min(left, math.ceil(KNOWN_SHARE * (left + done)) - done)
+        reserve_s = self._budget.final_seconds
+        reserve_s += (1 - KNOWN_SHARE) * max(0.0, self._budget.seconds_left(reserve_s))
+        trials.run(suggestions_of(self._searched, self._model, missing, share), Phase.KNOWN, reserve_s, reserve)
+
+    def _complete_default(self) -> None:
+        """Measure the default where a worker died before it had: promises about the default need every instance."""
+        trials, known = self._trials, self._trials.defaults()
+        missing = [
+            index for index, instance in enumerate(self._searched.instances)
+            if instance in self._task.instances and str(instance) not in known
+        ]  # fmt: skip
+        theory = [kernel for kernel in self._theory if kernel not in self._measured.failed]
+        if trials.round and missing and theory:
+            picks = dispatched(self._searched, self._model.theory, theory, missing)
+            suggestions = suggestions_of(self._searched, self._model, picks, trials.left())
+            trials.run(suggestions, Phase.THEORY, self._budget.final_seconds, self._final.reserve_trials())
+
+    def _plan_next_round(self, pending: Sequence[Suggestion]) -> list[MicroKernel]:
+        """Ask the policy for the next round while ``pending`` are still measured; the kernels to build first."""
+        reserved = FASTEST_READINGS * sum(len(suggestion.instances) for suggestion in pending)
+        left = self._trials.left(self._final.reserve_trials()) - reserved
+        self._next_suggestions = self._policy.suggest(left, [suggestion.kernel for suggestion in pending])
+        return [suggestion.kernel for suggestion in self._next_suggestions[: self._trials.batch]]
+
+    # -- the end --------------------------------------------------------------------------------------------------
+    def finalize(self, job_id: str | None) -> Tuned:
+        """Time the finalists again, choose, build, verify. Raises as ``explore`` does, and VerificationFailed."""
+        with self._charged():
+            if self._measured.kernels:
+                self._final.time_finalists()
+            return self._final.library(job_id)
+
+    def finish(self, job_id: str | None, within_s: float = FINISH_S) -> Tuned:
+        """The best library of what was measured so far. Raises Cancelled where an instance has no time yet, where
+        building and verifying take longer than ``within_s``, and where no library is right."""
+        with self._charged():
+            self._trials.finish_within(within_s)
+            if any(self._measured.best_s(instance) is None for instance in self._task.instances):
+                raise Cancelled
+            try:
+                return self._final.library(job_id)
+            except VerificationFailed as error:
+                raise Cancelled from error
