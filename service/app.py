@@ -104,8 +104,9 @@ def _v1() -> APIRouter:
         libraries.router,
         lookup.router,
         records.router,
-        devices.router,
+        # Before devices, whose ids may look like the paths of their figures.
         figures.router,
+        devices.router,
         access.router,
     ):
         router.include_router(part)

@@ -22,6 +22,7 @@ TASK = SearchTask("matmul", {"m": T, "n": N, "k": K}, (T,), instances=[5, 64]).o
 
 _SOURCE = """
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
@@ -31,7 +32,10 @@ _SOURCE = """
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <tvm/ffi/c_api.h>
 

@@ -12,3 +12,5 @@ if "RAY_AUTH_MODE" not in os.environ:
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# A call to Ray in between two clusters is an error, and starts none of its own.
+os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")

@@ -31,7 +31,8 @@ class Standing:
 
     ``allowance``: what it may use of the job's budget, with what it has used; None: nothing was given to it yet.
     ``objective_s``: the weighted time with its best kernels; None before any was timed. ``saved_s``: by how much its
-    last piece of the budget lessened that, for each trial. ``is_done``: it has its library.
+    last piece of the budget lessened that, for each trial. ``round_s``: what a round of its search takes. ``is_done``:
+    it has its library.
     """
 
     count: int
@@ -40,6 +41,7 @@ class Standing:
     allowance: Budget | None = None
     objective_s: float | None = None
     saved_s: float = 0.0
+    round_s: float = 0.0
     is_done: bool = False
 
     @property
@@ -75,11 +77,15 @@ def next_piece(budget: Budget, tasks: Sequence[Standing]) -> tuple[int, Budget] 
         if tasks[position].allowance is None:
             waiting = sum(tasks[other].allowance is None for other in going)
             return position, _minimum(budget, left, tasks[position], waiting, len(tasks))
-    piece = _piece(budget, left)
-    if piece is None:
-        return None
+    for position in going:
+        # Nothing can be expected of what has not been timed: up to an even share it goes on first.
+        if tasks[position].objective_s is None:
+            even = _even(budget, left, tasks[position], len(tasks))
+            if even != tasks[position].allowance:
+                return position, even
     position = max(going, key=lambda each: tasks[each].gain(per_second=budget.trials is None))
-    return position, _plus(tasks[position], piece)
+    piece = _piece(budget, left, tasks[position])
+    return None if piece is None else (position, _plus(tasks[position], piece))
 
 
 def _left(budget: Budget, tasks: Sequence[Standing]) -> Budget:
@@ -108,17 +114,30 @@ def _minimum(budget: Budget, left: Budget, task: Standing, waiting: int, tasks: 
     return Budget(trials, seconds)
 
 
-def _piece(budget: Budget, left: Budget) -> Budget | None:
-    """The next piece of what is left; None where that is too little for a round."""
+def _even(budget: Budget, left: Budget, task: Standing, tasks: int) -> Budget:
+    """The allowance of one of ``tasks`` if all had the same, as far as there is that much left."""
+    has = task.reserved
+    trials = seconds = None
+    if budget.trials is not None and left.trials is not None:
+        used = has.trials or 0
+        trials = max(used, min(budget.trials // tasks, used + left.trials))
+    if budget.seconds is not None and left.seconds is not None:
+        used_s = has.seconds or 0.0
+        seconds = max(used_s, min(budget.seconds / tasks, used_s + left.seconds))
+    return Budget(trials, seconds)
+
+
+def _piece(budget: Budget, left: Budget, task: Standing) -> Budget | None:
+    """The next piece of what is left, a round of the task's at least; None where too little is left for any."""
     trials = seconds = None
     if budget.trials is not None and left.trials is not None:
         trials = min(left.trials, max(MIN_TRIALS, budget.trials // STEPS))
         if trials < MIN_TRIALS:
             return None
     if budget.seconds is not None and left.seconds is not None:
-        seconds = min(left.seconds, max(MIN_SECONDS, budget.seconds / STEPS))
-        if seconds < MIN_SECONDS:
+        if left.seconds < max(MIN_SECONDS, task.round_s):
             return None
+        seconds = min(left.seconds, max(MIN_SECONDS, budget.seconds / STEPS, task.round_s))
     return Budget(trials, seconds)
 
 

@@ -51,7 +51,11 @@ class Cluster:
             _node_ip_address="127.0.0.1",
             **options,
         )
-        self._daemons = [child for child in psutil.Process().children(recursive=True) if _is_daemon(child)]
+        try:
+            self._daemons = [child for child in psutil.Process().children(recursive=True) if _is_daemon(child)]
+        except BaseException:
+            self.stop()
+            raise
 
     @property
     def is_own(self) -> bool:

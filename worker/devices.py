@@ -18,10 +18,13 @@ from tuner.measure.rpc_names import DESCRIBE, ID_SEPARATOR, device_key
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject
 from tuner.storage import DeviceState, DeviceStorage
+from worker.speeds import DeviceSpeeds
 
 log = logging.getLogger(__name__)
 
 ANSWER_S = 10.0
+RESERVED_IDS = (".", "..", "activity")
+"""They mean something else in the paths of the API."""
 FREE_S = 2.0
 """How long to wait for a device that the tracker lists as free."""
 
@@ -56,10 +59,14 @@ class DeviceList:
     keys: tuple[str, ...] | None = None
     every_s: float = 10.0
     clock: Callable[[], float] = time.monotonic
+    speeds: DeviceSpeeds = field(init=False)
     _known: Mapping[Address, KnownDevice] = field(default_factory=dict)
     _quarantined: frozenset[str] = frozenset()
     _failing: frozenset[str] = frozenset()
     _next_s: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        self.speeds = DeviceSpeeds(self.storage)
 
     def refresh(self, force: bool = False) -> Mapping[str, int]:
         """How many devices each key has now; asks the tracker at most every ``every_s`` unless forced.
@@ -82,10 +89,16 @@ class DeviceList:
             if known.key == key and known.id not in self._quarantined
         }
 
+    def should_rest(self, address: Address) -> bool:
+        """Whether others are to be preferred to a device: it is throttled or noisy, and was asked a while ago."""
+        known = self._known.get(address)
+        return known is not None and self.speeds.should_rest(known.id)
+
     def here(self, key: str) -> int:
-        """How many of those of a key are on this machine."""
+        """How many of those of a key are on this machine, those in quarantine too: they come back."""
         host = socket.gethostname()
-        return sum(known.about["description"].get("host") == host for known in self.present(key).values())
+        of_key = (known for known in self._known.values() if known.key == key)
+        return sum(known.about["description"].get("host") == host for known in of_key)
 
     def report(self, address: Address, problem: str | None) -> None:
         """Take note that a device failed, or that it did not (None). Never raises."""
@@ -125,6 +138,7 @@ class DeviceList:
         devices = self.storage.list_devices()
         self._quarantined = frozenset(each.id for each in devices if each.state is DeviceState.QUARANTINED)
         self._failing = frozenset(each.id for each in devices if each.failures)
+        self.speeds.know(devices)
 
     def _describe(self, tracker_key: str) -> None:
         """Register the next free device of a key of the tracker."""
@@ -150,6 +164,8 @@ class DeviceList:
 
 def _check_identity(about: JsonObject, tracker_key: str) -> None:
     """A device of an earlier release shares the tracker's key with others. Raises InvalidInput."""
+    if about["id"] in RESERVED_IDS:
+        raise InvalidInput("device", f"{about['id']!r} is no id of a device", "give it another, by --id")
     if tracker_key not in (about["key"], device_key(about["key"], about["id"])):
         problem = f"says that it is {about['id']!r} of key {about['key']!r}, and is registered as {tracker_key!r}"
         raise InvalidInput("device", problem, "serve it by `shapewright device serve`")

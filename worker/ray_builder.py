@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +71,7 @@ class RayBuilder:
     ) -> None:
         self.timeout_s = timeout_s
         self._alive = alive
+        self._calls, self._changed = 0, threading.Condition()
         actor: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(BuildActor)
         self.pool = ActorPool(lambda: actor.remote(build, link), actors, uses=builds_per_actor, alive=alive)
 
@@ -78,16 +81,37 @@ class RayBuilder:
 
     def build(self, task: SearchTask, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
         """As Builder says. Raises BuilderLost if the cluster is gone."""
-        return _Batch(self, task, kernels).results()
+        with self._calling():
+            return _Batch(self, task, kernels).results()
 
     def library(self, dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
         limit_s, began = link_timeout_s(dispatcher), time.monotonic()
-        answer = self._linked(dispatcher, job_id, limit_s)
-        if answer is None and time.monotonic() - began < limit_s:
-            # The actor may have died before it was asked.
-            began = time.monotonic()
+        with self._calling():
             answer = self._linked(dispatcher, job_id, limit_s)
+            if answer is None and time.monotonic() - began < limit_s:
+                # The actor may have died before it was asked.
+                began = time.monotonic()
+                answer = self._linked(dispatcher, job_id, limit_s)
         return linked(answer, dispatcher, time.monotonic() - began)
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no thread builds. Ray must not be shut down before: whoever calls it then starts a cluster."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._calls, timeout_s)
+
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        with self._changed:
+            self._calls += 1
+        try:
+            self.check_alive()
+            yield
+        except RayError as error:
+            raise BuilderLost(f"Ray failed: {error}") from error
+        finally:
+            with self._changed:
+                self._calls -= 1
+                self._changed.notify_all()
 
     def _linked(self, dispatcher: Dispatcher, job_id: str | None, limit_s: float) -> LibraryFiles | str | None:
         """As ``link_one``; None if the actor died, or is too late. Raises BuilderLost."""

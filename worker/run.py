@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,9 @@ from worker.ray_builder import RayBuilder
 
 log = logging.getLogger(__name__)
 
+IDLE_WAIT_S = 20.0
+"""How long those who build on a cluster may take to notice that it has died."""
+LOOK_S = 0.5
 CLUSTER_WAIT_S = 60.0
 """How long a job waits for a cluster that has died to be started again."""
 DEVICE_WAIT_S = 120.0
@@ -56,6 +60,9 @@ class RayTools:
         with self._changed:
             if self._is_alive() or self._stop.is_set():
                 return
+            # Those who build notice that the cluster is dead, and have the lock for nothing.
+            if self._builder is not None and not self._builder.wait_idle(IDLE_WAIT_S):
+                raise BuilderLost("Ray has died, and somebody still builds on it")
             self._close()
             try:
                 self._cluster = self._start()
@@ -68,8 +75,11 @@ class RayTools:
 
     def builder(self) -> Builder:
         """Waits a while for a cluster. Raises BuilderLost."""
+        deadline = time.monotonic() + CLUSTER_WAIT_S
         with self._changed:
-            self._changed.wait_for(lambda: self._is_alive() or self._stop.is_set(), CLUSTER_WAIT_S)
+            # A signal sets ``stop`` without a word to whoever waits.
+            while not self._is_alive() and not self._stop.is_set() and time.monotonic() < deadline:
+                self._changed.wait(LOOK_S)
             if self._builder is None or not self._is_alive():
                 raise BuilderLost(f"Ray has died, and did not start again within {CLUSTER_WAIT_S:g} s")
             return self._builder
@@ -83,7 +93,8 @@ class RayTools:
         def members() -> Mapping[Address, Callable[[], Runner]]:
             return {address: partial(self._on, known) for address, known in self._devices.present(key).items()}
 
-        return RunnerPool(members, self._devices.report)
+        devices = self._devices
+        return RunnerPool(members, devices.report, observe=devices.speeds.observe, should_rest=devices.should_rest)
 
     def _on(self, device: KnownDevice) -> Runner:
         def connect(life_s: float, interrupted: Callable[[], bool]) -> Connected:

@@ -29,6 +29,8 @@ LOSSES = 3
 fails."""
 COMPARE_SHARE = 0.1
 """The largest share of a task's seconds that is kept for comparing the library with the one that is served."""
+MIN_FINISH_S = 8.0
+"""What one library of a cancelled job may take, where several share FINISH_S."""
 MAX_LIVE = 16
 """Searches that are kept in memory. Another one is begun again from its records when its turn comes."""
 
@@ -119,13 +121,15 @@ class JobSearches:
             self._finalize(next(at for at, standing in enumerate(self._standings) if not standing.is_done))
             return
         position, allowance = piece
-        before = self._standings[position]
-        search = self._search(position)
-        ended_by = search.explore(allowance, _compare_s(allowance) if self._is_served[position] else 0.0)
-        self._standings[position] = _advanced(before, allowance, search.summary)
-        if ended_by == EndedBy.NOTHING_HELPS:
+        if self._explore(position, allowance) == EndedBy.NOTHING_HELPS:
             # What it leaves of its allowance goes to the others.
             self._finalize(position)
+
+    def _explore(self, position: int, allowance: Budget) -> EndedBy:
+        search = self._search(position)
+        ended_by = search.explore(allowance, _compare_s(allowance) if self._is_served[position] else 0.0)
+        self._standings[position] = _advanced(self._standings[position], allowance, search.summary)
+        return ended_by
 
     def _stored_standing(self, row: SearchTaskRow) -> Standing:
         trials = len(self.job.records(row))
@@ -181,8 +185,10 @@ class JobSearches:
     # -- libraries ------------------------------------------------------------------------------------------------
     def _finalize(self, position: int) -> None:
         """Make the library of a task, compare it with the one that is served, and store it."""
-        search = self._search(position)
-        tuned = search.finalize(self.job.id)
+        if position not in self._live:
+            # Opened again after a loss, or for want of room: with its records, and its allowance.
+            self._explore(position, self._standings[position].allowance or self.job.budget)
+        tuned = self._live[position].finalize(self.job.id)
         comparison = self._comparison(position, tuned)
         self._save(position, tuned, comparison)
         self._live.pop(position).close()
@@ -190,15 +196,21 @@ class JobSearches:
     def _finish(self) -> None:
         """Cancelled: store the library of what was measured for each task that has enough, while there is time."""
         deadline = time.monotonic() + FINISH_S
-        for position in reversed(self._live):
+        live = list(reversed(self._live))
+        others = [at for at, standing in enumerate(self._standings) if standing.trials and at not in live]
+        positions = [at for at in (*live, *others) if not self._standings[at].is_done]
+        for number, position in enumerate(positions):
             left_s = deadline - time.monotonic()
-            if left_s > 0 and not self._standings[position].is_done:
-                self._finish_task(position, left_s)
+            if left_s > 0:
+                self._finish_task(position, max(MIN_FINISH_S, left_s / (len(positions) - number)))
 
     def _finish_task(self, position: int, within_s: float) -> None:
         try:
-            tuned = self._live[position].finish(self.job.id, within_s)
+            tuned = self._search(position).finish(self.job.id, within_s)
         except Cancelled:
+            return
+        except (DeviceLost, BuilderLost) as error:
+            self.job.warn(f"no library of what was measured: {error}")
             return
         self._save(position, tuned, None, done=False)
 
@@ -259,6 +271,7 @@ def _advanced(before: Standing, allowance: Budget, now: SearchSummary) -> Standi
         allowance=allowance,
         objective_s=now.objective_s,
         saved_s=saved_s,
+        round_s=now.elapsed_s / now.round if now.round else 0.0,
     )
 
 

@@ -65,6 +65,7 @@ class DeviceActivity(BaseModel):
     failed: int = Field(description="in the last hour")
     failures: int = Field(description="of the device itself, in a row")
     reason: str
+    speed: str = Field(description="what is to be said of its speed, empty if it is steady and as its key's others")
     quarantined_until: str | None
     spans: list[SpanOut]
 
@@ -81,6 +82,7 @@ class DeviceActivity(BaseModel):
             failed=member.use.failed,
             failures=device.failures,
             reason=device.reason,
+            speed=member.pace,
             quarantined_until=device.quarantined_until,
             spans=[SpanOut.of(span) for span in member.spans],
         )

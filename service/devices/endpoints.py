@@ -32,17 +32,7 @@ def list_activity(
     return FleetActivity.of(fleets.get(seconds), key)
 
 
-@router.get("/{device_id}", dependencies=[READ])
-def get_device(
-    device_id: str,
-    storage: StorageDep,
-    seconds: Annotated[int, Query(ge=60, le=86400, description="of the past, that spans are told of")] = 3600,
-) -> DeviceDetail:
-    """One device, with the spans of time in which it measured and its newest trials."""
-    return DeviceDetail.of(service.history_of(storage, device_id, seconds))
-
-
-@router.post("/{device_id}/quarantine", dependencies=[ADMIN])
+@router.post("/{device_id:path}/quarantine", dependencies=[ADMIN])
 def quarantine_device(
     device_id: str, storage: DevicesDep, caller: CallerDep, quarantine: QuarantineIn | None = None
 ) -> DeviceOut:
@@ -51,7 +41,18 @@ def quarantine_device(
     return DeviceOut.of(storage.quarantine_device(device_id, reason, caller.id))
 
 
-@router.post("/{device_id}/release", dependencies=[ADMIN])
+@router.post("/{device_id:path}/release", dependencies=[ADMIN])
 def release_device(device_id: str, storage: DevicesDep, caller: CallerDep) -> DeviceOut:
     """End a device's quarantine, whoever began it, and forget its failures."""
     return DeviceOut.of(storage.release_device(device_id, caller.id))
+
+
+# Last: an id may have slashes.
+@router.get("/{device_id:path}", dependencies=[READ])
+def get_device(
+    device_id: str,
+    storage: StorageDep,
+    seconds: Annotated[int, Query(ge=60, le=86400, description="of the past, that spans are told of")] = 3600,
+) -> DeviceDetail:
+    """One device, with the spans of time in which it measured and its newest trials."""
+    return DeviceDetail.of(service.history_of(storage, device_id, seconds))

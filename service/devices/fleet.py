@@ -13,6 +13,7 @@ from typing import Annotated, Any, Protocol, TypeVar, cast
 
 from fastapi import Depends, Request
 
+from service.devices.paces import paces
 from service.devices.spans import Span, newest, spans_of
 from service.times import parse_time
 from tuner.storage import (
@@ -67,6 +68,8 @@ class Member:
     job: ActiveJob | None
     use: DeviceUse
     spans: tuple[Span, ...]
+    pace: str = ""
+    """What is to be said of its speed: throttled, noisy, or unlike the others of its key."""
 
     @property
     def utilisation(self) -> float:
@@ -131,8 +134,9 @@ class Fleets:
         by_device = slots_by_device(read)
         spans = [spans_of(by_device.get(each.id, ()), start_s, slot_s) for each in devices]
         spans, complete_from_s = newest(spans, MOST_SPANS)
+        told = paces(devices)
         members = [
-            member_of(device, read, by_device.get(device.id, ()), use.get(device.id, NO_USE), own)
+            member_of(device, read, by_device.get(device.id, ()), use.get(device.id, NO_USE), own, told[device.id])
             for device, own in zip(devices, spans, strict=True)
         ]
         return Fleet(start_s, seconds, _groups(members, queued), read.jobs, complete_from_s)
@@ -159,14 +163,19 @@ def slots_by_device(activity: Activity) -> Mapping[str, tuple[Slot, ...]]:
 
 
 def member_of(
-    device: Device, activity: Activity, slots: Sequence[Slot], use: DeviceUse, spans: tuple[Span, ...]
+    device: Device,
+    activity: Activity,
+    slots: Sequence[Slot],
+    use: DeviceUse,
+    spans: tuple[Span, ...],
+    pace: str = "",
 ) -> Member:
     last = max(slots, key=lambda slot: slot.end_s, default=None)
     is_recent = last is not None and activity.now_s - last.end_s <= LATELY_S
     job = activity.jobs[last.job_id] if last is not None and is_recent else None
     if job is not None and (job.state not in WORKED_ON or device.state is DeviceState.QUARANTINED):
         job = None
-    return Member(device, _status(device, activity.now_s, is_recent, job), job, use, spans)
+    return Member(device, _status(device, activity.now_s, is_recent, job), job, use, spans, pace)
 
 
 def _status(device: Device, now_s: float, is_recent: bool, job: ActiveJob | None) -> Status:

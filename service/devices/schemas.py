@@ -6,7 +6,23 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tuner.storage import Device, DeviceState
+from tuner.storage import Device, DeviceSpeed, DeviceState, SpeedState
+
+
+class SpeedOut(BaseModel):
+    """What a fixed piece of work, which is timed beside every trial, takes the device."""
+
+    state: SpeedState = Field(
+        description="`throttled`: slower than usual; `noisy`: readings vary much. Both are asked less while others are "
+        "there"
+    )
+    recent_s: float
+    usual_s: float
+    spread: float = Field(description="the width of the middle half of recent readings, by their median")
+
+    @staticmethod
+    def of(speed: DeviceSpeed) -> SpeedOut:
+        return SpeedOut(state=speed.state, recent_s=speed.recent_s, usual_s=speed.usual_s, spread=speed.spread)
 
 
 class DeviceOut(BaseModel):
@@ -20,6 +36,7 @@ class DeviceOut(BaseModel):
     failures: int = Field(description="in a row")
     reason: str = Field(description="of the last failure, or of the quarantine")
     quarantined_until: str | None = Field(description="null: until it is released")
+    speed: SpeedOut | None = Field(description="null until it has measured enough")
     target_fingerprint: str
     target: dict[str, Any]
     description: dict[str, Any]
@@ -35,6 +52,7 @@ class DeviceOut(BaseModel):
             failures=device.failures,
             reason=device.reason,
             quarantined_until=device.quarantined_until,
+            speed=None if device.speed is None else SpeedOut.of(device.speed),
             target_fingerprint=device.target.fingerprint,
             target=device.target.to_json(),
             description=device.description,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from service.devices.fleet import FINEST_SLOTS, HOUR_S, Fleet, FleetStorage, KeyGroup, Member, member_of, window_start_s
+from service.devices.paces import paces
 from service.devices.spans import newest, spans_of
 from tuner.records import TuningRecord
 from tuner.storage import DeviceUse, Slot
@@ -34,7 +35,8 @@ def history_of(storage: FleetStorage, device_id: str, seconds: int) -> DeviceHis
     start_s = window_start_s(activity.now_s, seconds, slot_s)
     [spans], complete_from_s = newest([spans_of(activity.slots, start_s, slot_s)], MOST_SPANS)
     use = _use_of([slot for slot in activity.slots if slot.end_s > activity.now_s - HOUR_S])
-    member = member_of(device, activity, activity.slots, use, spans)
+    pace = paces(storage.list_devices())[device_id]
+    member = member_of(device, activity, activity.slots, use, spans, pace)
     group = KeyGroup(device.key, (member,), 0, 0)
     return DeviceHistory(
         member,

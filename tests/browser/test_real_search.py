@@ -63,5 +63,5 @@ def look_around(visitor: Visitor, page: Page) -> None:
             place.scroll_into_view_if_needed()
             other.wait_for_function("place => place.dataset.drawn", arg=place.element_handle())
         if path == "/devices":
-            expect(other, ".state", "working")
+            expect(other, ".state", "busy")
         other.close()

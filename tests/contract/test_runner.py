@@ -30,11 +30,12 @@ from tests.measuring import (
     request,
 )
 from tuner.measure import BuildResult, DeviceFailed, Interrupted, Runner, RunRequest
+from tuner.measure._base import never
 from tuner.measure.connecting import Connected, Tracker
 from tuner.measure.device_process import SILENT_S
 from tuner.measure.local_device import LocalDevice
-from tuner.measure.rpc_names import device_key
-from tuner.measure.rpc_runner import Connect, RpcRunner
+from tuner.measure.rpc_names import TRIAL, device_key
+from tuner.measure.rpc_runner import Connect, RpcRunner, Session, SessionDied
 from tuner.measure.runner_pool import RunnerPool
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, WorkloadInstance
@@ -165,6 +166,29 @@ def test_what_cannot_be_loaded_is_a_result(runner: Runner) -> None:
     junk = BuildResult(kernel(1), b"no shared object", 0.0)
     results = runner.run(TASK, [RunRequest(junk, (WorkloadInstance.of({"T": 5}),)), request(RIGHT, 2)])
     assert [result.error_kind for result in results] == [ErrorKind.WRONG, None]
+
+
+def test_instances_beyond_the_devices_memory_tell_of_the_machine(tmp_path: Path) -> None:
+    large = 1_000_000
+    rows = ShapeVar("T", range(1, large + 1))
+    task = SearchTask("matmul", {"m": rows, "n": 4, "k": 128}, (rows,), instances=[5, large], target=TASK.target)
+    core = min(os.sched_getaffinity(0))
+    with LocalDevice(tmp_path, ["--memory", "64M", "--cores", str(core)]) as device:
+        runner = RpcRunner(device.connect)
+        small, beyond = runner.run(task, [RunRequest(built(RIGHT), task.instances)])
+        assert small.ok
+        assert (beyond.error_kind, beyond.ok) == (ErrorKind.MACHINE, False), beyond.error
+        runner.close()
+
+
+def test_a_request_that_the_device_fails_over_leaves_it_free(bed: Bed) -> None:
+    session = Session.open(bed.connect, TASK, 60.0, never)
+    with pytest.raises(SessionDied):
+        session.ask(TRIAL, {"limit_s": LIMIT_S}, b"")
+    # Nothing here has let go of the session.
+    again = Session.open(bed.connect, TASK, 60.0, never)
+    assert again.server == session.server
+    again.close()
 
 
 def test_verify_says_which_dims_are_wrong(runner: Runner) -> None:

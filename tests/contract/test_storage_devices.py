@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import update
 
 from tuner.program.target import native
-from tuner.storage import QUARANTINE_AFTER, DeviceState, NotFound, Storage
+from tuner.storage import QUARANTINE_AFTER, DeviceSpeed, DeviceState, NotFound, SpeedState, Storage
 from tuner.storage.devices import FIRST_QUARANTINE_S, LONGEST_QUARANTINE_S
 from tuner.storage.sql import SqlStorage
 from tuner.storage.sql.columns import later
@@ -98,3 +98,23 @@ def test_a_device_that_is_not_known_cannot_be_quarantined(storage: Storage) -> N
     with pytest.raises(NotFound, match="no device 'none'"):
         storage.device_failed("none", "gone")
     storage.device_worked("none")
+
+
+def test_the_speed_of_a_device_is_kept_and_a_change_of_its_state_noted(storage: Storage, device: str) -> None:
+    assert storage.list_devices()[0].speed is None
+    steady = DeviceSpeed(SpeedState.STEADY, 1.1e-5, 1e-5, 0.02)
+    throttled = DeviceSpeed(SpeedState.THROTTLED, 1.4e-5, 1e-5, 0.02)
+    for speed in (steady, throttled, throttled, steady):
+        storage.device_speed(device, speed)
+        assert storage.list_devices()[0].speed == speed
+    changes = [entry.detail for entry in storage.list_audit(subject=device).items if entry.action == "device.speed"]
+    assert changes == [
+        {"speed": "steady", "was": "throttled", "slowdown": 1.1},
+        {"speed": "throttled", "was": "steady", "slowdown": 1.4},
+    ]
+    assert str(throttled) == "throttled: reference work takes 1.40 times as long as usual"
+
+
+def test_the_speed_of_a_device_that_is_not_there_is_nobodys(storage: Storage) -> None:
+    storage.device_speed("nobody", DeviceSpeed(SpeedState.STEADY, 1e-5, 1e-5, 0.0))
+    assert storage.list_devices() == ()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from fastapi.testclient import TestClient
@@ -13,6 +14,7 @@ from fastapi.testclient import TestClient
 from service.app import create_app
 from service.settings import Settings
 from tests.serving import JOB, assert_problem, register_local, without_table
+from tuner.program.target import native
 from tuner.storage import Storage
 from tuner.storage.sql import open_storage, upgrade
 
@@ -101,6 +103,18 @@ def test_devices_are_listed(api: TestClient) -> None:
     [device] = api.get("/v1/devices").json()["items"]
     assert (device["id"], device["key"]) == ("local-0", "local")
     assert device["target_fingerprint"].startswith("llvm-")
+
+
+@pytest.mark.parametrize("name", ["rack1/board 7", "/lead", "host:key", "</script>"])
+def test_a_device_may_have_any_id(api: TestClient, storage: Storage, name: str) -> None:
+    storage.register_device(name, "odd", native(), {})
+    path = f"/v1/devices/{quote(name, safe='')}"
+    assert api.get(path).json()["device"]["id"] == name
+    assert api.post(f"{path}/quarantine").json()["state"] == "quarantined"
+    assert api.post(f"{path}/release").json()["state"] == "ready"
+    assert api.get(f"/devices/{quote(name, safe='')}").status_code == 200
+    assert api.get("/v1/devices/activity").status_code == 200
+    assert api.get("/v1/devices/figures/drift").status_code == 200
 
 
 def test_a_device_is_quarantined_and_released(api: TestClient) -> None:

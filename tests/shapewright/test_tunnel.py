@@ -7,8 +7,10 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +25,8 @@ from tuner.measure.addresses import free_port
 from tuner.measure.connecting import Tracker
 from tuner.measure.rpc_names import device_key
 from tuner.measure.rpc_runner import RpcRunner
-from tuner.measure.tunnel import Gate
+from tuner.measure.sockets import RECONNECT_S
+from tuner.measure.tunnel import SAID, Gate, Tunnel
 from worker.tracker import start_tracker
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin")
@@ -161,6 +164,32 @@ def test_a_host_that_is_not_the_one_that_is_known_is_refused(host: Host, tracker
 def test_a_port_that_is_taken_at_the_workers_host_is_told(host: Host, tracker: Tracker) -> None:
     error = refusal(line_of(host, tracker, "--port", tracker.port))
     assert "remote port forwarding failed" in error["message"]
+
+
+def test_of_what_ssh_says_the_last_lines_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "ssh"
+    fake.write_text("#!/bin/sh\nfor n in 1 2 3 4 5 6 7 8 9; do echo line$n >&2; done; exit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(InvalidInput) as refused:
+        Tunnel.open(Gate("host"), ("127.0.0.1", 9190))
+    assert "; ".join(f"line{n}" for n in range(10 - SAID, 10)) in str(refused.value)
+    assert f"line{9 - SAID}" not in str(refused.value)
+
+
+def test_a_tracker_that_hangs_up_is_not_asked_again_at_once() -> None:
+    """As where a tunnel stands and the tracker behind it is away."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(60.0)
+        line = f"device serve --tracker 127.0.0.1:{server.getsockname()[1]} --id a --json"
+        with subprocess.Popen([sys.executable, "-m", "shapewright", *line.split()], stdout=subprocess.PIPE) as device:
+            asked = []
+            for _ in range(4):
+                server.accept()[0].close()
+                asked.append(time.monotonic())
+            device.terminate()
+    # The first may be from the command, which looks for the tracker's network.
+    assert asked[-1] - asked[1] > RECONNECT_S
 
 
 def test_a_tunnel_leaves_no_choice_of_addresses(host: Host, tracker: Tracker) -> None:

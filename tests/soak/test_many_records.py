@@ -25,9 +25,7 @@ GROWTH_BYTES = 150 * 2**20
 def pieces() -> Iterator[bytes]:
     """The file, a thousand lines at a time: some records over and over, each for a job of its own."""
     some = drawn(0, 1000)
-    every = (
-        replace(each, record=replace(each.record, job_id=f"job-{number}")) for number in count() for each in some
-    )
+    every = (replace(each, record=replace(each.record, job_id=f"job-{number}")) for number in count() for each in some)
     lines = write_records(islice(every, RECORDS))
     while part := "".join(islice(lines, 1000)):
         yield part.encode()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -166,17 +164,6 @@ def test_a_service_killed_a_hundred_times_under_load_loses_nothing(database_url:
     assert load.statuses[201] > 2 * KILLS
     check_jobs(storage, load)
     storage.close()
-
-
-@pytest.fixture
-def own_server(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
-    """A server that this test may stop, with the durability that it comes with."""
-    directory = Path(tempfile.mkdtemp(prefix="shapewright-postgres-"))
-    server = type(postgres_server)(directory)
-    server.start()
-    yield server
-    server.stop()
-    shutil.rmtree(directory)
 
 
 def test_postgresql_away_for_a_while_is_answered_with_503_and_then_all_goes_on(own_server: PostgresServer) -> None:

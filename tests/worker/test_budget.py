@@ -120,3 +120,24 @@ def test_an_overspent_budget_leaves_nothing(budget: Budget) -> None:
 
 def test_no_trials_means_none_for_every_task() -> None:
     assert [each.trials for each in spent(Budget(0, None), [Standing(1), Standing(2)])] == [0, 0]
+
+
+@pytest.mark.parametrize("budget", [Budget(96, None), Budget(None, 96.0)])
+def test_what_has_not_been_timed_goes_on_first_up_to_an_even_share(budget: Budget) -> None:
+    timed = Standing(1, 16, 16.0, Budget(16, 16.0), 1e-3)
+    untimed = replace(timed, count=48, objective_s=None)
+    piece = next_piece(budget, [timed, untimed, timed])
+    assert piece is not None
+    assert (piece[0], piece[1].trials or piece[1].seconds) == (1, 32)
+    # Something is wrong with it: what is left goes to the others.
+    hopeless = replace(untimed, trials=32, spent_s=32.0, allowance=piece[1])
+    again = next_piece(budget, [timed, hopeless, timed])
+    assert again is not None
+    assert again[0] == 0
+
+
+def test_a_piece_is_no_less_than_a_round() -> None:
+    slow = Standing(1, 8, 20.0, Budget(None, 20.0), 1e-3, round_s=18.0)
+    done = replace(slow, is_done=True)
+    assert next_piece(Budget(None, 100.0), [slow, slow]) == (0, Budget(None, 38.0))
+    assert next_piece(Budget(None, 64.0), [slow, done, slow]) is None

@@ -5,21 +5,24 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tvm import rpc
 
+from tests.contract.samples import results
 from tests.measuring import TASK, request, wait_for
 from tuner.measure import DeviceLost
 from tuner.measure.connecting import Connected, Tracker
 from tuner.measure.rpc_names import device_key
 from tuner.measure.rpc_runner import RpcRunner
 from tuner.program.target import native
-from tuner.storage import QUARANTINE_AFTER
+from tuner.storage import QUARANTINE_AFTER, SpeedState
 from tuner.storage.sql import SqlStorage, open_storage
 from worker.device_server import start_device
 from worker.devices import DeviceList
+from worker.speeds import RECENT
 from worker.tracker import start_tracker
 
 OWN_KEY = device_key("local", "here")
@@ -72,6 +75,25 @@ def test_devices_come_back_to_a_tracker_that_was_killed(tmp_path: Path) -> None:
         with start_tracker(address[1], data_dir=tmp_path):
             wait_for(lambda: client.free(OWN_KEY) == 1)
             client.request(OWN_KEY, 20.0, 5.0).rpc.get_function("CloseRPCConnection")()
+
+
+def test_a_throttled_device_should_rest_and_stays_in_the_count(
+    storage: SqlStorage, tracker: tuple[str, int], tmp_path: Path
+) -> None:
+    devices = DeviceList(storage, Tracker(*tracker), every_s=0.0)
+    with start_device(tracker, "local", device_id="there", data_dir=tmp_path):
+        wait_for(lambda: devices.refresh() == {"local": 2})
+        for anchor_s in (1e-5, 1.4e-5):
+            devices.speeds.observe([replace(each, device="there", anchor_s=anchor_s) for each in results(RECENT)])
+        (speed,) = (device.speed for device in storage.list_devices() if device.id == "there")
+        assert speed is not None and speed.state is SpeedState.THROTTLED
+        rests = {known.id for address, known in devices.present("local").items() if devices.should_rest(address)}
+        assert rests == {"there"}
+        assert devices.refresh() == {"local": 2}
+        # Those in quarantine come back, and have their cores.
+        storage.quarantine_device("here:0", "", "somebody")
+        devices.refresh(force=True)
+        assert devices.here("local") == 2
 
 
 # -- a server that is none of ours ------------------------------------------------------------------------------------
@@ -150,5 +172,6 @@ def test_a_device_that_is_registered_as_another_is_none(
 ) -> None:
     monkeypatch.setattr("worker.devices.device_key", lambda key, device_id: f"{key}@another")
     devices = DeviceList(storage, Tracker(*tracker), every_s=0.0)
-    assert devices.refresh() == {}
-    assert "says that it is 'here:0' of key 'local', and is registered as 'local@here%3A0'" in caplog.text
+    said = "says that it is 'here:0' of key 'local', and is registered as 'local@here%3A0'"
+    # It may not have registered at the tracker yet.
+    wait_for(lambda: devices.refresh() == {} and said in caplog.text)

@@ -41,6 +41,8 @@ class Bed:
     """Positions, and the trials that each had then."""
     live: set[int] = field(default_factory=set)
     finished: list[int] = field(default_factory=list)
+    loses: tuple[int, ...] = ()
+    """Positions whose libraries a lost device costs."""
 
     def open(self, task: Any, *, recorder: Any, **given: Any) -> CurveSearch:
         position = recorder._row.position
@@ -81,6 +83,8 @@ class CurveSearch:
 
     def finish(self, job_id: str | None, within_s: float = 0.0) -> Tuned:
         self.bed.finished.append(self.position)
+        if self.position in self.bed.loses:
+            raise DeviceLost("gone")
         if not self.trials:
             raise Cancelled
         return self._tuned(EndedBy.CANCELLED)
@@ -221,6 +225,29 @@ def test_a_cancelled_job_leaves_a_library_of_each_search_that_has_begun(storage:
         assert storage.latest_artifact(row.workload_key, job_id=lease.job.id).digest == f"{row.position}" * 64
     with pytest.raises(NotFound):
         storage.latest_artifact(rows[2].workload_key)
+
+
+def test_a_device_lost_over_one_library_of_a_cancelled_job_costs_no_other(
+    storage: SqlStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Those that are no longer in memory have a library, too.
+    monkeypatch.setattr(searches, "MAX_LIVE", 1)
+    lease, bed = leased(storage), Bed([flat] * 3, loses=(1,))
+
+    def cancel(search: CurveSearch) -> None:
+        if search.position == 2:
+            storage.request_cancel(lease.job.id)
+            wait_for(search.should_finish)
+
+    bed.before = cancel
+    assert run(storage, bed, lease) is JobState.CANCELLED
+    assert sorted(bed.finished) == [0, 1, 2]
+    rows = storage.search_tasks(lease.job.id)
+    for position in (0, 2):
+        stored = storage.latest_artifact(rows[position].workload_key, job_id=lease.job.id)
+        assert stored.digest == f"{position}" * 64
+    with pytest.raises(NotFound):
+        storage.latest_artifact(rows[1].workload_key)
 
 
 def test_a_job_of_no_trials_has_the_library_of_theory_for_each(storage: SqlStorage) -> None:

@@ -117,8 +117,6 @@ class Bench:
 
     def _timed(self, module: Any, layouts: Mapping[str, Layout], dims: Mapping[str, int]) -> JsonObject:
         names = [tensor.name for tensor in self._task.workload.operands]
-        operands = [tensor_of(self._array(name, dims, layouts.get(name))) for name in names]
-        call = module[ENTRY]
 
         def sample(number: int, repeat: int, before: Callable[[], None]) -> tuple[float, ...]:
             tvm_ffi.register_global_func(BEFORE, lambda *_: before(), override=True)
@@ -126,8 +124,10 @@ class Bench:
             return tuple(timer(*operands).results)
 
         try:
+            operands = [tensor_of(self._array(name, dims, layouts.get(name))) for name in names]
+            call = module[ENTRY]
             timed: Timed = self._timer.measure(lambda: call(*operands), sample)
-        except Exception as error:  # a candidate that raises is a result
+        except Exception as error:  # a candidate that raises is a result; so are instances beyond the limit of memory
             return _raised(error)
         return {"latency_s": timed.latency_s, "samples_s": timed.samples_s, "anchor_s": timed.anchor_s}
 

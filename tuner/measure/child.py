@@ -9,12 +9,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 from tuner.errors import ShapewrightError
+from tuner.measure.removal import remove
 
 START_S = 60.0
 STOP_S = 5.0
@@ -44,12 +46,14 @@ class Child:
         self.module = module
         if data_dir is not None:
             data_dir.mkdir(parents=True, exist_ok=True)
-        self._scratch = tempfile.TemporaryDirectory(prefix="shapewright-", dir=data_dir, ignore_cleanup_errors=True)
+        scratch = tempfile.mkdtemp(prefix="shapewright-", dir=data_dir)
+        # At the latest when this process ends.
+        self._remove_scratch = weakref.finalize(self, remove, Path(scratch))
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *args, "--parent", str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            env={**(os.environ if environment is None else environment), "TMPDIR": self._scratch.name},
+            env={**(os.environ if environment is None else environment), "TMPDIR": scratch},
             text=True,
         )
         try:
@@ -79,7 +83,7 @@ class Child:
             self._process.wait(STOP_S)
         if self._process.stdout is not None:
             self._process.stdout.close()
-        self._scratch.cleanup()
+        self._remove_scratch()
 
     def __enter__(self) -> Child:
         return self

@@ -72,14 +72,16 @@ def check(limits: Limits) -> str | None:
     """Confine a process that does nothing: what is missing, in words. Raises InvalidInput where it cannot be done."""
     if limits.user is not None:
         _user(limits.user)
+    # Chosen here, as for sessions: another user could have to choose another one.
+    folder = Path(tempfile.gettempdir())
     pid = os.fork()
     if pid == 0:
         os.chdir("/")
         confine(limits, is_own_folder=False)
-        os._exit(0 if os.access(Path(tempfile.gettempdir(), "."), os.X_OK) else UNREACHABLE)
+        os._exit(0 if os.access(folder / ".", os.X_OK) else UNREACHABLE)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code == UNREACHABLE:
-        problem = f"{limits.user} cannot reach {tempfile.gettempdir()}, where sessions work"
+        problem = f"{limits.user} cannot reach {folder}, where sessions work"
         raise InvalidInput("--user", problem, "name another folder in TMPDIR")
     if code not in (0, NO_FILTER):
         raise InvalidInput("--user", f"sessions cannot be confined (exit code {code}), see above", "serve without it")

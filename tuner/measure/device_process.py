@@ -17,8 +17,10 @@ import struct
 import sys
 import threading
 import time
+import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +28,7 @@ from typing import NoReturn
 
 import numpy.ma
 import numpy.random  # noqa: F401 - sessions may be unable to read them, as another user
+from tvm.rpc import base
 from tvm.rpc.server import PopenRPCServerState
 
 from tuner.errors import MAX_SHOWN, InvalidInput
@@ -34,6 +37,7 @@ from tuner.measure.addresses import Address, is_everywhere, is_loopback, local_a
 from tuner.measure.child import announce, orphaned
 from tuner.measure.confinement import (
     DEFAULT_LIMITS,
+    NOT_CONFINED,
     Limits,
     check,
     clean_environment,
@@ -44,7 +48,7 @@ from tuner.measure.confinement import (
 from tuner.measure.processes import DEVICE, set_on_signals
 from tuner.measure.rpc_names import device_key
 from tuner.measure.session_folder import FolderWatch
-from tuner.measure.sockets import connections
+from tuner.measure.sockets import connections, unhurried
 from tuner.program.target import MAX_CORES, native
 from tuner.program.workload import JsonObject
 
@@ -157,17 +161,29 @@ def serve(options: DeviceOptions, ready: Ready, should_stop: Callable[[], bool])
     bench.register(lambda: {**about, "killed": sessions.killed})
     os.register_at_fork(after_in_child=lambda: _begin_session(options))
     threading.excepthook = sessions.ended
+    base.connect_with_retry = unhurried(base.connect_with_retry)
     state = _listen(options)
     watch = FolderWatch(home, sessions.asked)
     _say_where(options, state.port)
     ready(options, state.port)
     while not should_stop():
         state.thread.join(LOOK_S)
-        watch.look(state.thread)
+        with _logged("looking at the folder of a session"):
+            watch.look(state.thread)
         if not state.thread.is_alive():
             state.sock.close()
-            watch.clear()
+            with _logged("leaving the folder of a session"):
+                watch.clear()
             state = _listen_again(replace(options, port=state.port), should_stop)
+
+
+@contextmanager
+def _logged(what: str) -> Iterator[None]:
+    """A device outlives whatever candidates leave behind."""
+    try:
+        yield
+    except Exception:
+        log.exception("%s failed", what)
 
 
 def serve_until_stopped(options: DeviceOptions, ready: Ready) -> NoReturn:
@@ -226,8 +242,18 @@ def _listen_again(options: DeviceOptions, should_stop: Callable[[], bool]) -> Po
 
 
 def _begin_session(options: DeviceOptions) -> None:
-    """Runs in the process of a session, before anything else. A candidate has what it needs and no more; one that hangs
-    outlives neither the server nor the client."""
+    """Runs in the process of a session, before anything else, and ends it where that fails: Python would print the
+    error and go on, unbound."""
+    try:
+        _bind_session(options)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(NOT_CONFINED)
+
+
+def _bind_session(options: DeviceOptions) -> None:
+    """A candidate has what it needs and no more; one that hangs outlives neither the server nor the client."""
     # SIGSEGV: TVM would print its own stack for every candidate that crashes.
     for number in (signal.SIGTERM, signal.SIGSEGV):
         signal.signal(number, signal.SIG_DFL)

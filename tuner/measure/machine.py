@@ -7,11 +7,14 @@ import errno
 from tuner.records import ErrorKind
 
 _NUMBERS = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE}
+    {
+        *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM),
+        *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE),
+    }
 )
 _TEXTS = (
     *("No space left on device", "Disk quota exceeded"),
-    *("MemoryError", "Cannot allocate memory", "std::bad_alloc", "out of memory"),
+    *("MemoryError", "Unable to allocate", "Cannot allocate memory", "std::bad_alloc", "out of memory"),
 )
 """What compilers and loaders say of it, who raise errors of their own."""
 

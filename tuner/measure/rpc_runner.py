@@ -106,6 +106,9 @@ class Session:
             self.connected.hang_up()
             raise DeviceLost(f"the device stopped answering: {error}") from error
         except RuntimeError as error:
+            # An error of the device's function leaves the session alive, which would keep the next one waiting. Not
+            # hung up: another runner of this process may have a session of the device by now.
+            self.close()
             raise SessionDied(_brief(error)) from error
         return json.loads(answer)
 

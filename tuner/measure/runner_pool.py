@@ -49,8 +49,16 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
+Observe = Callable[[Sequence[MeasureResult]], None]
+"""Called with what was measured, of all devices together."""
+
+
 def no_report(name: Name, problem: str | None) -> None:
     """A ``Report`` for callers that keep no account of devices."""
+
+
+def not_observed(results: Sequence[MeasureResult]) -> None:
+    """An ``Observe`` of the same."""
 
 
 class RunnerPool:
@@ -61,8 +69,16 @@ class RunnerPool:
     The call fails only when all are lost with nothing done. Not for use from several threads.
     """
 
-    def __init__(self, members: Members, report: Report = no_report, discovery_s: float = DISCOVERY_S) -> None:
+    def __init__(
+        self,
+        members: Members,
+        report: Report = no_report,
+        discovery_s: float = DISCOVERY_S,
+        observe: Observe = not_observed,
+        should_rest: Callable[[Name], bool] = lambda name: False,
+    ) -> None:
         self._members, self._report, self._discovery_s = members, report, discovery_s
+        self._observe, self._should_rest = observe, should_rest
         self._runners: dict[Name, Runner] = {}
 
     @property
@@ -91,6 +107,7 @@ class RunnerPool:
             results += answer
         if error is not None and not results:
             raise error
+        self._observe(results)
         return results
 
     def verify(
@@ -145,7 +162,11 @@ class RunnerPool:
         return next(iter(lost.values()), None) or DeviceLost("the devices are gone, or quarantined")
 
     def _runners_for(self, items: int, members: Mapping[Name, Callable[[], Runner]]) -> Mapping[Name, Runner]:
-        """Of these devices those to use for so many items, the ones used last first. What is not used is given back."""
+        """Of these devices those to use for so many items, the ones used last first. What is not used is given back.
+
+        One that should rest is used where all should.
+        """
+        members = {name: make for name, make in members.items() if not self._should_rest(name)} or members
         for name in [name for name in self._runners if name not in members]:
             self._runners.pop(name).close()
         # One item goes to the device that is at hand: comparisons are made of such calls.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles, package
 from tuner.measure._base import BuildResult, DeviceLost, Interrupted, RunRequest, never, share_ends
-from tuner.measure.runner_pool import RunnerPool
+from tuner.measure.runner_pool import Observe, RunnerPool, not_observed
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import NUMPY, Baseline, Baselines, ErrorKind, MeasureResult, Roof
@@ -41,12 +41,15 @@ SLOWER_NUMPY = 1.5
 @dataclass(frozen=True, slots=True)
 class Faults:
     """What goes wrong. ``crashing``, ``hanging`` and ``wrong``: shares of the kernels, which always do; ``silent``: how
-    many of the devices stop answering over every candidate; ``delay_s``: by how much a trial may be late."""
+    many of the devices stop answering over every candidate; ``throttled``: how many take ``slowdown`` times as long as
+    the others; ``delay_s``: by how much a trial may be late."""
 
     crashing: float = 0.0
     hanging: float = 0.0
     wrong: float = 0.0
     silent: int = 0
+    throttled: int = 0
+    slowdown: float = 1.5
     delay_s: float = 0.0
 
     def of(self, kernel: MicroKernel, seed: int) -> ErrorKind | None:
@@ -72,18 +75,21 @@ def theory(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -> f
 
 class Fleet:
     """``size`` devices under one key, each handed out to one user at a time. A trial takes ``trial_s``, one that hangs
-    ``limit_s``; what is measured is what ``model`` says, times what is a kernel's own. For use from several threads."""
+    ``limit_s``; what is measured is what ``model`` says, times what is a kernel's own. ``name`` begins the ids of the
+    devices. For use from several threads."""
 
     def __init__(
         self,
         size: int,
         *,
+        name: str = "simulated",
         seed: int = 0,
         trial_s: float = 0.0,
         limit_s: float = LIMIT_S,
         faults: Faults | None = None,
         model: Model = theory,
     ) -> None:
+        self.name = name
         self.size, self.seed, self.trial_s, self.limit_s = size, seed, trial_s, limit_s
         self.faults, self.model = faults or Faults(), model
         self.busy_s = 0.0
@@ -92,9 +98,10 @@ class Fleet:
         for number in range(size):
             self._free.put(number)
 
-    def runner(self) -> RunnerPool:
+    def runner(self, observe: Observe = not_observed) -> RunnerPool:
         """On all of its devices."""
-        return RunnerPool(lambda: {number: lambda: SimulatedRunner(self) for number in range(self.size)})
+        members = {number: lambda: SimulatedRunner(self) for number in range(self.size)}
+        return RunnerPool(lambda: members, observe=observe)
 
     def take(self, interrupted: Callable[[], bool], wait_s: float = WAIT_S) -> int:
         """A device that is free. Raises DeviceLost, Interrupted."""
@@ -122,6 +129,7 @@ class Fleet:
     def readings(self, task: SearchTask, request: RunRequest, device: int, rng: random.Random) -> list[MeasureResult]:
         """What a device answers: the kernel's latency, times what is a device's own, and noise."""
         kernel, speed = request.build.kernel, 1 + DEVICE_SPREAD * _random(self.seed, "device", device).gauss()
+        speed *= self.faults.slowdown if device < self.faults.throttled else 1.0
         result = []
         for at in request.instances:
             expected_s = self.latency_s(task, kernel, at.shape) * speed
@@ -200,7 +208,7 @@ class SimulatedRunner:
         answers = (
             request.failed(fault, f"simulated: {fault.value}") if fault else fleet.readings(task, request, device, rng)
         )
-        name, share_s = f"simulated-{device}", run_s / max(1, len(answers))
+        name, share_s = f"{fleet.name}-{device}", run_s / max(1, len(answers))
         ended_s = share_ends(len(answers), share_s)
         return [
             replace(answer, device=name, build_s=build.build_s, run_s=share_s, ended_s=end_s)

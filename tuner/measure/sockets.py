@@ -4,10 +4,28 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 TCP = (socket.AF_INET, socket.AF_INET6)
+RECONNECT_S = 1.0
+Connect = Callable[..., socket.socket]
+
+
+def unhurried(connect: Connect) -> Connect:
+    """``connect``, but at least RECONNECT_S apart in one thread: TVM's server connects again at once, for as long as
+    whoever listens there accepts and hangs up, as a tunnel does whose other end is away."""
+    own = threading.local()
+
+    def connect_later(*args: object) -> socket.socket:
+        time.sleep(max(0.0, getattr(own, "next", 0.0) - time.monotonic()))
+        own.next = time.monotonic() + RECONNECT_S
+        return connect(*args)
+
+    return connect_later
 
 
 def connections() -> list[socket.socket]:

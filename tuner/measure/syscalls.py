@@ -17,9 +17,11 @@ ARCHITECTURE = 0xC000003E
 FORK, VFORK, CLONE, CLONE3 = 57, 58, 56, 435
 EXECVE, EXECVEAT, PTRACE, PROCESS_VM_WRITEV = 59, 322, 101, 311
 KILL, TKILL, TGKILL, RT_SIGQUEUEINFO, RT_TGSIGQUEUEINFO, PIDFD_SEND_SIGNAL = 62, 200, 234, 129, 297, 424
+MEMFD_CREATE, MEMFD_SECRET, SHMGET, MQ_OPEN, PRLIMIT64 = 319, 447, 29, 240, 302
 """Numbers of x86-64."""
 ENDS = (FORK, VFORK, EXECVE, EXECVEAT, PTRACE, PROCESS_VM_WRITEV)
-REFUSED = (TKILL, RT_SIGQUEUEINFO, RT_TGSIGQUEUEINFO, PIDFD_SEND_SIGNAL)
+REFUSED = (TKILL, RT_SIGQUEUEINFO, RT_TGSIGQUEUEINFO, PIDFD_SEND_SIGNAL, MEMFD_CREATE, MEMFD_SECRET, SHMGET, MQ_OPEN)
+"""The last four make memory that no limit counts."""
 X32 = 0x40000000
 CLONE_THREAD = 0x10000
 
@@ -61,6 +63,8 @@ def _filter(pid: int) -> bytes:
     code += _by_argument(CLONE, ANY_BIT, CLONE_THREAD, KILL_PROCESS)
     for number in (KILL, TGKILL):
         code += _by_argument(number, EQUAL, pid, _error(errno.EPERM))
+    # Of this process alone, which it calls 0.
+    code += _by_argument(PRLIMIT64, EQUAL, 0, _error(errno.EPERM))
     return b"".join([*code, _return(ALLOW)])
 
 

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -31,6 +32,8 @@ TRIES = 5
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
 """Before SSH is started again: doubled each time, from the first again once it ran for the longest."""
 STOP_S = 5.0
+SAID = 3
+"""Lines of what SSH says that are kept."""
 LOOK_S = 0.1
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 """Of a host or a user: nothing that SSH could take for an option."""
@@ -179,6 +182,7 @@ class Tunnel:
         self._process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         if self._stop.is_set():
             self._process.terminate()
-        said = [text.strip() for text in self._process.stderr or () if text.strip()][-3:]
+        # It may say something for as long as it runs.
+        said = deque((text.strip() for text in self._process.stderr or () if text.strip()), maxlen=SAID)
         code = self._process.wait()
         return "; ".join(said)[-MAX_SHOWN * 4 :] or f"exit code {code}"

@@ -190,6 +190,7 @@ class Search:
     def finalize(self, job_id: str | None) -> Tuned:
         """Time the finalists again, choose, build, verify. Raises as ``explore`` does, and VerificationFailed."""
         with self._charged():
+            self._begin()
             if self._measured.kernels:
                 self._final.time_finalists()
             return self._final.library(job_id)
@@ -198,6 +199,7 @@ class Search:
         """The best library of what was measured so far. Raises Cancelled where an instance has no time yet, where
         building and verifying take longer than ``within_s``, and where no library is right."""
         with self._charged():
+            self._begin()
             self._trials.finish_within(within_s)
             if any(self._measured.best_s(instance) is None for instance in self._task.instances):
                 raise Cancelled

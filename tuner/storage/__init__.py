@@ -4,7 +4,15 @@ from tuner.storage._base import Storage
 from tuner.storage.access import AccessStorage, ApiKey, NewKey, Quota, Scope
 from tuner.storage.activity import ActiveJob, Activity, ActivityStorage, DeviceUse, Slot
 from tuner.storage.audit import AuditEntry, AuditStorage
-from tuner.storage.devices import QUARANTINE_AFTER, Device, DeviceReading, DeviceState, DeviceStorage
+from tuner.storage.devices import (
+    QUARANTINE_AFTER,
+    Device,
+    DeviceReading,
+    DeviceSpeed,
+    DeviceState,
+    DeviceStorage,
+    SpeedState,
+)
 from tuner.storage.errors import (
     Conflict,
     CorruptData,
@@ -74,6 +82,7 @@ __all__ = [
     "Device",
     "DevicePulse",
     "DeviceReading",
+    "DeviceSpeed",
     "DeviceState",
     "DeviceStorage",
     "DeviceUse",
@@ -116,6 +125,7 @@ __all__ = [
     "Served",
     "SharingStorage",
     "Slot",
+    "SpeedState",
     "StaleKnowledge",
     "Storage",
     "StorageUnavailable",

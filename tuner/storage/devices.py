@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -23,12 +23,50 @@ class DeviceState(StrEnum):
     PROBATION = "probation"
 
 
+class SpeedState(StrEnum):
+    """THROTTLED: slower than the device usually is. NOISY: its readings vary much."""
+
+    STEADY = "steady"
+    THROTTLED = "throttled"
+    NOISY = "noisy"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpeed:
+    """What the fixed piece of work that is timed beside every trial takes a device, in seconds: ``recent_s`` lately,
+    ``usual_s`` at its usual speed. ``spread``: the width of the middle half of recent readings, by their median."""
+
+    state: SpeedState
+    recent_s: float
+    usual_s: float
+    spread: float
+
+    @property
+    def slowdown(self) -> float:
+        """How many times as long as usual it takes."""
+        return self.recent_s / self.usual_s
+
+    def __str__(self) -> str:
+        if self.state is SpeedState.THROTTLED:
+            return f"throttled: reference work takes {self.slowdown:.2f} times as long as usual"
+        if self.state is SpeedState.NOISY:
+            return f"noisy: half of its readings of reference work vary by {100 * self.spread:.0f} %"
+        return "steady"
+
+    def to_json(self) -> JsonObject:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: JsonObject) -> DeviceSpeed:
+        return DeviceSpeed(SpeedState(data["state"]), data["recent_s"], data["usual_s"], data["spread"])
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """A device that has registered: its tracker key, its target and its state.
 
-    ``failures`` in a row, the last for ``reason``. A quarantine without ``quarantined_until`` ends when somebody
-    releases the device.
+    ``failures`` in a row, the last for ``reason``. ``speed`` is None until it has measured enough. A quarantine without
+    ``quarantined_until`` ends when somebody releases the device.
     """
 
     id: str
@@ -41,6 +79,7 @@ class Device:
     failures: int = 0
     reason: str = ""
     quarantined_until: str | None = None
+    speed: DeviceSpeed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +107,9 @@ class DeviceStorage(Protocol):
 
     def device_worked(self, device_id: str) -> None:
         """Forget its failures. One that somebody quarantined stays so."""
+
+    def device_speed(self, device_id: str, speed: DeviceSpeed) -> None:
+        """Keep how fast it is. A change of its state is in the audit trail. Nothing happens for an unknown device."""
 
     def quarantine_device(self, device_id: str, reason: str, actor: str) -> Device:
         """Give it no more work until it is released. Raises NotFound."""

@@ -8,6 +8,8 @@ import pwd
 import re
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,13 +21,22 @@ import pytest
 from shapewright.watchdog import MARKER
 from tests.measuring import RIGHT, TASK, request, wait_for
 from tuner.errors import InvalidInput
-from tuner.measure.confinement import DEFAULT_LIMITS, FOLDER_BYTES, Limits, check, clean_environment, parse_memory
+from tuner.measure.confinement import (
+    DEFAULT_LIMITS,
+    FOLDER_BYTES,
+    NOT_CONFINED,
+    Limits,
+    check,
+    clean_environment,
+    parse_memory,
+)
 from tuner.measure.connecting import Tracker
 from tuner.measure.local_device import LocalDevice
 from tuner.measure.processes import DEVICE
+from tuner.measure.removal import remove
 from tuner.measure.rpc_names import device_key
 from tuner.measure.rpc_runner import Connect, RpcRunner
-from tuner.measure.session_folder import is_full
+from tuner.measure.session_folder import DEEPEST, FolderWatch, is_full
 from tuner.records import ErrorKind
 from worker.tracker import start_tracker
 
@@ -56,6 +67,20 @@ STARTS_THREADS = """
   while (!pthread_create(&thread, 0, (void *(*)(void *))pause, 0));
 """
 KILLS_THE_DEVICE = "kill(getppid(), SIGKILL);"
+GOES_DEEP = 'for (int i = 0; i < 1200; ++i) { mkdir("d", 0700); chdir("d"); }'
+GOES_DEEP_AND_CRASHES = GOES_DEEP + "raise(SIGSEGV);"
+GOES_DEEP_AND_WAITS = GOES_DEEP + "signal(SIGXFSZ, SIG_IGN); pause();"
+CLOSES_ITS_FOLDER = 'mkdir("d", 0700); mkdir("d/e", 0700); chmod("d/e", 0); chmod("d", 0); raise(SIGSEGV);'
+MAKES_MEMORY_THAT_NOTHING_COUNTS = """
+  out[0] += 1e9 * (syscall(SYS_memfd_create, "a", 0) != -1);
+  out[0] += 1e9 * (syscall(SYS_shmget, 0, 4096, 01600) != -1);
+  out[0] += 1e9 * (syscall(SYS_mq_open, "a", O_CREAT | O_RDWR, 0600, 0) != -1 || errno != EPERM);
+"""
+CHANGES_LIMITS_OF_THE_DEVICE = """
+  struct rlimit bound;
+  out[0] += 1e9 * !!prlimit(0, RLIMIT_NOFILE, 0, &bound);
+  out[0] += 1e9 * !prlimit(getppid(), RLIMIT_NOFILE, 0, &bound);
+"""
 READS_SECRETS = """
   char text[65536] = {0};
   int file = open("/proc/self/environ", O_RDONLY);
@@ -80,6 +105,7 @@ class Device:
     connect: Connect
     pid: int
     user: str | None = None
+    folder: Path | None = None
 
 
 @pytest.fixture(scope="module", params=["as it is", "another user"])
@@ -90,7 +116,7 @@ def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         patch.setenv("SECRET", "abc")
         if request.param == "as it is":
             local = stack.enter_context(LocalDevice(folder, ["--memory", "512M"]))
-            yield Device(local.connect, local.pid)
+            yield Device(local.connect, local.pid, folder=folder)
             return
         if os.geteuid() != 0:
             pytest.skip("only root can run candidates as another user")
@@ -120,7 +146,7 @@ def runner(device: Device) -> Iterator[RpcRunner]:
     "behaviour",
     [
         *(EATS_MEMORY, EATS_UNTIL_IT_CRASHES, MAPS_SHARED, OPENS_FILES, WRITES_ONE_FILE, WRITES_MANY_FILES),
-        *(FORKS, RUNS_A_PROGRAM, STARTS_THREADS),
+        *(FORKS, RUNS_A_PROGRAM, STARTS_THREADS, GOES_DEEP_AND_CRASHES, GOES_DEEP_AND_WAITS, CLOSES_ITS_FOLDER),
     ],
 )
 def test_a_candidate_that_takes_too_much_has_failed_and_the_device_goes_on(
@@ -130,9 +156,17 @@ def test_a_candidate_that_takes_too_much_has_failed_and_the_device_goes_on(
     assert [result.error_kind for result in results] == [None, ErrorKind.CRASH, None], results[1].error
     runner.close()
     wait_for(lambda: psutil.Process(device.pid).children() == [])
+    if folder := device.folder:
+        wait_for(lambda: not list(folder.glob("shapewright-*/tmp*")))
 
 
-@pytest.mark.parametrize("behaviour", [KILLS_THE_DEVICE, READS_SECRETS, WRITES_TO_THE_TRACKER])
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        *(KILLS_THE_DEVICE, READS_SECRETS, WRITES_TO_THE_TRACKER),
+        *(MAKES_MEMORY_THAT_NOTHING_COUNTS, CHANGES_LIMITS_OF_THE_DEVICE),
+    ],
+)
 def test_a_candidate_reaches_nothing_of_the_devices_own(device: Device, runner: RpcRunner, behaviour: str) -> None:
     (result,) = runner.run(TASK, [request(behaviour, 1)])
     assert result.error_kind is None, result.error
@@ -173,6 +207,32 @@ def test_a_user_that_cannot_be_is_refused() -> None:
         check(Limits(user="root"))
 
 
+def test_a_folder_that_the_user_cannot_reach_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can run candidates as another user")
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with pytest.raises(InvalidInput, match=f"{USER} cannot reach {tmp_path}"):
+        check(Limits(user=USER))
+
+
+def test_a_session_that_cannot_be_bound_ends() -> None:
+    program = """
+import os, sys
+from tuner.measure import device_process
+device_process.keep_sockets = lambda wanted: 1 / 0
+os.register_at_fork(after_in_child=lambda: device_process._begin_session(device_process.DeviceOptions()))
+pid = os.fork()
+if pid == 0:
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == NOT_CONFINED
+    assert "ZeroDivisionError" in ran.stderr
+
+
 def test_what_is_not_bound_is_said() -> None:
     says = check(DEFAULT_LIMITS) or ""
     assert ("candidates run as root" in says) == (os.geteuid() == 0)
@@ -204,3 +264,55 @@ def test_a_folder_is_full_by_its_files_and_by_how_many_they_are(tmp_path: Path) 
     with (tmp_path / "a" / "b" / "sparse").open("wb") as file:
         file.truncate(FOLDER_BYTES)
     assert is_full(tmp_path)
+
+
+def deep(folder: Path, levels: int) -> None:
+    """Folders in one another, with a file at the end."""
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("a" * 50, dir_fd=here)
+        inner = os.open("a" * 50, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(os.open("file", os.O_CREAT, dir_fd=here))
+    os.close(here)
+
+
+@pytest.mark.parametrize("levels", [DEEPEST + 1, 1500])
+def test_a_folder_that_is_too_deep_is_full_and_is_removed(tmp_path: Path, levels: int) -> None:
+    folder = tmp_path / "session"
+    folder.mkdir()
+    deep(folder, 2)
+    assert not is_full(folder)
+    (folder / "b").mkdir()
+    deep(folder / "b", levels)
+    assert is_full(folder)
+    remove(folder)
+    assert not folder.exists()
+    remove(folder)
+
+
+def test_a_folder_that_tvms_server_left_and_did_not_remove_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "session"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    watch = FolderWatch(tmp_path, set())
+    watch.look(threading.current_thread())
+    os.chdir(tmp_path)
+    watch.clear()
+    assert not folder.exists()
+    assert Path.cwd() == tmp_path
+
+
+def test_what_a_link_leads_to_is_not_removed(tmp_path: Path) -> None:
+    kept, folder = tmp_path / "kept", tmp_path / "session"
+    for each in (kept, folder, folder / "a"):
+        each.mkdir()
+    (kept / "file").touch()
+    (folder / "link").symlink_to(kept)
+    (folder / "a" / "link").symlink_to(kept)
+    remove(folder)
+    assert not folder.exists()
+    assert (kept / "file").exists()

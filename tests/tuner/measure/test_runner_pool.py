@@ -274,3 +274,14 @@ def test_nothing_to_do_is_no_work() -> None:
     pool = pool_of(Device(), Device(number=1))
     assert pool.run(TASK, []) == []
     assert pool.verify(TASK, BuildResult(kernel(0), b"code", 0.0), []) == []
+
+
+def test_a_device_that_should_rest_is_used_where_there_is_no_other() -> None:
+    fresh, tired = Device(number=0), Device(number=1)
+    members = {0: lambda: fresh, 1: lambda: tired}
+    pool = RunnerPool(lambda: members, should_rest=lambda name: name == 1)
+    assert {result.device for result in pool.run(TASK, requests(4))} == {"d0"}
+    fresh.loses = 1
+    assert {result.device for result in pool.run(TASK, requests(2))} == {"d1"}
+    both = RunnerPool(lambda: members, should_rest=lambda name: True)
+    assert len(both.run(TASK, requests(2))) == len(pool.run(TASK, requests(2)))

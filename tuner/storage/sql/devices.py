@@ -15,7 +15,9 @@ from tuner.storage.devices import (
     LONGEST_QUARANTINE_S,
     QUARANTINE_AFTER,
     Device,
+    DeviceSpeed,
     DeviceState,
+    SpeedState,
 )
 from tuner.storage.errors import CorruptData, NotFound, reading
 from tuner.storage.sql._rows import AnyRow, Part, insert_new
@@ -71,6 +73,17 @@ class Devices(Part):
         failing = update(devices).where(devices.c.id == device_id, devices.c.failures > 0, by_itself)
         with self._database.write() as connection:
             connection.execute(failing.values(**GOOD))
+
+    def device_speed(self, device_id: str, speed: DeviceSpeed) -> None:
+        with self._database.write() as connection:
+            before = connection.execute(select_devices().where(devices.c.id == device_id)).one_or_none()
+            if before is None:
+                return
+            state_before = SpeedState.STEADY.value if before.speed is None else before.speed["state"]
+            if state_before != speed.state.value:
+                detail = {"speed": speed.state.value, "was": state_before, "slowdown": round(speed.slowdown, 3)}
+                audit(connection, WORKER, "device.speed", device_id, detail)
+            connection.execute(update(devices).where(devices.c.id == device_id).values(speed=speed.to_json()))
 
     def quarantine_device(self, device_id: str, reason: str, actor: str) -> Device:
         changed = {"state": DeviceState.QUARANTINED.value, "quarantined_until": None, "reason": reason[-MAX_REASON:]}
@@ -129,6 +142,8 @@ def _readable(row: AnyRow) -> Device | None:
 def device_of(row: AnyRow) -> Device:
     with reading(f"the target of device {row.id}"):
         target = Target.from_json(row.target)
+    with reading(f"the speed of device {row.id}"):
+        speed = None if row.speed is None else DeviceSpeed.from_json(row.speed)
     return Device(
         id=row.id,
         key=row.key,
@@ -140,4 +155,5 @@ def device_of(row: AnyRow) -> Device:
         failures=row.failures,
         reason=row.reason,
         quarantined_until=row.quarantined_until,
+        speed=speed,
     )

@@ -65,6 +65,7 @@ devices = Table(
     Column("failures", Integer, nullable=False, default=0, server_default="0"),
     Column("reason", SafeText, nullable=False, default="", server_default=""),
     Column("quarantined_until", Instant),
+    Column("speed", JSON),
     Column("description", JSON, nullable=False),
     Column("registered_at", Instant, nullable=False, default=now()),
     Column("seen_at", Instant, nullable=False, default=now()),
