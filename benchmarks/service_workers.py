@@ -13,8 +13,8 @@ from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult, Phase
 from tuner.rules import safe_kernel
 from tuner.rules.space import MicroKernel
+from tuner.search.pipeline import BATCH
 from tuner.search.summary import SearchSummary
-from tuner.search.trials import BATCH
 from tuner.storage import Lease, NewEvent, Storage
 from tuner.storage.sql import open_storage
 

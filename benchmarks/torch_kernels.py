@@ -152,6 +152,27 @@ def _gelu_residual(args: Args, inputs: Sequence[Any]) -> Call:
     return lambda: _functional().gelu(x).add_(y)
 
 
+# -- programs that are no operators of the catalogue -------------------------------------------------------------------
+def _column_sum(args: Args, inputs: Sequence[Any]) -> Call:
+    return _with_out(torch_module().sum, inputs[0], 0)
+
+
+def _vector_matrix(args: Args, inputs: Sequence[Any]) -> Call:
+    x, weight = inputs
+    return _with_out(torch_module().mv, weight.t(), x)
+
+
+def _transpose(args: Args, inputs: Sequence[Any]) -> Call:
+    x = inputs[0].transpose(1, 2)
+    out = x.contiguous()
+    return lambda: out.copy_(x)
+
+
+def _depthwise_nhwc(args: Args, inputs: Sequence[Any]) -> Call:
+    x, weight = inputs[0].permute(0, 3, 1, 2), inputs[1].permute(2, 0, 1).unsqueeze(1).contiguous()
+    return lambda: _functional().conv2d(x, weight, padding=1, groups=len(weight))
+
+
 KERNELS: Mapping[str, Kernel] = {
     "dense": _dense, "matmul": _matmul, "batch_matmul_nn": _matmul, "batch_matmul_nt": _matmul_nt, "gemv": _gemv,
     "bilinear": _bilinear, "moe_dense": _moe,
@@ -162,6 +183,8 @@ KERNELS: Mapping[str, Kernel] = {
     "softmax": _softmax, "layer_norm": _layer_norm, "rms_norm": _rms_norm,
     "reduce_sum": _reduction("sum"), "reduce_max": _reduction("amax"), "reduce_mean": _reduction("mean"),
     "attention": _attention, "swiglu": _swiglu, "gelu_residual": _gelu_residual,
+    "column_sum": _column_sum, "vector_matrix": _vector_matrix, "transpose": _transpose,
+    "depthwise_nhwc": _depthwise_nhwc,
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from service.conditional import Conditional
 from service.dashboard import assets, docs, fleet, form, pages
 from service.dependencies import IMPORTS, EventStreams
 from service.devices import endpoints as devices
+from service.devices import token_endpoints as device_tokens
 from service.devices.fleet import Fleets
 from service.figures import endpoints as figures
 from service.figures.searches import Searches
@@ -104,8 +105,9 @@ def _v1() -> APIRouter:
         libraries.router,
         lookup.router,
         records.router,
-        # Before devices, whose ids may look like the paths of their figures.
+        # Before devices, whose ids may look like the paths of their figures and tokens.
         figures.router,
+        device_tokens.router,
         devices.router,
         access.router,
     ):

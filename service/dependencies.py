@@ -20,6 +20,7 @@ from tuner.storage import (
     ApiKey,
     AuditStorage,
     DeviceStorage,
+    DeviceTokenStorage,
     JobStorage,
     LibraryStorage,
     RecordStorage,
@@ -98,6 +99,7 @@ RecordsDep = Annotated[RecordStorage, Depends(_storage)]
 WorkloadsDep = Annotated[WorkloadStorage, Depends(_storage)]
 LibrariesDep = Annotated[LibraryStorage, Depends(_storage)]
 DevicesDep = Annotated[DeviceStorage, Depends(_storage)]
+DeviceTokensDep = Annotated[DeviceTokenStorage, Depends(_storage)]
 AccessDep = Annotated[AccessStorage, Depends(_storage)]
 AuditDep = Annotated[AuditStorage, Depends(_storage)]
 KeysDep = Annotated[Keys, Depends(_keys)]

@@ -113,13 +113,23 @@ def test_the_gate_leads_to_the_tracker_and_back_to_the_device() -> None:
 
 def test_every_process_of_ray_wants_the_token_and_nobody_else_has_it() -> None:
     using = {name for name, line in lines() if "ray" in line or "--ray-address" in line}
-    assert using == {"ray-head", "worker"} == {name for name, service in SERVICES.items() if "secrets" in service}
+    assert using == {"ray-head", "worker"}
+    assert using == {name for name, service in SERVICES.items() if "ray-token" in service.get("secrets", ())}
     for name in using:
         environment = SERVICES[name]["environment"]
         assert environment["RAY_AUTH_MODE"] == "token"
         (secret,) = SERVICES[name]["secrets"]
         assert environment["RAY_AUTH_TOKEN_PATH"] == f"/run/secrets/{secret}"
         assert COMPOSE["secrets"][secret] == {"environment": "RAY_AUTH_TOKEN"}
+
+
+def test_the_device_joins_by_a_token_that_nobody_else_has_and_the_worker_wants_one() -> None:
+    assert [name for name, service in SERVICES.items() if "device-token" in service.get("secrets", ())] == ["device"]
+    told = dict(pairwise(words(SERVICES["device"]["command"])))
+    assert told["--token-file"] == "/run/secrets/device-token"
+    assert COMPOSE["secrets"]["device-token"] == {"environment": "DEVICE_TOKEN"}
+    (line,) = [line for name, line in lines() if "--ray-address" in line]
+    assert dict(pairwise(line))["--device-tokens"] == "required"
 
 
 def test_no_secret_is_baked_in() -> None:

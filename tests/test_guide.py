@@ -30,8 +30,9 @@ def test_every_command_line_of_the_guide_parses(tmp_path: Path) -> None:
     commands = {parse(["shapewright", *arguments(line, tmp_path)]) for line in lines}
     commands_told = ("up", "submit", "best", "pull", "promote", "history", "login-url", "db upgrade")
     keys_told = ("keys create", "keys list", "keys revoke")
+    tokens_told = ("device-tokens create", "device-tokens list", "device-tokens revoke")
     parts_told = ("serve", "device serve", "worker")
-    assert commands == {f"shapewright {name}" for name in (*commands_told, *keys_told, *parts_told)}
+    assert commands == {f"shapewright {name}" for name in (*commands_told, *keys_told, *tokens_told, *parts_told)}
 
 
 def arguments(line: str, directory: Path) -> list[str]:

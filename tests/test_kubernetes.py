@@ -13,6 +13,7 @@ from service.health import router
 from service.metrics import Metrics
 from tests.command_lines import parse
 from tests.manifests import BASE, DIRECTORY, Manifest, Place, containers, load, of_kind, reaches, selects
+from tuner.measure.signer import TOKEN
 from tuner.storage import JobState, Pulse
 
 SCALING = DIRECTORY / "autoscaling"
@@ -167,7 +168,8 @@ def test_the_documentation_creates_every_secret() -> None:
                 wanted.add((volume["secret"]["secretName"], key))
         references = [each["valueFrom"].get("secretKeyRef") for each in container.get("env", ()) if "valueFrom" in each]
         wanted |= {(each["name"], each["key"]) for each in references if each}
-    assert wanted == created == {("shapewright-database", "password"), ("shapewright-ray", "token")}
+    secrets = {("shapewright-database", "password"), ("shapewright-ray", "token"), ("shapewright-device", "token")}
+    assert wanted == created == secrets
     assert not of_kind(PARTS, "Secret")
 
 
@@ -199,7 +201,8 @@ def test_a_device_has_cores_of_its_own_and_is_named_by_its_node() -> None:
     (device,) = containers(TEMPLATES["device"])
     assert device["resources"]["requests"] == device["resources"]["limits"], "the Pod is not Guaranteed"
     assert device["resources"]["limits"]["cpu"].isdecimal()
-    fields = {each["name"]: each["valueFrom"]["fieldRef"]["fieldPath"] for each in device["env"]}
+    references = {each["name"]: each["valueFrom"] for each in device["env"]}
+    fields = {name: each["fieldRef"]["fieldPath"] for name, each in references.items() if "fieldRef" in each}
     assert (told("device")["--id"], told("device")["--address"]) == ("$(NODE_NAME)", "$(POD_IP)")
     assert (fields["NODE_NAME"], fields["POD_IP"]) == ("spec.nodeName", "status.podIP")
     node = {"shapewright/device": "true"}
@@ -208,6 +211,20 @@ def test_a_device_has_cores_of_its_own_and_is_named_by_its_node() -> None:
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]["nodeSelectorTerms"]
     assert not selects(term, node), "builders share a node with a device"
+
+
+def test_devices_join_by_a_token_that_nobody_else_is_given() -> None:
+    reference = {"secretKeyRef": {"name": "shapewright-device", "key": "token"}}
+    given = [
+        (part, each["name"])
+        for part, container in CONTAINERS
+        for each in container.get("env", ())
+        if each.get("valueFrom") == reference
+    ]
+    assert given == [("device", TOKEN)]
+    # Candidates are of the same user: what it could read of a volume, they could.
+    assert not any("secret" in volume for volume in TEMPLATES["device"]["spec"]["volumes"])
+    assert told("worker")["--device-tokens"] == "required"
 
 
 PORTS = (53, 443, 5432, 6379, 6380, 8321, 9091, 9190, 23456)

@@ -30,6 +30,9 @@ class InvalidInput(ShapewrightError, ValueError):
         self.problem = problem
         self.remedy = remedy
 
+    def __reduce__(self) -> tuple[type[InvalidInput], tuple[str, str, str]]:
+        return type(self), (self.field, self.problem, self.remedy)
+
     def within(self, prefix: str) -> InvalidInput:
         """The same error seen from one level further out: ``args.m`` becomes ``workload.args.m``."""
         return InvalidInput(f"{prefix}.{self.field}" if self.field else prefix, self.problem, self.remedy)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.program.jobspec import Budget
 
@@ -32,7 +32,8 @@ class Standing:
     ``allowance``: what it may use of the job's budget, with what it has used; None: nothing was given to it yet.
     ``objective_s``: the weighted time with its best kernels; None before any was timed. ``saved_s``: by how much its
     last piece of the budget lessened that, for each trial. ``round_s``: what a round of its search takes. ``is_done``:
-    it has its library.
+    it has its library. Where several searches run at once: ``is_running`` while its search spends its ``allowance``,
+    ``is_ending`` while its library is made; ``spent_s`` is as of now then.
     """
 
     count: int
@@ -43,6 +44,8 @@ class Standing:
     saved_s: float = 0.0
     round_s: float = 0.0
     is_done: bool = False
+    is_running: bool = False
+    is_ending: bool = False
 
     @property
     def reserved(self) -> Budget:
@@ -50,6 +53,11 @@ class Standing:
         if self.is_done or self.allowance is None:
             return Budget(self.trials, self.spent_s)
         return Budget(max(self.trials, self.allowance.trials or 0), max(self.spent_s, self.allowance.seconds or 0.0))
+
+    @property
+    def unspent_s(self) -> float:
+        """What it still may take of its lane's time: at least its library is to be made in that."""
+        return (self.reserved.seconds or 0.0) - self.spent_s
 
     def gain(self, *, per_second: bool) -> float:
         """What one more trial, or one more second, is expected to save in a run of the job's workloads, in seconds."""
@@ -61,31 +69,117 @@ class Standing:
         return self.count * trials_for_one * (RECENT * self.saved_s + (1 - RECENT) * expected_s)
 
 
-def next_piece(budget: Budget, tasks: Sequence[Standing]) -> tuple[int, Budget] | None:
-    """Which task goes on, and its whole allowance then; None where what is left is too little for another round.
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """How many searches run at once, and what is left of the job's wall time, in seconds."""
 
-    Tasks get their minimum in order. A single one that is left gets all that is left.
+    count: int = 1
+    left_s: float = math.inf
+
+
+ONE_LANE = Lanes()
+"""Its time is that of the searches, one after the other: what they may take adds up to the job's seconds."""
+
+
+def lane_budget(budget: Budget, lanes: int, spent_s: float, wall_s: float) -> Budget:
+    """What there is to give out where so many searches run at once: each second of the job is one of each lane.
+
+    ``spent_s``: what the searches have taken; ``wall_s``: what the job has taken, which is less if some ran at once.
     """
-    going = [position for position, task in enumerate(tasks) if not task.is_done]
-    if not going:
+    if budget.seconds is None or (lanes == 1 and wall_s == spent_s):
+        return budget
+    return Budget(budget.trials, spent_s + lanes * max(0.0, budget.seconds - wall_s))
+
+
+def next_piece(budget: Budget, tasks: Sequence[Standing], lanes: Lanes = ONE_LANE) -> tuple[int, Budget] | None:
+    """Which task goes on, and its whole allowance then; None where what is left is too little for another round, or is
+    expected to do more for those that are running.
+
+    ``budget`` is that of all lanes together. Tasks get their minimum in order. A single one that is left gets all that
+    is left.
+    """
+    going = [position for position, task in enumerate(tasks) if not (task.is_done or task.is_ending)]
+    idle = [position for position in going if not tasks[position].is_running]
+    if not idle:
         return None
     left = _left(budget, tasks)
     if len(going) == 1:
         position = going[0]
-        return None if _is_spent(left) and tasks[position].allowance else (position, _plus(tasks[position], left))
-    for position in going:
+        rest = _fitting(left, tasks, position, lanes)
+        return None if _is_spent(rest) and tasks[position].allowance else (position, _plus(tasks[position], rest))
+    for position in idle:
         if tasks[position].allowance is None:
-            waiting = sum(tasks[other].allowance is None for other in going)
-            return position, _minimum(budget, left, tasks[position], waiting, len(tasks))
-    for position in going:
+            minimum = _minimum(budget, left, tasks, position, lanes)
+            return position, _capped(minimum, tasks, position, lanes)
+    for position in idle:
         # Nothing can be expected of what has not been timed: up to an even share it goes on first.
         if tasks[position].objective_s is None:
-            even = _even(budget, left, tasks[position], len(tasks))
+            even = _capped(_even(budget, left, tasks[position], len(tasks)), tasks, position, lanes)
             if even != tasks[position].allowance:
                 return position, even
-    position = max(going, key=lambda each: tasks[each].gain(per_second=budget.trials is None))
-    piece = _piece(budget, left, tasks[position])
-    return None if piece is None else (position, _plus(tasks[position], piece))
+    return _by_gain(budget, left, tasks, lanes)
+
+
+def is_worth_waiting(budget: Budget, tasks: Sequence[Standing]) -> bool:
+    """Whether a lane without a piece had better wait for what the running searches find: there are trials for another
+    piece. Where seconds are limited, they pass."""
+    is_running = any(task.is_running for task in tasks)
+    return is_running and budget.seconds is None and (_left(budget, tasks).trials or 0) >= MIN_TRIALS
+
+
+def _by_gain(budget: Budget, left: Budget, tasks: Sequence[Standing], lanes: Lanes) -> tuple[int, Budget] | None:
+    """The next piece for the task of which most is expected.
+
+    Trials are kept for the better task even if that one is running: lanes share them by gain, not by speed. It is taken
+    to go on as it did. Seconds cannot be kept: where they are limited, a lane goes on with the best that is idle.
+    """
+    by_trials = budget.seconds is None
+    if by_trials and any(task.is_running and task.objective_s is None for task in tasks):
+        return None
+    ahead = {
+        position: replace(task, trials=task.reserved.trials or 0) if task.is_running else task
+        for position, task in enumerate(tasks)
+        if not (task.is_done or task.is_ending) and (by_trials or not task.is_running)
+    }
+    while True:
+        position = max(ahead, key=lambda each: ahead[each].gain(per_second=budget.trials is None))
+        piece = _piece(budget, _fitting(left, tasks, position, lanes), ahead[position])
+        if piece is None or not ahead[position].is_running:
+            return None if piece is None else (position, _plus(tasks[position], piece))
+        more = piece.trials or 0
+        ahead[position] = replace(ahead[position], trials=ahead[position].trials + more)
+        left = Budget((left.trials or 0) - more, left.seconds)
+
+
+def _room_s(tasks: Sequence[Standing], position: int, lanes: Lanes) -> float:
+    """What a task may take from now on, so that all that was promised still ends within the wall time.
+
+    Lanes that are never idle while there is work end it within ``(sum - longest) / count + longest`` (Graham, "Bounds
+    on multiprocessing timing anomalies", 1969). On one lane that is the sum.
+    """
+    others = [task.unspent_s for at, task in enumerate(tasks) if at != position and not task.is_done]
+    if len(others) < lanes.count:
+        return lanes.left_s
+    total, longest = sum(others), max(others)
+    room = lanes.left_s - total / lanes.count
+    return room if room >= longest else lanes.count * (lanes.left_s - longest) - total + longest
+
+
+def _fitting(left: Budget, tasks: Sequence[Standing], position: int, lanes: Lanes) -> Budget:
+    """What of ``left`` a task can still use in the wall time that is left."""
+    if left.seconds is None:
+        return left
+    more_s = _room_s(tasks, position, lanes) - tasks[position].unspent_s
+    return Budget(left.trials, max(0.0, min(left.seconds, more_s)))
+
+
+def _capped(allowance: Budget, tasks: Sequence[Standing], position: int, lanes: Lanes) -> Budget:
+    """As much of an allowance as a task can use in the wall time that is left; never less than it has."""
+    if allowance.seconds is None:
+        return allowance
+    task = tasks[position]
+    most_s = max(task.reserved.seconds or 0.0, task.spent_s + _room_s(tasks, position, lanes))
+    return Budget(allowance.trials, min(allowance.seconds, most_s))
 
 
 def _left(budget: Budget, tasks: Sequence[Standing]) -> Budget:
@@ -99,18 +193,23 @@ def _left(budget: Budget, tasks: Sequence[Standing]) -> Budget:
     return Budget(trials, seconds)
 
 
-def _minimum(budget: Budget, left: Budget, task: Standing, waiting: int, tasks: int) -> Budget:
-    """The first allowance of a task, where ``waiting`` of all ``tasks`` have none: their parts of GUARANTEED, or of all
-    where the rest would be less than a piece. What earlier workers used is in it."""
+def _minimum(budget: Budget, left: Budget, tasks: Sequence[Standing], position: int, lanes: Lanes) -> Budget:
+    """The first allowance of a task: its part of GUARANTEED, or of all where the rest would be less than a piece; no
+    more than leaves as much for the others that wait for theirs. What earlier workers used is in it."""
+    task = tasks[position]
+    waiting = sum(other.allowance is None and not other.is_done for other in tasks)
     trials = seconds = None
     if budget.trials is not None and left.trials is not None:
         part = GUARANTEED if (1 - GUARANTEED) * budget.trials >= MIN_TRIALS else 1.0
         most = task.trials + math.ceil(left.trials / waiting)
-        trials = max(task.trials, min(math.ceil(part * budget.trials / tasks), most))
+        trials = max(task.trials, min(math.ceil(part * budget.trials / len(tasks)), most))
     if budget.seconds is not None and left.seconds is not None:
         part = GUARANTEED if (1 - GUARANTEED) * budget.seconds >= MIN_SECONDS else 1.0
-        most_s = task.spent_s + left.seconds / waiting
-        seconds = max(task.spent_s, min(part * budget.seconds / tasks, most_s))
+        # As much for each that waits still ends in time, by the bound of _room_s.
+        promised_s = sum(other.unspent_s for other in tasks if not other.is_done)
+        in_time_s = (lanes.count * lanes.left_s - promised_s) / (waiting - 1 + lanes.count)
+        most_s = task.spent_s + max(0.0, min(left.seconds / waiting, in_time_s))
+        seconds = max(task.spent_s, min(part * budget.seconds / len(tasks), most_s))
     return Budget(trials, seconds)
 
 

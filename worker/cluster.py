@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import ray
 
-from tuner.measure.processes import process_directory
+from tuner.measure.processes import process_directory, temporary_directory
 
 log = logging.getLogger(__name__)
 
@@ -42,16 +43,17 @@ class Cluster:
             self._daemons = _node_of_this_driver()
             return
         self._directory = _directory(data_dir)
-        ray.init(
-            address="local",
-            num_cpus=cores or len(os.sched_getaffinity(0)),
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-            _temp_dir=str(self._directory),
-            _node_ip_address="127.0.0.1",
-            **options,
-        )
         try:
+            with _temporary_folder(self._directory / "builds"):
+                ray.init(
+                    address="local",
+                    num_cpus=cores or len(os.sched_getaffinity(0)),
+                    include_dashboard=False,
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    _temp_dir=str(self._directory),
+                    _node_ip_address="127.0.0.1",
+                    **options,
+                )
             self._daemons = [child for child in psutil.Process().children(recursive=True) if _is_daemon(child)]
         except BaseException:
             self.stop()
@@ -91,7 +93,22 @@ def _directory(data_dir: Path) -> Path:
     wanted = process_directory(data_dir.resolve(), "ray")
     if len(str(wanted)) <= MAX_DIRECTORY:
         return wanted
-    return Path(tempfile.mkdtemp(prefix="sw-"))
+    return temporary_directory("sw-ray")
+
+
+@contextmanager
+def _temporary_folder(folder: Path) -> Iterator[None]:
+    """The one of the processes that are started inside, and of theirs: what a build leaves that is killed goes with the
+    cluster's directory."""
+    folder.mkdir(parents=True, exist_ok=True)
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = str(folder)
+    try:
+        yield
+    finally:
+        del os.environ["TMPDIR"]
+        if before is not None:
+            os.environ["TMPDIR"] = before
 
 
 def _node_of_this_driver() -> list[psutil.Process]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tuner.measure import device_process
+from tuner.measure import device_options, device_process
 from tuner.measure.addresses import Address
 from tuner.measure.child import Child
 from tuner.measure.confinement import clean_environment
 from tuner.measure.processes import DEVICE
+from tuner.measure.signer import TOKEN
 
 MODULE = "worker.device_server"
 
@@ -22,21 +23,23 @@ def start_device(
     host: str = "127.0.0.1",
     port: int = 0,
     data_dir: Path | None = None,
+    token: str | None = None,
 ) -> Child:
     """Serve this machine as a device in a child process, and wait until it listens.
 
     ``device_id`` names the device in the database, the same after every restart; several devices of one machine need
-    one each. The child ends with ``stop``, or when this process is gone; a session that crashes or hangs costs only
-    itself. Raises ChildFailed.
+    one each. ``token``: what it joins by. The child ends with ``stop``, or when this process is gone; a session that
+    crashes or hangs costs only itself. Raises ChildFailed.
     """
     args = ["--tracker", f"{tracker[0]}:{tracker[1]}", "--key", key, "--host", host, "--port", str(port)]
-    return Child(MODULE, [*args, "--id", device_id], data_dir=data_dir, environment=clean_environment(DEVICE))
+    environment = clean_environment(DEVICE if token is None else {**DEVICE, TOKEN: token})
+    return Child(MODULE, [*args, "--id", device_id], data_dir=data_dir, environment=environment)
 
 
 def main(argv: list[str] | None = None) -> None:
     """As ``tuner.measure.device_process``, with a tracker and a key required."""
     argv = sys.argv[1:] if argv is None else argv
-    options = device_process.parse_options(argv)
+    options = device_options.parse_options(argv)
     if options.tracker is None or not options.key:
         sys.exit("worker.device_server: give --tracker HOST:PORT and --key KEY")
     device_process.main(argv)

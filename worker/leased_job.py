@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -40,13 +41,17 @@ MAX_OTHERS, MAX_RELATED, MAX_RELATED_TARGETS = 6000, 1000, 8
 """Records of a rule that are read as priors: of this target, of a related one, and of how many related ones."""
 
 
+WALL_S = "wall_s"
+"""The member of a job's summary that says what wall time its searches took, where several ran at once."""
+
+
 class SearchStorage(JobStorage, LeaseStorage, RecordStorage, LibraryStorage, DeviceStorage, Protocol):
     """What running a job needs of the storage."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeasedJob:
-    """A lease with its heartbeat and the storage behind it.
+    """A lease with its heartbeat and the storage behind it. For use from several threads.
 
     Every method but ``finish`` and ``release`` raises LeaseLost when another worker has the job, and
     StorageUnavailable when the retries are used up.
@@ -56,6 +61,10 @@ class LeasedJob:
     storage: SearchStorage
     heartbeat: Heartbeat
     retry: Retry
+    summarizing: threading.Lock = field(default_factory=threading.Lock, compare=False)
+    """Held while the job's summary is changed and stored."""
+    is_given_up: threading.Event = field(default_factory=threading.Event, compare=False)
+    """Set once the retries were used up."""
 
     @property
     def id(self) -> str:
@@ -70,6 +79,12 @@ class LeasedJob:
     def budget(self) -> Budget:
         """The budget of the whole job."""
         return parse_budget(self.lease.job.spec.get("budget"))
+
+    @property
+    def wall_s(self) -> float | None:
+        """What wall time its searches took, where several ran at once; as far as it was stored."""
+        wall_s = self.lease.job.summary.get(WALL_S)
+        return float(wall_s) if wall_s is not None else None
 
     @property
     def is_theory(self) -> bool:
@@ -93,8 +108,15 @@ class LeasedJob:
         return self.heartbeat.lost()
 
     def attempt(self, call: Callable[[], T]) -> T:
-        """``call()``, retried while the database is unavailable and the lease is held."""
-        return self.retry(call, self.heartbeat.lost)
+        """``call()``, retried while the database is unavailable and the lease is held; not retried once that was in
+        vain for another call: its time is that of all."""
+        if self.is_given_up.is_set():
+            return call()
+        try:
+            return self.retry(call, self.heartbeat.lost)
+        except StorageUnavailable:
+            self.is_given_up.set()
+            raise
 
     # -- reading --------------------------------------------------------------------------------------------------
     def tasks(self) -> tuple[SearchTaskRow, ...]:

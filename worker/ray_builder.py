@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,14 +17,17 @@ from tuner.library import codegen
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles
-from tuner.measure import BuilderLost, BuildResult
+from tuner.measure import BuilderLost, BuildResult, never
 from tuner.measure.building import Build, Link, build_one, link_one, link_timeout_s, linked, lost_build
 from tuner.program.task import SearchTask
 from tuner.rules.space import MicroKernel
 from worker.actor_pool import GONE, ActorPool, Slot
+from worker.cores import Cores
 
 BUILD_TIMEOUT_S = 30.0
 BUILDS_PER_ACTOR = 200
+CORES = 0.9
+"""Of a build actor, as Ray counts them: there is one for each core, and what is left is for searches."""
 GRACE_S = 5.0
 """An actor ends itself when a build times out; after this much longer it is killed."""
 POLL_S = 1.0
@@ -56,7 +60,9 @@ class RayBuilder:
     """Builds on ``actors()`` actors, which all searches of a worker share. One that crashes or hangs is replaced, one
     that is old, too. A kernel whose actor died is built once more.
 
-    ``alive`` says whether the cluster still runs: calls to a dead one hang. For use from several threads.
+    ``alive`` says whether the cluster still runs: calls to a dead one hang. ``cores``: those of the machine, where the
+    cluster shares it with devices; a build takes one of them. Once it ``is_stopping`` nobody waits for builds any more.
+    For use from several threads.
     """
 
     def __init__(
@@ -68,11 +74,13 @@ class RayBuilder:
         timeout_s: float = BUILD_TIMEOUT_S,
         builds_per_actor: int = BUILDS_PER_ACTOR,
         alive: Callable[[], bool] = ray.is_initialized,
+        cores: Cores | None = None,
+        is_stopping: Callable[[], bool] = never,
     ) -> None:
-        self.timeout_s = timeout_s
-        self._alive = alive
+        self.timeout_s, self.cores = timeout_s, cores or Cores(sys.maxsize)
+        self._alive, self._is_stopping = alive, is_stopping
         self._calls, self._changed = 0, threading.Condition()
-        actor: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(BuildActor)
+        actor: Any = ray.remote(num_cpus=CORES, max_restarts=0, max_task_retries=0)(BuildActor)
         self.pool = ActorPool(lambda: actor.remote(build, link), actors, uses=builds_per_actor, alive=alive)
 
     def start(self) -> None:
@@ -115,28 +123,42 @@ class RayBuilder:
 
     def _linked(self, dispatcher: Dispatcher, job_id: str | None, limit_s: float) -> LibraryFiles | str | None:
         """As ``link_one``; None if the actor died, or is too late. Raises BuilderLost."""
-        while (slot := self.pool.take(POLL_S)) is None:
-            pass
-        try:
-            while not slot.has_started():
-                ray.wait([slot.starting], timeout=POLL_S)
-                self.check_alive()
-            slot.uses += 1
-            started = time.monotonic()
-            reference = slot.actor.library.remote(dispatcher, job_id, limit_s)
-            while not ray.wait([reference], timeout=POLL_S)[0] and time.monotonic() - started < limit_s + GRACE_S:
-                self.check_alive()
-            answer: LibraryFiles | str | None = self.answer(reference, slot)
-            return answer
-        finally:
-            self.pool.give(slot)
+        # A core first, as in a batch: who waits for one must not hold an actor.
+        with self.cores.taken(1, self.is_gone):
+            while (slot := self.pool.take(POLL_S)) is None:
+                pass
+            try:
+                return self._linked_by(slot, dispatcher, job_id, limit_s)
+            finally:
+                self.pool.give(slot)
+
+    def _linked_by(
+        self, slot: Slot, dispatcher: Dispatcher, job_id: str | None, limit_s: float
+    ) -> LibraryFiles | str | None:
+        while not slot.has_started():
+            ray.wait([slot.starting], timeout=POLL_S)
+            self.check_alive()
+        slot.uses += 1
+        started = time.monotonic()
+        reference = slot.actor.library.remote(dispatcher, job_id, limit_s)
+        while not ray.wait([reference], timeout=POLL_S)[0] and time.monotonic() - started < limit_s + GRACE_S:
+            self.check_alive()
+        answer: LibraryFiles | str | None = self.answer(reference, slot)
+        return answer
 
     def close(self) -> None:
         self.pool.close()
 
     def check_alive(self) -> None:
+        if self._is_stopping():
+            raise BuilderLost("the worker is stopping")
         if not self._alive():
             raise BuilderLost(GONE)
+
+    def is_gone(self) -> bool:
+        """False, as an ``interrupted``. Raises BuilderLost."""
+        self.check_alive()
+        return False
 
     def answer(self, reference: Any, slot: Slot) -> Any:
         """What an actor answered; None if it died or is too late, which it does not survive. Raises BuilderLost."""
@@ -160,30 +182,51 @@ class _Batch:
         self._running: dict[Any, _Running] = {}
         self._died: set[int] = set()
         self._results: dict[int, BuildResult] = {}
+        self._cores = 0
 
     def results(self) -> list[BuildResult]:
         """In the order of the kernels. Raises BuilderLost."""
+        cores = self._builder.cores
+        if self._todo:
+            self._cores = cores.take_some(len(self._todo), self._builder.is_gone)
         try:
             while self._todo or self._running:
+                self._builder.check_alive()
                 self._take()
-                for slot in self._started()[: len(self._todo)]:
+                for slot in self._started()[: self._room]:
                     self._starting.remove(slot)
                     self._begin(slot, self._todo.pop())
                 for reference in self._ended():
                     self._settle(reference)
+                self._share_cores()
         finally:
+            cores.give(self._cores)
             for left in self._running.values():
                 self._pool.drop(left.slot)
             for slot in [*self._starting, *(left.slot for left in self._running.values())]:
                 self._pool.give(slot)
         return [self._results[index] for index in range(len(self._kernels))]
 
+    @property
+    def _room(self) -> int:
+        """How many more kernels may be begun now."""
+        return min(len(self._todo), self._cores - len(self._running))
+
+    def _share_cores(self) -> None:
+        """Take more cores if some are free, or give back those that there is nothing more to do for."""
+        wanted = len(self._todo) + len(self._running)
+        if wanted > self._cores:
+            self._cores += self._builder.cores.take_free(wanted - self._cores)
+        elif wanted < self._cores:
+            self._builder.cores.give(self._cores - wanted)
+            self._cores = wanted
+
     def _take(self) -> None:
-        """As many actors as there are kernels to do, as far as nobody else uses them; the first may be waited for."""
+        """As many actors as kernels may be begun, as far as nobody else uses them; the first may be waited for."""
         # One that a smaller cluster has no room for would never start.
         while self._starting and self._pool.is_too_large():
             self._pool.give(self._starting.pop())
-        while len(self._starting) < len(self._todo):
+        while len(self._starting) < self._room:
             slot = self._pool.take(0.0 if self._running or self._starting else POLL_S)
             if slot is None:
                 return

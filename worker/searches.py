@@ -1,77 +1,51 @@
-"""The searches of one leased job: they share its budget by expected gain, and each ends with a library."""
+"""The searches of one leased job: they share its budget by expected gain, and each ends with a library.
+
+Where the job's key has several devices, several of its searches run at once: while one thinks, others measure.
+"""
 
 from __future__ import annotations
 
-import logging
+import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
-from tuner.errors import ShapewrightError
-from tuner.measure import Builder, BuilderLost, DeviceLost, Runner
+from tuner.measure import BuilderLost, DeviceLost, Runner
 from tuner.program.jobspec import Budget
-from tuner.search.comparison import COMPARE_S, Contender, compare
-from tuner.search.reuse import shared_knowledge
-from tuner.search.summary import EndedBy, SearchSummary
-from tuner.search.tuning import FINISH_S, Cancelled, Finishing, Tuned
-from tuner.storage import Comparison, LeaseLost, NewEvent, SearchTaskRow, StorageUnavailable
+from tuner.search.summary import EndedBy
+from tuner.search.tuning import FINISH_S, Cancelled, Finishing
+from tuner.storage import SearchTaskRow
 from tuner.storage.jsonl import SharedRecord
-from worker.budget import Standing, next_piece
+from worker import open_searches
+from worker.budget import ONE_LANE, Lanes, Standing, is_worth_waiting, lane_budget, next_piece
+from worker.lanes import side_by_side
 from worker.leased_job import LeasedJob
-from worker.recorder import LeaseRecorder
+from worker.libraries import Libraries
+from worker.open_searches import OpenSearches
+from worker.task_search import OpenSearch, TaskSearch, Tools
+from worker.turns import Turn, advanced, ended
+from worker.wall_time import WallTime
 
-log = logging.getLogger(__name__)
+__all__ = ["JobSearches", "OpenSearch", "TaskSearch", "Tools"]
 
 LOSSES = 3
 """How often in a row a job may lose its device or its builder, with nothing recorded in between, before the attempt
 fails."""
-COMPARE_SHARE = 0.1
-"""The largest share of a task's seconds that is kept for comparing the library with the one that is served."""
 MIN_FINISH_S = 8.0
 """What one library of a cancelled job may take, where several share FINISH_S."""
-MAX_LIVE = 16
-"""Searches that are kept in memory. Another one is begun again from its records when its turn comes."""
-
-
-class Tools(Protocol):
-    """What a search builds and measures with. Requested again after each loss, so that it can be replaced."""
-
-    def builder(self) -> Builder:
-        """Raises BuilderLost."""
-
-    def runner(self, key: str) -> Runner:
-        """For the devices of a tracker key."""
-
-    def parallel_builds(self, key: str, threads: int) -> int:
-        """How many kernels may be built while others are measured on those devices, on so many threads each."""
-
-
-class TaskSearch(Protocol):
-    """What a job's budget is spent on: tuner.search.search.Search."""
-
-    @property
-    def summary(self) -> SearchSummary: ...
-
-    def explore(self, budget: Budget, after_s: float = 0.0) -> EndedBy: ...
-
-    def finalize(self, job_id: str | None) -> Tuned: ...
-
-    def finish(self, job_id: str | None, within_s: float = FINISH_S) -> Tuned: ...
-
-    def close(self) -> None: ...
-
-
-OpenSearch = Callable[..., TaskSearch]
-"""Called with a task and the keywords of Search."""
+MAX_LANES = 8
+"""Searches of a job that run at once."""
+LOOK_S = 0.5
+"""How soon a lane that waits for others notices that the worker is stopping."""
 
 
 @dataclass
 class JobSearches:
     """Gives each search task of a job its part of the budget, piece by piece, and stores its library.
 
-    ``stopping`` is true once the worker is shutting down. ``shared`` are records of elsewhere that searches start from.
+    As many run at once as the key has devices, MAX_LANES at most. ``stopping`` is true once the worker is shutting
+    down. ``shared`` are records of elsewhere that searches start from.
     """
 
     job: LeasedJob
@@ -79,27 +53,43 @@ class JobSearches:
     open_search: OpenSearch
     stopping: Callable[[], bool]
     shared: Sequence[SharedRecord] = ()
-    _rows: Sequence[SearchTaskRow] = ()
+    clock: Callable[[], float] = time.monotonic
     _standings: list[Standing] = field(default_factory=list)
-    _live: OrderedDict[int, TaskSearch] = field(default_factory=OrderedDict)
-    """By position, the one used last at the end."""
+    """As of the last turn of each task."""
+    _turns: dict[int, Turn] = field(default_factory=dict)
+    """Those that are being taken, by position."""
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    """Guards what is above and the two below; is notified when a lane has done something."""
+    _is_ending: bool = False
+    """A lane has raised: no turn is taken any more."""
+    _is_failing: bool = False
+    """It raised something else than that the job is cancelled: the others stop at once."""
+    _budget: Budget = field(default_factory=lambda: Budget(0, 0.0))
+    """What all lanes have to give out."""
+    _lanes: int = 1
+    _devices: int = 1
+    """The most that there were when lanes were counted."""
     _runner: Runner | None = None
-    _is_served: dict[int, bool] = field(default_factory=dict)
-    """By position, whether a library that the new one is to be compared with was there when its search began."""
+    """Which all lanes measure by."""
+
+    def __post_init__(self) -> None:
+        self._wall = WallTime(self.job.wall_s, self.clock)
+        given = self._should_stop, self._wall.kept_s
+        self._open = OpenSearches(self.job, self.tools, self.open_search, self.shared, *given)
+        self._libraries = Libraries(self.job, *given)
 
     def run(self) -> None:
         """Until each search task has its library. Raises Cancelled, LeaseLost, StorageUnavailable, DeviceLost,
-        BuilderLost, and what a search raises."""
-        self._rows = self.job.lease.tasks
-        self._standings = [self._stored_standing(row) for row in self._rows]
+        BuilderLost, and what a search raises; of what several lanes raise what decides most of the job's end."""
+        self._standings = [self._stored_standing(row) for row in self.job.lease.tasks]
         losses, known = 0, -1
         try:
             while not all(standing.is_done for standing in self._standings):
                 try:
-                    self._go_on()
+                    self._run_lanes()
                 except (DeviceLost, BuilderLost) as error:
                     self._close()
-                    self._standings = [self._restored(position) for position in range(len(self._rows))]
+                    self._standings = [self._restored(position) for position in range(len(self._standings))]
                     trials = sum(standing.trials for standing in self._standings)
                     losses, known = (losses + 1, known) if trials == known else (1, trials)
                     if losses >= LOSSES:
@@ -111,169 +101,166 @@ class JobSearches:
         finally:
             self._close()
 
-    # -- the budget -----------------------------------------------------------------------------------------------
-    def _go_on(self) -> None:
-        """Spend the next piece of the budget, or make a library where there is none."""
-        if self._should_stop():
-            raise Cancelled
-        piece = next_piece(self.job.budget, self._standings)
-        if piece is None:
-            self._finalize(next(at for at, standing in enumerate(self._standings) if not standing.is_done))
+    # -- lanes ----------------------------------------------------------------------------------------------------
+    def _run_lanes(self) -> None:
+        """Until each task has its library, on as many lanes as there are devices now."""
+        left = sum(not standing.is_done for standing in self._standings)
+        most = min(left, MAX_LANES, open_searches.MAX_LIVE)
+        # After a loss devices come back one by one: there will be as many as before.
+        self._devices = max(self._devices, self._shared_runner().devices)
+        self._lanes = max(1, min(most, self._devices))
+        spent_s = sum(standing.spent_s for standing in self._standings)
+        wall_s = self._wall.begin(self._lanes, spent_s)
+        self._budget = lane_budget(self.job.budget, self._lanes, spent_s, wall_s)
+        self._reset()
+        side_by_side(self._lane, self._lanes)
+
+    def _reset(self) -> None:
+        self._turns.clear()
+        self._is_ending = self._is_failing = False
+
+    def _lane(self, number: int) -> None:
+        """Take turns until no task is left for this lane, or another lane has raised."""
+        try:
+            while (turn := self._next_turn()) is not None:
+                self._take(turn)
+        except BaseException as error:
+            with self._changed:
+                self._is_ending = True
+                self._is_failing |= not isinstance(error, Finishing)
+                self._changed.notify_all()
+            raise
+
+    def _shared_runner(self) -> Runner:
+        if self._runner is None:
+            self._runner = self.tools.runner(self.job.device)
+        return self._runner
+
+    def _next_turn(self) -> Turn | None:
+        """The next piece of the budget for a task that no lane has, or its library where there is no piece. Waits where
+        the others may leave some. None where the others have all that are left, and where one of them has raised."""
+        with self._changed:
+            while not self._is_ending:
+                if self._should_stop():
+                    raise Cancelled
+                tasks = self._now()
+                idle = [at for at, task in enumerate(tasks) if not task.is_done and at not in self._turns]
+                if not idle:
+                    return None
+                piece = next_piece(self._budget, tasks, self._lanes_now())
+                if piece is not None or not is_worth_waiting(self._budget, tasks):
+                    return self._begin_turn(*(piece or (idle[0], None)))
+                self._changed.wait(LOOK_S)
+        return None
+
+    def _begin_turn(self, position: int, allowance: Budget | None) -> Turn:
+        has = allowance or self._standings[position].allowance or self.job.budget
+        self._turns[position] = turn = Turn(position, has, self.clock(), is_ending=allowance is None)
+        return turn
+
+    def _now(self) -> list[Standing]:
+        """Where the tasks stand, those with a turn as far as it has come."""
+        now_s, turns = self.clock(), self._turns
+        return [
+            turns[position].standing(standing, now_s) if position in turns else standing
+            for position, standing in enumerate(self._standings)
+        ]
+
+    def _lanes_now(self) -> Lanes:
+        seconds, wall_s = self.job.budget.seconds, self._wall.kept_s()
+        if self._lanes == 1 or seconds is None or wall_s is None:
+            return ONE_LANE
+        return Lanes(self._lanes, max(0.0, seconds - wall_s))
+
+    def _take(self, turn: Turn) -> None:
+        """What a search leaves of its allowance goes to the others: once nothing helps its library is made."""
+        if not turn.is_ending and self._explore(turn) != EndedBy.NOTHING_HELPS:
             return
-        position, allowance = piece
-        if self._explore(position, allowance) == EndedBy.NOTHING_HELPS:
-            # What it leaves of its allowance goes to the others.
-            self._finalize(position)
+        self._finalize(turn)
 
-    def _explore(self, position: int, allowance: Budget) -> EndedBy:
-        search = self._search(position)
-        ended_by = search.explore(allowance, _compare_s(allowance) if self._is_served[position] else 0.0)
-        self._standings[position] = _advanced(self._standings[position], allowance, search.summary)
-        return ended_by
+    def _should_stop(self) -> bool:
+        return self.job.lost() or self.stopping() or self._is_failing
 
+    def _close(self) -> None:
+        self._open.close()
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+
+    # -- standings ------------------------------------------------------------------------------------------------
     def _stored_standing(self, row: SearchTaskRow) -> Standing:
         trials = len(self.job.records(row))
         return Standing(row.count, trials, row.spent_s, is_done=row.done)
 
     def _restored(self, position: int) -> Standing:
         """A standing after a loss: what was recorded counts, and what was allowed still is."""
-        stored = self._stored_standing(self.job.task(self._rows[position].id))
+        stored = self._stored_standing(self.job.task(self.job.lease.tasks[position].id))
         return replace(self._standings[position], trials=stored.trials, spent_s=stored.spent_s)
 
-    # -- searches -------------------------------------------------------------------------------------------------
+    def _stands(self, position: int, standing: Standing, turn: Turn | None = None) -> None:
+        """A turn has ended, or is another one now."""
+        with self._changed:
+            self._standings[position] = standing
+            self._turns.pop(position, None)
+            if turn is not None:
+                self._turns[position] = turn
+            self._changed.notify_all()
+
+    # -- one search -----------------------------------------------------------------------------------------------
     def _search(self, position: int) -> TaskSearch:
-        """The search of a task, begun again from its records if it is not in memory."""
-        if position in self._live:
-            self._live.move_to_end(position)
-            return self._live[position]
-        while len(self._live) >= MAX_LIVE:
-            self._live.popitem(last=False)[1].close()
-        job = self.job
-        if self._runner is None:
-            self._runner = self.tools.runner(job.device)
-        row = job.task(self._rows[position].id)
-        if position not in self._is_served:
-            self._is_served[position] = self._served(position) is not None
-        search = self.open_search(
-            row.task,
-            builder=self.tools.builder(),
-            runner=self._runner,
-            recorder=LeaseRecorder(job, row),
-            policy=job.policy,
-            seed=job.seed,
-            past=job.records(row),
-            baselines=row.baselines,
-            knowledge=job.knowledge(row) + shared_knowledge(() if job.is_theory else self.shared, row.task),
-            spent_s=row.spent_s,
-            parallel_builds=self.tools.parallel_builds(job.device, row.task.threads),
-            should_stop=self._should_stop,
-            should_finish=job.cancelling,
-        )
-        self._live[position] = search
-        return search
+        self._libraries.begin(position)
+        return self._open.get(position, self._shared_runner(), lambda: list(self._turns))
 
-    def _should_stop(self) -> bool:
-        return self.job.lost() or self.stopping()
+    def _explore(self, turn: Turn) -> EndedBy:
+        position, allowance = turn.position, turn.allowance
+        search = self._search(position)
+        ended_by = search.explore(allowance, self._libraries.reserve_s(position, allowance))
+        standing = advanced(self._standings[position], allowance, search.summary)
+        ending = replace(turn, since_s=self.clock(), is_ending=True)
+        # Nobody else takes a task whose library is made next.
+        goes_on = not turn.is_ending and ended_by != EndedBy.NOTHING_HELPS
+        self._stands(position, standing, None if goes_on else ending)
+        return ended_by
 
-    def _close(self) -> None:
-        while self._live:
-            self._live.popitem()[1].close()
-        if self._runner is not None:
-            self._runner.close()
-            self._runner = None
-
-    # -- libraries ------------------------------------------------------------------------------------------------
-    def _finalize(self, position: int) -> None:
-        """Make the library of a task, compare it with the one that is served, and store it."""
-        if position not in self._live:
+    def _finalize(self, turn: Turn) -> None:
+        if turn.position not in self._open:
             # Opened again after a loss, or for want of room: with its records, and its allowance.
-            self._explore(position, self._standings[position].allowance or self.job.budget)
-        tuned = self._live[position].finalize(self.job.id)
-        comparison = self._comparison(position, tuned)
-        self._save(position, tuned, comparison)
-        self._live.pop(position).close()
+            self._explore(replace(turn, is_ending=True))
+        search = self._search(turn.position)
+        with self._comparing() as runner:
+            summary = self._libraries.make(turn.position, search, runner, turn.allowance)
+        self._open.close_one(turn.position)
+        self._stands(turn.position, ended(self._standings[turn.position], summary))
+
+    @contextmanager
+    def _comparing(self) -> Iterator[Runner]:
+        """What two libraries are compared by: one device for all of their calls, which other lanes leave alone."""
+        if self._lanes == 1:
+            yield self._shared_runner()
+            return
+        runner = self.tools.runner(self.job.device)
+        try:
+            yield runner
+        finally:
+            runner.close()
 
     def _finish(self) -> None:
         """Cancelled: store the library of what was measured for each task that has enough, while there is time."""
+        self._reset()
         deadline = time.monotonic() + FINISH_S
-        live = list(reversed(self._live))
+        live = self._open.latest_first
         others = [at for at, standing in enumerate(self._standings) if standing.trials and at not in live]
         positions = [at for at in (*live, *others) if not self._standings[at].is_done]
         for number, position in enumerate(positions):
             left_s = deadline - time.monotonic()
             if left_s > 0:
-                self._finish_task(position, max(MIN_FINISH_S, left_s / (len(positions) - number)))
+                within_s = max(MIN_FINISH_S, left_s / (len(positions) - number))
+                self._finish_task(position, within_s)
 
     def _finish_task(self, position: int, within_s: float) -> None:
         try:
-            tuned = self._search(position).finish(self.job.id, within_s)
-        except Cancelled:
-            return
+            search = self._search(position)
         except (DeviceLost, BuilderLost) as error:
             self.job.warn(f"no library of what was measured: {error}")
             return
-        self._save(position, tuned, None, done=False)
-
-    def _save(self, position: int, tuned: Tuned, comparison: Comparison | None, *, done: bool = True) -> None:
-        row = self._rows[position]
-        LeaseRecorder(self.job, row).record([], [NewEvent("progress", tuned.summary.to_json())], None, tuned.summary)
-        self.job.save_library(row, tuned, comparison, done=done)
-        standing = self._standings[position]
-        spent = tuned.summary.trials, tuned.summary.elapsed_s
-        self._standings[position] = replace(standing, trials=spent[0], spent_s=spent[1], is_done=done)
-
-    def _served(self, position: int) -> Contender | None:
-        """The library that the new one is to be compared with; None for one that cannot be read, which says so."""
-        try:
-            return self.job.incumbent(self._rows[position])
-        except (LeaseLost, StorageUnavailable):
-            raise
-        except ShapewrightError as error:
-            self.job.warn(f"the library that is served cannot be compared with: {error}")
-            return None
-
-    def _comparison(self, position: int, tuned: Tuned) -> Comparison | None:
-        """How the new library does beside the one that is served, in turns on the device. None where that cannot be
-        said: the library is worth more than its comparison."""
-        served = self._served(position) if self._is_served[position] else None
-        if served is None or self._runner is None or tuned.manifest.get("digest") == served.digest:
-            return None
-        limit_s = _compare_s(self._standings[position].allowance or self.job.budget)
-        try:
-            new = Contender.of(tuned.manifest, tuned.dispatch, tuned.files)
-            result = compare(
-                self._rows[position].task,
-                self._runner,
-                new,
-                served,
-                limit_s=limit_s,
-                interrupted=lambda: self._should_stop() or self.job.cancelling(),
-            )
-        except DeviceLost as error:
-            self.job.warn(f"the library is not compared with the one that is served: {error}")
-            return None
-        if result is not None:
-            against = f"the library served before ({served.digest[:12]})"
-            self.job.note(f"{result.ratio:.3f} times as fast as {against}, within {100 * result.noise:.1f} %")
-        return result
-
-
-def _advanced(before: Standing, allowance: Budget, now: SearchSummary) -> Standing:
-    """A standing after another piece of the budget."""
-    trials = now.trials - before.trials
-    saved_s = before.saved_s
-    if trials > 0 and before.objective_s and now.objective_s:
-        saved_s = max(0.0, before.objective_s - now.objective_s) / trials
-    return replace(
-        before,
-        trials=now.trials,
-        spent_s=now.elapsed_s,
-        allowance=allowance,
-        objective_s=now.objective_s,
-        saved_s=saved_s,
-        round_s=now.elapsed_s / now.round if now.round else 0.0,
-    )
-
-
-def _compare_s(budget: Budget) -> float:
-    return COMPARE_S if budget.seconds is None else min(COMPARE_S, COMPARE_SHARE * budget.seconds)
+        self._libraries.finish(position, search, within_s)

@@ -7,18 +7,22 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from service.access.scopes import ADMIN, READ
-from service.dependencies import CallerDep, DevicesDep, StorageDep
+from service.dependencies import CallerDep, DevicesDep, DeviceTokensDep, StorageDep
 from service.devices import service
 from service.devices.activity_schemas import DeviceDetail, FleetActivity
 from service.devices.fleet import FleetsDep
 from service.devices.schemas import DeviceList, DeviceOut, QuarantineIn
+from service.devices.token_schemas import RefusedOut
 
 router = APIRouter(prefix="/devices", tags=["devices"])
 
 
 @router.get("", dependencies=[READ])
-def list_devices(storage: DevicesDep) -> DeviceList:
-    return DeviceList(items=[DeviceOut.of(device) for device in storage.list_devices()])
+def list_devices(storage: DevicesDep, tokens: DeviceTokensDep) -> DeviceList:
+    return DeviceList(
+        items=[DeviceOut.of(device) for device in storage.list_devices()],
+        refused=[RefusedOut.of(each) for each in tokens.list_refused_devices()],
+    )
 
 
 # Before the route of one device, whose id it would be.

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.devices.token_schemas import RefusedOut
 from tuner.storage import Device, DeviceSpeed, DeviceState, SpeedState
 
 
@@ -37,6 +38,7 @@ class DeviceOut(BaseModel):
     reason: str = Field(description="of the last failure, or of the quarantine")
     quarantined_until: str | None = Field(description="null: until it is released")
     speed: SpeedOut | None = Field(description="null until it has measured enough")
+    token_id: str | None = Field(description="the token by which it last joined; null: it has needed none")
     target_fingerprint: str
     target: dict[str, Any]
     description: dict[str, Any]
@@ -53,6 +55,7 @@ class DeviceOut(BaseModel):
             reason=device.reason,
             quarantined_until=device.quarantined_until,
             speed=None if device.speed is None else SpeedOut.of(device.speed),
+            token_id=None if device.joined is None else device.joined.token_id,
             target_fingerprint=device.target.fingerprint,
             target=device.target.to_json(),
             description=device.description,
@@ -62,9 +65,10 @@ class DeviceOut(BaseModel):
 
 
 class DeviceList(BaseModel):
-    """All devices, in order of key and id."""
+    """All devices, in order of key and id. ``refused``: those that lately wanted to be, and may not."""
 
     items: list[DeviceOut]
+    refused: list[RefusedOut]
 
 
 class QuarantineIn(BaseModel):

@@ -94,7 +94,7 @@ def list_jobs(state: str | None, limit: int, url: str | None, key: str | None, j
 @options.service
 @as_json
 def show(job_id: str, url: str | None, key: str | None, json_output: bool) -> None:
-    """Show a job: its state, its search tasks, its results so far."""
+    """Show a job: its state, its search tasks and results."""
     with client(url, key) as service, not_found_hint(job_id):
         job = service.job(job_id)
     emit(job, json_output, described(job))

@@ -98,7 +98,7 @@ def pull(
     key: str | None,
     json_output: bool,
 ) -> None:
-    """Download the best library of a workload that covers the range.
+    """Download the best library of a workload for a range.
 
     WORKLOAD is a key or a job file, which brings its own target, threads, range and instances; or the id of a job, of
     which every library is written to a folder of its own.

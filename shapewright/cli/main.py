@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import click
 
-from shapewright.cli import admin, database, jobs, libraries, local, parts, records, reports, tune, up
+from shapewright.cli import admin, database, device_tokens, jobs, libraries, local, parts, records, reports, tune, up
 from shapewright.cli.output import CommandFailed, ExitCode, failure_of, report, say
 
 DEBUG = "SHAPEWRIGHT_DEBUG"
@@ -25,7 +25,7 @@ def cli() -> None:
     """
 
 
-for _group in (up, parts, tune, local, jobs, libraries, reports, records, admin, database):
+for _group in (up, parts, tune, local, jobs, libraries, reports, records, admin, device_tokens, database):
     for _command in _group.COMMANDS:
         cli.add_command(_command)
 

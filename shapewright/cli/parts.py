@@ -10,6 +10,7 @@ import click
 
 from shapewright import defaults
 from shapewright.cli import options
+from shapewright.cli.device_tokens import token_of, without_token
 from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, emit_last
 from tuner import logs
 from tuner.errors import InvalidInput
@@ -66,6 +67,14 @@ def serve(
 @click.option("--ray-address", metavar="ADDRESS", help="A Ray cluster to build on [default: one of its own, here].")
 @click.option("--device-key", "device_keys", multiple=True, help="Only jobs for devices of this key; may be repeated.")
 @click.option("--name", help="Names this worker in the database [default: HOSTNAME:PID].")
+@click.option(
+    "--device-tokens",
+    type=click.Choice(("auto", "required", "off")),
+    default="auto",
+    show_default=True,
+    envvar="SHAPEWRIGHT_DEVICE_TOKENS",
+    help="Which devices need a join token: those of keys that one was ever made for, all, or none.",
+)
 @options.database_url
 @options.data_dir
 @options.log_format
@@ -76,6 +85,7 @@ def worker(
     ray_address: str | None,
     device_keys: tuple[str, ...],
     name: str | None,
+    device_tokens: str,
     database_url: str | None,
     data_dir: Path | None,
     log_format: str,
@@ -86,7 +96,8 @@ def worker(
     Candidates are built on Ray and measured on the tracker's devices.
     """
     address = _tracker_address(tracker)
-    from worker.run import run_worker  # noqa: PLC0415  (Ray and TVM, for this command alone)
+    from worker.admission import TokenRule  # noqa: PLC0415  (Ray and TVM, for this command alone)
+    from worker.run import run_worker  # noqa: PLC0415
 
     logs.set_up(log_format)
     run_worker(
@@ -96,6 +107,7 @@ def worker(
         device_keys=device_keys or None,
         ray_address=ray_address,
         name=name,
+        tokens=TokenRule(device_tokens),
         on_ready=lambda at: emit_last({"name": at, "tracker": tracker}, json_output, f"worker {at} waits for jobs"),
     )
 
@@ -123,6 +135,12 @@ def device() -> None:
     "--ssh-config", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="In place of ~/.ssh/config."
 )
 @click.option("--user", metavar="NAME", help="Whom candidates run as, where this is started as root.")
+@click.option(
+    "--token", envvar="SHAPEWRIGHT_DEVICE_TOKEN", help="What it joins by. Users of this machine see command lines."
+)
+@click.option(
+    "--token-file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="A file that holds the token."
+)
 @click.option("--memory", metavar="SIZE", help="What a candidate may map, as in 8G; 0: no limit [default: 3/4 of all].")
 @options.log_format
 @as_json
@@ -138,6 +156,8 @@ def device_serve(
     tunnel: str | None,
     ssh_config: Path | None,
     user: str | None,
+    token: str | None,
+    token_file: Path | None,
     memory: str | None,
     log_format: str,
     json_output: bool,
@@ -149,18 +169,15 @@ def device_serve(
     at_tracker = _tracker_address(tracker)
     from tuner.measure.confinement import Limits, clean_environment, parse_memory  # noqa: PLC0415
     from tuner.measure.processes import DEVICE  # noqa: PLC0415  (keeps --help fast)
+    from tuner.measure.signer import with_signer  # noqa: PLC0415
 
     limits = Limits(None if memory is None else parse_memory(memory), user)
-    environment = clean_environment(DEVICE)
+    environment = with_signer(clean_environment(DEVICE), token_of(token, token_file))
     if os.environ != environment:
         # Of candidates nothing can be kept that this process was started with.
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
-    from tuner.measure.device_process import (  # noqa: PLC0415  (TVM, for this command alone)
-        DeviceOptions,
-        parse_cores,
-        placed,
-        serve_until_stopped,
-    )
+        os.execve(sys.executable, [sys.executable, *without_token(sys.orig_argv[1:])], environment)
+    from tuner.measure.device_options import DeviceOptions, parse_cores, placed  # noqa: PLC0415
+    from tuner.measure.device_process import serve_until_stopped  # noqa: PLC0415  (TVM, for this command alone)
     from tuner.measure.tunnel import DEVICE_AT, HERE, Gate, Tunnel  # noqa: PLC0415
 
     logs.set_up(log_format)

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,50 +21,21 @@ import click
 from shapewright import defaults
 from shapewright.cli import options
 from shapewright.cli.logins import login_link
-from shapewright.cli.options import LOG_FORMAT
 from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, say
-from shapewright.cli.supervise import Part, Supervisor, command, wait_until
+from shapewright.cli.supervise import Part, Supervisor, wait_until
+from shapewright.cli.up_parts import DEVICE_KEY, HOST, Plan, api_part, device_parts, tracker_part, worker_part
 
 if TYPE_CHECKING:
-    from tuner.storage import AccessStorage, Storage
+    from tuner.storage import AccessStorage, DeviceTokenStorage, Storage
 
-HOST = "127.0.0.1"
 START_S = 90.0
 """Each part's time to start: Ray and the compiler need seconds, more on a busy machine."""
 READY_ANSWER_S = 2.0
 HTTP_OK = 200
 LOOK_S = 0.25
 """How often the parts are checked."""
-DEVICE_KEY = "local"
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that ask `up` to stop. SIGHUP comes when its terminal is closed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What one `up` runs: ports, directories, database, devices, processes of the API."""
-
-    port: int
-    data_dir: Path
-    database_url: str
-    devices: int
-    tracker_port: int
-    scratch: Path
-    processes: int = 1
-    log_format: str = "text"
-
-    @property
-    def url(self) -> str:
-        return f"http://{HOST}:{self.port}/"
-
-    @property
-    def tracker(self) -> str:
-        return f"{HOST}:{self.tracker_port}"
-
-    @property
-    def ready_file(self) -> Path:
-        """Exists once a job can be submitted and will run; until then the API's /readyz says no."""
-        return self.scratch / "ready"
 
 
 @click.command()
@@ -93,15 +64,15 @@ def up(
     from tuner.measure.processes import stop_on_signals  # noqa: PLC0415
 
     directory = options.private(data_dir or defaults.data_dir()).resolve()
-    with exclusive(directory), stop_on_signals(STOPS) as stop, _scratch(directory) as scratch:
+    with exclusive(directory), stop_on_signals(STOPS) as stop, scratch(directory) as own:
         check_free(port)
         url = options.database(database_url, directory)
-        plan = Plan(port, directory, url, devices, free_port(), scratch, processes, log_format)
+        plan = Plan(port, directory, url, devices, free_port(), own, processes, log_format)
         say(f"starting; logs are in {directory / 'logs'}")
         storage = _prepared(plan)
         try:
-            with Supervisor(directory / "logs", say) as supervisor:
-                _run(plan, supervisor, storage, stop, json_output)
+            with _device_token(storage) as token, Supervisor(directory / "logs", say) as supervisor:
+                _run(replace(plan, device_token=token), supervisor, storage, stop, json_output)
         finally:
             storage.close()
     say("stopped; nothing is left running")
@@ -135,9 +106,10 @@ def _prepared(plan: Plan) -> Storage:
 
 
 @contextmanager
-def _scratch(directory: Path) -> Iterator[Path]:
-    """A directory for temporary files; those of a run that was killed are removed."""
-    from tuner.measure.processes import process_directory  # noqa: PLC0415  (keeps --help fast)
+def scratch(directory: Path) -> Iterator[Path]:
+    """A directory for temporary files; those of a run that was killed are removed, and at the end those of workers that
+    were killed."""
+    from tuner.measure.processes import process_directory, remove_left  # noqa: PLC0415  (keeps --help fast)
 
     own = process_directory(directory, "up")
     own.mkdir(exist_ok=True)
@@ -145,6 +117,7 @@ def _scratch(directory: Path) -> Iterator[Path]:
         yield own
     finally:
         shutil.rmtree(own, ignore_errors=True)
+        remove_left(directory, "ray")
 
 
 def ensure_key(storage: AccessStorage, path: Path) -> None:
@@ -160,6 +133,26 @@ def ensure_key(storage: AccessStorage, path: Path) -> None:
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secret + "\n")
     fresh.replace(path)
+
+
+@contextmanager
+def _device_token(storage: DeviceTokenStorage) -> Iterator[str]:
+    """What the devices of this `up` join by, so that no other process of the machine becomes one of them.
+
+    It closes the key to no other worker's devices, and is revoked at the end.
+    """
+    from tuner.storage import StorageUnavailable  # noqa: PLC0415  (keeps --help fast)
+    from tuner.storage.device_tokens import LONGEST_TOKEN_S  # noqa: PLC0415
+
+    note = f"up on {socket.gethostname()}"
+    token, text = storage.create_device_token(DEVICE_KEY, LONGEST_TOKEN_S, note, "up", required=False)
+    try:
+        yield text
+    finally:
+        try:
+            storage.revoke_device_token(token.id, "up")
+        except StorageUnavailable as error:
+            say(f"the token {token.id} of the local devices was not revoked: {error}")
 
 
 def check_free(port: int) -> None:
@@ -249,47 +242,6 @@ def _is_ready(port: int) -> bool:
         return False
     finally:
         connection.close()
-
-
-def tracker_part(plan: Plan) -> Part:
-    return Part("tracker", (sys.executable, "-m", "worker.tracker", "--port", str(plan.tracker_port)))
-
-
-def device_parts(plan: Plan) -> tuple[Part, ...]:
-    where = ("--tracker", plan.tracker, "--key", DEVICE_KEY)
-    name = f"{socket.gethostname()}:{DEVICE_KEY}"
-    commands = (
-        command("device", "serve", *where, "--id", f"{name}:{number}", *cores)
-        for number, cores in enumerate(_cores_of_devices(plan.devices))
-    )
-    environment = {"TMPDIR": str(plan.scratch), LOG_FORMAT: plan.log_format}
-    return tuple(Part(f"device-{number}", argv, environment=environment) for number, argv in enumerate(commands))
-
-
-def _cores_of_devices(devices: int) -> list[tuple[str, ...]]:
-    """The option of each device that names its cores. Several share the machine's, each with its own; where there are
-    fewer cores than devices, some have the same."""
-    cores = sorted(os.sched_getaffinity(0))
-    if devices < 2:
-        return [()] * devices
-    each = max(1, len(cores) // devices)
-    shares = [cores[each * number % len(cores) :][:each] for number in range(devices)]
-    return [("--cores", ",".join(map(str, share))) for share in shares]
-
-
-def api_part(plan: Plan) -> Part:
-    serving = ("--processes", str(plan.processes), "--ready-file", str(plan.ready_file))
-    line = command("serve", "--host", HOST, "--port", str(plan.port), *serving)
-    return Part("api", line, essential=True, environment=_settings(plan))
-
-
-def worker_part(plan: Plan) -> Part:
-    line = command("worker", "--tracker", plan.tracker, "--data-dir", str(plan.data_dir))
-    return Part("worker", line, environment=_settings(plan))
-
-
-def _settings(plan: Plan) -> dict[str, str]:
-    return {"SHAPEWRIGHT_DATABASE_URL": plan.database_url, LOG_FORMAT: plan.log_format}
 
 
 COMMANDS = (up,)

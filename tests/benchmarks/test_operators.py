@@ -36,6 +36,12 @@ def test_rows_are_short_and_long_and_half_of_the_timed_shapes_are_held_out(name:
         assert sum(map(benchmark.tuned_on, benchmark.test)) == len(TIMED) // 2
 
 
+def test_attention_is_short_and_long_for_few_and_many_heads_causal_and_not() -> None:
+    names = [benchmark.name for benchmark in benchmarks_of("attention", native(), 1)]
+    few, many = "attention [1, 12, 4*T, 4*T, 64", "attention [16, 12, T, T, 64"
+    assert names == [f"{few}]", f"{few}, causal]", f"{many}]", f"{many}, causal]"]
+
+
 def test_another_name_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(InvalidInput, match="'gelu' is neither an operator nor a chain"):
         benchmarks_of("gelu", native(), 1)

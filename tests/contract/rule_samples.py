@@ -25,6 +25,14 @@ def _program(text: str, **fields: Any) -> dict[str, Any]:
     return {"program": text, **fields}
 
 
+SOFTMAX = (
+    "top[b, i] = max(j) s[b, i, j]\n"
+    "p[b, i, j] = exp(s[b, i, j] - top[b, i])\n"
+    "z[b, i] = sum(j) p[b, i, j]\n"
+    "o[b, i, e] = sum(j) p[b, i, j] * v[b, j, e]\n"
+    "out[b, i, e] = o[b, i, e] / z[b, i]"
+)
+PRODUCTS = "a[b, i, j] = sum(d) q[b, i, d] * k[b, j, d]\n"
 COLUMNS = "top[n] = max(m) x[m, n]\nout[m, n] = exp(x[m, n] - top[n])"
 
 SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -37,10 +45,77 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "batch_matmul_nt": _op("batch_matmul_nt", b="U", m="T", n=33, k="S"),
         "fixed": _op("dense", m=13, n=40, k=24),
     },
+    "x86_gathered": {
+        "conv2d": _op("conv2d", epilogue=("bias", "relu"), b=2, c=3, h="T", w=19, o=5, r=3, s=3, stride=2, pad=1),
+        "conv2d-batch": _op("conv2d", epilogue=("bias", "gelu", "add"), b="T", c=5, h=7, w=7, o=9, r=3, s=3, pad=1),
+        "conv2d-nhwc": _op(
+            "conv2d", epilogue=("bias", "relu"), b="T", c=18, h=7, w=9, o=21, r=3, s=2, pad=1, dilation=2, layout="nhwc"
+        ),
+        "conv2d-groups": _op("conv2d", b="T", c=4, h=7, w=9, o=34, r=2, s=3, groups=2, dilation=2),
+        "conv2d-groups-nhwc": _op("conv2d", b="T", c=4, h=7, w=9, o=6, r=2, s=3, groups=2, pad=1, layout="nhwc"),
+        "conv2d-1x1": _op("conv2d", b="T", c=19, h=5, w=7, o=11, r=1, s=1),
+        "conv3d": _op("conv3d", b=2, c=2, d="T", h=4, w=5, o=3, t=2, r=2, s=2, pad=1),
+        "conv2d_transpose": _op("conv2d_transpose", b=1, c=3, h="T", w=4, o=5, r=3, s=3, stride=2, pad=1),
+        "bilinear": _op("bilinear", epilogue=("bias",), b="T", o=19, i=7, j=18),
+        "bilinear-dynamic": _program(
+            "y[b, o] = sum(i, j) u[b, i] * w[o, i, j] * v[b, j]", extents=dict.fromkeys("boij", "T")
+        ),
+        "capsules": _program(
+            "c[b, k, p, q, i, j] = sum(h, r, s, m) a[b, h, 2*p + r, 2*q + s, i, m] * w[k, h, r, s, m, j]",
+            extents={"b": "T", "k": 3, "p": 2, "q": 2, "i": 4, "j": 4, "h": 2, "r": 3, "s": 3, "m": 4}, constant=["w"],
+        ),
+        "several-axes": _program(
+            "out[a, b, c, d] = sum(k, l) x[a, k, b, l] * y[k, c, l, d]",
+            extents={"a": "T", "b": 3, "c": 5, "d": 9, "k": 4, "l": "T"},
+        ),
+        "scattered": _program(
+            "z[a, b, c, d] = sum(k) x[a, c, k] * y[b, k, d]\nout[a, b, c, d] = max(z[a, b, c, d] + s[c, b] * a, t[d])",
+            extents={"a": "T", "b": 3, "c": 5, "d": 3, "k": 9},
+        ),
+        "transposed": _program("out[m, n] = sum(k) x[k, m] * y[n, k]", extents={"m": "T", "n": 35, "k": 18}),
+        "products": _program(
+            "out[m, n] = sum(k) x[m, k] * exp(y[k, n]) * s[k] * t[m] * u[n]", extents={"m": 7, "n": "T", "k": 21}
+        ),
+        "fixed": _op("conv1d", b=3, c=7, w=40, o=9, s=3, stride=3),
+    },
+    "attention": {
+        "plain": _op("attention", b="U", h=2, i="T", j="T", d=24),
+        "causal": _op("attention", b=1, h=2, i="T", j="S", d=40, causal=True),
+        "decode": _op("attention", b=2, h=3, i=1, j="S", d=33),
+        "segments": _program(
+            f"{PRODUCTS}s[b, i, j] = where(seg[b, i] == seg[b, j], a[b, i, j] * 0.3 + bias[i, j], -inf)\n{SOFTMAX}",
+            extents={"b": 2, "i": "T", "j": "T", "d": 8, "e": 19}, dtype={"seg": "int32"},
+        ),
+        "window": _program(
+            f"{PRODUCTS}s[b, i, j] = where((j <= i) & (j > i - 7), tanh(a[b, i, j]) * 5, -inf)\n{SOFTMAX}",
+            extents={"b": 2, "i": "T", "j": "T", "d": 8, "e": 16},
+        ),
+        "lengths": _program(
+            f"{PRODUCTS}s[b, i, j] = where(j < n[b], a[b, i, j], -inf)\n{SOFTMAX} * g[b, i, e] + h[e]",
+            extents={"b": "U", "i": 5, "j": "S", "d": 8, "e": 16}, dtype={"n": "int32"},
+        ),
+        "grouped": _program(
+            "a[b, h, i, j] = sum(d) q[b, i, h, d] * k[b, h // 3, d, j]\n"
+            "top[b, h, i] = max(j) a[b, h, i, j]\n"
+            "p[b, h, i, j] = exp(a[b, h, i, j] - top[b, h, i])\n"
+            "z[b, h, x] = sum(y) p[b, h, x, y]\n"
+            "w[b, h, i, j] = p[b, h, i, j] / z[b, h, i]\n"
+            "out[b, i, h, e] = sum(j) v[b, j, h // 3, e] * w[b, h, i, j]",
+            extents={"b": "U", "h": 6, "i": "T", "j": "S", "d": 8, "e": "2*T", "x": "T", "y": "S"},
+            shapes={"k": ["b", 2, "d", "j"], "v": ["b", "j", 2, "e"]},
+        ),
+        "fixed": _op("attention", b=1, h=1, i=13, j=32, d=16, causal=True, scale=2.0),
+    },
     "injective": {
         "chain": _program(
             "y[m, n] = tanh(x[m, n]) * s[n]\nout[m, n] = max(y[m, n], 0) + r[m, n]", extents={"m": "T", "n": 37}
         ),
+        "turned": _program(
+            "out[n, b, m] = x[m, n, b] * s[m] + exp(y[b, m, n - 1])", extents={"b": 2, "m": "T", "n": "S"},
+            shapes={"y": ["b", "m", "n"]}, padded={"y": 0.5},
+        ),
+        "turned-half": _program("out[n, m] = x[m, n] + n", extents={"m": "T", "n": 37}, dtype="float16"),
+        "turned-float64": _program("out[n, m] = x[m, n] * 2", extents={"m": 21, "n": "T"}, dtype="float64"),
         "transpose": _program("out[n, m] = x[m, n]", extents={"m": "T", "n": "S"}),
         "cast": _program(
             "out[m, n] = cast(x[m, n], int8)", extents={"m": "T", "n": 21}, dtype={"x": "float32", "out": "int8"}
@@ -86,6 +161,57 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "point": _program("out[] = sum(m) x[m] * y[m]", extents={"m": "T"}),
         "fixed": _program("out[i] = prod(j) x[i, j]", extents={"i": 5, "j": 9}),
     },
+    "windows": {
+        "max_pool2d": _op("max_pool2d", b="T", c=3, h=8, w=9, r=3, s=3, stride=2, pad=1),
+        "avg_pool2d": _op("avg_pool2d", b=1, c="T", h=9, w="2*S+3", r=3, s=2, stride=2),
+        "depthwise_conv2d": _op(
+            "depthwise_conv2d", epilogue=("bias", "relu"), b="T", c=3, h=9, w=37, r=3, s=3, pad=1
+        ),
+        "depthwise-half": _op("depthwise_conv2d", "float16", ("add",), b=1, c="T", h=5, w=19, r=3, s=3, stride=3),
+        "depthwise-bfloat16": _op("depthwise_conv2d", "bfloat16", b=1, c="T", h=5, w=19, r=3, s=3, pad=1),
+        "depthwise-int8": _op(
+            "depthwise_conv2d", {"x": "int8", "weight": "int8", "out": "int32"}, b="T", c=2, h=4, w=18, r=2, s=3, pad=1
+        ),
+        "grouped": _op("conv2d", epilogue=("bias",), b="T", c=4, h=7, w=9, o=8, r=3, s=3, groups=4, dilation=2, pad=2),
+        "channels-last": _program(
+            "out[b, p, q, c] = sum(r, s) x[b, 2*p + r - 1, 2*q + s - 1, c] * w[r, s, c]",
+            extents={"b": "T", "p": 3, "q": 5, "c": "S", "r": 3, "s": 3}, shapes={"x": ["b", 6, 10, "c"]},
+            padded={"x": 0}, constant=["w"],
+        ),
+        "volume": _program(
+            "out[c, z, p, q] = max(t, r, s) x[c, z + t - 1, 2*p + r, 2*q + s]",
+            extents={"c": "T", "z": 3, "p": 4, "q": 9, "t": 3, "r": 2, "s": 2}, shapes={"x": ["c", 3, 8, 18]},
+            padded={"x": float("-inf")},
+        ),
+        "line": _program(
+            "s[b, q] = sum(k) x[b, q + 2*k] * w[k]\nout[b, q] = s[b, q] * y[q] + q",
+            extents={"b": "T", "q": "S", "k": 5}, shapes={"x": ["b", "S + 8"]}, outputs=["s", "out"],
+        ),
+        "squares-float64": _program(
+            "out[p, q] = sum(r, s) x[p + r, q + s] * x[p + r, q + s]",
+            extents={"p": "T", "q": "S", "r": 2, "s": 2}, shapes={"x": ["T + 1", "S + 1"]}, dtype="float64",
+        ),
+    },
+    "column_reduction": {
+        "columns": _program("out[n] = max(m) x[m, n]", extents={"m": "T", "n": 37}),
+        "columns-half": _program("out[n] = sum(m) x[m, n]", extents={"m": "T", "n": 21}, dtype="float16"),
+        "columns-int8": _program(
+            "out[n] = sum(m) x[m, n]", extents={"m": "T", "n": "S"}, dtype={"x": "int8", "out": "int32"}
+        ),
+        "middle": _program(
+            "s[b, n] = sum(m) x[b, m, n]\nout[b, n] = s[b, n] / extent(m) + y[n]",
+            extents={"b": "U", "m": "T", "n": "S"},
+        ),
+        "from-the-left": _program("y[n] = sum(k) x[k] * w[k, n]", extents={"k": "T", "n": "S"}),
+        "looked-up": _program(
+            "out[n] = sum(t) table[ids[t], n] * s[t]", extents={"t": "T", "n": 19}, shapes={"table": [11, "n"]},
+            dtype={"ids": "int32"},
+        ),
+        "several-float64": _program(
+            "out[n] = min(b, m) x[b, m, n]", extents={"b": "U", "m": 3, "n": 9}, dtype="float64"
+        ),
+        "fixed": _program("out[j] = prod(i) x[i, j]", extents={"i": 5, "j": 9}),
+    },
     "fallback": {
         "dense-int8": _op("dense", {"x": "int8", "w": "int8", "out": "int32"}, m="T", n=19, k=23),
         "dense-bfloat16": _op("dense", "bfloat16", ("bias",), m="T", n=19, k=23),
@@ -93,7 +219,7 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "conv2d": _op("conv2d", epilogue=("bias", "relu"), b=2, c=3, h="T", w=9, o=5, r=3, s=3, stride=2, pad=1),
         "conv2d-groups": _op("conv2d", b="T", c=4, h=7, w=9, o=6, r=2, s=3, groups=2, dilation=2, layout="nhwc"),
         "conv2d_transpose": _op("conv2d_transpose", b=1, c=3, h="T", w=4, o=5, r=3, s=3, stride=2, pad=1),
-        "max_pool2d": _op("max_pool2d", b="T", c=3, h=8, w=9, r=3, s=3, stride=2, pad=1),
+        "pooled-far": _op("max_pool2d", b="T", c=2, h=11, w=33, r=2, s=2, stride=7),
         "attention": _op("attention", b=1, h=2, i="T", j="S", d=8, causal=True),
         "capsules": _program(
             "c[b, k, p, q, i, j] = sum(h, r, s, m) a[b, h, 2*p + r, 2*q + s, i, m] * w[k, h, r, s, m, j]",

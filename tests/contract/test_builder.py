@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,20 +14,29 @@ import pytest
 from tests.measuring import TASK, kernel
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import LibraryFiles
-from tuner.measure import Builder, LibraryFailed, building
+from tuner.measure import Builder, BuilderLost, LibraryFailed, building
 from tuner.measure.building import Build, Link
 from tuner.measure.local_builder import LocalBuilder
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind
 from tuner.rules.space import MicroKernel
 from worker.cluster import Cluster
+from worker.cores import Cores
 from worker.ray_builder import RayBuilder
 
 LIMIT_S = 2.0
 PER_PROCESS = 4
 RIGHT, RAISES, CRASHES, HANGS = range(4)
+START_S = 120.0
 
 Make = Callable[[int], Builder]
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + START_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def misbehaving() -> Build:
@@ -84,6 +95,7 @@ def make(request: pytest.FixtureRequest) -> Make:
         timeout_s=LIMIT_S,
         builds_per_actor=PER_PROCESS,
         alive=cluster.alive,
+        cores=Cores(2),
     )
 
 
@@ -175,3 +187,32 @@ def test_a_compiler_that_fails_costs_the_library_alone(
     monkeypatch.setattr(building, "LIBRARY_S", 60.0)
     assert builder.library(DISPATCHER, None).files
     assert builder.build(TASK, numbers(RIGHT))[0].binary is not None
+
+
+def test_builds_on_a_machine_whose_cores_are_measured_on_wait_for_their_turn(cluster: Cluster) -> None:
+    cores = Cores(1)
+    builder = RayBuilder(misbehaving(), mislinking(), actors=lambda: 2, alive=cluster.alive, cores=cores)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            with cores.taken(1):
+                build = threads.submit(builder.build, TASK, numbers(RIGHT, RIGHT))
+                link = threads.submit(builder.library, Dispatcher(TASK, (kernel(0),), 0, Leaf(0)), None)
+                until(lambda: len(cores._waiting) == 2)
+                assert not (build.done() or link.done())
+            assert all(result.binary for result in build.result(START_S))
+            assert link.result(START_S).files
+        assert cores.take_free(2) == 1
+    finally:
+        builder.close()
+
+
+def test_a_build_that_waits_for_cores_ends_with_its_cluster() -> None:
+    cores, is_alive = Cores(1), threading.Event()
+    is_alive.set()
+    builder = RayBuilder(misbehaving(), mislinking(), actors=lambda: 1, alive=is_alive.is_set, cores=cores)
+    with ThreadPoolExecutor(1) as threads, cores.taken(1):
+        build = threads.submit(builder.build, TASK, numbers(RIGHT))
+        until(lambda: len(cores._waiting) == 1)
+        is_alive.clear()
+        with pytest.raises(BuilderLost, match="has died"):
+            build.result(START_S)

@@ -15,13 +15,14 @@ import pytest
 from tests.measuring import CRASH, HANG, RIGHT, TASK, WRONG, kernel, request
 from tuner.measure import BuildResult, Interrupted, Runner, RunRequest
 from tuner.measure.local_device import LocalDevice
-from tuner.measure.rpc_runner import RpcRunner
+from tuner.measure.rpc_runner import RpcRunner, unshared
 from tuner.measure.runner_pool import RunnerPool
 from tuner.measure.simulated import Faults, Fleet
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import ErrorKind
 from tuner.rules.space import MicroKernel
+from worker.cores import Cores
 
 LIMIT_S = 2.0
 PER_BEHAVIOUR = 100
@@ -46,7 +47,7 @@ def microseconds(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]
     return 1e-6 * shape["T"]
 
 
-@pytest.fixture(scope="module", params=["device", "devices", "simulated", "many-simulated"])
+@pytest.fixture(scope="module", params=["device", "devices", "on-cores", "simulated", "many-simulated"])
 def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
     if "simulated" in request.param:
         size = 4 if "many" in request.param else 1
@@ -56,7 +57,8 @@ def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
         return
     with LocalDevice() as first, LocalDevice() as second:
         devices = [first, second][: 2 if request.param == "devices" else 1]
-        members = {each.pid: partial(RpcRunner, each.connect, timeout_s=LIMIT_S) for each in devices}
+        cores = Cores(1).taken if request.param == "on-cores" else unshared
+        members = {each.pid: partial(RpcRunner, each.connect, timeout_s=LIMIT_S, cores=cores) for each in devices}
         pool = RunnerPool(lambda: members)
         yield pool
         pool.close()

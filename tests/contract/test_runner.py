@@ -35,8 +35,9 @@ from tuner.measure.connecting import Connected, Tracker
 from tuner.measure.device_process import SILENT_S
 from tuner.measure.local_device import LocalDevice
 from tuner.measure.rpc_names import TRIAL, device_key
-from tuner.measure.rpc_runner import Connect, RpcRunner, Session, SessionDied
+from tuner.measure.rpc_runner import RpcRunner
 from tuner.measure.runner_pool import RunnerPool
+from tuner.measure.session import Connect, Session, SessionDied
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import NUMPY, ErrorKind

@@ -109,3 +109,16 @@ def test_of_many_jobs_at_once_no_more_than_the_quota_get_in(database_url: str) -
 
         assert got_in.count(True) == 2
         assert len(storages[0].list_jobs().items) == 2
+
+
+def test_a_job_that_has_ended_counts_for_no_more_seconds_than_it_was_given(storage: Storage) -> None:
+    submit(storage, Quota())
+    lease = take(storage)
+    # As two searches do that run at once.
+    storage.append_results(lease, lease.tasks[0].id, results(1), spent_s=35.0)
+    storage.finish_job(lease, JobState.COMPLETED)
+
+    with pytest.raises(QuotaExceeded) as caught:
+        submit(storage, Quota(seconds=39.0))
+
+    assert caught.value.used == 20.0

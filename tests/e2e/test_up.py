@@ -24,6 +24,7 @@ def test_from_nothing_to_a_library_and_back_to_nothing(start: Start, tmp_path: P
     assert stat.S_IMODE((up.data_dir / "client.key").stat().st_mode) == 0o600
     (device,) = up.shapewright("devices", "--json").json
     assert device["key"] == "local"
+    assert device["token_id"], "it joined by the token that `up` made"
     check_link(up)
     done = up.shapewright("submit", up.job, "--wait", "--timeout", 120, "--json")
     assert done.code == 0, done.out + up.logs()
@@ -39,6 +40,8 @@ def test_from_nothing_to_a_library_and_back_to_nothing(start: Start, tmp_path: P
     assert len(marked(up_id)) > 5
     assert up.stop() == 0
     assert marked(up_id) == []
+    (token,) = up.shapewright("device-tokens", "list", "--json").json
+    assert (token["id"], token["state"], token["required"]) == (device["token_id"], "revoked", False)
     gone = up.shapewright("jobs", "--json")
     assert gone.code == 3
     assert "shapewright up" in gone.json["error"]["message"]

@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from shapewright.cli.logins import login_link
-from shapewright.cli.up import Plan, announce_ready
+from shapewright.cli.up import announce_ready
+from shapewright.cli.up_parts import Plan
 from tests.shapewright.cli_bed import Bed
 from tests.shapewright.conftest import Shapewright
 from tuner.errors import InvalidInput
@@ -53,9 +54,7 @@ def test_without_a_database_there_is_no_link(shapewright: Shapewright, tmp_path:
 
 
 @pytest.mark.parametrize("json_output", [True, False])
-def test_up_prints_the_link_beside_the_address(
-    bed: Bed, capsys: pytest.CaptureFixture[str], json_output: bool
-) -> None:
+def test_up_prints_the_link_beside_the_address(bed: Bed, capsys: pytest.CaptureFixture[str], json_output: bool) -> None:
     plan = Plan(8321, bed.data_dir, bed.database_url, 1, 9190, bed.data_dir)
     link = login_link(bed.storage, replace(plan, port=8000).url)
     assert link.startswith("http://127.0.0.1:8000/login?token=")

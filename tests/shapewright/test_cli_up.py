@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from shapewright.cli.up import Plan, exclusive, next_step
+from shapewright.cli.up import exclusive, next_step, scratch
+from shapewright.cli.up_parts import Plan
 from tests.shapewright.conftest import Shapewright
 
 
@@ -87,3 +88,12 @@ def test_a_database_that_does_not_answer_is_named(shapewright: Shapewright, free
     assert ran.code == 3
     assert "127.0.0.1:9/none" in ran.error["message"]
     assert "secret" not in ran.error["message"]
+
+
+def test_what_killed_workers_left_goes_when_up_ends(tmp_path: Path) -> None:
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait(20)
+    with scratch(tmp_path) as own:
+        (own / "of a device").mkdir()
+        (tmp_path / f"ray-{killed.pid}" / "builds").mkdir(parents=True)
+    assert list(tmp_path.iterdir()) == []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,13 @@ import pytest
 
 from tests.measuring import CRASH, RIGHT, TASK, request
 from tests.shapewright import bare
+from tuner.joining import Claim, credential_of, is_proof, new_nonce, new_token, stored_key_of
 from tuner.library.codegen import build_candidate
 from tuner.measure import BuildResult, RunRequest
 from tuner.measure.connecting import Tracker
-from tuner.measure.rpc_names import device_key
+from tuner.measure.rpc_names import JOIN, device_key
 from tuner.measure.rpc_runner import RpcRunner
+from tuner.measure.signer import TOKEN
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind
@@ -39,6 +43,32 @@ def board(tracker: Tracker, tmp_path: Path) -> Iterator[dict[str, Any]]:
         yield json.loads(process.stdout.read())
         process.terminate()
         assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize("how", ["--token", "--token-file", TOKEN])
+def test_a_board_proves_that_it_has_its_token_and_shows_it_nowhere(tracker: Tracker, tmp_path: Path, how: str) -> None:
+    _, text = new_token()
+    (tmp_path / "token").write_text(text + "\n")
+    options = {"--token": ["--token", text], "--token-file": ["--token-file", "token"]}.get(how, [])
+    environment = os.environ | ({TOKEN: text} if how == TOKEN else {})
+    where = ("--tracker", f"127.0.0.1:{tracker.port}", "--id", "board", *options)
+    line = [sys.executable, "-m", "shapewright", "device", "serve", *where, "--json"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.read()
+            connected = tracker.request(device_key("local", "board"), 20.0, 20.0)
+            nonce = new_nonce()
+            told = json.loads(connected.call(JOIN, nonce))
+            connected.hang_up()
+            shown = [Path(f"/proc/{process.pid}/{name}").read_text() for name in ("cmdline", "environ")]
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+    assert told["token"] == credential_of(text).token_id
+    assert is_proof(stored_key_of(text), Claim(**told["claim"]), nonce, told["proof"])
+    assert (told["claim"]["id"], told["claim"]["key"]) == ("board", "local")
+    assert [text in each for each in shown] == [False, False]
 
 
 def runner_of(tracker: Tracker, device: str) -> RpcRunner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,20 +16,27 @@ Script = Callable[..., Tuned]
 """Called with the task and the keywords of ``tuner.search.tuning.tune``."""
 
 
+@dataclass
 class Tools:
     """Hands out nothing that works: scripted searches neither build nor measure."""
+
+    devices: int = 1
+    made: int = 0
+    closed: int = 0
+    """Of runners."""
 
     def builder(self) -> Any:
         return self
 
     def runner(self, key: str) -> Any:
+        self.made += 1
         return self
 
     def parallel_builds(self, key: str, threads: int) -> int:
         return 0
 
     def close(self) -> None:
-        """Nothing to end."""
+        self.closed += 1
 
 
 class ScriptedSearch:

@@ -1,13 +1,23 @@
 from __future__ import annotations
 
-from dataclasses import replace
+import random
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.program.jobspec import Budget
-from worker.budget import GUARANTEED, MIN_TRIALS, Standing, next_piece
+from worker.budget import (
+    GUARANTEED,
+    MIN_TRIALS,
+    ONE_LANE,
+    Lanes,
+    Standing,
+    is_worth_waiting,
+    lane_budget,
+    next_piece,
+)
 
 BUDGETS = st.builds(Budget, st.none() | st.integers(0, 2000), st.none() | st.floats(1.0, 1000.0)).filter(
     lambda budget: budget != Budget(None, None)
@@ -141,3 +151,173 @@ def test_a_piece_is_no_less_than_a_round() -> None:
     done = replace(slow, is_done=True)
     assert next_piece(Budget(None, 100.0), [slow, slow]) == (0, Budget(None, 38.0))
     assert next_piece(Budget(None, 64.0), [slow, done, slow]) is None
+
+
+# -- several at once --------------------------------------------------------------------------------------------------
+RUNNING = Standing(1, 20, 20.0, Budget(40, 40.0), 1e-3, is_running=True)
+IDLE = replace(RUNNING, is_running=False)
+
+
+def test_a_task_that_is_running_is_left_out_and_its_allowance_is_kept() -> None:
+    assert next_piece(Budget(None, 200.0), [RUNNING, IDLE], Lanes(2, 80.0)) == (1, Budget(None, 52.5))
+    assert next_piece(Budget(None, 200.0), [RUNNING, RUNNING], Lanes(2, 80.0)) is None
+    # 80 of 100 trials are allowed, and 20 are another piece.
+    assert next_piece(Budget(100, None), [RUNNING, replace(IDLE, count=2)], Lanes(2)) == (1, Budget(56, None))
+
+
+def test_trials_are_kept_for_the_better_task_that_is_running() -> None:
+    better = replace(RUNNING, count=100)
+    assert next_piece(Budget(112, None), [better, IDLE], Lanes(2)) is None
+    assert is_worth_waiting(Budget(112, None), [better, IDLE])
+    # Seconds cannot be kept.
+    piece = next_piece(Budget(112, 200.0), [better, IDLE], Lanes(2, 80.0))
+    assert piece is not None and piece[0] == 1
+    assert not is_worth_waiting(Budget(112, 200.0), [better, IDLE])
+
+
+def test_trials_are_not_given_by_gain_before_those_that_run_are_timed() -> None:
+    unknown = replace(RUNNING, objective_s=None)
+    assert next_piece(Budget(512, None), [unknown, IDLE], Lanes(2)) is None
+    assert next_piece(Budget(512, 200.0), [unknown, IDLE], Lanes(2, 80.0)) is not None
+
+
+def test_nothing_is_worth_waiting_for_when_nothing_is_left_or_nobody_runs() -> None:
+    assert not is_worth_waiting(Budget(80 + MIN_TRIALS - 1, None), [RUNNING, IDLE])
+    assert is_worth_waiting(Budget(80 + MIN_TRIALS, None), [RUNNING, IDLE])
+    assert not is_worth_waiting(Budget(512, None), [replace(RUNNING, is_running=False, is_ending=True), IDLE])
+
+
+def test_no_allowance_passes_the_end_of_the_wall_time() -> None:
+    # There are 100 s of lane time, and 10 of the clock.
+    assert next_piece(Budget(None, 200.0), [RUNNING, IDLE], Lanes(2, 25.0)) == (1, Budget(None, 45.0))
+    assert next_piece(Budget(None, 200.0), [replace(IDLE, is_done=True), IDLE], Lanes(2, 25.0)) == (
+        1,
+        Budget(None, 45.0),
+    )
+    # Three that are promised 20 s each leave 5 s, on two lanes, for the first: 20 and 25 on one, 20 on the other.
+    tasks = [IDLE, RUNNING, IDLE]
+    assert next_piece(Budget(None, 400.0), tasks, Lanes(2, 45.0)) == (0, Budget(None, 45.0))
+
+
+def test_what_there_is_to_give_out_on_several_lanes() -> None:
+    assert lane_budget(Budget(64, None), 4, 10.0, 10.0) == Budget(64, None)
+    assert lane_budget(Budget(64, 60.0), 1, 10.0, 10.0) == Budget(64, 60.0)
+    assert lane_budget(Budget(64, 60.0), 4, 0.0, 0.0) == Budget(64, 240.0)
+    # Two searches took 40 s of 20: there are 40 left, on each lane.
+    assert lane_budget(Budget(64, 60.0), 1, 40.0, 20.0) == Budget(64, 80.0)
+    assert lane_budget(Budget(64, 60.0), 3, 40.0, 20.0) == Budget(64, 160.0)
+    assert lane_budget(Budget(64, 60.0), 3, 90.0, 70.0) == Budget(64, 90.0)
+
+
+@dataclass
+class Lane:
+    """A turn in the simulation below: it ends at ``end_s``."""
+
+    position: int
+    since_s: float
+    end_s: float
+    allowance: Budget
+    trials: int
+    is_ending: bool
+
+
+@dataclass
+class Job:
+    """Simulates a job on lanes. Searches use some of what they are allowed, and keep a third for their libraries."""
+
+    budget: Budget
+    tasks: list[Standing]
+    lanes: int
+    chance: random.Random
+    now_s: float = 0.0
+    turns: dict[int, Lane] = field(default_factory=dict)
+    most: int = 0
+    """Turns at once."""
+
+    def run(self) -> None:
+        self.shared = lane_budget(self.budget, self.lanes, 0.0, 0.0)
+        while not all(task.is_done for task in self.tasks):
+            while len(self.turns) < self.lanes and self._begin():
+                self.most = max(self.most, len(self.turns))
+            assert self.turns, "all lanes wait for each other"
+            self._end(min(self.turns.values(), key=lambda turn: turn.end_s))
+
+    def standings(self) -> list[Standing]:
+        result = list(self.tasks)
+        for position, turn in self.turns.items():
+            result[position] = replace(
+                result[position],
+                allowance=turn.allowance,
+                spent_s=result[position].spent_s + self.now_s - turn.since_s,
+                is_running=not turn.is_ending,
+                is_ending=turn.is_ending,
+            )
+        return result
+
+    def _begin(self) -> bool:
+        tasks = self.standings()
+        idle = [at for at, task in enumerate(tasks) if not task.is_done and at not in self.turns]
+        if not idle:
+            return False
+        left_s = float("inf") if self.budget.seconds is None else self.budget.seconds - self.now_s
+        piece = next_piece(self.shared, tasks, ONE_LANE if self.lanes == 1 else Lanes(self.lanes, left_s))
+        if piece is None and is_worth_waiting(self.shared, tasks):
+            return False
+        if piece is None:
+            self._make_library(idle[0])
+        else:
+            self._explore(*piece)
+        return True
+
+    def _explore(self, position: int, allowance: Budget) -> None:
+        task, share = self.tasks[position], self.chance.random()
+        more = max(0, (task.trials + 50 if allowance.trials is None else allowance.trials) - task.trials)
+        takes_s = 10.0 if allowance.seconds is None else max(0.0, 0.65 * allowance.seconds - task.spent_s)
+        self._turn(position, share * takes_s, allowance, task.trials + int(share * more), is_ending=False)
+
+    def _make_library(self, position: int) -> None:
+        task = self.tasks[position]
+        allowance = task.allowance or Budget(0, 0.0)
+        left_s = 10.0 if allowance.seconds is None else max(0.0, allowance.seconds - task.spent_s)
+        self._turn(position, self.chance.choice([0.5, 1.0]) * left_s, allowance, task.trials, is_ending=True)
+
+    def _turn(self, position: int, takes_s: float, allowance: Budget, trials: int, *, is_ending: bool) -> None:
+        end_s = self.now_s + takes_s
+        self.turns[position] = Lane(position, self.now_s, end_s, allowance, trials, is_ending)
+
+    def _end(self, turn: Lane) -> None:
+        self.now_s = turn.end_s
+        task = self.tasks[turn.position]
+        self.tasks[turn.position] = replace(
+            task,
+            trials=turn.trials,
+            spent_s=task.spent_s + turn.end_s - turn.since_s,
+            allowance=turn.allowance,
+            objective_s=task.objective_s or (1e-3 if turn.trials and self.chance.random() < 0.9 else None),
+            is_done=turn.is_ending,
+        )
+        del self.turns[turn.position]
+        if not turn.is_ending and self.chance.random() < 0.1:
+            # Nothing helps any more.
+            self._make_library(turn.position)
+
+
+@given(BUDGETS, st.lists(st.integers(1, 50), min_size=1, max_size=10), st.integers(1, 8), st.integers(0, 10**6))
+def test_lanes_keep_within_the_budget_and_starve_nobody(
+    budget: Budget, counts: list[int], lanes: int, seed: int
+) -> None:
+    job = Job(budget, [Standing(count) for count in counts], min(lanes, len(counts)), random.Random(seed))
+    job.run()
+    allowed = [task.allowance for task in job.tasks]
+    assert job.most == job.lanes
+    for each in allowed:
+        assert each is not None
+        if budget.trials is not None:
+            assert (each.trials or 0) >= int(GUARANTEED * budget.trials / len(counts))
+        if budget.seconds is not None:
+            assert (each.seconds or 0.0) >= GUARANTEED * budget.seconds / len(counts) - 0.01
+    if budget.trials is not None:
+        assert sum(task.trials for task in job.tasks) <= budget.trials
+    if budget.seconds is not None:
+        assert job.now_s <= budget.seconds + 0.01
+        assert sum(task.spent_s for task in job.tasks) <= job.lanes * budget.seconds + 0.01

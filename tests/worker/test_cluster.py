@@ -44,3 +44,26 @@ def test_a_node_that_is_gone_is_noticed(tmp_path: Path) -> None:
         "outlives_a_worker": True,
         "notices": True,
     }
+
+
+OWN = """
+import json, os, sys, tempfile
+import worker  # before Ray: it sets up its authentication
+from pathlib import Path
+import ray
+from worker.cluster import Cluster
+
+before = os.environ.get("TMPDIR")
+cluster = Cluster(Path(sys.argv[1]), cores=1)
+made = ray.get(ray.remote(lambda: tempfile.mkdtemp()).remote())
+answer = {"there": Path(made).exists(), "kept": os.environ.get("TMPDIR") == before}
+cluster.stop()
+print(json.dumps({**answer, "gone": not Path(made).exists()}), flush=True)
+"""
+
+
+def test_what_a_build_leaves_in_its_temporary_folder_goes_with_the_cluster(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OWN, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {"there": True, "kept": True, "gone": True}

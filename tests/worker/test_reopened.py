@@ -15,7 +15,7 @@ from tuner.measure.simulated import Fleet
 from tuner.program.jobspec import parse_job
 from tuner.storage import JobState
 from tuner.storage.sql import SqlStorage, open_storage
-from worker import searches
+from worker import open_searches
 from worker.job_runner import JobRunner
 
 TRIALS = 64
@@ -74,7 +74,7 @@ def test_a_device_lost_over_the_verification_costs_nothing_that_was_measured(sto
 def test_searches_that_had_no_room_end_with_what_they_measured(
     storage: SqlStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searches, "MAX_LIVE", 1)
+    monkeypatch.setattr(open_searches, "MAX_LIVE", 1)
     plain = {name: value for name, value in JOB.items() if name != "workload"}
     workloads = [{"op": "dense", "args": {"m": "16*T", "n": 256, "k": 64 * (number + 1)}} for number in range(3)]
     job_id = run(storage, {**plain, "workloads": workloads, "budget": {"trials": 3 * TRIALS}}, losses=[])

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.samples import JOB, results
 from tests.measuring import wait_for
-from tests.worker.scripted import Tools, tuned
+from tests.worker.curves import Bed, CurveSearch, falling, flat, leased, run, trials_of
+from tests.worker.scripted import Tools
 from tuner.measure import DeviceLost
-from tuner.program.jobspec import Budget, parse_job
-from tuner.search.summary import EndedBy, SearchSummary, Stage
-from tuner.search.tuning import Cancelled, Finishing, Tuned
-from tuner.storage import JobState, Lease, NotFound
+from tuner.storage import JobState, NotFound
 from tuner.storage.sql import SqlStorage, open_storage
-from worker import searches
+from worker import open_searches
 from worker.job_runner import JobRunner
 
 
@@ -26,107 +21,6 @@ def storage(sqlite_url: str) -> Iterator[SqlStorage]:
     opened = open_storage(sqlite_url)
     yield opened
     opened.close()
-
-
-@dataclass
-class Bed:
-    """Opens a curve for each task: its objective in seconds after so many trials."""
-
-    curves: list[Callable[[int], float]]
-    most: dict[int, int] = field(default_factory=dict)
-    """By position, the trials after which nothing helps."""
-    before: Callable[[CurveSearch], None] = lambda search: None
-    opened: list[int] = field(default_factory=list)
-    explored: list[tuple[int, int]] = field(default_factory=list)
-    """Positions, and the trials that each had then."""
-    live: set[int] = field(default_factory=set)
-    finished: list[int] = field(default_factory=list)
-    loses: tuple[int, ...] = ()
-    """Positions whose libraries a lost device costs."""
-
-    def open(self, task: Any, *, recorder: Any, **given: Any) -> CurveSearch:
-        position = recorder._row.position
-        self.opened.append(position)
-        self.live.add(position)
-        return CurveSearch(self, position, recorder, **given)
-
-
-class CurveSearch:
-    """Spends what it is allowed, one record for each trial."""
-
-    def __init__(
-        self, bed: Bed, position: int, recorder: Any, past: Any, should_finish: Callable[[], bool], **_: Any
-    ) -> None:
-        self.bed, self.position, self.recorder, self.should_finish = bed, position, recorder, should_finish
-        self.trials = len(past)
-
-    @property
-    def summary(self) -> SearchSummary:
-        objective_s = self.bed.curves[self.position](self.trials) if self.trials else None
-        return SearchSummary(Stage.SEARCH, trials=self.trials, elapsed_s=float(self.trials), objective_s=objective_s)
-
-    def explore(self, budget: Budget, after_s: float = 0.0) -> EndedBy:
-        most = self.bed.most.get(self.position, 10**6)
-        more = min(budget.trials or 0, most) - self.trials
-        if more > 0:
-            made = results(more, start=1000 * self.position + self.trials)
-            self.trials += more
-            self.recorder.record(made, [], float(self.trials), self.summary)
-        self.bed.explored.append((self.position, self.trials))
-        self.bed.before(self)
-        if self.should_finish():
-            raise Finishing
-        return EndedBy.NOTHING_HELPS if self.trials >= most else EndedBy.TRIALS
-
-    def finalize(self, job_id: str | None) -> Tuned:
-        return self._tuned("done")
-
-    def finish(self, job_id: str | None, within_s: float = 0.0) -> Tuned:
-        self.bed.finished.append(self.position)
-        if self.position in self.bed.loses:
-            raise DeviceLost("gone")
-        if not self.trials:
-            raise Cancelled
-        return self._tuned(EndedBy.CANCELLED)
-
-    def close(self) -> None:
-        self.bed.live.discard(self.position)
-
-    def _tuned(self, ended_by: str) -> Tuned:
-        result = tuned()
-        digest = {"digest": f"{self.position}" * 64}
-        return replace(result, manifest=digest, summary=replace(self.summary, ended_by=ended_by))
-
-
-def leased(storage: SqlStorage, counts: tuple[int, ...] = (1, 12, 1), trials: int = 192) -> Lease:
-    """A job of a workload for each of ``counts``."""
-    workloads = [
-        {"op": "matmul", "args": {"m": "T", "n": 8, "k": 8 * (position + 1)}, "count": count}
-        for position, count in enumerate(counts)
-    ]
-    plain = {name: value for name, value in JOB.items() if name != "workload"}
-    storage.create_job(parse_job({**plain, "workloads": workloads, "budget": {"trials": trials}}))
-    lease = storage.lease_job("w1", 30.0)
-    assert lease is not None
-    return lease
-
-
-def run(storage: SqlStorage, bed: Bed, lease: Lease) -> JobState | None:
-    state = JobRunner(storage, Tools(), open_search=bed.open, heartbeat_s=0.05).run(lease)
-    assert bed.live == set(), "a search was not closed"
-    return state
-
-
-def trials_of(storage: SqlStorage, lease: Lease) -> list[int]:
-    return [len(storage.records_of_task(row.id)) for row in storage.search_tasks(lease.job.id)]
-
-
-def flat(_trials: int) -> float:
-    return 1e-3
-
-
-def falling(trials: int) -> float:
-    return 1e-3 * (1 - trials / 250)
 
 
 def test_what_occurs_most_has_most_of_the_budget_and_nobody_is_starved(storage: SqlStorage) -> None:
@@ -154,10 +48,16 @@ def test_each_search_is_kept_between_its_pieces(storage: SqlStorage) -> None:
     assert len(bed.explored) > 3
 
 
+def test_none_is_closed_while_there_is_room(storage: SqlStorage) -> None:
+    lease, bed = leased(storage, (1,) * 12, trials=12 * 16 + 64), Bed([flat] * 12)
+    assert run(storage, bed, lease) is JobState.COMPLETED
+    assert sorted(bed.opened) == list(range(12))
+
+
 def test_only_so_many_are_kept_and_the_others_go_on_from_their_records(
     storage: SqlStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searches, "MAX_LIVE", 1)
+    monkeypatch.setattr(open_searches, "MAX_LIVE", 1)
     lease, bed = leased(storage), Bed([flat] * 3)
     most: list[int] = []
     bed.before = lambda search: most.append(len(bed.live))
@@ -231,7 +131,7 @@ def test_a_device_lost_over_one_library_of_a_cancelled_job_costs_no_other(
     storage: SqlStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Those that are no longer in memory have a library, too.
-    monkeypatch.setattr(searches, "MAX_LIVE", 1)
+    monkeypatch.setattr(open_searches, "MAX_LIVE", 1)
     lease, bed = leased(storage), Bed([flat] * 3, loses=(1,))
 
     def cancel(search: CurveSearch) -> None:

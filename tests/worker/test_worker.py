@@ -135,12 +135,33 @@ def test_a_job_survives_a_killed_worker_and_a_stopped_one(storage: Storage, work
 
 
 def test_a_running_job_is_cancelled_and_the_worker_takes_the_next(storage: Storage, workers: Workers) -> None:
+    """After the processes of its search were killed, too. None of them is left when the worker has stopped."""
     long, short = submitted(storage, job(trials=5000)), submitted(storage, job(trials=0))
-    workers.start()
+    worker = workers.start()
     wait_for(lambda: storage.get_job(long.id).trials >= 4, LIMIT_S)
+    killed = searches(worker)
+    assert len(killed) == 2, "one for the job, and one in store"
+    for process in killed:
+        process.kill()
+    kept = trial_names(storage, long.id)
+    wait_for(lambda: storage.get_job(long.id).trials >= len(kept) + 4, LIMIT_S)
     storage.request_cancel(long.id)
     wait_for(lambda: storage.get_job(long.id).state is JobState.CANCELLED, LIMIT_S)
+    names = trial_names(storage, long.id)
+    assert names[: len(kept)] == kept
+    assert len(set(names)) == len(names) == storage.get_job(long.id).trials
     wait_for(lambda: storage.get_job(short.id).state is JobState.COMPLETED, LIMIT_S)
+    wait_for(lambda: len(searches(worker)) == 1, LIMIT_S)
+    children = descendants(worker)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(STOP_S) == 0
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert alive == []
+
+
+def searches(worker: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The processes that host searches."""
+    return [child for child in descendants(worker) if child.name().startswith("ray::SearchHost")]
 
 
 def _builds(process: psutil.Process) -> bool:

@@ -24,7 +24,8 @@ from tuner.measure.inputs import Domain, domain_of, random_array
 from tuner.measure.limits import time_limit
 from tuner.measure.machine import failure_kind
 from tuner.measure.roof import measure_roof
-from tuner.measure.rpc_names import BASELINES, DESCRIBE, OPEN, TRIAL, VERIFY
+from tuner.measure.rpc_names import BASELINES, DESCRIBE, JOIN, OPEN, TRIAL, VERIFY
+from tuner.measure.signer import Signer
 from tuner.measure.tensors import tensor_of
 from tuner.measure.timing import Anchor, Timed, Timer
 from tuner.measure.verify import Case, cases
@@ -142,12 +143,13 @@ class Bench:
         return self._arrays[key]
 
 
-def register(describe: Callable[[], JsonObject]) -> None:
+def register(describe: Callable[[], JsonObject], signer: Signer) -> None:
     """Make the functions of a device known to TVM RPC. Call before serving; sessions inherit them."""
     open_bench: list[Bench] = []
 
     def start(request: str) -> str:
         """Prepare for candidates of one task: inputs, references, threads."""
+        signer.close()
         open_bench[:] = [Bench(SearchTask.from_json(json.loads(request)), Path.cwd())]
         return json.dumps(describe())
 
@@ -175,6 +177,7 @@ def register(describe: Callable[[], JsonObject]) -> None:
     tvm_ffi.register_global_func(TRIAL, trial, override=True)
     tvm_ffi.register_global_func(VERIFY, verify, override=True)
     tvm_ffi.register_global_func(BASELINES, baselines, override=True)
+    tvm_ffi.register_global_func(JOIN, lambda nonce: json.dumps(signer.answer(nonce)), override=True)
     tvm_ffi.register_global_func(DESCRIBE, lambda: json.dumps(describe()), override=True)
 
 

@@ -35,16 +35,18 @@ THREADS = 256
 """Of a user that candidates alone run as; for each core four more."""
 STACKS_BYTES = 136 * 2**20
 """What a thread maps: its stack, and an arena of malloc."""
-PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
 UNREACHABLE, NOT_CONFINED, NO_FILTER = 96, 97, 98
 """Exit codes of a process that is confined and cannot reach the folder of sessions, of one that could not be confined,
 and of one that could, but for the filter of system calls."""
 GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+SIGNER = "SHAPEWRIGHT_DEVICE_SIGNER"
+"""The variable that names the way to a device's signer (tuner.measure.signer): a number, and no secret."""
 KEPT = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
         *("LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONUNBUFFERED", "SHAPEWRIGHT_LOG_FORMAT"),
-        *("SHAPEWRIGHT_DEBUG", "SHAPEWRIGHT_UP_ID"),
+        *("SHAPEWRIGHT_DEBUG", SIGNER, "SHAPEWRIGHT_UP_ID"),
     }
 )
 """What a device takes over from the environment of whoever starts it: no keys, no agents, no URLs. By the last name
@@ -117,6 +119,11 @@ def confine(limits: Limits, *, is_own_folder: bool = True) -> None:
     except OSError:
         if not is_own_folder:
             os._exit(NO_FILTER)
+
+
+def set_undumpable() -> None:
+    """From now on processes of the same user read neither this one's memory nor its environment. Root does."""
+    _prctl(PR_SET_DUMPABLE, 0)
 
 
 def keep_sockets(is_wanted: Callable[[socket.socket], bool]) -> None:

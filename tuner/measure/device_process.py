@@ -6,7 +6,6 @@ reach the port can run code here: private networks only.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import platform
@@ -31,25 +30,18 @@ import numpy.random  # noqa: F401 - sessions may be unable to read them, as anot
 from tvm.rpc import base
 from tvm.rpc.server import PopenRPCServerState
 
-from tuner.errors import MAX_SHOWN, InvalidInput
+from tuner.joining import Claim
 from tuner.measure import bench
-from tuner.measure.addresses import Address, is_everywhere, is_loopback, local_address, parse_address
+from tuner.measure.addresses import Address, is_loopback
 from tuner.measure.child import announce, orphaned
-from tuner.measure.confinement import (
-    DEFAULT_LIMITS,
-    NOT_CONFINED,
-    Limits,
-    check,
-    clean_environment,
-    confine,
-    keep_sockets,
-    parse_memory,
-)
+from tuner.measure.confinement import NOT_CONFINED, check, clean_environment, confine, keep_sockets
+from tuner.measure.device_options import HERE, DeviceOptions, parse_options, placed
 from tuner.measure.processes import DEVICE, set_on_signals
 from tuner.measure.rpc_names import device_key
 from tuner.measure.session_folder import FolderWatch
+from tuner.measure.signer import TOKEN, Signer, with_signer
 from tuner.measure.sockets import connections, unhurried
-from tuner.program.target import MAX_CORES, native
+from tuner.program.target import Target, native
 from tuner.program.workload import JsonObject
 
 log = logging.getLogger(__name__)
@@ -61,48 +53,8 @@ LOOK_S = 0.2
 """How often the process looks whether it is still wanted."""
 RESTART_S = 0.5
 PORTS = 100
-HERE = "127.0.0.1"
 KILLED = f"error code -{int(signal.SIGKILL)}"
 """What TVM's server says of a session that was killed: by the kernel, when memory ran out."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceOptions:
-    """How a device is served. Port 0: the first free one from 9091. ``parent``: the process to end with.
-
-    ``host``, where it listens: None is where the tracker's network reaches this machine, or this machine alone where
-    there is no tracker. ``address``, by which it is registered: None is the address that it listens at.
-
-    ``cores``: those that it measures on, where others of the machine are for other devices; none: all that this process
-    may use.
-    """
-
-    host: str | None = None
-    port: int = 0
-    key: str = ""
-    tracker: Address | None = None
-    device_id: str = ""
-    address: str | None = None
-    parent: int | None = None
-    cores: tuple[int, ...] = ()
-    limits: Limits = DEFAULT_LIMITS
-
-
-def placed(options: DeviceOptions) -> DeviceOptions:
-    """The same with ``host`` and ``address`` filled in. Raises InvalidInput where the tracker's name is unknown, or no
-    network leads to it."""
-    if options.tracker is None:
-        return replace(options, host=options.host or HERE)
-    try:
-        own = local_address(options.tracker)
-    except OSError as error:
-        where = "{}:{}".format(*options.tracker)
-        raise InvalidInput(
-            "--tracker", f"no network leads to {where}: {error.strerror}", "name it as in 10.0.0.7:9190"
-        ) from None
-    host = own if options.host is None else options.host
-    # The tracker would register the address that the connection comes from, which is another one.
-    return replace(options, host=host, address=options.address or (own if is_everywhere(host) else host))
 
 
 Ready = Callable[[DeviceOptions, int], None]
@@ -158,7 +110,9 @@ def serve(options: DeviceOptions, ready: Ready, should_stop: Callable[[], bool])
     sessions = Sessions()
     # Told before there are sessions: they may be unable to read what it is read from.
     about = describe(options, server)
-    bench.register(lambda: {**about, "killed": sessions.killed})
+    signer = Signer.inherited()
+    signer.claim(Claim(about["id"], about["key"], server, Target.from_json(about["target"]).fingerprint))
+    bench.register(lambda: {**about, "killed": sessions.killed}, signer)
     os.register_at_fork(after_in_child=lambda: _begin_session(options))
     threading.excepthook = sessions.ended
     base.connect_with_retry = unhurried(base.connect_with_retry)
@@ -292,43 +246,11 @@ def _cpu_name() -> str:
     return platform.machine()
 
 
-def parse_options(argv: list[str]) -> DeviceOptions:
-    parser = argparse.ArgumentParser(prog="device_process", description="Serve this machine as a device.")
-    parser.add_argument("--host", default=None, help="the address to listen on [default: the one the tracker reaches]")
-    parser.add_argument("--port", type=int, default=0, help="the port; 0 takes a free one")
-    parser.add_argument("--key", default="", help="the key that jobs name this device by")
-    parser.add_argument("--tracker", type=parse_address, default=None, metavar="HOST:PORT")
-    parser.add_argument("--id", default="", dest="device_id", help="names this device; the same after a restart")
-    parser.add_argument("--address", default=None, help="the address that others reach this machine by")
-    parser.add_argument("--parent", type=int, default=None, help="end when this process is no longer the parent")
-    parser.add_argument("--cores", type=parse_cores, default=(), help="the cores to measure on, as in 0,2-3")
-    parser.add_argument("--user", default=None, help="whom candidates run as")
-    parser.add_argument("--memory", type=parse_memory, default=None, help="what a candidate may map, as in 8G")
-    given = vars(parser.parse_args(argv))
-    limits = Limits(given.pop("memory"), given.pop("user"))
-    return DeviceOptions(**given, limits=limits)
-
-
-def parse_cores(text: str) -> tuple[int, ...]:
-    """``0,2-3`` as numbers of cores. Raises ValueError where it is none, or this process may not use one of them."""
-    numbers: set[int] = set()
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        if not (first.isdecimal() and (last or first).isdecimal() and int(first) <= int(last or first)):
-            raise ValueError(f"{part[:MAX_SHOWN]!r} is neither a core nor a range of cores")
-        if int(last or first) >= MAX_CORES:
-            raise ValueError(f"there is no core {int(last or first)}")
-        numbers |= set(range(int(first), int(last or first) + 1))
-    if missing := sorted(numbers - os.sched_getaffinity(0)):
-        raise ValueError(f"there is no core {missing[0]} for this process")
-    return tuple(sorted(numbers))
-
-
 def main(argv: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s device %(levelname)s %(message)s", stream=sys.stderr)
     argv = sys.argv[1:] if argv is None else argv
     options = parse_options(argv)
-    environment = clean_environment(DEVICE)
+    environment = with_signer(clean_environment(DEVICE), os.environ.get(TOKEN))
     if os.environ != environment:
         # NumPy and TVM read these when they are first imported, which has happened by now.
         again = [sys.executable, "-m", "tuner.measure.device_process", *argv]

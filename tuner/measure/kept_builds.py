@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from tuner.library.dispatcher import Dispatcher
@@ -20,10 +20,9 @@ class KeptBuilds:
     """
 
     def __init__(self, task: SearchTask, builder: Builder, beside: int = 0) -> None:
-        self._task, self._builder, self._beside = task, builder, beside
+        self._task, self._builder, self.beside = task, builder, beside
         self._builds: dict[MicroKernel, BuildResult] = {}
         self._coming: dict[MicroKernel, Future[list[BuildResult]]] = {}
-        self._thought: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="builds")
 
     def build(self, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
@@ -40,22 +39,12 @@ class KeptBuilds:
 
     def start(self, kernels: Sequence[MicroKernel]) -> None:
         """Begin to build these, which ``build`` will be asked for next."""
-        if self._beside:
-            self._start([kernel for kernel in kernels if self._is_new(kernel)], self._beside)
+        if self.beside:
+            self._start([kernel for kernel in kernels if self._is_new(kernel)], self.beside)
 
-    def ahead(self, think: Callable[[], Sequence[MicroKernel]]) -> None:
-        """Beside what is measured next, think of kernels and begin to build them. Nothing is, if none are built ahead.
-
-        Call ``settle`` before anything else.
-        """
-        if self._beside:
-            self._thought = self._thread.submit(lambda: self.start(think()))
-
-    def settle(self) -> None:
-        """Wait until ``ahead`` has thought. Raises what it raised."""
-        if self._thought is not None:
-            thought, self._thought = self._thought, None
-            thought.result()
+    def drop(self) -> None:
+        """Forget what was started and is not begun: nobody will ask for it."""
+        self._coming = {kernel: build for kernel, build in self._coming.items() if not build.cancel()}
 
     def close(self) -> None:
         """Wait for what is being built; what was not begun is not."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -45,8 +46,21 @@ def stop_on_signals(signals: Sequence[signal.Signals] = TERMINATION) -> Iterator
 def process_directory(parent: Path, prefix: str) -> Path:
     """The path ``parent/prefix-PID`` for this process's own files; it is not created. Directories that processes left
     behind when they were killed are removed."""
-    for path in parent.glob(f"{prefix}-*"):
-        pid = path.name.removeprefix(f"{prefix}-")
-        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(path, ignore_errors=True)
+    remove_left(parent, prefix)
     return parent / f"{prefix}-{os.getpid()}"
+
+
+def temporary_directory(prefix: str) -> Path:
+    """A new directory for this process's own files in the temporary folder, which others use as well. Directories that
+    processes of this user left behind when they were killed are removed."""
+    remove_left(Path(tempfile.gettempdir()), prefix)
+    return Path(tempfile.mkdtemp(prefix=f"{prefix}-{os.getpid()}-"))
+
+
+def remove_left(parent: Path, prefix: str) -> None:
+    """Remove this user's directories ``parent/prefix-PID`` and ``parent/prefix-PID-...`` of processes that are gone."""
+    for path in parent.glob(f"{prefix}-*"):
+        pid = path.name.removeprefix(f"{prefix}-").partition("-")[0]
+        with suppress(FileNotFoundError):  # another process removes it, too
+            if pid.isdecimal() and not psutil.pid_exists(int(pid)) and path.lstat().st_uid == os.geteuid():
+                shutil.rmtree(path, ignore_errors=True)

@@ -9,6 +9,7 @@ TRIAL = "shapewright.trial"
 VERIFY = "shapewright.verify"
 BASELINES = "shapewright.baselines"
 DESCRIBE = "shapewright.describe"
+JOIN = "shapewright.join"
 
 ID_SEPARATOR = "@"
 

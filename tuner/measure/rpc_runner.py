@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any
 
-from tuner.errors import InvalidInput
 from tuner.measure._base import (
     BASELINES_S,
     BuildResult,
     DeviceFailed,
-    DeviceLost,
     Interrupted,
     RunRequest,
-    WrongDevice,
     never,
     share_ends,
 )
-from tuner.measure.connecting import PROTOCOL_ERRORS, Connected, OutOfTime, within
 from tuner.measure.roof_kernels import roof_binary
-from tuner.measure.rpc_names import BASELINES, OPEN, TRIAL, VERIFY
-from tuner.program.target import Target
+from tuner.measure.rpc_names import BASELINES, TRIAL, VERIFY
+from tuner.measure.session import GRACE_S, OPEN_TIMEOUT_S, Connect, Session, SessionDied
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import Baselines, ErrorKind, MeasureResult
-
-Connect = Callable[[float, Callable[[], bool]], Connected]
-"""Opens a session that the device ends after so many seconds, unless it is interrupted. Raises DeviceLost, Interrupted.
-"""
 
 RUN_TIMEOUT_S = 10.0
 SLOWEST_FLOPS = 5e9
@@ -40,84 +29,19 @@ SLOWEST_FLOPS = 5e9
 CALLS = 6
 """Calls of a kernel that one instance takes at least: warm-up and samples (see tuner.measure.timing)."""
 VERIFY_TIMEOUT_S = 60.0
-OPEN_TIMEOUT_S = 60.0
-GRACE_S = 10.0
-"""How much longer than the device's own limits the runner waits before it calls the device lost."""
+WAIT_SHARE = 0.5
+"""How much of what opening a session may take one may wait for cores with it: its life has room for all of that."""
 HOLD_S = 20.0
 """A session is given up after so long, between two candidates: others may be waiting for the device."""
 
 
-log = logging.getLogger(__name__)
+Cores = Callable[[int, Callable[[], bool]], AbstractContextManager[None]]
+"""Has so many cores of the machine for a while, and waits for them unless it is interrupted. Raises Interrupted."""
 
 
-class SessionDied(Exception):
-    """The process behind the session ended, or cannot be reached."""
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """A session that is prepared for one search task. ``device`` names the device, ``server`` the process that serves
-    it."""
-
-    connected: Connected
-    task: SearchTask
-    device: str
-    target: Target
-    """The device's own."""
-    server: str
-    killed: int
-    """Sessions of that process before this one that were killed."""
-    opened_s: float
-
-    @classmethod
-    def open(cls, connect: Connect, task: SearchTask, life_s: float, interrupted: Callable[[], bool]) -> Self:
-        """Raises DeviceLost, WrongDevice, Interrupted."""
-        connected = connect(life_s, interrupted)
-        opened_s = time.monotonic()
-        request = json.dumps(task.to_json())
-        try:
-            about = json.loads(within(OPEN_TIMEOUT_S, lambda: connected.call(OPEN, request), interrupted))
-            target, name, server = Target.from_json(about["target"]), str(about["id"]), str(about["server"])
-            cores = int(about["description"]["cores"])
-        except Interrupted:
-            connected.hang_up()
-            raise
-        except (*PROTOCOL_ERRORS, OutOfTime, InvalidInput) as error:
-            connected.hang_up()
-            where = "{}:{}".format(*connected.address)
-            raise DeviceLost(f"the device at {where} cannot prepare for {task.workload}: {_brief(error)}") from error
-        _check_target(task, target, name)
-        _check_threads(task, cores, name)
-        return cls(connected, task, name, target, server, about.get("killed", 0), opened_s)
-
-    def ask(self, function: str, data: JsonObject, *binary: bytes, interrupted: Callable[[], bool] = never) -> Any:
-        """What the device's ``function`` answers within ``limit_s`` of the request.
-
-        Raises DeviceLost, SessionDied, Interrupted.
-        """
-        text = json.dumps(data)
-        try:
-            answer = within(
-                data["limit_s"] + GRACE_S,
-                lambda: self.connected.call(function, text, *map(bytearray, binary)),
-                interrupted,
-            )
-        except OutOfTime as error:
-            self.connected.hang_up()
-            raise DeviceLost(f"the device stopped answering: {error}") from error
-        except RuntimeError as error:
-            # An error of the device's function leaves the session alive, which would keep the next one waiting. Not
-            # hung up: another runner of this process may have a session of the device by now.
-            self.close()
-            raise SessionDied(_brief(error)) from error
-        return json.loads(answer)
-
-    def close(self) -> None:
-        """Free the device. Not left to the garbage collector, which would take its time."""
-        try:
-            within(GRACE_S, lambda: self.connected.call("CloseRPCConnection"))
-        except (RuntimeError, OutOfTime) as error:
-            log.info("the session had ended already: %s", _brief(error))
+def unshared(cores: int, interrupted: Callable[[], bool]) -> AbstractContextManager[None]:
+    """``Cores`` of a device that shares its machine with nobody."""
+    return nullcontext()
 
 
 class RpcRunner:
@@ -127,11 +51,14 @@ class RpcRunner:
     SLOWEST_FLOPS besides; the device's process kills itself after that, and the next candidate goes to a new session. A
     device whose process was replaced under a candidate gets it once more, so that only what crashes twice, or crashes a
     device that stays, is called a crash. The session is kept between calls for up to ``hold_s``, and no longer than
-    until ``close``. Not for use from several threads.
+    until ``close``. It takes as many ``cores`` as the task has threads while a candidate runs, never while it waits for
+    the device: whoever has that may wait for cores. Not for use from several threads.
     """
 
-    def __init__(self, connect: Connect, *, timeout_s: float = RUN_TIMEOUT_S, hold_s: float = HOLD_S) -> None:
-        self._connect = connect
+    def __init__(
+        self, connect: Connect, *, timeout_s: float = RUN_TIMEOUT_S, hold_s: float = HOLD_S, cores: Cores = unshared
+    ) -> None:
+        self._connect, self._cores = connect, cores
         self._timeout_s = timeout_s
         self._hold_s = hold_s
         self._session: Session | None = None
@@ -167,9 +94,12 @@ class RpcRunner:
         # Beyond what they are meant to take, as long as a candidate has.
         limit_s = BASELINES_S + self._timeout_s
         data = {"instances": [instance.to_json() for instance in instances], "limit_s": limit_s}
-        session = self._open(task)
         # Built for the device itself, which may be more than the task's target is.
-        binary = roof_binary(session.target, task.threads)
+        binary = roof_binary(self._open(task).target, task.threads)
+        with self._turn(task, never) as session:
+            return self._baselines(session, data, binary, limit_s)
+
+    def _baselines(self, session: Session, data: JsonObject, binary: bytes, limit_s: float) -> Baselines:
         try:
             return Baselines.from_json(session.ask(BASELINES, data, binary))
         except SessionDied as death:
@@ -196,6 +126,20 @@ class RpcRunner:
             self._session = Session.open(self._connect, task, life_s, interrupted)
         return self._session
 
+    @contextmanager
+    def _turn(self, task: SearchTask, interrupted: Callable[[], bool]) -> Iterator[Session]:
+        """A session, and the cores to measure on. One that has become too old over the wait for them is replaced.
+
+        Raises DeviceLost, Interrupted.
+        """
+        while True:
+            session = self._open(task, interrupted)
+            with self._cores(task.threads, interrupted):
+                if time.monotonic() - session.opened_s <= self._hold_s + WAIT_SHARE * OPEN_TIMEOUT_S:
+                    yield session
+                    return
+            self.close()
+
     def _ask(
         self, session: Session, function: str, data: JsonObject, binary: bytes, interrupted: Callable[[], bool]
     ) -> Any:
@@ -216,10 +160,10 @@ class RpcRunner:
         limit_s = self._limit_s(task, request.instances)
         data, binary = self._trial(request, limit_s), request.build.binary or b""
         while True:
-            session = self._open(task, interrupted)
-            started = time.monotonic()
             try:
-                answers = self._ask(session, TRIAL, data, binary, interrupted)
+                with self._turn(task, interrupted) as session:
+                    started = time.monotonic()
+                    answers = self._ask(session, TRIAL, data, binary, interrupted)
             except SessionDied as death:
                 died_on.append(session.server)
                 spent_s = time.monotonic() - started
@@ -255,35 +199,13 @@ class RpcRunner:
         if build.binary is None:
             return f"not built: {build.error}"
         data = {"kernel": build.kernel.to_json(), "dims": dict(dims), "limit_s": VERIFY_TIMEOUT_S}
-        session = self._open(task, interrupted)
         try:
-            problem: str | None = self._ask(session, VERIFY, data, build.binary, interrupted)
+            with self._turn(task, interrupted) as session:
+                problem: str | None = self._ask(session, VERIFY, data, build.binary, interrupted)
         except SessionDied as death:
             place = ", ".join(f"{name}={value}" for name, value in dims.items())
             return f"the device's process died, or took longer than {VERIFY_TIMEOUT_S:g} s, at {place}: {death}"
         return problem
-
-
-def _check_target(task: SearchTask, device: Target, name: str) -> None:
-    """Code for instructions that the device lacks would crash there, and the crash would be taken for the kernel's."""
-    wanted = task.target.hardware.features if task.target else ()
-    missing = sorted(set(wanted) - set(device.hardware.features))
-    if missing:
-        raise WrongDevice(
-            f"device {name} ({device.mcpu}) lacks {', '.join(missing)}, which the target "
-            f"{task.target.mcpu if task.target else ''} has: tune for its own target, or name another device"
-        )
-
-
-def _check_threads(task: SearchTask, cores: int, name: str) -> None:
-    if task.threads > cores:
-        problem = f"device {name} measures on {cores} of its cores, the task has {task.threads} threads"
-        raise WrongDevice(f"{problem}: name another device, or give this one more cores")
-
-
-def _brief(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[-1][:300] if lines else type(error).__name__
 
 
 def _all(request: RunRequest, device: str, kind: ErrorKind, message: str, run_s: float) -> list[MeasureResult]:

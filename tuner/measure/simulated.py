@@ -73,10 +73,19 @@ def theory(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -> f
     return float(prior_latency_s(task, [kernel], extents_of(task.workload, [shape]))[0, 0])
 
 
+Ran = Callable[[SearchTask, Sequence[MeasureResult]], None]
+"""Told of every trial that a device did, by the thread that waited for it."""
+
+
+def nobody(task: SearchTask, results: Sequence[MeasureResult]) -> None:
+    """A ``Ran`` of those who do not count."""
+
+
 class Fleet:
     """``size`` devices under one key, each handed out to one user at a time. A trial takes ``trial_s``, one that hangs
-    ``limit_s``; what is measured is what ``model`` says, times what is a kernel's own. ``name`` begins the ids of the
-    devices. For use from several threads."""
+    ``limit_s``; what is measured is what ``model`` says, times what is a kernel's own, of which ``spread`` is the
+    standard deviation of the logarithm. ``name`` begins the ids of the devices; ``ran`` keeps account of what they did.
+    For use from several threads."""
 
     def __init__(
         self,
@@ -88,10 +97,12 @@ class Fleet:
         limit_s: float = LIMIT_S,
         faults: Faults | None = None,
         model: Model = theory,
+        ran: Ran = nobody,
+        spread: float = SPREAD,
     ) -> None:
         self.name = name
         self.size, self.seed, self.trial_s, self.limit_s = size, seed, trial_s, limit_s
-        self.faults, self.model = faults or Faults(), model
+        self.faults, self.model, self.ran, self.spread = faults or Faults(), model, ran, spread
         self.busy_s = 0.0
         self._lock = threading.Lock()
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -124,7 +135,7 @@ class Fleet:
 
     def latency_s(self, task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -> float:
         """What the model says, times what is a kernel's own."""
-        return self.model(task, kernel, shape) * math.exp(SPREAD * _random(self.seed, kernel.id).gauss())
+        return self.model(task, kernel, shape) * math.exp(self.spread * _random(self.seed, kernel.id).gauss())
 
     def readings(self, task: SearchTask, request: RunRequest, device: int, rng: random.Random) -> list[MeasureResult]:
         """What a device answers: the kernel's latency, times what is a device's own, and noise."""
@@ -210,10 +221,12 @@ class SimulatedRunner:
         )
         name, share_s = f"{fleet.name}-{device}", run_s / max(1, len(answers))
         ended_s = share_ends(len(answers), share_s)
-        return [
+        results = [
             replace(answer, device=name, build_s=build.build_s, run_s=share_s, ended_s=end_s)
             for answer, end_s in zip(answers, ended_s, strict=True)
         ]
+        fleet.ran(task, results)
+        return results
 
     def _work(self, seconds: float, interrupted: Callable[[], bool]) -> None:
         """Let the time pass. Raises Interrupted."""

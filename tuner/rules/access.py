@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tuner.program.expr import TRANSCENDENTAL, Axis, Call, Expr, Read, axes_of, reads, walk
+from tuner.program.expr import TRANSCENDENTAL, Axis, Call, Expr, Read, axes_of, children, reads, walk
 from tuner.program.notation import Stage
 from tuner.program.program import index_dim
 from tuner.program.workload import Workload
@@ -60,7 +61,7 @@ def stride(read: Read, axis: str) -> int | None:
     if dim is None:
         return None
     steps = [coefficient for monomial, coefficient in dim.terms if monomial == (axis,)]
-    elsewhere = any(axis in _names(monomial) for monomial, _ in dim.terms if monomial != (axis,))
+    elsewhere = any(axis in names_in(monomial) for monomial, _ in dim.terms if monomial != (axis,))
     return 1 if steps == [1] and not elsewhere else None
 
 
@@ -69,8 +70,16 @@ def is_transcendental(expr: Expr) -> bool:
     return any(isinstance(node, Call) and node.function in TRANSCENDENTAL for node in walk(expr))
 
 
-def _names(monomial: tuple[object, ...]) -> frozenset[str]:
+def names_in(monomial: tuple[object, ...]) -> frozenset[str]:
     result: frozenset[str] = frozenset()
     for atom in monomial:
         result |= {atom} if isinstance(atom, str) else atom.numerator.variables  # type: ignore[attr-defined]
     return result
+
+
+def values(expr: Expr) -> Iterator[Expr]:
+    """The nodes of an expression that are no part of an index."""
+    yield expr
+    if not isinstance(expr, Read):
+        for child in children(expr):
+            yield from values(child)

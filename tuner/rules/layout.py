@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from tuner.errors import InvalidInput
 
+LINE_ELEMENTS = 16
+"""Elements of four bytes in a cache line."""
+
 
 def row_major(array: NDArray[Any]) -> NDArray[Any]:
     """``array``, which has no gaps, with the strides of its shape: NumPy gives an array without elements strides of 0,
@@ -70,9 +73,59 @@ class PanelLayout:
         return {"kind": "panels", "panel": self.panel}
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class MatrixLayout:
+    """A weight of any dims as matrices ``[rows, steps]``, for contractions of several axes.
+
+    ``dims``: the sizes of the parts of each dim, in order (a dim of o = g * w elements may be two, g and w). ``batch``,
+    ``rows`` and ``steps`` take those parts by their positions; each group is one flattened index. Packed is either
+    ``[batch * panels, steps, panel]``, as PanelLayout has it, or, if ``panel`` is 1, ``[batch * rows, steps]`` with
+    rows that are an odd number of cache lines apart: the rows of a tile fall on different sets of a cache.
+    """
+
+    dims: tuple[tuple[int, ...], ...]
+    batch: tuple[int, ...]
+    rows: tuple[int, ...]
+    steps: tuple[int, ...]
+    panel: int
+
+    def _sizes(self) -> tuple[int, int, int]:
+        parts = [size for dim in self.dims for size in dim]
+        batch, rows, steps = (math.prod(parts[at] for at in group) for group in (self.batch, self.rows, self.steps))
+        return batch, rows, steps
+
+    def packed_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        batch, rows, steps = self._sizes()
+        if self.panel == 1:
+            lines = -(-steps // LINE_ELEMENTS)
+            return batch * rows, (lines | 1) * LINE_ELEMENTS
+        return batch * -(-rows // self.panel), steps, self.panel
+
+    def pack(self, array: NDArray[Any]) -> NDArray[Any]:
+        """``array``: of the sizes in ``dims``, any dtype and strides. The result is contiguous."""
+        batch, rows, steps = self._sizes()
+        parts = array.reshape([size for dim in self.dims for size in dim])
+        matrices = parts.transpose(*self.batch, *self.rows, *self.steps).reshape(batch, rows, steps)
+        shape = self.packed_shape(array.shape)
+        if self.panel == 1:
+            lines = np.zeros(shape, array.dtype)
+            lines[:, :steps] = matrices.reshape(batch * rows, steps)
+            return lines
+        padded = np.zeros((batch, shape[0] // max(batch, 1) * self.panel, steps), array.dtype)
+        padded[:, :rows] = matrices
+        return np.ascontiguousarray(padded.reshape(shape[0], self.panel, steps).transpose(0, 2, 1))
+
+    def to_json(self) -> dict[str, Any]:
+        groups = {"batch": list(self.batch), "rows": list(self.rows), "steps": list(self.steps)}
+        return {"kind": "matrices", "dims": [list(dim) for dim in self.dims], **groups, "panel": self.panel}
+
 
 def layout_from_json(data: Mapping[str, Any]) -> Layout:
     """Read what ``to_json`` of a layout wrote. Raises InvalidInput for a kind that this version does not know."""
-    if data.get("kind") != "panels":
-        raise InvalidInput("packed_layouts", f"{data!r} is not known", "kind: panels")
-    return PanelLayout(int(data["panel"]))
+    if data.get("kind") == "panels":
+        return PanelLayout(int(data["panel"]))
+    if data.get("kind") == "matrices":
+        batch, rows, steps = (tuple(map(int, data[group])) for group in ("batch", "rows", "steps"))
+        dims = tuple(tuple(map(int, dim)) for dim in data["dims"])
+        return MatrixLayout(dims, batch, rows, steps, int(data["panel"]))
+    raise InvalidInput("packed_layouts", f"{data!r} is not known", "kind: panels, or matrices")

@@ -16,17 +16,30 @@ from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.rules._base import Extents, Refused, ScheduleRule
+from tuner.rules.attention import Attention
+from tuner.rules.column_reduction import ColumnReduction
 from tuner.rules.fallback import Fallback
 from tuner.rules.injective import Injective
 from tuner.rules.layout import Layout
 from tuner.rules.row_reduction import RowReduction
 from tuner.rules.space import MicroKernel, UnionSpace
+from tuner.rules.windows import Windows
 from tuner.rules.x86_contraction import X86Contraction
+from tuner.rules.x86_gathered import X86Gathered
 
 MAX_WORKSPACE_BYTES = 8 * 2**30
 """Of a call's intermediates, at the largest shape of a range."""
 
-RULES: tuple[ScheduleRule, ...] = (X86Contraction(), RowReduction(), Injective(), Fallback())
+RULES: tuple[ScheduleRule, ...] = (
+    X86Contraction(),
+    Attention(),
+    RowReduction(),
+    Windows(),
+    X86Gathered(),
+    ColumnReduction(),
+    Injective(),
+    Fallback(),
+)
 """In the order of preference: the first that matches gives the default kernel."""
 
 
@@ -134,5 +147,3 @@ def by_rule(kernels: Sequence[MicroKernel]) -> Iterator[tuple[ScheduleRule, list
 def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
     """The private PrimFunc of a kernel, by its rule (see ScheduleRule.emit). Imports TVM."""
     return rule_of(kernel).emit(task, kernel, name)
-
-

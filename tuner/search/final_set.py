@@ -18,7 +18,7 @@ from tuner.search.chosen import EXTRA_FINALISTS, Chosen, VerificationFailed
 from tuner.search.cost_model import CostModel
 from tuner.search.policy import Suggestion
 from tuner.search.summary import SearchSummary, Stage
-from tuner.search.trials import Trials
+from tuner.search.trials import Cancelled, Trials
 
 BUILD_SHARE = 0.8
 """The largest share of the seconds reserved for the end that building and verifying may take."""
@@ -153,4 +153,5 @@ class FinalSet:
             return self._runner.verify(self._task, build, dims, self._trials.is_stopping)
         except Interrupted:
             self._trials.check_stop()
-            raise
+            # The runner's side may know of a stop that this one has not been told of yet.
+            raise Cancelled from None

@@ -13,15 +13,15 @@ from tuner.program.jobspec import DEFAULT_POLICY, Budget
 from tuner.program.task import SearchTask
 from tuner.records import NO_BASELINES, Baselines, Phase, TuningRecord
 from tuner.rules import space_of
-from tuner.rules.space import MicroKernel
 from tuner.search.budget import BudgetTracker
 from tuner.search.chosen import VerificationFailed
 from tuner.search.cost_model import PairCostModel
 from tuner.search.final_set import FinalSet, Tuned
+from tuner.search.pipeline import Round
 from tuner.search.policy import Suggestion, dispatched, make_policy, suggestions_of
 from tuner.search.reuse import NOTHING, Knowledge, Reuse
 from tuner.search.summary import EndedBy, SearchSummary, Stage
-from tuner.search.trials import FASTEST_READINGS, Cancelled, Recorder, Trials
+from tuner.search.trials import Cancelled, Recorder, Trials
 
 KNOWN_SHARE = 0.5
 """The largest share of what is left for the search that timing known kernels again may take."""
@@ -63,7 +63,7 @@ class Search:
         if parallel_builds is None:
             parallel_builds = max(0, len(os.sched_getaffinity(0)) - task.threads)
         self._budget = BudgetTracker(NO_BUDGET, spent_s, clock)
-        self._task, self._searched = task, task.with_least_shape()
+        self._task, self._searched, self._runner = task, task.with_least_shape(), runner
         space = space_of(task)
         reuse = Reuse(self._searched, space, knowledge)
         self._model = PairCostModel(task, seed, reuse.warm)
@@ -79,10 +79,9 @@ class Search:
         # Chosen before anything is learned here, so that whoever resumes the search chooses the same.
         self._theory, self._known = list(self._policy.theory), reuse.picks(self._model)
         self._final = FinalSet(task, self._model, self._builds, runner, self._budget, self._trials, self._theory)
-        self._next_suggestions: list[Suggestion] = []
         # What another version of the rules measured for the job says nothing of today's kernels.
         self._past = [record.result for record in past if space.has_rule_of(record.result.kernel)]
-        self._is_begun = False
+        self._is_begun = self._has_run = False
         self._budget.pause()
 
     @property
@@ -111,22 +110,23 @@ class Search:
         return ended_by
 
     def _rounds(self) -> EndedBy:
+        """One round after another; beside measurements, many in one stretch."""
         trials, reserve = self._trials, self._final.reserve_trials()
         while True:
             left, reserve_s = trials.left(reserve), self._final.reserve_s()
             if (ended_by := self._budget.ended_by(left, reserve_s)) is not None:
                 return ended_by
-            suggestions, self._next_suggestions = self._next_suggestions or self._policy.suggest(left), []
+            suggestions = self._policy.suggest(left, devices=self._runner.devices)
             if not suggestions:
                 trials.log("no candidate is expected to help: the search ends early")
                 return EndedBy.NOTHING_HELPS
             # Before the default is measured there is nothing to plan the next round by.
-            plan_next = self._plan_next_round if trials.round else None
+            plan_next = self._plan_next_round if self._has_run else None
             phase = Phase.SEARCH if trials.round else Phase.THEORY
             trials.run(suggestions, phase, reserve_s, reserve, plan_next)
             # After the first round's results are stored: a device that fails over the baselines loses none of them.
             trials.measure_baselines(reserve_s)
-            trials.round += 1
+            trials.round, self._has_run = trials.round + 1, True
 
     @contextmanager
     def _charged(self) -> Iterator[None]:
@@ -179,12 +179,15 @@ class Search:
             suggestions = suggestions_of(self._searched, self._model, picks, trials.left())
             trials.run(suggestions, Phase.THEORY, self._budget.final_seconds, self._final.reserve_trials())
 
-    def _plan_next_round(self, pending: Sequence[Suggestion]) -> list[MicroKernel]:
-        """Ask the policy for the next round while ``pending`` are still measured; the kernels to build first."""
-        reserved = FASTEST_READINGS * sum(len(suggestion.instances) for suggestion in pending)
-        left = self._trials.left(self._final.reserve_trials()) - reserved
-        self._next_suggestions = self._policy.suggest(left, [suggestion.kernel for suggestion in pending])
-        return [suggestion.kernel for suggestion in self._next_suggestions[: self._trials.batch]]
+    def _plan_next_round(self, pending: Sequence[Suggestion]) -> Round:
+        """Ask the policy for the next round while ``pending`` are still measured."""
+        left = self._trials.left(self._final.reserve_trials()) - sum(len(each.instances) for each in pending)
+        reserve_s = self._final.reserve_s()
+        if self._budget.ended_by(left, reserve_s) is not None:
+            return Round((), reserve_s)
+        self._trials.round += 1
+        suggestions = self._policy.suggest(left, [each.kernel for each in pending], self._runner.devices)
+        return Round(suggestions, reserve_s)
 
     # -- the end --------------------------------------------------------------------------------------------------
     def finalize(self, job_id: str | None) -> Tuned:

@@ -1,14 +1,13 @@
-"""The trials of one search: they are built, run, learned from and recorded here, within the search's budget."""
+"""The trials of one search: what was measured is learned from, recorded and reported here, within the budget."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Protocol
 
 from tuner.library.dispatcher import Dispatcher
-from tuner.measure import BASELINES_S, BuildResult, DeviceFailed, KeptBuilds, Runner, RunRequest
+from tuner.measure import BASELINES_S, DeviceFailed, KeptBuilds, Runner
 from tuner.measure.machine import failure_kind
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
@@ -18,17 +17,11 @@ from tuner.search import progress
 from tuner.search.budget import BudgetTracker
 from tuner.search.cost_model import CostModel
 from tuner.search.observations import Measured, at_reference_speed, reference_anchor_s
+from tuner.search.pipeline import Pipeline, PlanNext
 from tuner.search.policy import SearchPolicy, Suggestion
+from tuner.search.stream import Flight
 from tuner.search.summary import EndedBy, Reused, SearchSummary, Stage
 from tuner.storage import NewEvent
-
-FASTEST_READINGS = 3
-"""How often a kernel is measured that is the fastest at an instance: of many single readings the least is lucky."""
-BATCH = 3
-"""Kernels for each device that are built and run before what they taught is recorded."""
-
-OVERRUN_S = 2.0
-"""By how much a trial may pass the end of the budget's seconds, the reserve apart, before it is killed."""
 
 STAGES = {
     Phase.KNOWN: Stage.KNOWN,
@@ -37,8 +30,6 @@ STAGES = {
     Phase.FINAL: Stage.SELECT,
 }
 """The stage of a search that runs trials of a phase."""
-READ_ONCE = (Phase.KNOWN, Phase.FINAL)
-"""Phases whose fastest are not measured again: they were chosen for the median of many readings."""
 
 
 class Recorder(Protocol):
@@ -99,30 +90,26 @@ class Trials:
         phase: Phase,
         reserve_s: float,
         reserve: int = 0,
-        plan_next: Callable[[Sequence[Suggestion]], Sequence[MicroKernel]] | None = None,
+        plan_next: PlanNext | None = None,
     ) -> None:
-        """Build and run, a few kernels at a time so that a stop or the end of the budget is noticed soon.
+        """Build and run these, and what ``plan_next`` suggests after them: see tuner.search.pipeline.Pipeline. Raises
+        Cancelled, Finishing, DeviceLost, BuilderLost."""
+        builds, runner = self._builds, self._runner
+        Pipeline(self._task, builds, runner, self, phase, reserve_s, reserve, plan_next).run(suggestions)
 
-        Ends early once only ``reserve_s`` of the budget is left; the fastest are measured again while more than
-        ``reserve`` trials are left. Where kernels are built while others are measured, ``plan_next`` is called with the
-        last ones while they are measured, and returns the kernels to build next. Raises Cancelled, Finishing.
-        """
-        size = self.batch
-        for start in range(0, len(suggestions), size):
-            batch = list(suggestions[start : start + size])
-            following = [suggestion.kernel for suggestion in suggestions[start + size :][:size]]
-            while batch:
-                self.check_stop()
-                builds = self._builds.build([suggestion.kernel for suggestion in batch])
-                self._builds.start(following)
-                if plan_next and not following:
-                    self._builds.ahead(partial(plan_next, batch))
-                    plan_next = None
-                if results := self._measure(batch, builds, phase, reserve_s):
-                    self.record(results, STAGES[phase])
-                if self._budget.seconds_left(reserve_s) <= 0:
-                    return
-                batch = [] if phase in READ_ONCE else self._to_remeasure(batch, reserve)
+    def take_in(self, flights: Sequence[Flight], phase: Phase) -> None:
+        """Learn from the results and record them."""
+        results = []
+        for flight in flights:
+            expected = [(each.round, latency) for each in flight.queued for latency in each.suggestion.predicted_s]
+            for result, (number, latency) in zip(flight.results, expected, strict=False):
+                # A kernel may be measured at an instance more than once before the first result is known.
+                attempt = self._next_attempt(result)
+                self._attempts[result.kernel, result.instance.values] = attempt + 1
+                results.append(replace(result, predicted_s=latency, round=number, phase=phase, attempt=attempt))
+        if results:
+            self.add_results(results)
+            self.record(results, STAGES[phase])
 
     def measure_baselines(self, reserve_s: float) -> None:
         """Measure what the kernels are compared with, once, if it fits into all of the budget but ``reserve_s``.
@@ -139,54 +126,6 @@ class Trials:
             self.log(f"nothing to compare with: {error}")
         else:
             self._recorder.record_baselines(self._baselines)
-
-    def _measure(
-        self, batch: Sequence[Suggestion], builds: Sequence[BuildResult], phase: Phase, reserve_s: float
-    ) -> list[MeasureResult]:
-        """What was measured of the batch before a stop, or the end of all but ``reserve_s`` of the budget."""
-        requests = [RunRequest(build, suggestion.instances) for build, suggestion in zip(builds, batch, strict=True)]
-
-        def interrupted() -> bool:
-            return self.is_stopping() or self._budget.seconds_left(reserve_s) < -OVERRUN_S
-
-        measured = self._runner.run(self._task, requests, interrupted)
-        self._builds.settle()
-        expected = [latency for suggestion in batch for latency in suggestion.predicted_s][: len(measured)]
-        results = []
-        for result, latency in zip(measured, expected, strict=True):
-            # One batch may measure a kernel at an instance more than once.
-            attempt = self._next_attempt(result)
-            self._attempts[result.kernel, result.instance.values] = attempt + 1
-            results.append(replace(result, predicted_s=latency, round=self.round, phase=phase, attempt=attempt))
-        self.add_results(results)
-        return results
-
-    def _to_remeasure(self, batch: Sequence[Suggestion], reserve: int) -> list[Suggestion]:
-        """What of the batch is the fastest at an instance after too few readings, as far as the budget goes.
-
-        One more reading of each; on several devices, which would be idle, as many as it lacks.
-        """
-        left, suggestions = self.left(reserve), []
-        for suggestion in batch:
-            pairs = [
-                (instance, latency)
-                for instance, latency in zip(suggestion.instances, suggestion.predicted_s, strict=True)
-                if self.measured.is_fastest(suggestion.kernel, instance)
-                and self.measured.readings(suggestion.kernel, instance) < FASTEST_READINGS
-            ]
-            pairs = pairs[: max(0, left)]
-            left -= len(pairs)
-            if pairs:
-                instances, latencies = zip(*pairs, strict=True)
-                suggestions.append(Suggestion(suggestion.kernel, instances, latencies))
-        if self._runner.devices > 1:
-            suggestions = [each for each in suggestions for _ in range(self._lacking(each))]
-        return _at_most(suggestions, self.left(reserve))
-
-    def _lacking(self, suggestion: Suggestion) -> int:
-        """Readings that are missing at the instance with the fewest."""
-        known = (self.measured.readings(suggestion.kernel, instance) for instance in suggestion.instances)
-        return FASTEST_READINGS - min(known)
 
     def add_results(self, results: Sequence[MeasureResult]) -> None:
         """Take in what was measured, by this worker or an earlier one."""
@@ -226,14 +165,13 @@ class Trials:
                 latencies[str(instance)] = min(latency, latencies.get(str(instance), latency))
         return latencies
 
-    @property
-    def batch(self) -> int:
-        """How many kernels are built and run at a time."""
-        return BATCH * self._runner.devices
-
     def left(self, reserve: int = 0) -> int:
         """Trials of the budget that are left, without ``reserve``."""
         return self._budget.trials_left(self.measured.trials, reserve)
+
+    def seconds_left(self, reserve_s: float) -> float:
+        """The same of its seconds."""
+        return self._budget.seconds_left(reserve_s)
 
     def affordable(self, reserve_s: float) -> int:
         """Trials that fit into all of the budget but ``reserve_s``, by the mean time of a trial so far."""
@@ -302,14 +240,3 @@ class Trials:
 
     def _report(self, summary: SearchSummary, *events: NewEvent, results: Sequence[MeasureResult] = ()) -> None:
         self._recorder.record(results, events, self._budget.elapsed_s, summary)
-
-
-def _at_most(suggestions: Sequence[Suggestion], trials: int) -> list[Suggestion]:
-    """The first of the suggestions that take no more trials than that."""
-    result = []
-    for suggestion in suggestions:
-        trials -= len(suggestion.instances)
-        if trials < 0:
-            break
-        result.append(suggestion)
-    return result

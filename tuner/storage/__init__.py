@@ -4,6 +4,7 @@ from tuner.storage._base import Storage
 from tuner.storage.access import AccessStorage, ApiKey, NewKey, Quota, Scope
 from tuner.storage.activity import ActiveJob, Activity, ActivityStorage, DeviceUse, Slot
 from tuner.storage.audit import AuditEntry, AuditStorage
+from tuner.storage.device_tokens import DeviceToken, DeviceTokenStorage, Joined, JoinKey, RefusedDevice, TokenState
 from tuner.storage.devices import (
     QUARANTINE_AFTER,
     Device,
@@ -85,6 +86,8 @@ __all__ = [
     "DeviceSpeed",
     "DeviceState",
     "DeviceStorage",
+    "DeviceToken",
+    "DeviceTokenStorage",
     "DeviceUse",
     "EventStorage",
     "IdempotencyMismatch",
@@ -96,6 +99,8 @@ __all__ = [
     "JobState",
     "JobStorage",
     "JobTable",
+    "JoinKey",
+    "Joined",
     "KernelLatency",
     "Known",
     "Lease",
@@ -119,6 +124,7 @@ __all__ = [
     "Quota",
     "QuotaExceeded",
     "RecordStorage",
+    "RefusedDevice",
     "Retention",
     "Scope",
     "SearchTaskRow",
@@ -129,6 +135,7 @@ __all__ = [
     "StaleKnowledge",
     "Storage",
     "StorageUnavailable",
+    "TokenState",
     "Verdict",
     "WebhookStorage",
     "WorkloadForm",

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from tuner.storage.access import AccessStorage
 from tuner.storage.activity import ActivityStorage
 from tuner.storage.audit import AuditStorage
+from tuner.storage.device_tokens import DeviceTokenStorage
 from tuner.storage.devices import DeviceStorage
 from tuner.storage.jobs import JobStorage
 from tuner.storage.leases import LeaseStorage
@@ -35,6 +36,7 @@ class Storage(
     WorkloadStorage,
     LibraryStorage,
     DeviceStorage,
+    DeviceTokenStorage,
     ActivityStorage,
     AccessStorage,
     AuditStorage,

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject
+from tuner.storage.device_tokens import Joined
 
 QUARANTINE_AFTER = 3
 """Failures in a row."""
@@ -80,6 +81,8 @@ class Device:
     reason: str = ""
     quarantined_until: str | None = None
     speed: DeviceSpeed | None = None
+    joined: Joined | None = None
+    """How it last joined where that takes a token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +99,13 @@ class DeviceReading:
 class DeviceStorage(Protocol):
     """Registering and listing devices, and what becomes of those that fail."""
 
-    def register_device(self, device_id: str, key: str, target: Target, description: JsonObject) -> Device:
-        """Add a device, or renew the one of that id (its target may have changed); ``seen_at`` becomes now."""
+    def register_device(
+        self, device_id: str, key: str, target: Target, description: JsonObject, joined: Joined | None = None
+    ) -> Device:
+        """Add a device, or renew the one of that id (its target may have changed); ``seen_at`` becomes now.
+
+        ``joined`` is kept until it changes, and its token was used now.
+        """
 
     def list_devices(self) -> tuple[Device, ...]:
         """In order of key and id."""

@@ -6,7 +6,7 @@ import pytest
 
 from tuner.errors import InvalidInput
 from tuner.measure.addresses import is_loopback, local_address
-from tuner.measure.device_process import DeviceOptions, placed
+from tuner.measure.device_options import DeviceOptions, placed
 
 TRACKER = ("127.0.0.2", 9190)
 

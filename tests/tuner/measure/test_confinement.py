@@ -35,7 +35,8 @@ from tuner.measure.local_device import LocalDevice
 from tuner.measure.processes import DEVICE
 from tuner.measure.removal import remove
 from tuner.measure.rpc_names import device_key
-from tuner.measure.rpc_runner import Connect, RpcRunner
+from tuner.measure.rpc_runner import RpcRunner
+from tuner.measure.session import Connect
 from tuner.measure.session_folder import DEEPEST, FolderWatch, is_full
 from tuner.records import ErrorKind
 from worker.tracker import start_tracker
@@ -221,8 +222,9 @@ def test_a_session_that_cannot_be_bound_ends() -> None:
     program = """
 import os, sys
 from tuner.measure import device_process
+from tuner.measure.device_options import DeviceOptions
 device_process.keep_sockets = lambda wanted: 1 / 0
-os.register_at_fork(after_in_child=lambda: device_process._begin_session(device_process.DeviceOptions()))
+os.register_at_fork(after_in_child=lambda: device_process._begin_session(DeviceOptions()))
 pid = os.fork()
 if pid == 0:
     os._exit(0)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tuner.measure.device_process import parse_cores
+from tuner.measure.device_options import parse_cores
 
 HERE = sorted(os.sched_getaffinity(0))
 

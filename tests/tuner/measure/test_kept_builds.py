@@ -23,10 +23,12 @@ class Spy:
     def __init__(self) -> None:
         self.asked: list[list[MicroKernel]] = []
         self.threads: set[int] = set()
+        self.begun = threading.Event()
         self.go = threading.Event()
         self.go.set()
 
     def build(self, task: SearchTask, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
+        self.begun.set()
         assert self.go.wait(10)
         self.asked.append(list(kernels))
         self.threads.add(threading.get_ident())
@@ -95,37 +97,13 @@ def test_closing_waits_for_the_build_at_hand_and_begins_no_other() -> None:
     assert spy.asked in ([[A]], [])
 
 
-def test_what_is_thought_of_beside_a_measurement_is_built_for_a_start() -> None:
+def test_what_is_dropped_is_not_built_unless_it_was_begun() -> None:
     spy = Spy()
+    spy.go.clear()
     builds = KeptBuilds(TASK, spy, beside=1)
-    thinkers: set[int] = set()
-
-    def think() -> list[MicroKernel]:
-        thinkers.add(threading.get_ident())
-        return [B, C]
-
-    builds.ahead(think)
-    builds.settle()
-    builds.settle()
-    assert thinkers == spy.threads or not spy.threads
-    assert threading.get_ident() not in thinkers
-    assert [build.kernel for build in builds.build([C, A])] == [C, A]
-    assert spy.asked == [[B], [C], [A]]
-
-
-def test_nothing_is_thought_of_where_nothing_may_run_beside() -> None:
-    builds = KeptBuilds(TASK, Spy())
-    builds.ahead(lambda: pytest.fail("was asked to think"))
-    builds.settle()
-
-
-def test_a_thought_that_fails_is_heard_of() -> None:
-    builds = KeptBuilds(TASK, Spy(), beside=1)
-
-    def think() -> list[MicroKernel]:
-        raise ZeroDivisionError("no idea")
-
-    builds.ahead(think)
-    with pytest.raises(ZeroDivisionError, match="no idea"):
-        builds.settle()
-    builds.settle()
+    builds.start([A, B, C])
+    assert spy.begun.wait(10)
+    builds.drop()
+    spy.go.set()
+    assert [build.kernel for build in builds.build([A, C])] == [A, C]
+    assert spy.asked == [[A], [C]]

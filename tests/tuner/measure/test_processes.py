@@ -9,7 +9,9 @@ import sys
 import threading
 from pathlib import Path
 
-from tuner.measure.processes import process_directory, set_on_signals, stop_on_signals
+import pytest
+
+from tuner.measure.processes import process_directory, set_on_signals, stop_on_signals, temporary_directory
 
 
 def test_signals_set_the_event_and_their_handlers_come_back() -> None:
@@ -36,3 +38,17 @@ def test_directories_of_processes_that_ended_are_removed_and_no_others(tmp_path:
         (tmp_path / name).mkdir()
     assert process_directory(tmp_path, "up") == tmp_path / f"up-{os.getpid()}"
     assert {path.name for path in tmp_path.iterdir()} == {f"up-{os.getpid()}", "up-text", f"ray-{ended.pid}"}
+
+
+def test_temporary_directories_of_processes_that_were_killed_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait(20)
+    for name in (f"sw-ray-{ended.pid}-abcd", f"sw-ray-{os.getpid()}-abcd", f"other-{ended.pid}-abcd", "sw-ray-text"):
+        (tmp_path / name).mkdir()
+    made = temporary_directory("sw-ray")
+    assert made.parent == tmp_path and made.is_dir()
+    kept = {f"sw-ray-{os.getpid()}-abcd", f"other-{ended.pid}-abcd", "sw-ray-text"}
+    assert {path.name for path in tmp_path.iterdir()} == {made.name, *kept}

@@ -84,3 +84,10 @@ def test_every_operator_has_some_when_all_its_sizes_are_dynamic(op: str) -> None
     assert sum(work(workload, dims) for dims in result) <= 8 * MAX_WORK
     assert any(min(dims.values()) >= 3 for dims in result)
     assert any(0 in dims.values() for dims in result)
+
+
+def test_a_batch_of_large_images_is_small() -> None:
+    """Its pixels fill tiles whatever the batch is."""
+    image = {"b": "T", "c": 64, "o": 64, "r": 3, "s": 3, "pad": 1}
+    assert ragged_dims(make_workload("conv2d", {**image, "h": 8, "w": 8}))[1] == {"m": 37}
+    assert ragged_dims(make_workload("conv2d", {**image, "h": 112, "w": 112})) == [{"m": 1}, {"m": 3}, {"m": 0}]

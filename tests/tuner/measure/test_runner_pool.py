@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes import FakeRunner
 from tests.measuring import TASK, kernel
-from tuner.measure import BuildResult, DeviceLost, Interrupted, Runner, RunRequest, WrongDevice, never
+from tuner.measure import BuildResult, DeviceLost, Interrupted, Runner, RunRequest, WrongDevice, device_workers, never
 from tuner.measure._base import DeviceBusy
 from tuner.measure.runner_pool import RunnerPool
 from tuner.program.task import SearchTask
@@ -82,6 +82,17 @@ class Poisoned(Device):
         if any(each.build.kernel["number"] == 1 for each in requests):
             raise DeviceLost(f"device {self.number} is gone")
         return super().run(task, requests, interrupted)
+
+
+@dataclass
+class Told(Device):
+    """Says when it is given back."""
+
+    given_back: threading.Event = field(default_factory=threading.Event)
+
+    def close(self) -> None:
+        super().close()
+        self.given_back.set()
 
 
 class Silent(Device):
@@ -164,15 +175,17 @@ def test_one_request_of_many_instances_keeps_several_devices_busy() -> None:
     assert {result.device for result in results} == {"d0", "d1", "d2"}
 
 
-def test_devices_without_work_are_given_back() -> None:
+def test_devices_without_work_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_workers, "IDLE_RELEASE_S", 100.0)
     first, second = Device(meets=threading.Barrier(2)), Device(number=1)
     second.meets = first.meets
     pool = pool_of(first, second)
     pool.run(TASK, requests(2, 5))
     first.meets = second.meets = None
     assert (first.closed, second.closed) == (0, 0)
+    monkeypatch.setattr(device_workers, "IDLE_RELEASE_S", 0.0)
     pool.run(TASK, requests(1, 5))
-    assert (first.closed, second.closed) == (0, 1)
+    assert sorted((first.closed, second.closed)) == [0, 1]
     pool.close()
     assert (first.closed, second.closed) == (1, 1)
 
@@ -260,8 +273,7 @@ def test_a_device_that_appears_is_used_and_one_that_goes_is_given_back() -> None
     assert pool.devices == 1
     with pytest.raises(DeviceLost, match="there has been no device"):
         pool.run(TASK, requests(1))
-    with pytest.raises(Interrupted):
-        pool.run(TASK, requests(1), lambda: True)
+    assert pool.run(TASK, requests(1), lambda: True) == []
     present[0] = lambda: first
     assert pool.run(TASK, requests(1))[0].device == "d0"
     present.clear()
@@ -285,3 +297,75 @@ def test_a_device_that_should_rest_is_used_where_there_is_no_other() -> None:
     assert {result.device for result in pool.run(TASK, requests(2))} == {"d1"}
     both = RunnerPool(lambda: members, should_rest=lambda name: True)
     assert len(both.run(TASK, requests(2))) == len(pool.run(TASK, requests(2)))
+
+
+def test_devices_that_idle_are_given_back_though_nobody_calls_but_for_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_workers, "IDLE_RELEASE_S", 0.0)
+    together, given_back = threading.Barrier(2), threading.Event()
+    first, second = (Told(number=number, meets=together, given_back=given_back) for number in range(2))
+    pool = pool_of(first, second)
+    pool.run(TASK, requests(2, 5))
+    assert given_back.wait(AT_ONCE_S)
+    assert sorted((first.closed, second.closed)) == [0, 1]
+    pool.close()
+    assert (first.closed, second.closed) == (1, 1)
+
+
+def test_several_threads_share_the_devices_and_each_has_its_own_results() -> None:
+    together = threading.Barrier(3)
+    pool = pool_of(*(Device(number=number, meets=together) for number in range(3)))
+    found: dict[int, list[tuple[int, int]]] = {}
+
+    def call(number: int) -> None:
+        (request,) = requests(number + 1, 5)[number:]
+        found[number] = names(pool.run(TASK, [request]))
+
+    callers = [threading.Thread(target=call, args=(number,)) for number in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(AT_ONCE_S)
+    assert found == {number: [(number, 5)] for number in range(3)}
+
+
+def test_a_call_that_raises_or_is_interrupted_leaves_the_others_alone() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(Device):
+        def run(
+            self, task: SearchTask, requests: Sequence[RunRequest], interrupted: Callable[[], bool] = never
+        ) -> list[MeasureResult]:
+            begun.set()
+            assert go_on.wait(AT_ONCE_S)
+            if requests[0].build.kernel["number"] == 1:
+                raise ZeroDivisionError("a defect")
+            return super().run(task, requests, interrupted)
+
+    pool, raised, found = pool_of(Slow()), threading.Event(), []
+
+    def call_that_raises() -> None:
+        with pytest.raises(ZeroDivisionError, match="a defect"):
+            pool.run(TASK, requests(2, 5)[1:])
+        raised.set()
+
+    callers = [threading.Thread(target=lambda: found.extend(pool.run(TASK, requests(1, 5))))]
+    callers[0].start()
+    assert begun.wait(AT_ONCE_S)
+    callers.append(threading.Thread(target=call_that_raises))
+    callers[1].start()
+    assert pool.run(TASK, requests(3, 5)[2:], lambda: True) == []
+    go_on.set()
+    for caller in callers:
+        caller.join(AT_ONCE_S)
+    assert raised.is_set()
+    assert names(found) == [(0, 5)]
+
+
+def test_a_call_that_is_interrupted_while_there_is_no_device_has_done_nothing() -> None:
+    pool = RunnerPool(dict, discovery_s=AT_ONCE_S)
+    asked = RunRequest(BuildResult(kernel(1), b"built", 0.0), TASK.instances)
+    assert pool.run(TASK, [asked], lambda: True) == []
+    with pytest.raises(Interrupted):
+        pool.verify(TASK, asked.build, [{}], lambda: True)
+    with pytest.raises(Interrupted):
+        pool.ready(TASK, lambda: True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.errors import InvalidInput
-from tuner.rules.layout import PanelLayout, layout_from_json
+from tuner.rules.layout import LINE_ELEMENTS, MatrixLayout, PanelLayout, layout_from_json
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 16))
@@ -48,3 +50,33 @@ def test_a_layout_comes_back_from_json() -> None:
     assert layout_from_json(PanelLayout(48).to_json()) == PanelLayout(48)
     with pytest.raises(InvalidInput, match="packed_layouts"):
         layout_from_json({"kind": "rows"})
+
+
+# A weight [o, c, r] of two groups of five channels each: o is two parts.
+GROUPED = MatrixLayout(((2, 5), (3,), (2,)), batch=(0,), rows=(1,), steps=(3, 2), panel=4)
+LINES = replace(GROUPED, panel=1)
+
+
+def test_matrices_are_panels_of_parts_in_any_order() -> None:
+    weight = np.arange(60, dtype=np.float32).reshape(10, 3, 2) + 1
+    packed = GROUPED.pack(weight)
+    assert packed.shape == GROUPED.packed_shape(weight.shape) == (4, 6, 4)
+    for o, c, r in np.ndindex(10, 3, 2):
+        group, row = divmod(o, 5)
+        assert packed[2 * group + row // 4, 3 * r + c, row % 4] == weight[o, c, r]
+    assert np.count_nonzero(packed) == weight.size
+
+
+def test_matrices_are_rows_an_odd_number_of_lines_apart() -> None:
+    weight = np.arange(60, dtype=np.float32).reshape(10, 3, 2) + 1
+    packed = LINES.pack(weight)
+    assert packed.shape == LINES.packed_shape(weight.shape) == (10, LINE_ELEMENTS)
+    assert (packed[:, :6] == weight.transpose(0, 2, 1).reshape(10, 6)).all()
+    assert not packed[:, 6:].any()
+    wide = MatrixLayout(((3,), (1024,)), (), (0,), (1,), 1)
+    assert wide.packed_shape((3, 1024))[1] == 65 * LINE_ELEMENTS
+
+
+def test_matrices_come_back_from_json() -> None:
+    for layout in (GROUPED, LINES):
+        assert layout_from_json(layout.to_json()) == layout

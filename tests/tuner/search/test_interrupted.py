@@ -13,7 +13,8 @@ from tests.searching import Bench, known
 from tuner.measure import BuildResult, Interrupted, RunRequest, never
 from tuner.program.task import SearchTask
 from tuner.records import MeasureResult
-from tuner.search.trials import OVERRUN_S, Cancelled
+from tuner.search.pipeline import OVERRUN_S
+from tuner.search.trials import Cancelled
 
 STEP_S = 0.25
 ENDLESS_S = 1e6

@@ -24,8 +24,8 @@ from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.rules import layout_group
 from tuner.rules.space import MicroKernel
 from tuner.search.final_set import TIE_RATIO
+from tuner.search.pipeline import FASTEST_READINGS
 from tuner.search.policy import POLICIES, EvolutionarySearch, EvolutionSettings, TheorySettings
-from tuner.search.trials import FASTEST_READINGS
 from tuner.search.tuning import Cancelled, VerificationFailed
 
 
@@ -178,8 +178,9 @@ def test_the_least_shape_of_the_range_is_searched_for_and_not_reported_as_asked_
 
 
 def test_finalists_are_timed_side_by_side_at_one_instance_after_the_other_and_what_is_close_again() -> None:
-    bench = Bench()
-    bench.tune(trials=200)
+    # Of these the finalists leave some for what is close.
+    bench, budget = Bench(), 230
+    bench.tune(trials=budget)
     final = [result for result in bench.results if result.phase is Phase.FINAL]
     count = len({result.kernel for result in final}) * len(TASK.instances)
     first, second = final[:count], final[count:]
@@ -191,7 +192,7 @@ def test_finalists_are_timed_side_by_side_at_one_instance_after_the_other_and_wh
     close = {(r.kernel, r.instance) for r in first if r.latency_s and r.latency_s <= TIE_RATIO * best[r.instance]}
     several = {(k, i) for k, i in close if sum(i == other for _, other in close) > 1}
     again = {(result.kernel, result.instance) for result in second}
-    assert again == several if len(bench.results) < 200 else again < several
+    assert again == several if len(bench.results) < budget else again < several
     assert again
 
 

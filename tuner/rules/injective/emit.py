@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
+from tuner.program.expr import Read
 from tuner.program.notation import Stage
 from tuner.program.task import SearchTask
 from tuner.rules.function import KernelFunction, kernel_function
@@ -17,6 +19,7 @@ from tuner.rules.space import MicroKernel
 from tuner.rules.vector.arithmetic import bound
 from tuner.rules.vector.dtypes import cast, stored
 from tuner.rules.vector.expression import Evaluator
+from tuner.rules.vector.memory import Vectors
 
 Expr = Any
 Range = tuple[Expr, Expr]
@@ -41,7 +44,8 @@ class _Nest:
         self.dtype = task.workload.tensors[stage.tensor].dtype
         self.out = function.buffers[stage.tensor]
         widest = 8 if loops.types.type_of(stage.body) in ("int64", "float64") else 4
-        self.lanes = task.known_target.hardware.vector_bytes // widest if loops.vector[stage.tensor] else 1
+        self.square = task.known_target.hardware.lanes(widest)
+        self.lanes = self.square if loops.vector[stage.tensor] else 1
         self.crossed = loops.crossed[stage.tensor] if kernel["tile"] else None
 
     def emit(self) -> None:
@@ -94,8 +98,43 @@ class _Nest:
         with I.serial(i64(0), counts[0]) as row, I.serial(i64(0), counts[1]) as column:
             starts = [I.Bind(first + at * tile) for (first, _), at in zip(ranges, (row, column), strict=True)]
             ends = [tirx.min(start + tile, last) for (_, last), start in zip(ranges, starts, strict=True)]
-            with I.serial(starts[0], ends[0]) as outer, I.serial(starts[1], ends[1]) as inner:
-                self._compute({**index, self.crossed: outer, axis: inner}, 1)
+            if not self.loops.turned[self.stage.tensor] or self.square == 1:
+                self._elements(axis, index, (starts[0], ends[0]), (starts[1], ends[1]))
+                return
+            wholes = [
+                I.Bind(start + tirx.truncdiv(end - start, i64(self.square)) * i64(self.square))
+                for start, end in zip(starts, ends, strict=True)
+            ]
+            self._squares(axis, index, (starts[0], wholes[0]), (starts[1], wholes[1]))
+            self._elements(axis, index, (starts[0], wholes[0]), (wholes[1], ends[1]))
+            self._elements(axis, index, (wholes[0], ends[0]), (starts[1], ends[1]))
+
+    def _elements(self, axis: str, index: dict[str, Expr], rows: Range, columns: Range) -> None:
+        """One element after the other."""
+        with I.serial(*rows) as outer, I.serial(*columns) as inner:
+            self._compute({**index, str(self.crossed): outer, axis: inner}, 1)
+
+    def _squares(self, axis: str, index: dict[str, Expr], rows: Range, columns: Range) -> None:
+        """Squares of one vector each way: what lies across is transposed in registers."""
+        step = i64(self.square)
+        counts = [tirx.truncdiv(last - first, step) for first, last in (rows, columns)]
+        with I.serial(i64(0), counts[0]) as row, I.serial(i64(0), counts[1]) as column:
+            start = {**index, str(self.crossed): rows[0] + row * step, axis: columns[0] + column * step}
+            turned = {read: self._turned(read, start, axis) for read in self.loops.turned[self.stage.tensor]}
+            for number in range(self.square):
+                known = {read: values[number] for read, values in turned.items()}
+                here = {**start, str(self.crossed): start[str(self.crossed)] + i64(number)}
+                self._compute(here, self.square, known)
+
+    def _turned(self, read: Read, start: dict[str, Expr], axis: str) -> list[Expr]:
+        """The vectors of a read along ``axis``, one for each value of the axis that it lies along."""
+        rows = []
+        for number in range(self.square):
+            index = {**start, axis: start[axis] + i64(number)}
+            buffers = self.function.buffers
+            reader = Reader(self.task.workload, self.function, buffers, index, self.square, self.crossed)
+            rows.append(bound(reader.read(read)))
+        return Vectors(self.square).transposed(rows)
 
     def _vectors(self, axis: str, index: dict[str, Expr], first: Expr, last: Expr) -> None:
         """Groups of vectors, single ones, then the rest element by element."""
@@ -113,12 +152,17 @@ class _Nest:
             self._compute({**index, axis: value}, 1)
 
     # -- values ---------------------------------------------------------------------------------------------------
-    def _compute(self, index: dict[str, Expr], lanes: int) -> None:
-        """One element of the output at ``index``, or ``lanes`` of them along the last axis."""
+    def _compute(self, index: dict[str, Expr], lanes: int, known: Mapping[Read, Expr] | None = None) -> None:
+        """One element of the output at ``index``, or ``lanes`` of them along the last axis; ``known``: reads of it."""
         along = self.stage.axes[-1] if lanes > 1 else None
         reader = Reader(self.task.workload, self.function, self.function.buffers, index, lanes, along)
         extent = self.function.extents.__getitem__
-        evaluator = Evaluator(self.loops.types, lanes, reader.read, reader.axis, extent)
+        held = known or {}
+
+        def read(node: Read) -> Expr:
+            return held[node] if node in held else reader.read(node)
+
+        evaluator = Evaluator(self.loops.types, lanes, read, reader.axis, extent)
         value = evaluator.value(self.stage.body)
         result = stored(bound(cast(bound(value), self.dtype)), self.dtype)
         *outer, last = [index[axis] for axis in self.stage.axes] or [None]

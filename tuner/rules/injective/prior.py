@@ -32,6 +32,8 @@ from tuner.rules.injective.pattern import elementwise_of
 from tuner.rules.space import MicroKernel
 
 ROW_CYCLES = 5.0
+TURN_CYCLES = 0.4
+"""Of an element that is transposed in registers."""
 
 
 def latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
@@ -53,10 +55,11 @@ def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
     loops, hardware = elementwise_of(task.workload), task.known_target.hardware
     compute = np.zeros(len(volume((), extents)))
     for stage in loops.program.stages:
-        lanes = hardware.lanes() if loops.vector[stage.tensor] else 1
+        is_turned = bool(loops.turned[stage.tensor]) and kernel["tile"] >= hardware.lanes()
+        lanes = hardware.lanes() if loops.vector[stage.tensor] or is_turned else 1
         elements = volume(stage.axes, extents)
         strided = 4.0 if loops.crossed[stage.tensor] and not kernel["tile"] else 0.0
-        each = _operations(stage) / lanes + strided + 0.5 / (kernel["unroll"] * lanes)
+        each = _operations(stage) / lanes + strided + 0.5 / (kernel["unroll"] * lanes) + TURN_CYCLES * is_turned
         compute += elements * each + volume(stage.axes[:-1], extents) * ROW_CYCLES
     moved = _bytes(task, extents)
     rate = np.where(moved < hardware.l2_bytes, L2_BYTES, np.where(moved < hardware.l3_bytes, L3_BYTES, MEMORY_BYTES))

@@ -5,7 +5,8 @@ Intermediates are computed where they are read. Axes of a micro-kernel:
 ==========  ====================================================================================================
 ``unroll``  vectors of the output that one turn of the innermost loop computes
 ``tile``    where a read is strided along the last axis (a transpose), elements of the square blocks in which the two
-            axes are walked, so that lines of both tensors are used whole; 0: not
+            axes are walked, so that lines of both tensors are used whole, and transposed in registers where they are
+            as large as a vector; 0: not
 ``split``   which axis of the output, counted from the outermost one, is divided among the threads
 ==========  ====================================================================================================
 
@@ -36,7 +37,7 @@ class Injective:
     """See the module's text for the axes; ``pattern`` for what it takes, ``emit`` for the code."""
 
     name = "injective"
-    version = 1
+    version = 2
     is_fallback = False
 
     def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
@@ -64,7 +65,7 @@ class Injective:
 
     def safe_kernel(self, task: SearchTask) -> MicroKernel:
         loops = elementwise_of(task.workload)
-        unroll, tile = 2 if any(loops.vector.values()) else 1, 16 if loops.is_tiled else 0
+        unroll, tile = 2 if any(loops.vector.values()) else 1, 64 if loops.is_tiled else 0
         return self.space(task).kernel({"unroll": unroll, "tile": tile, "split": 0})
 
     def prior_latency_s(

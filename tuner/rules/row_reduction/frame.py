@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tuner.program.expr import Axis, Expr, Read, axes_of, children, reads, rebuild
+from tuner.program.expr import Axis, Expr, Read, axes_of, reads, rebuild
 from tuner.program.inline import MAX_NODES, node_count, substituted
 from tuner.program.notation import Stage
 from tuner.program.workload import Workload
 from tuner.rules._base import Refused
+from tuner.rules.access import values
 
 Groups = tuple[tuple[int, ...], ...]
 """The dims of a tensor, those walked as one together."""
@@ -193,14 +194,6 @@ def _with_merged(frame: Frame, outer: str, inner: str) -> Frame:
 
 def _with_group(groups: Groups, at: int) -> Groups:
     return (*groups[:at], groups[at] + groups[at + 1], *groups[at + 2 :])
-
-
-def values(expr: Expr) -> Iterator[Expr]:
-    """The nodes of an expression that are no part of an index."""
-    yield expr
-    if not isinstance(expr, Read):
-        for child in children(expr):
-            yield from values(child)
 
 
 def input_reads(stages: Sequence[Stage]) -> list[Read]:

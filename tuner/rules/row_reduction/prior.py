@@ -14,6 +14,7 @@ from tuner.program.dtypes import DTYPES
 from tuner.program.expr import TRANSCENDENTAL, Call, axes_of
 from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
+from tuner.rules.access import values
 from tuner.rules.estimates import (
     CALL_CYCLES,
     CLOCK_HZ,
@@ -28,7 +29,7 @@ from tuner.rules.estimates import (
     thread_speedup,
     volume,
 )
-from tuner.rules.row_reduction.frame import Frame, input_reads, values
+from tuner.rules.row_reduction.frame import Frame, input_reads
 from tuner.rules.row_reduction.pattern import Pass, RowProgram, row_program_of
 from tuner.rules.space import MicroKernel
 

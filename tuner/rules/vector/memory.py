@@ -64,6 +64,17 @@ class Vectors:
             span *= 2
         return rows
 
+    def totals(self, rows: Sequence[Expr]) -> Expr:
+        """The sums of ``lanes`` vectors as one vector: in each round, pairs become one vector of their halves' sums."""
+        rows, span = list(rows), 1
+        while span < self.lanes:
+            low = [lane if not lane & span else self.lanes + lane - span for lane in range(self.lanes)]
+            high = [lane + span if not lane & span else self.lanes + lane for lane in range(self.lanes)]
+            pairs = [rows[first : first + 2] for first in range(0, len(rows), 2)]
+            rows = [bound(_shuffled(pair, low) + _shuffled(pair, high)) for pair in pairs]
+            span *= 2
+        return rows[0]
+
     def total(self, value: Expr) -> Expr:
         """The sum of a vector's lanes: halves are added until one is left."""
         for span in self._spans():

@@ -6,6 +6,7 @@ costs more for each element of the output than packing does for many rows, and f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -17,6 +18,7 @@ from tuner.rules.x86_contraction.epilogue import through_epilogue
 from tuner.rules.x86_contraction.frame import Frame
 
 Expr = Any
+Place = Callable[[Expr], tuple[Expr, tuple[Expr, ...]]]
 
 
 def dots(frame: Frame, tiles: tuple[Expr, Expr], panels: tuple[Expr, Expr], is_last: Expr) -> None:
@@ -55,18 +57,19 @@ class _Dots:
             for column, accumulator in zip(self.columns, line, strict=True):
                 with I.If(tirx.And(row < self.m, column < self.n)), I.Then():
                     total = self.vectors.total(accumulator[self.vectors.ramp(0)])
-                    I.buffer_store(self.frame.out, total, [*self.frame.batch, row, column])
+                    buffer, place = self.frame.out_row(row)
+                    I.buffer_store(buffer, total, [*place, column])
 
     def _step(self, p: Expr, limit: Expr | None) -> None:
-        right = [self._load(self.frame.right, column, self.n, p, limit) for column in self.columns]
+        right = [self._load(self.frame.right_step, column, self.n, p, limit) for column in self.columns]
         for row, line in zip(self.rows, self.acc, strict=True):
-            value = self._load(self.frame.left, row, self.m, p, limit)
+            value = self._load(self.frame.left_row, row, self.m, p, limit)
             for accumulator, column in zip(line, right, strict=True):
                 total = accumulator[self.vectors.ramp(0)] + value * column
                 I.buffer_store(accumulator, total, [self.vectors.ramp(0)])
 
-    def _load(self, buffer: Expr, index: Expr, extent: Expr, p: Expr, limit: Expr | None) -> Expr:
-        place = (*self.frame.batch, tirx.min(index, extent - i64(1)))
+    def _load(self, along_k: Place, index: Expr, extent: Expr, p: Expr, limit: Expr | None) -> Expr:
+        buffer, place = along_k(tirx.min(index, extent - i64(1)))
         return I.Bind(self.vectors.load(buffer, place, p, limit))
 
 
@@ -78,7 +81,7 @@ def _through_epilogue(frame: Frame, row: Expr, columns: tuple[Expr, Expr]) -> No
     count = tirx.floordiv(last - first + i64(vectors.lanes - 1), i64(vectors.lanes))
     with I.serial(i64(0), height) as r, I.serial(i64(0), count) as v:
         column = I.Bind(first + v * i64(vectors.lanes))
-        place = (*frame.batch, row + r)
-        value = vectors.load(frame.out, place, column, last)
+        buffer, place = frame.out_row(row + r)
+        value = vectors.load(buffer, place, column, last)
         value = through_epilogue(frame, frame.contraction.epilogue, value, row + r, column, last)
-        vectors.store(frame.out, value, place, column, last)
+        vectors.store(buffer, value, place, column, last)

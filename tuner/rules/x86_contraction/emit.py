@@ -37,7 +37,7 @@ from tuner.rules.signature import i64
 from tuner.rules.space import MicroKernel
 from tuner.rules.vector.memory import Vectors
 from tuner.rules.x86_contraction.dots import dots
-from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
+from tuner.rules.x86_contraction.frame import Chunk, Frame, MatrixFrame, Panel, Rows
 from tuner.rules.x86_contraction.packing import pack_panel, pack_rows, packed_panels, packed_rows
 from tuner.rules.x86_contraction.pattern import contraction_of
 from tuner.rules.x86_contraction.tile import Tile
@@ -53,11 +53,11 @@ def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], n
     with kernel_function(task.workload, layouts, name) as function:
         vectors = Vectors(task.known_target.hardware.lanes())
         extent = contraction.by_role(function.extents)
-        _Nest(Frame(task, contraction, kernel, extent, function.buffers, vectors)).body()
+        Nest(MatrixFrame(task, contraction, kernel, extent, function.buffers, vectors)).body()
     return function.get()
 
 
-class _Nest:
+class Nest:
     """Writes the loops around the register tile."""
 
     def __init__(self, frame: Frame) -> None:
@@ -84,47 +84,55 @@ class _Nest:
         tiles, panels = _part(self.tiles, row, rows), _part(self.panels, column, columns)
         is_last = row == i64(rows - 1)
         if "b" not in self.frame.extent:
-            self._product(tiles, panels, is_last)
+            self.product(tiles, panels, is_last)
             return
         with I.serial(*_part(self.frame.extent["b"], batch, across)) as index:
-            _Nest(self.frame.at(index))._product(tiles, panels, is_last)
+            type(self)(self.frame.at(index)).product(tiles, panels, is_last)
 
-    def _product(self, tiles: Share, panels: Share, is_last: Expr) -> None:
+    def product(self, tiles: Share, panels: Share, is_last: Expr) -> None:
         """One product of matrices: the rows and panels of this share."""
         if self.frame.by_dots:
             dots(self.frame, tiles, panels, is_last)
             return
-        with self._packed_right(panels) as packed, self._packed_left() as left:
+        with self.packed_right(panels) as packed, self.packed_left() as left:
             if self.kernel["pack"] == 2:
                 whole = Chunk(i64(0), self.k, None, None)
-                self._over(panels, lambda panel: pack_panel(self.frame, self._placed(panel, packed, panels), whole))
+                self.over(panels, lambda panel: self.pack_panel(self.placed(panel, packed, panels), whole))
 
-            def block(result: _Block) -> None:
-                self._chunks(lambda chunk: self._block(result, chunk, panels, packed, left))
+            def block(result: Block) -> None:
+                self.chunks(lambda chunk: self.block(result, chunk, panels, packed, left))
 
-            self._blocks(tiles, is_last, block)
+            self.blocks(tiles, is_last, block)
 
-    def _packed_right(self, panels: Share) -> AbstractContextManager[Expr]:
+    def packed_right(self, panels: Share) -> AbstractContextManager[Expr]:
         """The right operand as panels, wherever they are kept; None where it is read in place."""
         if self.frame.contraction.right_is_constant:
-            return nullcontext(self.frame.right)
+            return nullcontext(self.frame.packed_right)
         if self.kernel["pack"] == 0:
             return nullcontext(None)
         if self.kernel["pack"] == 1:
-            return packed_panels(self.frame, i64(1), self._longest())
+            return packed_panels(self.frame, i64(1), self.longest())
         return packed_panels(self.frame, panels[1] - panels[0], self.k)
 
-    def _packed_left(self) -> AbstractContextManager[Expr]:
+    def packed_left(self) -> AbstractContextManager[Expr]:
         if not self.kernel["rows"]:
             return nullcontext(None)
-        return packed_rows(self.frame, self.kernel["mb"] * self.mr + self.mr - 1, self._longest())
+        return packed_rows(self.frame, self.kernel["mb"] * self.mr + self.mr - 1, self.longest())
 
-    def _longest(self) -> Expr:
+    def longest(self) -> Expr:
         """Steps of k in the longest chunk."""
         return tirx.min(self.k, i64(self.kernel["kc"])) if self.kernel["kc"] else self.k
 
+    def pack_panel(self, panel: Panel, chunk: Chunk) -> None:
+        """Fill a panel's slice of the right operand at these steps of k."""
+        pack_panel(self.frame, panel, chunk)
+
+    def pack_rows(self, rows: Rows, count: Expr, chunk: Chunk) -> None:
+        """Fill ``count`` rows of the left operand at these steps of k."""
+        pack_rows(self.frame, rows, count, chunk)
+
     # -- loops ----------------------------------------------------------------------------------------------------
-    def _blocks(self, tiles: Share, is_last: Expr, use: Callable[[_Block], None]) -> None:
+    def blocks(self, tiles: Share, is_last: Expr, use: Callable[[Block], None]) -> None:
         """Row blocks outermost. The ragged rest of the rows joins the last block, while its panel is in cache.
 
         The last two blocks are of one size: a short one would have the whole right operand streamed for a few rows.
@@ -138,9 +146,9 @@ class _Nest:
             ends = block == blocks - i64(1)
             start = I.Bind(tirx.Select(ends, last - final, first + block * i64(mb)))
             count = I.Bind(tirx.Select(ends, final, tirx.min(i64(mb), last - final - start)))
-            use(_Block(start, count, tirx.And(is_last, ends)))
+            use(Block(start, count, tirx.And(is_last, ends)))
 
-    def _chunks(self, use: Callable[[Chunk], None]) -> None:
+    def chunks(self, use: Callable[[Chunk], None]) -> None:
         """As many chunks as kc makes of k: of one length in whole vectors if k is fixed, or of kc but for the last."""
         kc, lanes, k = self.kernel["kc"], self.frame.vectors.lanes, self.k
         if kc == 0 or (isinstance(k, tirx.IntImm) and int(k) <= kc):
@@ -159,23 +167,23 @@ class _Nest:
             own = length if even else I.Bind(tirx.min(length, k - first))
             use(Chunk(first, own, index == i64(0), index == count - i64(1)))
 
-    def _block(self, block: _Block, chunk: Chunk, panels: Share, packed: Expr, left: Expr) -> None:
+    def block(self, block: Block, chunk: Chunk, panels: Share, packed: Expr, left: Expr) -> None:
         """Every panel over the rows of one block."""
         rows = Rows()
         if left is not None:
             rest = tirx.Select(block.ends, self.m - tirx.floordiv(self.m, i64(self.mr)) * i64(self.mr), i64(0))
             rows = Rows(left, I.Bind(block.start * i64(self.mr)))
-            pack_rows(self.frame, rows, block.count * i64(self.mr) + rest, chunk)
+            self.pack_rows(rows, block.count * i64(self.mr) + rest, chunk)
 
         def use(panel: Panel) -> None:
-            placed = self._placed(panel, packed, panels, chunk)
+            placed = self.placed(panel, packed, panels, chunk)
             if self.kernel["pack"] == 1:
-                pack_panel(self.frame, placed, chunk)
-            self._tiles(placed, chunk, rows, block)
+                self.pack_panel(placed, chunk)
+            self.write_tiles(placed, chunk, rows, block)
 
-        self._over(panels, use)
+        self.over(panels, use)
 
-    def _over(self, panels: Share, use: Callable[[Panel], None]) -> None:
+    def over(self, panels: Share, use: Callable[[Panel], None]) -> None:
         """Full panels, then the ragged one if this share holds it."""
         first, last = panels
         nr = self.frame.nr
@@ -201,14 +209,16 @@ class _Nest:
             for width in range(1, nv + 1)
         ]
 
-    def _placed(self, panel: Panel, packed: Expr, panels: Share, chunk: Chunk | None = None) -> Panel:
+    def placed(self, panel: Panel, packed: Expr, panels: Share, chunk: Chunk | None = None) -> Panel:
         """The panel with where its slice of the right operand stands."""
         if self.kernel["pack"] == 1 and chunk is not None:
             return replace(panel, packed=packed, index=i64(0), first=chunk.first)
         index = panel.index - panels[0] if self.kernel["pack"] == 2 else panel.index
+        if self.frame.first_panel is not None:
+            index = index + self.frame.first_panel
         return replace(panel, packed=packed, index=index, first=i64(0))
 
-    def _tiles(self, panel: Panel, chunk: Chunk, rows: Rows, block: _Block) -> None:
+    def write_tiles(self, panel: Panel, chunk: Chunk, rows: Rows, block: Block) -> None:
         """The full tiles of one block over one panel, then the ragged rest of the rows if the block ends them."""
 
         def tile(row: Expr, height: int, ordinal: Expr, valid: Expr | None = None) -> None:
@@ -231,7 +241,7 @@ class _Nest:
 
 
 @dataclass(frozen=True)
-class _Block:
+class Block:
     """``count`` tiles of rows from tile ``start`` on; the ragged rest of the rows too if it ``ends`` them."""
 
     start: Expr

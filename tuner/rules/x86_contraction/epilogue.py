@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
-from tuner.program.expr import Axis, Read
+from tuner.program.expr import Read
 from tuner.program.notation import Stage
 from tuner.rules.access import is_transcendental
 from tuner.rules.vector.expression import Evaluator
@@ -31,15 +31,12 @@ def through_epilogue(
 
     Further inputs are read before column ``limit`` (None: all of the vector's lanes are).
     """
-    contraction = frame.contraction
-    index = {contraction.m: row} | ({contraction.batch: frame.batch[0]} if contraction.batch else {})
 
     def read(node: Read) -> Expr:
         if node.tensor in frame.task.workload.program.stage:
             return value
-        axes = [axis.name for axis in node.indices if isinstance(axis, Axis)]
-        buffer, outer = frame.buffers[node.tensor], [index[axis] for axis in axes if axis != contraction.n]
-        return frame.vectors.load(buffer, outer, column, limit) if contraction.n in axes else buffer[tuple(outer)]
+        buffer, outer, has_columns = frame.further(node, row)
+        return frame.vectors.load(buffer, outer, column, limit) if has_columns else buffer[outer]
 
     def unused(name: str) -> Expr:
         raise NotImplementedError(f"the pattern admits no value of axis {name}")

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tuner.program.expr import Axis, Read
 from tuner.program.task import SearchTask
 from tuner.rules.space import MicroKernel
 from tuner.rules.vector.memory import Vectors
-from tuner.rules.x86_contraction.pattern import Contraction
+from tuner.rules.x86_contraction.pattern import Contraction, Product
 
 Expr = Any
 
 
 @dataclass(frozen=True)
-class Frame:
+class Frame(ABC):
     """One kernel while it is written. ``extent``: by role. ``batch`` indexes operands that have a batch axis."""
 
     task: SearchTask
-    contraction: Contraction
+    contraction: Product
     kernel: MicroKernel
     extent: Mapping[str, Expr]
     buffers: Mapping[str, Expr]
@@ -29,17 +31,32 @@ class Frame:
     def at(self, *batch: Expr) -> Frame:
         return replace(self, batch=batch)
 
-    @property
-    def left(self) -> Expr:
-        return self.buffers[self.contraction.left]
+    # -- where elements stand: a buffer, and its indices but for the last ------------------------------------------
+    @abstractmethod
+    def left_row(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+        """A row of the left operand, along k."""
+
+    @abstractmethod
+    def right_step(self, step: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+        """The right operand at one step of k, along n; or at one column, along k, if that is how it lies."""
+
+    @abstractmethod
+    def out_row(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+        """A row of the output, along n."""
+
+    @abstractmethod
+    def further(self, read: Read, row: Expr) -> tuple[Expr, tuple[Expr, ...], bool]:
+        """What an epilogue reads at a row of the output: its buffer, the indices, and whether n follows these."""
 
     @property
-    def right(self) -> Expr:
-        return self.buffers[self.contraction.right]
+    @abstractmethod
+    def packed_right(self) -> Expr:
+        """The right operand that was packed ahead of time: [panels, k, nr]."""
 
     @property
-    def out(self) -> Expr:
-        return self.buffers[self.contraction.out]
+    def first_panel(self) -> Expr | None:
+        """Where the panels of this batch begin in it; None: at 0."""
+        return None
 
     @property
     def nr(self) -> int:
@@ -50,6 +67,32 @@ class Frame:
     def by_dots(self) -> bool:
         """Whether vectors run along k, both operands being read in place (dots.py)."""
         return self.contraction.both_along_k and not self.kernel["pack"]
+
+
+@dataclass(frozen=True)
+class MatrixFrame(Frame):
+    """Operands that are matrices as they lie."""
+
+    contraction: Contraction
+
+    def left_row(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+        return self.buffers[self.contraction.left], (*self.batch, row)
+
+    def right_step(self, step: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+        return self.buffers[self.contraction.right], (*self.batch, step)
+
+    def out_row(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+        return self.buffers[self.contraction.out], (*self.batch, row)
+
+    def further(self, read: Read, row: Expr) -> tuple[Expr, tuple[Expr, ...], bool]:
+        index = {self.contraction.m: row} | ({self.contraction.batch: self.batch[0]} if self.contraction.batch else {})
+        axes = [axis.name for axis in read.indices if isinstance(axis, Axis)]
+        outer = tuple(index[axis] for axis in axes if axis != self.contraction.n)
+        return self.buffers[read.tensor], outer, self.contraction.n in axes
+
+    @property
+    def packed_right(self) -> Expr:
+        return self.buffers[self.contraction.right]
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ def _copy(frame: Frame, panel: Panel, chunk: Chunk) -> None:
     lanes = frame.vectors.lanes
     with I.serial(i64(0), chunk.length) as step:
         for v in range(panel.vectors):
-            place = (*frame.batch, chunk.first + step)
-            value = frame.vectors.load(frame.right, place, panel.column + i64(v * lanes), panel.limit)
+            buffer, place = frame.right_step(chunk.first + step)
+            value = frame.vectors.load(buffer, place, panel.column + i64(v * lanes), panel.limit)
             to = [panel.index, chunk.first - panel.first + step, frame.vectors.ramp(i64(v * lanes))]
             I.buffer_store(panel.packed, value, to)
 
@@ -59,8 +59,8 @@ def _squares(frame: Frame, panel: Panel, chunk: Chunk, step: Expr, limit: Expr |
             if panel.limit is not None:
                 # Surplus columns hold copies of the last valid one; they are computed and not stored.
                 row = tirx.min(row, panel.limit - i64(1))
-            place = (*frame.batch, row)
-            rows.append(I.Bind(frame.vectors.load(frame.right, place, chunk.first + step, limit)))
+            buffer, place = frame.right_step(row)
+            rows.append(I.Bind(frame.vectors.load(buffer, place, chunk.first + step, limit)))
         for lane, column in enumerate(frame.vectors.transposed(rows)):
             at = chunk.first - panel.first + step + i64(lane)
             I.buffer_store(panel.packed, column, [panel.index, at, frame.vectors.ramp(v * i64(lanes))])
@@ -86,9 +86,9 @@ def pack_rows(frame: Frame, rows: Rows, count: Expr, chunk: Chunk) -> None:
     lanes = frame.vectors.lanes
     whole = tirx.floordiv(chunk.length, i64(lanes)) * i64(lanes)
     with I.serial(i64(0), count) as r:
-        place = (*frame.batch, rows.row + r)
+        buffer, place = frame.left_row(rows.row + r)
         with I.serial(i64(0), tirx.floordiv(chunk.length, i64(lanes))) as v:
-            value = frame.vectors.load(frame.left, place, chunk.first + v * i64(lanes), None)
+            value = frame.vectors.load(buffer, place, chunk.first + v * i64(lanes), None)
             I.buffer_store(rows.packed, value, [r, frame.vectors.ramp(v * i64(lanes))])
         with I.serial(whole, chunk.length) as p:
-            I.buffer_store(rows.packed, frame.left[(*place, chunk.first + p)], [r, p])
+            I.buffer_store(rows.packed, buffer[(*place, chunk.first + p)], [r, p])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 from tuner.program.expr import Axis, Binary, Cast, Expr, Extent, Read, reads, walk
 from tuner.program.notation import Stage
@@ -12,6 +13,37 @@ from tuner.program.workload import Workload
 from tuner.rules._base import Extents, Refused
 
 DTYPE = "float32"
+
+
+class Product(Protocol):
+    """What the loops and the theory ask of a contraction, whatever its operands are."""
+
+    @property
+    def batch(self) -> str | None:
+        """Something if there is a batch."""
+
+    @property
+    def right_is_kn(self) -> bool:
+        """Whether the right operand lies along n."""
+
+    @property
+    def right_is_constant(self) -> bool:
+        """Whether it is packed ahead of time."""
+
+    @property
+    def both_along_k(self) -> bool:
+        """Whether both operands lie along the axis that is summed over, and the right one is new at every call."""
+
+    @property
+    def epilogue(self) -> tuple[Stage, ...]:
+        """The elementwise stages that results go through on their way to the output."""
+
+    @property
+    def dynamic(self) -> frozenset[str]:
+        """The roles whose extents are symbols."""
+
+    def by_role(self, extents: Extents) -> Extents:
+        """Extents of the program's axes by their roles here."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +147,7 @@ def _epilogue_problem(workload: Workload, first: Stage, rest: Sequence[Stage]) -
     for stage in rest:
         if stage.reducer or stage.axes != first.axes:
             return f"stage {stage.tensor} is not elementwise over the output"
-        if any(isinstance(node, Axis | Extent | Cast) for node in _outside_indices(stage.body)):
+        if any(isinstance(node, Axis | Extent | Cast) for node in outside_indices(stage.body)):
             return f"stage {stage.tensor} computes with the values of axes, or casts"
         for read in reads(stage.body):
             if read.tensor == before and _axes(read) == first.axes:
@@ -131,7 +163,7 @@ def _epilogue_problem(workload: Workload, first: Stage, rest: Sequence[Stage]) -
     return None if workload.program.outputs == (before,) else "an intermediate is an output, too"
 
 
-def _outside_indices(expr: Expr) -> list[Expr]:
+def outside_indices(expr: Expr) -> list[Expr]:
     """The nodes of an expression that are no part of an index."""
     inside = {id(node) for read in reads(expr) for index in read.indices for node in walk(index)}
     return [node for node in walk(expr) if id(node) not in inside]

@@ -27,7 +27,7 @@ from tuner.program.target import Hardware
 from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
 from tuner.rules.space import MicroKernel
-from tuner.rules.x86_contraction.pattern import contraction_of
+from tuner.rules.x86_contraction.pattern import Product, contraction_of
 
 Floats = NDArray[np.float64]
 
@@ -89,17 +89,18 @@ class _Terms:
 
 def latency_s(
     hardware: Hardware, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents,
-    constants: Constants = CONSTANTS,
+    constants: Constants = CONSTANTS, contraction: Product | None = None,
 ) -> Floats:  # fmt: skip
     """[kernels, shapes] seconds."""
-    return _Formula(hardware, task, kernels, extents, constants).terms().total / constants.clock_hz
+    return _Formula(hardware, task, kernels, extents, constants, contraction).terms().total / constants.clock_hz
 
 
 def features(
-    hardware: Hardware, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
-) -> NDArray[np.float32]:
+    hardware: Hardware, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents,
+    contraction: Product | None = None,
+) -> NDArray[np.float32]:  # fmt: skip
     """[kernels, shapes, features]: logarithms of the extents, the kernel's values, and how the terms compare."""
-    result = _Formula(hardware, task, kernels, extents, CONSTANTS)
+    result = _Formula(hardware, task, kernels, extents, CONSTANTS, contraction)
     terms, m, n, k = result.terms(), result.m, result.n, result.k
     tiles = np.floor(m / result.mr)
     columns: list[Floats] = [
@@ -122,10 +123,10 @@ class _Formula:
 
     def __init__(
         self, hardware: Hardware, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents,
-        constants: Constants,
+        constants: Constants, contraction: Product | None = None,
     ) -> None:  # fmt: skip
         self.hardware, self.task, self.constants = hardware, task, constants
-        self.contraction = contraction_of(task.workload)
+        self.contraction: Product = contraction or contraction_of(task.workload)
         extents = self.contraction.by_role(extents)
         values = np.array([[value for _, value in kernel.values] for kernel in kernels], np.float64)
         names = [name for name, _ in kernels[0].values]

@@ -40,7 +40,7 @@ from tuner.rules._base import Extents, Refused
 from tuner.rules.layout import Layout, PanelLayout
 from tuner.rules.space import Axis, MicroKernel, SearchSpace
 from tuner.rules.x86_contraction import prior
-from tuner.rules.x86_contraction.pattern import Contraction, contraction_of, match
+from tuner.rules.x86_contraction.pattern import Contraction, Product, contraction_of, match
 
 MAX_BODY = 768
 """Fused multiply-adds in the unrolled code of one kernel, all its ragged variants together: bounds compile time and
@@ -68,30 +68,21 @@ class X86Contraction:
         return 0
 
     def space(self, task: SearchTask) -> SearchSpace:
-        hardware, contraction = task.known_target.hardware, contraction_of(task.workload)
-        shares = tuple(t for t in range(1, task.threads + 1) if task.threads % t == 0)
+        hardware, workload = task.known_target.hardware, task.workload
+        contraction = contraction_of(workload)
         axes = (
-            Axis("mr", "rows of the register tile", (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14)),
-            Axis("nv", "vectors in a row of the register tile", (1, 2, 3, 4, 5, 6)),
-            Axis("mb", "tiles that share a panel", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, WIDEST_BLOCK)),
-            Axis("kc", "steps of k in a chunk", _chunks(task.workload, contraction)),
-            Axis("ku", "steps of k unrolled", (1, 2, 4, 8)),
-            Axis("near", "steps of k prefetched in the stream", (0, 8, 16, 32)),
-            Axis("ahead", "steps of k to a row of the next panel", (0, 1, 2, 4, 8, 16, 32)),
-            Axis("fetch", "the output is prefetched", (0, 1)),
+            *tile_axes(workload.sizes[contraction.k].constant),
             Axis("rows", "rows are packed at each call", (0, 1)),
-            Axis("tail", "ragged rows have exact code", (0, 1)),
-            Axis("edge", "ragged columns have exact code", (0, 1) if "n" in contraction.dynamic else (0,)),
+            *ragged_axes("n" in contraction.dynamic),
             Axis("pack", "panels are packed at each call", _packings(contraction)),
-            Axis("tb", "threads along the batch", shares if contraction.batch else (1,)),
-            Axis("tn", "threads along n", shares),
+            *thread_axes(task.threads, contraction.batch is not None),
         )
         return SearchSpace(
             self.name,
             self.version,
             axes,
-            check=lambda kernel: _check(kernel, contraction, task.threads, hardware),
-            canonicalise=lambda values: _canonicalise(values, contraction),
+            check=lambda kernel: check(kernel, contraction, task.threads, hardware),
+            canonicalise=lambda values: canonicalised(values, contraction),
         )
 
     def safe_kernel(self, task: SearchTask) -> MicroKernel:
@@ -124,10 +115,37 @@ class X86Contraction:
         return emit(task, kernel, self.layouts(task, kernel), name)
 
 
-def _chunks(workload: Workload, contraction: Contraction) -> tuple[int, ...]:
-    """Choices of ``kc``: one that holds all of a fixed k is no other than 0."""
-    steps = workload.sizes[contraction.k].constant
-    return (0, *(kc for kc in (128, 192, 256, 384, 512, 768) if steps is None or kc < steps))
+def tile_axes(steps: int | None) -> tuple[Axis, ...]:
+    """The register tile and the loops around it. ``steps`` of k, None where it is dynamic: a chunk that holds all of a
+    fixed k is no other than 0."""
+    chunks = (0, *(kc for kc in (128, 192, 256, 384, 512, 768) if steps is None or kc < steps))
+    return (
+        Axis("mr", "rows of the register tile", (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14)),
+        Axis("nv", "vectors in a row of the register tile", (1, 2, 3, 4, 5, 6)),
+        Axis("mb", "tiles that share a panel", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, WIDEST_BLOCK)),
+        Axis("kc", "steps of k in a chunk", chunks),
+        Axis("ku", "steps of k unrolled", (1, 2, 4, 8)),
+        Axis("near", "steps of k prefetched in the stream", (0, 8, 16, 32)),
+        Axis("ahead", "steps of k to a row of the next panel", (0, 1, 2, 4, 8, 16, 32)),
+        Axis("fetch", "the output is prefetched", (0, 1)),
+    )
+
+
+def ragged_axes(is_dynamic: bool) -> tuple[Axis, ...]:
+    """Code for ragged ends; ``is_dynamic``: whether the extent of n is."""
+    return (
+        Axis("tail", "ragged rows have exact code", (0, 1)),
+        Axis("edge", "ragged columns have exact code", (0, 1) if is_dynamic else (0,)),
+    )
+
+
+def thread_axes(threads: int, has_batch: bool) -> tuple[Axis, ...]:
+    """How threads share the work."""
+    shares = tuple(t for t in range(1, threads + 1) if threads % t == 0)
+    return (
+        Axis("tb", "threads along the batch", shares if has_batch else (1,)),
+        Axis("tn", "threads along n", shares),
+    )
 
 
 def _packings(contraction: Contraction) -> tuple[int, ...]:
@@ -135,7 +153,8 @@ def _packings(contraction: Contraction) -> tuple[int, ...]:
     return (0,) if contraction.right_is_constant else (0, 1, 2)
 
 
-def _canonicalise(values: Mapping[str, int], contraction: Contraction) -> dict[str, int]:
+def canonicalised(values: Mapping[str, int], contraction: Product) -> dict[str, int]:
+    """The values with one choice for axes that are don't-care beside the others."""
     canonical, pack = dict(values), values["pack"]
     constant = contraction.right_is_constant
     if contraction.both_along_k and not pack:
@@ -153,7 +172,8 @@ def _canonicalise(values: Mapping[str, int], contraction: Contraction) -> dict[s
     return canonical
 
 
-def _check(kernel: MicroKernel, contraction: Contraction, threads: int, hardware: Hardware) -> None:
+def check(kernel: MicroKernel, contraction: Product, threads: int, hardware: Hardware) -> None:
+    """Raises IllegalKernel for what the hardware cannot carry."""
     _check_size(kernel, hardware)
     _check_supply(kernel, contraction.right_is_constant)
     # Both operands are read in place, by vectors along k (dots.py).

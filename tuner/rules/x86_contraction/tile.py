@@ -64,8 +64,8 @@ class Tile:
             return
         for r in range(self.height):
             for v in range(self.panel.vectors):
-                place = (*self.frame.batch, self.row + i64(r), self.panel.column + i64(v * self.lanes))
-                prefetch(self.frame.out, place, write=True)
+                buffer, place = self.frame.out_row(self.row + i64(r))
+                prefetch(buffer, (*place, self.panel.column + i64(v * self.lanes)), write=True)
 
     # -- the loop over k ------------------------------------------------------------------------------------------
     def _reduce(self, ordinal: Expr) -> None:
@@ -103,15 +103,16 @@ class Tile:
 
     def _left(self, row: Expr, step: Expr) -> Expr:
         if self.rows.packed is None:
-            return self.frame.left[(*self.frame.batch, row, self.chunk.first + step)]
+            buffer, place = self.frame.left_row(row)
+            return buffer[(*place, self.chunk.first + step)]
         return self.rows.packed[row - self.rows.row, step]
 
     def _right(self, step: Expr, v: int) -> Expr:
         """Vector ``v`` of row ``step`` of the right operand, from wherever it is packed."""
         if self.panel.packed is not None:
             return self.panel.packed[self._packed(step, self.vectors.ramp(i64(v * self.lanes)))]
-        place = (*self.frame.batch, self.chunk.first + step)
-        return self.vectors.load(self.frame.right, place, self.panel.column + i64(v * self.lanes), self.panel.limit)
+        buffer, place = self.frame.right_step(self.chunk.first + step)
+        return self.vectors.load(buffer, place, self.panel.column + i64(v * self.lanes), self.panel.limit)
 
     def _packed(self, step: Expr, column: Expr) -> tuple[Expr, ...]:
         first = i64(0) if self.panel.first is None else self.panel.first
@@ -157,12 +158,12 @@ class Tile:
         return through_epilogue(self.frame, epilogue, value, self.row + r, self._column(v), self.panel.limit)
 
     def _output(self, r: Expr, v: Expr) -> Expr:
-        place = (*self.frame.batch, self.row + r)
-        return self.vectors.load(self.frame.out, place, self._column(v), self.panel.limit)
+        buffer, place = self.frame.out_row(self.row + r)
+        return self.vectors.load(buffer, place, self._column(v), self.panel.limit)
 
     def _write(self, r: Expr, v: Expr, value: Expr) -> None:
-        place = (*self.frame.batch, self.row + r)
-        self.vectors.store(self.frame.out, value, place, self._column(v), self.panel.limit)
+        buffer, place = self.frame.out_row(self.row + r)
+        self.vectors.store(buffer, value, place, self._column(v), self.panel.limit)
 
     def _column(self, v: Expr) -> Expr:
         return self.panel.column + v * i64(self.lanes)

@@ -12,6 +12,9 @@ from tuner.records import MeasureResult
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model import CostModel
 
+KERNELS_PER_DEVICE = 3
+"""What a round has for each device, at least: the next one is thought out while these are measured."""
+
 Pick = tuple[MicroKernel, list[int]]
 """A kernel and the indices of the task's instances to measure it on."""
 
@@ -43,8 +46,10 @@ class SearchPolicy(Protocol):
         try something unknown passes them over.
         """
 
-    def suggest(self, trials: int, pending: Collection[MicroKernel] = ()) -> list[Suggestion]:
+    def suggest(self, trials: int, pending: Collection[MicroKernel] = (), devices: int = 1) -> list[Suggestion]:
         """What to measure next, at most ``trials`` (kernel, instance) pairs. Empty when nothing is expected to help.
+
+        ``devices`` measure at the same time: the more there are, the more kernels keep them busy until the next call.
 
         The first suggestions are of theory's set, so that the default is measured at every instance; only results of
         ``Phase.KNOWN`` come before them. None of ``pending``: those are being measured, and ``update`` will be told of

@@ -24,7 +24,7 @@ from tuner.rules import layout_group
 from tuner.rules.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.observations import Measured
-from tuner.search.policy._base import Pick, Suggestion, suggestions_of
+from tuner.search.policy._base import KERNELS_PER_DEVICE, Pick, Suggestion, suggestions_of
 from tuner.search.policy.theory import TheorySettings, first_round, theory_set
 
 Floats = NDArray[np.float64]
@@ -32,6 +32,8 @@ Ints = NDArray[np.int64]
 
 PARENTS_PER_INSTANCE = 4
 CROSSOVER_RATE = 0.3
+LEAST_ROUNDS = 8
+"""Rounds that what is left of the budget is enough for, however many devices there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class EvolutionarySearch:
         self._measured.add(results)
         self._has_begun = self._has_begun or any(result.phase is not Phase.KNOWN for result in results)
 
-    def suggest(self, trials: int, pending: Collection[MicroKernel] = ()) -> list[Suggestion]:
+    def suggest(self, trials: int, pending: Collection[MicroKernel] = (), devices: int = 1) -> list[Suggestion]:
         self._pending = frozenset(pending)
         if trials <= 0 or self._idle_rounds >= self._settings.max_idle_rounds:
             return []
@@ -93,7 +95,7 @@ class EvolutionarySearch:
         if not self._has_begun and not pending:
             picks = first_round(self._task, self._model.theory, self.theory, self._failed)
         else:
-            picks = self._diverse_round(trials // 8) or self._evolution_round()
+            picks = self._diverse_round(trials // 8) or self._evolution_round(self._width(trials, devices))
         return suggestions_of(self._task, self._model, picks, trials)
 
     @cached_property
@@ -119,7 +121,13 @@ class EvolutionarySearch:
         return [(kernel, ends) for kernel in most_diverse(good, tried, count)]
 
     # -- evolution ------------------------------------------------------------------------------------------------
-    def _evolution_round(self) -> list[Pick]:
+    def _width(self, trials: int, devices: int) -> float:
+        """How many times as many kernels as for one device: enough for all of them, but never so many that fewer than
+        LEAST_ROUNDS are left to learn from."""
+        usual = self._settings.kernels_per_round + self._settings.neighbours_per_round
+        return max(1.0, min(KERNELS_PER_DEVICE * devices, trials // LEAST_ROUNDS) / usual)
+
+    def _evolution_round(self, width: float) -> list[Pick]:
         pool, gains, spread = self._evolve()
         total = gains @ self._weights
         if len(pool) == 0 or total.max() < self._settings.least_gain:
@@ -128,24 +136,25 @@ class EvolutionarySearch:
             self._idle_rounds = 0
         if not pool:
             return []
-        chosen = self._quotas(gains, spread)
+        chosen = self._quotas(gains, spread, round(width * self._settings.kernels_per_round))
         picks = {pool[index]: self._instances_for(gains[index]) for index in chosen}
-        return list((self._neighbours_of_fastest() | picks).items())
+        neighbours = self._neighbours_of_fastest(round(width * self._settings.neighbours_per_round))
+        return list((neighbours | picks).items())
 
-    def _quotas(self, gains: Floats, spread: Floats) -> list[int]:
+    def _quotas(self, gains: Floats, spread: Floats, wanted: int) -> list[int]:
         """Candidates by index: those with the largest gain, the best of some instances, and the most uncertain."""
-        wanted, total = self._settings.kernels_per_round, gains @ self._weights
+        total = gains @ self._weights
         instances = self._weighted_instances()[: wanted // 2]
         chosen = [int(index) for index in (-total).argsort()[: wanted // 2]]
         chosen += [int(gains[:, instance_index].argmax()) for instance_index in instances]
         chosen += [int((total + 0.5 * (spread @ self._weights)).argmax())]
         return list(dict.fromkeys(chosen))[: wanted + 1]
 
-    def _neighbours_of_fastest(self) -> dict[MicroKernel, list[int]]:
+    def _neighbours_of_fastest(self, count: int) -> dict[MicroKernel, list[int]]:
         """Untried neighbours of the fastest kernels, each at an instance where that one is the fastest."""
         picks: dict[MicroKernel, list[int]] = {}
         for instance_index in self._weighted_instances():
-            if len(picks) == self._settings.neighbours_per_round:
+            if len(picks) == count:
                 break
             near = [other for kernel in self._fastest(instance_index, 1) for other in self._space.neighbours(kernel)]
             candidates = [kernel for kernel in self._untried(near) if kernel not in picks and kernel not in self._timed]

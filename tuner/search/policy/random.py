@@ -12,7 +12,7 @@ from tuner.records import MeasureResult, Phase
 from tuner.rules.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.observations import Measured
-from tuner.search.policy._base import Suggestion, suggestions_of
+from tuner.search.policy._base import KERNELS_PER_DEVICE, Suggestion, suggestions_of
 from tuner.search.policy.theory import TheorySettings, first_round, theory_set
 
 KERNELS_PER_ROUND = 8
@@ -53,24 +53,25 @@ class RandomSearch:
         self._measured.add(results)
         self._has_begun = self._has_begun or any(result.phase is not Phase.KNOWN for result in results)
 
-    def suggest(self, trials: int, pending: Collection[MicroKernel] = ()) -> list[Suggestion]:
+    def suggest(self, trials: int, pending: Collection[MicroKernel] = (), devices: int = 1) -> list[Suggestion]:
         if trials <= 0:
             return []
         if self._has_begun or pending:
             tried = self._measured.tried | self._wrong | self._timed | set(pending)
-            picks = [(kernel, self._next_instances()) for kernel in self._drawn(tried)]
+            count = max(KERNELS_PER_ROUND, KERNELS_PER_DEVICE * devices)
+            picks = [(kernel, self._next_instances()) for kernel in self._drawn(tried, count)]
         else:
             picks = first_round(self._task, self._model.theory, self.theory, self._failed)
         return suggestions_of(self._task, self._model, picks, trials)
 
-    def _drawn(self, tried: Collection[MicroKernel]) -> list[MicroKernel]:
-        """At most KERNELS_PER_ROUND kernels that are not among ``tried``; fewer where the space has hardly any left."""
+    def _drawn(self, tried: Collection[MicroKernel], count: int) -> list[MicroKernel]:
+        """At most ``count`` kernels that are not among ``tried``; fewer where the space has hardly any left."""
         drawn: dict[MicroKernel, None] = {}
-        for _ in range(KERNELS_PER_ROUND * DRAWS_PER_KERNEL):
+        for _ in range(count * DRAWS_PER_KERNEL):
             kernel = self._space.sample(self._rng)
             if kernel not in tried:
                 drawn[kernel] = None
-            if len(drawn) == KERNELS_PER_ROUND:
+            if len(drawn) == count:
                 break
         return list(drawn)
 

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Select, and_, case, or_, select, update
 
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject
+from tuner.storage.device_tokens import Joined
 from tuner.storage.devices import (
     FIRST_QUARANTINE_S,
     LONGEST_QUARANTINE_S,
@@ -23,6 +24,7 @@ from tuner.storage.errors import CorruptData, NotFound, reading
 from tuner.storage.sql._rows import AnyRow, Part, insert_new
 from tuner.storage.sql.audit import WORKER, audit
 from tuner.storage.sql.columns import later, now
+from tuner.storage.sql.device_tokens import note_use
 from tuner.storage.sql.jobs import target_ids
 from tuner.storage.sql.schema import devices, targets
 
@@ -34,11 +36,16 @@ _log = logging.getLogger(__name__)
 
 
 class Devices(Part):
-    def register_device(self, device_id: str, key: str, target: Target, description: JsonObject) -> Device:
+    def register_device(
+        self, device_id: str, key: str, target: Target, description: JsonObject, joined: Joined | None = None
+    ) -> Device:
         """A device starts out READY; registering again leaves its state as it is."""
         with self._database.write() as connection:
             known = target_ids(connection, [target])
             values = {"key": key, "target_id": known[target.fingerprint], "description": description}
+            if joined is not None:
+                values |= {"token_id": joined.token_id, "server": joined.server}
+                note_use(connection, joined.token_id)
             before = connection.execute(select_devices().where(devices.c.id == device_id)).one_or_none()
             if before is None or (before.key, before.target_id) != (key, values["target_id"]):
                 change = {"key": key, "target": target.fingerprint}
@@ -156,4 +163,5 @@ def device_of(row: AnyRow) -> Device:
         reason=row.reason,
         quarantined_until=row.quarantined_until,
         speed=speed,
+        joined=None if row.token_id is None else Joined(row.token_id, row.server),
     )

@@ -26,11 +26,16 @@ _JOBS = select(
     func.count().filter(_open).label("open_jobs"), func.coalesce(func.sum(_trials), 0).label("trials")
 ).where(_others, or_(_open, _recent))
 _OPEN_SECONDS = select(func.coalesce(func.sum(jobs.c.budget_seconds), 0.0)).where(_others, _open)
-_SPENT_SECONDS = (
-    select(func.coalesce(func.sum(search_tasks.c.spent_s), 0.0))
-    .join(jobs, jobs.c.id == search_tasks.c.job_id)
+_spent = (
+    select(jobs.c.budget_seconds, func.sum(search_tasks.c.spent_s).label("spent_s"))
+    .join(search_tasks, jobs.c.id == search_tasks.c.job_id)
     .where(_others, _recent)
+    .group_by(jobs.c.id, jobs.c.budget_seconds)
+    .subquery()
 )
+# Searches that ran at once took more together than the job was given.
+_used_s = case((_spent.c.spent_s > _spent.c.budget_seconds, _spent.c.budget_seconds), else_=_spent.c.spent_s)
+_SPENT_SECONDS = select(func.coalesce(func.sum(_used_s), 0.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,9 @@ devices = Table(
     Column("reason", SafeText, nullable=False, default="", server_default=""),
     Column("quarantined_until", Instant),
     Column("speed", JSON),
+    # How it last joined: the token's id, and the process that did (tuner.joining).
+    Column("token_id", SafeText),
+    Column("server", SafeText),
     Column("description", JSON, nullable=False),
     Column("registered_at", Instant, nullable=False, default=now()),
     Column("seen_at", Instant, nullable=False, default=now()),
@@ -391,6 +394,33 @@ login_tokens = Table(
     Column("created_at", Instant, nullable=False, default=now()),
     Column("expires_at", Instant, nullable=False),
     Column("used_at", Instant),
+)
+
+# Never deleted: a key that ever had one that is required stays closed to devices without.
+device_tokens = Table(
+    "device_tokens",
+    metadata,
+    Column("number", BigInt, primary_key=True),
+    Column("id", SafeText, nullable=False, unique=True),
+    Column("key", SafeText, nullable=False),
+    Column("note", SafeText, nullable=False),
+    Column("stored_key", SafeText, nullable=False),
+    Column("required", Boolean, nullable=False),
+    Column("created_at", Instant, nullable=False, default=now()),
+    Column("expires_at", Instant, nullable=False),
+    Column("revoked_at", Instant),
+    Column("last_used_at", Instant),
+)
+
+refused_devices = Table(
+    "refused_devices",
+    metadata,
+    Column("id", SafeText, primary_key=True),
+    Column("address", SafeText, primary_key=True),
+    Column("key", SafeText, nullable=False),
+    Column("reason", SafeText, nullable=False),
+    Column("first_at", Instant, nullable=False, default=now()),
+    Column("seen_at", Instant, nullable=False, default=now(), index=True),
 )
 
 audit_log = Table(

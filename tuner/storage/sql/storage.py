@@ -12,6 +12,7 @@ from tuner.storage.sql.activity import Activities
 from tuner.storage.sql.aliases import Aliases
 from tuner.storage.sql.artifacts import Artifacts
 from tuner.storage.sql.audit import Audit
+from tuner.storage.sql.device_tokens import DeviceTokens
 from tuner.storage.sql.devices import Devices
 from tuner.storage.sql.engine import connect
 from tuner.storage.sql.events import Events
@@ -45,6 +46,7 @@ class SqlStorage(
     ServedLibraries,
     Aliases,
     Devices,
+    DeviceTokens,
     Activities,
     Keys,
     Logins,

@@ -1,0 +1,31 @@
+"""The routes under /devices/tokens: what devices join by."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from service.access.scopes import ADMIN
+from service.dependencies import CallerDep, DeviceTokensDep
+from service.devices.token_schemas import DeviceTokenCreated, DeviceTokenIn, DeviceTokenList, DeviceTokenOut
+from tuner.storage.device_tokens import checked_token
+
+router = APIRouter(prefix="/devices/tokens", tags=["devices"], dependencies=[ADMIN])
+
+
+@router.post("", status_code=201)
+def create_device_token(wanted: DeviceTokenIn, storage: DeviceTokensDep, caller: CallerDep) -> DeviceTokenCreated:
+    """Make a token for devices of a key, shown this once. From then on devices of that key need one."""
+    checked_token(wanted.key, wanted.expires_s, wanted.note)
+    token, text = storage.create_device_token(wanted.key, wanted.expires_s, wanted.note, caller.id)
+    return DeviceTokenCreated(**DeviceTokenOut.of(token).model_dump(), token=text)
+
+
+@router.get("")
+def list_device_tokens(storage: DeviceTokensDep) -> DeviceTokenList:
+    return DeviceTokenList(items=[DeviceTokenOut.of(token) for token in storage.list_device_tokens()])
+
+
+@router.delete("/{token_id}")
+def revoke_device_token(token_id: str, storage: DeviceTokensDep, caller: CallerDep) -> DeviceTokenOut:
+    """Revoke a token: devices that joined by it get no more work. It stays listed."""
+    return DeviceTokenOut.of(storage.revoke_device_token(token_id, caller.id))

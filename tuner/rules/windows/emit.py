@@ -1,0 +1,83 @@
+"""TensorIR for windows: loops over tiles, each first copied and then computed. Imports TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.program.task import SearchTask
+from tuner.rules.function import KernelFunction, kernel_function
+from tuner.rules.signature import i64
+from tuner.rules.space import MicroKernel
+from tuner.rules.vector.memory import workspace
+from tuner.rules.windows.compute import Computation
+from tuner.rules.windows.pattern import WindowProgram, window_program_of
+from tuner.rules.windows.scratch import Scratch
+from tuner.rules.windows.tiles import Tile, lanes_of
+
+Expr = Any
+
+
+def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
+    """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0."""
+    program = window_program_of(task.workload)
+    with kernel_function(task.workload, {}, name) as function:
+        _Loops(task, kernel, function, program).emit()
+    return function.get()
+
+
+class _Loops:
+    """Writes the loop over tiles; each thread has a contiguous share of them."""
+
+    def __init__(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction, program: WindowProgram) -> None:
+        self.task, self.kernel, self.function, self.program = task, kernel, function, program
+        self.lanes = lanes_of(task)
+        self.steps = dict.fromkeys(program.outer, 1)
+        if program.block is not None:
+            self.steps[program.block.axis] = kernel["block"]
+        self.steps[program.vector.axis] = kernel["chunk"] * self.lanes
+
+    def emit(self) -> None:
+        counts = [
+            tirx.truncdiv(self.function.extents[axis] + i64(step - 1), i64(step)) for axis, step in self.steps.items()
+        ]
+        total: Expr = i64(1)
+        for count in counts:
+            total = total * count
+        for slide in self.program.slides:
+            if slide.axis not in self.steps:
+                # A tile spans it as a whole, and would copy a window's reach even where there is nothing of it.
+                total = total * tirx.min(self.function.extents[slide.axis], i64(1))
+        total, threads = I.Bind(total), self.task.threads
+        if threads == 1:
+            self._tiles(counts, i64(0), total)
+            return
+        with I.parallel(i64(0), i64(threads)) as thread:
+            first = tirx.truncdiv(total * thread, i64(threads))
+            self._tiles(counts, first, tirx.truncdiv(total * (thread + i64(1)), i64(threads)))
+
+    def _tiles(self, counts: Sequence[Expr], first: Expr, last: Expr) -> None:
+        scratch = Scratch(self.task.workload, self.program, self.function, self.kernel, self.lanes)
+        with workspace(scratch.shape, scratch.dtype) as buffer, I.serial(first, last) as number:
+            tile = self._tile(counts, number)
+            scratch.fill(buffer, tile)
+            Computation(self.task, self.program, self.function, self.kernel, buffer, tile).emit()
+
+    def _tile(self, counts: Sequence[Expr], number: Expr) -> Tile:
+        """The tile of that number; the last axis changes fastest."""
+        places: dict[str, Expr] = {}
+        for axis, count in reversed(list(zip(self.steps, counts, strict=True))):
+            is_outermost = len(places) == len(counts) - 1
+            places[axis] = number if is_outermost else tirx.truncmod(number, count)
+            number = tirx.truncdiv(number, count)
+        starts = {axis: I.Bind(places[axis] * i64(step)) for axis, step in self.steps.items()}
+        starts = {slide.axis: i64(0) for slide in self.program.slides} | starts
+        sizes = {}
+        for slide in self.program.slides:
+            extent = self.function.extents[slide.axis]
+            step = self.steps.get(slide.axis)
+            sizes[slide.axis] = extent if step is None else I.Bind(tirx.min(extent - starts[slide.axis], i64(step)))
+        return Tile(starts, sizes)

@@ -1,0 +1,162 @@
+"""TensorIR for contractions of any form: the loops and the register tile of x86_contraction around gathered operands.
+
+    for b in outer:                                 what is in both operands, or lies between m and n in the output
+      for block in row blocks of mb tiles:
+        for chunk in chunks of kc steps of k:
+          [gather or pack the block's rows]         rows=1
+          for panel of nv vectors:
+            [gather or pack the panel]              pack=1
+            tiles
+        [write the block's results]                 join=1
+
+Where the rows are read in place (a weight that was packed ahead of time), a panel goes through all its chunks before
+the next one, so that its results stay in cache; they are written panel by panel then. Imports TVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.program.expr import reads
+from tuner.program.task import SearchTask
+from tuner.rules.function import kernel_function
+from tuner.rules.layout import Layout
+from tuner.rules.signature import i64
+from tuner.rules.space import MicroKernel
+from tuner.rules.vector.memory import Vectors, workspace
+from tuner.rules.x86_contraction.emit import Block, Nest, Share
+from tuner.rules.x86_contraction.frame import Chunk, Panel, Rows
+from tuner.rules.x86_gathered.frame import FormFrame, View
+from tuner.rules.x86_gathered.gather import gather_panel, gather_rows
+from tuner.rules.x86_gathered.pattern import form_of, viewed
+from tuner.rules.x86_gathered.scatter import Range, scatter
+
+Expr = Any
+
+
+def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], name: str) -> Any:
+    """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0."""
+    form = form_of(task.workload, bool(kernel["join"]))
+    with kernel_function(task.workload, layouts, name) as function:
+        vectors = Vectors(task.known_target.hardware.lanes())
+        frame = FormFrame(task, form, kernel, {}, function.buffers, vectors, function=function)
+        extent = {role: _product(frame, group) for role, group in form.groups.items()}
+        frame = replace(frame, extent=extent)
+        _Nest(replace(frame, views=_views(frame))).body()
+    return function.get()
+
+
+def _product(frame: FormFrame, names: tuple[str, ...]) -> Expr:
+    """The extent of a group."""
+    size: Expr = i64(1)
+    for name in names:
+        size = size * frame.size(name)
+    return I.Bind(size) if not isinstance(size, tirx.IntImm) else size
+
+
+def _views(frame: FormFrame) -> dict[str, View]:
+    """By tensor, and by its place in the contraction, the tensors with dims merged to groups."""
+    form, workload = frame.contraction, frame.task.workload
+
+    def declared(tensor: str, roles: tuple[str, ...]) -> View:
+        shape = [frame.extent[role] if role in frame.extent else frame.size(role) for role in roles]
+        buffer = frame.buffers[tensor]
+        return View(I.decl_buffer(shape, buffer.dtype, data=buffer.data, align=4), roles)
+
+    views = {}
+    for side, operand in (("left", form.left), ("right", form.right)):
+        if operand.kind == "view":
+            views[f"{operand.tensor} {side}"] = declared(operand.tensor, operand.roles)
+    if form.out_roles is None:
+        return views
+    views["out"] = declared(form.out, form.out_roles)
+    for read in (read for stage in form.stages for read in reads(stage.body)):
+        roles = viewed(workload, form, read, {"m": form.m, "n": form.n})
+        if read.tensor not in workload.program.stage and roles is not None:
+            views[read.tensor] = declared(read.tensor, roles)
+    return views
+
+
+class _Nest(Nest):
+    """The loops around the register tile, where operands are gathered and results are scattered."""
+
+    frame: FormFrame
+
+    def product(self, tiles: Share, panels: Share, is_last: Expr) -> None:
+        with self.packed_right(panels) as packed, self.packed_left() as left:
+            if self.kernel["pack"] == 2:
+                whole = Chunk(i64(0), self.k, None, None)
+                self.over(panels, lambda panel: self.pack_panel(self.placed(panel, packed, panels), whole))
+
+            def block(result: Block) -> None:
+                if not self.kernel["rows"]:
+                    self._panel_by_panel(result, panels, packed)
+                else:
+                    self._all_panels(result, panels, packed, left)
+
+            self.blocks(tiles, is_last, block)
+
+    def pack_panel(self, panel: Panel, chunk: Chunk) -> None:
+        if self.frame.contraction.right.kind == "gathered":
+            gather_panel(self.frame, panel, chunk)
+        else:
+            super().pack_panel(panel, chunk)
+
+    def pack_rows(self, rows: Rows, count: Expr, chunk: Chunk) -> None:
+        if self.frame.contraction.left.kind == "gathered":
+            gather_rows(self.frame, rows, count, chunk)
+        else:
+            super().pack_rows(rows, count, chunk)
+
+    def _panel_by_panel(self, block: Block, panels: Share, packed: Expr) -> None:
+        """All chunks of a panel before the next one."""
+
+        def use(panel: Panel) -> None:
+            def chunk(chunk: Chunk) -> None:
+                if self.kernel["pack"] == 1:
+                    self.pack_panel(self.placed(panel, packed, panels, chunk), chunk)
+                self.write_tiles(self.placed(_within(self.frame, panel), packed, panels, chunk), chunk, Rows(), block)
+
+            width = i64(panel.vectors * self.frame.vectors.lanes)
+            count = width if panel.limit is None else tirx.min(width, panel.limit - panel.column)
+            with self._results(block, (panel.column, count), i64(0)):
+                self.chunks(chunk)
+
+        self.over(panels, use)
+
+    def _all_panels(self, block: Block, panels: Share, packed: Expr, left: Expr) -> None:
+        """All panels at a chunk before the next one, for which the rows are packed anew."""
+        first, last = panels[0] * i64(self.frame.nr), tirx.min(panels[1] * i64(self.frame.nr), self.n)
+        with self._results(block, (first, last - first), first):
+            self.chunks(lambda chunk: self.block(block, chunk, panels, packed, left))
+
+    @contextmanager
+    def _results(self, block: Block, columns: Range, skipped: Expr) -> Iterator[None]:
+        """Tiles are written to a buffer for the block and these columns, and from there to the output at the end.
+
+        ``skipped``: columns of the buffer before the first one.
+        """
+        if not self.frame.contraction.joined:
+            yield
+            return
+        rest = tirx.Select(block.ends, self.m - tirx.floordiv(self.m, i64(self.mr)) * i64(self.mr), i64(0))
+        first, rows = I.Bind(block.start * i64(self.mr)), I.Bind(block.count * i64(self.mr) + rest)
+        width = I.Bind(tirx.max(skipped + columns[1], i64(0)) + i64(self.frame.nr))
+        with workspace((rows, width)) as buffer:
+            before, self.frame = self.frame, replace(self.frame, results=(buffer, first))
+            yield
+            self.frame = before
+            scatter(self.frame, buffer, (first, rows), columns, skipped)
+
+
+def _within(frame: FormFrame, panel: Panel) -> Panel:
+    """The panel by its columns in the buffer of results, which holds it alone."""
+    if frame.results is None:
+        return panel
+    return replace(panel, column=i64(0), limit=None if panel.limit is None else panel.limit - panel.column)

@@ -1,0 +1,223 @@
+"""Operands gathered at each call: blocks of them, at a range of k, as the register tile reads them. Imports TVM.
+
+Padding is filled in here, so that the tile knows of none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.program.expr import Expr as Ast
+from tuner.program.expr import Read, axes_of
+from tuner.program.program import index_dim
+from tuner.rules.access import names_in
+from tuner.rules.reading import Reader
+from tuner.rules.signature import dim_expr, i64
+from tuner.rules.vector.expression import Evaluator
+from tuner.rules.vector.memory import DTYPE
+from tuner.rules.x86_contraction.frame import Chunk, Panel, Rows
+from tuner.rules.x86_gathered.frame import FormFrame, Values
+from tuner.rules.x86_gathered.operands import is_contiguous
+
+Expr = Any
+MOST_STRIDE = 4
+"""Of reads that are loaded as vectors of which every so-manieth lane is taken."""
+FEWEST_IN_RUN = 5
+"""Columns in a run for which the pieces of a vector are written out."""
+
+
+def product(
+    frame: FormFrame, factors: tuple[Ast, ...], values: Values, lanes: int, along: str | None, limit: Expr | None = None
+) -> Expr:
+    """The product of some factors: of one element, or of ``lanes`` from there ``along`` an axis."""
+    index = frame.index(values)
+    reader = Reader(frame.task.workload, frame.function, frame.buffers, index, lanes, along, limit)
+    extent = frame.function.extents.__getitem__
+    evaluator = Evaluator(frame.task.workload.element_types, lanes, reader.read, reader.axis, extent)
+    result = None
+    for factor in factors:
+        value = I.Bind(evaluator.value(factor, DTYPE))
+        result = value if result is None else I.Bind(result * value)
+    return result
+
+
+def gather_rows(frame: FormFrame, rows: Rows, count: Expr, chunk: Chunk) -> None:
+    """``count`` rows of the left operand; in vectors along the last axis of k where that is contiguous."""
+    factors, lanes, inner = frame.contraction.left.factors, frame.vectors.lanes, frame.contraction.k[-1]
+    along = inner if is_contiguous(factors, inner) else None
+    with I.serial(i64(0), count) as r:
+        of_row = {**frame.outer, **frame.decomposed(frame.contraction.m, rows.row + r)}
+        with frame.runs(frame.contraction.k, chunk.first, chunk.length) as (values, first, last, shift):
+            if along is None:
+                with I.serial(first, last) as step:
+                    value = product(frame, factors, {**of_row, **values, inner: step}, 1, None)
+                    I.buffer_store(rows.packed, value, [r, step + shift])
+            else:
+                # What is stored past a run is overwritten by the next one, or lies in the room between rows.
+                with I.serial(i64(0), tirx.truncdiv(last - first + i64(lanes - 1), i64(lanes))) as v:
+                    step = I.Bind(first + v * i64(lanes))
+                    value = product(frame, factors, {**of_row, **values, inner: step}, lanes, along, last)
+                    I.buffer_store(rows.packed, value, [r, frame.vectors.ramp(step + shift)])
+
+
+def gather_panel(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
+    """A panel's slice of the right operand."""
+    factors = frame.contraction.right.factors
+    read = strided_read(frame)
+    if read is not None:
+        _pieces(frame, panel, chunk, read)
+    elif len(frame.contraction.n) == 1 and is_contiguous(factors, frame.contraction.n[0]):
+        _vectors(frame, panel, chunk)
+    else:
+        _elements(frame, panel, chunk)
+
+
+def _elements(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
+    """Element by element. Columns past the last one are left as they are: they are computed and not stored."""
+    width = i64(panel.vectors * frame.vectors.lanes)
+    count = width if panel.limit is None else tirx.min(width, panel.limit - panel.column)
+    with I.serial(i64(0), count) as column:
+        of_column = {**frame.outer, **frame.decomposed(frame.contraction.n, panel.column + column)}
+        with _steps(frame, panel, chunk) as (values, place):
+            value = product(frame, frame.contraction.right.factors, {**of_column, **values}, 1, None)
+            I.buffer_store(panel.packed, value, [panel.index, place, column])
+
+
+def _vectors(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
+    """In vectors along n, which is one axis."""
+    (axis,), lanes = frame.contraction.n, frame.vectors.lanes
+    limit = frame.extent["n"] if panel.limit is None else panel.limit
+    with I.serial(i64(0), i64(panel.vectors)) as v:
+        column = I.Bind(panel.column + v * i64(lanes))
+        with _steps(frame, panel, chunk) as (values, place):
+            at = {**frame.outer, **values, axis: column}
+            value = product(frame, frame.contraction.right.factors, at, lanes, axis, limit)
+            I.buffer_store(panel.packed, value, [panel.index, place, frame.vectors.ramp(v * i64(lanes))])
+
+
+@contextmanager
+def _steps(frame: FormFrame, panel: Panel, chunk: Chunk) -> Iterator[tuple[Values, Expr]]:
+    """The steps of a chunk: the values of the parts of k, and the row of the packed panel."""
+    names = frame.contraction.k
+    with frame.runs(names, chunk.first, chunk.length) as (values, first, last, shift), I.serial(first, last) as step:
+        yield {**values, names[-1]: step}, chunk.first - panel.first + shift + step
+
+
+# -- strided reads --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Strided:
+    """A read whose last index alone goes along the last axis of n, by ``step`` elements."""
+
+    read: Read
+    step: int
+
+
+def strided_read(frame: FormFrame) -> Strided | None:
+    """The right operand, if it is such a read."""
+    (factor, *others), name = frame.contraction.right.factors, frame.contraction.n[-1]
+    part = frame.contraction.parts[name]
+    if others or not isinstance(factor, Read) or part.step != 1 or part.axis != name:
+        return None
+    *outer, last = factor.indices
+    dim = index_dim(last)
+    if dim is None or any(name in axes_of(index) for index in outer):
+        return None
+    steps = [coefficient for monomial, coefficient in dim.terms if monomial == (name,)]
+    elsewhere = any(name in names_in(monomial) for monomial, _ in dim.terms if monomial != (name,))
+    if len(steps) != 1 or elsewhere or not 1 <= steps[0] <= MOST_STRIDE:
+        return None
+    return Strided(factor, steps[0])
+
+
+def _pieces(frame: FormFrame, panel: Panel, chunk: Chunk, strided: Strided) -> None:
+    """Vectors of columns, each of which may go over several runs of the last axis of n: a masked load for each."""
+    lanes = frame.vectors.lanes
+    padding = dict(frame.task.workload.padding).get(strided.read.tensor, 0.0)
+    with I.serial(i64(0), i64(panel.vectors)) as v:
+        column = I.Bind(panel.column + v * i64(lanes))
+        # Lanes before this one are columns that there are.
+        valid = i64(lanes) if panel.limit is None else I.Bind(tirx.min(panel.limit - column, i64(lanes)))
+        over = _runs_of_vector(frame, column)
+        with _steps(frame, panel, chunk) as (values, place):
+            slot, every = I.alloc_buffer((lanes,), DTYPE), tirx.Ramp(0, 1, lanes)
+            I.buffer_store(slot, tirx.Broadcast(tirx.FloatImm(DTYPE, padding), lanes), [every])
+
+            def piece(of_run: Values, start: Expr, end: Expr, lane_zero: Expr) -> None:
+                at = {**frame.outer, **values, **of_run, frame.contraction.n[-1]: lane_zero}
+                _load_piece(frame, strided, slot, at, start, tirx.min(end, valid))
+
+            over(piece)
+            I.buffer_store(panel.packed, slot[every], [panel.index, place, frame.vectors.ramp(v * i64(lanes))])
+
+
+Piece = Callable[[Values, Expr, Expr, Expr], None]
+
+
+def _runs_of_vector(frame: FormFrame, column: Expr) -> Callable[[Piece], None]:
+    """How to go over the runs that a vector of columns from ``column`` on touches: the values of the outer parts of n,
+    the first lane and the one past the last, and what the last axis would be in lane 0."""
+    lanes, (*outer, name) = frame.vectors.lanes, frame.contraction.n
+    if not outer:
+        return lambda use: use({}, i64(0), i64(lanes), column)
+    size, fixed = frame.divisor(name), frame.contraction.parts[name].extent.constant
+    run, at = I.Bind(tirx.truncdiv(column, size)), I.Bind(tirx.truncmod(column, size))
+    if fixed is not None and fixed >= FEWEST_IN_RUN:
+        count = 1 if fixed % lanes == 0 else (lanes - 2) // fixed + 2
+        of_runs = [frame.decomposed(outer, run + i64(number)) for number in range(count)]
+
+        def unrolled(use: Piece) -> None:
+            for number, values in enumerate(of_runs):
+                before = i64(number * fixed) - at
+                use(values, tirx.max(before, i64(0)), before + size, i64(0) - before)
+
+        return unrolled
+
+    def looped(use: Piece) -> None:
+        with I.serial(i64(0), tirx.truncdiv(at + i64(lanes - 1), size) + i64(1)) as number:
+            before = I.Bind(number * size - at)
+            use(frame.decomposed(outer, run + number), tirx.max(before, i64(0)), before + size, i64(0) - before)
+
+    return looped
+
+
+def _load_piece(frame: FormFrame, strided: Strided, slot: Expr, values: Values, first: Expr, last: Expr) -> None:
+    """Lanes ``first`` to ``last`` of ``slot``: what is read there, where it is inside the tensor."""
+    workload, lanes, step = frame.task.workload, frame.vectors.lanes, strided.step
+    buffer = frame.buffers[strided.read.tensor]
+    reader = Reader(workload, frame.function, frame.buffers, frame.index(values), 1, None)
+    at = reader.indices(strided.read)
+    if strided.read.tensor in dict(workload.padding):
+        sizes = [dim_expr(dim, frame.function.symbols) for dim in workload.tensors[strided.read.tensor].dims]
+        *outer, inside = [(value, size) for value, size in zip(at, sizes, strict=True)]
+        first = tirx.max(first, _rounded_up(i64(0) - inside[0], step))
+        last = tirx.min(last, _rounded_up(inside[1] - inside[0], step))
+        for value, size in outer:
+            last = tirx.Select(tirx.And(value >= i64(0), value < size), last, i64(0))
+    first, last = (I.Bind(tirx.Cast("int32", tirx.min(end, i64(lanes)))) for end in (first, last))
+    loads = []
+    for part in range(step):
+        elements = tirx.Ramp(tirx.IntImm("int32", part * lanes), 1, lanes)
+        mask = _between(elements, first * step, last * step - (step - 1), lanes)
+        place = [*at[:-1], frame.vectors.ramp(at[-1] + i64(part * lanes))]
+        loads.append(I.Bind(tirx.op.masked_load(f"{DTYPE}x{lanes}", buffer, *place, mask)))
+    if step > 1:
+        chosen = [tirx.IntImm("int32", lane * step) for lane in range(lanes)]
+        loads = [I.Bind(tirx.Shuffle(loads, chosen))]
+    every = tirx.Ramp(0, 1, lanes)
+    mask = _between(tirx.Ramp(tirx.IntImm("int32", 0), 1, lanes), first, last, lanes)
+    I.buffer_store(slot, tirx.Select(mask, loads[0], slot[every]), [every])
+
+
+def _rounded_up(value: Expr, step: int) -> Expr:
+    return value if step == 1 else tirx.floordiv(value + i64(step - 1), i64(step))
+
+
+def _between(elements: Expr, first: Expr, last: Expr, lanes: int) -> Expr:
+    """Which of some int32 lie between two others."""
+    return tirx.And(elements >= tirx.Broadcast(first, lanes), elements < tirx.Broadcast(last, lanes))

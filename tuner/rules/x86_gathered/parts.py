@@ -1,0 +1,86 @@
+"""Axes of a program as the parts that a contraction groups: whole ones, or two halves, ``o // w`` and ``o % w``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tuner.program.dims import DimExpr, Quotient
+from tuner.program.expr import Axis, Expr, axes_of, reads, walk
+from tuner.program.notation import Stage
+from tuner.program.program import index_dim
+from tuner.program.workload import Workload
+
+
+@dataclass(frozen=True)
+class Part:
+    """``axis`` = the sum of its parts' values times ``step``. ``extent`` is over the workload's symbols."""
+
+    axis: str
+    step: int
+    extent: DimExpr
+
+
+def parts_of(workload: Workload, stage: Stage) -> Mapping[str, Part]:
+    """By name, in the order of the stage's axes: an axis of the output of which some operand reads ``o // w`` or
+    ``o % w`` alone (groups of a convolution) has two parts, ``o//`` and ``o%``; any other is one part."""
+    result: dict[str, Part] = {}
+    for axis in (*stage.axes, *stage.reduce_axes):
+        size, width = workload.sizes[axis], _width(stage, axis)
+        if axis in stage.axes and width and size.constant is not None and size.constant % width == 0:
+            result[f"{axis}//"] = Part(axis, width, DimExpr.of(size.constant // width))
+            result[f"{axis}%"] = Part(axis, 1, DimExpr.of(width))
+        else:
+            result[axis] = Part(axis, 1, size)
+    return result
+
+
+def names_of(parts: Mapping[str, Part], axes: Iterable[str]) -> tuple[str, ...]:
+    """The parts of some axes, in their order."""
+    return tuple(name for axis in axes for name, part in parts.items() if part.axis == axis)
+
+
+def needed(expr: Expr, parts: Mapping[str, Part]) -> frozenset[str]:
+    """The parts that the value of an expression depends on."""
+    result = set(names_of(parts, _values(expr)))
+    for read in reads(expr):
+        for index in read.indices:
+            result |= needed_by_index(index, parts)
+    return frozenset(result)
+
+
+def needed_by_index(index: Expr, parts: Mapping[str, Part]) -> frozenset[str]:
+    """The parts that an index depends on; of an element of a tensor its indices are asked by themselves."""
+    dim = index_dim(index)
+    if dim is None:
+        return frozenset()
+    return frozenset(name for monomial, _ in dim.terms for atom in monomial for name in _of_atom(atom, parts))
+
+
+def _of_atom(atom: str | Quotient, parts: Mapping[str, Part]) -> tuple[str, ...]:
+    if isinstance(atom, str):
+        return names_of(parts, (atom,))
+    (name,) = atom.numerator.variables if len(atom.numerator.variables) == 1 else ("",)
+    half = f"{name}{'//' if atom.operator == '//' else '%'}"
+    if half in parts and atom.numerator == DimExpr.var(name) and atom.divisor == parts[f"{name}//"].step:
+        return (half,)
+    return names_of(parts, sorted(atom.numerator.variables))
+
+
+def _values(expr: Expr) -> frozenset[str]:
+    """Axes that stand outside all indices."""
+    inside = {id(node) for read in reads(expr) for index in read.indices for node in walk(index)}
+    return frozenset(node.name for node in walk(expr) if isinstance(node, Axis) and id(node) not in inside)
+
+
+def _width(stage: Stage, axis: str) -> int | None:
+    """The one number that indices divide an axis by, alone."""
+    divisors = set[int]()
+    for read in reads(stage.body):
+        for index in read.indices:
+            dim = index_dim(index) if axis in axes_of(index) else None
+            atoms = [atom for monomial, _ in dim.terms for atom in monomial] if dim is not None else []
+            divisors |= {
+                atom.divisor for atom in atoms if isinstance(atom, Quotient) and atom.numerator == DimExpr.var(axis)
+            }
+    return divisors.pop() if len(divisors) == 1 else None

@@ -1,0 +1,105 @@
+"""The libraries that a job's searches end with: made, compared with those that are served, and stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tuner.errors import ShapewrightError
+from tuner.measure import BuilderLost, DeviceLost, Interrupted, Runner
+from tuner.program.jobspec import Budget
+from tuner.search.comparison import COMPARE_S, Contender, compare
+from tuner.search.summary import SearchSummary
+from tuner.search.tuning import Cancelled, Tuned
+from tuner.storage import Comparison, LeaseLost, NewEvent, StorageUnavailable
+from worker.leased_job import LeasedJob
+from worker.recorder import LeaseRecorder
+from worker.task_search import TaskSearch
+
+COMPARE_SHARE = 0.1
+"""The largest share of a task's seconds that is kept for comparing the library with the one that is served."""
+
+
+@dataclass
+class Libraries:
+    """Methods may be called from several threads, each for a position that is its own for the while."""
+
+    job: LeasedJob
+    should_stop: Callable[[], bool]
+    wall_s: Callable[[], float | None]
+    _is_served: dict[int, bool] = field(default_factory=dict)
+    """By position, whether a library that the new one is to be compared with was there when its search began."""
+
+    def begin(self, position: int) -> None:
+        """Before the search of a task begins: what it is going to be compared with is what is served now."""
+        if position not in self._is_served:
+            self._is_served[position] = self._served(position) is not None
+
+    def reserve_s(self, position: int, allowance: Budget) -> float:
+        """Seconds of an allowance that are kept for the comparison."""
+        return _compare_s(allowance) if self._is_served[position] else 0.0
+
+    def make(self, position: int, search: TaskSearch, runner: Runner, allowance: Budget) -> SearchSummary:
+        """Make the library of a task, compare it with the one that is served, and store it."""
+        tuned = search.finalize(self.job.id)
+        comparison = self._comparison(position, tuned, runner, _compare_s(allowance))
+        return self._save(position, tuned, comparison)
+
+    def finish(self, position: int, search: TaskSearch, within_s: float) -> SearchSummary | None:
+        """Store the library of what was measured for a task of a job that is cancelled; None where that is too little
+        or too late."""
+        try:
+            tuned = search.finish(self.job.id, within_s)
+        except Cancelled:
+            return None
+        except (DeviceLost, BuilderLost) as error:
+            self.job.warn(f"no library of what was measured: {error}")
+            return None
+        return self._save(position, tuned, None, done=False)
+
+    def _save(self, position: int, tuned: Tuned, comparison: Comparison | None, *, done: bool = True) -> SearchSummary:
+        row = self.job.lease.tasks[position]
+        told = NewEvent("progress", tuned.summary.to_json())
+        LeaseRecorder(self.job, row, self.wall_s).record([], [told], None, tuned.summary)
+        self.job.save_library(row, tuned, comparison, done=done)
+        return tuned.summary
+
+    def _served(self, position: int) -> Contender | None:
+        """The library that the new one is to be compared with; None for one that cannot be read, which says so."""
+        try:
+            return self.job.incumbent(self.job.lease.tasks[position])
+        except (LeaseLost, StorageUnavailable):
+            raise
+        except ShapewrightError as error:
+            self.job.warn(f"the library that is served cannot be compared with: {error}")
+            return None
+
+    def _comparison(self, position: int, tuned: Tuned, runner: Runner, limit_s: float) -> Comparison | None:
+        """How the new library does beside the one that is served, in turns on the device. None where that cannot be
+        said: the library is worth more than its comparison."""
+        served = self._served(position) if self._is_served[position] else None
+        if served is None or tuned.manifest.get("digest") == served.digest:
+            return None
+        task = self.job.lease.tasks[position].task
+
+        def interrupted() -> bool:
+            return self.should_stop() or self.job.cancelling()
+
+        try:
+            # The device may be busy for other lanes.
+            runner.ready(task, interrupted)
+            new = Contender.of(tuned.manifest, tuned.dispatch, tuned.files)
+            result = compare(task, runner, new, served, limit_s=limit_s, interrupted=interrupted)
+        except Interrupted:
+            return None
+        except DeviceLost as error:
+            self.job.warn(f"the library is not compared with the one that is served: {error}")
+            return None
+        if result is not None:
+            against = f"the library served before ({served.digest[:12]})"
+            self.job.note(f"{result.ratio:.3f} times as fast as {against}, within {100 * result.noise:.1f} %")
+        return result
+
+
+def _compare_s(budget: Budget) -> float:
+    return COMPARE_S if budget.seconds is None else min(COMPARE_S, COMPARE_SHARE * budget.seconds)

@@ -1,0 +1,323 @@
+"""A search that runs in another process, as the worker has it."""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Protocol, cast
+
+from tuner.measure import Builder, BuilderLost, BuildResult, Runner, RunRequest
+from tuner.program.jobspec import Budget
+from tuner.program.task import SearchTask
+from tuner.search.summary import EndedBy, SearchSummary
+from tuner.search.tuning import FINISH_S, Recorder, Tuned
+from worker.search_messages import (
+    Answer,
+    Call,
+    Do,
+    Ended,
+    FromHost,
+    Handle,
+    Interrupt,
+    NewState,
+    Outcome,
+    State,
+    ToHost,
+    sendable,
+)
+
+LOOK_S = 0.25
+"""How often a search is told whether to stop."""
+MOST_CALLS = 1024
+"""Of one search that are carried out at once: two for each device. Threads are made as they are needed."""
+
+
+class SearchLost(BuilderLost):
+    """The process of a search has died, or does not answer. The search can be begun again from its records."""
+
+
+class Link(Protocol):
+    """The way to a SearchHost."""
+
+    def deliver(self, messages: Sequence[ToHost]) -> None:
+        """Send, without waiting for an answer."""
+
+    def poll(self, wait_s: float) -> Sequence[FromHost]:
+        """What it has to say; waits so long for a first message. Raises SearchLost."""
+
+    def close(self) -> None:
+        """End the process."""
+
+
+class SearchProcess:
+    """A process of searches, seen from the worker: a thread carries messages between them until it is closed, or lost.
+
+    For use from several threads.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._searches: dict[int, RemoteSearch] = {}
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._is_ended = threading.Event()
+        self._problem: str | None = None
+        self._thread = threading.Thread(target=self._carry, name="searches", daemon=True)
+        self._thread.start()
+
+    @property
+    def searches(self) -> int:
+        """How many it has."""
+        return len(self._searches)
+
+    @property
+    def is_lost(self) -> bool:
+        return self._problem is not None
+
+    def open(self, task: SearchTask, **given: Any) -> RemoteSearch:
+        """Begin a search there; arguments as of Search. Raises what that raises, and SearchLost."""
+        number = next(self._numbers)
+        search = RemoteSearch(self, number, task, **given)
+        with self._lock:
+            self._searches[number] = search
+        try:
+            search.open()
+        except BaseException:
+            self.forget(number)
+            search.settle()
+            raise
+        return search
+
+    def deliver(self, *messages: ToHost) -> None:
+        """Raises SearchLost."""
+        if self._problem is not None:
+            raise SearchLost(self._problem)
+        self._link.deliver(messages)
+
+    def forget(self, number: int) -> None:
+        with self._lock:
+            self._searches.pop(number, None)
+
+    def end(self) -> None:
+        """End the process, and with it whatever its searches do."""
+        self._is_ended.set()
+        self._link.close()
+
+    def join(self, timeout_s: float) -> bool:
+        """Whether the thread has ended within that time, and with it all use of the link but ``end``."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _carry(self) -> None:
+        problem = "it was ended"
+        try:
+            while not self._is_ended.is_set():
+                for message in self._link.poll(LOOK_S):
+                    # What the close of a search has overtaken is for nobody.
+                    if (search := self._searches.get(message.search)) is not None:
+                        search.take(message)
+                for search in list(self._searches.values()):
+                    search.tell()
+        except Exception as error:
+            # Whatever it is, those who wait must hear of it.
+            problem = str(error) if isinstance(error, SearchLost) else f"{type(error).__name__}: {error}"
+        self._lose(f"the process of a search is gone: {problem}")
+
+    def _lose(self, problem: str) -> None:
+        # First the problem, then those who wait: whoever begins to wait meanwhile looks for it.
+        self._problem = problem
+        with self._lock:
+            searches = list(self._searches.values())
+        for search in searches:
+            search.lose(problem)
+
+
+class RemoteSearch:
+    """Search, in a SearchProcess: what it asks of builder, runner and recorder is done here, in threads.
+
+    Methods raise SearchLost, but only once nothing that it asked for is under way any more: what it measured is
+    recorded then, or never will be.
+    """
+
+    def __init__(
+        self,
+        process: SearchProcess,
+        number: int,
+        task: SearchTask,
+        *,
+        builder: Builder,
+        runner: Runner,
+        recorder: Recorder,
+        should_stop: Callable[[], bool],
+        should_finish: Callable[[], bool],
+        **given: Any,
+    ) -> None:
+        self.summary = SearchSummary()
+        self._process, self._number, self._given = process, number, given
+        self._should_stop, self._should_finish = should_stop, should_finish
+        self._calls = _Calls(task, builder, runner, recorder, should_stop)
+        self._runner, self._task = runner, task
+        self._state, self._lock = State(), threading.Lock()
+        self._doing: dict[int, Future[Outcome]] = {}
+        self._ids = itertools.count()
+        self._context = contextvars.copy_context()
+        self._threads = ThreadPoolExecutor(MOST_CALLS, thread_name_prefix="search")
+
+    # -- what a job does with it ----------------------------------------------------------------------------------
+    def open(self) -> None:
+        self._do("open", self._task, self._given)
+
+    def explore(self, budget: Budget, after_s: float = 0.0) -> EndedBy:
+        return cast("EndedBy", self._do("explore", budget, after_s))
+
+    def finalize(self, job_id: str | None) -> Tuned:
+        return self._calls.whole(self._do("finalize", job_id))
+
+    def finish(self, job_id: str | None, within_s: float = FINISH_S) -> Tuned:
+        return self._calls.whole(self._do("finish", job_id, within_s))
+
+    def close(self) -> None:
+        # There is nothing to close where its process is gone.
+        with suppress(SearchLost):
+            self._do("close")
+        self._process.forget(self._number)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until nothing is under way any more."""
+        self._calls.interrupt_all()
+        self._threads.shutdown(cancel_futures=True)
+
+    def _do(self, method: str, *args: Any) -> Any:
+        number, future = next(self._ids), Future[Outcome]()
+        self._doing[number] = future
+        try:
+            self._process.deliver(Do(number, self._number, method, args, self._newest()))
+            return future.result().get()
+        except SearchLost:
+            self.settle()
+            raise
+        finally:
+            del self._doing[number]
+
+    # -- what its process does with it ----------------------------------------------------------------------------
+    def take(self, message: FromHost) -> None:
+        match message:
+            case Call():
+                self._calls.begun(message.id)
+                self._threads.submit(self._context.copy().run, self._answer, message)
+            case Interrupt():
+                self._calls.interrupt(message.id)
+            case Ended():
+                self.summary = message.summary or self.summary
+                self._doing[message.id].set_result(message.outcome)
+
+    def tell(self) -> None:
+        """Let the search know what has changed, while it does something."""
+        known = self._state
+        if self._doing and (state := self._newest()) != known:
+            self._process.deliver(NewState(self._number, state))
+
+    def lose(self, problem: str) -> None:
+        for future in list(self._doing.values()):
+            if not future.done():
+                future.set_result(Outcome(error=SearchLost(problem)))
+
+    def _newest(self) -> State:
+        now = self._should_stop(), self._should_finish(), self._runner.devices
+        with self._lock:
+            known = self._state
+            if now != (known.should_stop, known.should_finish, known.devices):
+                self._state = State(known.serial + 1, *now)
+            return self._state
+
+    def _answer(self, call: Call) -> None:
+        outcome = self._calls.carry_out(call)
+        # Of a loss its methods tell.
+        with suppress(SearchLost):
+            try:
+                self._process.deliver(Answer(call.id, outcome))
+            except SearchLost:
+                raise
+            except Exception as error:
+                # What cannot be sent: the search would wait for it without end.
+                self._process.deliver(Answer(call.id, Outcome(error=sendable(error))))
+
+
+class _Calls:
+    """Carries out what a search asks for. It keeps the bytes of what is built, for which the search has handles."""
+
+    def __init__(
+        self, task: SearchTask, builder: Builder, runner: Runner, recorder: Recorder, should_stop: Callable[[], bool]
+    ) -> None:
+        self._task, self._builder, self._runner, self._recorder = task, builder, runner, recorder
+        self._should_stop = should_stop
+        self._unwanted: dict[int, threading.Event] = {}
+        self._kept: dict[int, bytes] = {}
+        self._numbers = itertools.count()
+
+    def begun(self, number: int) -> None:
+        self._unwanted[number] = threading.Event()
+
+    def interrupt(self, number: int) -> None:
+        if (unwanted := self._unwanted.get(number)) is not None:
+            unwanted.set()
+
+    def interrupt_all(self) -> None:
+        for unwanted in list(self._unwanted.values()):
+            unwanted.set()
+
+    def carry_out(self, call: Call) -> Outcome:
+        unwanted = self._unwanted[call.id]
+        try:
+            return Outcome.of(lambda: self._do(call, lambda: unwanted.is_set() or self._should_stop()))
+        finally:
+            del self._unwanted[call.id]
+
+    def _do(self, call: Call, interrupted: Callable[[], bool]) -> Any:
+        args = call.args
+        match call.method:
+            case "build":
+                return [self._handled(build) for build in self._builder.build(args[0] or self._task, args[1])]
+            case "library":
+                library = self._builder.library(*args)
+                return replace(library, files={name: self._handle(held) for name, held in library.files.items()})
+            case "ready":
+                self._runner.ready(args[0] or self._task, interrupted)
+            case "run":
+                requests = [RunRequest(self._whole(each.build), each.instances) for each in args[1]]
+                return self._runner.run(args[0] or self._task, requests, interrupted)
+            case "verify":
+                return self._runner.verify(args[0] or self._task, self._whole(args[1]), args[2], interrupted)
+            case "baselines":
+                return self._runner.baselines(args[0] or self._task, args[1])
+            case "record":
+                self._recorder.record(*args)
+            case "record_baselines":
+                self._recorder.record_baselines(*args)
+            case other:
+                raise ValueError(f"a search asks for {other!r}, which nobody does")
+        return None
+
+    # -- what it keeps --------------------------------------------------------------------------------------------
+    def whole(self, tuned: Tuned) -> Tuned:
+        return replace(tuned, files={name: self._bytes(held) for name, held in tuned.files.items()})
+
+    def _whole(self, build: BuildResult) -> BuildResult:
+        return build if build.binary is None else replace(build, binary=self._bytes(build.binary))
+
+    def _handled(self, build: BuildResult) -> BuildResult:
+        return build if build.binary is None else replace(build, binary=self._handle(build.binary))
+
+    def _handle(self, held: bytes) -> Handle:
+        number = next(self._numbers)
+        self._kept[number] = held
+        return Handle(b"%d" % number)
+
+    def _bytes(self, held: bytes) -> bytes:
+        return self._kept[int(held)] if isinstance(held, Handle) else held
