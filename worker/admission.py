@@ -96,14 +96,18 @@ def _check(token: DeviceToken, key: str, is_new: bool) -> None:
 
 
 def _asked(connected: Connected, nonce: str) -> Any:
-    """Raises DeviceLost where there is no answer, NotAdmitted where the device knows no tokens."""
+    """Raises DeviceLost where there is no answer, NotAdmitted where it cannot be read or the device knows no tokens."""
     try:
-        return json.loads(within(ANSWER_S, lambda: connected.call(JOIN, nonce)))
+        answer = within(ANSWER_S, lambda: connected.call(JOIN, nonce))
     except AttributeError:
         raise NotAdmitted("it knows no join tokens: bring it to the worker's version") from None
     except (*PROTOCOL_ERRORS, OutOfTime) as error:
         # Its session may have died, or its machine be busy: that says nothing of its token.
         raise DeviceLost(f"the device does not answer for its token: {str(error)[-200:]}") from error
+    try:
+        return json.loads(answer)
+    except (ValueError, TypeError) as error:
+        raise NotAdmitted(f"its answer about its token cannot be read: {str(error)[:200]}") from error
 
 
 def _told(answer: Any) -> tuple[Claim, str, str]:

@@ -25,7 +25,7 @@ def test_each_step_has_a_rate_by_the_devices_it_had(tmp_path: Path, monkeypatch:
     assert document["cpu"]
     summary = document["summary"]
     assert (summary["lost"], summary["doubled"]) == (0, 0)
-    assert summary["records"] >= two["trials"] >= 5
+    assert summary["records"] >= max(5, two["trials"])
     assert summary["bare_loop_ratio"] is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,7 +16,7 @@ from sqlalchemy import update
 from tests.measuring import TASK, request, wait_for
 from tuner.joining import credential_of, new_nonce, stored_key_of
 from tuner.measure import DeviceLost
-from tuner.measure.child import Child
+from tuner.measure.child import Child, ChildFailed
 from tuner.measure.connecting import Connected, Tracker
 from tuner.measure.rpc_names import DESCRIBE, JOIN, OPEN, device_key
 from tuner.measure.rpc_runner import RpcRunner
@@ -192,6 +193,16 @@ def test_a_revoked_token_ends_the_devices_that_joined_by_it(storage: SqlStorage,
         wait_for(lambda: devices.refresh() == {"rack": 1})
 
 
+def started_again(tracker: Address, directory: Path, port: int) -> Child:
+    """At the port of a device that has just ended, which may be taken for a while."""
+    deadline = time.monotonic() + 30.0
+    while True:
+        try:
+            return start_device(tracker, "rack", device_id="board", data_dir=directory, port=port)
+        except ChildFailed:
+            assert time.monotonic() < deadline, f"port {port} stayed taken"
+
+
 def test_a_device_that_is_restarted_without_its_token_gets_no_session(
     storage: SqlStorage, empty: Address, tmp_path: Path
 ) -> None:
@@ -200,7 +211,7 @@ def test_a_device_that_is_restarted_without_its_token_gets_no_session(
     with start_device(empty, "rack", device_id="board", data_dir=tmp_path, token=text) as first:
         wait_for(lambda: devices.refresh() == {"rack": 1})
         port = first.port
-    with start_device(empty, "rack", device_id="board", data_dir=tmp_path, port=port):
+    with started_again(empty, tmp_path, port):
         # At the same place, before the list has looked again.
         with pytest.raises(DeviceLost, match="device board was refused: it brings no token"):
             measure(devices)
