@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from shapewright.cli.supervise import Part, Supervisor, command
+from shapewright.cli.supervise import Part, Supervisor
 from shapewright.cli.up import scratch
 from tests import chaos
 from tuner.measure.addresses import free_port
@@ -129,4 +129,5 @@ class Service:
 
     def _device(self, name: str, *more: str) -> tuple[str, ...]:
         where = ("--tracker", f"{HERE}:{self.tracker}", "--port", str(self.ports[name]))
-        return command("device", "serve", *where, "--key", KEY, "--id", name, *more)
+        serve = (sys.executable, "-m", "tests.soak.cpu_time_device", "device", "serve")
+        return (*serve, *where, "--key", KEY, "--id", name, *more)

@@ -16,7 +16,7 @@ from tuner.rules.space import MicroKernel
 from tuner.storage import Storage
 
 FAULTS = Faults(crashing=0.1, hanging=0.05, wrong=0.05)
-STEPS_PER_ROW = 400
+STEPS_PER_ROW = 1600
 STEP_S = 1e-9
 """About: a multiplication that waits for the one before it."""
 
