@@ -24,11 +24,20 @@ CHAINS: Mapping[str, str] = {
     "vector_matrix": "y[n] = sum(k) x[k] * w[k, n]",
     "transpose": "out[a, c, b] = x[a, b, c]",
     "depthwise_nhwc": "out[b, p, q, c] = sum(r, s) x[b, p + r - 1, q + s - 1, c] * w[r, s, c]",
+    "dense_bfloat16": "out[m, n] = sum(k) x[m, k] * w[n, k]",
+    "dense_int8": "z[m, n] = sum(k) x[m, k] * w[n, k]; out[m, n] = cast(z[m, n], float32) * s[n]",
 }
 """Programs of one's own, by the names that the benchmark gives them."""
+FIELDS: Mapping[str, Mapping[str, Any]] = {
+    "depthwise_nhwc": {"padded": {"x": 0}, "constant": ["w"]},
+    "dense_bfloat16": {"dtype": "bfloat16", "constant": ["w"]},
+    "dense_int8": {"dtype": {"x": "uint8", "w": "int8"}, "constant": ["w"]},
+}
+"""What else is said of a program."""
 DEFAULT = ("softmax", "layer_norm", "rms_norm", "reduce_sum", "swiglu", "gelu_residual")
 
 ROWS: Sequence[Mapping[str, Any]] = ({"m": "T", "n": 768}, {"m": "8*T", "n": 4096})
+WEIGHTS: Sequence[Mapping[str, Any]] = ({"m": "2*T", "n": 3072, "k": 768}, {"m": "2*T", "n": 4096, "k": 4096})
 _IMAGE = {"b": "T", "c": 32, "h": 14, "w": 14}
 _PLANE = {"b": 1, "r": 3, "s": 3, "pad": 1}
 """Of one image whose channels are as many as in the layers of a network: 8 to 1024."""
@@ -63,6 +72,7 @@ SIZES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "depthwise_nhwc": [{**_LAST, "p": 28, "q": 28}, {**_LAST, "p": 7, "q": 7}],
     "column_sum": [{"m": "8*T", "n": 768}, {"m": "16*T", "n": 4096}],
     "vector_matrix": [{"k": "16*T", "n": 4096}],
+    **dict.fromkeys(("dense_bfloat16", "dense_int8"), WEIGHTS),
     "transpose": [{"a": 8, "b": "T", "c": 768}, {"a": 1, "b": "8*T", "c": "8*T"}],
     "attention": [
         {"b": batch, "h": 12, "i": length, "j": length, "d": 64, **causal}
@@ -128,9 +138,9 @@ def _resnet(name: str, sizes: Mapping[str, Any], target: Target, threads: int, t
 def _benchmark(name: str, sizes: Mapping[str, Any], target: Target, threads: int, timed: Sequence[int]) -> Benchmark:
     data: dict[str, Any] = {"op": name, "args": sizes}
     if name in CHAINS:
-        data = {"program": CHAINS[name], "extents": sizes}
+        data = {"program": CHAINS[name], "extents": sizes, **FIELDS.get(name, {})}
     if name == "depthwise_nhwc":
-        data |= {"shapes": {"x": ["b", sizes["p"], sizes["q"], "c"]}, "padded": {"x": 0}, "constant": ["w"]}
+        data |= {"shapes": {"x": ["b", sizes["p"], sizes["q"], "c"]}}
     workload: Workload = workload_from_json(data)
     variable = ShapeVar("T", range(1, LARGEST + 1))
     task = SearchTask(workload, shape_vars=(variable,), instances=TUNED, target=target, threads=threads)

@@ -58,6 +58,8 @@ class _Matrices:
     def of(workload: Workload, batched: bool = False) -> _Matrices:
         """Raises DoesNotApply, also for a batch where one product is wanted, and the other way round."""
         contraction = contraction_of(workload)
+        if any(tensor.dtype != "float32" for tensor in workload.operands):
+            raise DoesNotApply("it multiplies float32 here")
         if batched and contraction.batch is None:
             raise DoesNotApply("bmm multiplies batches of matrices; mm is the call for two matrices")
         if contraction.batch is not None and not batched:

@@ -44,6 +44,16 @@ def _dense(args: Args, inputs: Sequence[Any]) -> Call:
     return lambda: _functional().linear(x, weight)
 
 
+def _quantized_dense(args: Args, inputs: Sequence[Any]) -> Call:
+    """oneDNN's quantised linear layer, as torch.compile calls it; the weight is packed for the number of rows."""
+    torch = torch_module()
+    x, weight, scales = inputs
+    packed = torch.ops.onednn.qlinear_prepack(weight, x.shape)
+    zeros = torch.zeros(len(scales), dtype=torch.int64)
+    result: tuple[Any, ...] = (None, 1.0, 0, torch.float32, "none", [], "")
+    return lambda: torch.ops.onednn.qlinear_pointwise(x, 1.0, 0, packed, scales, zeros, *result)
+
+
 def _matmul(args: Args, inputs: Sequence[Any]) -> Call:
     x, y = inputs
     return _with_out(torch_module().matmul, x, y)
@@ -184,7 +194,7 @@ KERNELS: Mapping[str, Kernel] = {
     "reduce_sum": _reduction("sum"), "reduce_max": _reduction("amax"), "reduce_mean": _reduction("mean"),
     "attention": _attention, "swiglu": _swiglu, "gelu_residual": _gelu_residual,
     "column_sum": _column_sum, "vector_matrix": _vector_matrix, "transpose": _transpose,
-    "depthwise_nhwc": _depthwise_nhwc,
+    "depthwise_nhwc": _depthwise_nhwc, "dense_bfloat16": _dense, "dense_int8": _quantized_dense,
 }  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """The worker's whole path beside a bare loop, on this machine: Ray builds, a device of a tracker measures over RPC.
 
 The bare loop builds and runs what the search did, each kernel as often and in the same order, with the same builders
-and runner: no policy, no cost model, no database. Both take turns, each time on another layer, so that no search starts
-from what an earlier one found.
+and runner, and measures the baselines where the worker does: no policy, no cost model, no database. Both take turns,
+each time on another layer, so that no search starts from what an earlier one found.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tuner.measure import KeptBuilds, RunRequest
 from tuner.measure.connecting import Tracker
 from tuner.program.jobspec import parse_job
 from tuner.program.target import native
-from tuner.records import MeasureResult
+from tuner.records import MeasureResult, Phase
 from tuner.storage import SearchTaskRow, Storage
 from tuner.storage.sql import open_storage, upgrade
 from worker.device_server import start_device
@@ -111,7 +111,12 @@ def _bare(tools: RayTools, row: SearchTaskRow, found: Sequence[MeasureResult]) -
     builds = KeptBuilds(row.task, tools.builder(), tools.parallel_builds(KEY, row.task.threads))
     with closing(builds), closing(tools.runner(KEY)) as runner:
         builds.start(list(dict.fromkeys(result.kernel for result in found)))
+        measured_baselines = False
         for result in found:
+            # The worker measures them behind the first round.
+            if result.phase is not Phase.THEORY and not measured_baselines:
+                runner.baselines(row.task, row.task.instances)
+                measured_baselines = True
             runner.run(row.task, [RunRequest(builds.build([result.kernel])[0], (result.instance,))])
 
 

@@ -245,18 +245,7 @@ def _workers(plan: Plan, devices: int, jobs: int, directory: Path) -> Iterator[S
     command = [sys.executable, "-m", "benchmarks.workers", "--database-url", plan.url, "--trial-s", str(plan.trial_s)]
     command += ["--jobs", str(-(-jobs // workers))]
     started = [
-        subprocess.Popen(
-            [
-                *command,
-                "--devices",
-                str(share),
-                "--worker",
-                f"worker-{number}",
-                "--account",
-                str(directory / f"{number}"),
-            ]
-        )
-        for number, share in enumerate(shares)
+        subprocess.Popen([*command, *_own_options(number, share, directory)]) for number, share in enumerate(shares)
     ]
     try:
         yield [psutil.Process(each.pid) for each in started]
@@ -325,7 +314,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes")
     parser.add_argument("--memory-minutes", type=float, default=0.0, help="how long the last step runs at least")
     parser.add_argument("--path-turns", type=int, default=3, help="turns of the worker and the bare loop; 0: none")
-    parser.add_argument("--path-trials", type=int, default=48, help="trials in each")
+    parser.add_argument("--path-trials", type=int, default=200, help="trials in each")
     parser.add_argument("--database-url", help="default: a SQLite file that is removed at the end")
     parser.add_argument("--json", type=Path, metavar="OUT")
     parser.add_argument("--worker", help=argparse.SUPPRESS)

@@ -40,10 +40,12 @@ def check(name: str, workload: Workload, shape: dict[str, int]) -> None:
     result: Any = contender(name, workload, None, 1)(shape)()
     (expected,) = compute(workload, inputs_of(workload, shape), workload.dims(shape))
     # Operators with channels last give a view.
-    values = np.asarray(result)
+    is_short = str(getattr(result, "dtype", "")) == "torch.bfloat16"
+    values = np.asarray(result.float() if is_short else result)
     assert sorted(values.shape) == sorted(expected.shape)
     values = values if values.shape == expected.shape else np.moveaxis(values, 1, -1)
-    np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-4)
+    tolerance = 2e-2 if is_short else 1e-4
+    np.testing.assert_allclose(values, np.asarray(expected, np.float64), rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", DEFAULT_RIVALS.split(","))

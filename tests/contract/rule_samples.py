@@ -44,6 +44,23 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "batch_matmul_nn": _op("batch_matmul_nn", b="U", m=33, n=33, k=33),
         "batch_matmul_nt": _op("batch_matmul_nt", b="U", m="T", n=33, k="S"),
         "fixed": _op("dense", m=13, n=40, k=24),
+        "dense-bfloat16": _op("dense", "bfloat16", ("bias", "gelu"), m="T", n=33, k=35),
+        "dense-weights": _program(
+            "out[m, n] = sum(k) x[m, k] * w[n, k]", extents={"m": "T", "n": 33, "k": 35}, constant=["w"],
+            dtype={"w": "int8"},
+        ),
+        "dense-int8": _program(
+            "z[m, n] = sum(k) x[m, k] * w[n, k]\nout[m, n] = cast(z[m, n], float32) * s[n]",
+            extents={"m": "T", "n": 33, "k": 35}, constant=["w"], dtype={"x": "uint8", "w": "int8"},
+        ),
+    },
+    "x86_grouped": {
+        "moe_dense": _op("moe_dense", t="T", e=4, n=33, k=35),
+        "moe_dense-epilogue": _op("moe_dense", epilogue=("bias", "gelu"), t="2*T", e=3, n=16, k=19),
+        "bfloat16": _program(
+            "out[i, j] = sum(p) w[of[i], j, p] * x[i, p]", extents={"i": "T", "j": 21, "p": 9},
+            shapes={"w": [6, "j", "p"]}, constant=["w"], dtype={"x": "bfloat16", "w": "bfloat16", "out": "bfloat16"},
+        ),
     },
     "x86_gathered": {
         "conv2d": _op("conv2d", epilogue=("bias", "relu"), b=2, c=3, h="T", w=19, o=5, r=3, s=3, stride=2, pad=1),

@@ -15,6 +15,7 @@ from tests.compiled import built_problems
 from tests.every_op import ARGS, op_task, ragged_shapes
 from tests.tuner.strategies import TAME_WORKLOADS
 from tuner.measure.verify import Case
+from tuner.program.build import workload_from_json
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload
@@ -59,6 +60,19 @@ def test_short_floats_are_tuned_and_right_at_random_shapes(op: str, dtype: str) 
     task = op_task(op, dtype=dtype)
     library = sw.tune(task, trials=8, seconds=60).build()
     assert problems_of(library, list(ragged_shapes(task.workload, 50))) == []
+
+
+@pytest.mark.parametrize(
+    ("x", "w"), [("int8", "int8"), ("uint8", "int8"), ("float32", "bfloat16"), ("float32", "int8")]
+)
+def test_products_of_other_dtypes_are_tuned_and_right_at_many_shapes(x: str, w: str) -> None:
+    text = "z[m, n] = sum(k) x[m, k] * w[n, k]; out[m, n] = cast(z[m, n], float32) * s[n]"
+    extents = {"m": "T", "n": 200, "k": 331}
+    data = {"program": text, "extents": extents, "constant": ["w"], "dtype": {"x": x, "w": w}}
+    task = SearchTask(workload_from_json(data), shape_vars=(ShapeVar("T", range(1, 401)),), target=native())
+    library = sw.tune(task, trials=16, seconds=60).build()
+    sizes = np.random.default_rng(0).integers(0, 400, 200)
+    assert problems_of(library, [task.workload.dims({"T": int(size)}) for size in sizes]) == []
 
 
 @pytest.mark.parametrize("threads", [1, 2])

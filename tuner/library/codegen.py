@@ -21,6 +21,7 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 from tuner.library.dispatcher import Leaf, Tree
 from tuner.library.entry import EntryArguments
 from tuner.library.package import ENTRY
+from tuner.program.cpus import features_of
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
@@ -68,6 +69,10 @@ def kernel_scripts(module: Any, count: int) -> list[str]:
     return [str(module[_name(index)].script()) for index in range(count)]
 
 
+LLVM_FEATURES = {"avx512_vnni": "+avx512vnni", "avx512_bf16": "+avx512bf16"}
+"""Features that rules ask for, which a CPU may have beyond those of its ``mcpu``."""
+
+
 def toolchain() -> dict[str, str]:
     """What builds binaries here: versions that a manifest carries."""
     return {"tvm": tvm.__version__, "llvm": str(tvm.target.codegen.llvm_version_major())}
@@ -108,7 +113,10 @@ def _name(index: int) -> str:
 
 
 def _tvm_target(target: Target) -> Any:
-    return tvm.target.Target({"kind": target.kind, "mcpu": target.mcpu, "num-cores": target.hardware.cores})
+    description = {"kind": target.kind, "mcpu": target.mcpu, "num-cores": target.hardware.cores}
+    known = features_of(target.mcpu)
+    further = [LLVM_FEATURES[name] for name in target.hardware.features if name in LLVM_FEATURES and name not in known]
+    return tvm.target.Target(description | ({"mattr": further} if further else {}))
 
 
 def _entry(workload: Workload, layouts: Mapping[str, Layout], callees: Sequence[Any], tree: Tree) -> Any:

@@ -116,7 +116,9 @@ _CPUS: Mapping[str, tuple[tuple[str, ...], int, int]] = {
     "sapphirerapids": (_AMX, 48, 2048),
 }
 KNOWN_FEATURES = tuple(dict.fromkeys(("avx", *_AMX)))
-"""What a target may name, as Linux calls it."""
+"""What a target may name: but for OTHERWISE as Linux calls it."""
+OTHERWISE = {"avx512vbmi": "avx512_vbmi"}
+"""Features that Linux spells otherwise than targets do."""
 CACHES_KIB = (32, 512)
 
 
@@ -187,7 +189,8 @@ def _hardware_from(data: Mapping[str, Any], of_cpu: Collection[str]) -> Hardware
 def _cpu_flags() -> frozenset[str]:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("flags"):
-            return frozenset(line.split(":", 1)[1].split())
+            flags = line.split(":", 1)[1].split()
+            return frozenset(OTHERWISE.get(flag, flag) for flag in flags)
     return frozenset()
 
 

@@ -49,28 +49,40 @@ class Layout(Protocol):
 
 @dataclass(frozen=True, slots=True, order=True)
 class PanelLayout:
-    """A weight ``w[n, k]`` as panels ``[ceil(n / panel), k, panel]``, the last panel filled up with zeros.
+    """A weight ``w[n, k]`` as panels ``[ceil(n / panel), ceil(k / group), panel * group]``, filled up with zeros.
 
-    Element ``w[j, p]`` stands at ``[j // panel, p, j % panel]``: a micro-kernel that computes ``panel`` columns reads
-    its operand as one contiguous stream.
+    Element ``w[j, p]`` stands at ``[j // panel, p // group, j % panel * group + p % group]``: a micro-kernel that
+    computes ``panel`` columns reads its operand as one contiguous stream, ``group`` steps of k at a time. With an
+    ``offset`` each panel has one step more in front: what that offset, added to all elements of the other operand, adds
+    to each column, negated (int32).
     """
 
     panel: int
+    group: int = 1
+    offset: int = 0
 
     def packed_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         n, k = shape
-        return (-(-n // self.panel), k, self.panel)
+        return (-(-n // self.panel), -(-k // self.group) + bool(self.offset), self.panel * self.group)
 
     def pack(self, array: NDArray[Any]) -> NDArray[Any]:
-        """``array``: shape [n, k], any dtype and strides. The result is contiguous."""
+        """``array``: shape [n, k], any dtype and strides; int8 in groups of 4 with an offset. The result is
+        contiguous."""
         n, k = array.shape
-        panels, _, panel = self.packed_shape(array.shape)
-        padded = np.zeros((panels * panel, k), array.dtype)
-        padded[:n] = array
-        return np.ascontiguousarray(padded.reshape(panels, panel, k).transpose(0, 2, 1))
+        panels, groups = -(-n // self.panel), -(-k // self.group)
+        padded = np.zeros((panels * self.panel, groups * self.group), array.dtype)
+        padded[:n, :k] = array
+        words = padded.reshape(panels, self.panel, groups, self.group).transpose(0, 2, 1, 3)
+        packed = np.ascontiguousarray(words).reshape(panels, groups, self.panel * self.group)
+        if not self.offset:
+            return packed
+        totals = -self.offset * padded.sum(axis=1, dtype=np.int32)
+        head = totals.astype(np.int32).view(array.dtype).reshape(panels, 1, self.panel * self.group)
+        return np.concatenate([head, packed], axis=1)
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "panels", "panel": self.panel}
+        further = {"group": self.group, "offset": self.offset}
+        return {"kind": "panels", "panel": self.panel, **{name: value for name, value in further.items() if value > 1}}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -123,7 +135,7 @@ class MatrixLayout:
 def layout_from_json(data: Mapping[str, Any]) -> Layout:
     """Read what ``to_json`` of a layout wrote. Raises InvalidInput for a kind that this version does not know."""
     if data.get("kind") == "panels":
-        return PanelLayout(int(data["panel"]))
+        return PanelLayout(int(data["panel"]), int(data.get("group", 1)), int(data.get("offset", 0)))
     if data.get("kind") == "matrices":
         batch, rows, steps = (tuple(map(int, data[group])) for group in ("batch", "rows", "steps"))
         dims = tuple(tuple(map(int, dim)) for dim in data["dims"])

@@ -26,12 +26,14 @@ from tuner.rules.space import MicroKernel, UnionSpace
 from tuner.rules.windows import Windows
 from tuner.rules.x86_contraction import X86Contraction
 from tuner.rules.x86_gathered import X86Gathered
+from tuner.rules.x86_grouped import X86Grouped
 
 MAX_WORKSPACE_BYTES = 8 * 2**30
 """Of a call's intermediates, at the largest shape of a range."""
 
 RULES: tuple[ScheduleRule, ...] = (
     X86Contraction(),
+    X86Grouped(),
     Attention(),
     RowReduction(),
     Windows(),

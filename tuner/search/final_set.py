@@ -63,12 +63,17 @@ class FinalSet:
 
     # -- what it takes --------------------------------------------------------------------------------------------
     def reserve_s(self) -> float:
-        """Seconds of the budget to reserve for the finalists, the build and the verification, by what such took."""
-        if not self._measured.kernels:
-            return self._budget.final_seconds
+        """Seconds of the budget to reserve for the finalists, the build and the verification.
+
+        Estimated from what such took only once the largest reserve is all that is left: a choice of finalists takes as
+        long as planning a round does.
+        """
+        most_s = self._budget.final_seconds
+        if not self._measured.kernels or self._budget.seconds_left(most_s) > 0:
+            return most_s
         best_set = self._chosen.best_set()
         finalists_s = self._trials.trial_s * len(self._chosen.finalists(best_set)) * len(self._searched.instances)
-        return min(self._budget.final_seconds, SAFETY_FACTOR * finalists_s + self._build_reserve_s(best_set))
+        return min(most_s, SAFETY_FACTOR * finalists_s + self._build_reserve_s(best_set))
 
     def reserve_trials(self) -> int:
         kernels = self._task.max_kernels + 2 * EXTRA_FINALISTS

@@ -41,6 +41,32 @@ def test_a_packed_array_keeps_its_dtype(dtype: type[np.generic]) -> None:
     assert (packed[1, 2, :3] == weight[4:7, 2]).all()
 
 
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 16), st.sampled_from([2, 4]))
+def test_groups_of_elements_stand_together(n: int, k: int, panel: int, group: int) -> None:
+    weight = np.arange(1, n * k + 1, dtype=np.float32).reshape(n, k)
+    layout = PanelLayout(panel, group)
+    packed = layout.pack(weight)
+    assert packed.shape == layout.packed_shape((n, k))
+    assert packed.flags.c_contiguous
+    for j in range(n):
+        own = packed[j // panel, :, j % panel * group : (j % panel + 1) * group].ravel()
+        assert (own[:k] == weight[j]).all()
+    assert np.count_nonzero(packed) == n * k
+    assert layout_from_json(layout.to_json()) == layout
+
+
+@given(st.integers(1, 40), st.integers(0, 9), st.integers(1, 16))
+def test_a_panel_begins_with_what_an_offset_adds(n: int, k: int, panel: int) -> None:
+    weight = np.random.default_rng(n).integers(-128, 128, (n, k)).astype(np.int8)
+    layout = PanelLayout(panel, 4, offset=128)
+    packed = layout.pack(weight)
+    assert packed.shape == layout.packed_shape((n, k))
+    heads = np.ascontiguousarray(packed[:, 0]).view(np.int32).ravel()[:n]
+    assert (heads == -128 * weight.sum(axis=1, dtype=np.int32)).all()
+    assert (packed[:, 1:] == PanelLayout(panel, 4).pack(weight)).all()
+    assert layout_from_json(layout.to_json()) == layout
+
+
 def test_layouts_are_told_apart_and_ordered() -> None:
     assert len({PanelLayout(8), PanelLayout(16), PanelLayout(8)}) == 2
     assert sorted([PanelLayout(16), PanelLayout(8)]) == [PanelLayout(8), PanelLayout(16)]

@@ -9,16 +9,17 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.expr import Binary, Read, axes_of, reads
-from tuner.program.notation import Stage
 from tuner.program.task import SearchTask
 from tuner.rules.column_reduction.pattern import ColumnProgram, column_program_of
 from tuner.rules.column_reduction.prior import lanes_of
 from tuner.rules.function import KernelFunction, kernel_function
+from tuner.rules.outputs import write_outputs
 from tuner.rules.reading import Reader
+from tuner.rules.shares import Range, in_shares, position_of, product_of
 from tuner.rules.signature import i64
 from tuner.rules.space import MicroKernel
 from tuner.rules.vector.arithmetic import bound, multiply_add
-from tuner.rules.vector.dtypes import cast, constant, stored
+from tuner.rules.vector.dtypes import constant
 from tuner.rules.vector.expression import Evaluator
 from tuner.rules.vector.memory import Vectors, workspace
 from tuner.rules.vector.reducers import COMBINE, identity
@@ -49,29 +50,16 @@ class _Strips:
 
     def emit(self) -> None:
         width = i64(self.kernel["strip"] * self.lanes)
-        strips = tirx.truncdiv(self.extents[self.program.column] + width - i64(1), width)
-        counts = [self.extents[axis] for axis in self.program.outer] + [strips]
-        total: Expr = i64(1)
-        for count in counts:
-            total = total * count
-        total, threads = I.Bind(total), self.task.threads
-        if threads == 1:
-            self._strips(counts, i64(0), total)
-            return
-        with I.parallel(i64(0), i64(threads)) as thread:
-            first = tirx.truncdiv(total * thread, i64(threads))
-            self._strips(counts, first, tirx.truncdiv(total * (thread + i64(1)), i64(threads)))
+        counts = {axis: self.extents[axis] for axis in self.program.outer}
+        counts[self.program.column] = tirx.truncdiv(self.extents[self.program.column] + width - i64(1), width)
 
-    def _strips(self, counts: Sequence[Expr], first: Expr, last: Expr) -> None:
-        width = i64(self.kernel["strip"] * self.lanes)
-        with workspace([width], self.computed) as totals, I.serial(first, last) as number:
-            index, rest = dict[str, Expr](), number
-            for axis, count in reversed(list(zip(self.program.stage.axes, counts, strict=True))):
-                is_outermost = len(index) == len(counts) - 1
-                index[axis] = I.Bind(rest if is_outermost else tirx.truncmod(rest, count))
-                rest = tirx.truncdiv(rest, count)
-            strip = index.pop(self.program.column)
-            self._strip(totals, index, I.Bind(strip * width))
+        def strips(share: Range) -> None:
+            with workspace([width], self.computed) as totals, I.serial(*share) as number:
+                index = position_of(number, counts)
+                strip = index.pop(self.program.column)
+                self._strip(totals, index, I.Bind(strip * width))
+
+        in_shares(product_of(counts), self.task.threads, strips)
 
     # -- one strip --------------------------------------------------------------------------------------------------
     def _strip(self, totals: Expr, index: Index, start: Expr) -> None:
@@ -82,7 +70,8 @@ class _Strips:
             I.buffer_store(totals, zero, [self.vectors.ramp(column)])
 
         def finish(column: Expr, limit: Expr | None) -> None:
-            self._finish(totals[self.vectors.ramp(column)], {**index, self.program.column: start + column}, limit)
+            reader = self._reader({**index, self.program.column: start + column}, self.lanes, limit)
+            write_outputs((self.program.stage, *self.program.after), totals[self.vectors.ramp(column)], reader)
 
         self._columns(start, clear)
         self._rows(totals, self.program.rows, index, start)
@@ -136,35 +125,17 @@ class _Strips:
     def _added(self, total: Expr, index: Index, known: Mapping[Read, Expr], limit: Expr | None) -> Expr:
         stage, body = self.program.stage, self.program.stage.body
         reader = self._reader(index, self.lanes, limit)
-        evaluator = self._evaluator(reader, lambda read: known[read] if read in known else reader.read(read))
+
+        def read(node: Read) -> Expr:
+            return known[node] if node in known else reader.read(node)
+
+        evaluator = Evaluator(self.types, self.lanes, read, reader.axis, self.extents.__getitem__)
         is_float_sum = stage.reducer == "sum" and self.computed.startswith("float")
         if is_float_sum and isinstance(body, Binary) and body.operator == "*":
             left, right = (bound(evaluator.value(side, self.computed)) for side in (body.left, body.right))
             return multiply_add(left, right, total)
         return COMBINE[str(stage.reducer)](bound(evaluator.value(body, self.computed)), total)
 
-    def _finish(self, total: Expr, index: Index, limit: Expr | None) -> None:
-        """The stages on a vector of the result, and the outputs stored."""
-        reader, known = self._reader(index, self.lanes, limit), dict[str, Expr]()
-        self._keep(known, self.program.stage, index, total, limit)
-
-        def read(node: Read) -> Expr:
-            return known[node.tensor] if node.tensor in known else reader.read(node)
-
-        for stage in self.program.after:
-            self._keep(known, stage, index, self._evaluator(reader, read).value(stage.body), limit)
-
-    def _keep(self, known: dict[str, Expr], stage: Stage, index: Index, value: Expr, limit: Expr | None) -> None:
-        dtype = self.workload.tensors[stage.tensor].dtype
-        known[stage.tensor] = bound(cast(bound(value), dtype))
-        if stage.tensor in self.workload.program.outputs:
-            *prefix, column = (index[axis] for axis in stage.axes)
-            result = stored(known[stage.tensor], dtype)
-            self.vectors.store(self.function.buffers[stage.tensor], result, prefix, column, limit)
-
     def _reader(self, index: Index, lanes: int, limit: Expr | None) -> Reader:
         along = self.program.column if lanes > 1 else None
         return Reader(self.workload, self.function, self.function.buffers, index, lanes, along, limit)
-
-    def _evaluator(self, reader: Reader, read: Callable[[Read], Expr]) -> Evaluator:
-        return Evaluator(self.types, self.lanes, read, reader.axis, self.extents.__getitem__)

@@ -14,6 +14,7 @@ from tuner.program.task import SearchTask
 from tuner.rules.access import VectorAxis, vector_axis
 from tuner.rules.function import KernelFunction, kernel_function
 from tuner.rules.reading import Reader
+from tuner.rules.shares import Range, in_shares
 from tuner.rules.signature import dim_expr, i64
 from tuner.rules.space import MicroKernel
 from tuner.rules.vector.arithmetic import bound
@@ -58,17 +59,13 @@ class _Stage:
     def emit(self) -> None:
         axes = self.stage.axes
         threads = self.task.threads
-        if threads == 1 or not axes:
+        if not axes:
             self._outer(axes, {}, {})
             return
         split = axes[min(self.kernel["split"], len(axes) - 1)]
-        with I.parallel(i64(0), i64(threads)) as thread:
-            size = self.function.extents[split]
-            first = tirx.floordiv(size * thread, i64(threads))
-            last = tirx.floordiv(size * (thread + i64(1)), i64(threads))
-            self._outer(axes, {}, {split: (first, last)})
+        in_shares(self.function.extents[split], threads, lambda share: self._outer(axes, {}, {split: share}))
 
-    def _outer(self, axes: tuple[str, ...], index: dict[str, Expr], shares: Mapping[str, tuple[Expr, Expr]]) -> None:
+    def _outer(self, axes: tuple[str, ...], index: dict[str, Expr], shares: Mapping[str, Range]) -> None:
         """The loops over the output's axes; the last one in vectors if they run along it."""
         if not axes:
             self._element(index)

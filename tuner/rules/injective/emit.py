@@ -14,6 +14,7 @@ from tuner.program.task import SearchTask
 from tuner.rules.function import KernelFunction, kernel_function
 from tuner.rules.injective.pattern import Elementwise, elementwise_of
 from tuner.rules.reading import Reader
+from tuner.rules.shares import Range, in_shares
 from tuner.rules.signature import i64
 from tuner.rules.space import MicroKernel
 from tuner.rules.vector.arithmetic import bound
@@ -22,7 +23,6 @@ from tuner.rules.vector.expression import Evaluator
 from tuner.rules.vector.memory import Vectors
 
 Expr = Any
-Range = tuple[Expr, Expr]
 
 
 def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
@@ -50,15 +50,11 @@ class _Nest:
 
     def emit(self) -> None:
         axes, threads = self.stage.axes, self.task.threads
-        if threads == 1 or not axes:
+        if not axes:
             self._outer(axes, {}, {})
             return
         split = axes[min(self.kernel["split"], len(axes) - 1)]
-        size = self.function.extents[split]
-        with I.parallel(i64(0), i64(threads)) as thread:
-            first = tirx.floordiv(size * thread, i64(threads))
-            last = tirx.floordiv(size * (thread + i64(1)), i64(threads))
-            self._outer(axes, {}, {split: (first, last)})
+        in_shares(self.function.extents[split], threads, lambda share: self._outer(axes, {}, {split: share}))
 
     # -- loops ----------------------------------------------------------------------------------------------------
     def _range(self, axis: str, shares: dict[str, Range]) -> Range:

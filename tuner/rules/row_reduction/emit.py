@@ -18,13 +18,13 @@ from tuner.rules.row_reduction.pattern import RowProgram, row_program_of
 from tuner.rules.row_reduction.points import Settings
 from tuner.rules.row_reduction.prior import lanes_of
 from tuner.rules.row_reduction.rows import RowBlock
+from tuner.rules.shares import Range, in_shares
 from tuner.rules.signature import i64
 from tuner.rules.space import MicroKernel
 from tuner.rules.vector.dtypes import stored_type
 from tuner.rules.vector.memory import workspace
 
 Expr = Any
-Range = tuple[Expr, Expr]
 
 
 def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
@@ -70,17 +70,17 @@ class _Loops:
         return I.decl_buffer(shape, stored_type(dtype), data=buffer.data, align=DTYPES[dtype].bytes)
 
     def emit(self) -> None:
-        rows, threads = self.frame.rows, self.task.threads
-        if threads == 1 or not rows:
-            with self._settings() as settings:
-                self._rows(settings, rows, {}, {})
+        rows = self.frame.rows
+        if not rows:
+            self._share({})
             return
         split = rows[min(self.kernel["split"], len(rows) - 1)]
-        size = self.function.extents[split]
-        with I.parallel(i64(0), i64(threads)) as thread, self._settings() as settings:
-            first = tirx.floordiv(size * thread, i64(threads))
-            last = tirx.floordiv(size * (thread + i64(1)), i64(threads))
-            self._rows(settings, rows, {}, {split: (first, last)})
+        in_shares(self.function.extents[split], self.task.threads, lambda share: self._share({split: share}))
+
+    def _share(self, shares: Mapping[str, Range]) -> None:
+        """What one thread does."""
+        with self._settings() as settings:
+            self._rows(settings, self.frame.rows, {}, shares)
 
     @contextmanager
     def _settings(self) -> Iterator[Settings]:

@@ -69,6 +69,11 @@ def stored(value: Expr, dtype: str) -> Expr:
     return tirx.Cast(vector_type("uint16", lanes), quiet)
 
 
+def as_bits(value: Expr, dtype: str) -> Expr:
+    """The bits of ``value`` as another dtype of the same size."""
+    return value if element_type(value) == dtype else tirx.reinterpret(vector_type(dtype, lanes_of(value)), value)
+
+
 def cast(value: Expr, dtype: str) -> Expr:
     """``value`` as an element of ``dtype`` in a register: floats are cut to integers toward zero, as in NumPy.
 

@@ -13,14 +13,13 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.expr import Binary, Read, axes_of, reads
-from tuner.program.notation import Stage
 from tuner.program.task import SearchTask
 from tuner.rules.function import KernelFunction
+from tuner.rules.outputs import write_outputs
 from tuner.rules.reading import Reader
 from tuner.rules.signature import i64
 from tuner.rules.space import MicroKernel
 from tuner.rules.vector.arithmetic import bound, multiply_add
-from tuner.rules.vector.dtypes import cast, stored
 from tuner.rules.vector.expression import Evaluator
 from tuner.rules.vector.memory import Vectors
 from tuner.rules.vector.reducers import COMBINE
@@ -146,7 +145,7 @@ class _Block:
         for place, tap in self._turns():
             self._add(place, tap)
         for place in self.places:
-            self._finish(place)
+            write_outputs((self.program.stage, *self.program.after), self._total(place), self._reader(place, {}))
 
     def _turns(self) -> Iterator[tuple[Place, Tap]]:
         """Every place with every element of its window, those that read the same vector one after the other."""
@@ -205,30 +204,6 @@ class _Block:
 
     def _column(self, place: Place) -> Expr:
         return self.columns.start + i64(place.column * self.vectors.lanes)
-
-    # -- the output -------------------------------------------------------------------------------------------------
-    def _finish(self, place: Place) -> None:
-        """The stages on the result, and the outputs stored."""
-        known: dict[str, Expr] = {}
-        stage = self.program.stage
-        self._known(known, place, stage, self.totals[place][self.vectors.ramp(0)])
-        reader = self._reader(place, {})
-
-        def read(node: Read) -> Expr:
-            return known[node.tensor] if node.tensor in known else reader.read(node)
-
-        for after in self.program.after:
-            self._known(known, place, after, self._evaluator(place, {}, read).value(after.body))
-
-    def _known(self, known: dict[str, Expr], place: Place, stage: Stage, value: Expr) -> None:
-        workload = self.owner.workload
-        dtype = workload.tensors[stage.tensor].dtype
-        known[stage.tensor] = bound(cast(bound(value), dtype))
-        if stage.tensor in workload.program.outputs:
-            index = self._reader(place, {}).index
-            *prefix, column = (index[axis] for axis in stage.axes)
-            result, buffer = stored(known[stage.tensor], dtype), self.owner.function.buffers[stage.tensor]
-            self.vectors.store(buffer, result, prefix, column, self.columns.limit)
 
     def _reader(self, place: Place, tap: Tap) -> Reader:
         offsets = dict(self.offsets)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tvm import tirx
@@ -10,6 +10,7 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.task import SearchTask
 from tuner.rules.function import KernelFunction, kernel_function
+from tuner.rules.shares import Range, in_shares, position_of, product_of
 from tuner.rules.signature import i64
 from tuner.rules.space import MicroKernel
 from tuner.rules.vector.memory import workspace
@@ -41,39 +42,25 @@ class _Loops:
         self.steps[program.vector.axis] = kernel["chunk"] * self.lanes
 
     def emit(self) -> None:
-        counts = [
-            tirx.truncdiv(self.function.extents[axis] + i64(step - 1), i64(step)) for axis, step in self.steps.items()
-        ]
-        total: Expr = i64(1)
-        for count in counts:
-            total = total * count
+        extents = self.function.extents
+        counts = {axis: tirx.truncdiv(extents[axis] + i64(step - 1), i64(step)) for axis, step in self.steps.items()}
+        total = product_of(counts)
         for slide in self.program.slides:
             if slide.axis not in self.steps:
                 # A tile spans it as a whole, and would copy a window's reach even where there is nothing of it.
-                total = total * tirx.min(self.function.extents[slide.axis], i64(1))
-        total, threads = I.Bind(total), self.task.threads
-        if threads == 1:
-            self._tiles(counts, i64(0), total)
-            return
-        with I.parallel(i64(0), i64(threads)) as thread:
-            first = tirx.truncdiv(total * thread, i64(threads))
-            self._tiles(counts, first, tirx.truncdiv(total * (thread + i64(1)), i64(threads)))
-
-    def _tiles(self, counts: Sequence[Expr], first: Expr, last: Expr) -> None:
+                total = total * tirx.min(extents[slide.axis], i64(1))
         scratch = Scratch(self.task.workload, self.program, self.function, self.kernel, self.lanes)
-        with workspace(scratch.shape, scratch.dtype) as buffer, I.serial(first, last) as number:
-            tile = self._tile(counts, number)
-            scratch.fill(buffer, tile)
-            Computation(self.task, self.program, self.function, self.kernel, buffer, tile).emit()
 
-    def _tile(self, counts: Sequence[Expr], number: Expr) -> Tile:
-        """The tile of that number; the last axis changes fastest."""
-        places: dict[str, Expr] = {}
-        for axis, count in reversed(list(zip(self.steps, counts, strict=True))):
-            is_outermost = len(places) == len(counts) - 1
-            places[axis] = number if is_outermost else tirx.truncmod(number, count)
-            number = tirx.truncdiv(number, count)
-        starts = {axis: I.Bind(places[axis] * i64(step)) for axis, step in self.steps.items()}
+        def tiles(share: Range) -> None:
+            with workspace(scratch.shape, scratch.dtype) as buffer, I.serial(*share) as number:
+                tile = self._tile(position_of(number, counts))
+                scratch.fill(buffer, tile)
+                Computation(self.task, self.program, self.function, self.kernel, buffer, tile).emit()
+
+        in_shares(I.Bind(total), self.task.threads, tiles)
+
+    def _tile(self, position: Mapping[str, Expr]) -> Tile:
+        starts = {axis: I.Bind(position[axis] * i64(step)) for axis, step in self.steps.items()}
         starts = {slide.axis: i64(0) for slide in self.program.slides} | starts
         sizes = {}
         for slide in self.program.slides:

@@ -61,16 +61,17 @@ class _Dots:
                     I.buffer_store(buffer, total, [*place, column])
 
     def _step(self, p: Expr, limit: Expr | None) -> None:
-        right = [self._load(self.frame.right_step, column, self.n, p, limit) for column in self.columns]
+        words = self.frame.words
+        right = [self._load(self.frame.right_step, column, self.n, p, limit, words.right) for column in self.columns]
         for row, line in zip(self.rows, self.acc, strict=True):
-            value = self._load(self.frame.left_row, row, self.m, p, limit)
+            value = self._load(self.frame.left_row, row, self.m, p, limit, words.left)
             for accumulator, column in zip(line, right, strict=True):
                 total = accumulator[self.vectors.ramp(0)] + value * column
                 I.buffer_store(accumulator, total, [self.vectors.ramp(0)])
 
-    def _load(self, along_k: Place, index: Expr, extent: Expr, p: Expr, limit: Expr | None) -> Expr:
+    def _load(self, along_k: Place, index: Expr, extent: Expr, p: Expr, limit: Expr | None, dtype: str) -> Expr:
         buffer, place = along_k(tirx.min(index, extent - i64(1)))
-        return I.Bind(self.vectors.load(buffer, place, p, limit))
+        return I.Bind(self.frame.words.element(self.vectors.load(buffer, place, p, limit), dtype))
 
 
 def _through_epilogue(frame: Frame, row: Expr, columns: tuple[Expr, Expr]) -> None:

@@ -35,6 +35,7 @@ from tuner.rules.function import kernel_function
 from tuner.rules.layout import Layout
 from tuner.rules.signature import i64
 from tuner.rules.space import MicroKernel
+from tuner.rules.vector.dot_products import imported
 from tuner.rules.vector.memory import Vectors
 from tuner.rules.x86_contraction.dots import dots
 from tuner.rules.x86_contraction.frame import Chunk, Frame, MatrixFrame, Panel, Rows
@@ -52,8 +53,13 @@ def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], n
     contraction = contraction_of(task.workload)
     with kernel_function(task.workload, layouts, name) as function:
         vectors = Vectors(task.known_target.hardware.lanes())
-        extent = contraction.by_role(function.extents)
-        Nest(MatrixFrame(task, contraction, kernel, extent, function.buffers, vectors)).body()
+        extent = dict(contraction.by_role(function.extents))
+        frame = MatrixFrame(task, contraction, kernel, extent, function.buffers, vectors)
+        dot = frame.words.dot
+        if dot.group > 1 and contraction.depth is not None:
+            extent["k"] = i64(-(-contraction.depth // dot.group))
+        with imported(dot):
+            Nest(frame).body()
     return function.get()
 
 
@@ -70,12 +76,12 @@ class Nest:
     def body(self) -> None:
         threads = self.frame.task.threads
         if threads == 1:
-            self._share(i64(0))
+            self.share(i64(0))
             return
         with I.parallel(i64(0), i64(threads)) as thread:
-            self._share(thread)
+            self.share(thread)
 
-    def _share(self, thread: Expr) -> None:
+    def share(self, thread: Expr) -> None:
         """What one thread does: threads form a grid of ``tb`` batch shares by row shares by ``tn`` column shares."""
         across, columns = self.kernel["tb"], self.kernel["tn"]
         rows = self.frame.task.threads // (across * columns)

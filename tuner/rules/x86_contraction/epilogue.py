@@ -10,7 +10,10 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 from tuner.program.expr import Read
 from tuner.program.notation import Stage
 from tuner.rules.access import is_transcendental
+from tuner.rules.vector.arithmetic import bound
+from tuner.rules.vector.dtypes import cast, element_type, loaded
 from tuner.rules.vector.expression import Evaluator
+from tuner.rules.vector.memory import DTYPE
 from tuner.rules.x86_contraction.frame import Frame
 
 Expr = Any
@@ -32,17 +35,27 @@ def through_epilogue(
     Further inputs are read before column ``limit`` (None: all of the vector's lanes are).
     """
 
+    tensors = frame.task.workload.tensors
+
     def read(node: Read) -> Expr:
         if node.tensor in frame.task.workload.program.stage:
             return value
         buffer, outer, has_columns = frame.further(node, row)
-        return frame.vectors.load(buffer, outer, column, limit) if has_columns else buffer[outer]
+        element = frame.vectors.load(buffer, outer, column, limit) if has_columns else buffer[outer]
+        dtype = tensors[node.tensor].dtype
+        return element if dtype == DTYPE else bound(loaded(bound(element), dtype))
 
     def unused(name: str) -> Expr:
         raise NotImplementedError(f"the pattern admits no value of axis {name}")
 
     evaluator = Evaluator(frame.task.workload.element_types, frame.vectors.lanes, read, unused, unused)
+    before = frame.task.workload.program.stages[0]
     for stage in stages:
-        value = I.Bind(value)
-        value = evaluator.value(stage.body)
+        value = I.Bind(_rounded(value, tensors[before.tensor].dtype))
+        value, before = evaluator.value(stage.body), stage
     return value
+
+
+def _rounded(value: Expr, dtype: str) -> Expr:
+    """``value`` as a tensor of ``dtype`` would hold it."""
+    return value if element_type(value) == dtype else cast(bound(value), dtype)

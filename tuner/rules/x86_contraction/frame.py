@@ -9,16 +9,20 @@ from typing import Any
 
 from tuner.program.expr import Axis, Read
 from tuner.program.task import SearchTask
+from tuner.rules.intrinsics import FMA
+from tuner.rules.signature import i64
 from tuner.rules.space import MicroKernel
-from tuner.rules.vector.memory import Vectors
-from tuner.rules.x86_contraction.pattern import Contraction, Product
+from tuner.rules.vector.memory import DTYPE, Vectors
+from tuner.rules.x86_contraction.pattern import Contraction, Product, group_of
+from tuner.rules.x86_contraction.words import Words
 
 Expr = Any
 
 
 @dataclass(frozen=True)
 class Frame(ABC):
-    """One kernel while it is written. ``extent``: by role. ``batch`` indexes operands that have a batch axis."""
+    """One kernel while it is written. ``extent``: by role, k in steps. ``batch`` indexes operands that have a batch
+    axis."""
 
     task: SearchTask
     contraction: Product
@@ -59,6 +63,21 @@ class Frame(ABC):
         return None
 
     @property
+    def words(self) -> Words:
+        """What a step takes of the operands."""
+        return Words(FMA, DTYPE, DTYPE, self.vectors)
+
+    @property
+    def ragged_k(self) -> Expr | None:
+        """Where rows of the left operand end, if their last word is not whole."""
+        return None
+
+    @property
+    def out_dtype(self) -> str:
+        """Of what results are written to."""
+        return DTYPE
+
+    @property
     def nr(self) -> int:
         """Columns of a panel."""
         return self.kernel["nv"] * (1 if self.by_dots else self.vectors.lanes)
@@ -74,6 +93,20 @@ class MatrixFrame(Frame):
     """Operands that are matrices as they lie."""
 
     contraction: Contraction
+
+    @property
+    def words(self) -> Words:
+        dot = self.contraction.dots(self.task.known_target.hardware)[group_of(self.kernel)]
+        return Words(dot, self.contraction.left_dtype, self.contraction.right_dtype, self.vectors)
+
+    @property
+    def ragged_k(self) -> Expr | None:
+        depth, group = self.contraction.depth, self.words.dot.group
+        return None if depth is None or depth % group == 0 else i64(depth)
+
+    @property
+    def out_dtype(self) -> str:
+        return self.task.workload.tensors[self.contraction.out].dtype
 
     def left_row(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
         return self.buffers[self.contraction.left], (*self.batch, row)

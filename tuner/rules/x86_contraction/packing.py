@@ -36,6 +36,7 @@ def _copy(frame: Frame, panel: Panel, chunk: Chunk) -> None:
         for v in range(panel.vectors):
             buffer, place = frame.right_step(chunk.first + step)
             value = frame.vectors.load(buffer, place, panel.column + i64(v * lanes), panel.limit)
+            value = frame.words.element(value, frame.words.right)
             to = [panel.index, chunk.first - panel.first + step, frame.vectors.ramp(i64(v * lanes))]
             I.buffer_store(panel.packed, value, to)
 
@@ -60,7 +61,8 @@ def _squares(frame: Frame, panel: Panel, chunk: Chunk, step: Expr, limit: Expr |
                 # Surplus columns hold copies of the last valid one; they are computed and not stored.
                 row = tirx.min(row, panel.limit - i64(1))
             buffer, place = frame.right_step(row)
-            rows.append(I.Bind(frame.vectors.load(buffer, place, chunk.first + step, limit)))
+            value = frame.vectors.load(buffer, place, chunk.first + step, limit)
+            rows.append(I.Bind(frame.words.element(value, frame.words.right)))
         for lane, column in enumerate(frame.vectors.transposed(rows)):
             at = chunk.first - panel.first + step + i64(lane)
             I.buffer_store(panel.packed, column, [panel.index, at, frame.vectors.ramp(v * i64(lanes))])
@@ -77,18 +79,19 @@ def packed_panels(frame: Frame, panels: Expr, steps: Expr) -> Iterator[Expr]:
 def packed_rows(frame: Frame, rows: int, steps: Expr) -> Iterator[Expr]:
     """Room for so many rows of the left operand. Rows start a cache line and more apart from a power of two, so that
     the rows of a tile do not fall on the same lines of a cache."""
-    with workspace((i64(rows), padded(frame, steps) + i64(frame.vectors.lanes))) as buffer:
+    shape = i64(rows), padded(frame, steps) + i64(frame.vectors.lanes)
+    with workspace(shape, frame.words.register) as buffer:
         yield buffer
 
 
 def pack_rows(frame: Frame, rows: Rows, count: Expr, chunk: Chunk) -> None:
-    """Copy ``count`` rows at these steps of k."""
-    lanes = frame.vectors.lanes
+    """Copy ``count`` rows at these steps of k, as words in registers are."""
+    lanes, words = frame.vectors.lanes, frame.words
     whole = tirx.floordiv(chunk.length, i64(lanes)) * i64(lanes)
     with I.serial(i64(0), count) as r:
         buffer, place = frame.left_row(rows.row + r)
         with I.serial(i64(0), tirx.floordiv(chunk.length, i64(lanes))) as v:
-            value = frame.vectors.load(buffer, place, chunk.first + v * i64(lanes), None)
+            value = words.left_words(buffer, place, chunk.first + v * i64(lanes))
             I.buffer_store(rows.packed, value, [r, frame.vectors.ramp(v * i64(lanes))])
         with I.serial(whole, chunk.length) as p:
-            I.buffer_store(rows.packed, buffer[(*place, chunk.first + p)], [r, p])
+            I.buffer_store(rows.packed, words.left_word(buffer, place, chunk.first + p, frame.ragged_k), [r, p])

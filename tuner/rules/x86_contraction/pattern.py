@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
-from tuner.program.expr import Axis, Binary, Cast, Expr, Extent, Read, reads, walk
+from tuner.program.dtypes import DTYPES
+from tuner.program.expr import Axis, Binary, Expr, Extent, Read, reads, walk
 from tuner.program.notation import Stage
+from tuner.program.target import Hardware
 from tuner.program.workload import Workload
 from tuner.rules._base import Extents, Refused
+from tuner.rules.intrinsics import DotProduct, dot_products
+from tuner.rules.space import MicroKernel
 
 DTYPE = "float32"
+TOTALS = frozenset({"float32", "int32"})
+TOTAL_BYTES = 4
+UNFIT = frozenset(name for name, dtype in DTYPES.items() if dtype.bytes > TOTAL_BYTES or dtype.kind == "b")
+"""Dtypes that no tensor of it may have: as many lanes of them are no vector, or no arithmetic is done in them."""
 
 
 class Product(Protocol):
@@ -42,6 +50,17 @@ class Product(Protocol):
     def dynamic(self) -> frozenset[str]:
         """The roles whose extents are symbols."""
 
+    @property
+    def left_dtype(self) -> str:
+        """Of the left operand in memory."""
+
+    @property
+    def right_dtype(self) -> str:
+        """Of the right one."""
+
+    def dots(self, hardware: Hardware) -> Mapping[int, DotProduct]:
+        """The instructions that there are for it, by their group."""
+
     def by_role(self, extents: Extents) -> Extents:
         """Extents of the program's axes by their roles here."""
 
@@ -66,6 +85,19 @@ class Contraction:
     epilogue: tuple[Stage, ...]
     dynamic: frozenset[str]
     """The roles whose extents are symbols."""
+    left_dtype: str
+    right_dtype: str
+    out_dtype: str
+    total: str
+    """The dtype of sums."""
+    depth: int | None
+    """The extent of k, None where it is dynamic."""
+
+    def dots(self, hardware: Hardware) -> Mapping[int, DotProduct]:
+        """The instructions that there are for it, by their group. Operands that are new at every call come as they are:
+        one element at a step."""
+        every = dot_products(self.left_dtype, self.right_dtype, self.total, hardware)
+        return every if self.right_is_constant else {group: dot for group, dot in every.items() if group == 1}
 
     @property
     def both_along_k(self) -> bool:
@@ -101,7 +133,7 @@ def match(workload: Workload) -> Contraction | Refused:
     result = _roles(workload, first, left, right)
     if isinstance(result, Refused):
         return result
-    reason = _storage_problem(workload, result) or _epilogue_problem(workload, first, rest)
+    reason = _storage_problem(workload, result) or epilogue_problem(workload, rest, (result.left, result.right))
     return Refused(reason) if reason else result
 
 
@@ -118,14 +150,19 @@ def _roles(workload: Workload, stage: Stage, left: Read, right: Read) -> Contrac
         left.tensor, right.tensor, workload.program.outputs[0], batch[0] if batch else None, m, n, k,
         right_is_kn=y[-1] == n, right_is_constant=is_constant, epilogue=workload.program.stages[1:],
         dynamic=frozenset(role for role, axis in axes.items() if workload.sizes[axis].constant is None),
+        left_dtype=workload.tensors[left.tensor].dtype, right_dtype=workload.tensors[right.tensor].dtype,
+        out_dtype=workload.tensors[workload.program.outputs[0]].dtype,
+        total=workload.element_types.reduced_type(stage), depth=workload.sizes[k].constant,
     )  # fmt: skip
 
 
 def _storage_problem(workload: Workload, result: Contraction) -> str | None:
     """What of the operands' storage the rule's code does not do."""
     for tensor in workload.tensors.values():
-        if tensor.dtype != DTYPE:
-            return f"{tensor.name} is {tensor.dtype}, not {DTYPE}"
+        if tensor.dtype in UNFIT:
+            return f"{tensor.name} is {tensor.dtype}"
+    if result.total not in TOTALS:
+        return f"sums are {result.total}, none of {', '.join(sorted(TOTALS))}"
     if result.left == result.right:
         return f"{result.left} is both operands"
     if result.left in workload.constants:
@@ -141,14 +178,15 @@ def _storage_problem(workload: Workload, result: Contraction) -> str | None:
     return None
 
 
-def _epilogue_problem(workload: Workload, first: Stage, rest: Sequence[Stage]) -> str | None:
-    """Why the stages behind the contraction are not a chain of elementwise ones."""
-    before, operands = first.tensor, {read.tensor for read in reads(first.body)}
+def epilogue_problem(workload: Workload, rest: Sequence[Stage], operands: Collection[str]) -> str | None:
+    """Why the stages behind the first one are not a chain of elementwise ones that leave its ``operands`` alone."""
+    first = workload.program.stages[0]
+    before = first.tensor
     for stage in rest:
         if stage.reducer or stage.axes != first.axes:
             return f"stage {stage.tensor} is not elementwise over the output"
-        if any(isinstance(node, Axis | Extent | Cast) for node in outside_indices(stage.body)):
-            return f"stage {stage.tensor} computes with the values of axes, or casts"
+        if any(isinstance(node, Axis | Extent) for node in outside_indices(stage.body)):
+            return f"stage {stage.tensor} computes with the values of axes"
         for read in reads(stage.body):
             if read.tensor == before and _axes(read) == first.axes:
                 continue
@@ -175,6 +213,16 @@ def _is_plain(read: Read) -> bool:
 
 def _axes(read: Read) -> tuple[str, ...]:
     return tuple(index.name for index in read.indices if isinstance(index, Axis))
+
+
+def group_of(kernel: MicroKernel) -> int:
+    """Elements of k in a step of a kernel."""
+    return dict(kernel.values).get("group", 1)
+
+
+def holds_partial(dtype: str) -> bool:
+    """Whether a total can wait in the place of an output of that dtype."""
+    return DTYPES[dtype].bytes == TOTAL_BYTES
 
 
 def contraction_of(workload: Workload) -> Contraction:

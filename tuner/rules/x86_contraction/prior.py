@@ -17,19 +17,28 @@ for a device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.program.dtypes import DTYPES
 from tuner.program.target import Hardware
 from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
+from tuner.rules.intrinsics import DotProduct
 from tuner.rules.space import MicroKernel
 from tuner.rules.x86_contraction.pattern import Product, contraction_of
 
 Floats = NDArray[np.float64]
+REGISTER_BYTES = 4
+"""Of a word once it is loaded, or packed at the call."""
+WIDENED = {
+    ("fma", "bfloat16"): 2.0, ("fma", "float16"): 1.0, ("fma", "int8"): 2.0, ("fma", "uint8"): 2.0,
+    ("pmaddwd", "int8"): 1.0, ("pmaddwd", "uint8"): 1.0,
+}  # fmt: skip
+"""Operations that make of elements of a dtype what an instruction takes."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +121,31 @@ def features(
         np.log2(tiles + 1), np.minimum(tiles, result.of["mb"]),
         np.log2(result.panel_bytes / hardware.l2_bytes + 2**-10),
         np.log2(result.block_bytes / hardware.l2_bytes + 2**-10),
-        *result.of.values(),
+        *(value for name, value in result.of.items() if name != "group"),
         result.mr * result.nv,
+        # Of every workload, whether its kernels have the axis or not: searches learn from each other.
+        np.log2(result.groups), np.log2(result.words.left_bytes), np.log2(result.words.right_bytes),
     ]  # fmt: skip
     return np.stack(np.broadcast_arrays(*columns, terms.total)[:-1], axis=2).astype(np.float32)
+
+
+class _Words:
+    """By kernel, [kernels, 1], what a step of k takes of the operands: bytes in memory as they lie, and operations that
+    widen a vector of columns, or the word of a row, to what the instruction takes."""
+
+    def __init__(self, contraction: Product, groups: Floats, hardware: Hardware) -> None:
+        dots = contraction.dots(hardware)
+
+        def of(value: Callable[[DotProduct], float]) -> Floats:
+            if len(dots) == 1:
+                return np.full((1, 1), float(value(*dots.values())))
+            return np.array([[float(value(dots[int(group)]))] for group in groups[:, 0]])
+
+        left, right = contraction.left_dtype, contraction.right_dtype
+        self.operations = of(lambda dot: dot.operations)
+        self.left_bytes, self.right_bytes = (of(lambda dot: dot.group) * DTYPES[dtype].bytes for dtype in (left, right))
+        self.left_widened = of(lambda dot: WIDENED.get((dot.name, left), 0.0))
+        self.right_widened = of(lambda dot: WIDENED.get((dot.name, right), 0.0))
 
 
 class _Formula:
@@ -136,6 +166,10 @@ class _Formula:
         self.by_dots = (self.of["pack"] == 0) & self.contraction.both_along_k
         self.nr = self.nv * np.where(self.by_dots, 1, self.lanes)
         self.m, self.n, self.k = (np.asarray(extents[axis], np.float64)[None, :] for axis in "mnk")
+        self.groups = groups = self.of.get("group", np.ones((1, 1)))
+        # In steps from here on.
+        self.k = np.ceil(self.k / groups)
+        self.words = _Words(self.contraction, groups, hardware)
         across, columns = self.of["tb"], self.of["tn"]
         rows = task.threads / (across * columns)
         batch = np.asarray(extents["b"], np.float64)[None, :] if "b" in extents else np.ones_like(self.m)
@@ -155,8 +189,10 @@ class _Formula:
         kc = np.where(self.of["kc"] > 0, self.of["kc"], np.inf)
         self.chunks = np.maximum(np.ceil(self.k / kc), 1)
         self.steps = self.k / self.chunks
-        self.panel_bytes = self.steps * self.nr * 4
-        self.block_bytes = np.minimum(self.tiles + 1, self.of["mb"]) * self.mr * self.steps * 4
+        self.left_bytes = np.where(self.of["rows"] > 0, REGISTER_BYTES, self.words.left_bytes)
+        self.right_bytes = np.where(self.of["pack"] > 0, REGISTER_BYTES, self.words.right_bytes)
+        self.panel_bytes = self.steps * self.nr * self.right_bytes
+        self.block_bytes = np.minimum(self.tiles + 1, self.of["mb"]) * self.mr * self.steps * self.left_bytes
 
     def terms(self) -> _Terms:
         c = self.constants
@@ -198,28 +234,32 @@ class _Formula:
         work = rows * vectors
         every = np.maximum(self.ku, self.of["ahead"])
         prefetches = vectors * (self.of["near"] > 0) + vectors / every * (self.of["ahead"] > 0)
-        operations = work + vectors + rows + prefetches + 2.0 / self.ku
+        work = work * self.words.operations
+        widened_rows = np.where(self.of["rows"] > 0, 0.0, rows * self.words.left_widened)
+        widened = vectors * self.words.right_widened + widened_rows
+        operations = work + vectors + rows + widened + prefetches + 2.0 / self.ku
         # One by one: to make them one array first takes longer than all the rest for few shapes.
-        issue = np.maximum(work / self.hardware.fma_per_cycle, (vectors + rows) / c.loads)
+        issue = np.maximum((work + widened) / self.hardware.fma_per_cycle, (vectors + rows) / c.loads)
         step = np.maximum(np.maximum(issue, operations / c.decode), c.fma_latency) + c.turn / self.ku
         # A panel that stays in L1 is read from L2 by the first tile alone.
-        stays = self.panel_bytes + self.mr * self.steps * 4 < 0.8 * self.hardware.l1d_bytes
-        from_l2 = vectors * self.hardware.vector_bytes / c.l2_bytes
+        stays = self.panel_bytes + self.mr * self.steps * self.left_bytes < 0.8 * self.hardware.l1d_bytes
+        from_l2 = vectors * self.lanes * self.right_bytes / c.l2_bytes
         step = np.where(stays, step, np.maximum(step, from_l2) + c.l2_exposed * np.minimum(step, from_l2))
-        stores = work * (c.store * np.where(self.of["fetch"] > 0, c.fetched, 1.0) + c.again * (self.chunks - 1))
+        store = c.store * np.where(self.of["fetch"] > 0, c.fetched, 1.0)
+        stores = rows * vectors * (store + c.again * (self.chunks - 1))
         return np.asarray(self.k * step + self.chunks * c.tile + stores)
 
     # -- memory ---------------------------------------------------------------------------------------------------
     def _stream(self) -> Floats:
         c, l2 = self.constants, self.hardware.l2_bytes
-        right = self.columns * self.k * 4
+        right = self.columns * self.k * self.right_bytes
         stays = right + self.block_bytes < 0.8 * l2
         cycles = np.where(stays, right / c.l2_bytes, self.blocks * right / c.l3_bytes)
         if not self.contraction.right_is_constant:
             # Rows of the operand lie n elements apart: a new page for each step of k once they are long.
             cycles = cycles * np.where(self.of["pack"] > 0, 1.0, np.where(self.n * 4 > 2048, 2.0, 1.2))
         # The rows of a block: once from L3; for every panel if they do not stay in L2 beside two panels.
-        left = self.rows * self.k * 4
+        left = self.rows * self.k * self.words.left_bytes
         again = self.block_bytes + 2 * self.panel_bytes > 0.8 * l2
         passes = np.where(again, self.panels + (self.ragged > 0), 1.0)
         return np.asarray(cycles + passes * left / c.l3_bytes)

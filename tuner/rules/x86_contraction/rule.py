@@ -19,6 +19,7 @@ The right operand is ``[k, n]`` or ``[n, k]``; all three may have a batch axis `
           the start; 0: it is read in place (if it lies [n, k], by vectors along k: ``nv`` are columns then)
 ``tb``    threads along the batch
 ``tn``    threads along n; ``threads / (tb * tn)`` along m
+``group`` elements of k in one step, where there are instructions for several (tuner/rules/intrinsics.py)
 ========  =====================================================================================================
 
 No choice depends on a shape: registers, caches and the size of the code bound them.
@@ -40,7 +41,15 @@ from tuner.rules._base import Extents, Refused
 from tuner.rules.layout import Layout, PanelLayout
 from tuner.rules.space import Axis, MicroKernel, SearchSpace
 from tuner.rules.x86_contraction import prior
-from tuner.rules.x86_contraction.pattern import Contraction, Product, contraction_of, match
+from tuner.rules.x86_contraction.pattern import (
+    DTYPE,
+    Contraction,
+    Product,
+    contraction_of,
+    group_of,
+    holds_partial,
+    match,
+)  # fmt: skip
 
 MAX_BODY = 768
 """Fused multiply-adds in the unrolled code of one kernel, all its ragged variants together: bounds compile time and
@@ -62,7 +71,12 @@ class X86Contraction:
         if target.kind != "llvm":
             return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
         contraction = match(workload)
-        return contraction if isinstance(contraction, Refused) else contraction.roles
+        if isinstance(contraction, Refused):
+            return contraction
+        if not contraction.dots(target.hardware):
+            pair = f"{contraction.left_dtype} by {contraction.right_dtype}"
+            return Refused(f"{target.mcpu} has no instruction that multiplies {pair} as the operands lie")
+        return contraction.roles
 
     def workspace_bytes(self, task: SearchTask) -> int:
         return 0
@@ -76,24 +90,31 @@ class X86Contraction:
             *ragged_axes("n" in contraction.dynamic),
             Axis("pack", "panels are packed at each call", _packings(contraction)),
             *thread_axes(task.threads, contraction.batch is not None),
+            *_group_axes(contraction, hardware),
         )
+
+        def checked(kernel: MicroKernel) -> None:
+            check(kernel, contraction, task.threads, hardware)
+            _check_words(kernel, contraction)
+
         return SearchSpace(
             self.name,
             self.version,
             axes,
-            check=lambda kernel: check(kernel, contraction, task.threads, hardware),
-            canonicalise=lambda values: canonicalised(values, contraction),
+            check=checked,
+            canonicalise=lambda values: _of_words(canonicalised(values, contraction), contraction),
         )
 
     def safe_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers, small blocks: good at every size, best at few."""
         wide = task.known_target.hardware.vector_registers >= 32
-        contraction = contraction_of(task.workload)
+        contraction, hardware = contraction_of(task.workload), task.known_target.hardware
         pack = 0 if contraction.right_is_constant else 1
         values = {"mr": 8 if wide else 4, "nv": 3 if wide else 2, "mb": WIDEST_BLOCK if pack else 8, "kc": 0, "ku": 1}
         values |= {"near": 0, "ahead": 0, "fetch": 0, "rows": 0, "tail": 0, "edge": 0, "pack": pack}
         values |= {"tb": task.threads, "tn": 1} if contraction.batch else {"tb": 1, "tn": task.threads}
-        return self.space(task).kernel(values)
+        values |= {axis.name: max(axis.choices) for axis in _group_axes(contraction, hardware)}
+        return self.space(task).kernel(_of_words(values, contraction))
 
     def prior_latency_s(
         self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
@@ -107,7 +128,9 @@ class X86Contraction:
         contraction = contraction_of(task.workload)
         if not contraction.right_is_constant:
             return {}
-        return {contraction.right: PanelLayout(kernel["nv"] * task.known_target.hardware.lanes())}
+        hardware = task.known_target.hardware
+        dot = contraction.dots(hardware)[group_of(kernel)]
+        return {contraction.right: PanelLayout(kernel["nv"] * hardware.lanes(), dot.group, dot.offset)}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         from tuner.rules.x86_contraction.emit import emit  # noqa: PLC0415 - the one import that needs TVM
@@ -150,7 +173,33 @@ def thread_axes(threads: int, has_batch: bool) -> tuple[Axis, ...]:
 
 def _packings(contraction: Contraction) -> tuple[int, ...]:
     """Choices of ``pack``: a constant operand is packed ahead of time."""
-    return (0,) if contraction.right_is_constant else (0, 1, 2)
+    if contraction.right_is_constant:
+        return (0,)
+    # Sums across vectors go through the output (dots.py).
+    return (1, 2) if contraction.both_along_k and contraction.out_dtype != DTYPE else (0, 1, 2)
+
+
+def _group_axes(contraction: Contraction, hardware: Hardware) -> tuple[Axis, ...]:
+    """The instructions to choose from; no axis where every step is one element."""
+    groups = tuple(contraction.dots(hardware))
+    return () if groups == (1,) else (Axis("group", "steps of k in an instruction", groups),)
+
+
+def _of_words(values: Mapping[str, int], contraction: Contraction) -> dict[str, int]:
+    """The values with what words of several elements, and outputs that are no place for totals, ask for."""
+    canonical, group = dict(values), values.get("group", 1)
+    if contraction.depth is not None and contraction.depth % group:
+        canonical["rows"] = 1
+    is_whole = contraction.depth is not None and canonical["kc"] * group >= contraction.depth
+    if is_whole or not holds_partial(contraction.out_dtype):
+        canonical["kc"] = 0
+    return canonical
+
+
+def _check_words(kernel: MicroKernel, contraction: Contraction) -> None:
+    if dict(kernel.values) != _of_words(dict(kernel.values), contraction):
+        text = f"kc={kernel['kc']} rows={kernel['rows']} group={group_of(kernel)}"
+        raise IllegalKernel(f"{text}: an output of {contraction.out_dtype} needs kc=0, a ragged last word rows=1")
 
 
 def canonicalised(values: Mapping[str, int], contraction: Product) -> dict[str, int]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
-from tuner.program.notation import Stage
 from tuner.rules.signature import i64
+from tuner.rules.vector.arithmetic import bound
+from tuner.rules.vector.dtypes import as_bits, cast, stored
 from tuner.rules.vector.memory import DTYPE, prefetch
 from tuner.rules.x86_contraction.epilogue import is_short, through_epilogue
 from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
+from tuner.rules.x86_contraction.pattern import holds_partial
 
 Expr = Any
 
@@ -27,10 +29,11 @@ class Tile:
         self.frame, self.panel, self.chunk, self.rows = frame, panel, chunk, rows
         self.kernel, self.vectors, self.lanes = frame.kernel, frame.vectors, frame.vectors.lanes
         self.row, self.height, self.valid = row, height, valid
+        self.words, self.total, self.out_dtype = frame.words, frame.words.dot.total, frame.out_dtype
         self.epilogue = frame.contraction.epilogue
         # One buffer of one vector each: larger or `local` ones become a heap workspace, and with a prefetch in the
         # loop every accumulator would be stored at each step.
-        self.acc = [[I.alloc_buffer((self.lanes,), DTYPE) for _ in range(panel.vectors)] for _ in range(height)]
+        self.acc = [[I.alloc_buffer((self.lanes,), self.total) for _ in range(panel.vectors)] for _ in range(height)]
 
     def emit(self, ordinal: Expr) -> None:
         """``ordinal``: which of the tiles over this panel it is, for the share of the next panel that it prefetches."""
@@ -52,11 +55,18 @@ class Tile:
                 for r, line in enumerate(self.acc):
                     with self._if_valid(r):
                         for v, accumulator in enumerate(line):
-                            I.buffer_store(accumulator, self._output(i64(r), i64(v)), [self.vectors.ramp(0)])
+                            I.buffer_store(accumulator, self._partial(i64(r), i64(v)), [self.vectors.ramp(0)])
 
     def _clear(self) -> None:
-        for accumulator in (vector for line in self.acc for vector in line):
-            I.buffer_store(accumulator, self.vectors.zero(), [self.vectors.ramp(0)])
+        for line in self.acc:
+            for v, accumulator in enumerate(line):
+                I.buffer_store(accumulator, self.words.start(self._head(v)), [self.vectors.ramp(0)])
+
+    def _head(self, v: int) -> Expr | None:
+        """What stands in front of the panel for vector ``v``."""
+        if not self.words.head or self.panel.packed is None:
+            return None
+        return self.panel.packed[(self.panel.index, i64(0), self.words.columns(v * self.lanes))]
 
     def _fetch_output(self) -> None:
         """Lines of the output are asked for before they are written, so that the stores do not wait."""
@@ -94,29 +104,37 @@ class Tile:
         near = self.kernel["near"]
         if near and self.panel.packed is not None:
             for v in range(self.panel.vectors):
-                prefetch(self.panel.packed, self._packed(step + i64(near), i64(v * self.lanes)))
+                prefetch(self.panel.packed, self._packed(step + i64(near), self._line(v)))
         for line, row in zip(self.acc, rows, strict=True):
             value = I.Bind(tirx.Broadcast(self._left(row, step), self.lanes))
             for accumulator, column in zip(line, columns, strict=True):
-                total = accumulator[self.vectors.ramp(0)] + value * column
+                total = self.words.add(accumulator[self.vectors.ramp(0)], value, column)
                 I.buffer_store(accumulator, total, [self.vectors.ramp(0)])
 
     def _left(self, row: Expr, step: Expr) -> Expr:
         if self.rows.packed is None:
             buffer, place = self.frame.left_row(row)
-            return buffer[(*place, self.chunk.first + step)]
+            return self.words.left_word(buffer, place, self.chunk.first + step)
         return self.rows.packed[row - self.rows.row, step]
 
     def _right(self, step: Expr, v: int) -> Expr:
         """Vector ``v`` of row ``step`` of the right operand, from wherever it is packed."""
+        if self.panel.packed is not None and self.frame.contraction.right_is_constant:
+            return self.words.right_words(self.panel.packed[self._packed(step, self.words.columns(v * self.lanes))])
         if self.panel.packed is not None:
             return self.panel.packed[self._packed(step, self.vectors.ramp(i64(v * self.lanes)))]
         buffer, place = self.frame.right_step(self.chunk.first + step)
-        return self.vectors.load(buffer, place, self.panel.column + i64(v * self.lanes), self.panel.limit)
+        value = self.vectors.load(buffer, place, self.panel.column + i64(v * self.lanes), self.panel.limit)
+        return self.words.right_words(value)
 
     def _packed(self, step: Expr, column: Expr) -> tuple[Expr, ...]:
         first = i64(0) if self.panel.first is None else self.panel.first
-        return (self.panel.index, self.chunk.first - first + step, column)
+        row = self.chunk.first - first + step
+        return (self.panel.index, row + i64(self.words.head) if self.words.head else row, column)
+
+    def _line(self, v: int) -> Expr:
+        """The first element of vector ``v`` in a step of a panel."""
+        return i64(v * self.lanes * self.words.dot.group)
 
     def _fetch_next_panel(self, position: Expr) -> None:
         """Spread the fetch of the next panel over the tiles of this one: one of its rows for each group of steps.
@@ -126,40 +144,51 @@ class Tile:
         if self.kernel["ahead"] and self.panel.packed is not None:
             index, *place = self._packed(position, i64(0))
             for v in range(self.panel.vectors):
-                prefetch(self.panel.packed, [index + i64(1), place[0], i64(v * self.lanes)])
+                prefetch(self.panel.packed, [index + i64(1), place[0], self._line(v)])
 
     # -- after ----------------------------------------------------------------------------------------------------
     def _finish(self) -> None:
-        """Write the accumulators; through the epilogue once k is done."""
-        if not self.epilogue or self.chunk.closes is None:
-            self._store(self.epilogue)
+        """Write the accumulators; through the epilogue, and as the output's dtype, once k is done."""
+        if self.chunk.closes is None or (not self.epilogue and self.total == self.out_dtype):
+            self._store()
             return
         with I.If(self.chunk.closes):
             with I.Then():
-                self._store(self.epilogue)
+                self._store()
             with I.Else():
-                self._store(())
+                self._store_partial()
 
-    def _store(self, epilogue: tuple[Stage, ...]) -> None:
+    def _store(self) -> None:
         """A short epilogue runs on the registers; a long one over the tile again while it is in L1."""
-        inline = is_short(epilogue)
+        inline = is_short(self.epilogue) or not holds_partial(self.out_dtype)
+        if not inline:
+            self._store_partial()
+            rows = self.valid if self.valid is not None else i64(self.height)
+            with I.serial(i64(0), rows) as r, I.serial(i64(0), i64(self.panel.vectors)) as v:
+                self._write(r, v, self._result(self._partial(r, v), r, v))
+            return
+        self._each(lambda value, r, v: self._write(r, v, self._result(value, r, v)))
+
+    def _store_partial(self) -> None:
+        """The accumulators as they are, in the place of the output."""
+        self._each(lambda value, r, v: self._write(r, v, as_bits(value, self.out_dtype)))
+
+    def _each(self, use: Callable[[Expr, Expr, Expr], None]) -> None:
+        """Each valid accumulator, with its row and its vector."""
         for r, line in enumerate(self.acc):
             with self._if_valid(r):
                 for v, accumulator in enumerate(line):
-                    value = accumulator[self.vectors.ramp(0)]
-                    self._write(i64(r), i64(v), self._through(epilogue if inline else (), value, i64(r), i64(v)))
-        if inline:
-            return
-        rows = self.valid if self.valid is not None else i64(self.height)
-        with I.serial(i64(0), rows) as r, I.serial(i64(0), i64(self.panel.vectors)) as v:
-            self._write(r, v, self._through(epilogue, self._output(r, v), r, v))
+                    use(accumulator[self.vectors.ramp(0)], i64(r), i64(v))
 
-    def _through(self, epilogue: tuple[Stage, ...], value: Expr, r: Expr, v: Expr) -> Expr:
-        return through_epilogue(self.frame, epilogue, value, self.row + r, self._column(v), self.panel.limit)
+    def _result(self, value: Expr, r: Expr, v: Expr) -> Expr:
+        """What of a total goes to the output."""
+        value = through_epilogue(self.frame, self.epilogue, value, self.row + r, self._column(v), self.panel.limit)
+        return value if self.out_dtype == DTYPE else stored(bound(cast(bound(value), self.out_dtype)), self.out_dtype)
 
-    def _output(self, r: Expr, v: Expr) -> Expr:
+    def _partial(self, r: Expr, v: Expr) -> Expr:
+        """A total as ``_store_partial`` left it."""
         buffer, place = self.frame.out_row(self.row + r)
-        return self.vectors.load(buffer, place, self._column(v), self.panel.limit)
+        return as_bits(self.vectors.load(buffer, place, self._column(v), self.panel.limit), self.total)
 
     def _write(self, r: Expr, v: Expr, value: Expr) -> None:
         buffer, place = self.frame.out_row(self.row + r)

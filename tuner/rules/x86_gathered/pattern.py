@@ -16,8 +16,10 @@ import numpy as np
 
 from tuner.program.expr import Axis, Binary, Cast, Expr, Extent, Read, reads
 from tuner.program.notation import Stage
+from tuner.program.target import Hardware
 from tuner.program.workload import Workload
 from tuner.rules._base import Extents, Refused
+from tuner.rules.intrinsics import FMA, DotProduct
 from tuner.rules.x86_contraction import pattern as plain
 from tuner.rules.x86_gathered.operands import Operand, dims_of, merged, operand_of, ordered_steps
 from tuner.rules.x86_gathered.parts import Part, names_of, needed, parts_of
@@ -92,6 +94,17 @@ class Form:
     @property
     def both_along_k(self) -> bool:
         return False
+
+    @property
+    def left_dtype(self) -> str:
+        return DTYPE
+
+    @property
+    def right_dtype(self) -> str:
+        return DTYPE
+
+    def dots(self, hardware: Hardware) -> Mapping[int, DotProduct]:
+        return {FMA.group: FMA}
 
     @property
     def dynamic(self) -> frozenset[str]:

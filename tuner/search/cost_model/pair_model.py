@@ -171,8 +171,8 @@ class _Residual:
             self._fit()
         if not self._boosters:
             return self._constant, UNKNOWN_SPREAD
-        data = _matrix(features().reshape(math.prod(shape), -1))
-        votes = np.stack([booster.predict(data).reshape(shape) for booster in self._boosters])
+        inputs = features().reshape(math.prod(shape), -1)
+        votes = np.stack([booster.inplace_predict(inputs).reshape(shape) for booster in self._boosters])
         return self._constant + votes.mean(axis=0), votes.std(axis=0)
 
     def _fit(self) -> None:
@@ -187,15 +187,11 @@ class _Residual:
         rng = np.random.default_rng(self._seed)
         for index in range(MODELS):
             counts = rng.multinomial(len(targets), np.full(len(targets), 1 / len(targets)))
-            data = _matrix(inputs, targets - self._constant, weights * np.maximum(counts, 0.1))
+            label, weight = targets - self._constant, weights * np.maximum(counts, 0.1)
+            # On one thread, as the models are: waking others for a few thousand rows takes twenty times as long.
+            data = xgboost.DMatrix(inputs, label, weight=weight, nthread=1)
             parameters = PARAMETERS | {"seed": self._seed * MODELS + index}
             self._boosters.append(xgboost.train(parameters, data, ROUNDS))
-
-
-def _matrix(inputs: NDArray[np.float32], *labels_and_weights: NDArray[np.float64]) -> xgboost.DMatrix:
-    """On one thread, as the models are: waking others for a few thousand rows takes twenty times as long."""
-    label, weight = labels_and_weights or (None, None)
-    return xgboost.DMatrix(inputs, label, weight=weight, nthread=1)
 
 
 def _similar_task(warm: WarmRecord, like: SearchTask) -> SearchTask | None:

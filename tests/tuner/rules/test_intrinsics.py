@@ -1,0 +1,40 @@
+"""The registry of instructions: what it offers for which dtypes on which CPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner.program.target import Target
+from tuner.rules.intrinsics import dot_products
+
+
+def names(left: str, right: str, total: str, mcpu: str) -> dict[int, str]:
+    hardware = Target.from_json({"kind": "llvm", "mcpu": mcpu, "num-cores": 1}).hardware
+    return {group: dot.name for group, dot in dot_products(left, right, total, hardware).items()}
+
+
+@pytest.mark.parametrize(
+    ("mcpu", "floats", "signed", "unsigned"),
+    [
+        ("x86-64", {1: "fma"}, {}, {}),
+        ("x86-64-v3", {1: "fma"}, {2: "pmaddwd"}, {2: "pmaddwd"}),
+        ("x86-64-v4", {1: "fma"}, {2: "pmaddwd"}, {2: "pmaddwd"}),
+        ("icelake-server", {1: "fma"}, {2: "pmaddwd", 4: "dpbusd"}, {2: "pmaddwd"}),
+        ("znver4", {1: "fma", 2: "dpbf16ps"}, {2: "pmaddwd", 4: "dpbusd"}, {2: "pmaddwd"}),
+    ],
+)
+def test_a_cpu_has_the_instructions_of_its_features(
+    mcpu: str, floats: dict[int, str], signed: dict[int, str], unsigned: dict[int, str]
+) -> None:
+    assert names("bfloat16", "bfloat16", "float32", mcpu) == floats
+    assert names("int8", "int8", "int32", mcpu) == signed
+    assert names("uint8", "uint8", "int32", mcpu) == unsigned
+    # Elements of different sizes, or of other dtypes, are widened where there is arithmetic on both.
+    assert names("float32", "bfloat16", "float32", mcpu) == names("float16", "int8", "float32", mcpu) == {1: "fma"}
+    assert names("int32", "int32", "int32", mcpu) == names("int8", "int8", "float32", mcpu) == {}
+
+
+def test_only_operands_with_a_sign_are_shifted() -> None:
+    hardware = Target.from_json({"kind": "llvm", "mcpu": "icelake-server", "num-cores": 1}).hardware
+    assert dot_products("int8", "int8", "int32", hardware)[4].offset == 128
+    assert dot_products("uint8", "int8", "int32", hardware)[4].offset == 0

@@ -1,0 +1,66 @@
+"""Instructions that multiply and add, found by what they compute (as in AMOS, Zheng et al., ISCA 2022).
+
+Each entry says, for elements of which dtypes, that a vector of totals takes one more step:
+
+    total[lane] += sum(g < group) left[g] * right[lane, g]
+
+A rule whose program adds up such products may use any entry that the target has; which one is an axis of its space.
+Instructions on tiles of a matrix (AMX) compute ``total[row, lane]`` so, and have an entry of their own when there is a
+rule for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from tuner.program.target import Hardware
+
+SHORT_FLOATS = frozenset({"float16", "bfloat16"})
+FLOATS = SHORT_FLOATS | {"float32"}
+BYTES = frozenset({"int8", "uint8"})
+
+
+@dataclass(frozen=True, slots=True)
+class DotProduct:
+    """``group``: neighbouring elements of the sum in one step, which are one word of 32 bits in a register.
+
+    ``needs``: by the bytes of a vector the features without which there is no such instruction, no entry for vectors
+    that it does not have; empty: any vectors. ``offset`` is added to every element of the left operand, and taken from
+    the total again: instructions that want it without sign.
+    """
+
+    name: str
+    left: frozenset[str]
+    right: frozenset[str]
+    total: str
+    group: int
+    needs: Mapping[int, str] = field(default_factory=dict)
+    offset: int = 0
+    operations: int = 1
+    """Vector operations for each step."""
+
+    def is_on(self, hardware: Hardware) -> bool:
+        return not self.needs or self.needs.get(hardware.vector_bytes) in hardware.features
+
+
+FMA = DotProduct("fma", FLOATS, FLOATS | BYTES, "float32", 1)
+
+DOT_PRODUCTS: tuple[DotProduct, ...] = (
+    FMA,
+    DotProduct("dpbf16ps", frozenset({"bfloat16"}), frozenset({"bfloat16"}), "float32", 2, {64: "avx512_bf16"}),
+    DotProduct("pmaddwd", BYTES, BYTES, "int32", 2, {64: "avx512bw", 32: "avx2"}, operations=2),
+    DotProduct("dpbusd", frozenset({"uint8"}), frozenset({"int8"}), "int32", 4, {64: "avx512_vnni"}),
+    DotProduct("dpbusd", frozenset({"int8"}), frozenset({"int8"}), "int32", 4, {64: "avx512_vnni"}, offset=128),
+)
+
+
+@lru_cache(maxsize=1024)
+def dot_products(left: str, right: str, total: str, hardware: Hardware) -> dict[int, DotProduct]:
+    """What multiplies elements of these dtypes and adds to such a total there, by its group; the widest last."""
+    fitting = [
+        each for each in DOT_PRODUCTS
+        if left in each.left and right in each.right and total == each.total and each.is_on(hardware)
+    ]  # fmt: skip
+    return {each.group: each for each in sorted(fitting, key=lambda each: each.group)}
