@@ -167,7 +167,8 @@ def _step(plan: Plan, devices: int, is_last: bool, one_per_s: float | None) -> S
             time.sleep(SETTLE_S)
             before, started, cpu_before = jobs.trials(), time.monotonic(), _cpu_s(processes)
             memory: list[tuple[float, float]] = []
-            while time.monotonic() - started < least_s or jobs.trials() < trials:
+            # Asked every time: it submits another job for each that has ended, which may be early.
+            while jobs.trials() < trials or time.monotonic() - started < least_s:
                 if not memory or time.monotonic() - memory[-1][0] >= MEMORY_EVERY_S:
                     memory.append((time.monotonic(), _memory_mib(processes)))
                 time.sleep(LOOK_S)

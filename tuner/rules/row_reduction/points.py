@@ -149,13 +149,22 @@ class Accumulators:
         evaluator = point.evaluator
         if isinstance(body, Binary) and body.operator == "*" and self._is_float_sum:
             left, right = (bound(evaluator.value(side, self.dtype)) for side in (body.left, body.right))
+            # Not the sum is masked: of a masked multiply-add LLVM may load an operand without its mask, past the row.
+            left, right = (
+                self._within(point, side, constant(0, self.dtype, point.settings.lanes)) for side in (left, right)
+            )
             value = multiply_add(left, right, before)
         else:
             value = self.combine(bound(evaluator.value(body, self.dtype)), before)
-        if point.limit is not None:
-            column = point.columns[point.settings.program.frame.vector]
-            value = tirx.Select(self.vectors.mask(column, point.limit), bound(value), before)
+            value = self._within(point, bound(value), before)
         self._put(number, value)
+
+    def _within(self, point: Point, value: Expr, otherwise: Expr) -> Expr:
+        """``value`` before the end of the row, ``otherwise`` in the lanes past it."""
+        if point.limit is None:
+            return value
+        column = point.columns[point.settings.program.frame.vector]
+        return bound(tirx.Select(self.vectors.mask(column, point.limit), value, otherwise))
 
     @property
     def _is_float_sum(self) -> bool:
