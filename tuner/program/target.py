@@ -116,9 +116,9 @@ _CPUS: Mapping[str, tuple[tuple[str, ...], int, int]] = {
     "sapphirerapids": (_AMX, 48, 2048),
 }
 KNOWN_FEATURES = tuple(dict.fromkeys(("avx", *_AMX)))
-"""What a target may name: but for OTHERWISE as Linux calls it."""
-OTHERWISE = {"avx512vbmi": "avx512_vbmi"}
-"""Features that Linux spells otherwise than targets do."""
+"""What a target may name: as in /proc/cpuinfo, but for FROM_LINUX."""
+FROM_LINUX = {"avx512vbmi": "avx512_vbmi"}
+"""Features that /proc/cpuinfo spells differently, by its spelling."""
 CACHES_KIB = (32, 512)
 
 
@@ -190,7 +190,7 @@ def _cpu_flags() -> frozenset[str]:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("flags"):
             flags = line.split(":", 1)[1].split()
-            return frozenset(OTHERWISE.get(flag, flag) for flag in flags)
+            return frozenset(FROM_LINUX.get(flag, flag) for flag in flags)
     return frozenset()
 
 

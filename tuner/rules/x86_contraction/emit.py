@@ -53,11 +53,12 @@ def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], n
     contraction = contraction_of(task.workload)
     with kernel_function(task.workload, layouts, name) as function:
         vectors = Vectors(task.known_target.hardware.lanes())
-        extent = dict(contraction.by_role(function.extents))
+        extent = contraction.by_role(function.extents)
         frame = MatrixFrame(task, contraction, kernel, extent, function.buffers, vectors)
         dot = frame.words.dot
         if dot.group > 1 and contraction.depth is not None:
-            extent["k"] = i64(-(-contraction.depth // dot.group))
+            steps = i64(-(-contraction.depth // dot.group))
+            frame = replace(frame, extent={**extent, "k": steps})
         with imported(dot):
             Nest(frame).body()
     return function.get()

@@ -19,8 +19,8 @@ from tuner.rules.space import MicroKernel
 DTYPE = "float32"
 TOTALS = frozenset({"float32", "int32"})
 TOTAL_BYTES = 4
-UNFIT = frozenset(name for name, dtype in DTYPES.items() if dtype.bytes > TOTAL_BYTES or dtype.kind == "b")
-"""Dtypes that no tensor of it may have: as many lanes of them are no vector, or no arithmetic is done in them."""
+UNSUPPORTED = frozenset(name for name, dtype in DTYPES.items() if dtype.bytes > TOTAL_BYTES or dtype.kind == "b")
+"""Dtypes that no tensor of the workload may have: wider than a lane of the accumulators, or bool."""
 
 
 class Product(Protocol):
@@ -159,7 +159,7 @@ def _roles(workload: Workload, stage: Stage, left: Read, right: Read) -> Contrac
 def _storage_problem(workload: Workload, result: Contraction) -> str | None:
     """What of the operands' storage the rule's code does not do."""
     for tensor in workload.tensors.values():
-        if tensor.dtype in UNFIT:
+        if tensor.dtype in UNSUPPORTED:
             return f"{tensor.name} is {tensor.dtype}"
     if result.total not in TOTALS:
         return f"sums are {result.total}, none of {', '.join(sorted(TOTALS))}"
@@ -221,7 +221,7 @@ def group_of(kernel: MicroKernel) -> int:
 
 
 def holds_partial(dtype: str) -> bool:
-    """Whether a total can wait in the place of an output of that dtype."""
+    """Whether a partial sum can be stored, bit by bit, in an output of that dtype."""
     return DTYPES[dtype].bytes == TOTAL_BYTES
 
 

@@ -102,7 +102,7 @@ class X86Contraction:
             self.version,
             axes,
             check=checked,
-            canonicalise=lambda values: _of_words(canonicalised(values, contraction), contraction),
+            canonicalise=lambda values: _canonical_words(canonicalised(values, contraction), contraction),
         )
 
     def safe_kernel(self, task: SearchTask) -> MicroKernel:
@@ -114,7 +114,7 @@ class X86Contraction:
         values |= {"near": 0, "ahead": 0, "fetch": 0, "rows": 0, "tail": 0, "edge": 0, "pack": pack}
         values |= {"tb": task.threads, "tn": 1} if contraction.batch else {"tb": 1, "tn": task.threads}
         values |= {axis.name: max(axis.choices) for axis in _group_axes(contraction, hardware)}
-        return self.space(task).kernel(_of_words(values, contraction))
+        return self.space(task).kernel(_canonical_words(values, contraction))
 
     def prior_latency_s(
         self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
@@ -182,11 +182,12 @@ def _packings(contraction: Contraction) -> tuple[int, ...]:
 def _group_axes(contraction: Contraction, hardware: Hardware) -> tuple[Axis, ...]:
     """The instructions to choose from; no axis where every step is one element."""
     groups = tuple(contraction.dots(hardware))
-    return () if groups == (1,) else (Axis("group", "steps of k in an instruction", groups),)
+    return () if groups == (1,) else (Axis("group", "elements of k per instruction", groups),)
 
 
-def _of_words(values: Mapping[str, int], contraction: Contraction) -> dict[str, int]:
-    """The values with what words of several elements, and outputs that are no place for totals, ask for."""
+def _canonical_words(values: Mapping[str, int], contraction: Contraction) -> dict[str, int]:
+    """The values with rows packed where the last word of k is ragged, and k unsplit where the output cannot hold
+    partial sums."""
     canonical, group = dict(values), values.get("group", 1)
     if contraction.depth is not None and contraction.depth % group:
         canonical["rows"] = 1
@@ -197,7 +198,7 @@ def _of_words(values: Mapping[str, int], contraction: Contraction) -> dict[str, 
 
 
 def _check_words(kernel: MicroKernel, contraction: Contraction) -> None:
-    if dict(kernel.values) != _of_words(dict(kernel.values), contraction):
+    if dict(kernel.values) != _canonical_words(dict(kernel.values), contraction):
         text = f"kc={kernel['kc']} rows={kernel['rows']} group={group_of(kernel)}"
         raise IllegalKernel(f"{text}: an output of {contraction.out_dtype} needs kc=0, a ragged last word rows=1")
 

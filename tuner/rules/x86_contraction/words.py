@@ -90,7 +90,7 @@ class Words:
         return add_products(self.dot, total, left, right)
 
     def start(self, head: Expr | None) -> Expr:
-        """What totals begin with; ``head``: the elements of that vector in front of a panel."""
+        """The initial accumulators: zero, or ``head``, what stands in front of a panel to compensate the offset."""
         if head is None:
             return constant(0, self.dot.total, self.vectors.lanes)
         return tirx.reinterpret(vector_type(self.dot.total, self.vectors.lanes), head)

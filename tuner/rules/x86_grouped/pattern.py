@@ -14,7 +14,7 @@ from tuner.program.target import Hardware
 from tuner.program.workload import Workload
 from tuner.rules._base import Extents, Refused
 from tuner.rules.intrinsics import FMA, DotProduct
-from tuner.rules.x86_contraction.pattern import UNFIT, epilogue_problem
+from tuner.rules.x86_contraction.pattern import UNSUPPORTED, epilogue_problem
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _problem(workload: Workload, result: Grouped, rest: list[Stage]) -> str | No
     if workload.padding:
         return "a tensor is padded"
     for tensor in workload.tensors.values():
-        if tensor.dtype in UNFIT and tensor.name != result.index:
+        if tensor.dtype in UNSUPPORTED and tensor.name != result.index:
             return f"{tensor.name} is {tensor.dtype}"
     if result.left_dtype not in FMA.left or result.right_dtype not in FMA.right:
         return f"{result.left_dtype} is not multiplied by {result.right_dtype} in float32"
