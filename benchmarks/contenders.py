@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.alternating import Sampler, sampler
+from benchmarks.rivals import DoesNotApply
 from tuner.measure.inputs import random_inputs
 from tuner.program.arrays import NUMPY
 from tuner.program.build import workload_from_json
@@ -38,6 +39,11 @@ ANSWER_S = 600.0
 REST_S, WAKE_S = 0.03, 0.03
 METASCHEDULE = "metaschedule"
 """The one contender with a directory that is no library of ours."""
+DLIGHT = "dlight"
+SEPARATE = "separate"
+"""Two libraries of ours one after the other, those of ``bare`` and ``chain`` in its directory, beside one that fuses
+them."""
+OURS = "ours"
 PEAK = "peak"
 """Does multiply-adds in registers, for the share of the peak that a kernel reaches."""
 STREAM = "stream"
@@ -107,8 +113,14 @@ def contender(name: str, workload: Workload, library: Path | None, threads: int)
         from benchmarks import metaschedule  # noqa: PLC0415 - only where this rival is asked for
 
         return metaschedule.prepare(workload, library)
+    if library is not None and name == SEPARATE:
+        return _separate(library)
     if library is not None:
         return _ours(workload, library)
+    if name == DLIGHT:
+        from benchmarks.static_rivals import dlight  # noqa: PLC0415 - only where this rival is asked for
+
+        return dlight(workload, threads)
     from benchmarks.rivals import RIVALS, torch_module  # noqa: PLC0415
 
     prepared = RIVALS[name].prepare(workload)
@@ -130,6 +142,28 @@ def _ours(workload: Workload, directory: Path) -> Contender:
     return lambda shape: library_call(library, inputs_of(workload, shape), outputs_of(workload, shape))
 
 
+def _separate(directory: Path) -> Contender:
+    """The first library's output is the first input of the second, whose other inputs follow those of the first."""
+    import shapewright as sw  # noqa: PLC0415 - not in the processes of rivals
+
+    bare, chain = (sw.load(directory / part / OURS) for part in ("bare", "chain"))
+    return lambda shape: separate_call(bare, chain, shape, outputs_of(chain.workload, shape))
+
+
+def separate_call(bare: Library, chain: Library, shape: Shape, outputs: Sequence[Array]) -> Call:
+    """The two calls at ``shape``, with what lies between them in memory of its own."""
+    between = outputs_of(bare.workload, shape)
+    first = library_call(bare, inputs_of(bare.workload, shape), between)
+    others = inputs_of(chain.workload, shape)[len(between) :]
+    second = library_call(chain, [*between, *others], outputs)
+
+    def call() -> None:
+        first()
+        second()
+
+    return call
+
+
 @contextmanager
 def in_own_process(
     name: str, workload: Workload, library: Path | None, threads: int
@@ -147,6 +181,8 @@ def in_own_process(
                 ours.send((dict(shape), number))
                 return float(_answer(name, ours))
 
+            # Raises DoesNotApply where the contender does not serve the shape.
+            sample(1)
             return sample
 
         yield samples
@@ -182,8 +218,12 @@ def _serve(connection: Connection, name: str, workload: dict[str, object], libra
         connection.send(0.0)
         while True:
             shape, number = connection.recv()
-            if known is None or known[0] != shape:
-                known = (shape, sampler(call(shape)))
+            try:
+                if known is None or known[0] != shape:
+                    known = (shape, sampler(call(shape)))
+            except DoesNotApply as reason:
+                connection.send(reason)
+                continue
             connection.send(_rested(known[1], number))
     except EOFError:
         return

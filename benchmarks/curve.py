@@ -13,15 +13,11 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.contenders import METASCHEDULE, limit_threads
 from benchmarks.suite import Benchmark, read_suite, suite_parser
-
-if TYPE_CHECKING:
-    from benchmarks.timing import Serves
 
 SECONDS = "10,30,60,180"
 RIVALS = "mm,bmm,linear,mkl,onednn"
@@ -74,14 +70,13 @@ def curve_of(benchmark: Benchmark, options: argparse.Namespace, folder: Path) ->
         points.append({"name": name, "seconds": seconds, **tuned.summary})
         _say(f"{benchmark.name}: {name}, {tuned.summary['trials']} trials")
     rivals, skipped = [rival for rival in options.against.split(",") if rival], dict[str, str]()
-    serves: Mapping[str, Serves] = {}
     if METASCHEDULE in rivals:
-        serves = _metaschedule(benchmark, options, max(lengths, default=0.0), libraries, skipped)
+        libraries[METASCHEDULE] = _metaschedule(benchmark, options, max(lengths, default=0.0))
     names = [*libraries, *(rival for rival in rivals if rival not in libraries and rival != METASCHEDULE)]
     rows = []
     with open_contenders(benchmark, names, libraries, options.threads, skipped) as contenders:
         for shape in benchmark.test:
-            seconds_by_name = time_at(contenders, shape, serves)
+            seconds_by_name, _ = time_at(contenders, shape)
             rows.append({"shape": shape, "tuned_on": benchmark.tuned_on(shape), "seconds": seconds_by_name})
     for point in points:
         point.update(_quality(rows, point["name"], rivals))
@@ -89,28 +84,13 @@ def curve_of(benchmark: Benchmark, options: argparse.Namespace, folder: Path) ->
     return curve | ({METASCHEDULE: _quality(rows, METASCHEDULE, rivals)} if METASCHEDULE in libraries else {})
 
 
-def _metaschedule(
-    benchmark: Benchmark,
-    options: argparse.Namespace,
-    seconds: float,
-    libraries: dict[str, Path],
-    skipped: dict[str, str],
-) -> Mapping[str, Serves]:
-    from functools import partial  # noqa: PLC0415
-
+def _metaschedule(benchmark: Benchmark, options: argparse.Namespace, seconds: float) -> Path:
     from benchmarks import metaschedule  # noqa: PLC0415
-    from benchmarks.rivals import DoesNotApply  # noqa: PLC0415
 
     directory = (options.metaschedule_dir or metaschedule.default_directory()) / f"{seconds:g}s"
     shapes = [instance.shape for instance in benchmark.task.instances]
     budget = metaschedule.Budget(0, seconds)
-    try:
-        folder = metaschedule.tune_shapes(benchmark.task, shapes, budget, directory, _say, options.seed)
-    except DoesNotApply as reason:
-        skipped[f"{benchmark.name}/{METASCHEDULE}"] = str(reason)
-        return {}
-    libraries[METASCHEDULE] = folder
-    return {METASCHEDULE: partial(metaschedule.serves, folder)}
+    return metaschedule.tune_shapes(benchmark.task, shapes, budget, directory, _say, options.seed)
 
 
 def _quality(rows: list[dict[str, Any]], name: str, rivals: list[str]) -> dict[str, float | None]:

@@ -18,16 +18,15 @@ import argparse
 import json
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.contenders import METASCHEDULE, PEAK, limit_threads
+from benchmarks.contenders import METASCHEDULE, OURS, PEAK, limit_threads
 from benchmarks.suite import Benchmark, read_suite, suite_parser
 
 if TYPE_CHECKING:
     from benchmarks.document import Report
-    from benchmarks.timing import Row, Serves
+    from benchmarks.timing import Row
     from shapewright.session import TuneResult
 
 DEFAULT_RIVALS = "mm,bmm,linear,mkl,onednn"
@@ -79,14 +78,13 @@ def _options() -> argparse.Namespace:
 def _one(benchmark: Benchmark, options: argparse.Namespace, work: float, folder: Path, report: Report) -> None:
     """Tune, check and time one workload. ``work``: what all threads do in a call of the peak."""
     from benchmarks.running import timed_rows, tuned_library  # noqa: PLC0415 - after the threads are limited
-    from benchmarks.timing import OURS  # noqa: PLC0415
 
     tuned, libraries = tuned_library(benchmark, options, folder, report)
     rivals = [name for name in options.against.split(",") if name]
-    serves = _prepare(rivals, benchmark, tuned, options, folder, libraries, report)
+    _prepare(rivals, benchmark, tuned, options, folder, libraries, report)
     # What is searched for takes part if it has a library.
     timed = [name for name in rivals if name != "oracle" and (name not in SEARCHED or name in libraries)]
-    rows = timed_rows(benchmark, [OURS, PEAK, *timed], libraries, options.threads, work, report, serves)
+    rows = timed_rows(benchmark, [OURS, PEAK, *timed], libraries, options.threads, work, report)
     if "oracle" in rivals:
         _add_oracle(rows, tuned, libraries[OURS], options)
     report.rows += rows
@@ -95,15 +93,16 @@ def _one(benchmark: Benchmark, options: argparse.Namespace, work: float, folder:
 def _prepare(
     rivals: list[str], benchmark: Benchmark, tuned: TuneResult, options: argparse.Namespace, folder: Path,
     libraries: dict[str, Path], report: Report,
-) -> dict[str, Serves]:  # fmt: skip
-    """Make the libraries of rivals that are searched for; which shapes those serve that do not serve all."""
+) -> None:  # fmt: skip
+    """Make the libraries of rivals that are searched for."""
     for name in sorted(set(rivals) & set(ABLATIONS)):
         from benchmarks.ablations import save_ablation  # noqa: PLC0415
 
         libraries[name] = save_ablation(name, tuned, folder / name)
     if DIETCODE in rivals:
         _prepare_dietcode(benchmark, tuned, options, folder / DIETCODE, libraries, report)
-    return _prepare_metaschedule(benchmark, tuned, options, libraries, report) if METASCHEDULE in rivals else {}
+    if METASCHEDULE in rivals:
+        _prepare_metaschedule(benchmark, tuned, options, libraries, report)
 
 
 def _prepare_dietcode(
@@ -126,22 +125,16 @@ def _prepare_dietcode(
 
 def _prepare_metaschedule(
     benchmark: Benchmark, tuned: TuneResult, options: argparse.Namespace, libraries: dict[str, Path], report: Report
-) -> dict[str, Serves]:
+) -> None:
     from benchmarks import metaschedule  # noqa: PLC0415
-    from benchmarks.rivals import DoesNotApply  # noqa: PLC0415
     from benchmarks.running import say  # noqa: PLC0415
 
     shapes = [instance.shape for instance in tuned.task.instances]
     budget = metaschedule.Budget(options.metaschedule_trials, options.metaschedule_seconds)
     directory = options.metaschedule_dir or metaschedule.default_directory()
-    try:
-        root = metaschedule.tune_shapes(tuned.task, shapes, budget, directory, say, options.seed)
-    except DoesNotApply as reason:
-        report.skipped[f"{benchmark.name}/{METASCHEDULE}"] = str(reason)
-        return {}
+    root = metaschedule.tune_shapes(tuned.task, shapes, budget, directory, say, options.seed)
     libraries[METASCHEDULE] = root
     report.rival_tuning.append({"workload": benchmark.name, "rival": METASCHEDULE, **metaschedule.spent(root)})
-    return {METASCHEDULE: partial(metaschedule.serves, root)}
 
 
 def _add_oracle(rows: list[Row], tuned: TuneResult, library: Path, options: argparse.Namespace) -> None:

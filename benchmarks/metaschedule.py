@@ -1,4 +1,4 @@
-"""MetaSchedule as a rival: TVM's own search for one static shape at a time, weights packed ahead by its layout rewrite.
+"""MetaSchedule as a rival: TVM's own search for one static shape at a time, a constant packed by its layout rewrite.
 
 It has to be told every shape in advance, so it serves those that it was tuned for and no other. What it finds is kept
 in a folder for each workload, target, number of threads and shape, and a run that was interrupted goes on from there.
@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.contenders import Array, Contender, inputs_of, outputs_of
-from benchmarks.rivals import Call, DoesNotApply, contraction_of
+from benchmarks.contenders import Array, Contender, inputs_of
+from benchmarks.rivals import Call, DoesNotApply
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload, format_shape
 from tuner.rules.layout import aligned
@@ -33,6 +33,7 @@ TRIAL_LIMIT_S = 15.0
 """What a trial may take in the mean, with START_LIMIT_S for starting, before a search is taken for hung."""
 START_LIMIT_S = 300.0
 FINISH_LIMIT_S = 300.0
+FAILED_S = 1e9
 ROUND = 64
 SHORT_ROUND = 8
 """Trials to a round where the seconds are bounded: what a killed round measured is lost."""
@@ -59,11 +60,7 @@ def tune_shapes(
     say: Callable[[str], None],
     seed: int = 0,
 ) -> Path:
-    """Tune every shape that has not had its budget yet; the workload's folder. A shape that fails costs only itself.
-
-    Raises DoesNotApply for what is no matrix product.
-    """
-    contraction_of(task.workload)
+    """Tune every shape that has not had its budget yet; the workload's folder. A shape that fails costs only itself."""
     root = directory / task.workload.key / f"{task.known_target.fingerprint}-{task.threads}"
     for shape in shapes:
         folder = _folder(root, shape)
@@ -144,12 +141,12 @@ def _save(state: dict[str, Any], folder: Path) -> None:
 
 
 def _best_s(folder: Path) -> float | None:
-    """The fastest record, as MetaSchedule measured it."""
+    """The fastest record, as MetaSchedule measured it; what failed is recorded as FAILED_S."""
     path = folder / RECORDS
     if not path.exists():
         return None
-    times = [np.median(runs) for line in path.read_text().splitlines() if (runs := json.loads(line)[1][1])]
-    return float(min(times)) if times else None
+    times = [float(np.median(runs)) for line in path.read_text().splitlines() if (runs := json.loads(line)[1][1])]
+    return min((time_s for time_s in times if time_s < FAILED_S), default=None)
 
 
 def _run(verb: str, folder: Path, limit_s: float) -> None:
@@ -172,28 +169,32 @@ def serves(root: Path, shape: Shape) -> bool:
 def prepare(workload: Workload, root: Path) -> Contender:
     """The calls of this rival: from Python through TVM's own entry, tensors made ahead."""
     import tvm  # noqa: PLC0415 - only where this rival is asked for
-    import tvm_ffi  # noqa: PLC0415
+
+    from benchmarks.static_rivals import Checked, layout_free  # noqa: PLC0415 - imports TVM
+
+    checked = Checked(workload)
 
     def call(shape: Shape) -> Call:
-        if not serves(root, shape):
-            raise DoesNotApply(f"MetaSchedule was not tuned for {format_shape(shape)}")
         folder = _folder(root, shape)
+        if not folder.exists():
+            raise DoesNotApply(f"MetaSchedule was not tuned for {format_shape(shape)}")
+        if not serves(root, shape):
+            raise DoesNotApply(f"MetaSchedule found no schedule: see {folder / LOG}")
+        inputs, free = inputs_of(workload, shape), layout_free(workload)
+        operands = list(inputs)
+        if free is not None and (folder / PACKING).exists():
+            operands[free] = aligned(packed(inputs[free], folder / PACKING))
         function = tvm.runtime.load_module(str(folder / MODULE))["main"]
-        left, right = inputs_of(workload, shape)
-        if (folder / PACKING).exists():
-            right = packed(right, folder / PACKING)
-        arrays = (left, aligned(right), *outputs_of(workload, shape))
-        operands = [tvm_ffi.from_dlpack(array) for array in arrays]
-        return lambda: function(*operands)
+        return checked.call(shape, function, inputs, operands)
 
     return call
 
 
-def packed(weight: Array, path: Path) -> Array:
-    """The weight in the layout that the schedule wants."""
+def packed(constant: Array, path: Path) -> Array:
+    """The constant in the layout that the schedule wants."""
     with np.load(path) as packing:
-        rewritten: Array = np.zeros(math.prod(packing["shape"]), np.float32)
-        rewritten[packing["places"]] = weight.ravel()
+        rewritten: Array = np.zeros(math.prod(packing["shape"]), constant.dtype)
+        rewritten[packing["places"]] = constant.ravel()
         return rewritten.reshape(packing["shape"])
 
 

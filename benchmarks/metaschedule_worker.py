@@ -18,18 +18,20 @@ from typing import Any
 import numpy as np
 import tvm
 from numpy.typing import NDArray
-from tvm import te, tirx
+from tvm import tirx
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.post_optimization import PostOpt
 
-from benchmarks.rivals import contraction_of
+from benchmarks.static_function import static_function
+from benchmarks.static_rivals import tvm_target
 from tuner.program.build import workload_from_json
-from tuner.program.expr import Axis, reads
 from tuner.program.target import Target
-from tuner.program.workload import Workload
 
 RECORDS, WORKLOADS, CURVE = "database_tuning_record.json", "database_workload.json", "curve.jsonl"
+TIMEOUT_S = 120.0
+"""Of one build and of one reading, the start of the process that does it included: on a busy machine TVM's 30 s are not
+enough for that."""
 LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"
 
 
@@ -37,40 +39,13 @@ def main() -> None:
     verb, path = sys.argv[1], Path(sys.argv[2])
     request = json.loads(path.read_text())
     workload, shape, folder = workload_from_json(request["workload"]), request["shape"], path.parent
-    target = _target(Target.from_json(request["target"]), request["threads"])
+    target = tvm_target(Target.from_json(request["target"]), request["threads"])
     if verb == "search":
         _search(static_function(workload, shape), target, folder, request)
     elif verb == "improve":
         PostOpt(str(folder), target).run()
     else:
         _finish(static_function(workload, shape), target, folder)
-
-
-def _target(target: Target, threads: int) -> Any:
-    return tvm.target.Target({"kind": target.kind, "mcpu": target.mcpu, "num-cores": threads})
-
-
-def static_function(workload: Workload, shape: Mapping[str, int]) -> Any:
-    """A matrix product at one shape as a PrimFunc; a constant operand's layout is free. Raises DoesNotApply."""
-    contraction = contraction_of(workload)
-    sizes = workload.axis_sizes(workload.dims(shape))
-    (stage,) = workload.program.stages
-    operands = [
-        (read.tensor, [index.name for index in read.indices if isinstance(index, Axis)]) for read in reads(stage.body)
-    ]
-    left, right = (te.placeholder([sizes[axis] for axis in axes], name=name) for name, axes in operands)
-    summed = te.reduce_axis((0, sizes[contraction.k]), name=contraction.k)
-
-    def element(*indices: Any) -> Any:
-        at = {**dict(zip(stage.axes, indices, strict=True)), contraction.k: summed}
-        a, b = (
-            tensor[tuple(at[axis] for axis in axes)] for tensor, (_, axes) in zip((left, right), operands, strict=True)
-        )
-        return te.sum(a * b, axis=[summed])
-
-    out = te.compute([sizes[axis] for axis in stage.axes], element, name=stage.tensor)
-    function = te.create_prim_func([left, right, out])
-    return function.with_attr("layout_free_buffers", [1]) if contraction.right_is_constant else function
 
 
 def _search(function: Any, target: Any, folder: Path, request: Mapping[str, Any]) -> None:
@@ -82,6 +57,8 @@ def _search(function: Any, target: Any, folder: Path, request: Mapping[str, Any]
         num_trials_per_iter=request["trials_per_round"],
         measure_callbacks=[*ms.measure_callback.MeasureCallback.create("default"), _curve(folder / CURVE)],
         num_tuning_cores=request["cores"],
+        builder=ms.builder.LocalBuilder(timeout_sec=TIMEOUT_S),
+        runner=ms.runner.LocalRunner(timeout_sec=TIMEOUT_S),
         seed=request["seed"],
     )
 

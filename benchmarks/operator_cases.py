@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.fused_cases import FUSED
+from benchmarks.operator_programs import CHAINS, FIELDS
 from benchmarks.suite import Benchmark
 from tuner.errors import InvalidInput
 from tuner.program.build import workload_from_json
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, Workload
+from tuner.program.workload import ShapeVar
 
 LARGEST = 128
 TUNED = (5, 24, 43, 62, 81, 100, 119, 128)
-TIMED = (1, 2, 5, 11, 24, 37, 43, 53, 62, 64, 81, 97, 100, 119, 127, 128)
-"""Values of T; half of those that are timed are not tuned for."""
+TIMED = (1, 2, 5, 11, 24, 37, 53, 64, 81, 97, 119, 127, 128)
+"""Values of T; most of those that are timed are not tuned for."""
+THIN_TUNED, THIN_TIMED = (1, 4), (1, 2, 3, 4)
+"""Rows of a dense layer that generates a token for each of a few sequences."""
 
-CHAINS: Mapping[str, str] = {
-    "swiglu": "out[m, n] = x[m, n] * sigmoid(x[m, n]) * y[m, n]",
-    "gelu_residual": "out[m, n] = x[m, n] * 0.5 * (1.0 + erf(x[m, n] * 0.7071067811865476)) + y[m, n]",
-    "column_sum": "out[n] = sum(m) x[m, n]",
-    "vector_matrix": "y[n] = sum(k) x[k] * w[k, n]",
-    "transpose": "out[a, c, b] = x[a, b, c]",
-    "depthwise_nhwc": "out[b, p, q, c] = sum(r, s) x[b, p + r - 1, q + s - 1, c] * w[r, s, c]",
-    "dense_bfloat16": "out[m, n] = sum(k) x[m, k] * w[n, k]",
-    "dense_int8": "z[m, n] = sum(k) x[m, k] * w[n, k]; out[m, n] = cast(z[m, n], float32) * s[n]",
-}
-"""Programs of one's own, by the names that the benchmark gives them."""
-FIELDS: Mapping[str, Mapping[str, Any]] = {
-    "depthwise_nhwc": {"padded": {"x": 0}, "constant": ["w"]},
-    "dense_bfloat16": {"dtype": "bfloat16", "constant": ["w"]},
-    "dense_int8": {"dtype": {"x": "uint8", "w": "int8"}, "constant": ["w"]},
-}
-"""What else is said of a program."""
 DEFAULT = ("softmax", "layer_norm", "rms_norm", "reduce_sum", "swiglu", "gelu_residual")
 
 ROWS: Sequence[Mapping[str, Any]] = ({"m": "T", "n": 768}, {"m": "8*T", "n": 4096})
@@ -43,6 +31,9 @@ _PLANE = {"b": 1, "r": 3, "s": 3, "pad": 1}
 """Of one image whose channels are as many as in the layers of a network: 8 to 1024."""
 _LAST = {"b": 1, "c": "8*T", "r": 3, "s": 3}
 _CONV = {**_IMAGE, "o": 32, "r": 3, "s": 3}
+THIN: Sequence[Mapping[str, Any]] = (
+    {"m": "T", "n": 768, "k": 768}, {"m": "T", "n": 3072, "k": 768}, {"m": "T", "n": 4096, "k": 4096},
+)  # fmt: skip
 
 SIZES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "dense": [{"m": "16*T", "n": 768, "k": 768}],
@@ -72,18 +63,31 @@ SIZES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "depthwise_nhwc": [{**_LAST, "p": 28, "q": 28}, {**_LAST, "p": 7, "q": 7}],
     "column_sum": [{"m": "8*T", "n": 768}, {"m": "16*T", "n": 4096}],
     "vector_matrix": [{"k": "16*T", "n": 4096}],
-    **dict.fromkeys(("dense_bfloat16", "dense_int8"), WEIGHTS),
+    **dict.fromkeys(("dense_bfloat16", "dense_int8", "dense_int4"), WEIGHTS),
+    "mlp": [{"m": "4*T", "k": 256, "f": 1024, "n": 256}, {"m": "4*T", "k": 768, "f": 3072, "n": 768}],
+    "swiglu_mlp": [{"m": "4*T", "k": 256, "f": 688, "n": 256}],
     "transpose": [{"a": 8, "b": "T", "c": 768}, {"a": 1, "b": "8*T", "c": "8*T"}],
     "attention": [
         {"b": batch, "h": 12, "i": length, "j": length, "d": 64, **causal}
         for batch, length in ((1, "4*T"), (16, "T"))
         for causal in ({}, {"causal": True})
     ],
+    "segment_attention": [{"h": 12, "i": "4*T", "j": "4*T", "d": 64}],
+    "dense_float16": WEIGHTS,
+    "dense_dynamic_n": [{"m": 64, "n": "16*T", "k": 768}],
+    **dict.fromkeys(("thin_dense", "thin_dense_bfloat16"), THIN),
     "moe_dense": [{"t": "4*T", "e": 8, "n": 256, "k": 256}],
     **dict.fromkeys(("softmax", "layer_norm", "rms_norm", "reduce_sum", "reduce_max", "reduce_mean"), ROWS),
     **dict.fromkeys(("swiglu", "gelu_residual"), ROWS),
 }
-"""Sizes over T of every operator of the catalogue, and of the chains."""
+"""Sizes over T of every operator of the catalogue, of the chains, and of VARIANTS."""
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "dense_float16": {"op": "dense", "dtype": "float16"},
+    "dense_dynamic_n": {"op": "dense"},
+    "thin_dense": {"op": "dense"},
+    "thin_dense_bfloat16": {"op": "dense", "dtype": "bfloat16"},
+}
+"""Operators of the catalogue under names of their own: another dtype, other dynamic sizes, few rows."""
 
 
 def _layer(c: int, size: int, o: int, window: int = 1, stride: int = 1) -> Mapping[str, Any]:
@@ -92,6 +96,7 @@ def _layer(c: int, size: int, o: int, window: int = 1, stride: int = 1) -> Mappi
     return {**images, "stride": stride, "pad": window // 2}
 
 
+RESNET, ALL = "resnet50", "all"
 RESNET50: Mapping[str, Mapping[str, Any]] = {
     "conv1": _layer(3, 224, 64, 7, 2),
     "conv2_reduce_first": _layer(64, 56, 64), "conv2_3x3": _layer(64, 56, 64, 3), "conv2_expand": _layer(64, 56, 256),
@@ -108,43 +113,83 @@ RESNET50: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 """The distinct convolutions of ResNet-50 (He et al. 2016; stride in the 3x3 windows, as torchvision has it)."""
 IMAGES_TUNED = (1, 4, 8, 16)
-IMAGES_TIMED = (1, 2, 3, 4, 6, 8, 12, 16)
-"""Batches of images; half of those that are timed are not tuned for."""
+IMAGES_TIMED = (1, 2, 3, 6, 8, 12, 16)
+"""Batches of images; most of those that are timed are not tuned for."""
 
 
-def benchmarks_of(name: str, target: Target, threads: int, timed: Sequence[int] = TIMED) -> list[Benchmark]:
+@dataclass(frozen=True)
+class Values:
+    """The values of T that are tuned for, the largest last, and those that are timed."""
+
+    tuned: tuple[int, ...]
+    timed: tuple[int, ...]
+
+    def within(self, timed: Sequence[int] | None) -> Values:
+        """Timed at these values, those of the range; at its own where none is."""
+        chosen = tuple(value for value in timed or () if value <= self.tuned[-1])
+        return Values(self.tuned, chosen or self.timed)
+
+
+USUAL, IMAGES, FEW = Values(TUNED, TIMED), Values(IMAGES_TUNED, IMAGES_TIMED), Values(THIN_TUNED, THIN_TIMED)
+
+
+def names_of(names: Sequence[str]) -> list[str]:
+    """The operators' names, with ``all`` and ``fused`` (see fused_cases.py) spelled out."""
+    families = {ALL: [*SIZES, RESNET, *FUSED], "fused": list(FUSED)}
+    return list(dict.fromkeys(each for name in names for each in families.get(name, [name])))
+
+
+def benchmarks_of(name: str, target: Target, threads: int, timed: Sequence[int] | None = None) -> list[Benchmark]:
     """A benchmark for each size of an operator or a chain, timed at these values of T; ``resnet50`` and its layers are
-    timed at batches of images.
+    timed at batches of images, thin layers at one to four rows.
 
     Raises InvalidInput for a name that is none of these.
     """
-    if name == "resnet50" or name in RESNET50:
-        chosen = RESNET50 if name == "resnet50" else {name: RESNET50[name]}
-        batches = tuple(value for value in timed if value <= IMAGES_TUNED[-1]) if timed != TIMED else IMAGES_TIMED
-        return [_resnet(layer, sizes, target, threads, batches) for layer, sizes in chosen.items()]
+    machine = (target, threads)
+    if name == RESNET or name in RESNET50:
+        layers = RESNET50 if name == RESNET else {name: RESNET50[name]}
+        return [
+            benchmark_of(layer, RESNET, {"op": "conv2d", "args": sizes}, IMAGES.within(timed), *machine)
+            for layer, sizes in layers.items()
+        ]
+    if name in FUSED:
+        return [
+            benchmark_of(
+                _label(name, sizes, FUSED[name].sizes), name, FUSED[name].fused(sizes), USUAL.within(timed), *machine
+            )
+            for sizes in FUSED[name].sizes
+        ]
     if name not in SIZES:
-        known = f"one of: {', '.join(sorted({*SIZES, 'resnet50', *RESNET50}))}"
+        known = f"one of: {', '.join(sorted({*SIZES, RESNET, *RESNET50, *FUSED, ALL, 'fused'}))}"
         raise InvalidInput("op", f"{name!r} is neither an operator nor a chain", known)
-    return [_benchmark(name, sizes, target, threads, timed) for sizes in SIZES[name]]
+    values = (FEW if SIZES[name] is THIN else USUAL).within(timed)
+    return [
+        benchmark_of(_label(name, sizes, SIZES[name]), name, _workload(name, sizes), values, *machine)
+        for sizes in SIZES[name]
+    ]
 
 
-def _resnet(name: str, sizes: Mapping[str, Any], target: Target, threads: int, timed: Sequence[int]) -> Benchmark:
-    variable = ShapeVar("T", range(1, IMAGES_TUNED[-1] + 1))
-    workload = workload_from_json({"op": "conv2d", "args": sizes})
-    task = SearchTask(workload, shape_vars=(variable,), instances=IMAGES_TUNED, target=target, threads=threads)
-    return Benchmark(name, task, tuple({"T": value} for value in timed))
+def benchmark_of(
+    name: str, operator: str, workload: Mapping[str, Any], values: Values, target: Target, threads: int
+) -> Benchmark:
+    """``workload`` as a job file has it, over T."""
+    variable = ShapeVar("T", range(1, values.tuned[-1] + 1))
+    task = SearchTask(
+        workload_from_json(workload), shape_vars=(variable,), instances=values.tuned, target=target, threads=threads
+    )
+    return Benchmark(name, task, tuple({"T": value} for value in values.timed), operator)
 
 
-def _benchmark(name: str, sizes: Mapping[str, Any], target: Target, threads: int, timed: Sequence[int]) -> Benchmark:
-    data: dict[str, Any] = {"op": name, "args": sizes}
-    if name in CHAINS:
-        data = {"program": CHAINS[name], "extents": sizes, **FIELDS.get(name, {})}
+def _workload(name: str, sizes: Mapping[str, Any]) -> Mapping[str, Any]:
+    if name not in CHAINS:
+        return {"op": name, "args": sizes, **VARIANTS.get(name, {})}
+    data: dict[str, Any] = {"program": CHAINS[name], "extents": sizes, **FIELDS.get(name, {})}
     if name == "depthwise_nhwc":
         data |= {"shapes": {"x": ["b", sizes["p"], sizes["q"], "c"]}}
-    workload: Workload = workload_from_json(data)
-    variable = ShapeVar("T", range(1, LARGEST + 1))
-    task = SearchTask(workload, shape_vars=(variable,), instances=TUNED, target=target, threads=threads)
+    return data
+
+
+def _label(name: str, sizes: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> str:
+    """The name, with the sizes where there are others."""
     shape = ", ".join(key if value is True else str(value) for key, value in sizes.items())
-    return Benchmark(
-        f"{name} [{shape}]" if len(SIZES[name]) > 1 else name, task, tuple({"T": value} for value in timed)
-    )
+    return f"{name} [{shape}]" if len(among) > 1 else name

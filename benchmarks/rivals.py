@@ -137,6 +137,11 @@ def _mkl(workload: Workload) -> Prepared:
 
 def _onednn(workload: Workload) -> Prepared:
     """oneDNN: with the weight packed for the number of rows, or its linear on the operand as it is."""
+    from benchmarks.torch_kernels import named  # noqa: PLC0415
+    from benchmarks.torch_packed import PACKED, prepare  # noqa: PLC0415 - imports from here
+
+    if named(workload)[0] in PACKED:
+        return prepare(workload)
     matrices, torch = _Matrices.of(workload), torch_module()
 
     def call(inputs: Sequence[Array]) -> Call:
@@ -149,39 +154,9 @@ def _onednn(workload: Workload) -> Prepared:
 
 
 def _compile(workload: Workload) -> Prepared:
-    """torch.compile with dynamic shapes, a constant weight frozen."""
-    matrices = _Matrices.of(workload, batched=contraction_of(workload).batch is not None)
-    torch = torch_module()
-    if not matrices.is_constant:
-        function = torch.compile(lambda a, b: a @ b, dynamic=True)
+    from benchmarks.torch_compiled import prepare  # noqa: PLC0415 - imports from here
 
-        def call(inputs: Sequence[Array]) -> Call:
-            a, b = matrices.left(inputs), matrices.right_kn(inputs)
-            return lambda: function(a, b)
-
-        return call
-    compiled: list[Any] = []
-
-    def call_frozen(inputs: Sequence[Array]) -> Call:
-        if not compiled:
-            # The weight is the same at every shape, and a module of its own would be compiled anew.
-            compiled.append(_frozen_linear(matrices.right_nk(inputs)))
-        x, module = matrices.left(inputs), compiled[0]
-
-        def run() -> Any:
-            with torch.no_grad():
-                return module(x)
-
-        return run
-
-    return call_frozen
-
-
-def _frozen_linear(weight: Any) -> Any:
-    torch = torch_module()
-    module = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
-    module.weight = torch.nn.Parameter(weight, requires_grad=False)
-    return torch.compile(module.eval(), dynamic=True, options={"freezing": True})
+    return prepare(workload)
 
 
 def _torch_kernel(workload: Workload) -> Prepared:
@@ -198,7 +173,7 @@ RIVALS: Mapping[str, Rival] = {
         Rival("linear", "torch.nn.functional.linear", _linear),
         Rival("mkl", "MKL, weight packed ahead", _mkl),
         Rival("onednn", "oneDNN, weight packed ahead", _onednn),
-        Rival("compile", "torch.compile, dynamic shapes, weight frozen", _compile),
+        Rival("compile", "torch.compile, dynamic shapes, constants frozen", _compile),
         Rival("torch", "PyTorch's kernel for the operator", _torch_kernel),
     )
 }

@@ -10,14 +10,12 @@ from pathlib import Path
 import numpy as np
 
 import shapewright as sw
-from benchmarks.contenders import inputs_of, library_call, outputs_of
+from benchmarks.contenders import OURS, inputs_of, library_call, outputs_of
 from benchmarks.document import Report
 from benchmarks.suite import Benchmark
 from benchmarks.timing import (
-    OURS,
     TIMINGS,
     Row,
-    Serves,
     add_timing,
     against_best,
     doubtful,
@@ -52,7 +50,6 @@ def timed_rows(
     threads: int,
     peak_work: float,
     report: Report,
-    serves: Mapping[str, Serves] | None = None,
 ) -> list[Row]:
     """A row for each test shape, ours checked first. Raises ValueError if it is wrong at one.
 
@@ -61,12 +58,12 @@ def timed_rows(
     errors, rows = max_abs_errors(benchmark, libraries[OURS]), list[Row]()
     with open_contenders(benchmark, names, libraries, threads, report.skipped) as contenders:
         for shape in benchmark.test:
-            seconds = time_at(contenders, shape, serves or {})
-            rows.append(row_of(benchmark, shape, seconds, peak_work, errors[str(shape)]))
+            seconds, reasons = time_at(contenders, shape)
+            rows.append(row_of(benchmark, shape, seconds, peak_work, errors[str(shape)], reasons))
             _say_row(rows[-1])
         for row in doubtful(rows):
             for _ in range(TIMINGS - 1):
-                add_timing(row, time_at(contenders, row["shape"], serves or {}), peak_work)
+                add_timing(row, time_at(contenders, row["shape"])[0], peak_work)
             _say_row(row, "again: ")
     return rows
 

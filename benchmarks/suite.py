@@ -34,6 +34,8 @@ class Benchmark:
     name: str
     task: SearchTask
     test: tuple[dict[str, int], ...]
+    operator: str = ""
+    """What it is one size of, in the benchmark of operators."""
 
     def tuned_on(self, shape: Mapping[str, int]) -> bool:
         return any(instance.shape == dict(shape) for instance in self.task.instances)

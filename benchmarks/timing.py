@@ -11,17 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.alternating import Sampler, alternate, sampler
-from benchmarks.contenders import PEAK, STREAM, Contender, contender, in_own_process, stream_bytes
+from benchmarks.contenders import (
+    DLIGHT,
+    METASCHEDULE,
+    OURS,
+    PEAK,
+    SEPARATE,
+    STREAM,
+    Contender,
+    contender,
+    in_own_process,
+    stream_bytes,
+)
 from benchmarks.rivals import DoesNotApply
 from benchmarks.suite import Benchmark
 
 Row = dict[str, Any]
 Shape = Mapping[str, int]
 Contenders = Mapping[str, Callable[[Shape], Sampler]]
-Serves = Callable[[Shape], bool]
-OURS = "ours"
-NO_VENDORS = ("bucket", "single", "dietcode", "oracle", "metaschedule")
-"""What ratios against the best rival leave out: our own ablations, and the search that needs each shape in advance."""
+NO_VENDORS = ("bucket", "single", "dietcode", "oracle", METASCHEDULE, SEPARATE, DLIGHT)
+"""What ratios against the best rival leave out: our own libraries, and what needs each shape in advance."""
 SHAPE_BUDGET_S = 1.0
 EXTREME_SHARE = 0.1
 SUSPECT = 0.95
@@ -58,17 +67,25 @@ def _samples(call: Contender) -> Callable[[Shape], Sampler]:
 
 
 def time_at(
-    contenders: Contenders, shape: Shape, serves: Mapping[str, Serves], budget_s: float = SHAPE_BUDGET_S
-) -> Row:
-    """Seconds of a call by contender, of those that serve the shape."""
-    taking_part = {name: samples for name, samples in contenders.items() if name not in serves or serves[name](shape)}
-    return alternate({name: samples(shape) for name, samples in taking_part.items()}, budget_s=budget_s)
+    contenders: Contenders, shape: Shape, budget_s: float = SHAPE_BUDGET_S
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Seconds of a call by contender, and why others do not serve the shape."""
+    samplers: dict[str, Sampler] = {}
+    reasons: dict[str, str] = {}
+    for name, samples in contenders.items():
+        try:
+            samplers[name] = samples(shape)
+        except DoesNotApply as reason:
+            reasons[name] = str(reason)
+    return alternate(samplers, budget_s=budget_s), reasons
 
 
 def row_of(
-    benchmark: Benchmark, shape: Shape, seconds: Mapping[str, float], peak_work: float, max_abs_error: float
-) -> Row:
-    """``peak_work``: floating-point operations that the threads could have done in ``seconds[PEAK]``."""
+    benchmark: Benchmark, shape: Shape, seconds: Mapping[str, float], peak_work: float, max_abs_error: float,
+    not_timed: Mapping[str, str],
+) -> Row:  # fmt: skip
+    """``peak_work``: floating-point operations that the threads could have done in ``seconds[PEAK]``. ``not_timed``:
+    why rivals that serve other shapes do not serve this one."""
     workload = benchmark.task.workload
     dims = workload.dims(shape)
     row: Row = {
@@ -79,6 +96,7 @@ def row_of(
         "bytes": sum(stream_bytes(workload, shape)),
         "extents": workload.axis_sizes(dims),
         "max_abs_error": max_abs_error,
+        "not_timed": dict(not_timed),
         "timings": [],
     }
     add_timing(row, seconds, peak_work)

@@ -1,7 +1,7 @@
 """PyTorch's own kernel for each operator of the catalogue, with ``out=`` where there is one.
 
 An entry takes the operator's args and settings and the inputs of a call as tensors, and gives the call. Programs that
-are not in the catalogue have entries by their text (see operator_cases.CHAINS).
+are not in the catalogue have entries by their text (see operator_programs.py).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.operator_cases import CHAINS
-from benchmarks.rivals import Array, Call, DoesNotApply, Prepared, tensor_of, torch_module
+from benchmarks.operator_programs import PROGRAMS
+from benchmarks.rivals import Call, DoesNotApply, Prepared, tensor_of, torch_module
 from tuner.program.catalogue import OPS
 from tuner.program.workload import Workload
 
@@ -20,22 +20,29 @@ Kernel = Callable[[Args, Sequence[Any]], Call]
 """From the args and the inputs of a call, as tensors, to the call."""
 
 
-def prepare(workload: Workload) -> Prepared:
-    """PyTorch's kernel for the workload. Raises DoesNotApply where it has none."""
+def named(workload: Workload) -> tuple[str, Args]:
+    """The workload's name among kernels, as ``dense`` or ``dense+bias+gelu``, and its args with all settings."""
     data = workload.to_json()
-    chains = (name for name, text in CHAINS.items() if text == data.get("program"))
-    name = str(data.get("op") or next(chains, ""))
+    chains = (name for name, text in PROGRAMS.items() if text == data.get("program"))
+    op = str(data.get("op") or next(chains, ""))
+    defaults = {key: setting.default for key, setting in OPS[op].settings.items()} if op in OPS else {}
+    return "+".join([op, *data.get("epilogue", ())]), defaults | data.get("args", {})
+
+
+def kernel_of(workload: Workload) -> Callable[[Sequence[Any]], Call]:
+    """PyTorch's kernel, from tensors to the call. Raises DoesNotApply where it has none."""
+    name, args = named(workload)
+    if name not in KERNELS and name.partition("+")[0] in KERNELS:
+        raise DoesNotApply(f"its kernels have no epilogue such as that of {name}")
     if name not in KERNELS:
         raise DoesNotApply(f"PyTorch has no kernel for {workload}")
-    if data.get("epilogue"):
-        raise DoesNotApply("its kernels have no epilogue")
-    defaults = {key: setting.default for key, setting in OPS[name].settings.items()} if name in OPS else {}
-    args, kernel = defaults | data.get("args", {}), KERNELS[name]
+    return lambda tensors: KERNELS[name](args, tensors)
 
-    def call(inputs: Sequence[Array]) -> Call:
-        return kernel(args, [tensor_of(array) for array in inputs])
 
-    return call
+def prepare(workload: Workload) -> Prepared:
+    """PyTorch's kernel for the workload. Raises DoesNotApply where it has none."""
+    kernel = kernel_of(workload)
+    return lambda inputs: kernel([tensor_of(array) for array in inputs])
 
 
 # -- products ---------------------------------------------------------------------------------------------------------
@@ -52,6 +59,16 @@ def _quantized_dense(args: Args, inputs: Sequence[Any]) -> Call:
     zeros = torch.zeros(len(scales), dtype=torch.int64)
     result: tuple[Any, ...] = (None, 1.0, 0, torch.float32, "none", [], "")
     return lambda: torch.ops.onednn.qlinear_pointwise(x, 1.0, 0, packed, scales, zeros, *result)
+
+
+def _int4_dense(args: Args, inputs: Sequence[Any]) -> Call:
+    """The kernel of torchao for weights of four bits: ``(q - 8) * scale + zero`` by groups along k."""
+    torch = torch_module()
+    x, halves, scales = inputs
+    numbers = torch.stack([halves & 15, halves >> 4], dim=-1).flatten(1).int()
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers, 1)
+    scales_and_zeros = torch.stack([scales.T, torch.zeros_like(scales.T)], dim=-1).contiguous()
+    return lambda: torch.ops.aten._weight_int4pack_mm_for_cpu(x, packed, args["group"], scales_and_zeros)
 
 
 def _matmul(args: Args, inputs: Sequence[Any]) -> Call:
@@ -183,6 +200,50 @@ def _depthwise_nhwc(args: Args, inputs: Sequence[Any]) -> Call:
     return lambda: _functional().conv2d(x, weight, padding=1, groups=len(weight))
 
 
+def _segment_attention(args: Args, inputs: Sequence[Any]) -> Call:
+    """A mask from the segments at every call: they are new at each."""
+    q, k, segment, v = inputs
+    q, k, v = (tensor.unsqueeze(0) for tensor in (q, k, v))
+
+    def call() -> Any:
+        mask = segment.unsqueeze(1) == segment.unsqueeze(0)
+        return _functional().scaled_dot_product_attention(q, k, v, attn_mask=mask).squeeze(0)
+
+    return call
+
+
+# -- with an epilogue -------------------------------------------------------------------------------------------------
+def _dense_bias_gelu(args: Args, inputs: Sequence[Any]) -> Call:
+    x, weight, bias = inputs
+    return lambda: _functional().gelu(_functional().linear(x, weight, bias))
+
+
+def _conv2d_bias_relu(args: Args, inputs: Sequence[Any]) -> Call:
+    x, weight, bias = inputs
+    settings = {"stride": args["stride"], "padding": args["pad"], "dilation": args["dilation"]}
+    return lambda: _functional().conv2d(x, weight, bias, groups=args["groups"], **settings).relu_()
+
+
+def _batch_matmul_add(args: Args, inputs: Sequence[Any]) -> Call:
+    x, y, residual = inputs
+    return _with_out(torch_module().baddbmm, residual, x, y)
+
+
+def _rms_norm_mul(args: Args, inputs: Sequence[Any]) -> Call:
+    x, gamma, y = inputs
+    return lambda: _functional().rms_norm(x, gamma.shape, gamma, OPS["rms_norm"].settings["eps"].default).mul_(y)
+
+
+def _mlp(args: Args, inputs: Sequence[Any]) -> Call:
+    (x, first, bias, second, further), linear, gelu = inputs, _functional().linear, _functional().gelu
+    return lambda: linear(gelu(linear(x, first, bias)), second, further)
+
+
+def _swiglu_mlp(args: Args, inputs: Sequence[Any]) -> Call:
+    (x, first, gate, second), linear, silu = inputs, _functional().linear, _functional().silu
+    return lambda: linear(silu(linear(x, first)).mul_(linear(x, gate)), second)
+
+
 KERNELS: Mapping[str, Kernel] = {
     "dense": _dense, "matmul": _matmul, "batch_matmul_nn": _matmul, "batch_matmul_nt": _matmul_nt, "gemv": _gemv,
     "bilinear": _bilinear, "moe_dense": _moe,
@@ -195,11 +256,18 @@ KERNELS: Mapping[str, Kernel] = {
     "attention": _attention, "swiglu": _swiglu, "gelu_residual": _gelu_residual,
     "column_sum": _column_sum, "vector_matrix": _vector_matrix, "transpose": _transpose,
     "depthwise_nhwc": _depthwise_nhwc, "dense_bfloat16": _dense, "dense_int8": _quantized_dense,
+    "segment_attention": _segment_attention,
+    "dense+bias+gelu": _dense_bias_gelu, "conv2d+bias+relu": _conv2d_bias_relu,
+    "batch_matmul_nn+add": _batch_matmul_add, "rms_norm_mul": _rms_norm_mul,
+    "mlp": _mlp, "swiglu_mlp": _swiglu_mlp,
+    "dense_int4": _int4_dense,
 }  # fmt: skip
 
 
 def _with_out(function: Any, *operands: Any) -> Call:
-    """The call with an output that is there already."""
+    """The call with an output that is there already; under torch.compile, which makes its own, without."""
+    if torch_module().compiler.is_compiling():
+        return lambda: function(*operands)
     out = function(*operands)
     return lambda: function(*operands, out=out)
 

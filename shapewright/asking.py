@@ -8,13 +8,14 @@ from typing import Any
 from tuner.errors import InvalidInput
 from tuner.program.jobspec import parse_job
 from tuner.program.range_text import Ranges, check_ranges, format_ranges, parse_ranges
+from tuner.program.spans import span_of, span_of_extent, span_to_json
 from tuner.program.task import SearchTask, parse_shape
 from tuner.program.workload import JsonObject, Workload, format_shape
 
 WorkloadLike = str | SearchTask | Workload | Mapping[str, Any]
 """A workload's key, something that has one, or the content of a job file for one workload."""
 RangesLike = str | Ranges
-"""``T=1..512``, or ``{"T": (1, 512)}``."""
+"""``T=1..512``, ``T=8..512:8``, or ``{"T": (1, 512)}``, ``{"T": range(8, 513, 8)}``. Without a step the ends count."""
 
 
 def part(name: str) -> str:
@@ -79,6 +80,7 @@ def library_query(
     given = parse_ranges(ranges) if isinstance(ranges, str) else ranges
     asked: JsonObject = {"target": target, "threads": threads, "job": job, "digest": digest, "alias": alias}
     task = task_of(workload)
+    own = {var.name: span_of(var.values) for var in task.shape_vars} if task else {}
     if task is not None and target is None and task.target is not None:
         asked["target"] = task.target.fingerprint
     if task is not None and job is None and digest is None:
@@ -86,23 +88,23 @@ def library_query(
         asked["instances"] = [
             {"shape": task.workload.dims(instance.shape), "weight": instance.weight} for instance in task.instances
         ]
-        given = given or task.ranges
+        given = given or own
     if given:
-        asked["range"] = _symbol_ranges(workload, task.ranges if task else {}, given)
+        asked["range"] = _symbol_ranges(workload, own, given)
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def _symbol_ranges(workload: WorkloadLike, own: Ranges, given: Ranges) -> dict[str, list[int]]:
+def _symbol_ranges(workload: WorkloadLike, own: Ranges, given: Ranges) -> JsonObject:
     """In the workload's symbols where it is known here, else as given: the service knows it."""
     check_ranges(given)
     result = given if isinstance(workload, str) else _translated(workload_of(workload), own, given)
-    return {name: list(ends) for name, ends in result.items()}
+    return {name: span_to_json(span) for name, span in result.items()}
 
 
 def _translated(workload: Workload, own: Ranges, given: Ranges) -> Ranges:
     known = {**own, **given}
     if set(given) <= workload.variables <= set(known):
-        return {name: expr.bounds(known) for name, expr in workload.symbol_exprs.items()}
+        return {name: span_of_extent(expr, known) for name, expr in workload.symbol_exprs.items()}
     if set(given) == set(workload.symbols):
         return given
     names = ", ".join(sorted(workload.variables)) or "no variable: every extent is fixed"

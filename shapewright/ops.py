@@ -25,6 +25,7 @@ __all__ = [
     "conv3d",
     "conv3d_transpose",
     "dense",
+    "dense_int4",
     "depthwise_conv2d",
     "dilated_conv2d",
     "gemv",
@@ -54,6 +55,7 @@ conv2d_transpose = OPS["conv2d_transpose"]
 conv3d = OPS["conv3d"]
 conv3d_transpose = OPS["conv3d_transpose"]
 dense = OPS["dense"]
+dense_int4 = OPS["dense_int4"]
 depthwise_conv2d = OPS["depthwise_conv2d"]
 dilated_conv2d = OPS["dilated_conv2d"]
 gemv = OPS["gemv"]

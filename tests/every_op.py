@@ -29,6 +29,7 @@ ARGS: Mapping[str, Mapping[str, Any]] = {
     "conv3d": {"b": "B", "c": 2, "d": "T", "h": 5, "w": 6, "o": 3, "t": 2, "r": 3, "s": 3, "pad": 1},
     "conv3d_transpose": {"b": "B", "c": 2, "d": "T", "h": 3, "w": 4, "o": 3, "t": 2, "r": 3, "s": 3},
     "dense": {"m": "4*T", "n": 200, "k": 120},
+    "dense_int4": {"m": "T", "n": 45, "k": 70},
     "depthwise_conv2d": _IMAGES | {"dilation": 2, "pad": 3},
     "dilated_conv2d": _IMAGE | {"dilation": 2, "pad": 2},
     "gemv": {"n": "T", "k": "S"},

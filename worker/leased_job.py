@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar
 
-from tuner.library.dispatcher import symbol_bounds
+from tuner.library.dispatcher import made_for
 from tuner.program.jobspec import DEFAULT_POLICY, Budget, parse_budget
 from tuner.program.workload import JsonObject
 from tuner.records import TuningRecord
@@ -163,7 +163,7 @@ class LeasedJob:
         """The library that is served for the task now. Raises ShapewrightError for one that cannot be read."""
         if self.is_theory:
             return None
-        ranges = symbol_bounds(row.task)
+        ranges = made_for(row.task)
         target, threads = row.target_fingerprint, row.task.threads
         result = self.attempt(lambda: self.storage.incumbent(row.workload_key, target, threads, ranges))
         if result is None:

@@ -7,7 +7,10 @@ from typing import Any
 from tuner.program.jobspec import MAX_NAME, MAX_TASKS, POLICIES
 from tuner.program.webhook import MAX_PRIORITY, MAX_URL
 
-_SHAPE_VAR = {"type": "object", "description": "{min, max}, or {values: [...]}"}
+_SHAPE_VAR = {
+    "type": "object",
+    "description": "{min, max}, {min, max, step}, {min, max, powers_of}, or {values: [...]}",
+}
 _TARGET = {"description": "`native`, or a mapping as in {kind: llvm, mcpu: sapphirerapids, num-cores: 2}"}
 _WORKLOAD = {
     "type": "object",

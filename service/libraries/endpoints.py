@@ -38,7 +38,7 @@ RangeQuery = Annotated[
         alias="range",
         max_length=1000,
         description="what the library must cover, the widest if left out: the workload's symbols, as in m=16..512, "
-        "or the newest job's variables, as in T=1..32",
+        "or the newest job's variables, as in T=1..32; with a step as in m=16..512:16, or listed as in m=16|32|64",
     ),
 ]
 JobQuery = Annotated[str | None, Query(max_length=200, description="the library that this job built")]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from tuner.library.choice import MAX_POINTS
 from tuner.program.dims import MAX_DIM
+from tuner.program.range_text import Ranges, format_ranges
+from tuner.program.spans import MAX_LISTED, Span, ends, span_from_json
 from tuner.program.task import MAX_WEIGHT
 from tuner.storage import Alias, Alternative, LibraryRow, Page, Promotion, Served
 
@@ -17,6 +20,37 @@ Name = Annotated[str, Field(max_length=200)]
 Size = Annotated[int, Field(ge=0, le=MAX_DIM)]
 
 
+def _span(data: object) -> Span:
+    """A range as a body gives it. Raises ValueError; whether its ends are in order is checked with its name."""
+    listed = data.get("values") if isinstance(data, Mapping) and set(data) == {"values"} else None
+    sizes = data if isinstance(data, list | tuple) and len(data) in (2, 3) else listed
+    if not isinstance(sizes, list | tuple) or not 0 < len(sizes) <= MAX_LISTED:
+        raise ValueError(f"[least, largest], [least, largest, step], or {{values: [...]}} with at most {MAX_LISTED}")
+    if any(isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= MAX_DIM for size in sizes):
+        raise ValueError(f"sizes are integers from 0 to {MAX_DIM}")
+    if listed is None and len(sizes) == 3 and sizes[2] < 1:
+        raise ValueError("a step is 1 or more")
+    return span_from_json(data)
+
+
+SpanIn = Annotated[
+    Any,
+    PlainValidator(_span),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 3},
+                {
+                    "type": "object",
+                    "required": ["values"],
+                    "properties": {"values": {"type": "array", "items": {"type": "integer", "minimum": 0}}},
+                },
+            ]
+        }
+    ),
+]
+
+
 class ServedIn(BaseModel):
     """Which library is asked for. ``range`` and the shapes of ``instances`` are in the workload's symbols."""
 
@@ -24,8 +58,12 @@ class ServedIn(BaseModel):
 
     target: Name | None = Field(None, description="a target's fingerprint; the newest if left out")
     threads: int | None = Field(None, ge=1, le=MAX_THREADS, description="1, or the only number there is, if left out")
-    range: dict[Name, tuple[Size, Size]] | None = Field(
-        None, max_length=16, description="what it must cover; the widest if left out", examples=[{"m": [1, 512]}]
+    range: dict[Name, SpanIn] | None = Field(
+        None,
+        max_length=16,
+        description="what it must cover, the widest if left out: [least, largest], [least, largest, step] "
+        "or {values: [...]}; without a step the two ends alone count",
+        examples=[{"m": [16, 512, 16]}],
     )
     instances: list[InstanceIn] = Field(
         default_factory=list, max_length=MAX_POINTS, description="where it will be used; what was tuned if left out"
@@ -47,6 +85,8 @@ class InstanceIn(BaseModel):
 class LibraryOut(BaseModel):
     """A library. ``superseded_by`` is the digest of the one that is served in its place, null if it may be served.
 
+    ``range``: the least and the largest size of each symbol; ``made_for``: those in between, as in ``m=16..512:16``.
+
     ``wrong_kernel``: a kernel of it that was found wrong or crashed since, null if none was; then it is withdrawn.
     ``comparison``: with the library that was served when it was built, timed in turns on the device: ``against``,
     ``ratio`` (above 1: this one is faster), ``noise``, ``verified``, and the ``verdict``, replaces or kept.
@@ -59,6 +99,7 @@ class LibraryOut(BaseModel):
     job_id: str | None
     created_at: str
     range: dict[str, tuple[int, int]]
+    made_for: str
     protocol: str | None
     superseded_by: str | None
     wrong_kernel: str | None
@@ -108,6 +149,7 @@ class AlternativeOut(BaseModel):
     job_id: str | None
     created_at: str
     range: dict[str, tuple[int, int]]
+    made_for: str
     superseded_by: str | None
     expected_s: float | None
     ratio: float | None
@@ -120,7 +162,8 @@ class AlternativeOut(BaseModel):
             digest=row.digest,
             job_id=row.job_id,
             created_at=row.created_at,
-            range=dict(row.ranges),
+            range=_ends(row.ranges),
+            made_for=format_ranges(row.ranges),
             superseded_by=row.superseded_by,
             expected_s=result.expected_s,
             ratio=result.ratio,
@@ -145,7 +188,7 @@ class ServedOut(LibraryOut):
     def found(served: Served) -> ServedOut:
         return ServedOut(
             **_facts(served.library),
-            asked=dict(served.ranges),
+            asked=_ends(served.ranges),
             expected_s=served.expected_s,
             points=served.points,
             measured=served.measured,
@@ -237,6 +280,10 @@ class PromotionPage(BaseModel):
         return PromotionPage(items=[PromotionOut.of(each) for each in page.items], cursor=page.cursor)
 
 
+def _ends(ranges: Ranges) -> dict[str, tuple[int, int]]:
+    return {name: ends(span) for name, span in ranges.items()}
+
+
 def _facts(row: LibraryRow) -> dict[str, Any]:
     return {
         "digest": row.digest,
@@ -245,7 +292,8 @@ def _facts(row: LibraryRow) -> dict[str, Any]:
         "threads": row.threads,
         "job_id": row.job_id,
         "created_at": row.created_at,
-        "range": dict(row.ranges),
+        "range": _ends(row.ranges),
+        "made_for": format_ranges(row.ranges),
         "protocol": row.protocol,
         "superseded_by": row.superseded_by,
         "wrong_kernel": row.wrong_kernel,

@@ -14,6 +14,7 @@ from service.workloads.service import fingerprint
 from tuner.errors import InvalidInput
 from tuner.library.choice import Point
 from tuner.program.range_text import Ranges, check_ranges, format_ranges, parse_ranges
+from tuner.program.spans import span_of, span_of_extent
 from tuner.program.task import SearchTask
 from tuner.program.workload import format_shape
 from tuner.storage import Artifact, LibraryQuery, LibraryStorage, NotFound, SearchTaskRow, WorkloadStorage
@@ -81,7 +82,8 @@ def symbol_ranges(storage: WorkloadStorage, key: str, given: Ranges) -> Ranges:
     if not set(given) <= set(task.ranges):
         named = " or ".join(", ".join(names) for names in (exprs, task.ranges) if names) or "none: all sizes are fixed"
         raise InvalidInput("range", f"gives {format_ranges(given)}", f"give {named}")
-    return {name: expr.bounds({**task.ranges, **given}) for name, expr in exprs.items()}
+    spans = {var.name: span_of(var.values) for var in task.shape_vars} | dict(given)
+    return {name: span_of_extent(expr, spans) for name, expr in exprs.items()}
 
 
 def _points(task: SearchTask, instances: Sequence[InstanceIn]) -> tuple[Point, ...]:

@@ -27,10 +27,13 @@ class LibrarySelection:
         self._kept = kept
 
     def libraries(self, asked: Sequence[Asked]) -> list[Rival | None]:
-        """For each shape the best library of those that cover it, the newest where none does; None without any."""
+        """For each shape the best library of those that cover it; None without any.
+
+        Where none was made for the shape it is one with the shape between two of its own, else the newest.
+        """
         tables = self._kept.tables(library for _, _, libraries in asked for library in libraries[:LIBRARIES])
         rivals = [
-            [(each, tables[each.digest]) for each in libraries[:LIBRARIES] if tables[each.digest].covers(dims)]
+            _covering(dims, [(each, tables[each.digest]) for each in libraries[:LIBRARIES]])
             for _, dims, libraries in asked
         ]
         medians = self._medians(asked, rivals)
@@ -53,6 +56,11 @@ class LibrarySelection:
             if latency is not None:
                 medians[index][kernel_id] = latency.latency_s
         return medians
+
+
+def _covering(dims: Mapping[str, int], rivals: Sequence[Rival]) -> list[Rival]:
+    around = [(library, table) for library, table in rivals if table.covers(dims)]
+    return [(library, table) for library, table in around if table.is_made_for(dims)] or around
 
 
 def _best(dims: Mapping[str, int], covering: Sequence[Rival], medians: Mapping[str, float]) -> Rival:

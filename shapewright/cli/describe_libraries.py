@@ -8,7 +8,6 @@ from typing import Any
 
 from shapewright.cli.output import table
 from tuner.durations import format_duration
-from tuner.program.range_text import format_ranges
 
 Library = Mapping[str, Any]
 TOLD = 3
@@ -98,4 +97,4 @@ def _names(library: Library) -> str:
 
 
 def _range(library: Library) -> str:
-    return format_ranges({name: (low, high) for name, (low, high) in library["range"].items()})
+    return str(library["made_for"])

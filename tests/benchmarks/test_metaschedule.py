@@ -13,17 +13,15 @@ from tvm.s_tir import Schedule
 
 import shapewright as sw
 from benchmarks import metaschedule
-from benchmarks.contenders import inputs_of
-from benchmarks.metaschedule_worker import LAYOUT_REWRITE, packing, static_function
+from benchmarks.metaschedule_worker import LAYOUT_REWRITE, packing
 from benchmarks.rivals import DoesNotApply
+from benchmarks.static_function import static_function
 from tuner.program.build import make_workload
-from tuner.program.reference import compute
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 
 DENSE = make_workload("dense", {"m": "4*T", "n": 64, "k": 48})
-MATMUL = make_workload("matmul", {"m": "T", "n": 32, "k": "T"})
 
 
 def saved(workload: Workload, shape: dict[str, int], root: Path) -> Path:
@@ -33,17 +31,6 @@ def saved(workload: Workload, shape: dict[str, int], root: Path) -> Path:
     executable = tvm.compile(static_function(workload, shape), target=tvm.target.Target({"kind": "llvm"}))
     executable.export_library(str(folder / metaschedule.MODULE))
     return folder
-
-
-@pytest.mark.parametrize("workload", [DENSE, MATMUL])
-def test_the_static_function_computes_the_operator(workload: Workload) -> None:
-    function, inputs = static_function(workload, {"T": 3}), inputs_of(workload, {"T": 3})
-    (expected,) = compute(workload, inputs, workload.dims({"T": 3}))
-    module = tvm.compile(function, target=tvm.target.Target({"kind": "llvm"}))
-    operands = [tvm.runtime.tensor(array) for array in (*inputs, np.zeros(expected.shape, np.float32))]
-    module["main"](*operands)
-    np.testing.assert_allclose(operands[-1].numpy(), expected, rtol=1e-4, atol=1e-4)
-    assert ("layout_free_buffers" in function.attrs) == bool(workload.constants)
 
 
 def test_it_serves_the_shapes_it_was_tuned_for_and_no_other(tmp_path: Path) -> None:
@@ -88,12 +75,15 @@ def test_what_is_kept_is_not_searched_again_and_an_interrupted_round_counts(tmp_
     assert "10 trials, 3 s, 1.0 us" in told[0]
 
 
-@pytest.mark.parametrize(
-    ("op", "epilogue", "reason"), [("dense", ["relu"], "epilogue"), ("softmax", [], "first stage")]
-)
-def test_what_is_no_plain_product_is_refused(op: str, epilogue: list[str], reason: str, tmp_path: Path) -> None:
-    rows = sw.ShapeVar("T", range(1, 9))
-    sizes = {"m": rows, "n": 8} | ({"k": 8} if op == "dense" else {})
-    task = SearchTask(op, sizes, (rows,), target=native(), epilogue=epilogue)
-    with pytest.raises(DoesNotApply, match=reason):
-        metaschedule.tune_shapes(task, [{"T": 5}], metaschedule.Budget(1), tmp_path, print)
+def test_a_shape_that_no_schedule_was_found_for_says_so(tmp_path: Path) -> None:
+    (tmp_path / "T=5").mkdir()
+    with pytest.raises(DoesNotApply, match=r"found no schedule: see .*log\.txt"):
+        metaschedule.prepare(DENSE, tmp_path)({"T": 5})
+
+
+def test_what_failed_is_no_latency(tmp_path: Path) -> None:
+    records = [[0, [[], [1e10], {}, []]], [0, [[], [3e-6, 2e-6, 4e-6], {}, []]]]
+    (tmp_path / metaschedule.RECORDS).write_text("".join(json.dumps(record) + "\n" for record in records[:1]))
+    assert metaschedule._best_s(tmp_path) is None
+    (tmp_path / metaschedule.RECORDS).write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert metaschedule._best_s(tmp_path) == 3e-6

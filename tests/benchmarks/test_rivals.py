@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks import torch_compiled
 from benchmarks.contenders import contender, inputs_of
 from benchmarks.kernels import DEFAULT_RIVALS
-from benchmarks.operator_cases import CHAINS, SIZES, benchmarks_of
+from benchmarks.operator_cases import SIZES, VARIANTS, benchmarks_of, names_of
+from benchmarks.operator_programs import CHAINS
 from benchmarks.rivals import RIVALS, DoesNotApply
 from tuner.program.build import make_workload, workload_from_json
 from tuner.program.catalogue import OPS
@@ -20,6 +23,7 @@ from tuner.program.workload import Workload
 pytest.importorskip("torch", reason="torch is not installed: pip install 'shapewright[bench]'")
 
 EXTENTS = {"b": 3, "m": "T", "n": 7, "k": 9}
+CONV = {"b": "T", "c": 8, "h": 9, "w": 7, "o": 4, "r": 3, "s": 2, "stride": 2}
 SHAPE = {"T": 5}
 APPLY = {
     "dense": {"mm", "linear", "mkl", "onednn"},
@@ -40,7 +44,7 @@ def check(name: str, workload: Workload, shape: dict[str, int]) -> None:
     result: Any = contender(name, workload, None, 1)(shape)()
     (expected,) = compute(workload, inputs_of(workload, shape), workload.dims(shape))
     # Operators with channels last give a view.
-    is_short = str(getattr(result, "dtype", "")) == "torch.bfloat16"
+    is_short = str(getattr(result, "dtype", "")) in ("torch.bfloat16", "torch.float16")
     values = np.asarray(result.float() if is_short else result)
     assert sorted(values.shape) == sorted(expected.shape)
     values = values if values.shape == expected.shape else np.moveaxis(values, 1, -1)
@@ -75,7 +79,7 @@ def test_every_default_rival_is_one() -> None:
     assert set(DEFAULT_RIVALS.split(",")) <= set(RIVALS)
 
 
-@pytest.mark.parametrize("op", sorted(SIZES))
+@pytest.mark.parametrize("op", names_of(["all"]))
 def test_pytorchs_kernel_computes_the_operator(op: str) -> None:
     benchmark = benchmarks_of(op, native(), 1)[0]
     check("torch", benchmark.task.workload, {"T": 3})
@@ -84,7 +88,7 @@ def test_pytorchs_kernel_computes_the_operator(op: str) -> None:
 @pytest.mark.parametrize(
     ("op", "args"),
     [
-        ("conv2d", {"b": "T", "c": 8, "h": 9, "w": 7, "o": 4, "r": 3, "s": 2, "stride": 2, "layout": "nhwc"}),
+        ("conv2d", {**CONV, "layout": "nhwc"}),
         ("conv2d_transpose", {"b": "T", "c": 8, "h": 5, "w": 4, "o": 4, "r": 3, "s": 2, "groups": 2, "layout": "nhwc"}),
         ("attention", {"b": 2, "h": 3, "i": "T", "j": "T", "d": 8, "causal": True, "scale": 0.25}),
         ("avg_pool2d", {"b": "T", "c": 3, "h": 9, "w": 7, "r": 3, "s": 2, "stride": 2, "pad": 1}),
@@ -100,4 +104,31 @@ def test_a_program_that_pytorch_has_no_kernel_for_is_refused() -> None:
 
 
 def test_every_operator_of_the_catalogue_has_sizes_and_a_kernel() -> None:
-    assert set(SIZES) == {*OPS, *CHAINS}
+    assert set(SIZES) == {*OPS, *CHAINS, *VARIANTS}
+
+
+@pytest.mark.parametrize(
+    "op",
+    ["conv2d", "conv3d", "conv2d_transpose", "depthwise_conv2d", "fused_conv2d_bias_relu", "fused_dense_bias_gelu"],
+)
+def test_onednn_packs_weights_and_fuses_activations(op: str) -> None:
+    check("onednn", benchmarks_of(op, native(), 1)[0].task.workload, {"T": 3})
+
+
+def test_what_onednn_does_not_pack_is_refused() -> None:
+    workload = make_workload("conv2d", {**CONV, "layout": "nhwc"})
+    with pytest.raises(DoesNotApply, match="channels first"):
+        contender("onednn", workload, None, 1)
+
+
+def test_torch_compile_that_takes_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_compiled, "COMPILE_LIMIT_S", 0.0)
+    with pytest.raises(DoesNotApply, match=r"torch\.compile took longer than 0 s"):
+        contender("compile", workload_of("softmax"), None, 1)(SHAPE)
+
+
+def test_a_deadline_ends_what_is_under_way() -> None:
+    with pytest.raises(DoesNotApply, match="too long"), torch_compiled.deadline(0.01, "too long"):
+        time.sleep(30)
+    with torch_compiled.deadline(30, "too long"):
+        pass

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from benchmarks.alternating import Sampler
 from benchmarks.document import Report, summary_of
+from benchmarks.rivals import DoesNotApply
 from benchmarks.timing import add_timing, against_best, doubtful, time_at
 
 
@@ -43,10 +46,14 @@ def test_a_row_keeps_both_timings_and_shows_their_median() -> None:
 
 
 def test_a_contender_that_does_not_serve_a_shape_takes_no_part() -> None:
-    contenders = {name: lambda shape: lambda number: 1.0 for name in ("ours", "metaschedule")}
-    serves = {"metaschedule": lambda shape: shape["T"] == 5}
-    assert set(time_at(contenders, {"T": 5}, serves, 0.0)) == {"ours", "metaschedule"}
-    assert set(time_at(contenders, {"T": 6}, serves, 0.0)) == {"ours"}
+    def metaschedule(shape: Mapping[str, int]) -> Sampler:
+        if shape["T"] != 5:
+            raise DoesNotApply("it was not tuned for that")
+        return lambda number: 1.0
+
+    contenders = {"ours": lambda shape: lambda number: 1.0, "metaschedule": metaschedule}
+    assert time_at(contenders, {"T": 5}, 0.0) == ({"ours": 1.0, "metaschedule": 1.0}, {})
+    assert time_at(contenders, {"T": 6}, 0.0) == ({"ours": 1.0}, {"metaschedule": "it was not tuned for that"})
 
 
 def test_the_summary_tells_held_out_shapes_large_ones_and_regret() -> None:

@@ -32,6 +32,19 @@ SOFTMAX = (
     "o[b, i, e] = sum(j) p[b, i, j] * v[b, j, e]\n"
     "out[b, i, e] = o[b, i, e] / z[b, i]"
 )
+MLP = (
+    "h[m, f] = sum(k) x[m, k] * w1[f, k]\n"
+    "a[m, f] = h[m, f] + b1[f]\n"
+    "g[m, f] = a[m, f] * 0.5 * (1.0 + erf(a[m, f] * 0.7071067811865476))\n"
+    "y[m, n] = sum(f) g[m, f] * w2[n, f]\n"
+    "out[m, n] = y[m, n] + b2[n] + r[m, n]"
+)
+SWIGLU = (
+    "h1[m, f] = sum(k) x[m, k] * w1[f, k]\n"
+    "h2[m, f] = sum(k) x[m, k] * w3[f, k]\n"
+    "g[m, f] = h1[m, f] * sigmoid(h1[m, f]) * h2[m, f]\n"
+    "out[m, n] = sum(f) g[m, f] * w2[n, f]"
+)
 PRODUCTS = "a[b, i, j] = sum(d) q[b, i, d] * k[b, j, d]\n"
 COLUMNS = "top[n] = max(m) x[m, n]\nout[m, n] = exp(x[m, n] - top[n])"
 
@@ -39,6 +52,8 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "x86_contraction": {
         "dense": _op("dense", m="T", n=33, k=33),
         "dense-epilogue": _op("dense", epilogue=("bias", "gelu", "add"), m="T", n=50, k=19),
+        "dense-thin": _op("dense", epilogue=("bias", "gelu"), m="T", n=3, k=37),
+        "dense-thin-weights": _op("dense", {"w": "bfloat16"}, m="T", n=8, k=33),
         "matmul": _op("matmul", m="T", n=33, k=33),
         "matmul-dynamic": _op("matmul", epilogue=("relu",), m="T", n="S", k="2*S"),
         "batch_matmul_nn": _op("batch_matmul_nn", b="U", m=33, n=33, k=33),
@@ -57,9 +72,44 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "x86_grouped": {
         "moe_dense": _op("moe_dense", t="T", e=4, n=33, k=35),
         "moe_dense-epilogue": _op("moe_dense", epilogue=("bias", "gelu"), t="2*T", e=3, n=16, k=19),
+        "bias": _program(
+            "z[t, n] = sum(k) x[t, k] * w[expert[t], n, k]\nout[t, n] = max(z[t, n] + b[expert[t], n], 0)",
+            extents={"t": "T", "n": 19, "k": 8}, shapes={"w": [3, "n", "k"], "b": [3, "n"]}, constant=["w"],
+        ),
         "bfloat16": _program(
             "out[i, j] = sum(p) w[of[i], j, p] * x[i, p]", extents={"i": "T", "j": 21, "p": 9},
             shapes={"w": [6, "j", "p"]}, constant=["w"], dtype={"x": "bfloat16", "w": "bfloat16", "out": "bfloat16"},
+        ),
+    },
+    "x86_chain": {
+        "mlp": _program(MLP, extents={"m": "T", "k": 35, "f": 67, "n": 19}, constant=["w1", "w2"]),
+        "gated": _program(SWIGLU, extents={"m": "2*T", "k": 19, "f": 150, "n": 33}, constant=["w1", "w2", "w3"]),
+        "new-weights": _program(
+            "h[i, j] = sum(p) u[p, j] * x[i, p]\ny[i, q] = sum(l) w[q, l] * h[i, l]\nout[i, q] = y[i, q] + x[i, q]",
+            extents={"i": "T", "j": 37, "p": 21, "l": 37, "q": 21},
+        ),
+        "bfloat16": _program(
+            MLP, extents={"m": "T", "k": 9, "f": 40, "n": 18}, constant=["w1"],
+            dtype={"x": "bfloat16", "w1": "int8", "w2": "bfloat16", "out": "bfloat16"},
+        ),
+        "fixed": _program(SWIGLU, extents={"m": 13, "k": 8, "f": 32, "n": 16}, constant=["w1", "w2", "w3"]),
+    },
+    "x86_quantized": {
+        "int4": _program(
+            "out[m, n] = sum(k) x[m, k] * (cast((w[n, k // 2] >> (4 * (k % 2))) & 15, float32) - 8) * scale[n]",
+            extents={"m": "T", "n": 37, "k": 26}, constant=["w", "scale"], dtype={"w": "uint8"},
+        ),
+        "int4-groups": _program(
+            "v[n, k] = cast((q[n, k // 2] >> (4 * (k % 2))) & 15, float32)\n"
+            "w[n, k] = (v[n, k] - z[n, k // 16]) * s[n, k // 16]\n"
+            "y[m, n] = sum(k) x[m, k] * w[n, k]\n"
+            "out[m, n] = max(y[m, n] + bias[n], 0)",
+            extents={"m": "T", "n": 21, "k": 45}, constant=["q", "s", "z"],
+            dtype={"q": "uint8", "z": "uint8", "s": "float16", "x": "bfloat16", "out": "bfloat16"},
+        ),
+        "int8-groups": _program(
+            "out[m, n] = sum(k) x[m, k] * w[n, k] * s[k // 8, n]",
+            extents={"m": "T", "n": 19, "k": 24}, constant=["w"], dtype={"w": "int8"},
         ),
     },
     "x86_gathered": {
@@ -93,6 +143,17 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "products": _program(
             "out[m, n] = sum(k) x[m, k] * exp(y[k, n]) * s[k] * t[m] * u[n]", extents={"m": 7, "n": "T", "k": 21}
         ),
+        "conv2d-bfloat16": _op(
+            "conv2d", "bfloat16", ("bias", "relu"), b=2, c=3, h="T", w=19, o=5, r=3, s=3, stride=2, pad=1
+        ),
+        "conv2d-nhwc-float16": _op(
+            "conv2d", "float16", ("bias", "gelu"), b="T", c=5, h=7, w=6, o=21, r=3, s=2, pad=1, layout="nhwc"
+        ),
+        "conv2d-bytes": _op("conv2d", {"weight": "int8"}, b="T", c=3, h=5, w=7, o=11, r=2, s=2),
+        "scattered-bfloat16": _program(
+            "z[a, b, c, d] = sum(k) x[a, c, k] * y[b, k, d]\nout[a, b, c, d] = max(z[a, b, c, d] + s[c, b] * a, t[d])",
+            extents={"a": "T", "b": 3, "c": 5, "d": 3, "k": 9}, dtype="bfloat16",
+        ),
         "fixed": _op("conv1d", b=3, c=7, w=40, o=9, s=3, stride=3),
     },
     "attention": {
@@ -120,6 +181,11 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "out[b, i, h, e] = sum(j) v[b, j, h // 3, e] * w[b, h, i, j]",
             extents={"b": "U", "h": 6, "i": "T", "j": "S", "d": 8, "e": "2*T", "x": "T", "y": "S"},
             shapes={"k": ["b", 2, "d", "j"], "v": ["b", "j", 2, "e"]},
+        ),
+        "bfloat16": _op("attention", "bfloat16", b=1, h=2, i="T", j="S", d=24, causal=True),
+        "float16": _program(
+            f"{PRODUCTS}s[b, i, j] = a[b, i, j] * 0.3 + bias[i, j]\n{SOFTMAX} * g[b, i, e]",
+            extents={"b": "U", "i": "T", "j": "S", "d": 9, "e": 19}, dtype="float16",
         ),
         "fixed": _op("attention", b=1, h=1, i=13, j=32, d=16, causal=True, scale=2.0),
     },

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.contract.samples import job_spec, kernel, leased
 from tuner.library.choice import Point
-from tuner.library.dispatcher import Dispatcher, Leaf, TableRow
+from tuner.library.dispatcher import Dispatcher, Leaf, TableRow, made_for
 from tuner.program.jobspec import JobSpec, parse_job
 from tuner.program.range_text import Ranges
 from tuner.program.workload import WorkloadInstance
@@ -67,12 +67,12 @@ def new_library(
     facts = {"format": 1, "digest": result, **(manifest or {})}
     storage.save_library(held, row.id, {"library.so": b"so"}, facts, dispatcher.to_json(), comparison=comparison)
     storage.finish_job(held, JobState.COMPLETED)
-    return Saved(result, held.job.id, row.workload_key, row.target_fingerprint, dict(dispatcher.bounds))
+    return Saved(result, held.job.id, row.workload_key, row.target_fingerprint, made_for(row.task))
 
 
 def symbols(low: int, high: int) -> Ranges:
     """T from ``low`` to ``high``, in the workload's symbol."""
-    return {"m": (16 * low, 16 * high)}
+    return {"m": range(16 * low, 16 * high + 1, 16)}
 
 
 def found_wrong(storage: Storage, library: Saved) -> str:

@@ -85,9 +85,11 @@ def bed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         address = ("127.0.0.1", tracker.port)
         with start_device(address, "local", device_id="rack-7", data_dir=directory) as served:
             client = Tracker(*address)
+            # The two of a pool wait for each other after a crash, until one of them hears that the device is busy.
+            wait_s = 6.0 if request.param == "pool" else 20.0
 
             def connect(life_s: float, interrupted: Callable[[], bool]) -> Connected:
-                return client.request(device_key("local", "rack-7"), life_s, 20.0, interrupted)
+                return client.request(device_key("local", "rack-7"), life_s, wait_s, interrupted)
 
             yield Bed(connect, "rack-7", lambda: served.pid, pooled=request.param == "pool")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tests.contract.samples import job_spec, leased, many_tasks
 from tests.contract.served_samples import Saved, found_wrong, new_library, served, symbols, won
 from tuner.errors import InvalidInput
-from tuner.library.choice import NOISE
+from tuner.library.choice import NOISE, covers
 from tuner.library.dispatcher import Dispatcher
 from tuner.program.target import Target
 from tuner.program.workload import WorkloadInstance
@@ -76,8 +77,27 @@ def test_what_is_served_covers_the_range_that_is_asked_for(storage: Storage) -> 
 
     assert served(storage, wide, 1, 16) == small.digest
     assert served(storage, wide, 1, 17) == wide.digest
-    with pytest.raises(NotFound, match=r"covers m=16\.\.2064; covered: m=16\.\.256, m=16\.\.2048"):
+    with pytest.raises(NotFound, match=r"covers m=16\.\.2064:16; covered: m=16\.\.256:16, m=16\.\.2048:16"):
         served(storage, wide, 1, 129)
+
+
+def test_steps_cover_themselves_and_coarser_ones_and_every_size_covers_steps(storage: Storage) -> None:
+    ends: dict[str, Any] = {"instances": [{"T": 8}, {"T": 128}]}
+    stepped = new_library(storage, shape_vars={"T": {"min": 8, "max": 128, "step": 8}}, measured_s={8: 1e-3}, **ends)
+    asked = {"every": range(128, 2049, 16), "own": range(128, 2049, 128), "coarser": range(256, 2049, 256)}
+    with pytest.raises(NotFound, match=r"covers m=128\.\.2048:16; covered: m=128\.\.2048:128"):
+        storage.serve(LibraryQuery(stepped.key, ranges={"m": asked["every"]}))
+
+    every = new_library(storage, 1, 128, measured_s={8: 2e-3})
+    found = {name: storage.serve(LibraryQuery(every.key, ranges={"m": span})).digest for name, span in asked.items()}
+
+    assert found == {"every": every.digest, "own": stepped.digest, "coarser": stepped.digest}
+    assert storage.serve(LibraryQuery(every.key, ranges={"m": (130, 2047)})).digest == stepped.digest, "ends alone"
+    assert served(storage, every) == every.digest, "the widest"
+    powers = {"T": {"min": 8, "max": 128, "powers_of": 2}}
+    listed = new_library(storage, measured_s={8: 5e-4}, comparison=won(stepped), shape_vars=powers, **ends)
+    assert storage.serve(LibraryQuery(every.key, ranges={"m": asked["own"]})).digest == stepped.digest
+    assert storage.serve(LibraryQuery(every.key, ranges=listed.ranges)).digest == listed.digest
 
 
 def test_without_a_range_it_is_the_best_of_the_widest(storage: Storage) -> None:
@@ -102,7 +122,7 @@ def test_threads_and_targets_are_never_crossed(storage: Storage) -> None:
 
     assert served(storage, one) == one.digest
     assert storage.serve(LibraryQuery(one.key, threads=4)).digest == four.digest
-    with pytest.raises(NotFound, match=r"with 2 threads: 1 thread: m=16\.\.2048; 4 threads: m=16\.\.2048"):
+    with pytest.raises(NotFound, match=r"with 2 threads: 1 thread: m=16\.\.2048:16; 4 threads: m=16"):
         storage.serve(LibraryQuery(one.key, threads=2))
     elsewhere = new_library(storage, threads=2, target=OTHER.to_json())
     assert storage.serve(LibraryQuery(one.key)).digest == elsewhere.digest, "of the newest target the only number"
@@ -344,7 +364,7 @@ def test_libraries_are_listed_in_pages_newest_first(storage: Storage) -> None:
     assert rest.cursor is None
     assert len(storage.list_libraries(LibraryQuery(made[0].key, threads=2)).items) == 2
     row = first.items[0]
-    assert (row.ranges, row.protocol, row.job_id) == ({"m": (16, 2048)}, "v3", made[-1].job_id)
+    assert (row.ranges, row.protocol, row.job_id) == ({"m": range(16, 2049, 16)}, "v3", made[-1].job_id)
     with pytest.raises(NotFound, match="no workload"):
         storage.list_libraries(LibraryQuery("wl-none"))
 
@@ -414,5 +434,4 @@ def test_no_library_is_lost_and_no_range_is_uncovered(
     for each, (ends, *_) in zip(saved, steps, strict=True):
         assert storage.serve(LibraryQuery(each.key, digest=each.digest)).job_id == each.job_id
         assert storage.serve(LibraryQuery(each.key, job_id=each.job_id)).digest == each.digest
-        low, high = storage.served(LibraryQuery(each.key, ranges=symbols(*ends))).library.ranges["m"]
-        assert low <= 16 * ends[0] and 16 * ends[1] <= high
+        assert covers(storage.served(LibraryQuery(each.key, ranges=symbols(*ends))).library.ranges, symbols(*ends))

@@ -73,6 +73,8 @@ def test_what_is_not_there_says_what_there_is(api: TestClient, old: Saved, query
         ("range=m=1..2,S=4", "range"),
         ("range=x", "range"),
         ("range=T=1..99999999999", "range"),
+        ("range=T=1..64:0", "range"),
+        ("range=T=1|x", "range"),
         ("threads=0", "threads"),
         ("threads=x", "threads"),
         ("digest=abc", "digest"),
@@ -104,6 +106,14 @@ def test_the_answer_says_which_job_and_how_it_compares(api: TestClient, storage:
     assert others[beside.digest]["ratio"] > 1.5
 
 
+@pytest.mark.parametrize("span", [[1, 64], [1, 64, 1], [8, 64, 8], {"values": [1, 2, 4, 8]}])
+def test_a_range_may_have_a_step_or_be_listed(api: TestClient, old: Saved, span: Any) -> None:
+    answer = api.post(path(old, "served"), json={"range": {"T": span}}).json()
+    assert (answer["digest"], answer["made_for"]) == (old.digest, "m=16..1024:16")
+    in_between = {"range": {"m": [16, 1024, 8]}}
+    assert_problem(api.post(path(old, "served"), json=in_between), 404)
+
+
 def test_it_is_decided_at_the_callers_instances(api: TestClient, storage: Storage, old: Saved) -> None:
     new = new_library(storage, 1, 64, measured_s={1: 2e-3, 64: 1e-3})
 
@@ -127,6 +137,12 @@ def test_it_is_decided_at_the_callers_instances(api: TestClient, storage: Storag
         ({"instances": [{"shape": {"m": 1}}] * 257}, "instances"),
         ({"range": {"m": [5, 1]}}, "range"),
         ({"range": {"m": [5]}}, "range.m"),
+        ({"range": {"m": [5, 9, 0]}}, "range.m"),
+        ({"range": {"m": [5, 1, 2]}}, "range"),
+        ({"range": {"m": [-5, 9]}}, "range.m"),
+        ({"range": {"m": {"values": []}}}, "range.m"),
+        ({"range": {"m": {"values": [True]}}}, "range.m"),
+        ({"range": {"m": {"values": [1], "step": 2}}}, "range.m"),
         ({"threads": 0}, "threads"),
         ({"anything": 1}, "anything"),
         ([], "request"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shapewright.cli.describe_libraries import described_library
-from shapewright.client import Client
+from shapewright.client import Client, ServiceNotFound
 from tests.contract.samples import JOB as SAMPLE
 from tests.contract.samples import many_tasks
 from tests.serving import lease, small_dispatcher
@@ -85,7 +85,7 @@ def test_pull_tells_which_job_when_and_how_it_compares(
     served = shapewright("pull", sample, "-o", tmp_path / "lib", "--json").json["served"]
 
     assert f"{tmp_path / 'lib'}: library {new.digest} for {new.target_fingerprint}" in out
-    assert f"built by job {new.job_id}, {new.created_at}, for m=16..1024 with 1 thread" in out
+    assert f"built by job {new.job_id}, {new.created_at}, for m=16..1024:16 with 1 thread" in out
     assert f"1.25x as fast as {old.digest[:12]} of job {old.job_id}, timed in turns" in out
     assert out.strip() == described_library(tmp_path / "lib", served)
     manifest = json.loads((tmp_path / "lib" / "manifest.json").read_text())
@@ -181,6 +181,29 @@ def test_a_client_asks_with_what_its_workload_brings(bed: Bed, tmp_path: Path) -
         assert len(client.libraries(task, limit=1)) == 1
         with pytest.raises(InvalidInput, match="give T"):
             client.served(task, ranges="S=1..2")
+
+
+def test_a_client_asks_for_the_sizes_that_its_job_has(bed: Bed, tmp_path: Path) -> None:
+    eights = {**wide(64), "shape_vars": {"T": {"min": 8, "max": 64, "step": 8}}, "instances": [{"T": 8}, {"T": 64}]}
+    powers = {**eights, "shape_vars": {"T": {"min": 8, "max": 64, "powers_of": 2}}}
+    stepped = made(bed, eights, b"stepped")
+    with Client() as client:
+        for source in (eights, powers):
+            found = client.served(source)
+            assert (found["digest"], found["made_for"]) == (stepped.digest, "m=128..1024:128")
+            assert (found["range"], found["asked"]) == ({"m": [128, 1024]}, {"m": [128, 1024]})
+        manifest = client.download_library(eights, tmp_path / "lib")
+        assert (manifest["ranges"], manifest["made_for"]) == ({"m": [128, 1024]}, "m=128..1024:128")
+        assert client.served(wide(64), ranges="T=8..64")["digest"] == stepped.digest, "by its ends alone"
+        for ranges in ("T=8..64:1", {"T": range(8, 65, 4)}, "m=128..1024:16", "T=8|12"):
+            with pytest.raises(ServiceNotFound, match=r"covered: m=128\.\.1024:128"):
+                client.served(wide(64), ranges=ranges)
+        with pytest.raises(ServiceNotFound, match=r"covers m=16\.\.1024:16"):
+            client.served(wide(64))
+        every = made(bed, wide(64), b"every")
+        assert client.served(wide(64))["digest"] == every.digest
+        assert client.served(every.workload_key, ranges="m=16|32|64")["digest"] == every.digest
+        assert client.served(wide(64))["made_for"] == "m=16..1024:16"
 
 
 def test_a_client_promotes_and_looks_back(bed: Bed) -> None:

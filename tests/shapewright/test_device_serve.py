@@ -73,7 +73,7 @@ def test_a_board_proves_that_it_has_its_token_and_shows_it_nowhere(tracker: Trac
 
 def runner_of(tracker: Tracker, device: str) -> RpcRunner:
     key = device_key("local", device)
-    return RpcRunner(lambda life_s, interrupted: tracker.request(key, life_s, 20.0, interrupted), timeout_s=5.0)
+    return RpcRunner(lambda life_s, interrupted: tracker.request(key, life_s, 20.0, interrupted), timeout_s=30.0)
 
 
 def test_a_board_measures_without_a_compiler_and_with_nothing_else_installed(

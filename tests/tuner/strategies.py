@@ -34,7 +34,8 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 def _var(name: str) -> st.SearchStrategy[ShapeVar]:
-    ranges = st.tuples(st.integers(1, 64), st.integers(0, 64)).map(lambda pair: range(pair[0], sum(pair) + 1))
+    least, extent, step = st.integers(1, 64), st.integers(0, 64), st.sampled_from([1, 1, 2, 8])
+    ranges = st.builds(lambda low, more, step: range(low, low + more + 1, step), least, extent, step)
     values = st.lists(st.integers(1, 128), min_size=1, max_size=5).map(tuple)
     return (ranges | values).map(lambda values: ShapeVar(name, values))
 

@@ -8,10 +8,11 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tuner.figures import style
-from tuner.figures.columns import Ints
+from tuner.figures.columns import Floats, Ints
 from tuner.figures.shapes import written_out
 from tuner.figures.view import SearchView
 from tuner.library.dispatcher import Dispatcher
+from tuner.program.ranges import thinned
 from tuner.program.workload import ShapeVar
 
 MOST_SHAPES = 2000
@@ -40,15 +41,17 @@ def _bands(view: SearchView, dispatcher: Dispatcher, var: ShapeVar) -> go.Figure
     index = _served(dispatcher, [{var.name: int(value)} for value in values])
     starts = np.concatenate([[0], np.flatnonzero(np.diff(index)) + 1])
     ends = np.concatenate([starts[1:], [len(values)]]) - 1
+    edges = _edges(values)
     figure = style.blank(height_px=100 + BAND_PX * len(dispatcher.kernels))
     for number, kernel in enumerate(dispatcher.kernels):
         own = index[starts] == number
         low, high = values[starts[own]], values[ends[own]]
+        left, right = edges[starts[own]], edges[ends[own] + 1]
         label = style.plain(view.label(kernel))
         figure.add_trace(
             go.Bar(
-                base=(low - 0.5).tolist(),
-                x=(high - low + 1).tolist(),
+                base=left.tolist(),
+                x=(right - left).tolist(),
                 y=[label] * int(own.sum()),
                 orientation="h",
                 name=label,
@@ -64,6 +67,13 @@ def _bands(view: SearchView, dispatcher: Dispatcher, var: ShapeVar) -> go.Figure
         title_text="Kernel (id)", type="category", categoryorder="array", categoryarray=rows, autorange="reversed"
     )
     return figure.update_layout(barmode="overlay", bargap=0.25, hovermode="closest", showlegend=False)
+
+
+def _edges(values: Ints) -> Floats:
+    """[values + 1]: where the bar of each value begins and ends: halfway to the values beside it."""
+    between = (values[1:] + values[:-1]) / 2
+    first, last = (between[0], between[-1]) if len(between) else (values[0] + 0.5, values[0] - 0.5)
+    return np.concatenate([[2 * values[0] - first], between, [2 * values[-1] - last]])
 
 
 def _stretch(var: ShapeVar, low: int, high: int) -> str:
@@ -131,6 +141,4 @@ def _served(dispatcher: Dispatcher, shapes: Sequence[dict[str, int]]) -> Ints:
 
 def _values(var: ShapeVar, limit: int) -> Ints:
     """The variable's values, more than ``limit`` thinned evenly, the extremes kept."""
-    count = len(var.values)
-    indices = np.unique(np.linspace(0, count - 1, min(limit, count)).round().astype(np.int64))
-    return np.array([var.values[int(index)] for index in indices], np.int64)
+    return np.array(thinned(var.values, limit), np.int64)

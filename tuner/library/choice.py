@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tuner.library.dispatcher import Dispatcher, is_within
+from tuner.library.dispatcher import Dispatcher
+from tuner.program import spans
 from tuner.program.range_text import Ranges
 from tuner.program.task import SearchTask
 from tuner.program.workload import format_shape
@@ -58,14 +59,12 @@ class Candidate:
 
 def covers(ranges: Ranges, asked: Ranges) -> bool:
     """Whether ``ranges`` of the same symbols contain those asked for."""
-    return set(ranges) == set(asked) and all(
-        ranges[name][0] <= low and high <= ranges[name][1] for name, (low, high) in asked.items()
-    )
+    return set(ranges) == set(asked) and all(spans.covers(ranges[name], span) for name, span in asked.items())
 
 
 def width(ranges: Ranges) -> int:
     """How many values of the symbols there are in it: what the widest has most of."""
-    return math.prod(high - low + 1 for low, high in ranges.values())
+    return math.prod(spans.count(span) for span in ranges.values())
 
 
 def points_of(tasks: Sequence[SearchTask], ranges: Ranges) -> list[Point]:
@@ -78,7 +77,7 @@ def points_of(tasks: Sequence[SearchTask], ranges: Ranges) -> list[Point]:
         total = sum(instance.weight for instance in task.instances)
         for instance in task.instances:
             dims = task.workload.dims(instance.shape)
-            if instance.weight and is_within(dims, ranges):
+            if instance.weight and all(spans.contains(span, dims[name]) for name, span in ranges.items()):
                 key = tuple(dims.items())
                 weights[key] = weights.get(key, 0.0) + instance.weight / total
     heaviest = sorted(weights.items(), key=lambda item: -item[1])[:MAX_POINTS]
@@ -86,7 +85,7 @@ def points_of(tasks: Sequence[SearchTask], ranges: Ranges) -> list[Point]:
 
 
 def _ends(ranges: Ranges) -> list[Point]:
-    corners = itertools.product(*(dict.fromkeys(ends) for ends in ranges.values()))
+    corners = itertools.product(*(dict.fromkeys(spans.ends(span)) for span in ranges.values()))
     return [Point(dict(zip(ranges, corner, strict=True))) for corner in itertools.islice(corners, MAX_POINTS)]
 
 

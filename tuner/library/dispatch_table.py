@@ -22,6 +22,8 @@ from tuner.library.dispatcher import (
     tree_from_json,
 )
 from tuner.program.build import workload_from_stored
+from tuner.program.range_text import Ranges
+from tuner.program.spans import contains, span_from_json
 from tuner.program.workload import JsonObject, Workload
 from tuner.rules.registry import RULES
 
@@ -40,11 +42,17 @@ class ServedTable:
             self.bounds = {name: (low, high) for name, (low, high) in dispatch["bounds"].items()}
             self._tree = tree_from_json(dispatch["tree"], {name: name for name in self.bounds})
             self.kernels = tuple(dispatch["kernels"])
+        told = dispatch.get("made_for")
+        self.made_for: Ranges = {name: span_from_json(span) for name, span in told.items()} if told else self.bounds
         self._workload_json, self._table = dispatch["workload"], dispatch["table"]
 
     def covers(self, dims: Mapping[str, int]) -> bool:
-        """Whether the library was made for such values of the symbols; its safe kernel serves others."""
+        """Whether the library was made for values around these; its safe kernel serves others."""
         return is_within(dims, self.bounds)
+
+    def is_made_for(self, dims: Mapping[str, int]) -> bool:
+        """Whether the library was made for just these values of the symbols."""
+        return all(contains(span, dims[name]) for name, span in self.made_for.items())
 
     def kernel_at(self, dims: Mapping[str, int]) -> JsonObject:
         """The kernel that runs for these values of the symbols, inside the bounds or not."""

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import ShapewrightError
+from tuner.program.range_text import Ranges
+from tuner.program.spans import span_of, span_of_extent, span_to_json
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, Workload, format_shape
 from tuner.rules.space import MicroKernel
@@ -222,6 +224,7 @@ class Dispatcher:
             "threads": task.threads,
             "dims": list(task.workload.symbols),
             "bounds": {name: list(bounds) for name, bounds in self.bounds.items()},
+            "made_for": {name: span_to_json(span) for name, span in made_for(task).items()},
             "shape_vars": {var.name: var.to_json() for var in task.shape_vars},
             "kernels": [kernel_json(kernel) for kernel in self.kernels],
             "safe_kernel": self.safe_kernel,
@@ -277,6 +280,12 @@ def is_within(dims: Mapping[str, int], bounds: Mapping[str, tuple[int, int]]) ->
 def symbol_bounds(task: SearchTask) -> dict[str, tuple[int, int]]:
     """The inclusive range of each symbol over the task's shape variables."""
     return {name: expr.bounds(task.ranges) for name, expr in task.workload.symbol_exprs.items()}
+
+
+def made_for(task: SearchTask) -> Ranges:
+    """The sizes of each symbol that a library of the task is made for; its dispatcher serves those in between, too."""
+    variables = {var.name: span_of(var.values) for var in task.shape_vars}
+    return {name: span_of_extent(expr, variables) for name, expr in task.workload.symbol_exprs.items()}
 
 
 def symbols_of_axes(workload: Workload) -> dict[str, str]:

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.errors import ShapewrightError
-from tuner.library.dispatcher import Dispatcher
+from tuner.library.dispatcher import Dispatcher, made_for
+from tuner.program.range_text import format_ranges
 from tuner.program.workload import JsonObject, Workload
 from tuner.records import PROTOCOL
 from tuner.rules import layouts_of
@@ -64,6 +65,7 @@ def package(
         "target_fingerprint": task.target.fingerprint if task.target else None,
         "threads": task.threads,
         "ranges": dispatch["bounds"],
+        "made_for": format_ranges(made_for(task)),
         "protocol": PROTOCOL,
         "toolchain": dict(toolchain),
         "job_id": job_id,

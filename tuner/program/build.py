@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -135,6 +135,7 @@ class _Parts:
     shapes: Mapping[str, Dims]
     domain: Mapping[str, tuple[float, float]]
     channel: str | None = None
+    dtypes: Mapping[str, str] = field(default_factory=dict)
 
 
 def _op_parts(op: Op, dims: Mapping[str, DimExpr], settings: Mapping[str, object]) -> _Parts:
@@ -146,7 +147,7 @@ def _op_parts(op: Op, dims: Mapping[str, DimExpr], settings: Mapping[str, object
         extents[name] = dim_of("args", text.format(**values)).substituted(dims)
     padded = op.padded if op.padded and op.reads_outside(settings) else {}
     shapes = {name: _shape(text.format(**values), {**dims, **extents}) for name, text in op.shapes.items()}
-    return _Parts(program, extents, op.constant, padded, shapes, {}, op.channel)
+    return _Parts(program, extents, op.constant, padded, shapes, {}, op.channel, op.dtypes)
 
 
 @lru_cache(maxsize=256)
@@ -197,7 +198,7 @@ def _finished(
     for name, dim in parts.extents.items():
         if dim.constant is not None and dim.constant < 0:
             raise InvalidInput(f"extents.{name}", f"the extent of {name} is {dim.constant}", "0 or more")
-    types = ElementTypes(program, dtype).of
+    types = ElementTypes(program, dtype, parts.dtypes).of
     for name in parts.constants:
         if types[name] in INTEGERS and name in program.index_tensors:
             remedy = "leave it out: indices are not packed"

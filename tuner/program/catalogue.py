@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from tuner.errors import InvalidInput, shown
 from tuner.program.convolutions import SPATIAL, conv, conv_transpose
 from tuner.program.dims import DimExpr
-from tuner.program.operators import CAUSAL, EPS, SCALE, WINDOW, Epilogue, Op, Setting, Values
+from tuner.program.operators import CAUSAL, EPS, GROUP, SCALE, WINDOW, Epilogue, Op, Setting, Values
 
 __all__ = ["EPILOGUES", "OPS", "Epilogue", "Op", "Setting", "op_named"]
 
@@ -36,6 +36,15 @@ OPS: Mapping[str, Op] = {
         Op(
             "dense", "out[m, n] = x[m, k] . w[n, k]^T; the weight w is constant: library.pack(w) packs it once",
             ("m", "n", "k"), "out[m, n] = sum(k) x[m, k] * w[n, k]", constant=("w",),
+        ),
+        Op(
+            "dense_int4",
+            "out[m, n] = x[m, k] . weight[n, k]^T, weight = (four bits of w - 8) * s[n, k // group]; w[n, k // 2] of "
+            "uint8, the lower half of a byte first, and s are constant",
+            ("m", "n", "k"),
+            "out[m, n] = sum(k) x[m, k]"
+            " * ((cast((w[n, k // 2] >> (4 * (k % 2))) & 15, float32) - 8) * s[n, k // {group}])",
+            constant=("w", "s"), settings={"group": GROUP}, dtypes={"w": "uint8"},
         ),
         Op(
             "matmul", "out[m, n] = x[m, k] . y[k, n], both operands new at every call",

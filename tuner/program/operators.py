@@ -27,7 +27,8 @@ class Op:
 
     ``sizes`` gives extents that follow from the args, as expressions over args and settings. ``channel`` names the axis
     of the output that ``bias`` runs over. ``variant`` adds or replaces template values that depend on the settings.
-    ``padded`` holds where ``reads_outside`` says so: other reads stay inside.
+    ``dtypes`` are of tensors that ``dtype`` is not meant for. ``padded`` holds where ``reads_outside`` says so: other
+    reads stay inside.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Op:
     sizes: Mapping[str, str] = field(default_factory=dict)
     shapes: Mapping[str, str] = field(default_factory=dict)
     padded: Mapping[str, float] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
     channel: str | None = None
     reads_outside: Callable[[Values], bool] = lambda settings: settings["pad"] > 0
     variant: Callable[[Mapping[str, DimExpr], Values], Values] | None = None
@@ -97,6 +99,7 @@ PAD = Setting(0, "zeros around the input, on every side", _integer(0))
 DILATION = Setting(1, "step between the elements of a window", _integer(1))
 GROUPS = Setting(1, "groups of channels that do not mix", _integer(1))
 LAYOUT = Setting("nchw", "of x and out: nchw or nhwc", _layout)
+GROUP = Setting(32, "steps of k that share a scale", _integer(1))
 EPS = Setting(1e-5, "added to the variance", _number)
 CAUSAL = Setting(False, "hide j > i + (extent of j - extent of i)", _flag)
 SCALE = Setting(None, "of the scores; 1/sqrt(d) if left out", _optional_number)

@@ -1,8 +1,9 @@
-"""A workload over the ranges of its shape variables: grids of shapes, and checks of what all of them have in common."""
+"""A workload over the ranges of its shape variables: shapes that stand for all, checks of what all have in common."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 from tuner.errors import InvalidInput
@@ -12,16 +13,20 @@ from tuner.program.expr import Expr
 from tuner.program.workload import ShapeVar, Workload, format_shape
 
 MAX_SHAPE_VARS = 8
-"""Grids over the shape variables double with each of them."""
+"""Corners of the range double with each of them."""
 MAX_OPERAND_BYTES = 16 * 2**30
 """Of one tensor at the largest shape of the range: more could not be measured, nor verified in float64."""
 
 
-def grid(variables: Sequence[ShapeVar], limit: int) -> list[dict[str, int]]:
-    per_var = max(2, int(limit ** (1 / max(1, len(variables)))))
+def shapes_of(variables: Sequence[ShapeVar], limit: int) -> list[dict[str, int]]:
+    """Every shape of the range in the order of its values; of more than ``limit`` about as many, the extremes kept."""
+    if len(variables) == 1:
+        (var,) = variables
+        return [{var.name: value} for value in thinned(var.values, max(limit, 2))]
+    if math.prod(var.count for var in variables) > limit:
+        return scattered(variables, limit)
     names = [var.name for var in variables]
-    grids = [thinned(var.values, per_var) for var in variables]
-    return [dict(zip(names, point, strict=True)) for point in itertools.product(*grids)]
+    return [dict(zip(names, point, strict=True)) for point in itertools.product(*(var.values for var in variables))]
 
 
 def thinned(values: range | tuple[int, ...], count: int) -> list[int]:
@@ -29,6 +34,45 @@ def thinned(values: range | tuple[int, ...], count: int) -> list[int]:
         return list(values)
     step = (len(values) - 1) / (count - 1)
     return [values[round(index * step)] for index in range(count)]
+
+
+def scattered(variables: Sequence[ShapeVar], count: int) -> list[dict[str, int]]:
+    """About ``count`` shapes of several variables, in the order of their values: corners, the middle, points inside.
+
+    A grid of as many has few values of each variable, and a dispatcher cannot part shapes between two of them. Points
+    of low discrepancy have as many values as there are points; of every two of them one is spread over the values, the
+    other over their logarithms: what is best changes most among small sizes.
+    """
+    points = dict.fromkeys(_corners(variables, count))
+    steps = _steps(len(variables))
+    for number in range(4 * count):
+        if len(points) >= count:
+            break
+        place = [(0.5 + number * step) % 1.0 for step in steps]
+        points.setdefault(tuple(_value(var, part, number % 2 == 1) for var, part in zip(variables, place, strict=True)))
+    names = [var.name for var in variables]
+    return [dict(zip(names, point, strict=True)) for point in sorted(points)]
+
+
+def _value(var: ShapeVar, part: float, is_logarithmic: bool) -> int:
+    return var.values[round(var.count**part) - 1 if is_logarithmic else int(part * var.count)]
+
+
+def _corners(variables: Sequence[ShapeVar], count: int) -> list[tuple[int, ...]]:
+    """All, if they are fewer than ``count``; else the least, the largest, the least with one variable at its most."""
+    if 2 ** len(variables) < count:
+        return list(itertools.product(*((var.min, var.max) for var in variables)))
+    least = tuple(var.min for var in variables)
+    largest = tuple(var.max for var in variables)
+    return [least, largest, *((*least[:axis], most, *least[axis + 1 :]) for axis, most in enumerate(largest))]
+
+
+def _steps(rank: int) -> list[float]:
+    """Along each axis the step of the R sequence: powers of 1/g, where g ** (rank + 1) = g + 1 (Roberts 2018)."""
+    root = 2.0
+    for _ in range(64):
+        root = (1 + root) ** (1 / (rank + 1))
+    return [root**-power for power in range(1, rank + 1)]
 
 
 def check_variables(workload: Workload, variables: tuple[ShapeVar, ...]) -> None:
@@ -96,7 +140,7 @@ def check_bounds(workload: Workload, variables: tuple[ShapeVar, ...]) -> None:
 
 def _points(workload: Workload, variables: Sequence[ShapeVar]) -> list[dict[str, int]]:
     """Shapes of the range at which something is computed."""
-    shapes = grid(variables, 4096)
+    shapes = shapes_of(variables, 4096)
     spend(len(shapes) * (4 + 2 * len(workload.program.axes)))
     return [values for values in shapes if workload.points(workload.dims(values))]
 

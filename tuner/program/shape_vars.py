@@ -20,7 +20,10 @@ MAX_NAME = 40
 
 @dataclass(frozen=True, slots=True)
 class ShapeVar:
-    """A size that is known only at run time, and the values it can take: ``ShapeVar("T", range(1, 129))``."""
+    """A size that is known only at run time, and the values it can take: ``ShapeVar("T", range(1, 129))``.
+
+    A ``range`` stays one, with its step: ``range(8, 1025, 8)`` takes no more memory than ``range(1, 129)``.
+    """
 
     name: str
     values: range | tuple[int, ...]
@@ -33,12 +36,8 @@ class ShapeVar:
                 f"a letter, then letters, digits or _, at most {MAX_NAME}; not weight",
             )
         field = f"shape_vars.{name}"
-        if isinstance(values, range) and values.step == 1:
-            kept: range | tuple[int, ...] = values
-        else:
-            kept = _sizes(field, values)
-        # len() of a range cannot count beyond 63 bits.
-        count = max(0, kept.stop - kept.start) if isinstance(kept, range) else len(kept)
+        kept = _ascending(values) if isinstance(values, range) else _sizes(field, values)
+        count = _count(kept)
         if count == 0:
             raise InvalidInput(field, "the range is empty", "min must not be above max; values must not be empty")
         if kept[0] < 0:
@@ -55,6 +54,11 @@ class ShapeVar:
     @property
     def max(self) -> int:
         return self.values[-1]
+
+    @property
+    def count(self) -> int:
+        """How many values it takes."""
+        return len(self.values)
 
     def takes(self, value: int) -> bool:
         """Whether ``value`` is one of its values."""
@@ -89,9 +93,20 @@ class ShapeVar:
     __rmul__ = __mul__
 
     def to_json(self) -> JsonObject:
-        if isinstance(self.values, range):
-            return {"min": self.min, "max": self.max}
-        return {"values": list(self.values)}
+        if not isinstance(self.values, range):
+            return {"values": list(self.values)}
+        return {"min": self.min, "max": self.max} | ({"step": self.values.step} if self.values.step > 1 else {})
+
+
+def _ascending(values: range) -> range:
+    """``values`` from the least; a single one in steps of 1."""
+    upward = values if values.step > 0 else values[::-1]
+    return range(upward.start, upward.start + 1) if _count(upward) == 1 else upward
+
+
+def _count(values: range | tuple[int, ...]) -> int:
+    """len() of a range cannot count beyond 63 bits."""
+    return max(0, -((values.start - values.stop) // values.step)) if isinstance(values, range) else len(values)
 
 
 def _sizes(field: str, values: object) -> tuple[int, ...]:

@@ -164,15 +164,16 @@ class Shapes:
 
 
 class ElementTypes:
-    """The dtype of every tensor. ``given``: one for all inputs and outputs, or by name.
+    """The dtype of every tensor. ``given``: one for all inputs and outputs, or by name; ``own``: of tensors that an
+    operator has a dtype for, unless ``given`` names them.
 
     Tensors that are used as indices are int32 unless said otherwise; what is not named follows from the arithmetic.
     Raises InvalidInput on field ``dtype`` or ``program``.
     """
 
-    def __init__(self, program: Program, given: object) -> None:
+    def __init__(self, program: Program, given: object, own: Mapping[str, str] | None = None) -> None:
         self._program = program
-        named = self._named(given)
+        named = {**(own or {}), **self._named(given)}
         whole = given if isinstance(given, str) else None
         self.of: dict[str, str] = {}
         for name in program.inputs:

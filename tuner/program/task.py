@@ -13,7 +13,7 @@ from tuner.program.build import ProgramOp, make_workload, workload_from_stored
 from tuner.program.catalogue import Op
 from tuner.program.dims import DimLike
 from tuner.program.effort import spend
-from tuner.program.ranges import check_bounds, check_sizes, check_variables, grid, largest_dims, thinned
+from tuner.program.ranges import check_bounds, check_sizes, check_variables, largest_dims, scattered, shapes_of, thinned
 from tuner.program.shape_fields import (
     MAX_WEIGHT,
     WEIGHTS,
@@ -40,6 +40,7 @@ MAX_INSTANCES = 256
 MAX_KERNELS = 64
 MAX_THREADS = 1024
 DEFAULT_INSTANCES = 8
+SCATTERED_INSTANCES = 12
 FAR = 2.0
 """How many times as large as the least shape every instance must be for that one to be searched for, too."""
 LEAST_SHAPE_WEIGHT = 0.25
@@ -151,8 +152,8 @@ class SearchTask:
         return set(shape) == set(self.ranges) and all(var.takes(shape[var.name]) for var in self.shape_vars)
 
     def shapes(self, limit: int = 4096) -> list[dict[str, int]]:
-        """Every shape of the declared range; more than ``limit`` are thinned evenly, the extremes kept."""
-        return grid(self.shape_vars, limit)
+        """Every shape of the declared range; of more than ``limit`` about as many, the extremes kept."""
+        return shapes_of(self.shape_vars, limit)
 
     def __repr__(self) -> str:
         return f"<SearchTask {self.workload} at {len(self.instances)} instances, {self.threads} threads>"
@@ -190,8 +191,13 @@ class SearchTask:
         return task
 
 
-def default_instances(variables: Sequence[ShapeVar]) -> list[Mapping[str, int]]:
-    """Spread over the range, evenly in each variable, the extremes included."""
+def default_instances(variables: Sequence[ShapeVar]) -> list[dict[str, int]]:
+    """Spread over the range, evenly in each variable, the extremes included.
+
+    A grid of up to two variables. A grid of more has nothing but corners, and ever more of them: see ``scattered``.
+    """
+    if len(variables) > 2:
+        return scattered(variables, SCATTERED_INSTANCES)
     per_var = max(2, round(DEFAULT_INSTANCES ** (1 / max(1, len(variables)))))
     grids = [thinned(var.values, per_var) for var in variables]
     names = [var.name for var in variables]
@@ -286,7 +292,8 @@ def check_shape(task: SearchTask, shape: Mapping[str, int]) -> None:
 
 def _range_text(var: ShapeVar) -> str:
     if isinstance(var.values, range):
-        return f"{var.name} runs from {var.min} to {var.max}"
+        steps = f" in steps of {var.values.step}" if var.values.step > 1 else ""
+        return f"{var.name} runs from {var.min} to {var.max}{steps}"
     return f"{var.name} is one of {', '.join(map(str, var.values[:20]))}"
 
 

@@ -24,9 +24,11 @@ from tuner.rules.layout import Layout
 from tuner.rules.row_reduction import RowReduction
 from tuner.rules.space import MicroKernel, UnionSpace
 from tuner.rules.windows import Windows
+from tuner.rules.x86_chain import X86Chain
 from tuner.rules.x86_contraction import X86Contraction
 from tuner.rules.x86_gathered import X86Gathered
 from tuner.rules.x86_grouped import X86Grouped
+from tuner.rules.x86_quantized import X86Quantized
 
 MAX_WORKSPACE_BYTES = 8 * 2**30
 """Of a call's intermediates, at the largest shape of a range."""
@@ -34,6 +36,8 @@ MAX_WORKSPACE_BYTES = 8 * 2**30
 RULES: tuple[ScheduleRule, ...] = (
     X86Contraction(),
     X86Grouped(),
+    X86Chain(),
+    X86Quantized(),
     Attention(),
     RowReduction(),
     Windows(),

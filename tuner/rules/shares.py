@@ -21,8 +21,12 @@ def in_shares(size: Expr, threads: int, write: Callable[[Range], None]) -> None:
         write((i64(0), size))
         return
     with I.parallel(i64(0), i64(threads)) as thread:
-        first = tirx.truncdiv(size * thread, i64(threads))
-        write((first, tirx.truncdiv(size * (thread + i64(1)), i64(threads))))
+        write(share_of(size, thread, threads))
+
+
+def share_of(size: Expr, thread: Expr, threads: int) -> Range:
+    """The share of 0 to ``size`` that a thread has."""
+    return tirx.truncdiv(size * thread, i64(threads)), tirx.truncdiv(size * (thread + i64(1)), i64(threads))
 
 
 def product_of(counts: Mapping[str, Expr]) -> Expr:

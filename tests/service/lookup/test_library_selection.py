@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi.testclient import TestClient
 
 from tests.contract.served_samples import Saved, found_wrong, new_library, won
@@ -39,6 +41,17 @@ def test_a_narrow_library_answers_inside_of_its_range_alone(api: TestClient, sto
     narrow = new_library(storage, 1, 16, predicted_s={1: 1e-3, 16: 1e-3})
     assert_served(api, storage, narrow, 16)
     assert_served(api, storage, wide, 16 * 17)
+
+
+def test_what_was_made_for_a_shape_answers_before_what_has_it_between_two_of_its_own(
+    api: TestClient, storage: Storage
+) -> None:
+    eights: dict[str, Any] = {"shape_vars": {"T": {"min": 8, "max": 128, "step": 8}}, "instances": [{"T": 8}]}
+    stepped = new_library(storage, predicted_s={8: 1e-3, 16: 1e-3}, **eights)
+    assert consulted(api, stepped, 16 * 12) == stepped.digest
+    every = new_library(storage, predicted_s={8: 2e-3, 16: 2e-3})
+    assert consulted(api, stepped, 16 * 12) == every.digest
+    assert consulted(api, stepped, 16 * 16) == stepped.digest
 
 
 def test_a_withdrawn_library_answers_nothing(api: TestClient, storage: Storage) -> None:

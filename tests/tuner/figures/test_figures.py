@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -218,6 +219,15 @@ def test_bands_cover_the_range_of_one_variable(view: SearchView) -> None:
         for base, width, kernel in zip(bars.base, bars.x, bars.customdata, strict=True):
             covered |= dict.fromkeys(range(round(base + 0.5), round(base + width + 0.5)), kernel)
     assert covered == {t: dispatcher.kernel_for({"T": t}).id for t in range(1, 129)}
+
+
+@pytest.mark.parametrize("values", [range(8, 129, 8), (1, 2, 4, 8, 16, 32, 64, 128), (5,)])
+def test_bars_of_a_range_with_gaps_meet_halfway(values: range | tuple[int, ...]) -> None:
+    task = SearchTask("dense", {"m": "T", "n": 96, "k": 32}, (ShapeVar("T", values),), target=TASK.target)
+    result = figure("dispatch", SearchView(task, dispatcher=library(task, sampled(task, 4))))
+    bars = sorted((base, base + width) for bar in result.data for base, width in zip(bar.base, bar.x, strict=True))
+    assert all(end == start for (_, end), (start, _) in itertools.pairwise(bars))
+    assert bars[0][0] < min(values) <= max(values) < bars[-1][1]
 
 
 def test_two_variables_are_a_grid_with_every_kernel_named() -> None:

@@ -25,7 +25,7 @@ STAGES = re.findall(r"^\| `(.*?)` \|", REFUSED, re.M)
 
 
 def test_the_page_has_examples() -> None:
-    assert (len(YAML), len(BLOCKS), len(CELLS), len(STAGES)) == (2, 1, 15, 9)
+    assert (len(YAML), len(BLOCKS), len(CELLS), len(STAGES)) == (2, 1, 16, 9)
 
 
 @pytest.mark.parametrize("text", YAML)
@@ -43,7 +43,7 @@ def test_blocks_are_accepted(extents: str, text: str) -> None:
 def test_examples_are_accepted(text: str, shapes: str) -> None:
     program = Program.parse(text)
     data: dict[str, Any] = {"program": text, "extents": dict.fromkeys(program.axes, 8)}
-    data["dtype"] = {"w": "int8"} if ">>" in text else "float32"
+    data["dtype"] = dict.fromkeys(re.findall(r"(\w+)\[[^]]*\] >>", text), "int8")
     data["shapes"] = yaml.safe_load(shapes) if shapes else {}
     assert workload_from_json(data).program == program
 

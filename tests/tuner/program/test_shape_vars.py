@@ -28,8 +28,18 @@ def test_a_shape_var_knows_its_range() -> None:
     assert span.to_json() == {"min": 1, "max": 128}
     assert listed.values == (5, 24, 43)
     assert listed.to_json() == {"values": [5, 24, 43]}
-    assert ShapeVar("T", range(0, 10, 3)).values == (0, 3, 6, 9)
     assert span.expr == parse_dim("T")
+
+
+def test_a_range_keeps_its_step_and_costs_nothing() -> None:
+    stepped = ShapeVar("S", range(8, 8_000_001, 8))
+    assert stepped.values == range(8, 8_000_001, 8)
+    assert (stepped.min, stepped.max, stepped.count) == (8, 8_000_000, 1_000_000)
+    assert stepped.to_json() == {"min": 8, "max": 8_000_000, "step": 8}
+    assert (stepped.takes(16), stepped.takes(12), stepped.takes(0)) == (True, False, False)
+    assert ShapeVar("T", range(0, 10, 3)).to_json() == {"min": 0, "max": 9, "step": 3}
+    assert ShapeVar("T", range(9, 0, -3)) == ShapeVar("T", range(3, 10, 3))
+    assert ShapeVar("T", range(8, 12, 8)).to_json() == {"min": 8, "max": 8}
 
 
 @pytest.mark.parametrize(
@@ -50,6 +60,9 @@ def test_a_shape_var_knows_its_range() -> None:
         ("T", [3, -7], "shape_vars.T", "the smallest value is -7"),
         ("T", range(MAX_POINTS + 1), "shape_vars.T", f"{MAX_POINTS + 1} values"),
         ("T", range(1, 2**80), "shape_vars.T", "values"),
+        ("T", range(0, 2**80, 3), "shape_vars.T", "values"),
+        ("T", range(0, 10, -1), "shape_vars.T", "the range is empty"),
+        ("T", range(2, -7, -4), "shape_vars.T", "the smallest value is -6"),
     ],
 )
 def test_a_bad_shape_var_is_refused(name: Any, values: Any, field: str, problem: str) -> None:

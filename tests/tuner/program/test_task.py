@@ -13,8 +13,17 @@ from hypothesis import strategies as st
 from tests.tuner.strategies import tasks
 from tuner.errors import InvalidInput
 from tuner.program.build import make_workload
+from tuner.program.ranges import shapes_of
 from tuner.program.target import Target, native
-from tuner.program.task import MAX_INSTANCES, SearchTask, check_shape, parse_instances, parse_shape, parse_shape_vars
+from tuner.program.task import (
+    MAX_INSTANCES,
+    SearchTask,
+    check_shape,
+    default_instances,
+    parse_instances,
+    parse_shape,
+    parse_shape_vars,
+)
 from tuner.program.workload import ShapeVar, WorkloadInstance, format_shape
 
 T = ShapeVar("T", range(1, 129))
@@ -157,6 +166,34 @@ def test_dims_must_be_extents_over_the_whole_range(args: Any, variables: Any, fi
     assert problem in caught.value.problem
 
 
+VARIABLES = st.lists(
+    st.builds(range, st.integers(1, 8), st.integers(9, 2000), st.integers(1, 16))
+    | st.just((1, 2, 4, 8, 16, 32)) | st.just((7,)),
+    min_size=3, max_size=6,
+).map(lambda every: [ShapeVar(f"V{index}", values) for index, values in enumerate(every)])  # fmt: skip
+
+
+@given(VARIABLES)
+def test_instances_and_shapes_of_many_variables_are_few_and_hold_the_corners(variables: list[ShapeVar]) -> None:
+    ends = [{var.name: var.min for var in variables}, {var.name: var.max for var in variables}]
+    for shapes, most in ((default_instances(variables), 12), (shapes_of(variables, 300), 300)):
+        assert (shapes[0], shapes[-1]) == (ends[0], ends[1])
+        assert len({tuple(shape.values()) for shape in shapes}) == len(shapes) <= most
+        assert all(var.takes(shape[var.name]) for var in variables for shape in shapes)
+        for var in variables:
+            assert ends[0] | {var.name: var.max} in shapes
+
+
+def test_shapes_of_several_long_variables_part_small_sizes_and_large_ones() -> None:
+    long = [ShapeVar(name, range(8, 1025, 8)) for name in "MNK"]
+    shapes = shapes_of(long, 4096)
+    assert len(shapes) == 4096
+    for var in long:
+        assert len({shape[var.name] for shape in shapes}) == var.count, "a grid has sixteen values of each"
+    few = [ShapeVar("A", range(1, 5)), ShapeVar("B", range(1, 1001))]
+    assert len(shapes_of(few, 4096)) == 4000, "every one, where they are not too many"
+
+
 def test_there_are_not_too_many_variables_or_instances() -> None:
     many = [ShapeVar(f"V{index}", range(1, 3)) for index in range(9)]
     with pytest.raises(InvalidInput, match="at most 8"):
@@ -173,8 +210,19 @@ def test_there_are_not_too_many_variables_or_instances() -> None:
         ({"T": 3}, "shape_vars.T", "3 is not a range"),
         ({"T": {}}, "shape_vars.T", "{} is not a range"),
         ({"T": {"min": 1}}, "shape_vars.T", "is not a range"),
-        ({"T": {"min": 1, "max": 2, "values": [1]}}, "shape_vars.T", "is not a range"),
-        ({"T": {"min": 1, "max": 2, "step": 1}}, "shape_vars.T", "is not a range"),
+        ({"T": {"min": 1, "max": 2, "values": [1]}}, "shape_vars.T", "values and max and min are both given"),
+        ({"T": {"values": [8, 16], "step": 8}}, "shape_vars.T", "values and step are both given"),
+        ({"T": {"min": 1, "max": 2, "stride": 1}}, "shape_vars.T", "'stride' is not a field of a range"),
+        ({"T": {"step": 8}}, "shape_vars.T", "is not a range"),
+        ({"T": {"powers_of": 2, "max": 8}}, "shape_vars.T", "is not a range"),
+        ({"T": {"min": 8, "max": 64, "step": 0}}, "shape_vars.T", "step: 0 is not a step"),
+        ({"T": {"min": 8, "max": 64, "step": -8}}, "shape_vars.T", "step: -8 is not a step"),
+        ({"T": {"min": 8, "max": 64, "step": 8.0}}, "shape_vars.T", "step: 8.0 is not an integer"),
+        ({"T": {"min": 1, "max": 64, "step": 1, "powers_of": 2}}, "shape_vars.T", "step and powers_of are both given"),
+        ({"T": {"min": 1, "max": 64, "powers_of": 1}}, "shape_vars.T", "powers_of: 1 has no powers"),
+        ({"T": {"min": 1, "max": 64, "powers_of": True}}, "shape_vars.T", "powers_of: True is not an integer"),
+        ({"T": {"min": 0, "max": 64, "powers_of": 2}}, "shape_vars.T", "min: 0 is below every power of 2"),
+        ({"T": {"min": 11, "max": 99, "powers_of": 10}}, "shape_vars.T", "no power of 10 is from 11 to 99"),
         ({"T": {"min": "1", "max": 2}}, "shape_vars.T", "'1' is not an integer"),
         ({"T": {"min": 1, "max": 2.5}}, "shape_vars.T", "2.5 is not an integer"),
         ({"T": {"min": None, "max": 2}}, "shape_vars.T", "None is not an integer"),
@@ -198,6 +246,13 @@ def test_bad_shape_vars_are_refused(data: Any, field: str, problem: str) -> None
 def test_shape_vars_and_instances_are_read() -> None:
     data = {"T": {"min": 1, "max": 128}, "S": {"values": [5, 24]}}
     assert parse_shape_vars(data) == (T, ShapeVar("S", [5, 24]))
+    (stepped,) = parse_shape_vars({"S": {"min": 8, "max": 1030, "step": 8}})
+    assert stepped.values == range(8, 1025, 8)
+    (powers,) = parse_shape_vars({"P": {"min": 2, "max": 100, "powers_of": 3}})
+    assert powers.values == (3, 9, 27, 81)
+    assert parse_shape_vars({"P": {"min": 1, "max": 1, "powers_of": 2}}) == (ShapeVar("P", [1]),)
+    for var in (T, stepped, powers):
+        assert parse_shape_vars({var.name: var.to_json()}) == (var,)
     assert parse_shape_vars(None) == ()
     assert parse_instances(None) is None
     assert parse_instances([{"T": 5, "weight": 2}]) == [WorkloadInstance.of({"T": 5}, 2.0)]

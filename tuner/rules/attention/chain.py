@@ -11,6 +11,7 @@ from tuner.program.workload import Workload
 from tuner.rules._base import Extents
 from tuner.rules.access import stride
 from tuner.rules.attention.bounds import Mask
+from tuner.rules.intrinsics import FLOATS
 
 DTYPE = "float32"
 DOTS, QUOTIENT = "attention.dots", "attention.quotient"
@@ -65,13 +66,9 @@ def storage_problem(workload: Workload, chain: Chain) -> str | None:
             return f"{read.tensor} is read along axes that are not its own"
         if read.tensor in dict(workload.padding):
             return f"{read.tensor} is padded"
-    reducing = [stage for stage in workload.program.stages if stage.reducer]
-    operands = [read.tensor for read in (chain.q, chain.k, chain.v)]
-    for name in (*operands, *(stage.tensor for stage in reducing), chain.out_tensor):
-        if workload.tensors[name].dtype != DTYPE:
-            return f"{name} is {workload.tensors[name].dtype}, not {DTYPE}"
-    if any(workload.element_types.type_of(stage.body) != DTYPE for stage in reducing):
-        return f"a reduction is not computed in {DTYPE}"
+    problem = _dtype_problem(workload, chain)
+    if problem is not None:
+        return problem
     if 1 not in (stride(chain.k, "d"), stride(chain.k, "j")):
         return f"{chain.k.tensor} lies along neither of its axes"
     if stride(chain.v, "e") != 1 or chain.out_axes[-1] != "e":
@@ -79,6 +76,20 @@ def storage_problem(workload: Workload, chain: Chain) -> str | None:
     for expr, axis in ((chain.mask.score, "j"), (chain.out, "e")):
         if not _is_vectorised(expr, axis):
             return "an elementwise part reads a tensor that does not lie along the vectors"
+    return None
+
+
+def _dtype_problem(workload: Workload, chain: Chain) -> str | None:
+    """Operands and the output may be short floats; everything between is float32."""
+    of = {name: tensor.dtype for name, tensor in workload.tensors.items()}
+    for name in (chain.q.tensor, chain.k.tensor, chain.v.tensor, chain.out_tensor):
+        if of[name] not in FLOATS:
+            return f"{name} is {of[name]}, none of {', '.join(sorted(FLOATS))}"
+    for stage in (stage for stage in workload.program.stages if stage.reducer):
+        if of[stage.tensor] != DTYPE and stage.tensor != chain.out_tensor:
+            return f"{stage.tensor} is {of[stage.tensor]}, not {DTYPE}"
+        if workload.element_types.type_of(stage.body) != DTYPE:
+            return f"{stage.tensor} is not computed in {DTYPE}"
     return None
 
 

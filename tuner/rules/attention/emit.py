@@ -87,6 +87,10 @@ class _Nest:
             for axis in reversed(self.frame.chain.batch):
                 size = I.Bind(tirx.max(self.frame.extent[axis], i64(1)))
                 index[axis], rest = I.Bind(tirx.floormod(rest, size)), I.Bind(tirx.floordiv(rest, size))
+            if isinstance(self.blocks, tirx.IntImm) and int(self.blocks) == 1:
+                # Not by the general bounds: TVM fails over conditions in which a variable is taken from itself.
+                _Nest(self.frame.at(index))._rows(i64(0), i64(1))
+                return
             start = I.Bind(tirx.max(first - number * blocks, i64(0)))
             _Nest(self.frame.at(index))._rows(start, tirx.min(end - number * blocks, blocks))
 
@@ -157,30 +161,37 @@ class _Nest:
             tiles(frame, row, rows, use)
 
         def reduce(tile: Tile) -> None:
-            own = needed(tile)
-            with self._if_any(own):
-                values(frame, tile, own, start)
+            with self._if_any(tile, columns):
+                values(frame, tile, needed(tile), start)
 
-        scores(frame, columns, over, needed)
-        self._softmax(row, rows, needed, start)
+        scores(frame, columns, over, self._seen)
+        self._softmax(row, rows, columns)
         over(reduce)
 
-    def _softmax(self, row: Expr, rows: Expr, needed: Callable[[Tile], Columns], start: Expr) -> None:
+    def _softmax(self, row: Expr, rows: Expr, columns: Columns) -> None:
         """Of all rows of a block, tile by tile: one piece of code for tiles of every height."""
         mr = self.frame.kernel["mr"]
         with I.serial(i64(0), up(rows, mr)) as number:
             local = I.Bind(number * i64(mr))
             tile = Tile(row + local, local, mr, I.Bind(tirx.min(i64(mr), rows - local)))
-            columns = needed(tile)
-            with self._if_any(columns), I.serial(i64(0), tile.count) as each:
-                Row(self.frame, tile.row + each, local + each, columns, start).emit()
+            with self._if_any(tile, columns):
+                own = self._needed(tile, columns)
+                with I.serial(i64(0), tile.count) as each:
+                    Row(self.frame, tile.row + each, local + each, own, columns[0]).emit()
         if not self.frame.is_blocked:
             invert_totals(self.frame, i64(0), rows)
 
-    def _if_any(self, columns: Columns) -> AbstractContextManager[None]:
+    def _if_any(self, tile: Tile, columns: Columns) -> AbstractContextManager[None]:
         """What is written here runs where a tile sees any column of a block; always where there are no other blocks."""
-        is_sure = not (self.frame.is_blocked and self.frame.chain.mask.bounds)
-        return nullcontext() if is_sure else when(columns[0] < columns[1])
+        if not (self.frame.is_blocked and self.frame.chain.mask.bounds):
+            return nullcontext()
+        # No block is empty. The columns that are needed would ask that again: TVM makes ``x - x < 16`` of it, and
+        # divides by the coefficient of x.
+        first, end = self._seen(tile)
+        is_seen = columns[0] < end
+        if self.frame.has_lower_bound:
+            is_seen = tirx.And(is_seen, tirx.And(first < end, first < columns[1]))
+        return when(is_seen)
 
     # -- which columns ------------------------------------------------------------------------------------------------
     def _visible(self, row: Expr, last: Expr) -> Columns:
@@ -193,10 +204,14 @@ class _Nest:
             first = I.Bind(down(tirx.max(tirx.min(frame.first_column(row), j), i64(0)), frame.nr))
         return first, I.Bind(tirx.max(frame.end_column(last), first))
 
+    def _seen(self, tile: Tile) -> Columns:
+        """Columns that any row of a tile sees."""
+        return self._visible(tile.row, tile.row + tile.count - i64(1))
+
     def _needed(self, tile: Tile, columns: Columns) -> Columns:
         """Those of ``columns`` that any row of a tile sees."""
         if not self.frame.chain.mask.bounds:
             return columns
-        first, end = self._visible(tile.row, tile.row + tile.count - i64(1))
+        first, end = self._seen(tile)
         first = I.Bind(tirx.max(tirx.min(first, columns[1]), columns[0])) if self.frame.has_lower_bound else columns[0]
         return first, I.Bind(tirx.max(tirx.min(end, columns[1]), first))

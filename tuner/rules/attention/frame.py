@@ -17,6 +17,8 @@ from tuner.rules.function import KernelFunction
 from tuner.rules.reading import Reader
 from tuner.rules.signature import dim_expr, i64
 from tuner.rules.space import MicroKernel
+from tuner.rules.vector.arithmetic import bound
+from tuner.rules.vector.dtypes import loaded
 from tuner.rules.vector.expression import Evaluator
 from tuner.rules.vector.memory import Vectors
 
@@ -83,12 +85,17 @@ class Frame:
 
     def element(self, read: Read, **index: Expr) -> Expr:
         buffer, at = self.place(read, **index)
-        return buffer[tuple(at)]
+        return self._widened(read, buffer[tuple(at)])
 
     def vector(self, read: Read, limit: Expr | None, **index: Expr) -> Expr:
         """A vector along the last index; elements at and past ``limit`` are not touched and give zero."""
         buffer, at = self.place(read, **index)
-        return self.vectors.load(buffer, at[:-1], at[-1], limit)
+        return self._widened(read, self.vectors.load(buffer, at[:-1], at[-1], limit))
+
+    def _widened(self, read: Read, value: Expr) -> Expr:
+        """What was loaded from a tensor as float32."""
+        dtype = self.task.workload.tensors[read.tensor].dtype
+        return value if dtype == DTYPE else bound(loaded(bound(value), dtype))
 
     def value(self, expr: Ast, instead: Expr, along: str, limit: Expr | None, **index: Expr) -> Expr:
         """An elementwise part in vectors ``along`` an axis, with ``instead`` where it reads what was computed."""
@@ -119,14 +126,14 @@ class Frame:
         sizes = {f"extent({name})": value for name, value in self.function.extents.items()}
         values = {**sizes, **self.index, "i": row}
         result = start
-        for bound in self.chain.mask.bounds:
-            if bound.is_upper == is_upper:
-                result = combine(result, dim_expr(bound.limit, values) + i64(int(is_upper)))
+        for each in self.chain.mask.bounds:
+            if each.is_upper == is_upper:
+                result = combine(result, dim_expr(each.limit, values) + i64(int(is_upper)))
         return I.Bind(result)
 
     @property
     def has_lower_bound(self) -> bool:
-        return any(not bound.is_upper for bound in self.chain.mask.bounds)
+        return any(not each.is_upper for each in self.chain.mask.bounds)
 
 
 def up(value: Expr, step: int) -> Expr:

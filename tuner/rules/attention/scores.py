@@ -48,10 +48,10 @@ def _transpose(frame: Frame, panel: Expr, column: Expr, v: Expr) -> None:
 
 
 Range = Callable[[Tile], tuple[Expr, Expr]]
-"""The columns that a tile needs: the first, and the first past the last."""
+"""The columns that a tile sees: the first, and the first past the last."""
 
 
-def scores(frame: Frame, columns: tuple[Expr, Expr], over_tiles: Callable[[Any], None], needed: Range) -> None:
+def scores(frame: Frame, columns: tuple[Expr, Expr], over_tiles: Callable[[Any], None], seen: Range) -> None:
     """Products for ``columns`` of all tiles, panel by panel: a panel stays in L1 while the tiles go by."""
     first, end = columns
     with I.serial(tirx.floordiv(first, i64(frame.nr)), up(end, frame.nr)) as panel:
@@ -62,7 +62,7 @@ def scores(frame: Frame, columns: tuple[Expr, Expr], over_tiles: Callable[[Any],
             if not frame.chain.mask.bounds:
                 write(frame, tile, panel, column - first)
                 return
-            start, stop = needed(tile)
+            start, stop = seen(tile)
             with when(tirx.And(start <= column, column < stop)):
                 write(frame, tile, panel, column - first)
 

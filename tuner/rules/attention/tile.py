@@ -60,11 +60,12 @@ def when(condition: Expr) -> AbstractContextManager[None]:
 def tiles(frame: Frame, row: Expr, rows: Expr, use: Callable[[Tile], None]) -> None:
     """The tiles of ``rows`` rows from ``row`` on: whole ones, then the ragged rest, exactly (``tail``) or padded."""
     mr = frame.kernel["mr"]
-    whole = I.Bind(tirx.floordiv(rows, i64(mr)))
-    with I.serial(i64(0), whole) as number:
-        local = I.Bind(number * i64(mr))
-        use(Tile(row + local, local, mr))
     size = frame.extent["i"]
+    whole = I.Bind(tirx.floordiv(rows, i64(mr)))
+    if not (isinstance(size, tirx.IntImm) and int(size) < mr):
+        with I.serial(i64(0), whole) as number:
+            local = I.Bind(number * i64(mr))
+            use(Tile(row + local, local, mr))
     if isinstance(size, tirx.IntImm) and int(size) % mr == 0:
         return
     local = I.Bind(whole * i64(mr))

@@ -12,7 +12,7 @@ from tuner.rules.attention.frame import Frame
 from tuner.rules.attention.tile import Accumulators, Tile, unrolled, when
 from tuner.rules.signature import i64
 from tuner.rules.vector.arithmetic import bound
-from tuner.rules.vector.dtypes import constant
+from tuner.rules.vector.dtypes import cast, constant, stored
 from tuner.rules.vector.memory import DTYPE
 
 Expr = Any
@@ -28,8 +28,9 @@ def over_panels(frame: Frame, use: Callable[[Expr, int, Expr | None], None]) -> 
     lanes, ev, e = frame.lanes, frame.kernel["ev"], frame.extent["e"]
     width = ev * lanes
     whole = I.Bind(tirx.floordiv(e, i64(width)))
-    with I.serial(i64(0), whole) as panel:
-        use(I.Bind(panel * i64(width)), ev, None)
+    if not (isinstance(e, tirx.IntImm) and int(e) < width):
+        with I.serial(i64(0), whole) as panel:
+            use(I.Bind(panel * i64(width)), ev, None)
     if not isinstance(e, tirx.IntImm):
         with when(whole * i64(width) < e):
             use(I.Bind(whole * i64(width)), ev, e)
@@ -90,6 +91,9 @@ def write(frame: Frame, row: Expr, local: Expr, e: Expr, value: Expr, limit: Exp
     result = bound(frame.value(frame.chain.out, quotient, "e", limit, i=row, e=e))
     index = {**frame.index, "i": row, "e": e}
     *outer, last = (index[axis] for axis in frame.chain.out_axes)
+    dtype = frame.task.workload.tensors[frame.chain.out_tensor].dtype
+    if dtype != DTYPE:
+        result = stored(bound(cast(result, dtype)), dtype)
     frame.vectors.store(frame.function.buffers[frame.chain.out_tensor], result, outer, last, limit)
 
 

@@ -14,10 +14,11 @@ from tuner.program.dtypes import DTYPES
 from tuner.program.task import SearchTask
 from tuner.rules.function import KernelFunction, kernel_function
 from tuner.rules.row_reduction.frame import Groups
-from tuner.rules.row_reduction.pattern import RowProgram, row_program_of
+from tuner.rules.row_reduction.pattern import RowProgram, columns_choice, row_program_of
 from tuner.rules.row_reduction.points import Settings
 from tuner.rules.row_reduction.prior import lanes_of
 from tuner.rules.row_reduction.rows import RowBlock
+from tuner.rules.row_reduction.split import WriteRows, split_columns
 from tuner.rules.shares import Range, in_shares
 from tuner.rules.signature import i64
 from tuner.rules.space import MicroKernel
@@ -71,6 +72,10 @@ class _Loops:
 
     def emit(self) -> None:
         rows = self.frame.rows
+        if self.task.threads > 1 and self.kernel["split"] == columns_choice(self.program):
+            with self._settings() as settings:
+                split_columns(settings, self.task.threads, lambda write: self._rows(write, rows, {}, {}))
+            return
         if not rows:
             self._share({})
             return
@@ -80,7 +85,7 @@ class _Loops:
     def _share(self, shares: Mapping[str, Range]) -> None:
         """What one thread does."""
         with self._settings() as settings:
-            self._rows(settings, self.frame.rows, {}, shares)
+            self._rows(lambda rows: RowBlock(settings, rows).emit(), self.frame.rows, {}, shares)
 
     @contextmanager
     def _settings(self) -> Iterator[Settings]:
@@ -99,24 +104,24 @@ class _Loops:
             )  # fmt: skip
 
     def _rows(
-        self, settings: Settings, axes: tuple[str, ...], index: Mapping[str, Expr], shares: Mapping[str, Range]
+        self, write: WriteRows, axes: tuple[str, ...], index: Mapping[str, Expr], shares: Mapping[str, Range]
     ) -> None:
         """Loops over the row axes; the last one in blocks, then row by row."""
         if not axes:
-            RowBlock(settings, [index]).emit()
+            write([index])
             return
         axis, *rest = axes
         first, last = shares.get(axis, (i64(0), self.function.extents[axis]))
         if rest:
             with I.serial(first, last) as value:
-                self._rows(settings, tuple(rest), {**index, axis: value}, shares)
+                self._rows(write, tuple(rest), {**index, axis: value}, shares)
             return
         count = self.kernel["rows"]
         if count > 1:
             blocks = I.Bind(tirx.floordiv(last - first, i64(count)))
             with I.serial(i64(0), blocks) as block:
                 start = I.Bind(first + block * i64(count))
-                RowBlock(settings, [{**index, axis: start + i64(number)} for number in range(count)]).emit()
+                write([{**index, axis: start + i64(number)} for number in range(count)])
             first = first + blocks * i64(count)
         with I.serial(first, last) as value:
-            RowBlock(settings, [{**index, axis: value}]).emit()
+            write([{**index, axis: value}])

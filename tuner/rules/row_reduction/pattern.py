@@ -56,6 +56,11 @@ class RowProgram:
         return any(each.is_heavy for each in self.passes)
 
     @property
+    def divides_columns(self) -> bool:
+        """Whether columns can be divided among threads: a single pass that only reduces."""
+        return len(self.passes) == 1 and bool(self.passes[0].reductions) and not self.passes[0].written
+
+    @property
     def most_reductions(self) -> int:
         """Of one pass."""
         return max(len(each.reductions) for each in self.passes)
@@ -79,6 +84,11 @@ def row_program_of(workload: Workload) -> RowProgram:
     if isinstance(answer, Refused):
         raise ValueError(f"{workload}: {answer.reason}")
     return answer
+
+
+def columns_choice(program: RowProgram) -> int:
+    """The value of the axis ``split`` that stands for the columns; those below it for axes of the rows, or for none."""
+    return max(1, len(program.frame.rows))
 
 
 # -- what is refused ----------------------------------------------------------------------------------------------

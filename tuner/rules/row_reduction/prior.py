@@ -30,7 +30,7 @@ from tuner.rules.estimates import (
     volume,
 )
 from tuner.rules.row_reduction.frame import Frame, input_reads
-from tuner.rules.row_reduction.pattern import Pass, RowProgram, row_program_of
+from tuner.rules.row_reduction.pattern import Pass, RowProgram, columns_choice, row_program_of
 from tuner.rules.space import MicroKernel
 
 LATENCY_CYCLES = 4.0
@@ -96,6 +96,8 @@ def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
     faster *= SEVERAL if kernel["rows"] > 1 and len(program.passes) == 1 else 1.0
     waits = moved / _rate(task, moved) / np.where(moved < task.known_target.hardware.l2_bytes, 1.0, faster)
     work = np.maximum(rows * per_row, waits) / _threads(task, kernel, program, extents)
+    if _divides_columns(task, kernel, program):
+        work += rows * TOTAL_CYCLES * program.most_reductions * task.threads
     return np.asarray(work + CALL_CYCLES + (FORK_CYCLES if task.threads > 1 else 0.0))
 
 
@@ -115,10 +117,17 @@ def _pass_cycles(number: int, each: Pass, kernel: MicroKernel, vectors: Floats) 
 def _threads(task: SearchTask, kernel: MicroKernel, program: RowProgram, extents: Extents) -> Floats:
     """By how much the threads speed it up."""
     frame = program.frame
+    if _divides_columns(task, kernel, program):
+        units = _volume(frame, frame.columns[:1], extents) / (lanes_of(task) if len(frame.columns) == 1 else 1)
+        return thread_speedup(np.ceil(units), task.threads)
     if task.threads == 1 or not frame.rows:
         return np.ones(1)
     split = frame.rows[min(kernel["split"], len(frame.rows) - 1)]
     return thread_speedup(_volume(frame, (split,), extents), task.threads)
+
+
+def _divides_columns(task: SearchTask, kernel: MicroKernel, program: RowProgram) -> bool:
+    return task.threads > 1 and kernel["split"] == columns_choice(program)
 
 
 def _rate(task: SearchTask, moved: Floats) -> Floats:

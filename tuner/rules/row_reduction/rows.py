@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from tuner.program.notation import Stage
 from tuner.rules.reading import Reader
 from tuner.rules.row_reduction.frame import input_reads
 from tuner.rules.row_reduction.points import Accumulators, Point, Row, Settings
+from tuner.rules.shares import Range
 from tuner.rules.signature import i64
 from tuner.rules.vector.arithmetic import bound
 from tuner.rules.vector.dtypes import cast, stored
@@ -26,20 +27,32 @@ LINE_BYTES = 64
 
 
 class RowBlock:
-    """Writes the code of a few rows that are walked together."""
+    """Writes the code of a few rows that are walked together, over a ``span`` of the outermost column axis or over all
+    of it."""
 
-    def __init__(self, settings: Settings, rows: Sequence[Mapping[str, Expr]]) -> None:
-        self.settings, self.frame = settings, settings.program.frame
+    def __init__(self, settings: Settings, rows: Sequence[Mapping[str, Expr]], span: Range | None = None) -> None:
+        self.settings, self.frame, self.span = settings, settings.program.frame, span
         self.rows = [Row(index, number) for number, index in enumerate(rows)]
 
     def emit(self) -> None:
+        self.start()
+        for number in range(len(self.settings.program.passes)):
+            for row, stage, total in self.reduced(number):
+                self.know(row, stage, total)
+            self.finish(number)
+
+    def start(self) -> None:
+        """What is known of the rows before the first pass."""
         for row in self.rows:
             for read in input_reads(self.frame.stages):
                 if not axes_of(read) & set(self.frame.columns):
                     row.known[read] = self._reader(row).read(read)
             self._row_stages(row, self.settings.program.before)
-        for number in range(len(self.settings.program.passes)):
-            self._pass(number)
+
+    def finish(self, number: int) -> None:
+        """What is known of the rows after pass ``number``, its reductions being known."""
+        for row in self.rows:
+            self._row_stages(row, self.settings.program.passes[number].after)
 
     # -- values of a row ------------------------------------------------------------------------------------------
     def _reader(self, row: Row) -> Reader:
@@ -52,9 +65,9 @@ class RowBlock:
 
         for stage in stages:
             evaluator = self.settings.evaluator(1, read, row.index.__getitem__)
-            self._known(row, stage, evaluator.value(stage.body))
+            self.know(row, stage, evaluator.value(stage.body))
 
-    def _known(self, row: Row, stage: Stage, value: Expr) -> None:
+    def know(self, row: Row, stage: Stage, value: Expr) -> None:
         """Keep a row's value of a stage, and store it if it is an output."""
         dtype = self.settings.dtype(stage.tensor)
         row.known[stage.tensor] = bound(cast(bound(value), dtype))
@@ -63,7 +76,8 @@ class RowBlock:
             I.buffer_store(self.settings.buffers[stage.tensor], stored(row.known[stage.tensor], dtype), at)
 
     # -- passes ---------------------------------------------------------------------------------------------------
-    def _pass(self, number: int) -> None:
+    def reduced(self, number: int) -> Iterator[tuple[Row, Stage, Expr]]:
+        """Write the loop over the columns of pass ``number``; then the total of each reduction of each row."""
         settings, each = self.settings, self.settings.program.passes[number]
         unroll = settings.unroll if each.is_heavy else settings.acc
         sums = [(row, stage, Accumulators(settings, stage, unroll)) for row in self.rows for stage in each.reductions]
@@ -88,9 +102,7 @@ class RowBlock:
 
         self._columns(self.frame.columns, {}, unroll, visit)
         for row, stage, accumulators in sums:
-            self._known(row, stage, accumulators.total())
-        for row in self.rows:
-            self._row_stages(row, each.after)
+            yield row, stage, accumulators.total()
 
     def _columns(
         self,
@@ -99,28 +111,35 @@ class RowBlock:
         unroll: int,
         visit: Callable[[Mapping[str, Expr], Expr | None, int], None],
     ) -> None:
-        """Loops over the columns: groups of ``unroll`` vectors, single ones, and one that is masked."""
+        """Loops over the columns, of which the last axis goes by vectors."""
         axis, *rest = axes
-        size, lanes = self.settings.function.extents[axis], self.settings.lanes
-        if rest:
-            with I.serial(i64(0), size) as value:
-                self._columns(rest, {**index, axis: value}, unroll, visit)
+        span = (i64(0), self.settings.function.extents[axis])
+        if self.span is not None and axis == self.frame.columns[0]:
+            span = self.span
+        if not rest:
+            self._vectors(span, unroll, lambda column, *given: visit({**index, axis: column}, *given))
             return
-        step = lanes * unroll
+        with I.serial(*span) as value:
+            self._columns(rest, {**index, axis: value}, unroll, visit)
+
+    def _vectors(self, span: Range, unroll: int, visit: Callable[[Expr, Expr | None, int], None]) -> None:
+        """Groups of ``unroll`` vectors, single ones, and one that is masked."""
+        lanes, (first, last) = self.settings.lanes, span
+        step, size = lanes * unroll, last - first
         constant_size = int(size) if isinstance(size, tirx.IntImm) else None
         groups = I.Bind(tirx.floordiv(size, i64(step)))
         with I.serial(i64(0), groups) as group:
             for turn in range(unroll):
-                visit({**index, axis: I.Bind(group * i64(step) + i64(turn * lanes))}, None, turn)
+                visit(I.Bind(first + group * i64(step) + i64(turn * lanes)), None, turn)
         if constant_size is not None and constant_size % step == 0:
             return
         whole = I.Bind(tirx.floordiv(size, i64(lanes)))
         if unroll > 1 and (constant_size is None or constant_size // lanes % unroll):
             with I.serial(groups * i64(unroll), whole) as vector:
-                visit({**index, axis: I.Bind(vector * i64(lanes))}, None, 0)
+                visit(I.Bind(first + vector * i64(lanes)), None, 0)
         if constant_size is None or constant_size % lanes:
             with I.If(whole * i64(lanes) < size), I.Then():
-                visit({**index, axis: I.Bind(whole * i64(lanes))}, size, 0)
+                visit(I.Bind(first + whole * i64(lanes)), last, 0)
 
     # -- prefetches -----------------------------------------------------------------------------------------------
     def _prefetched(self, number: int) -> tuple[Read, ...]:

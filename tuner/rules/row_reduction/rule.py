@@ -8,7 +8,8 @@ from a near cache after the first pass. Axes of a micro-kernel:
 ``acc``     vectors in a turn of a pass, and accumulators of each reduction and row, which hide the latency of additions
 ``unroll``  the same for passes that call functions of many instructions, whose constants take registers
 ``ahead``   1: the next block of rows is prefetched during the longest pass after the first
-``split``   which axis of the rows, counted from the outermost one, is divided among the threads
+``split``   which axis of the rows, counted from the outermost one, is divided among the threads; one more than there
+            are: the columns, where a single pass does nothing but reduce (0: no axis, where there are no rows)
 ==========  =====================================================================================================
 
 An intermediate with costly functions that several passes need is kept: in an output that is written later, if one
@@ -32,10 +33,12 @@ from tuner.program.workload import Workload
 from tuner.rules._base import Extents, Refused
 from tuner.rules.layout import Layout
 from tuner.rules.row_reduction import prior
-from tuner.rules.row_reduction.pattern import match, row_program_of
+from tuner.rules.row_reduction.pattern import columns_choice, match, row_program_of
 from tuner.rules.space import Axis, MicroKernel, SearchSpace
 
 MOST_ROWS = 8
+MOST_PARTIAL_BYTES = 2**24
+"""Of what threads reduce of their shares of the columns: rows beyond that are enough for all threads."""
 RESERVED_REGISTERS = 4
 """For what is loaded and computed beside the accumulators."""
 
@@ -64,18 +67,19 @@ class RowReduction:
         columns = math.prod(sizes[part] for axis in program.frame.columns for part in program.frame.parts[axis])
         kept = [tensor for tensor, home in program.homes.items() if home is None]
         row = columns * sum(DTYPES[workload.tensors[tensor].dtype].bytes for tensor in kept)
-        return task.threads * (MOST_ROWS if program.frame.rows else 1) * row
+        partial = MOST_PARTIAL_BYTES if task.threads > 1 and program.divides_columns else 0
+        return task.threads * (MOST_ROWS if program.frame.rows else 1) * row + partial
 
     def space(self, task: SearchTask) -> SearchSpace:
         program = row_program_of(task.workload)
         rank, is_single = len(program.frame.rows), len(program.passes) == 1
-        is_split, is_costly = task.threads > 1 and rank > 0, program.is_heavy
+        is_costly = program.is_heavy
         axes = (
             Axis("rows", "rows of a block", (1, 2, 4, MOST_ROWS) if rank else (1,)),
             Axis("acc", "vectors in a turn of a pass", (1, 2, 4, 8)),
             Axis("unroll", "vectors in a turn of a pass of costly functions", (1, 2, 4) if is_costly else (1,)),
             Axis("ahead", "prefetch the next block of rows", (0, 1) if rank and not is_single else (0,)),
-            Axis("split", "the axis of the rows divided among threads", tuple(range(rank)) if is_split else (0,)),
+            Axis("split", "the axis of the rows divided among threads; the last: the columns", _splits(task)),
         )
         return SearchSpace(self.name, self.version, axes, check=_check(task))
 
@@ -102,6 +106,22 @@ class RowReduction:
         from tuner.rules.row_reduction.emit import emit  # noqa: PLC0415 - the one import that needs TVM
 
         return emit(task, kernel, name)
+
+
+def _splits(task: SearchTask) -> tuple[int, ...]:
+    """Choices of ``split``. Columns are divided where the partial results of the rows take little memory."""
+    program = row_program_of(task.workload)
+    if task.threads == 1:
+        return (0,)
+    columns = columns_choice(program)
+    return tuple(range(columns + (_partial_bytes(task) <= MOST_PARTIAL_BYTES)))
+
+
+def _partial_bytes(task: SearchTask) -> float:
+    """Of what threads reduce of their columns, at most; infinite where columns cannot be divided."""
+    program, sizes = row_program_of(task.workload), task.workload.axis_sizes(task.largest_dims)
+    rows = math.prod(sizes[part] for axis in program.frame.rows for part in program.frame.parts[axis])
+    return 8 * task.threads * rows * program.most_reductions if program.divides_columns else math.inf
 
 
 def _check(task: SearchTask) -> Callable[[MicroKernel], None]:

@@ -35,11 +35,11 @@ def through_epilogue(
     Further inputs are read before column ``limit`` (None: all of the vector's lanes are).
     """
 
-    tensors = frame.task.workload.tensors
+    tensors, known = frame.task.workload.tensors, dict[str, Expr]()
 
     def read(node: Read) -> Expr:
-        if node.tensor in frame.task.workload.program.stage:
-            return value
+        if node.tensor in known:
+            return known[node.tensor]
         buffer, outer, has_columns = frame.further(node, row)
         element = frame.vectors.load(buffer, outer, column, limit) if has_columns else buffer[outer]
         dtype = tensors[node.tensor].dtype
@@ -49,13 +49,13 @@ def through_epilogue(
         raise NotImplementedError(f"the pattern admits no value of axis {name}")
 
     evaluator = Evaluator(frame.task.workload.element_types, frame.vectors.lanes, read, unused, unused)
-    before = frame.task.workload.program.stages[0]
+    before = frame.computed
     for stage in stages:
-        value = I.Bind(_rounded(value, tensors[before.tensor].dtype))
-        value, before = evaluator.value(stage.body), stage
+        known[before] = I.Bind(rounded(value, tensors[before].dtype))
+        value, before = evaluator.value(stage.body), stage.tensor
     return value
 
 
-def _rounded(value: Expr, dtype: str) -> Expr:
+def rounded(value: Expr, dtype: str) -> Expr:
     """``value`` as a tensor of ``dtype`` would hold it."""
     return value if element_type(value) == dtype else cast(bound(value), dtype)

@@ -57,10 +57,20 @@ class Frame(ABC):
     def packed_right(self) -> Expr:
         """The right operand that was packed ahead of time: [panels, k, nr]."""
 
+    def packed_vector(self, panel: Panel, row: Expr, v: int) -> Expr:
+        """Vector ``v`` of a row of a panel of it, as the instruction takes it."""
+        packed: Expr = panel.packed
+        return self.words.right_words(packed[(panel.index, row, self.words.columns(v * self.vectors.lanes))])
+
     @property
     def first_panel(self) -> Expr | None:
         """Where the panels of this batch begin in it; None: at 0."""
         return None
+
+    @property
+    def computed(self) -> str:
+        """The tensor whose elements the sums are, behind which the epilogue stands."""
+        return self.task.workload.program.stages[0].tensor
 
     @property
     def words(self) -> Words:
@@ -85,7 +95,7 @@ class Frame(ABC):
     @property
     def by_dots(self) -> bool:
         """Whether vectors run along k, both operands being read in place (dots.py)."""
-        return self.contraction.both_along_k and not self.kernel["pack"]
+        return self.kernel["pack"] == self.contraction.pack_of_dots
 
 
 @dataclass(frozen=True)

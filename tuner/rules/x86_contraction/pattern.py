@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -39,8 +39,9 @@ class Product(Protocol):
         """Whether it is packed ahead of time."""
 
     @property
-    def both_along_k(self) -> bool:
-        """Whether both operands lie along the axis that is summed over, and the right one is new at every call."""
+    def pack_of_dots(self) -> int | None:
+        """The choice of ``pack`` by which vectors run along the axis that is summed over, as both operands do; None
+        where they do not."""
 
     @property
     def epilogue(self) -> tuple[Stage, ...]:
@@ -100,9 +101,11 @@ class Contraction:
         return every if self.right_is_constant else {group: dot for group, dot in every.items() if group == 1}
 
     @property
-    def both_along_k(self) -> bool:
-        """Whether both operands lie along the axis that is summed over, and the right one is new at every call."""
-        return not self.right_is_kn and not self.right_is_constant
+    def pack_of_dots(self) -> int | None:
+        """The choice of ``pack`` by which vectors run along k; None where the right operand does not lie so."""
+        if self.right_is_kn:
+            return None
+        return 3 if self.right_is_constant else 0
 
     @property
     def axis(self) -> Mapping[str, str]:
@@ -128,7 +131,7 @@ def match(workload: Workload) -> Contraction | Refused:
     if first.reducer != "sum" or not isinstance(product, Binary) or product.operator != "*":
         return Refused("the first stage is not a sum of products")
     left, right = product.left, product.right
-    if not isinstance(left, Read) or not isinstance(right, Read) or not (_is_plain(left) and _is_plain(right)):
+    if not isinstance(left, Read) or not isinstance(right, Read) or not (is_plain(left) and is_plain(right)):
         return Refused("the operands are not two tensors read at plain axes")
     result = _roles(workload, first, left, right)
     if isinstance(result, Refused):
@@ -138,7 +141,7 @@ def match(workload: Workload) -> Contraction | Refused:
 
 
 def _roles(workload: Workload, stage: Stage, left: Read, right: Read) -> Contraction | Refused:
-    x, y, out = _axes(left), _axes(right), stage.axes
+    x, y, out = axes_of_read(left), axes_of_read(right), stage.axes
     if len(stage.reduce_axes) != 1 or len(out) not in (2, 3):
         return Refused("not one axis is summed over, or the output has neither 2 nor 3 axes")
     (k,), (*batch, m, n) = stage.reduce_axes, out
@@ -173,32 +176,49 @@ def _storage_problem(workload: Workload, result: Contraction) -> str | None:
         return f"the constant {result.right} is not [n, k]"
     for name in (result.left, result.right):
         read = next(read for read in workload.program.reads if read.tensor == name)
-        if workload.tensors[name].dims != tuple(workload.sizes[axis] for axis in _axes(read)):
+        if workload.tensors[name].dims != tuple(workload.sizes[axis] for axis in axes_of_read(read)):
             return f"{name} is larger than what is read of it"
     return None
 
 
-def epilogue_problem(workload: Workload, rest: Sequence[Stage], operands: Collection[str]) -> str | None:
-    """Why the stages behind the first one are not a chain of elementwise ones that leave its ``operands`` alone."""
-    first = workload.program.stages[0]
+def epilogue_problem(
+    workload: Workload, rest: Sequence[Stage], operands: Collection[str], first: Stage | None = None,
+    is_known: Callable[[Read], bool] = lambda read: False,
+) -> str | None:  # fmt: skip
+    """Why the stages behind ``first`` (the program's first one) are not a chain of elementwise ones that leave its
+    ``operands`` alone. Reads that ``is_known`` takes may be any."""
+    first = first or workload.program.stages[0]
     before = first.tensor
     for stage in rest:
-        if stage.reducer or stage.axes != first.axes:
-            return f"stage {stage.tensor} is not elementwise over the output"
-        if any(isinstance(node, Axis | Extent) for node in outside_indices(stage.body)):
-            return f"stage {stage.tensor} computes with the values of axes"
-        for read in reads(stage.body):
-            if read.tensor == before and _axes(read) == first.axes:
-                continue
-            if read.tensor in workload.program.stage or read.tensor in operands or not _is_plain(read):
-                return f"stage {stage.tensor} reads {read.tensor} other than element by element"
-            dims = tuple(workload.sizes[axis] for axis in _axes(read))
-            if _axes(read) != tuple(axis for axis in first.axes if axis in _axes(read)) or (
-                workload.tensors[read.tensor].dims != dims
-            ):
-                return f"stage {stage.tensor} reads {read.tensor} in another order than the output's"
+        if problem := elementwise_problem(workload, stage, first.axes, {before}, operands, is_known):
+            return problem
         before = stage.tensor
     return None if workload.program.outputs == (before,) else "an intermediate is an output, too"
+
+
+def elementwise_problem(
+    workload: Workload, stage: Stage, axes: tuple[str, ...], known: Collection[str], operands: Collection[str],
+    is_known: Callable[[Read], bool] = lambda read: False,
+) -> str | None:  # fmt: skip
+    """Why a stage is not elementwise over ``axes``: in the stages ``known``, which have these axes, and in inputs that
+    are none of the ``operands``. Reads that ``is_known`` takes may be any."""
+    if stage.reducer or stage.axes != axes:
+        return f"stage {stage.tensor} is not elementwise over the output"
+    if any(isinstance(node, Axis | Extent) for node in outside_indices(stage.body)):
+        return f"stage {stage.tensor} computes with the values of axes"
+    for read in reads(stage.body):
+        if read.tensor in known and axes_of_read(read) == axes:
+            continue
+        if read.tensor not in operands and is_known(read):
+            continue
+        if read.tensor in workload.program.stage or read.tensor in operands or not is_plain(read):
+            return f"stage {stage.tensor} reads {read.tensor} other than element by element"
+        dims = tuple(workload.sizes[axis] for axis in axes_of_read(read))
+        if axes_of_read(read) != tuple(axis for axis in axes if axis in axes_of_read(read)) or (
+            workload.tensors[read.tensor].dims != dims
+        ):
+            return f"stage {stage.tensor} reads {read.tensor} in another order than the output's"
+    return None
 
 
 def outside_indices(expr: Expr) -> list[Expr]:
@@ -207,11 +227,13 @@ def outside_indices(expr: Expr) -> list[Expr]:
     return [node for node in walk(expr) if id(node) not in inside]
 
 
-def _is_plain(read: Read) -> bool:
+def is_plain(read: Read) -> bool:
+    """Whether every index is an axis."""
     return all(isinstance(index, Axis) for index in read.indices)
 
 
-def _axes(read: Read) -> tuple[str, ...]:
+def axes_of_read(read: Read) -> tuple[str, ...]:
+    """The axes that a tensor is read at, in order."""
     return tuple(index.name for index in read.indices if isinstance(index, Axis))
 
 

@@ -36,9 +36,11 @@ REGISTER_BYTES = 4
 """Of a word once it is loaded, or packed at the call."""
 WIDENED = {
     ("fma", "bfloat16"): 2.0, ("fma", "float16"): 1.0, ("fma", "int8"): 2.0, ("fma", "uint8"): 2.0,
-    ("pmaddwd", "int8"): 1.0, ("pmaddwd", "uint8"): 1.0,
+    ("fma", "int4"): 4.0, ("pmaddwd", "int8"): 1.0, ("pmaddwd", "uint8"): 1.0,
 }  # fmt: skip
 """Operations that make of elements of a dtype what an instruction takes."""
+BYTES = {"int4": 0.5, **{name: float(dtype.bytes) for name, dtype in DTYPES.items()}}
+"""Of an element in memory. int4 is no dtype of tensors: two in a byte, x86_quantized."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class _Words:
 
         left, right = contraction.left_dtype, contraction.right_dtype
         self.operations = of(lambda dot: dot.operations)
-        self.left_bytes, self.right_bytes = (of(lambda dot: dot.group) * DTYPES[dtype].bytes for dtype in (left, right))
+        self.left_bytes, self.right_bytes = (of(lambda dot: dot.group) * BYTES[dtype] for dtype in (left, right))
         self.left_widened = of(lambda dot: WIDENED.get((dot.name, left), 0.0))
         self.right_widened = of(lambda dot: WIDENED.get((dot.name, right), 0.0))
 
@@ -163,7 +165,8 @@ class _Formula:
         self.of = {name: values[:, index : index + 1] for index, name in enumerate(names)}
         self.mr, self.nv, self.ku = self.of["mr"], self.of["nv"], self.of["ku"]
         self.lanes = hardware.lanes()
-        self.by_dots = (self.of["pack"] == 0) & self.contraction.both_along_k
+        along_k = self.contraction.pack_of_dots
+        self.by_dots = np.equal(self.of["pack"], -1 if along_k is None else along_k)
         self.nr = self.nv * np.where(self.by_dots, 1, self.lanes)
         self.m, self.n, self.k = (np.asarray(extents[axis], np.float64)[None, :] for axis in "mnk")
         self.groups = groups = self.of.get("group", np.ones((1, 1)))
@@ -185,14 +188,17 @@ class _Formula:
             exact = (self.of["edge"] > 0) | self.by_dots | (self.ragged == 0)
             self.ragged = np.where(exact, self.ragged, self.nv)
         self.columns = self.panels * self.nr + self.ragged * np.where(self.by_dots, self.nv, self.lanes)
-        self.blocks = np.maximum(np.ceil(self.tiles / self.of["mb"]), 1)
+        # Where vectors run along k, the rows of a tile go by all columns before the next ones.
+        mb = np.where(self.by_dots, 1.0, self.of["mb"])
+        self.blocks = np.maximum(np.ceil(self.tiles / mb), 1)
         kc = np.where(self.of["kc"] > 0, self.of["kc"], np.inf)
         self.chunks = np.maximum(np.ceil(self.k / kc), 1)
         self.steps = self.k / self.chunks
         self.left_bytes = np.where(self.of["rows"] > 0, REGISTER_BYTES, self.words.left_bytes)
-        self.right_bytes = np.where(self.of["pack"] > 0, REGISTER_BYTES, self.words.right_bytes)
+        is_packed = (self.of["pack"] > 0) & ~self.by_dots
+        self.right_bytes = np.where(is_packed, REGISTER_BYTES, self.words.right_bytes)
         self.panel_bytes = self.steps * self.nr * self.right_bytes
-        self.block_bytes = np.minimum(self.tiles + 1, self.of["mb"]) * self.mr * self.steps * self.left_bytes
+        self.block_bytes = np.minimum(self.tiles + 1, mb) * self.mr * self.steps * self.left_bytes
 
     def terms(self) -> _Terms:
         c = self.constants

@@ -16,7 +16,8 @@ The right operand is ``[k, n]`` or ``[n, k]``; all three may have a batch axis `
 ``tail``  1: a ragged rest of rows has exact code for each height; 0: it is padded inside the tile
 ``edge``  1: a ragged last panel of a dynamic n has code for each number of vectors; 0: it has all ``nv`` of them
 ``pack``  of an operand that is new at every call, 1: each panel is packed before it is used; 2: all panels are, at
-          the start; 0: it is read in place (if it lies [n, k], by vectors along k: ``nv`` are columns then)
+          the start; 0: it is read in place (if it lies [n, k], by vectors along k: ``nv`` are columns then).
+          A constant operand is packed ahead of time, or, having few columns, read so in place: 3
 ``tb``    threads along the batch
 ``tn``    threads along n; ``threads / (tb * tn)`` along m
 ``group`` elements of k in one step, where there are instructions for several (tuner/rules/intrinsics.py)
@@ -56,7 +57,7 @@ MAX_BODY = 768
 keeps the loops in the instruction cache."""
 WIDEST_BLOCK = 256
 MOST_PACKED_ROWS = 512
-ALONG_K = {"mb": WIDEST_BLOCK, "kc": 0, "ku": 1, "fetch": 0, "rows": 0, "tail": 0, "edge": 0}
+ALONG_K = {"mb": WIDEST_BLOCK, "kc": 0, "ku": 1, "near": 0, "ahead": 0, "fetch": 0, "rows": 0, "tail": 0, "edge": 0}
 """The canonical values of the axes that are don't-care where vectors run along k."""
 
 
@@ -88,7 +89,7 @@ class X86Contraction:
             *tile_axes(workload.sizes[contraction.k].constant),
             Axis("rows", "rows are packed at each call", (0, 1)),
             *ragged_axes("n" in contraction.dynamic),
-            Axis("pack", "panels are packed at each call", _packings(contraction)),
+            Axis("pack", "panels are packed at each call", _packings(task, contraction)),
             *thread_axes(task.threads, contraction.batch is not None),
             *_group_axes(contraction, hardware),
         )
@@ -114,6 +115,8 @@ class X86Contraction:
         values |= {"near": 0, "ahead": 0, "fetch": 0, "rows": 0, "tail": 0, "edge": 0, "pack": pack}
         values |= {"tb": task.threads, "tn": 1} if contraction.batch else {"tb": 1, "tn": task.threads}
         values |= {axis.name: max(axis.choices) for axis in _group_axes(contraction, hardware)}
+        if contraction.right_is_constant and contraction.pack_of_dots in _packings(task, contraction):
+            values |= ALONG_K | {"mr": 4 if wide else 3, "nv": 4 if wide else 3, "pack": contraction.pack_of_dots}
         return self.space(task).kernel(_canonical_words(values, contraction))
 
     def prior_latency_s(
@@ -126,7 +129,7 @@ class X86Contraction:
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         contraction = contraction_of(task.workload)
-        if not contraction.right_is_constant:
+        if not contraction.right_is_constant or kernel["pack"] == contraction.pack_of_dots:
             return {}
         hardware = task.known_target.hardware
         dot = contraction.dots(hardware)[group_of(kernel)]
@@ -171,12 +174,16 @@ def thread_axes(threads: int, has_batch: bool) -> tuple[Axis, ...]:
     )
 
 
-def _packings(contraction: Contraction) -> tuple[int, ...]:
-    """Choices of ``pack``: a constant operand is packed ahead of time."""
-    if contraction.right_is_constant:
-        return (0,)
+def _packings(task: SearchTask, contraction: Contraction) -> tuple[int, ...]:
+    """Choices of ``pack``. Vectors along k waste no lanes on columns that a panel of a vector's width does not have."""
+    hardware, dots = task.known_target.hardware, contraction.pack_of_dots
+    choices = (0,) if contraction.right_is_constant else (0, 1, 2)
     # Sums across vectors go through the output (dots.py).
-    return (1, 2) if contraction.both_along_k and contraction.out_dtype != DTYPE else (0, 1, 2)
+    if contraction.out_dtype != DTYPE or 1 not in contraction.dots(hardware):
+        return tuple(choice for choice in choices if choice != dots)
+    columns = task.workload.sizes[contraction.n].constant
+    is_thin = contraction.right_is_constant and columns is not None and columns <= hardware.lanes()
+    return (*choices, dots) if dots is not None and is_thin else choices
 
 
 def _group_axes(contraction: Contraction, hardware: Hardware) -> tuple[Axis, ...]:
@@ -188,7 +195,10 @@ def _group_axes(contraction: Contraction, hardware: Hardware) -> tuple[Axis, ...
 def _canonical_words(values: Mapping[str, int], contraction: Contraction) -> dict[str, int]:
     """The values with rows packed where the last word of k is ragged, and k unsplit where the output cannot hold
     partial sums."""
-    canonical, group = dict(values), values.get("group", 1)
+    canonical = dict(values)
+    if "group" in canonical and values["pack"] == contraction.pack_of_dots:
+        canonical["group"] = 1
+    group = canonical.get("group", 1)
     if contraction.depth is not None and contraction.depth % group:
         canonical["rows"] = 1
     is_whole = contraction.depth is not None and canonical["kc"] * group >= contraction.depth
@@ -207,7 +217,7 @@ def canonicalised(values: Mapping[str, int], contraction: Product) -> dict[str, 
     """The values with one choice for axes that are don't-care beside the others."""
     canonical, pack = dict(values), values["pack"]
     constant = contraction.right_is_constant
-    if contraction.both_along_k and not pack:
+    if pack == contraction.pack_of_dots:
         canonical |= ALONG_K
     if pack == 1:
         canonical["mb"] = WIDEST_BLOCK
@@ -227,7 +237,7 @@ def check(kernel: MicroKernel, contraction: Product, threads: int, hardware: Har
     _check_size(kernel, hardware)
     _check_supply(kernel, contraction.right_is_constant)
     # Both operands are read in place, by vectors along k (dots.py).
-    if contraction.both_along_k and not kernel["pack"]:
+    if kernel["pack"] == contraction.pack_of_dots:
         _check_dots(kernel)
     if threads % (kernel["tb"] * kernel["tn"]):
         raise IllegalKernel(f"tb={kernel['tb']} tn={kernel['tn']} do not divide {threads} threads")
@@ -274,4 +284,5 @@ def _check_supply(kernel: MicroKernel, constant: bool) -> None:
 def _check_dots(kernel: MicroKernel) -> None:
     for name, value in ALONG_K.items():
         if kernel[name] != value:
-            raise IllegalKernel(f"pack=0 reads both operands along k: needs {name}={value}, got {kernel[name]}")
+            given = f"pack={kernel['pack']} reads both operands along k"
+            raise IllegalKernel(f"{given}: needs {name}={value}, got {kernel[name]}")

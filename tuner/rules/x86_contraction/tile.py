@@ -37,6 +37,9 @@ class Tile:
 
     def emit(self, ordinal: Expr) -> None:
         """``ordinal``: which of the tiles over this panel it is, for the share of the next panel that it prefetches."""
+        # In a slot, as the first step of a turn is: put into every index, they would make up most of the time of
+        # building a kernel.
+        self.row = bound(self.row)
         self._start()
         self._fetch_output()
         self._reduce(ordinal)
@@ -85,18 +88,23 @@ class Tile:
         index = self._row_indices()
         with I.serial(i64(0), groups) as turn:
             with I.serial(i64(0), i64(group // unroll)) as part:
+                first = bound(turn * i64(group) + part * i64(unroll))
                 for u in range(unroll):
-                    self._step(index, turn * i64(group) + part * i64(unroll) + i64(u))
+                    self._step(index, first + i64(u))
             self._fetch_next_panel(ordinal * groups + turn)
         if not (isinstance(length, tirx.IntImm) and int(length) % group == 0):
             with I.serial(groups * i64(group), length) as step:
                 self._step(index, step)
 
     def _row_indices(self) -> list[Expr]:
-        index = [self.row + i64(r) for r in range(self.height)]
-        if self.valid is not None:
-            index = [tirx.min(i, self.frame.extent["m"] - i64(1)) for i in index]
-        return index
+        """Where the tile's rows are: in the left operand, or among those of it that are packed."""
+        first = self.rows.row if self.rows.packed is not None else i64(0)
+        row = self.row if self.rows.packed is None else bound(self.row - first)
+        index = [row + i64(r) for r in range(self.height)]
+        if self.valid is None:
+            return index
+        last = bound(self.frame.extent["m"] - i64(1) - first)
+        return [bound(tirx.min(i, last)) for i in index]
 
     def _step(self, rows: list[Expr], step: Expr) -> None:
         """One k: every accumulator takes one fused multiply-add."""
@@ -115,12 +123,12 @@ class Tile:
         if self.rows.packed is None:
             buffer, place = self.frame.left_row(row)
             return self.words.left_word(buffer, place, self.chunk.first + step)
-        return self.rows.packed[row - self.rows.row, step]
+        return self.rows.packed[row, step]
 
     def _right(self, step: Expr, v: int) -> Expr:
         """Vector ``v`` of row ``step`` of the right operand, from wherever it is packed."""
         if self.panel.packed is not None and self.frame.contraction.right_is_constant:
-            return self.words.right_words(self.panel.packed[self._packed(step, self.words.columns(v * self.lanes))])
+            return self.frame.packed_vector(self.panel, self._packed(step, i64(0))[1], v)
         if self.panel.packed is not None:
             return self.panel.packed[self._packed(step, self.vectors.ramp(i64(v * self.lanes)))]
         buffer, place = self.frame.right_step(self.chunk.first + step)

@@ -23,6 +23,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
+from tuner.program.dtypes import DTYPES
 from tuner.program.expr import reads
 from tuner.program.task import SearchTask
 from tuner.rules.function import kernel_function
@@ -66,8 +67,8 @@ def _views(frame: FormFrame) -> dict[str, View]:
 
     def declared(tensor: str, roles: tuple[str, ...]) -> View:
         shape = [frame.extent[role] if role in frame.extent else frame.size(role) for role in roles]
-        buffer = frame.buffers[tensor]
-        return View(I.decl_buffer(shape, buffer.dtype, data=buffer.data, align=4), roles)
+        buffer, align = frame.buffers[tensor], DTYPES[workload.tensors[tensor].dtype].bytes
+        return View(I.decl_buffer(shape, buffer.dtype, data=buffer.data, align=align), roles)
 
     views = {}
     for side, operand in (("left", form.left), ("right", form.right)):

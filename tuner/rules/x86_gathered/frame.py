@@ -12,8 +12,11 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.expr import Read
 from tuner.rules.function import KernelFunction
+from tuner.rules.intrinsics import FMA
 from tuner.rules.signature import i64
+from tuner.rules.vector.memory import DTYPE
 from tuner.rules.x86_contraction.frame import Frame
+from tuner.rules.x86_contraction.words import Words
 from tuner.rules.x86_gathered.pattern import Form, viewed
 
 Expr = Any
@@ -43,6 +46,14 @@ class FormFrame(Frame):
     views: dict[str, View] = field(kw_only=True, default_factory=dict)
     outer: Values = field(kw_only=True, default_factory=dict)
     results: tuple[Expr, Expr] | None = field(kw_only=True, default=None)
+
+    @property
+    def words(self) -> Words:
+        return Words(FMA, self.contraction.left_dtype, self.contraction.right_dtype, self.vectors)
+
+    @property
+    def out_dtype(self) -> str:
+        return DTYPE if self.results is not None else self.contraction.out_dtype
 
     def at(self, *batch: Expr) -> FormFrame:
         return replace(self, batch=batch, outer=self.decomposed(self.contraction.outer, batch[0]))

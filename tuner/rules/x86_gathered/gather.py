@@ -19,6 +19,8 @@ from tuner.program.program import index_dim
 from tuner.rules.access import names_in
 from tuner.rules.reading import Reader
 from tuner.rules.signature import dim_expr, i64
+from tuner.rules.vector.arithmetic import bound
+from tuner.rules.vector.dtypes import cast, loaded
 from tuner.rules.vector.expression import Evaluator
 from tuner.rules.vector.memory import DTYPE
 from tuner.rules.x86_contraction.frame import Chunk, Panel, Rows
@@ -201,11 +203,13 @@ def _load_piece(frame: FormFrame, strided: Strided, slot: Expr, values: Values, 
             last = tirx.Select(tirx.And(value >= i64(0), value < size), last, i64(0))
     first, last = (I.Bind(tirx.Cast("int32", tirx.min(end, i64(lanes)))) for end in (first, last))
     loads = []
+    dtype = workload.tensors[strided.read.tensor].dtype
     for part in range(step):
         elements = tirx.Ramp(tirx.IntImm("int32", part * lanes), 1, lanes)
         mask = _between(elements, first * step, last * step - (step - 1), lanes)
         place = [*at[:-1], frame.vectors.ramp(at[-1] + i64(part * lanes))]
-        loads.append(I.Bind(tirx.op.masked_load(f"{DTYPE}x{lanes}", buffer, *place, mask)))
+        elements = I.Bind(tirx.op.masked_load(f"{buffer.dtype}x{lanes}", buffer, *place, mask))
+        loads.append(elements if dtype == DTYPE else bound(cast(bound(loaded(elements, dtype)), DTYPE)))
     if step > 1:
         chosen = [tirx.IntImm("int32", lane * step) for lane in range(lanes)]
         loads = [I.Bind(tirx.Shuffle(loads, chosen))]

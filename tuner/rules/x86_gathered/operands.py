@@ -18,12 +18,14 @@ class Operand:
     """A product of factors, and how it is read.
 
     ``kind``: ``packed`` ahead of time, a ``view`` of one tensor that is read in place, or ``gathered`` at each call.
-    ``roles`` of the dims of the packed form or the view: ``m``, ``n``, ``k``, or the name of an outer part.
+    ``roles`` of the dims of the packed form or the view: ``m``, ``n``, ``k``, or the name of an outer part. ``dtype``:
+    of its elements there; what is gathered is float32.
     """
 
     factors: tuple[Expr, ...]
     kind: str
     roles: tuple[str, ...] = ()
+    dtype: str = "float32"
 
     @property
     def tensor(self) -> str:
@@ -78,16 +80,17 @@ def operand_of(
     names = [name for dim in dims or () for name in dim]
     if not dims or not {*groups[own], *groups["k"]} <= set(names):
         return gathered
+    dtype = workload.tensors[factors[0].tensor].dtype
     if factors[0].tensor in workload.constants:
         if sum(read.tensor == factors[0].tensor for read in workload.program.reads) > 1:
             # Whatever else reads it needs it as it is, and a library packs it once.
             return gathered
         is_fixed = all(parts[name].extent.constant is not None for name in names)
         outer = tuple(name for name in names if name not in (*groups[own], *groups["k"]))
-        return Operand(factors, "packed", (*outer, own, "k")) if is_fixed else gathered
+        return Operand(factors, "packed", (*outer, own, "k"), dtype) if is_fixed else gathered
     roles = merged(names, {own: groups[own], "k": groups["k"]})
     usable = roles is not None and (roles[-1] == "k" if own == "m" else set(roles[-2:]) == {"k", "n"})
-    return Operand(factors, "view", roles or ()) if usable else gathered
+    return Operand(factors, "view", roles or (), dtype) if usable else gathered
 
 
 def ordered_steps(

@@ -42,6 +42,7 @@ class Form:
     left: Operand
     right: Operand
     out: str
+    out_dtype: str
     out_roles: tuple[str, ...] | None
     stages: tuple[Stage, ...]
     """The elementwise stages behind the contraction."""
@@ -49,6 +50,11 @@ class Form:
     @property
     def joined(self) -> bool:
         return self.out_roles is None
+
+    @property
+    def holds_partial(self) -> bool:
+        """Whether partial sums can be kept where results are written."""
+        return self.joined or plain.holds_partial(self.out_dtype)
 
     @property
     def groups(self) -> Mapping[str, tuple[str, ...]]:
@@ -92,16 +98,16 @@ class Form:
         return self.right.kind != "view" or self.right.roles[-1] == "n"
 
     @property
-    def both_along_k(self) -> bool:
-        return False
+    def pack_of_dots(self) -> int | None:
+        return None
 
     @property
     def left_dtype(self) -> str:
-        return DTYPE
+        return self.left.dtype
 
     @property
     def right_dtype(self) -> str:
-        return DTYPE
+        return self.right.dtype
 
     def dots(self, hardware: Hardware) -> Mapping[int, DotProduct]:
         return {FMA.group: FMA}
@@ -143,11 +149,13 @@ def form_of(workload: Workload, joined: bool) -> Form:
 
 
 def _types_problem(workload: Workload, first: Stage) -> str | None:
+    """What is not computed in float32, or not of a dtype that is widened to it as it is read."""
+    for tensor in workload.tensors.values():
+        if tensor.dtype not in FMA.right:
+            return f"{tensor.name} is {tensor.dtype}, none of {', '.join(sorted(FMA.right))}"
+    if workload.program.index_tensors:
+        return f"{', '.join(sorted(workload.program.index_tensors))} is an index"
     types = workload.element_types
-    wrong = [str(read.tensor) for read in workload.program.reads if types.type_of(read) != DTYPE]
-    tensors = [tensor.name for tensor in workload.tensors.values() if tensor.dtype != DTYPE]
-    if wrong or tensors:
-        return f"{', '.join(dict.fromkeys([*tensors, *wrong]))} is not {DTYPE}"
     return None if types.reduced_type(first) == DTYPE else f"sums are not {DTYPE}"
 
 
@@ -187,7 +195,8 @@ def _grouped(workload: Workload, first: Stage, rest: tuple[Stage, ...]) -> tuple
         groups = {"m": m, "n": n, "k": steps}
         roles = None if joined else merged(out, groups)
         x, y = operand_of(workload, parts, left, groups, "m"), operand_of(workload, parts, right, groups, "n")
-        return Form(parts, outer, m, n, steps, x, y, workload.program.outputs[0], roles, rest)
+        written = workload.program.outputs[0]
+        return Form(parts, outer, m, n, steps, x, y, written, workload.tensors[written].dtype, roles, rest)
 
     split = form(_last_run(out, rows), _suffix(out, columns), False)
     size = math.prod(parts[name].extent.constant or FEWEST_COLUMNS for name in split.n)

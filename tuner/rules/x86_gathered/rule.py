@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.errors import IllegalKernel
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
@@ -67,11 +68,14 @@ class X86Gathered:
         of_join = {int(form.joined): form for form in found}
 
         def legal(kernel: MicroKernel) -> None:
-            check(kernel, of_join[kernel["join"]], task.threads, hardware)
+            own = of_join[kernel["join"]]
+            check(kernel, own, task.threads, hardware)
+            if kernel["kc"] and not own.holds_partial:
+                raise IllegalKernel(f"kc={kernel['kc']}: an output of {own.out_dtype} needs kc=0, or join=1")
 
         def canonical(values: Mapping[str, int]) -> dict[str, int]:
             own = of_join[values["join"]]
-            result = canonicalised(values, own)
+            result = canonicalised(values if own.holds_partial else {**values, "kc": 0}, own)
             return result if own.outer else {**result, "tb": 1}
 
         return SearchSpace(self.name, self.version, axes, check=legal, canonicalise=canonical)
@@ -88,6 +92,8 @@ class X86Gathered:
         values |= {"tb": task.threads, "tn": 1} if form.outer else {"tb": 1, "tn": task.threads}
         if values["rows"] and pack == 1:
             values["rows"] = 0
+        if not form.holds_partial:
+            values["kc"] = 0
         return space.kernel(values)
 
     def prior_latency_s(

@@ -12,8 +12,10 @@ from tuner.rules.access import stride
 from tuner.rules.reading import Reader
 from tuner.rules.signature import i64
 from tuner.rules.vector.arithmetic import bound
+from tuner.rules.vector.dtypes import cast, element_type, stored
 from tuner.rules.vector.expression import Evaluator
-from tuner.rules.vector.memory import DTYPE, Vectors
+from tuner.rules.vector.memory import Vectors
+from tuner.rules.x86_contraction.epilogue import rounded
 from tuner.rules.x86_gathered.frame import FormFrame, Values
 
 Expr = Any
@@ -67,9 +69,12 @@ def _store(
         return tirx.Ramp(index[name], i64(1), lanes) if name == axis and lanes > 1 else index[name]
 
     evaluator = Evaluator(task.workload.element_types, lanes, read, value_of, frame.function.extents.__getitem__)
-    for stage in frame.contraction.stages:
-        result = bound(result)
-        result = evaluator.value(stage.body, DTYPE)
+    for before, stage in zip(task.workload.program.stages, frame.contraction.stages, strict=False):
+        result = bound(rounded(result, task.workload.tensors[before.tensor].dtype))
+        result = evaluator.value(stage.body)
+    if element_type(result) != frame.contraction.out_dtype:
+        result = bound(cast(bound(result), frame.contraction.out_dtype))
+        result = stored(result, frame.contraction.out_dtype)
     *outer, last_index = (index[name] for name in task.workload.program.stages[0].axes)
     out = frame.buffers[frame.contraction.out]
     if lanes == 1:

@@ -85,6 +85,8 @@ class GroupFrame(Frame):
 
     def further(self, read: Read, row: Expr) -> tuple[Expr, tuple[Expr, ...], bool]:
         axes = [axis.name for axis in read.indices if isinstance(axis, Axis)]
+        if read.indices and isinstance(read.indices[0], Read):
+            return self.buffers[read.tensor], (self.group,), self.contraction.n in axes
         outer = (self._row(row),) if self.contraction.m in axes else ()
         return self.buffers[read.tensor], outer, self.contraction.n in axes
 

@@ -52,11 +52,19 @@ class Grouped:
     def dots(self, hardware: Hardware) -> Mapping[int, DotProduct]:
         return {FMA.group: FMA}
 
+    def is_of_group(self, workload: Workload, read: Read) -> bool:
+        """Whether it reads what a row's group has: ``tensor[index[m], n]``, or ``tensor[index[m]]``."""
+        first, *rest = read.indices or (None,)
+        dims = tuple(dim.constant for dim in workload.tensors[read.tensor].dims)
+        shape = (self.groups, workload.sizes[self.n].constant)
+        is_plain = first == Read(self.index, (Axis(self.m),)) and rest in ([], [Axis(self.n)])
+        return is_plain and dims == shape[: len(dims)] and read.tensor not in workload.program.stage
+
     # What the code and the theory of x86_contraction ask.
     batch = "b"
     right_is_kn = False
     right_is_constant = True
-    both_along_k = False
+    pack_of_dots = None
 
 
 @lru_cache(maxsize=1024)
@@ -110,7 +118,7 @@ def _problem(workload: Workload, result: Grouped, rest: list[Stage]) -> str | No
             return f"{tensor.name} is {tensor.dtype}"
     if result.left_dtype not in FMA.left or result.right_dtype not in FMA.right:
         return f"{result.left_dtype} is not multiplied by {result.right_dtype} in float32"
-    return epilogue_problem(workload, rest, operands)
+    return epilogue_problem(workload, rest, operands, is_known=lambda read: result.is_of_group(workload, read))
 
 
 def grouped_of(workload: Workload) -> Grouped:

@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, Select, insert, select, update
 
 from tuner.errors import InvalidInput
-from tuner.library.dispatcher import symbol_bounds
+from tuner.library.dispatcher import made_for
+from tuner.program.spans import span_to_json
 from tuner.program.workload import JsonObject
 from tuner.records import PROTOCOL
 from tuner.storage.errors import NotFound
@@ -141,7 +142,7 @@ def _columns(task: AnyRow, digest: str, manifest: JsonObject) -> JsonObject:
         "target_id": task.target_id,
         "threads": task.threads,
         "manifest": manifest,
-        "ranges": symbol_bounds(stored_task(json.dumps(task.task))),
+        "ranges": {name: span_to_json(span) for name, span in made_for(stored_task(json.dumps(task.task))).items()},
         "protocol": str(manifest.get("protocol") or PROTOCOL),
     }
 

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, FromClause, Select, Text, and_
 
 from tuner.library.dispatcher import symbol_bounds
 from tuner.program.range_text import Ranges
+from tuner.program.spans import span_from_json
 from tuner.storage.libraries import Comparison, LibraryRow
 from tuner.storage.sql._rows import AnyRow
 from tuner.storage.sql.identity import stored_task
@@ -124,7 +125,7 @@ def _known(row: AnyRow, aliases: Sequence[str]) -> Known:
 def _ranges(row: AnyRow) -> Ranges:
     if row.ranges is None:
         return symbol_bounds(stored_task(row.task))
-    return {name: (low, high) for name, (low, high) in row.ranges.items()}
+    return {name: span_from_json(span) for name, span in row.ranges.items()}
 
 
 def _aliases(connection: Connection, numbers: Sequence[int]) -> Mapping[int, Sequence[str]]:

@@ -71,6 +71,21 @@ CASES = (
 """(program, kernel, target, threads)"""
 
 
+@pytest.mark.parametrize(
+    ("args", "values", "threads"),
+    [
+        ({"i": 13, "j": 32, "d": 16}, {"mr": 2, "nv": 1, "rows": 8, "pack": 0}, 1),
+        ({"i": 13, "j": 32, "d": 16}, {"mr": 14, "nv": 1, "pack": 0}, 1),
+        ({"i": 5, "j": 100, "d": 24}, {"mr": 2, "nv": 1, "ev": 2, "rows": 4}, 2),
+    ],
+)
+def test_blocks_of_fixed_sizes_are_built(args: dict[str, int], values: dict[str, int], threads: int) -> None:
+    """Sizes of which TVM's simplifier knows that a block, or a tile, is the only one, or that there is none."""
+    task = task_of(attention(causal=True, **args), native(), threads)
+    kernel = kernel_of(task, **{"ev": 1, "rows": 2, "cols": 1, "ku": 1, "tail": 0, "pack": 1, **values})
+    assert problems(task, kernel, loaded(build_candidate(task, kernel)), [{}]) == []
+
+
 @cache
 def built(program: str, kernel: str, target: str, threads: int) -> Built:
     task = task_of(dict(PROGRAMS[program]), TARGETS[target], threads)

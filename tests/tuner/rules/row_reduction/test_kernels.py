@@ -74,6 +74,35 @@ def test_other_chains(which: Workload, sizes: Sequence[Mapping[str, int]]) -> No
     assert built_problems(task, safe_kernel(task), sizes) == []
 
 
+STREAMS = {
+    "gemv": "y[m] = sum(n) w[m, n] * x[n]",
+    "mean": "s[m] = sum(n) x[m, n]\nout[m] = s[m] / extent(n) + b[m]",
+    "largest": "a[m] = max(n) x[m, n]\nb[m] = sum(n) abs(x[m, n])\nc[m] = a[m] / (b[m] + 1.0)",
+    "whole": "s[] = sum(m, n) x[m, n] * x[m, n]",
+    "outer": "out[m] = sum(k, n) x[k, m, n]",
+    "axes": "out[m] = sum(n) x[m, n] * cast(n, float32)",
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize(("threads", "values"), [(2, {"rows": 1, "acc": 4}), (3, {"rows": 4, "acc": 1})])
+def test_columns_divided_among_threads(name: str, threads: int, values: Mapping[str, int]) -> None:
+    extents = {"m": "T", "n": "S", **({"k": 5} if name == "outer" else {})}
+    task = task_of(workload(STREAMS[name], extents=extents), threads)
+    (space,) = space_of(task).spaces
+    columns = next(axis for axis in space.axes if axis.name == "split").choices[-1]
+    kernel = space.legal({**dict(safe_kernel(task).values), **({} if name == "whole" else values), "split": columns})
+    assert kernel is not None
+    sizes = [(3, 0), (3, 1), (1, 16), (5, 17), (2, 65), (5, 771), (0, 5)]
+    assert built_problems(task, kernel, [{"m": m, "n": n, "k": 5} for m, n in sizes]) == []
+
+
+@pytest.mark.parametrize("name", ["softmax", "rms_norm"])
+def test_columns_are_divided_only_where_a_pass_does_nothing_but_reduce(name: str) -> None:
+    (space,) = space_of(task_of(operator(name, m="T", n="S"), threads=2)).spaces
+    assert next(axis for axis in space.axes if axis.name == "split").choices == (0,)
+
+
 def _result(which: Workload, inputs: Sequence[NDArray[np.float32]], dims: Mapping[str, int]) -> NDArray[np.float32]:
     """The only output of the safe kernel, which must be what the reference says."""
     task = task_of(which)

@@ -64,6 +64,10 @@ def test_loads_may_be_uneven_and_numbers_out_of_bounds(numbers: list[int]) -> No
 FURTHER: Mapping[str, Workload] = {
     "an epilogue": workload_of(f"z{MOE[3:]}; out[t, n] = max(z[t, n] + bias[n], 0) * gate[t] + y[t, n]"),
     "a long epilogue": workload_of(f"z{MOE[3:]}; out[t, n] = 0.5 * z[t, n] * (1 + erf(z[t, n]))", k=700),
+    "operands of the group": workload_of(
+        f"z{MOE[3:]}; y[t, n] = z[t, n] * s[expert[t]] + b[expert[t], n]; out[t, n] = y[t, n] * erf(y[t, n])",
+        shapes={"w": [5, "n", "k"], "b": [5, "n"], "s": [5]}, constant=["w", "b"], dtype={"b": "bfloat16"},
+    ),
     "short floats": workload_of(dtype={"x": "bfloat16", "w": "bfloat16", "out": "bfloat16"}),
     "weights of bytes": workload_of(f"z{MOE[3:]}; out[t, n] = z[t, n] * s[n]", dtype={"w": "int8"}),
     "operands the other way round": workload_of("out[t, n] = sum(k) w[expert[t], n, k] * x[t, k]"),
@@ -91,7 +95,7 @@ def test_further_forms_are_right(name: str, seed: int) -> None:
         (workload_of(f"z{MOE[3:]}; out[t, n] = z[t, n] + x[t, n]", n=40), "reads x other than"),
         (
             workload_of(
-                f"z{MOE[3:]}; out[t, n] = z[t, n] + b[expert[t], n]", shapes={"w": [5, "n", "k"], "b": [5, "n"]}
+                f"z{MOE[3:]}; out[t, n] = z[t, n] + b[expert[t], n]", shapes={"w": [5, "n", "k"], "b": [4, "n"]}
             ),
             "reads b other than",
         ),

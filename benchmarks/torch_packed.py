@@ -1,0 +1,88 @@
+"""oneDNN with a constant packed ahead for the shape, through PyTorch's own operators, as torch.compile calls them once
+a model is frozen. Activations are fused where oneDNN fuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.rivals import Array, Call, DoesNotApply, Prepared, tensor_of, torch_module
+from benchmarks.torch_kernels import named
+from tuner.program.workload import Workload
+
+Args = Mapping[str, Any]
+Kernel = Callable[[Args, Sequence[Any]], Call]
+ACTIVATIONS: Mapping[str, tuple[str, str]] = {"relu": ("relu", ""), "gelu": ("gelu", "none")}
+"""oneDNN's name of an epilogue, and its algorithm."""
+
+
+def prepare(workload: Workload) -> Prepared:
+    """Raises DoesNotApply for an operand or a setting that the packed routine does not take."""
+    name, args = named(workload)
+    if args.get("layout", "nchw") != "nchw":
+        raise DoesNotApply("it packs for channels first here")
+
+    def call(inputs: Sequence[Array]) -> Call:
+        try:
+            return PACKED[name](args, [tensor_of(array) for array in inputs])
+        except RuntimeError as error:
+            # As for float16, which it packs only for CPUs that compute it.
+            raise DoesNotApply(f"oneDNN does not pack it: {str(error).splitlines()[0]}") from error
+
+    return call
+
+
+def _linear(*epilogue: str) -> Kernel:
+    def kernel(args: Args, inputs: Sequence[Any]) -> Call:
+        x, weight, *others = inputs
+        bias = others[0] if "bias" in epilogue else None
+        activation, algorithm = _activation(epilogue)
+        packed = torch_module().ops.mkldnn._reorder_linear_weight(weight, x.shape[0])
+        function = torch_module().ops.mkldnn._linear_pointwise
+        return lambda: function(x, packed, bias, activation, [], algorithm)
+
+    return kernel
+
+
+def _conv(rank: int, *epilogue: str) -> Kernel:
+    def kernel(args: Args, inputs: Sequence[Any]) -> Call:
+        x, weight, *others = inputs
+        bias = others[0] if "bias" in epilogue else None
+        if weight.dim() == rank + 1:
+            # A depthwise weight: each channel is a group.
+            args, weight = {**args, "groups": len(weight)}, weight.unsqueeze(1)
+        padding, stride, dilation = ([args[name]] * rank for name in ("pad", "stride", "dilation"))
+        activation, algorithm = _activation(epilogue)
+        ops = torch_module().ops.mkldnn
+        packed = ops._reorder_convolution_weight(weight, padding, stride, dilation, args["groups"], list(x.shape))
+        settings: tuple[Any, ...] = (padding, stride, dilation, args["groups"], activation, [], algorithm)
+        return lambda: ops._convolution_pointwise(x, packed, bias, *settings)
+
+    return kernel
+
+
+def _conv_transpose(rank: int) -> Kernel:
+    def kernel(args: Args, inputs: Sequence[Any]) -> Call:
+        x, weight = inputs
+        padding, stride, dilation = ([args[name]] * rank for name in ("pad", "stride", "dilation"))
+        ops, outer = torch_module().ops.mkldnn, [0] * rank
+        packed = ops._reorder_convolution_transpose_weight(
+            weight, padding, outer, stride, dilation, args["groups"], list(x.shape)
+        )
+        settings: tuple[Any, ...] = (padding, outer, stride, dilation, args["groups"], "none", [], "")
+        return lambda: ops._convolution_transpose_pointwise(x, packed, None, *settings)
+
+    return kernel
+
+
+def _activation(epilogue: Sequence[str]) -> tuple[str, str]:
+    return next((ACTIVATIONS[name] for name in epilogue if name in ACTIVATIONS), ("none", ""))
+
+
+PACKED: Mapping[str, Kernel] = {
+    "dense": _linear(), "dense_bfloat16": _linear(), "dense+bias+gelu": _linear("bias", "gelu"),
+    "conv2d": _conv(2), "conv3d": _conv(3), "group_conv2d": _conv(2), "dilated_conv2d": _conv(2),
+    "depthwise_conv2d": _conv(2), "conv2d+bias+relu": _conv(2, "bias", "relu"),
+    "conv2d_transpose": _conv_transpose(2),
+}  # fmt: skip
+"""What a constant is packed for; matrix products of other names are multiplied by rivals.py."""

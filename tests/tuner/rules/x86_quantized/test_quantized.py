@@ -1,0 +1,136 @@
+"""Products with computed weights: what the rule takes, what it takes for four bits, and its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.compiled import built_problems
+from tuner.program.build import make_workload, workload_from_json
+from tuner.program.target import Target, native
+from tuner.program.task import SearchTask
+from tuner.program.workload import ShapeVar, Workload
+from tuner.rules import Refused, rules_of
+from tuner.rules.layout import PanelLayout
+from tuner.rules.space import MicroKernel
+from tuner.rules.x86_quantized import X86Quantized
+from tuner.rules.x86_quantized.pattern import match
+
+RULE = X86Quantized()
+HALF = "(w[n, k // 2] >> (4 * (k % 2))) & 15"
+AVX2 = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1})
+
+
+def workload_of(weight: str, n: int = 37, k: int = 45, behind: str = "", **fields: Any) -> Workload:
+    text = f"z[m, n] = sum(k) x[m, k] * ({weight})\n{behind}"
+    data = {"program": text, "extents": {"m": "T", "n": n, "k": k}, "constant": ["w"], "dtype": {"w": "uint8"}}
+    return workload_from_json({**data, **fields})
+
+
+def small_kernel(task: SearchTask, pack: int = 0) -> MicroKernel:
+    """One that is built quickly."""
+    space = RULE.space(task)
+    small = space.canonicalise({**dict(RULE.safe_kernel(task).values), "mr": 2, "nv": 1, "ku": 8, "pack": pack})
+    return space.kernel(small)
+
+
+def task_of(workload: Workload, threads: int = 1, target: Target | None = None) -> SearchTask:
+    variables = (ShapeVar("T", range(65)),)
+    return SearchTask(workload, shape_vars=variables, target=target or native(), threads=threads)
+
+
+@pytest.mark.parametrize(
+    ("weight", "offset", "flipped", "high_first"),
+    [
+        (HALF, 0, 0, False),
+        (f"cast({HALF}, float32) - 8", -8, 0, False),
+        ("where(k % 2 == 0, w[n, k // 2] & 15, w[n, k // 2] >> 4)", 0, 0, False),
+        ("(w[n, k // 2] >> (4 - 4 * (k % 2))) & 15", 0, 0, True),
+        (f"(({HALF}) + 8) % 16 - 8", -8, 8, False),
+        ("cast(w[n, k // 2] << (4 - 4 * (k % 2)), int8) >> 4", -8, 8, False),
+    ],
+)
+def test_four_bits_are_found_by_what_is_computed(weight: str, offset: int, flipped: int, high_first: bool) -> None:
+    workload = workload_of(f"({weight}) * 0.5")
+    found = match(workload)
+    assert not isinstance(found, Refused), found
+    code = found.code
+    assert code is not None
+    assert (code.offset, code.flipped, code.high_first) == (offset, flipped, high_first)
+    task = task_of(workload)
+    assert built_problems(task, small_kernel(task), [task.workload.dims({"T": 9})]) == []
+
+
+@pytest.mark.parametrize(
+    ("weight", "fields", "reason"),
+    [
+        ("w[n, k] * 2", {"constant": []}, "neither along n, nor a constant"),
+        ("(w[n, k // 2] >> (3 * (k % 2))) & 15", {}, "values of axes"),
+        (f"{HALF} & k", {}, "values of axes"),
+        (f"({HALF}) * s[k]", {}, "neither along n"),
+        (f"({HALF}) * s[n // 3]", {}, "shared by columns"),
+        ("w[n, k]", {}, "not computed"),
+    ],
+)  # fmt: skip
+def test_what_is_not_taken_has_its_reason(weight: str, fields: Mapping[str, Any], reason: str) -> None:
+    found = match(workload_of(weight, **fields))
+    assert isinstance(found, Refused)
+    assert reason in found.reason
+
+
+def test_a_library_holds_four_bits_for_each_weight() -> None:
+    task = task_of(make_workload("dense_int4", {"m": "T", "n": 96, "k": 64}))
+    layouts = RULE.layouts(task, RULE.safe_kernel(task))
+    packed = layouts["w"].pack(np.zeros((96, 32), np.uint8))
+    assert isinstance(layouts["w"], PanelLayout)
+    assert packed.nbytes == 96 * 64 // 2
+    assert layouts["s"].pack(np.zeros((96, 2), np.float32)).nbytes == 96 * 2 * 4
+
+
+@settings(max_examples=6, suppress_health_check=list(HealthCheck), deadline=None)
+@given(
+    n=st.integers(1, 70), k=st.integers(1, 90), group=st.sampled_from([1, 3, 8, 32, 100]),
+    seed=st.integers(0, 2**32 - 1), threads=st.sampled_from([1, 2]), pack=st.sampled_from([0, 1]),
+)  # fmt: skip
+def test_kernels_of_any_sizes_are_right(n: int, k: int, group: int, seed: int, threads: int, pack: int) -> None:
+    task = task_of(make_workload("dense_int4", {"m": "T", "n": n, "k": k, "group": group}), threads)
+    assert rules_of(task)[0].name == RULE.name
+    space, rng = RULE.space(task), np.random.default_rng(seed)
+    kernel = next(each for each in iter(lambda: space.sample(rng), None) if each["pack"] == pack)
+    sizes = [task.workload.dims({"T": size}) for size in (0, 1, 7, 64)]
+    assert built_problems(task, kernel, sizes) == [], kernel
+
+
+FURTHER: Mapping[str, Workload] = {
+    "zero points": workload_of(
+        f"(cast({HALF}, float32) - z0[n, k // 16]) * s[n, k // 16]", constant=["w", "z0", "s"],
+        dtype={"w": "uint8", "z0": "int8", "s": "bfloat16", "x": "float16"},
+    ),
+    "scales as they lie": workload_of(f"cast({HALF}, float32) * s[k // 8, n] + t[n]", behind="o[m, n] = z[m, n] * 2"),
+    "bytes": workload_of("w[n, k] * s[n, k // 7]", constant=["w", "s"], dtype={"w": "int8"}, k=700, n=19),
+    "a weight in stages": workload_from_json({
+        "program": "a[j, p] = cast((w[j, p // 2] >> (4 * (p % 2))) & 15, bfloat16)\nb[j, p] = (a[j, p] - 8) * s[j]\n"
+                   "z[m, n] = sum(k) b[n, k] * x[m, k]\nout[m, n] = 0.5 * z[m, n] * (1 + erf(z[m, n])) + y[m, n]",
+        "extents": {"m": "T", "n": 21, "k": 30, "j": 21, "p": 30}, "constant": ["w", "s"],
+        "dtype": {"w": "uint8", "y": "bfloat16", "out": "bfloat16"},
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FURTHER)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_further_forms_are_right(name: str, seed: int) -> None:
+    task = task_of(FURTHER[name], 1 + seed)
+    assert rules_of(task)[0].name == RULE.name
+    kernel = RULE.space(task).sample(np.random.default_rng(seed))
+    assert built_problems(task, kernel, [task.workload.dims({"T": size}) for size in (1, 19)]) == [], kernel
+
+
+def test_code_for_shorter_vectors_is_right_too() -> None:
+    task = task_of(make_workload("dense_int4", {"m": "T", "n": 21, "k": 37, "group": 8}), target=AVX2)
+    assert built_problems(task, small_kernel(task), [task.workload.dims({"T": 9})]) == []

@@ -1,0 +1,86 @@
+"""Reductions whose columns are divided among the threads: few long rows, or one. Imports TVM.
+
+Each thread reduces its share of the columns of every row into a workspace; one thread then combines the shares of each
+row, and goes on as after a pass over whole rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import reduce
+from math import prod
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.rules.row_reduction.points import Settings
+from tuner.rules.row_reduction.rows import RowBlock
+from tuner.rules.shares import Range, share_of
+from tuner.rules.signature import i64
+from tuner.rules.vector.arithmetic import bound
+from tuner.rules.vector.memory import workspace
+from tuner.rules.vector.reducers import COMBINE
+
+Expr = Any
+WriteRows = Callable[[Sequence[Mapping[str, Expr]]], None]
+"""Writes the code of a block of rows, given the index of each."""
+
+
+def split_columns(settings: Settings, threads: int, over_rows: Callable[[WriteRows], None]) -> None:
+    """The whole kernel of a program with a single pass that only reduces. ``over_rows``: writes the loops over rows."""
+    program = settings.program
+    (reducing,) = program.passes
+    shape = [i64(threads), _count(settings)]
+    with ExitStack() as stack:
+        partial = {
+            stage.tensor: stack.enter_context(workspace(shape, program.types.reduced_type(stage)))
+            for stage in reducing.reductions
+        }
+        with I.parallel(i64(0), i64(threads)) as thread:
+            span = _span(settings, thread, threads)
+            over_rows(lambda rows: _reduce(RowBlock(settings, rows, span), partial, thread))
+        over_rows(lambda rows: _combine(RowBlock(settings, rows), partial, threads))
+
+
+def _span(settings: Settings, thread: Expr, threads: int) -> Range:
+    """The share of a thread of the outermost column axis, in whole vectors if it is the one that vectors run along."""
+    axis = settings.program.frame.columns[0]
+    size = settings.function.extents[axis]
+    if axis != settings.program.frame.vector:
+        return share_of(size, thread, threads)
+    lanes = i64(settings.lanes)
+    first, last = share_of(tirx.floordiv(size + lanes - i64(1), lanes), thread, threads)
+    return I.Bind(first * lanes), I.Bind(tirx.min(last * lanes, size))
+
+
+def _reduce(block: RowBlock, partial: Mapping[str, Expr], thread: Expr) -> None:
+    """The columns of a share, into its place of the workspace."""
+    block.start()
+    for row, stage, total in block.reduced(0):
+        I.buffer_store(partial[stage.tensor], total, [thread, _number(block.settings, row.index)])
+
+
+def _combine(block: RowBlock, partial: Mapping[str, Expr], threads: int) -> None:
+    """The totals of whole rows, and what follows from them."""
+    block.start()
+    for row in block.rows:
+        number = I.Bind(_number(block.settings, row.index))
+        for stage in block.settings.program.passes[0].reductions:
+            shares = [bound(partial[stage.tensor][i64(thread), number]) for thread in range(threads)]
+            block.know(row, stage, reduce(COMBINE[str(stage.reducer)], shares))
+    block.finish(0)
+
+
+def _count(settings: Settings) -> Expr:
+    """How many rows there are."""
+    return prod((settings.function.extents[axis] for axis in settings.program.frame.rows), start=i64(1))
+
+
+def _number(settings: Settings, index: Mapping[str, Expr]) -> Expr:
+    """Which of all rows one is."""
+    number: Expr = i64(0)
+    for axis in settings.program.frame.rows:
+        number = number * settings.function.extents[axis] + index[axis]
+    return number
