@@ -12,8 +12,10 @@ BIN := $(VENV)/bin
 # `make install EXTRAS=bench,dev` adds to what serving and tuning need.
 EXTRAS ?=
 
-# Many tests start processes of their own, so these are as many as a small machine has cores.
-TEST_PROCESSES ?= 2
+# One more than a small machine has cores: many tests wait for processes of their own.
+TEST_PROCESSES ?= 3
+# The long ones keep every core busy by themselves.
+SOAK_PROCESSES ?= 2
 
 comma := ,
 empty :=
@@ -46,7 +48,7 @@ test: $(WANTED_DEV) ## the test suite; pytest's arguments go in ARGS
 	$(BIN)/python -m pytest -m "not soak" -n $(TEST_PROCESSES) --dist worksteal $(ARGS)
 
 soak: $(WANTED_DEV) ## the long tests: chaos, load, fuzz, every op tuned
-	$(BIN)/python -m pytest -m soak --timeout=3600 -n $(TEST_PROCESSES) --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -m soak --timeout=3600 -n $(SOAK_PROCESSES) --dist worksteal $(ARGS)
 
 serve: $(WANTED) ## everything in one: shapewright up
 	exec $(BIN)/shapewright up $(ARGS)

@@ -52,6 +52,7 @@ def test_a_suite_names_any_operator_or_program(tmp_path: Path) -> None:
     assert [tensor.name for tensor in scaled.task.workload.operands] == ["x", "s", "y"]
 
 
+@pytest.mark.soak
 def test_the_document_has_rows_summary_and_protocol(tmp_path: Path) -> None:
     suite, out = tmp_path / "suite.yaml", tmp_path / "out.json"
     suite.write_text(TINY)

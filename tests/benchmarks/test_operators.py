@@ -74,6 +74,7 @@ def test_metaschedule_gets_two_shapes_from_within() -> None:
     assert some_of(shapes[:1]) == [{"T": 0}]
 
 
+@pytest.mark.soak
 def test_the_document_has_rows_summary_and_protocol(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed: pip install 'shapewright[bench]'")
     out = tmp_path / "out.json"

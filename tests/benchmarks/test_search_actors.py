@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.soak
 def test_a_trial_has_a_time_in_both_places(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     few = ["--rounds", "1", "--trials", "16", "--trial-s", "0"]

@@ -89,6 +89,7 @@ def test_percentiles_are_values_that_were_measured() -> None:
     assert percentile([3.0], 99) == 3.0
 
 
+@pytest.mark.soak
 def test_a_tiny_run_gives_every_figure_of_the_contract(tmp_path: Path) -> None:
     out = tmp_path / "service.json"
     url = f"sqlite:///{tmp_path / 'tiny.db'}"

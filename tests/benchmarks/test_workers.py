@@ -11,6 +11,7 @@ from benchmarks import workers
 from benchmarks.worker_path import PathRates
 
 
+@pytest.mark.soak
 def test_each_step_has_a_rate_by_the_devices_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "SETTLE_S", 0.0)
     out = tmp_path / "out.json"

@@ -55,6 +55,7 @@ def test_an_interrupted_demo_leaves_nothing(short: Path) -> None:
     assert not [path for path in (short / "t").iterdir() if "demo" in path.name]
 
 
+@pytest.mark.soak
 def test_a_demo_that_fails_says_why_and_keeps_the_logs(short: Path) -> None:
     job = short / "job.yaml"
     job.write_text(JOB.replace("16*T", "16*S"))

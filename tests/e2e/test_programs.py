@@ -81,6 +81,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_programs_go_from_submit_to_a_call(start: Start, tmp_path: Path) -> None:
     up = start()

@@ -92,6 +92,7 @@ def test_an_interruption_before_the_search_leaves_a_job_that_goes_on(tmp_path: P
     assert state(directory) is JobState.WAITING
 
 
+@pytest.mark.soak
 def test_an_interrupted_tune_leaves_no_process_and_goes_on_where_it_was(tmp_path: Path) -> None:
     job, directory = tmp_path / "job.yaml", tmp_path / "out"
     job.write_text(JOB.replace("trials: 8, seconds: 60", "trials: 16, seconds: 90"))

@@ -85,6 +85,7 @@ def test_a_worker_killed_in_mid_search_is_replaced_and_the_job_completes(start: 
     assert up.stop() == 0
 
 
+@pytest.mark.soak
 def test_an_api_that_is_killed_is_replaced_and_everything_else_goes_on(start: Start) -> None:
     up = start()
     assert httpx.get(f"{up.url}readyz", timeout=30).status_code == 200

@@ -116,7 +116,10 @@ def test_a_device_without_a_token_is_refused_and_holds_up_nobody(
         assert {device.id for device in storage.list_devices()} == {"board", "free"}
 
 
-@pytest.mark.parametrize("case", ["expired", "revoked", "other key", "unknown", "forged"])
+FURTHER = [pytest.param(case, marks=pytest.mark.soak) for case in ("revoked", "other key", "unknown")]
+
+
+@pytest.mark.parametrize("case", ["expired", "forged", *FURTHER])
 def test_a_wrong_token_is_refused_with_the_reason(storage: SqlStorage, empty: Address, serve: Serve, case: str) -> None:
     storage.create_device_token("rack", HOUR_S)
     token, text = storage.create_device_token("rack" if case != "other key" else "edge", HOUR_S)
@@ -203,6 +206,7 @@ def started_again(tracker: Address, directory: Path, port: int) -> Child:
             assert time.monotonic() < deadline, f"port {port} stayed taken"
 
 
+@pytest.mark.soak
 def test_a_device_that_is_restarted_without_its_token_gets_no_session(
     storage: SqlStorage, empty: Address, tmp_path: Path
 ) -> None:

@@ -134,6 +134,7 @@ def test_a_job_survives_a_killed_worker_and_a_stopped_one(storage: Storage, work
     assert {"library.so", "dispatch.json", "manifest.json"} <= set(files)
 
 
+@pytest.mark.soak
 def test_a_running_job_is_cancelled_and_the_worker_takes_the_next(storage: Storage, workers: Workers) -> None:
     """After the processes of its search were killed, too. None of them is left when the worker has stopped."""
     long, short = submitted(storage, job(trials=5000)), submitted(storage, job(trials=0))
