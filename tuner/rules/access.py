@@ -65,6 +65,16 @@ def stride(read: Read, axis: str) -> int | None:
     return 1 if steps == [1] and not elsewhere else None
 
 
+def is_plain(read: Read) -> bool:
+    """Whether every index is an axis."""
+    return all(isinstance(index, Axis) for index in read.indices)
+
+
+def axes_of_read(read: Read) -> tuple[str, ...]:
+    """The axes that are indices by themselves, in order."""
+    return tuple(index.name for index in read.indices if isinstance(index, Axis))
+
+
 def is_transcendental(expr: Expr) -> bool:
     """Whether an expression calls a function of a dozen instructions and more."""
     return any(isinstance(node, Call) and node.function in TRANSCENDENTAL for node in walk(expr))

@@ -20,8 +20,16 @@ def in_shares(size: Expr, threads: int, write: Callable[[Range], None]) -> None:
     if threads == 1:
         write((i64(0), size))
         return
+    on_threads(threads, lambda thread: write(share_of(size, thread, threads)))
+
+
+def on_threads(threads: int, write: Callable[[Expr], None]) -> None:
+    """``write`` what each thread does, given its number."""
+    if threads == 1:
+        write(i64(0))
+        return
     with I.parallel(i64(0), i64(threads)) as thread:
-        write(share_of(size, thread, threads))
+        write(thread)
 
 
 def share_of(size: Expr, thread: Expr, threads: int) -> Range:
@@ -45,3 +53,11 @@ def position_of(number: Expr, counts: Mapping[str, Expr]) -> dict[str, Expr]:
         position[axis] = I.Bind(number if is_outermost else tirx.truncmod(number, count))
         number = tirx.truncdiv(number, count)
     return position
+
+
+def number_of(position: Mapping[str, Expr], counts: Mapping[str, Expr]) -> Expr:
+    """The number of a position: the opposite of ``position_of``."""
+    number: Expr = i64(0)
+    for axis, count in counts.items():
+        number = number * count + position[axis]
+    return number

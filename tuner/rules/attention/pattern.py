@@ -22,7 +22,7 @@ from tuner.program.inline import MAX_NODES, node_count, substituted
 from tuner.program.notation import Stage
 from tuner.program.workload import Workload
 from tuner.rules._base import Refused
-from tuner.rules.access import stride
+from tuner.rules.access import axes_of_read, is_plain, stride
 from tuner.rules.attention.bounds import mask_of
 from tuner.rules.attention.chain import DOTS, QUOTIENT, Chain, storage_problem
 
@@ -104,7 +104,7 @@ class _Matching:
     def _dots_names(self, score: Expr) -> dict[str, str]:
         """The maximum's names for the axes of the products; ``d`` for the one that they are summed over."""
         read = next(read for read in reads(score) if read.tensor == self.dots.tensor)
-        return {**dict(zip(self.dots.axes, _axes(read), strict=True)), self.dots.reduce_axes[0]: "<d>"}
+        return {**dict(zip(self.dots.axes, axes_of_read(read), strict=True)), self.dots.reduce_axes[0]: "<d>"}
 
     def _check_total(self, score: Expr) -> None:
         body = self._in_names_of_top(self.total, self.total.body)
@@ -137,7 +137,7 @@ class _Matching:
         """The maximum's names for a stage's axes, by how it reads the maximum."""
         found = [read for read in reads(stage.body) if read.tensor == self.top.tensor]
         _need(bool(found) and _is_plain(found[0]), f"stage {stage.tensor} does not read the maximum row by row")
-        names = dict(zip(_axes(found[0]), self.top.axes, strict=True))
+        names = dict(zip(axes_of_read(found[0]), self.top.axes, strict=True))
         _need(names.keys() <= set(stage.axes), f"stage {stage.tensor} reads the maximum of other rows")
         return {**names, stage.reduce_axes[0]: self.top.reduce_axes[0]}
 
@@ -182,7 +182,7 @@ class _Matching:
         found = [read for read in reads(last.body) if read.tensor == self.mixed.tensor]
         _need(last.reducer is None and bool(found), "the last stage does not read the last sum")
         _need(_is_plain(found[0]) and axes_of(found[0]) == set(last.axes), "the output is not elementwise in the sums")
-        outer = dict(zip(_axes(found[0]), inner, strict=True))
+        outer = dict(zip(axes_of_read(found[0]), inner, strict=True))
         _need(self._has_extents(outer, names, e), "the output has axes of other extents than the sums")
         body = _renamed(last.body, outer)
         if is_divided_first:
@@ -243,11 +243,7 @@ def _marked(expr: Expr, tensor: str, marker: str, at: tuple[Expr, ...] | None = 
 
 def _is_plain(read: Read) -> bool:
     """Whether every index is an axis of its own."""
-    return all(isinstance(index, Axis) for index in read.indices) and len(set(read.indices)) == len(read.indices)
-
-
-def _axes(read: Read) -> tuple[str, ...]:
-    return tuple(index.name for index in read.indices if isinstance(index, Axis))
+    return is_plain(read) and len(set(read.indices)) == len(read.indices)
 
 
 def _need(condition: bool, reason: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import reduce
-from math import prod
 from typing import Any
 
 from tvm import tirx
@@ -17,7 +16,7 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.rules.row_reduction.points import Settings
 from tuner.rules.row_reduction.rows import RowBlock
-from tuner.rules.shares import Range, share_of
+from tuner.rules.shares import Range, number_of, product_of, share_of
 from tuner.rules.signature import i64
 from tuner.rules.vector.arithmetic import bound
 from tuner.rules.vector.memory import workspace
@@ -32,7 +31,7 @@ def split_columns(settings: Settings, threads: int, over_rows: Callable[[WriteRo
     """The whole kernel of a program with a single pass that only reduces. ``over_rows``: writes the loops over rows."""
     program = settings.program
     (reducing,) = program.passes
-    shape = [i64(threads), _count(settings)]
+    shape = [i64(threads), product_of(_counts(settings))]
     with ExitStack() as stack:
         partial = {
             stage.tensor: stack.enter_context(workspace(shape, program.types.reduced_type(stage)))
@@ -59,28 +58,20 @@ def _reduce(block: RowBlock, partial: Mapping[str, Expr], thread: Expr) -> None:
     """The columns of a share, into its place of the workspace."""
     block.start()
     for row, stage, total in block.reduced(0):
-        I.buffer_store(partial[stage.tensor], total, [thread, _number(block.settings, row.index)])
+        I.buffer_store(partial[stage.tensor], total, [thread, number_of(row.index, _counts(block.settings))])
 
 
 def _combine(block: RowBlock, partial: Mapping[str, Expr], threads: int) -> None:
     """The totals of whole rows, and what follows from them."""
     block.start()
     for row in block.rows:
-        number = I.Bind(_number(block.settings, row.index))
+        number = I.Bind(number_of(row.index, _counts(block.settings)))
         for stage in block.settings.program.passes[0].reductions:
             shares = [bound(partial[stage.tensor][i64(thread), number]) for thread in range(threads)]
             block.know(row, stage, reduce(COMBINE[str(stage.reducer)], shares))
     block.finish(0)
 
 
-def _count(settings: Settings) -> Expr:
-    """How many rows there are."""
-    return prod((settings.function.extents[axis] for axis in settings.program.frame.rows), start=i64(1))
-
-
-def _number(settings: Settings, index: Mapping[str, Expr]) -> Expr:
-    """Which of all rows one is."""
-    number: Expr = i64(0)
-    for axis in settings.program.frame.rows:
-        number = number * settings.function.extents[axis] + index[axis]
-    return number
+def _counts(settings: Settings) -> Mapping[str, Expr]:
+    """The extents of the row axes."""
+    return {axis: settings.function.extents[axis] for axis in settings.program.frame.rows}

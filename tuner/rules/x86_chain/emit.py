@@ -20,9 +20,10 @@ Imports TVM.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tvm import tirx
@@ -31,11 +32,12 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 from tuner.program.task import SearchTask
 from tuner.rules.function import KernelFunction, kernel_function
 from tuner.rules.layout import Layout
-from tuner.rules.shares import in_shares
+from tuner.rules.shares import in_shares, on_threads
 from tuner.rules.signature import i64
 from tuner.rules.space import MicroKernel
+from tuner.rules.vector.arithmetic import bound
 from tuner.rules.vector.memory import DTYPE, Vectors
-from tuner.rules.x86_chain.frame import Kept, LinkFrame, kept, opaque
+from tuner.rules.x86_chain.frame import Kept, LinkFrame, kept
 from tuner.rules.x86_chain.pattern import Chain, Link, chain_of
 from tuner.rules.x86_chain.sizes import kept_width, link_kernels, whole_rows
 from tuner.rules.x86_contraction.emit import Block, Nest, Share
@@ -111,11 +113,7 @@ def _reading_packed(frame: LinkFrame, packed: Mapping[str, Expr]) -> LinkFrame:
 
 # -- a block of rows at a time ----------------------------------------------------------------------------------------
 def _blocks(task: SearchTask, kernel: MicroKernel, frames: list[LinkFrame]) -> None:
-    if task.threads == 1:
-        _share(kernel, frames, i64(0))
-        return
-    with I.parallel(i64(0), i64(task.threads)) as thread:
-        _share(kernel, frames, thread)
+    on_threads(task.threads, lambda thread: _share(kernel, frames, thread))
 
 
 def _share(kernel: MicroKernel, frames: list[LinkFrame], thread: Expr) -> None:
@@ -150,7 +148,7 @@ class _BlockNest(Nest):
 
     def _columns(self, block: Block, panels: Share) -> None:
         """A block of rows, one chunk of the intermediate after the other."""
-        block = Block(opaque(block.start), opaque(block.count), block.ends)
+        block = Block(bound(block.start), bound(block.count), block.ends)
         if self.count == 1:
             self._chunk(block, panels, i64(0), Chunk(i64(0), self.k, None, None))
             return
@@ -180,18 +178,17 @@ def _whole(task: SearchTask, kernel: MicroKernel, frames: list[LinkFrame]) -> No
     most, results = height + kernel["mr"] - 1, [frame.result for frame in firsts]
     parts = I.Bind(tirx.max(tirx.floordiv(tiles + part - i64(1), part), i64(1)))
     with kept(results, second.extent["m"], most, width) as room, I.serial(i64(0), parts) as index:
-        start = opaque(index * part)
-        rest = Block(start, opaque(tirx.min(part, tiles - start)), index == parts - i64(1))
+        start = bound(index * part)
+        rest = Block(start, bound(tirx.min(part, tiles - start)), index == parts - i64(1))
         windows = room.at(start * i64(kernel["mr"]), i64(0))
         for phase in (firsts, [second]):
             nests = [_PartNest(_into(frame, windows), rest) for frame in phase]
-            if task.threads == 1:
-                for nest in nests:
-                    nest.share(i64(0))
-                continue
-            with I.parallel(i64(0), i64(task.threads)) as thread:
-                for nest in nests:
-                    nest.share(thread)
+            on_threads(task.threads, partial(_share_all, nests))
+
+
+def _share_all(nests: Sequence[Nest], thread: Expr) -> None:
+    for nest in nests:
+        nest.share(thread)
 
 
 class _PartNest(Nest):

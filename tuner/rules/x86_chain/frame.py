@@ -14,12 +14,13 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.expr import Read
+from tuner.rules.access import axes_of_read
 from tuner.rules.intrinsics import FMA
 from tuner.rules.signature import i64
+from tuner.rules.vector.arithmetic import bound
 from tuner.rules.vector.memory import DTYPE, workspace
 from tuner.rules.x86_chain.pattern import Link
 from tuner.rules.x86_contraction.frame import Frame
-from tuner.rules.x86_contraction.pattern import axes_of_read
 from tuner.rules.x86_contraction.words import Words
 
 Expr = Any
@@ -79,19 +80,11 @@ class Kept:
 
         So the code of a product looks at rows and columns of the whole intermediate, wherever these are kept.
         """
-        before = opaque(row * i64(self.width) + column)
+        before = bound(row * i64(self.width) + column)
         return {
             name: I.decl_buffer((self.rows, i64(self.width)), DTYPE, data=data.data, elem_offset=i64(0) - before)
             for name, data in self.memory.items()
         }
-
-
-def opaque(value: Expr) -> Expr:
-    """``value`` (int64) by way of memory: the simplifier would put its parts into every index that it is part of, and
-    take minutes over these. LLVM keeps it in a register."""
-    cell = I.alloc_buffer((1,), "int64")
-    I.buffer_store(cell, value, [i64(0)])
-    return I.Bind(cell[i64(0)])
 
 
 @contextmanager

@@ -19,8 +19,9 @@ from tuner.program.notation import Stage
 from tuner.program.target import Hardware
 from tuner.program.workload import Workload
 from tuner.rules._base import Extents, Refused
+from tuner.rules.access import axes_of_read, is_plain
 from tuner.rules.intrinsics import FMA, DotProduct
-from tuner.rules.x86_contraction.pattern import DTYPE, UNSUPPORTED, axes_of_read, elementwise_problem, is_plain
+from tuner.rules.x86_contraction.pattern import DTYPE, UNSUPPORTED, elementwise_problem
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 from tuner.program.task import SearchTask
 from tuner.rules.function import kernel_function
 from tuner.rules.layout import Layout
+from tuner.rules.shares import on_threads
 from tuner.rules.signature import i64
 from tuner.rules.space import MicroKernel
 from tuner.rules.vector.dot_products import imported
@@ -75,12 +76,7 @@ class Nest:
 
     # -- shares ---------------------------------------------------------------------------------------------------
     def body(self) -> None:
-        threads = self.frame.task.threads
-        if threads == 1:
-            self.share(i64(0))
-            return
-        with I.parallel(i64(0), i64(threads)) as thread:
-            self.share(thread)
+        on_threads(self.frame.task.threads, self.share)
 
     def share(self, thread: Expr) -> None:
         """What one thread does: threads form a grid of ``tb`` batch shares by row shares by ``tn`` column shares."""

@@ -8,11 +8,12 @@ from functools import lru_cache
 from typing import Protocol
 
 from tuner.program.dtypes import DTYPES
-from tuner.program.expr import Axis, Binary, Expr, Extent, Read, reads, walk
+from tuner.program.expr import Axis, Binary, Extent, Read, reads
 from tuner.program.notation import Stage
 from tuner.program.target import Hardware
 from tuner.program.workload import Workload
 from tuner.rules._base import Extents, Refused
+from tuner.rules.access import axes_of_read, is_plain, values
 from tuner.rules.intrinsics import DotProduct, dot_products
 from tuner.rules.space import MicroKernel
 
@@ -204,7 +205,7 @@ def elementwise_problem(
     are none of the ``operands``. Reads that ``is_known`` takes may be any."""
     if stage.reducer or stage.axes != axes:
         return f"stage {stage.tensor} is not elementwise over the output"
-    if any(isinstance(node, Axis | Extent) for node in outside_indices(stage.body)):
+    if any(isinstance(node, Axis | Extent) for node in values(stage.body)):
         return f"stage {stage.tensor} computes with the values of axes"
     for read in reads(stage.body):
         if read.tensor in known and axes_of_read(read) == axes:
@@ -219,22 +220,6 @@ def elementwise_problem(
         ):
             return f"stage {stage.tensor} reads {read.tensor} in another order than the output's"
     return None
-
-
-def outside_indices(expr: Expr) -> list[Expr]:
-    """The nodes of an expression that are no part of an index."""
-    inside = {id(node) for read in reads(expr) for index in read.indices for node in walk(index)}
-    return [node for node in walk(expr) if id(node) not in inside]
-
-
-def is_plain(read: Read) -> bool:
-    """Whether every index is an axis."""
-    return all(isinstance(index, Axis) for index in read.indices)
-
-
-def axes_of_read(read: Read) -> tuple[str, ...]:
-    """The axes that a tensor is read at, in order."""
-    return tuple(index.name for index in read.indices if isinstance(index, Axis))
 
 
 def group_of(kernel: MicroKernel) -> int:

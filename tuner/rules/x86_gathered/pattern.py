@@ -19,6 +19,7 @@ from tuner.program.notation import Stage
 from tuner.program.target import Hardware
 from tuner.program.workload import Workload
 from tuner.rules._base import Extents, Refused
+from tuner.rules.access import axes_of_read, is_plain, values
 from tuner.rules.intrinsics import FMA, DotProduct
 from tuner.rules.x86_contraction import pattern as plain
 from tuner.rules.x86_gathered.operands import Operand, dims_of, merged, operand_of, ordered_steps
@@ -233,8 +234,7 @@ def _last_run(out: tuple[str, ...], names: Sequence[str]) -> tuple[str, ...]:
 # -- what is behind -------------------------------------------------------------------------------------------------
 def plain_axes(read: Read) -> tuple[str, ...] | None:
     """The axes of a read at nothing but axes."""
-    axes = tuple(index.name for index in read.indices if isinstance(index, Axis))
-    return axes if len(axes) == len(read.indices) else None
+    return axes_of_read(read) if is_plain(read) else None
 
 
 def viewed(workload: Workload, form: Form, read: Read, groups: Mapping[str, tuple[str, ...]]) -> tuple[str, ...] | None:
@@ -252,7 +252,7 @@ def _is_direct(workload: Workload, form: Form) -> bool:
         return False
     groups = {"m": form.m, "n": form.n}
     for stage in form.stages:
-        if any(isinstance(node, Axis | Extent | Cast) for node in plain.outside_indices(stage.body)):
+        if any(isinstance(node, Axis | Extent | Cast) for node in values(stage.body)):
             return False
         for read in reads(stage.body):
             if read.tensor not in workload.program.stage and viewed(workload, form, read, groups) is None:
