@@ -29,9 +29,10 @@ def sampler(call: Callable[[], object]) -> Sampler:
 
 
 def alternate(
-    contenders: Mapping[str, Sampler], *, rounds: int = ROUNDS, sample_s: float = SAMPLE_S, budget_s: float = BUDGET_S
-) -> dict[str, float]:
-    """Median seconds of a call of each contender.
+    contenders: Mapping[str, Sampler], *, rounds: int = ROUNDS, sample_s: float = SAMPLE_S, budget_s: float = BUDGET_S,
+    figure: Callable[[Sequence[float]], float] = statistics.median,
+) -> dict[str, float]:  # fmt: skip
+    """Seconds of a call of each contender: ``figure`` of its samples, the median where nothing else is said.
 
     Each is called twice to warm up; then in each round every one has its turn, as many calls in a row as ``sample_s``
     takes (one at least), in an order that rotates. Rounds end early, after LEAST_ROUNDS, once ``budget_s`` is spent.
@@ -47,7 +48,7 @@ def alternate(
             samples[name].append(contenders[name](numbers[name]))
         if turn + 1 >= LEAST_ROUNDS and time.perf_counter() - started > budget_s:
             break
-    return {name: statistics.median(times) for name, times in samples.items()}
+    return {name: figure(times) for name, times in samples.items()}
 
 
 def geomean(ratios: Sequence[float]) -> float:

@@ -31,6 +31,8 @@ _PLANE = {"b": 1, "r": 3, "s": 3, "pad": 1}
 """Of one image whose channels are as many as in the layers of a network: 8 to 1024."""
 _LAST = {"b": 1, "c": "8*T", "r": 3, "s": 3}
 _CONV = {**_IMAGE, "o": 32, "r": 3, "s": 3}
+_OF_BYTES = {"b": "T", "p": 14, "q": 14, "r": 3, "s": 3}
+QUANTIZED: Sequence[Mapping[str, Any]] = ({**_OF_BYTES, "c": 32, "o": 32}, {**_OF_BYTES, "c": 256, "o": 256})
 THIN: Sequence[Mapping[str, Any]] = (
     {"m": "T", "n": 768, "k": 768}, {"m": "T", "n": 3072, "k": 768}, {"m": "T", "n": 4096, "k": 4096},
 )  # fmt: skip
@@ -61,6 +63,7 @@ SIZES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "max_pool2d": [{**_IMAGE, "r": 2, "s": 2, "stride": 2}, {**_PLANE, "c": "T", "h": 112, "w": 112, "stride": 2}],
     "avg_pool2d": [{**_IMAGE, "r": 2, "s": 2, "stride": 2}, {**_PLANE, "c": "8*T", "h": 28, "w": 28}],
     "depthwise_nhwc": [{**_LAST, "p": 28, "q": 28}, {**_LAST, "p": 7, "q": 7}],
+    **dict.fromkeys(("conv2d_int8", "conv2d_int8_nhwc"), QUANTIZED),
     "column_sum": [{"m": "8*T", "n": 768}, {"m": "16*T", "n": 4096}],
     "vector_matrix": [{"k": "16*T", "n": 4096}],
     **dict.fromkeys(("dense_bfloat16", "dense_int8", "dense_int4"), WEIGHTS),
@@ -161,7 +164,7 @@ def benchmarks_of(name: str, target: Target, threads: int, timed: Sequence[int] 
         ]
     if name not in SIZES:
         known = f"one of: {', '.join(sorted({*SIZES, RESNET, *RESNET50, *FUSED, ALL, 'fused'}))}"
-        raise InvalidInput("op", f"{name!r} is neither an operator nor a chain", known)
+        raise InvalidInput("op", f"{name!r} is no operator, program or family of this benchmark", known)
     values = (FEW if SIZES[name] is THIN else USUAL).within(timed)
     return [
         benchmark_of(_label(name, sizes, SIZES[name]), name, _workload(name, sizes), values, *machine)
@@ -183,10 +186,7 @@ def benchmark_of(
 def _workload(name: str, sizes: Mapping[str, Any]) -> Mapping[str, Any]:
     if name not in CHAINS:
         return {"op": name, "args": sizes, **VARIANTS.get(name, {})}
-    data: dict[str, Any] = {"program": CHAINS[name], "extents": sizes, **FIELDS.get(name, {})}
-    if name == "depthwise_nhwc":
-        data |= {"shapes": {"x": ["b", sizes["p"], sizes["q"], "c"]}}
-    return data
+    return {"program": CHAINS[name], "extents": sizes, **FIELDS.get(name, {})}
 
 
 def _label(name: str, sizes: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> str:

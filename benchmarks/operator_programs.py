@@ -14,6 +14,14 @@ CHAINS: Mapping[str, str] = {
     "depthwise_nhwc": "out[b, p, q, c] = sum(r, s) x[b, p + r - 1, q + s - 1, c] * w[r, s, c]",
     "dense_bfloat16": "out[m, n] = sum(k) x[m, k] * w[n, k]",
     "dense_int8": "z[m, n] = sum(k) x[m, k] * w[n, k]; out[m, n] = cast(z[m, n], float32) * s[n]",
+    "conv2d_int8": (
+        "z[b, o, p, q] = sum(c, r, s) x[b, c, p + r - 1, q + s - 1] * w[o, c, r, s]; "
+        "out[b, o, p, q] = cast(z[b, o, p, q], float32) * scale[o]"
+    ),
+    "conv2d_int8_nhwc": (
+        "z[b, p, q, o] = sum(r, s, c) x[b, p + r - 1, q + s - 1, c] * w[o, r, s, c]; "
+        "out[b, p, q, o] = cast(z[b, p, q, o], float32) * scale[o]"
+    ),
     "segment_attention": (
         "dots[h, i, j] = sum(d) q[h, i, d] * k[h, j, d]\n"
         "scores[h, i, j] = where(seg[i] == seg[j], 0.125 * dots[h, i, j], -inf)\n"
@@ -39,10 +47,14 @@ RMS_NORM_MUL = (
     "out[m, n] = x[m, n] * rsqrt(square[m] / extent(n) + 1e-05) * gamma[n] * y[m, n]"
 )
 PROGRAMS: Mapping[str, str] = {**CHAINS, "rms_norm_mul": RMS_NORM_MUL}
+_PADDED: Mapping[str, Any] = {"padded": {"x": 0}, "constant": ["w"]}
+_BYTES: Mapping[str, Any] = {"dtype": {"x": "uint8", "w": "int8"}}
 FIELDS: Mapping[str, Mapping[str, Any]] = {
-    "depthwise_nhwc": {"padded": {"x": 0}, "constant": ["w"]},
+    "depthwise_nhwc": {**_PADDED, "shapes": {"x": ["b", "p", "q", "c"]}},
+    "conv2d_int8": {**_PADDED, **_BYTES, "shapes": {"x": ["b", "c", "p", "q"]}},
+    "conv2d_int8_nhwc": {**_PADDED, **_BYTES, "shapes": {"x": ["b", "p", "q", "c"]}},
     "dense_bfloat16": {"dtype": "bfloat16", "constant": ["w"]},
-    "dense_int8": {"dtype": {"x": "uint8", "w": "int8"}, "constant": ["w"]},
+    "dense_int8": {**_BYTES, "constant": ["w"]},
     "segment_attention": {"dtype": {"seg": "int32"}, "domain": {"seg": [0, 3]}},
     "mlp": {"constant": ["w1", "w2"]},
     "swiglu_mlp": {"constant": ["w1", "w2", "w3"], "domain": {name: [-0.1, 0.1] for name in ("w1", "w2", "w3")}},

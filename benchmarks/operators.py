@@ -1,13 +1,13 @@
 """Operators of the catalogue and programs of one's own, against PyTorch, TVM's schedulers and the memory bandwidth.
 
     python -m benchmarks.operators [--op NAME]... [--against torch,compile,metaschedule,dlight] [--seeds 0,1,2]
-        [--threads N] [--trials N] [--seconds S] [--shapes T,T,...] [--metaschedule DIR] [--metaschedule-trials N]
-        [--resume] --json OUT
+        [--sizes N] [--threads N] [--trials N] [--seconds S] [--shapes T,T,...] [--metaschedule DIR]
+        [--metaschedule-trials N] [--resume] --json OUT
 
 Each is tuned at eight values of T and timed at these and, mostly, at held-out ones, in alternating samples beside every
 rival and a stream that reads and writes as many bytes (benchmarks/streaming.py). ``--op`` (repeatable) names operators,
 programs, ``resnet50``, families of fused operators (``fused_...``, or ``fused`` for all), or ``all``. The default are
-norms, softmax, sums of rows and elementwise chains.
+norms, softmax, sums of rows and elementwise chains. ``--sizes`` takes the first N workloads of each.
 
 Rivals: ``torch`` is PyTorch's kernel, and MKL and oneDNN with packed weights where they have a routine; ``compile`` is
 torch.compile with dynamic shapes (it may compile for a minute); ``dlight`` is TVM's schedule without a search, and
@@ -58,7 +58,7 @@ def main() -> int:
         chosen = [
             benchmark
             for name in names_of(options.op or DEFAULT)
-            for benchmark in benchmarks_of(name, target, options.threads, options.shapes)
+            for benchmark in benchmarks_of(name, target, options.threads, options.shapes)[: options.sizes]
         ]
         document = Document.opened(options.json, _protocol(options, target), options.resume)
     except InvalidInput as error:
@@ -163,6 +163,7 @@ def some_of(shapes: Sequence[dict[str, int]]) -> list[dict[str, int]]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--op", action="append", help=f"operators or programs; default: {', '.join(DEFAULT)}")
+    parser.add_argument("--sizes", type=int, metavar="N", help="the first N workloads of each; default: all")
     parser.add_argument("--against", default=TORCH, help=f"rivals, comma-separated, of: {', '.join(AGAINST)}")
     parser.add_argument("--seeds", type=_values, default=(0,), help="a search for each, as in 0,1,2")
     parser.add_argument("--threads", type=int, default=1)

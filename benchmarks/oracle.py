@@ -85,7 +85,7 @@ class Oracle:
         for kernel in self._candidates(shape):
             build = self._builds.build([kernel])[0]
             if build.binary is not None:
-                calls[kernel.id] = library_call(_library_of_one(self._task, build), inputs, outputs)
+                calls[kernel.id] = library_call(library_of_one(self._task, build), inputs, outputs)
         if not calls:
             raise ValueError(f"no candidate for {self._task.workload} at {dict(shape)} could be built")
         settings = self._settings
@@ -143,7 +143,7 @@ def oracle_of(tuned: TuneResult, directory: Path, seed: int = 0, settings: Setti
         yield Oracle(tuned, directory, builds, runner, seed, settings or Settings())
 
 
-def _library_of_one(task: SearchTask, build: BuildResult) -> Library:
+def library_of_one(task: SearchTask, build: BuildResult) -> Library:
     """A candidate behind the same Python entry as a library, so that both pay the same for a call."""
     layouts = {name: layout.to_json() for name, layout in layouts_of(task, build.kernel).items()}
     manifest = {"digest": build.kernel.id, "packed_layouts": layouts, "threads": task.threads}

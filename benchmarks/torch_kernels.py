@@ -61,14 +61,41 @@ def _quantized_dense(args: Args, inputs: Sequence[Any]) -> Call:
     return lambda: torch.ops.onednn.qlinear_pointwise(x, 1.0, 0, packed, scales, zeros, *result)
 
 
+def _quantized_conv(is_channels_last: bool = False) -> Kernel:
+    """oneDNN's quantised convolution, as torch.compile calls it; the weight is packed for the image."""
+
+    def kernel(args: Args, inputs: Sequence[Any]) -> Call:
+        torch = torch_module()
+        x, weight, scales = inputs
+        if is_channels_last:
+            x, weight = (each.permute(0, 3, 1, 2) for each in (x, weight))
+        ones, zeros, ops = [1, 1], torch.zeros(len(scales), dtype=torch.int64), torch.ops.onednn
+        packed = ops.qconv_prepack(weight.contiguous(), scales, 1.0, 0, ones, ones, ones, 1, list(x.shape))
+        settings: tuple[Any, ...] = (ones, ones, ones, 1, 1.0, 0, torch.float32, "none", [], "")
+
+        def call() -> Any:
+            result = ops.qconv_pointwise(x, 1.0, 0, packed, scales, zeros, None, *settings)
+            return result.permute(0, 2, 3, 1) if is_channels_last else result
+
+        return call
+
+    return kernel
+
+
 def _int4_dense(args: Args, inputs: Sequence[Any]) -> Call:
-    """The kernel of torchao for weights of four bits: ``(q - 8) * scale + zero`` by groups along k."""
+    """torchao's kernel for weights of four bits, ``(q - 8) * scale + zero`` by groups along k, in bfloat16: for float32
+    it is a plain loop. Scales and x are rounded, x at each call; the output stays in bfloat16."""
     torch = torch_module()
     x, halves, scales = inputs
-    numbers = torch.stack([halves & 15, halves >> 4], dim=-1).flatten(1).int()
-    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers, 1)
-    scales_and_zeros = torch.stack([scales.T, torch.zeros_like(scales.T)], dim=-1).contiguous()
-    return lambda: torch.ops.aten._weight_int4pack_mm_for_cpu(x, packed, args["group"], scales_and_zeros)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(int4_numbers(halves).int(), 1)
+    scales_and_zeros = torch.stack([scales.T, torch.zeros_like(scales.T)], dim=-1).bfloat16().contiguous()
+    multiply = torch.ops.aten._weight_int4pack_mm_for_cpu
+    return lambda: multiply(x.bfloat16(), packed, args["group"], scales_and_zeros)
+
+
+def int4_numbers(halves: Any) -> Any:
+    """[n, k] of uint8, from two numbers in each byte of [n, k // 2], the lower half first."""
+    return torch_module().stack([halves & 15, halves >> 4], dim=-1).flatten(1)
 
 
 def _matmul(args: Args, inputs: Sequence[Any]) -> Call:
@@ -256,6 +283,7 @@ KERNELS: Mapping[str, Kernel] = {
     "attention": _attention, "swiglu": _swiglu, "gelu_residual": _gelu_residual,
     "column_sum": _column_sum, "vector_matrix": _vector_matrix, "transpose": _transpose,
     "depthwise_nhwc": _depthwise_nhwc, "dense_bfloat16": _dense, "dense_int8": _quantized_dense,
+    "conv2d_int8": _quantized_conv(), "conv2d_int8_nhwc": _quantized_conv(is_channels_last=True),
     "segment_attention": _segment_attention,
     "dense+bias+gelu": _dense_bias_gelu, "conv2d+bias+relu": _conv2d_bias_relu,
     "batch_matmul_nn+add": _batch_matmul_add, "rms_norm_mul": _rms_norm_mul,

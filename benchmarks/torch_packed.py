@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.rivals import Array, Call, DoesNotApply, Prepared, tensor_of, torch_module
-from benchmarks.torch_kernels import named
+from benchmarks.torch_kernels import int4_numbers, named
 from tuner.program.workload import Workload
 
 Args = Mapping[str, Any]
@@ -42,6 +42,14 @@ def _linear(*epilogue: str) -> Kernel:
         return lambda: function(x, packed, bias, activation, [], algorithm)
 
     return kernel
+
+
+def _int4_linear(args: Args, inputs: Sequence[Any]) -> Call:
+    """The weight as float32, computed ahead of all calls: the same results as with four bits, eight times the bytes."""
+    x, halves, scales = inputs
+    numbers = int4_numbers(halves)
+    weight = (numbers - 8.0) * scales.repeat_interleave(args["group"], dim=1)[:, : numbers.shape[1]]
+    return _linear()(args, [x, weight])
 
 
 def _conv(rank: int, *epilogue: str) -> Kernel:
@@ -81,6 +89,7 @@ def _activation(epilogue: Sequence[str]) -> tuple[str, str]:
 
 PACKED: Mapping[str, Kernel] = {
     "dense": _linear(), "dense_bfloat16": _linear(), "dense+bias+gelu": _linear("bias", "gelu"),
+    "dense_int4": _int4_linear,
     "conv2d": _conv(2), "conv3d": _conv(3), "group_conv2d": _conv(2), "dilated_conv2d": _conv(2),
     "depthwise_conv2d": _conv(2), "conv2d+bias+relu": _conv(2, "bias", "relu"),
     "conv2d_transpose": _conv_transpose(2),

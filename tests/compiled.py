@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 import tvm
 
 from tuner.library.codegen import build_candidate
 from tuner.library.package import ENTRY
 from tuner.measure.tensors import tensor_of
 from tuner.measure.verify import Case
+from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.rules import layouts_of
@@ -67,3 +69,12 @@ def problems(task: SearchTask, kernel: MicroKernel, call: Call, shapes: Sequence
 def built_problems(task: SearchTask, kernel: MicroKernel, shapes: Sequence[Mapping[str, int]]) -> list[str]:
     """The same of a library of this one kernel."""
     return problems(task, kernel, loaded(build_candidate(task, kernel)), shapes)
+
+
+def runnable(mcpu: str) -> Target:
+    """That target; skips where this CPU lacks any of its features."""
+    target = Target.from_json({"kind": "llvm", "mcpu": mcpu, "num-cores": 1})
+    missing = set(target.hardware.features) - set(native().hardware.features)
+    if missing:
+        pytest.skip(f"this CPU cannot run code for {mcpu}: it lacks {', '.join(sorted(missing))}")
+    return target

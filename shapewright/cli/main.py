@@ -11,6 +11,7 @@ import click
 
 from shapewright.cli import admin, database, device_tokens, jobs, libraries, local, parts, records, reports, tune, up
 from shapewright.cli.output import CommandFailed, ExitCode, failure_of, report, say
+from tuner import without_torch
 
 DEBUG = "SHAPEWRIGHT_DEBUG"
 
@@ -32,6 +33,7 @@ for _group in (up, parts, tune, local, jobs, libraries, reports, records, admin,
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line (this process's own unless given) and exit with its code."""
+    without_torch.install()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 

@@ -57,7 +57,7 @@ def test_attention_is_short_and_long_for_few_and_many_heads_causal_and_not() -> 
 
 
 def test_another_name_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(InvalidInput, match="'gelu' is neither an operator nor a chain"):
+    with pytest.raises(InvalidInput, match="'gelu' is no operator, program or family"):
         benchmarks_of("gelu", native(), 1)
 
 
@@ -100,4 +100,4 @@ def test_an_unknown_operator_is_a_usage_error(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.operators", "--op", "gelu", "--json", str(tmp_path / "out.json")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("op: 'gelu' is neither")
+    assert done.stderr.startswith("op: 'gelu' is no operator")

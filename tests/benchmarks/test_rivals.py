@@ -49,7 +49,10 @@ def check(name: str, workload: Workload, shape: dict[str, int]) -> None:
     assert sorted(values.shape) == sorted(expected.shape)
     values = values if values.shape == expected.shape else np.moveaxis(values, 1, -1)
     tolerance = 2e-2 if is_short else 1e-4
-    np.testing.assert_allclose(values, np.asarray(expected, np.float64), rtol=tolerance, atol=tolerance)
+    expected = np.asarray(expected, np.float64)
+    # Sums of rounded products are off by a share of the usual sum, whatever is left of this one.
+    usual = max(1.0, float(expected.std())) if is_short else 1.0
+    np.testing.assert_allclose(values, expected, rtol=tolerance, atol=tolerance * usual)
 
 
 @pytest.mark.parametrize("name", DEFAULT_RIVALS.split(","))
@@ -109,8 +112,11 @@ def test_every_operator_of_the_catalogue_has_sizes_and_a_kernel() -> None:
 
 @pytest.mark.parametrize(
     "op",
-    ["conv2d", "conv3d", "conv2d_transpose", "depthwise_conv2d", "fused_conv2d_bias_relu", "fused_dense_bias_gelu"],
-)
+    [
+        "conv2d", "conv3d", "conv2d_transpose", "depthwise_conv2d", "dense_int4", "fused_conv2d_bias_relu",
+        "fused_dense_bias_gelu",
+    ],
+)  # fmt: skip
 def test_onednn_packs_weights_and_fuses_activations(op: str) -> None:
     check("onednn", benchmarks_of(op, native(), 1)[0].task.workload, {"T": 3})
 

@@ -46,7 +46,7 @@ def test_the_figures_of_a_running_search_move_and_it_can_be_cancelled(storage: S
         expect(page, "#state", "cancelled")
         expect(page, "#log", "cancelled")
         assert storage.get_job(job.id).state is JobState.CANCELLED
-        assert page.get_by_role("button", name="Resume").is_visible()
+        page.get_by_role("button", name="Resume").wait_for()
 
 
 def test_a_job_that_ends_shows_its_library_without_being_asked_to(storage: Storage, visitor: Visitor) -> None:

@@ -111,18 +111,33 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "out[m, n] = sum(k) x[m, k] * w[n, k] * s[k // 8, n]",
             extents={"m": "T", "n": 19, "k": 24}, constant=["w"], dtype={"w": "int8"},
         ),
+        "int4-two-scales": _program(
+            "out[m, n] = sum(k) x[m, k] * s[n, k // 16] * (((w[n, k // 2] >> (4 * (k % 2))) & 15) - 8) * t[n]",
+            extents={"m": "T", "n": 20, "k": 70}, constant=["w", "s"], dtype={"w": "uint8", "s": "bfloat16"},
+        ),
     },
     "x86_gathered": {
         "conv2d": _op("conv2d", epilogue=("bias", "relu"), b=2, c=3, h="T", w=19, o=5, r=3, s=3, stride=2, pad=1),
         "conv2d-batch": _op("conv2d", epilogue=("bias", "gelu", "add"), b="T", c=5, h=7, w=7, o=9, r=3, s=3, pad=1),
+        "conv2d-dilated": _op(
+            "conv2d", epilogue=("bias", "relu"), b="T", c=5, h=9, w=13, o=7, r=3, s=2, pad=2, dilation=2
+        ),
         "conv2d-nhwc": _op(
             "conv2d", epilogue=("bias", "relu"), b="T", c=18, h=7, w=9, o=21, r=3, s=2, pad=1, dilation=2, layout="nhwc"
+        ),
+        "conv2d-nhwc-image": _op(
+            "conv2d", epilogue=("bias", "relu"), b="T", c=3, h=11, w=9, o=19, r=5, s=3, stride=2, pad=2, layout="nhwc"
         ),
         "conv2d-groups": _op("conv2d", b="T", c=4, h=7, w=9, o=34, r=2, s=3, groups=2, dilation=2),
         "conv2d-groups-nhwc": _op("conv2d", b="T", c=4, h=7, w=9, o=6, r=2, s=3, groups=2, pad=1, layout="nhwc"),
         "conv2d-1x1": _op("conv2d", b="T", c=19, h=5, w=7, o=11, r=1, s=1),
         "conv3d": _op("conv3d", b=2, c=2, d="T", h=4, w=5, o=3, t=2, r=2, s=2, pad=1),
         "conv2d_transpose": _op("conv2d_transpose", b=1, c=3, h="T", w=4, o=5, r=3, s=3, stride=2, pad=1),
+        "conv1d_transpose-nhwc": _op(
+            "conv1d_transpose", epilogue=("bias", "add"), b="T", c=5, w=6, o=19, s=4, stride=3, layout="nhwc"
+        ),
+        "conv2d_transpose-groups": _op("conv2d_transpose", b="T", c=4, h=3, w=4, o=6, r=2, s=1, stride=2, groups=2),
+        "conv2d_transpose-dilated": _op("conv2d_transpose", b=1, c=3, h="T", w=4, o=5, r=2, s=3, stride=2, dilation=2),
         "bilinear": _op("bilinear", epilogue=("bias",), b="T", o=19, i=7, j=18),
         "bilinear-dynamic": _program(
             "y[b, o] = sum(i, j) u[b, i] * w[o, i, j] * v[b, j]", extents=dict.fromkeys("boij", "T")
@@ -153,6 +168,26 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "scattered-bfloat16": _program(
             "z[a, b, c, d] = sum(k) x[a, c, k] * y[b, k, d]\nout[a, b, c, d] = max(z[a, b, c, d] + s[c, b] * a, t[d])",
             extents={"a": "T", "b": 3, "c": 5, "d": 3, "k": 9}, dtype="bfloat16",
+        ),
+        "conv2d-nhwc-words": _op(
+            "conv2d", "bfloat16", ("bias",), b="T", c=8, h=5, w=6, o=21, r=3, s=2, pad=1, layout="nhwc"
+        ),
+        "conv2d-int8": _program(
+            "z[b, o, p, q] = sum(c, r, s) x[b, c, p + r - 1, q + s - 1] * w[o, c, r, s]\n"
+            "out[b, o, p, q] = cast(z[b, o, p, q], float32) * scale[o]",
+            extents={"b": "T", "o": 5, "p": 6, "q": 7, "c": 4, "r": 3, "s": 3}, constant=["w"], padded={"x": 1},
+            shapes={"x": ["b", "c", 6, 7]}, dtype={"x": "int8", "w": "int8"},
+        ),
+        "conv2d-nhwc-uint8": _program(
+            "z[b, p, q, o] = sum(r, s, c) x[b, 2*p + r, 2*q + s, c] * w[r, s, c, o]\n"
+            "out[b, p, q, o] = cast(min(max(round(cast(z[b, p, q, o], float32) * scale[o]), 0), 255), uint8)",
+            extents={"b": "T", "o": 19, "p": 3, "q": 4, "c": 7, "r": 3, "s": 2}, constant=["w"],
+            dtype={"x": "uint8", "w": "int8", "out": "uint8"},
+        ),
+        "several-axes-bytes": _program(
+            "out[a, b, c, d] = sum(k, l) x[a, k, b, l] * y[k, c, l, d]",
+            extents={"a": "T", "b": 3, "c": 5, "d": 9, "k": 4, "l": "T"},
+            dtype={"x": "uint8", "y": "uint8", "out": "int32"},
         ),
         "fixed": _op("conv1d", b=3, c=7, w=40, o=9, s=3, stride=3),
     },
@@ -216,6 +251,10 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "fixed": _program("out[i, j] = x[i, j] + i - 2 * j", extents={"i": 7, "j": 13}),
     },
     "row_reduction": {
+        "short-integers": _program(
+            "t[m] = max(n) x[m, n]\nout[m, n] = cast(x[m, n] - t[m], int16)",
+            extents={"m": "T", "n": 17}, dtype={"x": "int32", "out": "int16"},
+        ),
         "softmax": _op("softmax", m="T", n=33),
         "softmax-half": _op("softmax", "float16", m="T", n=21),
         "softmax-bfloat16": _op("softmax", "bfloat16", m="T", n=21),

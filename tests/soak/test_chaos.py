@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).parents[2]
-JOBS, TRIALS = 4, 128
+JOBS, TRIALS = 4, 192
 WORKERS = 2
 KILL_EVERY_S = 15.0
 """Longer than a worker takes to start and to measure something."""

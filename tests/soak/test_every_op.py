@@ -75,6 +75,21 @@ def test_products_of_other_dtypes_are_tuned_and_right_at_many_shapes(x: str, w: 
     assert problems_of(library, [task.workload.dims({"T": int(size)}) for size in sizes]) == []
 
 
+@pytest.mark.parametrize("x", ["int8", "uint8"])
+@pytest.mark.parametrize(
+    ("axes", "at", "image"),
+    [("b, o, p, q", "b, c, p + r - 1, q + s - 1", "bcpq"), ("b, p, q, o", "b, p + r - 1, q + s - 1, c", "bpqc")],
+)
+def test_convolutions_of_bytes_are_tuned_and_right_at_many_shapes(axes: str, at: str, image: str, x: str) -> None:
+    text = f"z[{axes}] = sum(c, r, s) x[{at}] * w[o, c, r, s]; out[{axes}] = cast(z[{axes}], float32) * scale[o]"
+    extents = {"b": 2, "o": 37, "p": "T", "q": 9, "c": 22, "r": 3, "s": 3}
+    data = {"program": text, "extents": extents, "constant": ["w"], "padded": {"x": 2}, "shapes": {"x": list(image)}}
+    workload = workload_from_json(data | {"dtype": {"x": x, "w": "int8"}})
+    task = SearchTask(workload, shape_vars=(ShapeVar("T", range(1, 65)),), target=native())
+    library = sw.tune(task, trials=16, seconds=60).build()
+    assert problems_of(library, [workload.dims({"T": size}) for size in range(64)]) == []
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("epilogue", [(), ("bias", "gelu")])
 @pytest.mark.parametrize("op", CONTRACTIONS)

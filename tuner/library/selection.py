@@ -4,8 +4,9 @@ Minimise the sum over shapes of weight x latency of the best chosen kernel, with
 group (a library's kernels share one packed layout). Greedy first (within 1 - 1/e of the best gain, since the gain of a
 set is submodular: Nemhauser, Wolsey and Fisher 1978), then swaps while they help.
 
-Where a range spans orders of magnitude the sum is that of its largest shapes. What room is left goes to kernels that
-help the others: by the weighted sum of latencies relative to the best kernel of each shape.
+Where a range spans orders of magnitude the sum is that of its largest shapes. So among layouts whose sums are about the
+same, and for what room is left, the others decide: by the weighted sum of latencies relative to the best kernel of each
+shape.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ WORTH = 1e-3
 
 WORTH_RELATIVE = 3e-3
 """The same for relative latencies."""
+SAME_SUM = 0.01
+"""By how much more than the least a sum of latencies may be, as a share, and count as the same."""
 
 
 def select(latency_s: Floats, weights: Floats, limit: int, groups: Sequence[Hashable]) -> list[int]:
@@ -28,18 +31,18 @@ def select(latency_s: Floats, weights: Floats, limit: int, groups: Sequence[Hash
 
     Raises ValueError if no group has a kernel that is usable for every shape.
     """
-    result: list[tuple[float, list[int]]] = []
+    chosen: list[tuple[float, list[int]]] = []
     for group in dict.fromkeys(groups):
         members = np.array([index for index, other in enumerate(groups) if other == group])
-        chosen = _swapped(latency_s[members], weights, _greedy(latency_s[members], weights, limit))
-        if chosen:
-            cost = _cost(latency_s[members], weights, chosen)
-            chosen = _filled(latency_s[members], weights, chosen, limit)
-            result.append((cost, [int(members[index]) for index in chosen]))
-    result = [candidate for candidate in result if np.isfinite(candidate[0])]
-    if not result:
+        own = latency_s[members]
+        picked = _swapped(own, weights, _greedy(own, weights, limit))
+        if picked and np.isfinite(cost := _cost(own, weights, picked)):
+            chosen.append((cost, [int(members[index]) for index in _filled(own, weights, picked, limit)]))
+    if not chosen:
         raise ValueError("no group has kernels that serve every shape")
-    return min(result, key=lambda candidate: candidate[0])[1]
+    limit_s = (1 + SAME_SUM) * min(cost for cost, _ in chosen)
+    share = weights / latency_s.min(axis=0)
+    return min((kernels for cost, kernels in chosen if cost <= limit_s), key=lambda each: _cost(latency_s, share, each))
 
 
 def spread_weights(weights: Floats, points: Floats, instances: Floats) -> Floats:

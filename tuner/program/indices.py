@@ -128,7 +128,12 @@ def normal_index(index: Expr) -> Expr:
     if isinstance(index, Axis):
         return index
     dim = index_dim(index)
-    return index if dim is None else _parsed(str(dim))
+    return index if dim is None else index_of(dim)
+
+
+def index_of(dim: DimExpr) -> Expr:
+    """The index of an expression over axes and extents, in its normal form: the opposite of ``index_dim``."""
+    return _parsed(str(dim))
 
 
 @lru_cache(maxsize=4096)

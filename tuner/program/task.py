@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from tuner.errors import MAX_SHOWN, InvalidInput, shown
@@ -14,6 +14,7 @@ from tuner.program.catalogue import Op
 from tuner.program.dims import DimLike
 from tuner.program.effort import spend
 from tuner.program.ranges import check_bounds, check_sizes, check_variables, largest_dims, scattered, shapes_of, thinned
+from tuner.program.rates import TYPICAL, Rates
 from tuner.program.shape_fields import (
     MAX_WEIGHT,
     WEIGHTS,
@@ -51,7 +52,8 @@ LEAST_SHAPE_WEIGHT = 0.25
 class SearchTask:
     """What one search optimises: ``workload`` over the ranges of ``shape_vars``, weighted by ``instances``.
 
-    ``target`` is None while it is ``native`` and no device is known; ``on(target)`` fills it in.
+    ``target`` is None while it is ``native`` and no device is known; ``on(target)`` fills it in. ``rates`` is what
+    theory takes for the target's, and no part of what is optimised.
     """
 
     workload: Workload
@@ -60,6 +62,7 @@ class SearchTask:
     target: Target | None
     threads: int
     max_kernels: int
+    rates: Rates = field(compare=False)
 
     def __init__(
         self,
@@ -101,13 +104,24 @@ class SearchTask:
         object.__setattr__(self, "target", parse_target(target))
         object.__setattr__(self, "threads", threads)
         object.__setattr__(self, "max_kernels", max_kernels)
+        object.__setattr__(self, "rates", TYPICAL)
 
     def on(self, target: Target) -> SearchTask:
         """The same task for ``target``."""
+        return self._copy(target=target)
+
+    def part(self, workload: Workload) -> SearchTask:
+        """The same task for a workload that is a part of this one's, over the same symbols."""
+        return self._copy(workload=workload)
+
+    def at_rates(self, rates: Rates) -> SearchTask:
+        """The same task, the target's cores as they were measured."""
+        return self._copy(rates=rates)
+
+    def _copy(self, **changed: Any) -> SearchTask:
         task = object.__new__(SearchTask)
-        for name in ("workload", "shape_vars", "instances", "threads", "max_kernels"):
-            object.__setattr__(task, name, getattr(self, name))
-        object.__setattr__(task, "target", target)
+        for each in fields(self):
+            object.__setattr__(task, each.name, changed.get(each.name, getattr(self, each.name)))
         return task
 
     @property
@@ -124,7 +138,8 @@ class SearchTask:
 
     def _with(self, **changed: Any) -> SearchTask:
         names = ("shape_vars", "instances", "target", "threads", "max_kernels")
-        return SearchTask(self.workload, **{name: getattr(self, name) for name in names} | changed)
+        task = SearchTask(self.workload, **{name: getattr(self, name) for name in names} | changed)
+        return task.at_rates(self.rates)
 
     def with_least_shape(self) -> SearchTask:
         """The same task with the least shape of its range as an instance, at a small weight, if it is FAR from all.

@@ -1,5 +1,4 @@
-"""What the analytic estimates of several rules share. Rates are of a common server core, in cycles unless said
-otherwise; the learned residual corrects them for a device."""
+"""What the analytic estimates of several rules share. What a core does in a cycle is in tuner/program/rates.py."""
 
 from __future__ import annotations
 
@@ -8,20 +7,23 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
 from tuner.rules.space import MicroKernel
 
-CLOCK_HZ = 3e9
-CALL_CYCLES = 150.0
-FORK_CYCLES = 12_000.0
-"""Of waking the threads of a parallel loop."""
-OPERATION_CYCLES = 0.5
-FUNCTION_CYCLES = 12.0
-"""Of a transcendental function on one vector."""
-L1_BYTES, L2_BYTES, L3_BYTES, MEMORY_BYTES = 64.0, 32.0, 10.0, 4.0
-"""Bytes per cycle from each level."""
-
 Floats = NDArray[np.float64]
+
+
+def stream_rate(task: SearchTask, size: Floats, beside: float = 1.0) -> Floats:
+    """Bytes per cycle of the first level beyond L1 that holds so many, of which ``beside`` is free for them."""
+    rates, hardware = task.rates, task.known_target.hardware
+    in_l2, in_l3 = size < beside * hardware.l2_bytes, size < beside * hardware.l3_bytes
+    return np.where(in_l2, rates.l2_bytes, np.where(in_l3, rates.l3_bytes, rates.memory_bytes))
+
+
+def call_cycles(task: SearchTask) -> float:
+    """Of a call, and of waking the threads."""
+    return task.rates.call + (task.rates.fork if task.threads > 1 else 0.0)
 
 
 def volume(axes: Iterable[str], extents: Extents) -> Floats:

@@ -12,7 +12,7 @@ rule for them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from tuner.program.target import Hardware
@@ -40,6 +40,8 @@ class DotProduct:
     offset: int = 0
     operations: int = 1
     """Vector operations for each step."""
+    is_swapped: bool = False
+    """Whether what it calls left and right are the program's right and left operand."""
 
     def is_on(self, hardware: Hardware) -> bool:
         return not self.needs or self.needs.get(hardware.vector_bytes) in hardware.features
@@ -64,3 +66,20 @@ def dot_products(left: str, right: str, total: str, hardware: Hardware) -> dict[
         if left in each.left and right in each.right and total == each.total and each.is_on(hardware)
     ]  # fmt: skip
     return {each.group: each for each in sorted(fitting, key=lambda each: each.group)}
+
+
+@lru_cache(maxsize=1024)
+def either_way(left: str, right: str, total: str, hardware: Hardware) -> tuple[DotProduct, ...]:
+    """The same, for operands that may also change places, which a product does not mind: several of a group perhaps,
+    those without an offset first, and as they stand before swapped."""
+    own = dot_products(left, right, total, hardware).values()
+    swapped = (replace(each, is_swapped=True) for each in dot_products(right, left, total, hardware).values())
+    return tuple(sorted((*own, *swapped), key=lambda each: (each.offset, each.is_swapped)))
+
+
+_PERMUTES = {64: "avx512f", 32: "avx2"}
+
+
+def permutes(hardware: Hardware) -> bool:
+    """Whether vectors of 32-bit words are made of any lanes of two others (vector/permutation.py)."""
+    return _PERMUTES.get(hardware.vector_bytes) in hardware.features

@@ -14,6 +14,7 @@ from tuner.errors import InvalidInput
 
 LINE_ELEMENTS = 16
 """Elements of four bytes in a cache line."""
+LINE_BYTES = 64
 
 
 def row_major(array: NDArray[Any]) -> NDArray[Any]:
@@ -93,6 +94,9 @@ class MatrixLayout:
     ``rows`` and ``steps`` take those parts by their positions; each group is one flattened index. Packed is either
     ``[batch * panels, steps, panel]``, as PanelLayout has it, or, if ``panel`` is 1, ``[batch * rows, steps]`` with
     rows that are an odd number of cache lines apart: the rows of a tile fall on different sets of a cache.
+
+    ``group`` and ``offset`` are those of PanelLayout. Each row of the second form has what compensates the offset in
+    front of it.
     """
 
     dims: tuple[tuple[int, ...], ...]
@@ -100,6 +104,8 @@ class MatrixLayout:
     rows: tuple[int, ...]
     steps: tuple[int, ...]
     panel: int
+    group: int = 1
+    offset: int = 0
 
     def _sizes(self) -> tuple[int, int, int]:
         parts = [size for dim in self.dims for size in dim]
@@ -108,10 +114,11 @@ class MatrixLayout:
 
     def packed_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         batch, rows, steps = self._sizes()
+        words = -(-steps // self.group) + bool(self.offset)
         if self.panel == 1:
-            lines = -(-steps // LINE_ELEMENTS)
-            return batch * rows, (lines | 1) * LINE_ELEMENTS
-        return batch * -(-rows // self.panel), steps, self.panel
+            lines = -(-words // LINE_ELEMENTS)
+            return batch * rows, (lines | 1) * LINE_ELEMENTS * self.group
+        return batch * -(-rows // self.panel), words, self.panel * self.group
 
     def pack(self, array: NDArray[Any]) -> NDArray[Any]:
         """``array``: of the sizes in ``dims``, any dtype and strides. The result is contiguous."""
@@ -120,16 +127,79 @@ class MatrixLayout:
         matrices = parts.transpose(*self.batch, *self.rows, *self.steps).reshape(batch, rows, steps)
         shape = self.packed_shape(array.shape)
         if self.panel == 1:
-            lines = np.zeros(shape, array.dtype)
-            lines[:, :steps] = matrices.reshape(batch * rows, steps)
+            lines, head = np.zeros(shape, array.dtype), self.group if self.offset else 0
+            lines[:, head : head + steps] = matrices.reshape(batch * rows, steps)
+            lines[:, :head] = self._head(matrices.reshape(batch * rows, steps))
             return lines
-        padded = np.zeros((batch, shape[0] // max(batch, 1) * self.panel, steps), array.dtype)
-        padded[:, :rows] = matrices
-        return np.ascontiguousarray(padded.reshape(shape[0], self.panel, steps).transpose(0, 2, 1))
+        groups = -(-steps // self.group)
+        padded = np.zeros((batch, shape[0] // max(batch, 1) * self.panel, groups * self.group), array.dtype)
+        padded[:, :rows, :steps] = matrices
+        words = padded.reshape(shape[0], self.panel, groups, self.group).transpose(0, 2, 1, 3)
+        packed = np.ascontiguousarray(words).reshape(shape[0], groups, self.panel * self.group)
+        if not self.offset:
+            return packed
+        head_of = self._head(padded.reshape(-1, groups * self.group)).reshape(shape[0], 1, self.panel * self.group)
+        return np.concatenate([head_of, packed], axis=1)
+
+    def _head(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """[rows, group] bytes: for each row what the offset adds to its sums, negated (int32); nothing without one."""
+        if not self.offset:
+            return rows[:, :0]
+        totals: NDArray[Any] = (-self.offset * rows.sum(axis=1, dtype=np.int32)).astype(np.int32)
+        return totals[:, None].view(rows.dtype)
 
     def to_json(self) -> dict[str, Any]:
         groups = {"batch": list(self.batch), "rows": list(self.rows), "steps": list(self.steps)}
-        return {"kind": "matrices", "dims": [list(dim) for dim in self.dims], **groups, "panel": self.panel}
+        further = {name: value for name, value in (("group", self.group), ("offset", self.offset)) if value > 1}
+        return {"kind": "matrices", "dims": [list(dim) for dim in self.dims], **groups, "panel": self.panel, **further}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CutLayout:
+    """A weight cut into parts, each of which is packed by a layout of its own, one after the other in one dim.
+
+    Of part ``i``, dim ``dim`` holds the indices ``range(*taken)`` of the weight for each ``(dim, *taken)`` of
+    ``parts[i][0]``; all others are whole. Parts start on cache lines.
+    """
+
+    parts: tuple[tuple[tuple[tuple[int, int, int, int], ...], MatrixLayout], ...]
+    sizes: tuple[int, ...]
+    """Of the weight."""
+
+    def shape(self, number: int) -> tuple[int, ...]:
+        """The shape of a part as it is packed."""
+        taken, layout = self.parts[number]
+        sizes = list(self.sizes)
+        for dim, *indices in taken:
+            sizes[dim] = len(range(*indices))
+        return layout.packed_shape(sizes)
+
+    def first(self, number: int) -> int:
+        """The element where a part begins."""
+        return sum(self._room(before) for before in range(number))
+
+    def _room(self, number: int) -> int:
+        """Elements of a part, as many as fill cache lines even if each is one byte."""
+        return -(-math.prod(self.shape(number)) // LINE_BYTES) * LINE_BYTES
+
+    def packed_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        # Never empty: there is no pointer to a part of nothing.
+        return (max(self.first(len(self.parts)), 1),)
+
+    def pack(self, array: NDArray[Any]) -> NDArray[Any]:
+        """``array``: of ``sizes``, any dtype and strides. The result is contiguous."""
+        packed = np.zeros(self.packed_shape(array.shape), array.dtype)
+        for number, (taken, layout) in enumerate(self.parts):
+            part, first = array, self.first(number)
+            for dim, *indices in taken:
+                part = part.take(np.arange(*indices), axis=dim)
+            elements = layout.pack(part).ravel()
+            packed[first : first + elements.size] = elements
+        return packed
+
+    def to_json(self) -> dict[str, Any]:
+        parts = [{"taken": [list(each) for each in taken], "layout": layout.to_json()} for taken, layout in self.parts]
+        return {"kind": "cut", "parts": parts, "sizes": list(self.sizes)}
 
 
 def layout_from_json(data: Mapping[str, Any]) -> Layout:
@@ -139,5 +209,16 @@ def layout_from_json(data: Mapping[str, Any]) -> Layout:
     if data.get("kind") == "matrices":
         batch, rows, steps = (tuple(map(int, data[group])) for group in ("batch", "rows", "steps"))
         dims = tuple(tuple(map(int, dim)) for dim in data["dims"])
-        return MatrixLayout(dims, batch, rows, steps, int(data["panel"]))
-    raise InvalidInput("packed_layouts", f"{data!r} is not known", "kind: panels, or matrices")
+        further = int(data.get("group", 1)), int(data.get("offset", 0))
+        return MatrixLayout(dims, batch, rows, steps, int(data["panel"]), *further)
+    if data.get("kind") == "cut":
+        parts = tuple(_part_from_json(part) for part in data["parts"])
+        return CutLayout(parts, tuple(map(int, data["sizes"])))
+    raise InvalidInput("packed_layouts", f"{data!r} is not known", "kind: panels, matrices, or cut")
+
+
+def _part_from_json(data: Mapping[str, Any]) -> tuple[tuple[tuple[int, int, int, int], ...], MatrixLayout]:
+    layout = layout_from_json(data["layout"])
+    if not isinstance(layout, MatrixLayout):
+        raise InvalidInput("packed_layouts", f"{data!r} is not known", "parts of kind: matrices")
+    return tuple((int(a), int(b), int(c), int(d)) for a, b, c, d in data["taken"]), layout

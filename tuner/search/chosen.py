@@ -23,14 +23,17 @@ class VerificationFailed(ShapewrightError):
 class Chosen:
     """The best set and the finalists. ``theory`` is the set that theory alone chooses: the default."""
 
-    def __init__(
-        self, task: SearchTask, model: CostModel, measured: Measured, theory: Sequence[MicroKernel]
-    ) -> None:
+    def __init__(self, task: SearchTask, model: CostModel, measured: Measured, theory: Sequence[MicroKernel]) -> None:
         self._task, self._model, self._measured, self._theory = task, model, measured, list(theory)
         self._searched = task.with_least_shape()
+        self._pool: list[MicroKernel] = []
+
+    def only_from(self, kernels: Sequence[MicroKernel]) -> None:
+        """Choose from these from now on, as far as they do not fail."""
+        self._pool = list(kernels)
 
     def best_set(self) -> list[MicroKernel]:
-        """The set with the least objective of the finalists or, before there are any, of the measured kernels.
+        """The set with the least objective of what is chosen from: all measured kernels, before ``only_from``.
 
         Of theory's where nothing was measured. Raises VerificationFailed where everything failed.
         """
@@ -40,7 +43,7 @@ class Chosen:
             raise VerificationFailed(
                 f"every kernel tried for {self._task.workload} failed ({self._measured.commonest_error})"
             )
-        pool = self._measured.candidates or known
+        pool = [kernel for kernel in self._pool if kernel in known] or known
         chosen = finalize.choose_set(self._searched, self._model, self._measured, pool, self._task.max_kernels)
         # The best set over the whole range may be slower than the default at the instances that were asked for.
         return min(chosen, self._default(known) or chosen, key=self.objective_s)

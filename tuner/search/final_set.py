@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.library.dispatcher import Dispatcher
@@ -16,6 +16,7 @@ from tuner.search import finalize
 from tuner.search.budget import BudgetTracker
 from tuner.search.chosen import EXTRA_FINALISTS, Chosen, VerificationFailed
 from tuner.search.cost_model import CostModel
+from tuner.search.observations import latency_table
 from tuner.search.policy import Suggestion
 from tuner.search.summary import SearchSummary, Stage
 from tuner.search.trials import Cancelled, Trials
@@ -28,6 +29,8 @@ VERIFY_S = 3.0
 """What verifying a library is expected to take."""
 TIE_RATIO = 1.03
 """Finalists whose latencies are within this ratio of the fastest one's are timed once more."""
+CONTESTED_RATIO = 1.15
+"""The same for kernels of the best set, by their earlier readings, where there is no time for all at every instance."""
 VERIFY_ROUNDS = 4
 VERIFY_BATCH = 16
 """Shapes verified between two checks of ``should_stop``."""
@@ -89,11 +92,27 @@ class FinalSet:
         """Side by side, all at one instance before the next: the machine's speed drifts more than finalists differ."""
         best_set = self._chosen.best_set()
         reserve_s, kernels = self._build_reserve_s(best_set), self._chosen.finalists(best_set)
-        kernels = kernels[: max(1, self._trials.affordable(reserve_s) // len(self._searched.instances))]
+        count = self._trials.affordable(reserve_s) // len(self._searched.instances)
+        if count < len(best_set):
+            # Those of fewer kernels would leave out what serves a part of the range alone.
+            self._chosen.only_from(best_set)
+            self._time(self._contested(best_set), reserve_s)
+            return
+        kernels = kernels[:count]
+        self._chosen.only_from(kernels)
         self._time(((instance, kernels) for instance in self._searched.instances), reserve_s)
         # Those that are within noise of the fastest are timed once more, as far as the budget goes.
         ties = ((instance, self._ties(instance)) for instance in self._searched.instances)
         self._time([(instance, tied) for instance, tied in ties if len(tied) > 1], reserve_s)
+
+    def _contested(self, kernels: Sequence[MicroKernel]) -> Iterator[tuple[WorkloadInstance, list[MicroKernel]]]:
+        """The instances at which several of the kernels are expected to be about as fast, and these kernels."""
+        shapes = [instance.shape for instance in self._searched.instances]
+        expected = latency_table(self._searched, self._model, self._measured, kernels, shapes)
+        for instance, times in zip(self._searched.instances, expected.T, strict=True):
+            near = [k for k, time in zip(kernels, times, strict=True) if time <= CONTESTED_RATIO * times.min()]
+            if len(near) > 1:
+                yield instance, near
 
     def _ties(self, instance: WorkloadInstance) -> list[MicroKernel]:
         """The finalists that are within TIE_RATIO of the fastest one at an instance."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.errors import InvalidInput
-from tuner.rules.layout import LINE_ELEMENTS, MatrixLayout, PanelLayout, layout_from_json
+from tuner.rules.layout import LINE_ELEMENTS, CutLayout, MatrixLayout, PanelLayout, layout_from_json
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 16))
@@ -81,6 +82,7 @@ def test_a_layout_comes_back_from_json() -> None:
 # A weight [o, c, r] of two groups of five channels each: o is two parts.
 GROUPED = MatrixLayout(((2, 5), (3,), (2,)), batch=(0,), rows=(1,), steps=(3, 2), panel=4)
 LINES = replace(GROUPED, panel=1)
+LINES_OF_NONE = MatrixLayout(((2,), (0,)), (), (0,), (1,), 1)
 
 
 def test_matrices_are_panels_of_parts_in_any_order() -> None:
@@ -103,6 +105,51 @@ def test_matrices_are_rows_an_odd_number_of_lines_apart() -> None:
     assert wide.packed_shape((3, 1024))[1] == 65 * LINE_ELEMENTS
 
 
+def signed(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int8]]:
+    return np.random.default_rng(0).integers(-128, 128, shape).astype(np.int8)
+
+
+def test_a_cut_weight_is_packed_part_by_part() -> None:
+    # All of the first dim, the last two columns of three backwards; and no column.
+    parts = (((1, 2, 0, -1),), MatrixLayout(((2,), (2,)), (), (0,), (1,), 4)), (((1, 0, 0, 1),), LINES_OF_NONE)
+    layout = CutLayout(parts, (2, 3))
+    packed = layout.pack(np.arange(6, dtype=np.float32).reshape(2, 3))
+    assert packed.shape == layout.packed_shape((2, 3))
+    assert (layout.first(0), layout.first(1), layout.shape(0)) == (0, 64, (1, 2, 4))
+    assert packed[:8].tolist() == [2, 5, 0, 0, 1, 4, 0, 0]
+    assert not packed[8:].any()
+    assert layout_from_json(json.loads(json.dumps(layout.to_json()))) == layout
+    with pytest.raises(InvalidInput, match="kind: matrices"):
+        layout_from_json({"kind": "cut", "sizes": [], "parts": [{"taken": [], "layout": PanelLayout(8).to_json()}]})
+
+
+@pytest.mark.parametrize(("group", "offset"), [(2, 0), (4, 0), (4, 128)])
+def test_panels_of_matrices_hold_words_of_steps(group: int, offset: int) -> None:
+    weight, layout = signed(10, 3, 2), replace(GROUPED, group=group, offset=offset)
+    packed, head = layout.pack(weight), int(bool(offset))
+    assert packed.shape == layout.packed_shape(weight.shape) == (4, -(-6 // group) + head, 4 * group)
+    for o, c, r in np.ndindex(10, 3, 2):
+        half, row = divmod(o, 5)
+        step = 3 * r + c
+        at = packed[2 * half + row // 4, head + step // group, row % 4 * group + step % group]
+        assert at == weight[o, c, r]
+    if offset:
+        heads = np.ascontiguousarray(packed[:, 0]).view(np.int32).reshape(2, 8)[:, :5]
+        assert (heads.ravel() == -128 * weight.sum(axis=(1, 2), dtype=np.int32)).all()
+
+
+@pytest.mark.parametrize(("group", "offset"), [(2, 0), (4, 0), (4, 128)])
+def test_rows_of_matrices_begin_with_what_an_offset_adds(group: int, offset: int) -> None:
+    weight, layout = signed(10, 3, 2), replace(LINES, group=group, offset=offset)
+    packed, head = layout.pack(weight), group if offset else 0
+    assert packed.shape == layout.packed_shape(weight.shape) == (10, LINE_ELEMENTS * group)
+    assert (packed[:, head : head + 6] == weight.transpose(0, 2, 1).reshape(10, 6)).all()
+    assert not packed[:, head + 6 :].any()
+    if offset:
+        heads = np.ascontiguousarray(packed[:, :4]).view(np.int32).ravel()
+        assert (heads == -128 * weight.sum(axis=(1, 2), dtype=np.int32)).all()
+
+
 def test_matrices_come_back_from_json() -> None:
-    for layout in (GROUPED, LINES):
+    for layout in (GROUPED, LINES, replace(GROUPED, group=4, offset=128), replace(LINES, group=2)):
         assert layout_from_json(layout.to_json()) == layout

@@ -199,6 +199,27 @@ def test_finalists_are_timed_side_by_side_at_one_instance_after_the_other_and_wh
     assert again
 
 
+@pytest.mark.parametrize("trials", [14, 16, 24])
+def test_where_there_is_no_time_for_the_whole_best_set_none_of_it_is_left_out(trials: int) -> None:
+    theory = Dispatcher.from_json(Bench().tune(0).dispatch)
+    own = {i.values: theory.kernels[theory.index_for(TASK.workload.dims(i.shape))] for i in TASK.instances}
+    bench = Bench()
+    # Each kernel of theory is three times as fast as any other where theory runs it.
+    bench.runner.time = lambda task, kernel, shape: (1.0 if own[tuple(shape.items())] == kernel else 3.0) * shape["T"]
+    tuned = Dispatcher.from_json(bench.tune(trials).dispatch)
+    final = [result for result in bench.results if result.phase is Phase.FINAL]
+    assert len(final) < len(tuned.kernels) * len(TASK.instances), "there is time for all of them"
+    fast = {
+        (result.kernel, result.instance) for result in bench.results if own[result.instance.values] == result.kernel
+    }
+    several = {
+        i for i in TASK.instances if len({result.kernel for result in bench.results if result.instance == i}) > 1
+    }
+    decided = [(kernel, instance) for kernel, instance in fast if instance in several]
+    assert decided
+    assert all(tuned.kernels[tuned.index_for(TASK.workload.dims(i.shape))] == kernel for kernel, i in decided)
+
+
 def test_files_belong_together() -> None:
     tuned = Bench().tune(10, job_id="j-1")
     assert package.check_files(tuned.files) == tuned.manifest

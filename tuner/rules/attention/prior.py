@@ -2,8 +2,7 @@
 
 The bytes follow the analysis of Chimera (Zheng et al., HPCA 2023, on blocks of fused chains): with loops in order, each
 operand is moved once for every turn of the loops around those that it stays in cache for. A panel of k serves a block
-of rows, v a tile of rows, and what a block of rows keeps of its scores goes to the first level that holds it. Rates are
-of a common server core; the learned residual corrects them for a device.
+of rows, v a tile of rows, and what a block of rows keeps of its scores goes to the first level that holds it.
 """
 
 from __future__ import annotations
@@ -17,24 +16,9 @@ from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
 from tuner.rules.attention.chain import Chain
 from tuner.rules.attention.pattern import chain_of
-from tuner.rules.estimates import (
-    CALL_CYCLES,
-    CLOCK_HZ,
-    FORK_CYCLES,
-    L1_BYTES,
-    L2_BYTES,
-    L3_BYTES,
-    Floats,
-    feature_table,
-    thread_speedup,
-    volume,
-)
+from tuner.rules.estimates import Floats, call_cycles, feature_table, thread_speedup, volume
 from tuner.rules.space import MicroKernel
 
-LATENCY_CYCLES = 4.0
-"""Of a fused multiply-add, before the next one to the same accumulator."""
-LOADS = 2.0
-"""In a cycle."""
 TILE_CYCLES = 20.0
 """Of starting a register tile and storing it, beside its stores."""
 SCORE_CYCLES = 18.0
@@ -51,7 +35,7 @@ SAMPLED_ROWS = 8
 
 def latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
     """[kernels, shapes] seconds."""
-    return _Estimate(task, kernels, extents).cycles() / CLOCK_HZ
+    return _Estimate(task, kernels, extents).cycles() / task.rates.clock_hz
 
 
 def features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
@@ -60,7 +44,7 @@ def features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents)
     sizes = [np.log2(each + 1.0) for each in (of.batch, of.i, of.j, of.d, of.e)]
     sizes += [of.seen / np.maximum(of.j, 1.0), of.j % of.lanes]
     ragged = [of.i % of.mr, of.i % (of.mr * of.of["rows"]), of.j % of.nr]
-    return feature_table([*sizes, *ragged], kernels, of.cycles() / CLOCK_HZ)
+    return feature_table([*sizes, *ragged], kernels, of.cycles() / task.rates.clock_hz)
 
 
 def _visible(chain: Chain, extents: Extents) -> Floats:
@@ -87,7 +71,7 @@ class _Estimate:
     def __init__(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> None:
         self.task, self.chain, self.hardware = task, chain_of(task.workload), task.known_target.hardware
         self.of = {name: np.array([[float(kernel[name])] for kernel in kernels]) for name, _ in kernels[0].values}
-        self.lanes, self.mr = self.hardware.lanes(), self.of["mr"]
+        self.rates, self.lanes, self.mr = task.rates, self.hardware.lanes(), self.of["mr"]
         self.nr = self.of["nv"] * self.lanes
         self.i, self.j, self.d, self.e = (np.asarray(extents[self.chain.axis[axis]], np.float64) for axis in "ijde")
         self.batch = volume((self.chain.axis[axis] for axis in self.chain.batch), extents)
@@ -107,15 +91,16 @@ class _Estimate:
         """[kernels, shapes]."""
         scores = np.where(self.of["pack"] > 0, self._packed(), self._in_place())
         work = self.batch * (scores + self._softmax() + self._values())
-        fork = FORK_CYCLES if self.task.threads > 1 else 0.0
-        return np.asarray(work / thread_speedup(self.batch * self.blocks, self.task.threads) + CALL_CYCLES + fork)
+        return np.asarray(work / thread_speedup(self.batch * self.blocks, self.task.threads) + call_cycles(self.task))
 
     def _step(self, vectors: Floats) -> Floats:
         """Of one step of a register tile: arithmetic, loads, or the latency of its accumulators."""
         # The compiler keeps addresses and constants in registers beside the accumulators, and spills some of these.
         crowded = self.mr * vectors + vectors > CROWDED * self.hardware.vector_registers
         work = self.height * vectors / self.hardware.fma_per_cycle * np.where(crowded, SPILLED, 1.0)
-        return np.asarray(np.maximum(np.maximum(work, (self.height + vectors) / LOADS), LATENCY_CYCLES))
+        return np.asarray(
+            np.maximum(np.maximum(work, (self.height + vectors) / self.rates.loads), self.rates.fma_latency)
+        )
 
     def _packed(self) -> Floats:
         """Scores by register tiles, from panels of k."""
@@ -129,7 +114,7 @@ class _Estimate:
     def _in_place(self) -> Floats:
         """Scores by vectors along d: as many sums as a vector of columns has lanes, which are combined at the end."""
         columns = np.ceil(self.seen / self.lanes) * self.lanes
-        return np.asarray(self.i * columns * (np.ceil(self.d / self.lanes) / LOADS * 1.2 + 3.0))
+        return np.asarray(self.i * columns * (np.ceil(self.d / self.lanes) / self.rates.loads * 1.2 + 3.0))
 
     def _softmax(self) -> Floats:
         vectors = np.ceil(self.seen / self.lanes)
@@ -152,4 +137,4 @@ class _Estimate:
     def _rate(self, size: Floats) -> Floats:
         """Bytes per cycle of the level that keeps so many, beside others."""
         in_l1, in_l2 = size < 0.6 * self.hardware.l1d_bytes, size < 0.6 * self.hardware.l2_bytes
-        return np.where(in_l1, L1_BYTES, np.where(in_l2, L2_BYTES, L3_BYTES))
+        return np.where(in_l1, self.rates.l1_bytes, np.where(in_l2, self.rates.l2_bytes, self.rates.l3_bytes))

@@ -1,7 +1,4 @@
-"""The estimate for column reductions: arithmetic, and the bytes that move.
-
-Rates are of a common server core; the learned residual corrects them for a device.
-"""
+"""The estimate for column reductions: arithmetic, and the bytes that move."""
 
 from __future__ import annotations
 
@@ -16,19 +13,7 @@ from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
 from tuner.rules.access import values
 from tuner.rules.column_reduction.pattern import column_program_of
-from tuner.rules.estimates import (
-    CALL_CYCLES,
-    CLOCK_HZ,
-    FORK_CYCLES,
-    L2_BYTES,
-    L3_BYTES,
-    MEMORY_BYTES,
-    OPERATION_CYCLES,
-    Floats,
-    feature_table,
-    thread_speedup,
-    volume,
-)
+from tuner.rules.estimates import Floats, call_cycles, feature_table, stream_rate, thread_speedup, volume
 from tuner.rules.space import MicroKernel
 
 GROUP_CYCLES = 12.0
@@ -46,7 +31,7 @@ def lanes_of(task: SearchTask) -> int:
 
 def latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
     """[kernels, shapes] seconds."""
-    return np.stack([_cycles(task, kernel, extents) for kernel in kernels]) / CLOCK_HZ
+    return np.stack([_cycles(task, kernel, extents) for kernel in kernels]) / task.rates.clock_hz
 
 
 def features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
@@ -63,15 +48,14 @@ def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
     columns, outer = volume((program.column,), extents), volume(program.outer, extents)
     rows = volume(program.rows, extents)
     strips = outer * np.ceil(columns / (lanes * kernel["strip"]))
-    each = 1.0 + OPERATION_CYCLES * (len(list(values(program.stage.body))) - 1)
+    each = 1.0 + task.rates.operation * (len(list(values(program.stage.body))) - 1)
     vectors = outer * np.ceil(columns / lanes)
     work = vectors * rows * (each + TURN_CYCLES / kernel["rows"]) + strips * rows / kernel["rows"] * GROUP_CYCLES
-    moved, hardware = _bytes(task, extents), task.known_target.hardware
-    rate = np.where(moved < hardware.l2_bytes, L2_BYTES, np.where(moved < hardware.l3_bytes, L3_BYTES, MEMORY_BYTES))
+    moved = _bytes(task, extents)
     # A strip that is narrower than a page leaves the prefetchers of memory little to go by.
     narrow = 1.0 + 8.0 / kernel["strip"] * (columns > lanes * kernel["strip"])
-    work = np.maximum(work, moved / rate * narrow) / thread_speedup(strips, task.threads)
-    return np.asarray(work + CALL_CYCLES + (FORK_CYCLES if task.threads > 1 else 0.0))
+    work = np.maximum(work, moved / stream_rate(task, moved) * narrow) / thread_speedup(strips, task.threads)
+    return np.asarray(work + call_cycles(task))
 
 
 def _bytes(task: SearchTask, extents: Extents) -> Floats:

@@ -1,7 +1,4 @@
-"""A rough estimate for the fallback's kernels: arithmetic at scalar or vector rate, and the loops around it.
-
-Rates are of a common server core; the learned residual corrects them for a device.
-"""
+"""A rough estimate for the fallback's kernels: arithmetic at scalar or vector rate, and the loops around it."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from tuner.program.expr import reads
 from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
 from tuner.rules.access import vector_axis
-from tuner.rules.estimates import CALL_CYCLES, CLOCK_HZ, FORK_CYCLES, Floats, feature_table, thread_speedup, volume
+from tuner.rules.estimates import Floats, feature_table, thread_speedup, volume
 from tuner.rules.space import MicroKernel
 
 SCALAR_CYCLES = 1.0
@@ -26,7 +23,7 @@ ROW_CYCLES = 6.0
 
 def latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
     """[kernels, shapes] seconds."""
-    return np.stack([_cycles(task, kernel, extents) for kernel in kernels]) / CLOCK_HZ
+    return np.stack([_cycles(task, kernel, extents) for kernel in kernels]) / task.rates.clock_hz
 
 
 def features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
@@ -41,7 +38,7 @@ def features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents)
 def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
     workload = task.workload
     forks = len(workload.program.stages) if task.threads > 1 else 0
-    total: Floats = volume((), extents) * (CALL_CYCLES + FORK_CYCLES * forks)
+    total: Floats = volume((), extents) * (task.rates.call + task.rates.fork * forks)
     for stage in workload.program.stages:
         axes = (*stage.axes, *stage.reduce_axes)
         points = volume(axes, extents)
@@ -50,7 +47,7 @@ def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
         rows = points / np.maximum(extents[chosen.name] if chosen else extents[axes[-1]] if axes else 1, 1)
         lanes = task.known_target.hardware.lanes() if chosen else 1
         parts = _share(task, kernel, stage.axes, extents)
-        latency = 4.0 / kernel["sums"] if stage.reducer else 0.0
+        latency = task.rates.fma_latency / kernel["sums"] if stage.reducer else 0.0
         total = total + (points * max(work, latency) / lanes + rows * ROW_CYCLES) / parts
     return total
 

@@ -1,7 +1,4 @@
-"""The estimate for injective kernels: the larger of computing and moving bytes.
-
-Rates are of a common server core; the learned residual corrects them for a device.
-"""
+"""The estimate for injective kernels: the larger of computing and moving bytes."""
 
 from __future__ import annotations
 
@@ -13,21 +10,10 @@ from numpy.typing import NDArray
 from tuner.program.dtypes import DTYPES
 from tuner.program.expr import TRANSCENDENTAL, Call, axes_of, reads, walk
 from tuner.program.notation import Stage
+from tuner.program.rates import Rates
 from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
-from tuner.rules.estimates import (
-    CALL_CYCLES,
-    CLOCK_HZ,
-    FORK_CYCLES,
-    FUNCTION_CYCLES,
-    L2_BYTES,
-    L3_BYTES,
-    MEMORY_BYTES,
-    OPERATION_CYCLES,
-    Floats,
-    feature_table,
-    volume,
-)
+from tuner.rules.estimates import Floats, call_cycles, feature_table, stream_rate, volume
 from tuner.rules.injective.pattern import elementwise_of
 from tuner.rules.space import MicroKernel
 
@@ -38,7 +24,7 @@ TURN_CYCLES = 0.4
 
 def latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
     """[kernels, shapes] seconds."""
-    return np.stack([_cycles(task, kernel, extents) for kernel in kernels]) / CLOCK_HZ
+    return np.stack([_cycles(task, kernel, extents) for kernel in kernels]) / task.rates.clock_hz
 
 
 def features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
@@ -59,19 +45,23 @@ def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
         lanes = hardware.lanes() if loops.vector[stage.tensor] or is_turned else 1
         elements = volume(stage.axes, extents)
         strided = 4.0 if loops.crossed[stage.tensor] and not kernel["tile"] else 0.0
-        each = _operations(stage) / lanes + strided + 0.5 / (kernel["unroll"] * lanes) + TURN_CYCLES * is_turned
+        each = (
+            _operations(task.rates, stage) / lanes
+            + strided
+            + 0.5 / (kernel["unroll"] * lanes)
+            + TURN_CYCLES * is_turned
+        )
         compute += elements * each + volume(stage.axes[:-1], extents) * ROW_CYCLES
     moved = _bytes(task, extents)
-    rate = np.where(moved < hardware.l2_bytes, L2_BYTES, np.where(moved < hardware.l3_bytes, L3_BYTES, MEMORY_BYTES))
-    work = np.maximum(compute, moved / rate) / task.threads
-    return np.asarray(work + CALL_CYCLES + (FORK_CYCLES if task.threads > 1 else 0.0))
+    work = np.maximum(compute, moved / stream_rate(task, moved)) / task.threads
+    return np.asarray(work + call_cycles(task))
 
 
-def _operations(stage: Stage) -> float:
+def _operations(rates: Rates, stage: Stage) -> float:
     """Cycles of one vector (or element) of a stage."""
     nodes = list(walk(stage.body))
     called = sum(isinstance(node, Call) and node.function in TRANSCENDENTAL for node in nodes)
-    return OPERATION_CYCLES * len(nodes) + FUNCTION_CYCLES * called
+    return rates.operation * len(nodes) + rates.function * called
 
 
 def _bytes(task: SearchTask, extents: Extents) -> Floats:

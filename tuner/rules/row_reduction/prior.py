@@ -1,7 +1,4 @@
-"""The estimate for row reductions: for each pass the larger of arithmetic, latency of accumulation and bytes.
-
-Rates are of a common server core; the learned residual corrects them for a device.
-"""
+"""The estimate for row reductions: for each pass the larger of arithmetic, latency of accumulation and bytes."""
 
 from __future__ import annotations
 
@@ -12,29 +9,15 @@ from numpy.typing import NDArray
 
 from tuner.program.dtypes import DTYPES
 from tuner.program.expr import TRANSCENDENTAL, Call, axes_of
+from tuner.program.rates import Rates
 from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
 from tuner.rules.access import values
-from tuner.rules.estimates import (
-    CALL_CYCLES,
-    CLOCK_HZ,
-    FORK_CYCLES,
-    FUNCTION_CYCLES,
-    L1_BYTES,
-    L2_BYTES,
-    L3_BYTES,
-    MEMORY_BYTES,
-    OPERATION_CYCLES,
-    Floats,
-    thread_speedup,
-    volume,
-)
+from tuner.rules.estimates import Floats, call_cycles, stream_rate, thread_speedup, volume
 from tuner.rules.row_reduction.frame import Frame, input_reads
 from tuner.rules.row_reduction.pattern import Pass, RowProgram, columns_choice, row_program_of
 from tuner.rules.space import MicroKernel
 
-LATENCY_CYCLES = 4.0
-"""Of an addition, before the next one to the same accumulator."""
 TURN_CYCLES = 1.0
 PASS_CYCLES = 12.0
 """Of the loop over the columns, for each block of rows."""
@@ -64,7 +47,7 @@ def lanes_of(task: SearchTask) -> int:
 
 def latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
     """[kernels, shapes] seconds."""
-    return np.stack([_cycles(task, kernel, extents) for kernel in kernels]) / CLOCK_HZ
+    return np.stack([_cycles(task, kernel, extents) for kernel in kernels]) / task.rates.clock_hz
 
 
 def features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
@@ -89,7 +72,9 @@ def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
     vectors = np.floor(inner / lanes)
     per_row = np.zeros(len(rows))
     for number, each in enumerate(program.passes):
-        per_row += outer * (_pass_cycles(number, each, kernel, vectors) + np.where(inner % lanes > 0, TAIL_CYCLES, 0.0))
+        per_row += outer * (
+            _pass_cycles(task.rates, number, each, kernel, vectors) + np.where(inner % lanes > 0, TAIL_CYCLES, 0.0)
+        )
         per_row += PASS_CYCLES * outer / kernel["rows"] + TOTAL_CYCLES * len(each.reductions)
     moved = _bytes(task, program, extents)
     faster = AHEAD if kernel["ahead"] else 1.0
@@ -98,18 +83,18 @@ def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
     work = np.maximum(rows * per_row, waits) / _threads(task, kernel, program, extents)
     if _divides_columns(task, kernel, program):
         work += rows * TOTAL_CYCLES * program.most_reductions * task.threads
-    return np.asarray(work + CALL_CYCLES + (FORK_CYCLES if task.threads > 1 else 0.0))
+    return np.asarray(work + call_cycles(task))
 
 
-def _pass_cycles(number: int, each: Pass, kernel: MicroKernel, vectors: Floats) -> Floats:
+def _pass_cycles(rates: Rates, number: int, each: Pass, kernel: MicroKernel, vectors: Floats) -> Floats:
     """Of the whole vectors of one row in pass ``number``."""
     turns = kernel["unroll"] if each.is_heavy else kernel["acc"]
     nodes = [node for stage in each.evaluated for node in values(stage.body)]
     called = sum(isinstance(node, Call) and node.function in TRANSCENDENTAL for node in nodes)
-    arithmetic = OPERATION_CYCLES * (len(nodes) + 2 * len(each.written)) + FUNCTION_CYCLES * called
+    arithmetic = rates.operation * (len(nodes) + 2 * len(each.written)) + rates.function * called
     arithmetic += NAN_CYCLES * sum(stage.reducer in ("max", "min") for stage in each.reductions)
     arithmetic += PREFETCH_CYCLES if kernel["ahead"] and number else 0.0
-    latency = LATENCY_CYCLES / (turns * kernel["rows"]) if each.reductions else 0.0
+    latency = rates.fma_latency / (turns * kernel["rows"]) if each.reductions else 0.0
     left_over = vectors % turns * TURN_CYCLES
     return np.asarray(vectors * (max(arithmetic, latency) + TURN_CYCLES / turns) + left_over)
 
@@ -132,11 +117,8 @@ def _divides_columns(task: SearchTask, kernel: MicroKernel, program: RowProgram)
 
 def _rate(task: SearchTask, moved: Floats) -> Floats:
     """Bytes per cycle of the level that holds so many."""
-    hardware = task.known_target.hardware
-    levels = ((hardware.l1d_bytes, L1_BYTES), (hardware.l2_bytes, L2_BYTES), (hardware.l3_bytes, L3_BYTES))
-    return np.select(
-        [moved < size for size, _ in levels], [np.full(len(moved), rate) for _, rate in levels], MEMORY_BYTES
-    )
+    in_l1 = moved < task.known_target.hardware.l1d_bytes
+    return np.where(in_l1, task.rates.l1_bytes, stream_rate(task, moved))
 
 
 def _bytes(task: SearchTask, program: RowProgram, extents: Extents) -> Floats:

@@ -50,6 +50,8 @@ def add_products(dot: DotProduct, total: Expr, left: Expr, right: Expr) -> Expr:
     if dot.name == "fma":
         return total + left * right
     left = tirx.reinterpret(vector_type(step_type(dot), lanes * dot.group), left)
+    if dot.is_swapped:
+        left, right = right, left
     if dot.name == "dpbf16ps":
         return tirx.call_pure_extern(vector_type("float32", lanes), _DPBF16, total, left, right)
     wide = vector_type("int32", lanes)

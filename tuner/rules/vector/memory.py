@@ -13,9 +13,10 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.rules.signature import i64
 from tuner.rules.vector.arithmetic import bound
-from tuner.rules.vector.dtypes import vector_type
+from tuner.rules.vector.dtypes import element_type, lanes_of, vector_type
 
 DTYPE = "float32"
+WORD_BYTES = 4
 DL_CPU, DL_FLOAT = 1, 2
 Expr = Any
 
@@ -48,7 +49,7 @@ class Vectors:
         if limit is None:
             I.buffer_store(buffer, value, [*prefix, self.ramp(column)])
         else:
-            mask = self.mask(column, limit)
+            value, mask = apart(value), self.mask(column, limit)
             I.evaluate(tirx.op.masked_store(buffer, value, *prefix, self.ramp(column), mask))
 
     def transposed(self, rows: Sequence[Expr]) -> list[Expr]:
@@ -134,6 +135,27 @@ def workspace(shape: Sequence[Expr], dtype: str = DTYPE) -> Iterator[Expr]:
     data = I.Bind(tvm.ir.Call("tirx.TVMBackendAllocWorkspace", request, ret_ty=pointer))
     yield I.decl_buffer(tuple(shape), dtype, data=data, align=64)
     I.evaluate(tvm.ir.Call("tirx.TVMBackendFreeWorkspace", [*device, data], ret_ty="int32"))
+
+
+def part_of(buffer: Expr, first: int, shape: Sequence[int]) -> Expr:
+    """What lies from element ``first`` of a buffer of one dim on, as a buffer of its own of another shape."""
+    pointer = tvm.ir.PointerType(tvm.ir.PrimType(buffer.dtype))
+    address = tirx.address_of(buffer[i64(first)])
+    data = I.Bind(tvm.ir.Call("tirx.reinterpret", [address], ret_ty=pointer))
+    return I.decl_buffer([i64(size) for size in shape], buffer.dtype, data=data, align=_bytes(buffer.dtype))
+
+
+def apart(value: Expr) -> Expr:
+    """A vector of short integers, kept apart from the cast that it comes from. Of such a cast and a masked store of one
+    lane LLVM 22 makes a store of the whole integer before the cast, past what the mask allows."""
+    dtype, lanes = element_type(value), lanes_of(value)
+    words = lanes * _bytes(dtype) // WORD_BYTES
+    if "int" not in dtype or _bytes(dtype) >= WORD_BYTES or words == 0:
+        return value
+    # A fence is no instruction, and is there for floats alone.
+    floats = vector_type(DTYPE, words)
+    fenced = tirx.call_llvm_intrin(floats, "llvm.arithmetic.fence", tirx.reinterpret(floats, value))
+    return tirx.reinterpret(vector_type(dtype, lanes), fenced)
 
 
 def _bytes(dtype: str) -> int:

@@ -1,7 +1,4 @@
-"""The estimate for windows: copying and computing each tile, or the bytes that move.
-
-Rates are of a common server core; the learned residual corrects them for a device.
-"""
+"""The estimate for windows: copying and computing each tile, or the bytes that move."""
 
 from __future__ import annotations
 
@@ -13,23 +10,11 @@ from numpy.typing import NDArray
 from tuner.program.dtypes import DTYPES
 from tuner.program.expr import TRANSCENDENTAL, Call
 from tuner.program.notation import Stage
+from tuner.program.rates import Rates
 from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
 from tuner.rules.access import values
-from tuner.rules.estimates import (
-    CALL_CYCLES,
-    CLOCK_HZ,
-    FORK_CYCLES,
-    FUNCTION_CYCLES,
-    L2_BYTES,
-    L3_BYTES,
-    MEMORY_BYTES,
-    OPERATION_CYCLES,
-    Floats,
-    feature_table,
-    thread_speedup,
-    volume,
-)
+from tuner.rules.estimates import Floats, call_cycles, feature_table, stream_rate, thread_speedup, volume
 from tuner.rules.space import MicroKernel
 from tuner.rules.windows.pattern import Slide, WindowProgram, window_program_of
 from tuner.rules.windows.tiles import lanes_of
@@ -43,15 +28,13 @@ GROUP_CYCLES = 6.0
 """Of the loops around a register block, and of its stores."""
 OUTSIDE_L1 = 1.3
 """By how much a tile is slower whose copy the first cache does not hold."""
-LATENCY_CYCLES = 4.0
-"""Of adding to one accumulator, shared by those of a block."""
 NAN_CYCLES = 1.5
 """More of a max or min than of an addition."""
 
 
 def latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
     """[kernels, shapes] seconds."""
-    return np.stack([_cycles(task, kernel, extents) for kernel in kernels]) / CLOCK_HZ
+    return np.stack([_cycles(task, kernel, extents) for kernel in kernels]) / task.rates.clock_hz
 
 
 def features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
@@ -80,19 +63,20 @@ def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
     beyond = np.ceil(program.vector.reach / program.vector.stride / lanes) * chunks
     copied = rows * (vectors + beyond) * COPY_CYCLES * program.vector.stride + rows * chunks * ROW_CYCLES
     slower = np.where(held > task.known_target.hardware.l1d_bytes, OUTSIDE_L1, 1.0)
-    work = tiles * TILE_CYCLES + (copied + positions * vectors * _vector_cycles(program, kernel)) * slower
-    work = np.maximum(work, _bytes(task, program, extents) / _rate(task, program, extents))
+    work = tiles * TILE_CYCLES + (copied + positions * vectors * _vector_cycles(task.rates, program, kernel)) * slower
+    moved = _bytes(task, program, extents)
+    work = np.maximum(work, moved / stream_rate(task, moved))
     work = work / thread_speedup(tiles, task.threads)
-    return np.asarray(work + CALL_CYCLES + (FORK_CYCLES if task.threads > 1 else 0.0))
+    return np.asarray(work + call_cycles(task))
 
 
-def _vector_cycles(program: WindowProgram, kernel: MicroKernel) -> float:
+def _vector_cycles(rates: Rates, program: WindowProgram, kernel: MicroKernel) -> float:
     """Of one vector of the output."""
     held = kernel["rows"] * kernel["vectors"]
     nan = NAN_CYCLES if program.stage.reducer in ("max", "min") else 0.0
-    tap = max(1.0 + nan + _operations(program.stage) / 4, LATENCY_CYCLES / held)
+    tap = max(1.0 + nan + _operations(rates, program.stage) / 4, rates.fma_latency / held)
     loads = len(program.taps) * _shared(program.inner, kernel["rows"])
-    after = sum(_operations(stage) for stage in program.after)
+    after = sum(_operations(rates, stage) for stage in program.after)
     return len(program.taps) * tap + loads + after + 1.0 + GROUP_CYCLES / held
 
 
@@ -104,11 +88,11 @@ def _shared(inner: Slide | None, rows: int) -> float:
     return distinct / (rows * inner.size)
 
 
-def _operations(stage: Stage) -> float:
+def _operations(rates: Rates, stage: Stage) -> float:
     """Cycles of an elementwise body on one vector."""
     nodes = list(values(stage.body))
     called = sum(isinstance(node, Call) and node.function in TRANSCENDENTAL for node in nodes)
-    return OPERATION_CYCLES * (len(nodes) - 1) + FUNCTION_CYCLES * called
+    return rates.operation * (len(nodes) - 1) + rates.function * called
 
 
 def _bytes(task: SearchTask, program: WindowProgram, extents: Extents) -> Floats:
@@ -119,8 +103,3 @@ def _bytes(task: SearchTask, program: WindowProgram, extents: Extents) -> Floats
         read = read * (slide.stride * np.maximum(volume((slide.axis,), extents) - 1, 0) + slide.reach + 1)
     written = sum(DTYPES[tensor.dtype].bytes for tensor in task.workload.outputs)
     return np.asarray(read + written * volume(program.stage.axes, extents))
-
-
-def _rate(task: SearchTask, program: WindowProgram, extents: Extents) -> Floats:
-    hardware, moved = task.known_target.hardware, _bytes(task, program, extents)
-    return np.where(moved < hardware.l2_bytes, L2_BYTES, np.where(moved < hardware.l3_bytes, L3_BYTES, MEMORY_BYTES))

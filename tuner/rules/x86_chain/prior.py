@@ -16,21 +16,11 @@ from tuner.program.dtypes import DTYPES
 from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
 from tuner.rules.access import is_transcendental
-from tuner.rules.estimates import (
-    FUNCTION_CYCLES,
-    L2_BYTES,
-    L3_BYTES,
-    MEMORY_BYTES,
-    OPERATION_CYCLES,
-    Floats,
-    feature_table,
-)
+from tuner.rules.estimates import Floats, feature_table
 from tuner.rules.space import MicroKernel
 from tuner.rules.x86_chain.pattern import chain_of
 from tuner.rules.x86_chain.sizes import ELEMENT_BYTES, link_kernels
 from tuner.rules.x86_contraction import prior
-
-RATES = prior.CONSTANTS
 
 
 def latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
@@ -45,7 +35,7 @@ def features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents)
     sizes = [np.log2(np.broadcast_to(each, latency.shape) + 1.0) for each in (of.m, of.n, of.f, of.k)]
     cut = [of.m % of.mr, of.m % (of.mr * of.of["mb"]), -of.f % of.nr / of.nr, -of.n % of.er / of.er]
     kept = [np.log2(of.kept / level + 2.0**-10) for level in (of.hardware.l1d_bytes, of.hardware.l2_bytes)]
-    parts = [of.products[-1] / latency, of.moved / RATES.clock_hz / latency]
+    parts = [of.products[-1] / latency, of.moved / task.rates.clock_hz / latency]
     count = np.full((1, 1), float(len(of.chain.firsts)))
     dtypes = (of.chain.firsts[-1].right_dtype, of.chain.second.right_dtype)
     widths = [np.full((1, 1), float(DTYPES[dtype].bytes)) for dtype in dtypes]
@@ -57,7 +47,8 @@ class _Estimate:
 
     def __init__(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> None:
         self.task, self.chain, self.hardware = task, chain_of(task.workload), task.known_target.hardware
-        self.of = {name: np.array([[float(kernel[name])] for kernel in kernels]) for name, _ in kernels[0].values}
+        values = np.array([[value for _, value in kernel.values] for kernel in kernels], np.float64)
+        self.of = {name: values[:, index : index + 1] for index, (name, _) in enumerate(kernels[0].values)}
         self.mr = self.of["mr"]
         self.nr, self.er = (self.of[name] * self.hardware.lanes() for name in ("nv", "ev"))
         second, first = self.chain.second.by_role(extents), self.chain.firsts[-1].by_role(extents)
@@ -70,10 +61,10 @@ class _Estimate:
 
     def latency_s(self) -> Floats:
         # Each product's theory has its own call, and its own waking of the threads: here once, or twice if whole.
-        further = len(self.chain.links) - 1
-        wakes = (further - self.of["whole"]) * (RATES.fork if self.task.threads > 1 else 0.0)
-        cycles = self.moved + self._elementwise() - RATES.call * further - wakes
-        return np.asarray(np.maximum(sum(self.products) + cycles / RATES.clock_hz, 1e-9))
+        rates, further = self.task.rates, len(self.chain.links) - 1
+        wakes = (further - self.of["whole"]) * (rates.fork if self.task.threads > 1 else 0.0)
+        cycles = self.moved + self._elementwise() - rates.call * further - wakes
+        return np.asarray(np.maximum(sum(self.products) + cycles / rates.clock_hz, 1e-9))
 
     def _products(self, kernels: Sequence[MicroKernel], extents: Extents) -> list[Floats]:
         """[kernels, shapes] seconds of each product as if it stood alone."""
@@ -92,17 +83,18 @@ class _Estimate:
 
     def _moved(self) -> Floats:
         """Cycles in which the intermediates are written and read again."""
-        l2, l3 = self.hardware.l2_bytes, self.hardware.l3_bytes / max(self.task.threads, 1)
-        rate = np.where(self.kept < 0.6 * l2, L2_BYTES, np.where(self.kept < 0.6 * l3, L3_BYTES, MEMORY_BYTES))
+        rates, l2, l3 = self.task.rates, self.hardware.l2_bytes, self.hardware.l3_bytes / max(self.task.threads, 1)
+        in_l3 = np.where(self.kept < 0.6 * l3, rates.l3_bytes, rates.memory_bytes)
+        rate = np.where(self.kept < 0.6 * l2, rates.l2_bytes, in_l3)
         size = self.rows * self.f * ELEMENT_BYTES
         # The second product's own theory has its rows come from L3.
-        return np.asarray(2 * len(self.chain.firsts) * size / rate - size / RATES.l3_bytes)
+        return np.asarray(2 * len(self.chain.firsts) * size / rate - size / rates.l3_bytes)
 
     def _elementwise(self) -> Floats:
         """Cycles of the stages behind the first products and behind the second one."""
-        lanes = self.hardware.lanes()
+        rates, lanes = self.task.rates, self.hardware.lanes()
         inner, outer = (
-            sum(FUNCTION_CYCLES if is_transcendental(stage.body) else OPERATION_CYCLES for stage in link.epilogue)
+            sum(rates.function if is_transcendental(stage.body) else rates.operation for stage in link.epilogue)
             for link in (self.chain.firsts[-1], self.chain.second)
         )
         return np.asarray(self.rows * (self.f * inner + self.n * outer) / lanes)

@@ -25,10 +25,11 @@ def whole_rows(products: int, width: int, mr: int) -> int:
 
 def link_kernels(chain: Chain, kernel: MicroKernel) -> Iterator[MicroKernel]:
     """What x86_contraction would call the kernel of each product, in the order of the links."""
+    of = dict(kernel.values)
     for link in chain.links:
         is_second = link is chain.second
-        own = {"nv": kernel["ev" if is_second else "nv"], "kc": kernel["fb" if is_second else "kc"]}
-        own |= {"rows": 0, "fetch": kernel["fetch"]} if is_second else {"rows": kernel["rows"], "fetch": 0}
+        own = {"nv": of["ev" if is_second else "nv"], "kc": of["fb" if is_second else "kc"]}
+        own |= {"rows": 0, "fetch": of["fetch"]} if is_second else {"rows": of["rows"], "fetch": 0}
         own |= {"edge": 0, "pack": 0 if link.right_is_constant else 2, "tb": 1}
-        shared = {name: kernel[name] for name in ("mr", "mb", "ku", "near", "ahead", "tail", "tn")}
+        shared = {name: of[name] for name in ("mr", "mb", "ku", "near", "ahead", "tail", "tn")}
         yield MicroKernel(kernel.rule, kernel.rule_version, tuple({**shared, **own}.items()))

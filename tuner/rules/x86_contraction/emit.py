@@ -134,6 +134,10 @@ class Nest:
         """Fill ``count`` rows of the left operand at these steps of k."""
         pack_rows(self.frame, rows, count, chunk)
 
+    def tile_type(self, rows: Rows) -> type[Tile]:
+        """What writes a tile of rows that are read there."""
+        return Tile
+
     # -- loops ----------------------------------------------------------------------------------------------------
     def blocks(self, tiles: Share, is_last: Expr, use: Callable[[Block], None]) -> None:
         """Row blocks outermost. The ragged rest of the rows joins the last block, while its panel is in cache.
@@ -225,7 +229,7 @@ class Nest:
         """The full tiles of one block over one panel, then the ragged rest of the rows if the block ends them."""
 
         def tile(row: Expr, height: int, ordinal: Expr, valid: Expr | None = None) -> None:
-            Tile(self.frame, panel, chunk, rows, row, height, valid).emit(ordinal)
+            self.tile_type(rows)(self.frame, panel, chunk, rows, row, height, valid).emit(ordinal)
 
         with I.serial(i64(0), block.count) as ordinal:
             tile((block.start + ordinal) * i64(self.mr), self.mr, ordinal)

@@ -62,6 +62,10 @@ class Frame(ABC):
         packed: Expr = panel.packed
         return self.words.right_words(packed[(panel.index, row, self.words.columns(v * self.vectors.lanes))])
 
+    def packed_word(self, packed: Expr, row: Expr, step: Expr) -> Expr:
+        """The word of a row of the left operand that was packed at the call."""
+        return packed[row, step]
+
     @property
     def first_panel(self) -> Expr | None:
         """Where the panels of this batch begin in it; None: at 0."""

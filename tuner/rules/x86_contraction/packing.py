@@ -10,6 +10,7 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.rules.signature import i64
+from tuner.rules.vector.dot_products import step_type
 from tuner.rules.vector.memory import workspace
 from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
 
@@ -71,7 +72,8 @@ def _squares(frame: Frame, panel: Panel, chunk: Chunk, step: Expr, limit: Expr |
 @contextmanager
 def packed_panels(frame: Frame, panels: Expr, steps: Expr) -> Iterator[Expr]:
     """Room for so many panels of so many steps of k."""
-    with workspace((panels, padded(frame, steps), i64(frame.nr))) as buffer:
+    dot = frame.words.dot
+    with workspace((panels, padded(frame, steps), i64(frame.nr * dot.group)), step_type(dot)) as buffer:
         yield buffer
 
 

@@ -11,7 +11,7 @@ what is done besides:
 - besides: the traffic of the output (once more for each further chunk of k), packing, launching, waking threads.
 
 Threads take contiguous shares of batches, tiles and panels; the largest share counts (ceil(tiles / threads)). The
-constants were fitted to measurements of random micro-kernels (docs/decisions/0007); the learned residual corrects them
+rates were fitted to measurements of random micro-kernels (docs/decisions/0007); the learned residual corrects them
 for a device.
 """
 
@@ -36,53 +36,11 @@ REGISTER_BYTES = 4
 """Of a word once it is loaded, or packed at the call."""
 WIDENED = {
     ("fma", "bfloat16"): 2.0, ("fma", "float16"): 1.0, ("fma", "int8"): 2.0, ("fma", "uint8"): 2.0,
-    ("fma", "int4"): 4.0, ("pmaddwd", "int8"): 1.0, ("pmaddwd", "uint8"): 1.0,
+    ("pmaddwd", "int8"): 1.0, ("pmaddwd", "uint8"): 1.0,
 }  # fmt: skip
 """Operations that make of elements of a dtype what an instruction takes."""
 BYTES = {"int4": 0.5, **{name: float(dtype.bytes) for name, dtype in DTYPES.items()}}
 """Of an element in memory. int4 is no dtype of tensors: two in a byte, x86_quantized."""
-
-
-@dataclass(frozen=True)
-class Constants:
-    """What the formula needs to know of a core, in cycles and bytes per cycle unless said otherwise."""
-
-    clock_hz: float = 3.94e9
-    fma_latency: float = 4.0
-    loads: float = 1.95
-    decode: float = 3.83
-    l2_bytes: float = 36.3
-    l3_bytes: float = 9.7
-    l2_exposed: float = 0.11
-    """The share of a panel's reads from L2 that computing does not hide."""
-    stream_exposed: float = 0.51
-    """The share of a stream from L3 that computing does not hide, if nothing is prefetched."""
-    near_exposed: float = 0.45
-    ahead_exposed: float = 0.33
-    too_soon: float = 0.29
-    """What a stream costs more for each panel that is prefetched further ahead than the next one."""
-    tile: float = 0.8
-    """For each tile and chunk, beside its steps."""
-    turn: float = 0.018
-    """For each turn of an inner loop."""
-    store: float = 0.83
-    """For each vector of the output."""
-    again: float = 6.6
-    """For each vector of the output that a further chunk of k reads and writes again."""
-    fetched: float = 2.5
-    """The cost of a store whose line was prefetched, as a share."""
-    copy: float = 0.28
-    """For each element packed row by row."""
-    transpose: float = 0.2
-    dot: float = 5.0
-    """For each element of the output that is added up across a vector."""
-    call: float = 148.0
-    block: float = 26.0
-    """For each panel of each block and chunk."""
-    fork: float = 12_000.0
-
-
-CONSTANTS = Constants()
 
 
 @dataclass(frozen=True)
@@ -100,18 +58,19 @@ class _Terms:
 
 def latency_s(
     hardware: Hardware, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents,
-    constants: Constants = CONSTANTS, contraction: Product | None = None,
+    contraction: Product | None = None, formula: type[Formula] | None = None,
 ) -> Floats:  # fmt: skip
     """[kernels, shapes] seconds."""
-    return _Formula(hardware, task, kernels, extents, constants, contraction).terms().total / constants.clock_hz
+    form = (formula or Formula)(hardware, task, kernels, extents, contraction)
+    return form.terms().total / task.rates.clock_hz
 
 
 def features(
     hardware: Hardware, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents,
-    contraction: Product | None = None,
+    contraction: Product | None = None, formula: type[Formula] | None = None,
 ) -> NDArray[np.float32]:  # fmt: skip
     """[kernels, shapes, features]: logarithms of the extents, the kernel's values, and how the terms compare."""
-    result = _Formula(hardware, task, kernels, extents, CONSTANTS, contraction)
+    result = (formula or Formula)(hardware, task, kernels, extents, contraction)
     terms, m, n, k = result.terms(), result.m, result.n, result.k
     tiles = np.floor(m / result.mr)
     columns: list[Floats] = [
@@ -131,7 +90,7 @@ def features(
     return np.stack(np.broadcast_arrays(*columns, terms.total)[:-1], axis=2).astype(np.float32)
 
 
-class _Words:
+class Words:
     """By kernel, [kernels, 1], what a step of k takes of the operands: bytes in memory as they lie, and operations that
     widen a vector of columns, or the word of a row, to what the instruction takes."""
 
@@ -150,14 +109,14 @@ class _Words:
         self.right_widened = of(lambda dot: WIDENED.get((dot.name, right), 0.0))
 
 
-class _Formula:
+class Formula:
     """The estimate for several kernels (rows) on several shapes (columns)."""
 
     def __init__(
         self, hardware: Hardware, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents,
-        constants: Constants, contraction: Product | None = None,
+        contraction: Product | None = None,
     ) -> None:  # fmt: skip
-        self.hardware, self.task, self.constants = hardware, task, constants
+        self.hardware, self.task, self.rates = hardware, task, task.rates
         self.contraction: Product = contraction or contraction_of(task.workload)
         extents = self.contraction.by_role(extents)
         values = np.array([[value for _, value in kernel.values] for kernel in kernels], np.float64)
@@ -172,7 +131,7 @@ class _Formula:
         self.groups = groups = self.of.get("group", np.ones((1, 1)))
         # In steps from here on.
         self.k = np.ceil(self.k / groups)
-        self.words = _Words(self.contraction, groups, hardware)
+        self.words = self._words(groups)
         across, columns = self.of["tb"], self.of["tn"]
         rows = task.threads / (across * columns)
         batch = np.asarray(extents["b"], np.float64)[None, :] if "b" in extents else np.ones_like(self.m)
@@ -195,13 +154,17 @@ class _Formula:
         self.chunks = np.maximum(np.ceil(self.k / kc), 1)
         self.steps = self.k / self.chunks
         self.left_bytes = np.where(self.of["rows"] > 0, REGISTER_BYTES, self.words.left_bytes)
-        is_packed = (self.of["pack"] > 0) & ~self.by_dots
-        self.right_bytes = np.where(is_packed, REGISTER_BYTES, self.words.right_bytes)
+        # Elements are widened as they are packed.
+        self.is_packed = (self.of["pack"] > 0) & ~self.by_dots
+        self.right_bytes = np.where(self.is_packed, REGISTER_BYTES, self.words.right_bytes)
         self.panel_bytes = self.steps * self.nr * self.right_bytes
         self.block_bytes = np.minimum(self.tiles + 1, mb) * self.mr * self.steps * self.left_bytes
 
+    def _words(self, groups: Floats) -> Words:
+        return Words(self.contraction, groups, self.hardware)
+
     def terms(self) -> _Terms:
-        c = self.constants
+        c = self.rates
         compute, stream, output, packing = self._compute(), self._stream(), self._output(), self._packing()
         if self.by_dots.any():
             compute = np.where(self.by_dots, self._dots(), compute)
@@ -223,12 +186,12 @@ class _Formula:
         narrow = np.maximum(self.ragged, 1)
         full = self.tiles * self._tile(self.mr, self.nv) + np.where(rest > 0, self._tile(rest, self.nv), 0.0)
         last = self.tiles * self._tile(self.mr, narrow) + np.where(rest > 0, self._tile(rest, narrow), 0.0)
-        blocks = (self.panels + (self.ragged > 0)) * self.blocks * self.chunks * self.constants.block
+        blocks = (self.panels + (self.ragged > 0)) * self.blocks * self.chunks * self.rates.block
         return self.panels * full + np.where(self.ragged > 0, last, 0.0) + blocks
 
     def _dots(self) -> Floats:
         """Tiles whose vectors run along k (dots.py): every sum is added up across its lanes at the end."""
-        c, work = self.constants, self.mr * self.nv
+        c, work = self.rates, self.mr * self.nv
         steps = np.ceil(self.k / self.lanes)
         step = np.maximum(work / self.hardware.fma_per_cycle, (self.mr + self.nv) / c.loads)
         tiles = (self.tiles + (self.rest > 0)) * np.ceil(self.n / self.nv)
@@ -236,13 +199,13 @@ class _Formula:
 
     def _tile(self, rows: Floats, vectors: Floats) -> Floats:
         """Cycles of one register tile over all of k."""
-        c = self.constants
+        c = self.rates
         work = rows * vectors
         every = np.maximum(self.ku, self.of["ahead"])
         prefetches = vectors * (self.of["near"] > 0) + vectors / every * (self.of["ahead"] > 0)
         work = work * self.words.operations
         widened_rows = np.where(self.of["rows"] > 0, 0.0, rows * self.words.left_widened)
-        widened = vectors * self.words.right_widened + widened_rows
+        widened = vectors * np.where(self.is_packed, 0.0, self.words.right_widened) + widened_rows
         operations = work + vectors + rows + widened + prefetches + 2.0 / self.ku
         # One by one: to make them one array first takes longer than all the rest for few shapes.
         issue = np.maximum((work + widened) / self.hardware.fma_per_cycle, (vectors + rows) / c.loads)
@@ -257,7 +220,7 @@ class _Formula:
 
     # -- memory ---------------------------------------------------------------------------------------------------
     def _stream(self) -> Floats:
-        c, l2 = self.constants, self.hardware.l2_bytes
+        c, l2 = self.rates, self.hardware.l2_bytes
         right = self.columns * self.k * self.right_bytes
         stays = right + self.block_bytes < 0.8 * l2
         cycles = np.where(stays, right / c.l2_bytes, self.blocks * right / c.l3_bytes)
@@ -272,16 +235,16 @@ class _Formula:
 
     def _output(self) -> Floats:
         """Stores are part of the tiles; what counts here is that further chunks of k read the output again."""
-        c = self.constants
+        c = self.rates
         again = self.rows * self.columns * 4
         again = again / np.where(again < self.hardware.l2_bytes, c.l2_bytes, c.l3_bytes)
         return np.asarray((self.chunks - 1) * again)
 
     def _packing(self) -> Floats:
-        c = self.constants
+        c = self.rates
         size = self.columns * self.k
         element = c.copy if self.contraction.right_is_kn else c.transpose
         right = size * (element + 4 / c.l3_bytes * (size * 4 > self.hardware.l2_bytes))
         times = np.where(self.of["pack"] == 1, self.blocks, np.where(self.of["pack"] == 2, 1.0, 0.0))
-        left = np.where(self.of["rows"] > 0, self.rows * self.k * c.copy, 0.0)
+        left = np.where(self.of["rows"] == 1, self.rows * self.k * c.copy, 0.0)
         return np.asarray(times * right + left)

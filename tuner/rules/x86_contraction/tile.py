@@ -61,12 +61,16 @@ class Tile:
                             I.buffer_store(accumulator, self._partial(i64(r), i64(v)), [self.vectors.ramp(0)])
 
     def _clear(self) -> None:
-        for line in self.acc:
+        rows = self._row_indices() if self.words.row_head else [None] * self.height
+        for line, row in zip(self.acc, rows, strict=True):
             for v, accumulator in enumerate(line):
-                I.buffer_store(accumulator, self.words.start(self._head(v)), [self.vectors.ramp(0)])
+                I.buffer_store(accumulator, self.words.start(self._head(row, v)), [self.vectors.ramp(0)])
 
-    def _head(self, v: int) -> Expr | None:
-        """What stands in front of the panel for vector ``v``."""
+    def _head(self, row: Expr | None, v: int) -> Expr | None:
+        """What stands in front of a row, or of the panel for vector ``v``."""
+        if row is not None:
+            buffer, place = self.frame.left_row(row)
+            return buffer[(*place, tirx.Ramp(i64(0), i64(1), self.words.dot.group))]
         if not self.words.head or self.panel.packed is None:
             return None
         return self.panel.packed[(self.panel.index, i64(0), self.words.columns(v * self.lanes))]
@@ -82,19 +86,29 @@ class Tile:
 
     # -- the loop over k ------------------------------------------------------------------------------------------
     def _reduce(self, ordinal: Expr) -> None:
-        unroll, length = self.kernel["ku"], self.chunk.length
+        self._turns_of_chunk(self._row_indices(), ordinal)
+
+    def _turns_of_chunk(self, index: list[Expr], ordinal: Expr) -> None:
+        """All steps of the chunk, where the tile's rows are at ``index``."""
+        self._turns(index, i64(0), self.chunk.length, ordinal)
+
+    def _turns(self, index: list[Expr], begin: Expr, length: Expr, ordinal: Expr) -> None:
+        """``length`` steps from ``begin`` on, which counts from the chunk's first one."""
+        unroll = self.kernel["ku"]
         group = max(unroll, self.kernel["ahead"])
         groups = tirx.floordiv(length, i64(group))
-        index = self._row_indices()
+        # Which of the groups of all tiles over this panel the first one here is.
+        before = ordinal * tirx.floordiv(self.chunk.length, i64(group)) + tirx.floordiv(begin, i64(group))
         with I.serial(i64(0), groups) as turn:
             with I.serial(i64(0), i64(group // unroll)) as part:
-                first = bound(turn * i64(group) + part * i64(unroll))
+                first = bound(begin + turn * i64(group) + part * i64(unroll))
                 for u in range(unroll):
                     self._step(index, first + i64(u))
-            self._fetch_next_panel(ordinal * groups + turn)
+            self._fetch_next_panel(before + turn)
         if not (isinstance(length, tirx.IntImm) and int(length) % group == 0):
+            # Both bounds without ``begin``: TVM's analyzer fails on an extent that it reads as a minimum of itself.
             with I.serial(groups * i64(group), length) as step:
-                self._step(index, step)
+                self._step(index, begin + step)
 
     def _row_indices(self) -> list[Expr]:
         """Where the tile's rows are: in the left operand, or among those of it that are packed."""
@@ -122,15 +136,16 @@ class Tile:
     def _left(self, row: Expr, step: Expr) -> Expr:
         if self.rows.packed is None:
             buffer, place = self.frame.left_row(row)
-            return self.words.left_word(buffer, place, self.chunk.first + step)
-        return self.rows.packed[row, step]
+            step = self.chunk.first + step
+            return self.words.left_word(buffer, place, step + i64(1) if self.words.row_head else step)
+        return self.frame.packed_word(self.rows.packed, row, step)
 
     def _right(self, step: Expr, v: int) -> Expr:
         """Vector ``v`` of row ``step`` of the right operand, from wherever it is packed."""
         if self.panel.packed is not None and self.frame.contraction.right_is_constant:
             return self.frame.packed_vector(self.panel, self._packed(step, i64(0))[1], v)
         if self.panel.packed is not None:
-            return self.panel.packed[self._packed(step, self.vectors.ramp(i64(v * self.lanes)))]
+            return self.panel.packed[self._packed(step, self.words.columns(v * self.lanes))]
         buffer, place = self.frame.right_step(self.chunk.first + step)
         value = self.vectors.load(buffer, place, self.panel.column + i64(v * self.lanes), self.panel.limit)
         return self.words.right_words(value)

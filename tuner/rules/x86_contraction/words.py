@@ -42,7 +42,12 @@ class Words:
     @property
     def head(self) -> int:
         """Steps in front of a packed panel: one with what totals start from."""
-        return 1 if self.dot.offset else 0
+        return 1 if self.dot.offset and not self.dot.is_swapped else 0
+
+    @property
+    def row_head(self) -> int:
+        """The same of a packed row of the left operand, where the offset is added to the right one."""
+        return 1 if self.dot.offset and self.dot.is_swapped else 0
 
     def element(self, value: Expr, dtype: str) -> Expr:
         """Elements that were loaded from a tensor of ``dtype``, where each is a step: as float32."""
@@ -69,7 +74,7 @@ class Words:
         if self.dot.name == "pmaddwd":
             elements = tirx.Cast(vector_type("int16", lanes_of(elements)), elements)
         word = tirx.reinterpret(vector_type("int32", lanes), elements)
-        return tirx.bitwise_xor(word, constant(SIGNS, "int32", lanes)) if self.dot.offset else word
+        return tirx.bitwise_xor(word, constant(SIGNS, "int32", lanes)) if self.head else word
 
     # -- the right operand ------------------------------------------------------------------------------------------
     def columns(self, column: int) -> Expr:
@@ -90,7 +95,10 @@ class Words:
         return add_products(self.dot, total, left, right)
 
     def start(self, head: Expr | None) -> Expr:
-        """The initial accumulators: zero, or ``head``, what stands in front of a panel to compensate the offset."""
+        """The initial accumulators: zero, or ``head``, what stands in front of a panel, or of a row in every lane, to
+        compensate the offset."""
         if head is None:
             return constant(0, self.dot.total, self.vectors.lanes)
+        if self.row_head:
+            return tirx.Broadcast(tirx.reinterpret(self.dot.total, head), self.vectors.lanes)
         return tirx.reinterpret(vector_type(self.dot.total, self.vectors.lanes), head)

@@ -2,10 +2,12 @@
 
     for b in outer:                                 what is in both operands, or lies between m and n in the output
       for block in row blocks of mb tiles:
+        [copy the image that its windows are in]    rows=2
         for chunk in chunks of kc steps of k:
           [gather or pack the block's rows]         rows=1
           for panel of nv vectors:
             [gather or pack the panel]              pack=1
+            [its image is copied, for some panels]  pack=3, around the row blocks
             tiles
         [write the block's results]                 join=1
 
@@ -16,7 +18,7 @@ the next one, so that its results stay in cache; they are written panel by panel
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -26,17 +28,24 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 from tuner.program.dtypes import DTYPES
 from tuner.program.expr import reads
 from tuner.program.task import SearchTask
-from tuner.rules.function import kernel_function
-from tuner.rules.layout import Layout
+from tuner.rules.function import KernelFunction, kernel_function
+from tuner.rules.layout import CutLayout, Layout
 from tuner.rules.signature import i64
 from tuner.rules.space import MicroKernel
-from tuner.rules.vector.memory import Vectors, workspace
+from tuner.rules.vector.dot_products import imported
+from tuner.rules.vector.memory import Vectors, part_of, workspace
 from tuner.rules.x86_contraction.emit import Block, Nest, Share
 from tuner.rules.x86_contraction.frame import Chunk, Panel, Rows
+from tuner.rules.x86_contraction.tile import Tile
+from tuner.rules.x86_gathered.copied import ColumnCopy, CopiedTile, column_copy
+from tuner.rules.x86_gathered.direct import ImageRows, ImageTile, image_rows
 from tuner.rules.x86_gathered.frame import FormFrame, View
 from tuner.rules.x86_gathered.gather import gather_panel, gather_rows
-from tuner.rules.x86_gathered.pattern import form_of, viewed
+from tuner.rules.x86_gathered.operands import outer_role
+from tuner.rules.x86_gathered.pattern import IN_COPY, IN_IMAGE, Form, form_of, viewed
 from tuner.rules.x86_gathered.scatter import Range, scatter
+from tuner.rules.x86_gathered.word_panels import words_of_panel
+from tuner.rules.x86_gathered.word_rows import room_for_rows, words_of_rows
 
 Expr = Any
 
@@ -45,12 +54,46 @@ def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], n
     """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0."""
     form = form_of(task.workload, bool(kernel["join"]))
     with kernel_function(task.workload, layouts, name) as function:
-        vectors = Vectors(task.known_target.hardware.lanes())
-        frame = FormFrame(task, form, kernel, {}, function.buffers, vectors, function=function)
-        extent = {role: _product(frame, group) for role, group in form.groups.items()}
-        frame = replace(frame, extent=extent)
-        _Nest(replace(frame, views=_views(frame))).body()
+        for number, own in enumerate(form.each):
+            _product_of(task, own, kernel, function, _buffers(function, layouts, number))
     return function.get()
+
+
+def _buffers(function: KernelFunction, layouts: Mapping[str, Layout], number: int) -> dict[str, Expr]:
+    """The operands as phase ``number`` takes them: of one that is packed for all phases, its part."""
+    result = dict(function.buffers)
+    for tensor, layout in layouts.items():
+        if isinstance(layout, CutLayout):
+            result[tensor] = part_of(result[tensor], layout.first(number), layout.shape(number))
+    return result
+
+
+def _product_of(
+    task: SearchTask, form: Form, kernel: MicroKernel, function: KernelFunction, buffers: Mapping[str, Expr]
+) -> None:  # fmt: skip
+    """The loops of one form."""
+    vectors, own = Vectors(task.known_target.hardware.lanes()), task
+    if form.phase is not None:
+        own = task.part(form.phase.workload)
+        if kernel["rows"] == IN_IMAGE and form.image is None:
+            kernel = replace(kernel, values=tuple({**dict(kernel.values), "rows": 1}.items()))
+    frame = FormFrame(own, form, kernel, {}, buffers, vectors, function=function, whole=task)
+    extent = {role: _product(frame, group) for role, group in form.groups.items()}
+    frame = replace(frame, extent=extent)
+    # Views have elements.
+    frame = replace(frame, views=_views(frame), depth=extent["k"], extent={**extent, "k": _steps(frame)})
+    with imported(frame.words.dot):
+        _Nest(frame).body()
+
+
+def _steps(frame: FormFrame) -> Expr:
+    """The words of k."""
+    elements, group = frame.extent["k"], frame.words.dot.group
+    if group == 1:
+        return elements
+    if isinstance(elements, tirx.IntImm):
+        return i64(-(-int(elements) // group))
+    return I.Bind(tirx.floordiv(elements + i64(group - 1), i64(group)))
 
 
 def _product(frame: FormFrame, names: tuple[str, ...]) -> Expr:
@@ -65,8 +108,10 @@ def _views(frame: FormFrame) -> dict[str, View]:
     """By tensor, and by its place in the contraction, the tensors with dims merged to groups."""
     form, workload = frame.contraction, frame.task.workload
 
+    sizes = {outer_role(name): frame.size(name) for name in form.outer} | {role: frame.extent[role] for role in "mnk"}
+
     def declared(tensor: str, roles: tuple[str, ...]) -> View:
-        shape = [frame.extent[role] if role in frame.extent else frame.size(role) for role in roles]
+        shape = [sizes[role] for role in roles]
         buffer, align = frame.buffers[tensor], DTYPES[workload.tensors[tensor].dtype].bytes
         return View(I.decl_buffer(shape, buffer.dtype, data=buffer.data, align=align), roles)
 
@@ -90,6 +135,9 @@ class _Nest(Nest):
     frame: FormFrame
 
     def product(self, tiles: Share, panels: Share, is_last: Expr) -> None:
+        if self.kernel["pack"] == IN_COPY:
+            self._in_copy(tiles, panels, is_last)
+            return
         with self.packed_right(panels) as packed, self.packed_left() as left:
             if self.kernel["pack"] == 2:
                 whole = Chunk(i64(0), self.k, None, None)
@@ -103,22 +151,49 @@ class _Nest(Nest):
 
             self.blocks(tiles, is_last, block)
 
+    def _in_copy(self, tiles: Share, panels: Share, is_last: Expr) -> None:
+        """Panels are read in a copy of the image, which is made for some of them at a time, for all rows."""
+        with column_copy(self.frame) as copy:
+
+            def group(some: Share) -> None:
+                self.blocks(tiles, is_last, lambda block: self._panel_by_panel(block, some, None, copy))
+
+            copy.groups(panels, group)
+
+    def packed_left(self) -> AbstractContextManager[Expr]:
+        if self.kernel["rows"] == IN_IMAGE:
+            return nullcontext(None)
+        if not self.frame.holds_elements:
+            return super().packed_left()
+        return room_for_rows(self.frame, self.kernel["mb"] * self.mr + self.mr - 1, self.longest())
+
     def pack_panel(self, panel: Panel, chunk: Chunk) -> None:
-        if self.frame.contraction.right.kind == "gathered":
+        if self.frame.words.dot.group > 1:
+            words_of_panel(self.frame, panel, chunk)
+        elif self.frame.contraction.right.kind == "gathered":
             gather_panel(self.frame, panel, chunk)
         else:
             super().pack_panel(panel, chunk)
 
     def pack_rows(self, rows: Rows, count: Expr, chunk: Chunk) -> None:
-        if self.frame.contraction.left.kind == "gathered":
+        if self.frame.holds_elements:
+            words_of_rows(self.frame, rows, count, chunk)
+        elif self.frame.contraction.left.kind == "gathered":
             gather_rows(self.frame, rows, count, chunk)
         else:
             super().pack_rows(rows, count, chunk)
 
-    def _panel_by_panel(self, block: Block, panels: Share, packed: Expr) -> None:
+    def tile_type(self, rows: Rows) -> type[Tile]:
+        if self.kernel["pack"] == IN_COPY:
+            return CopiedTile
+        return ImageTile if isinstance(rows, ImageRows) else Tile
+
+    def _panel_by_panel(self, block: Block, panels: Share, packed: Expr, copy: ColumnCopy | None = None) -> None:
         """All chunks of a panel before the next one."""
 
         def use(panel: Panel) -> None:
+            panel = panel if copy is None else copy.placed(panel)
+
             def chunk(chunk: Chunk) -> None:
                 if self.kernel["pack"] == 1:
                     self.pack_panel(self.placed(panel, packed, panels, chunk), chunk)
@@ -135,7 +210,24 @@ class _Nest(Nest):
         """All panels at a chunk before the next one, for which the rows are packed anew."""
         first, last = panels[0] * i64(self.frame.nr), tirx.min(panels[1] * i64(self.frame.nr), self.n)
         with self._results(block, (first, last - first), first):
-            self.chunks(lambda chunk: self.block(block, chunk, panels, packed, left))
+            if self.kernel["rows"] == IN_IMAGE:
+                self._in_image(block, panels, packed)
+            else:
+                self.chunks(lambda chunk: self.block(block, chunk, panels, packed, left))
+
+    def _in_image(self, block: Block, panels: Share, packed: Expr) -> None:
+        """The same, the rows being windows of a copy of their part of the image, which is made once for all chunks."""
+        rest = tirx.Select(block.ends, self.m - tirx.floordiv(self.m, i64(self.mr)) * i64(self.mr), i64(0))
+        first, count = I.Bind(block.start * i64(self.mr)), I.Bind(block.count * i64(self.mr) + rest)
+        with image_rows(self.frame, first, count) as rows:
+
+            def chunk(chunk: Chunk) -> None:
+                self.over(
+                    panels,
+                    lambda panel: self.write_tiles(self.placed(panel, packed, panels, chunk), chunk, rows, block),
+                )
+
+            self.chunks(chunk)
 
     @contextmanager
     def _results(self, block: Block, columns: Range, skipped: Expr) -> Iterator[None]:
@@ -149,7 +241,7 @@ class _Nest(Nest):
         rest = tirx.Select(block.ends, self.m - tirx.floordiv(self.m, i64(self.mr)) * i64(self.mr), i64(0))
         first, rows = I.Bind(block.start * i64(self.mr)), I.Bind(block.count * i64(self.mr) + rest)
         width = I.Bind(tirx.max(skipped + columns[1], i64(0)) + i64(self.frame.nr))
-        with workspace((rows, width)) as buffer:
+        with workspace((rows, width), self.frame.contraction.total) as buffer:
             before, self.frame = self.frame, replace(self.frame, results=(buffer, first))
             yield
             self.frame = before

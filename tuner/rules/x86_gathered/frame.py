@@ -11,12 +11,13 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.expr import Read
+from tuner.program.task import SearchTask
 from tuner.rules.function import KernelFunction
-from tuner.rules.intrinsics import FMA
-from tuner.rules.signature import i64
-from tuner.rules.vector.memory import DTYPE
+from tuner.rules.signature import dim_expr, i64
 from tuner.rules.x86_contraction.frame import Frame
+from tuner.rules.x86_contraction.pattern import group_of
 from tuner.rules.x86_contraction.words import Words
+from tuner.rules.x86_gathered.operands import outer_role
 from tuner.rules.x86_gathered.pattern import Form, viewed
 
 Expr = Any
@@ -36,24 +37,45 @@ class View:
         return tuple(values[role] for role in self.roles[:-1])
 
 
+def by_role(outer: Values, **groups: Expr) -> Values:
+    """Values of dims by their roles, of those of outer parts."""
+    return {**{outer_role(name): value for name, value in outer.items()}, **groups}
+
+
 @dataclass(frozen=True)
 class FormFrame(Frame):
     """``views`` by tensor; ``outer``: the values of the outer parts here; ``results``: the buffer that tiles are
-    written to where the output is not, and the row of the output that its first one is."""
+    written to where the output is not, and the row of the output that its first one is; ``depth``: elements of k, of
+    which ``extent`` has the steps."""
 
     contraction: Form
     function: KernelFunction = field(kw_only=True)
     views: dict[str, View] = field(kw_only=True, default_factory=dict)
     outer: Values = field(kw_only=True, default_factory=dict)
     results: tuple[Expr, Expr] | None = field(kw_only=True, default=None)
+    depth: Expr = field(kw_only=True, default=None)
+    whole: SearchTask = field(kw_only=True)
+    """The task that the results are of: of a phase of it, ``task`` is a part."""
 
     @property
     def words(self) -> Words:
-        return Words(FMA, self.contraction.left_dtype, self.contraction.right_dtype, self.vectors)
+        dot = self.contraction.dots(self.task.known_target.hardware)[group_of(self.kernel)]
+        return Words(dot, self.contraction.left_dtype, self.contraction.right_dtype, self.vectors)
 
     @property
     def out_dtype(self) -> str:
-        return DTYPE if self.results is not None else self.contraction.out_dtype
+        return self.contraction.total if self.results is not None else self.contraction.out_dtype
+
+    @property
+    def holds_elements(self) -> bool:
+        """Whether rows of the left operand that are packed at the call are elements, of which words are read."""
+        return self.words.dot.group > 1 and self.contraction.left.kind == "gathered"
+
+    def packed_word(self, packed: Expr, row: Expr, step: Expr) -> Expr:
+        if not self.holds_elements:
+            return super().packed_word(packed, row, step)
+        group = self.words.dot.group
+        return tirx.reinterpret("int32", packed[row, tirx.Ramp(step * i64(group), i64(1), group)])
 
     def at(self, *batch: Expr) -> FormFrame:
         return replace(self, batch=batch, outer=self.decomposed(self.contraction.outer, batch[0]))
@@ -62,6 +84,8 @@ class FormFrame(Frame):
     def size(self, name: str) -> Expr:
         """The extent of a part."""
         part = self.contraction.parts[name]
+        if part.extent.constant is None and self.contraction.phase is not None:
+            return dim_expr(part.extent, self.function.symbols)
         return self.function.extents[part.axis] if part.extent.constant is None else i64(part.extent.constant)
 
     def divisor(self, name: str) -> Expr:
@@ -83,6 +107,13 @@ class FormFrame(Frame):
             own = values.get(name, i64(0)) * i64(part.step) if part.step != 1 else values.get(name, i64(0))
             result[part.axis] = result[part.axis] + own if part.axis in result else own
         return result
+
+    def index_of_result(self, values: Values) -> dict[str, Expr]:
+        """The same of a result: of a phase, where it is in the whole output."""
+        index = self.index(values)
+        for places in self.contraction.phase.places if self.contraction.phase is not None else ():
+            index[places.axis] = index[places.axis] * i64(places.step) + i64(places.first)
+        return index
 
     @contextmanager
     def runs(self, names: Sequence[str], first: Expr, length: Expr) -> Iterator[tuple[Values, Expr, Expr, Expr]]:
@@ -106,11 +137,11 @@ class FormFrame(Frame):
         if operand.kind == "packed":
             return self.buffers[operand.tensor], (self._packed_batch(operand.roles) * self.extent["m"] + row,)
         view = self.views[f"{operand.tensor} left"]
-        return view.buffer, view.outer({**self.outer, "m": row})
+        return view.buffer, view.outer(by_role(self.outer, m=row))
 
     def right_step(self, step: Expr) -> tuple[Expr, tuple[Expr, ...]]:
         view = self.views[f"{self.contraction.right.tensor} right"]
-        return view.buffer, view.outer({**self.outer, "k": step, "n": step})
+        return view.buffer, view.outer(by_role(self.outer, k=step, n=step))
 
     @property
     def packed_right(self) -> Expr:
@@ -127,8 +158,9 @@ class FormFrame(Frame):
     def _packed_batch(self, roles: tuple[str, ...]) -> Expr:
         """The flattened index of a packed operand's outer parts."""
         flat: Expr = i64(0)
-        for name in roles[:-2]:
-            flat = flat * self.size(name) + self.outer[name]
+        values, sizes = by_role(self.outer), {outer_role(name): self.size(name) for name in self.outer}
+        for role in roles[:-2]:
+            flat = flat * sizes[role] + values[role]
         return flat
 
     # -- results ----------------------------------------------------------------------------------------------------
@@ -137,13 +169,13 @@ class FormFrame(Frame):
             buffer, first = self.results
             return buffer, (row - first,)
         view = self.views["out"]
-        return view.buffer, view.outer({**self.outer, "m": row})
+        return view.buffer, view.outer(by_role(self.outer, m=row))
 
     def further(self, read: Read, row: Expr) -> tuple[Expr, tuple[Expr, ...], bool]:
         groups = {"m": self.contraction.m, "n": self.contraction.n}
         view = self.views[read.tensor]
         roles = viewed(self.task.workload, self.contraction, read, groups)
         assert roles == view.roles
-        values = {**self.outer, "m": row}
+        values = by_role(self.outer, m=row)
         has_columns = "n" in view.roles
         return view.buffer, tuple(values[role] for role in view.roles if role != "n"), has_columns

@@ -145,14 +145,14 @@ def _pieces(frame: FormFrame, panel: Panel, chunk: Chunk, strided: Strided) -> N
         column = I.Bind(panel.column + v * i64(lanes))
         # Lanes before this one are columns that there are.
         valid = i64(lanes) if panel.limit is None else I.Bind(tirx.min(panel.limit - column, i64(lanes)))
-        over = _runs_of_vector(frame, column)
+        over = runs_of_vector(frame, column)
         with _steps(frame, panel, chunk) as (values, place):
             slot, every = I.alloc_buffer((lanes,), DTYPE), tirx.Ramp(0, 1, lanes)
             I.buffer_store(slot, tirx.Broadcast(tirx.FloatImm(DTYPE, padding), lanes), [every])
 
             def piece(of_run: Values, start: Expr, end: Expr, lane_zero: Expr) -> None:
                 at = {**frame.outer, **values, **of_run, frame.contraction.n[-1]: lane_zero}
-                _load_piece(frame, strided, slot, at, start, tirx.min(end, valid))
+                load_piece(frame, strided, slot, at, start, tirx.min(end, valid))
 
             over(piece)
             I.buffer_store(panel.packed, slot[every], [panel.index, place, frame.vectors.ramp(v * i64(lanes))])
@@ -161,7 +161,7 @@ def _pieces(frame: FormFrame, panel: Panel, chunk: Chunk, strided: Strided) -> N
 Piece = Callable[[Values, Expr, Expr, Expr], None]
 
 
-def _runs_of_vector(frame: FormFrame, column: Expr) -> Callable[[Piece], None]:
+def runs_of_vector(frame: FormFrame, column: Expr) -> Callable[[Piece], None]:
     """How to go over the runs that a vector of columns from ``column`` on touches: the values of the outer parts of n,
     the first lane and the one past the last, and what the last axis would be in lane 0."""
     lanes, (*outer, name) = frame.vectors.lanes, frame.contraction.n
@@ -188,8 +188,9 @@ def _runs_of_vector(frame: FormFrame, column: Expr) -> Callable[[Piece], None]:
     return looped
 
 
-def _load_piece(frame: FormFrame, strided: Strided, slot: Expr, values: Values, first: Expr, last: Expr) -> None:
-    """Lanes ``first`` to ``last`` of ``slot``: what is read there, where it is inside the tensor."""
+def load_piece(frame: FormFrame, strided: Strided, slot: Expr, values: Values, first: Expr, last: Expr) -> None:
+    """Lanes ``first`` to ``last`` of ``slot``: what is read there, where it is inside the tensor, as float32, or as it
+    is stored in a slot of that dtype."""
     workload, lanes, step = frame.task.workload, frame.vectors.lanes, strided.step
     buffer = frame.buffers[strided.read.tensor]
     reader = Reader(workload, frame.function, frame.buffers, frame.index(values), 1, None)
@@ -209,7 +210,8 @@ def _load_piece(frame: FormFrame, strided: Strided, slot: Expr, values: Values, 
         mask = _between(elements, first * step, last * step - (step - 1), lanes)
         place = [*at[:-1], frame.vectors.ramp(at[-1] + i64(part * lanes))]
         elements = I.Bind(tirx.op.masked_load(f"{buffer.dtype}x{lanes}", buffer, *place, mask))
-        loads.append(elements if dtype == DTYPE else bound(cast(bound(loaded(elements, dtype)), DTYPE)))
+        as_stored = str(slot.dtype) == str(buffer.dtype)
+        loads.append(elements if as_stored else bound(cast(bound(loaded(elements, dtype)), DTYPE)))
     if step > 1:
         chosen = [tirx.IntImm("int32", lane * step) for lane in range(lanes)]
         loads = [I.Bind(tirx.Shuffle(loads, chosen))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,20 +13,25 @@ from tuner.program.workload import Workload
 from tuner.rules.access import stride
 from tuner.rules.x86_gathered.parts import Part, needed_by_index
 
+WIDEST_WORD = 4
+"""Bytes, or elements of which an instruction takes the most in one step."""
+
 
 @dataclass(frozen=True)
 class Operand:
     """A product of factors, and how it is read.
 
     ``kind``: ``packed`` ahead of time, a ``view`` of one tensor that is read in place, or ``gathered`` at each call.
-    ``roles`` of the dims of the packed form or the view: ``m``, ``n``, ``k``, or the name of an outer part. ``dtype``:
-    of its elements there; what is gathered is float32.
+    ``roles`` of the dims of the packed form or the view: ``m``, ``n``, ``k``, or ``outer`` and the name of a part.
+    ``dtype``: of its elements there; what is gathered is float32, or, for sums of integers, as it is in memory.
+    ``read_dtype``: of the tensor, if the product is a read of one.
     """
 
     factors: tuple[Expr, ...]
     kind: str
     roles: tuple[str, ...] = ()
     dtype: str = "float32"
+    read_dtype: str | None = None
 
     @property
     def tensor(self) -> str:
@@ -43,9 +49,14 @@ def merged(names: Sequence[str], groups: Mapping[str, tuple[str, ...]]) -> tuple
         width = len(groups[role]) if role else 1
         if role and tuple(names[at : at + width]) != groups[role]:
             return None
-        roles.append(role or names[at])
+        roles.append(role or outer_role(names[at]))
         at += width
     return tuple(roles)
+
+
+def outer_role(name: str) -> str:
+    """The role of a dim that is an outer part: unlike any group's, whatever the axis is called."""
+    return f"outer {name}"
 
 
 def dims_of(workload: Workload, parts: Mapping[str, Part], read: Read) -> tuple[tuple[str, ...], ...] | None:
@@ -73,24 +84,37 @@ def operand_of(
     groups: Mapping[str, tuple[str, ...]], own: str,
 ) -> Operand:  # fmt: skip
     """How a product is read; ``own``: the group, m or n, that it has besides k."""
-    gathered = Operand(factors, "gathered")
     if len(factors) != 1 or not isinstance(factors[0], Read):
-        return gathered
+        return Operand(factors, "gathered")
+    dtype, total = workload.tensors[factors[0].tensor].dtype, total_of(workload)
+    gathered = Operand(factors, "gathered", dtype=dtype if total == "int32" else total, read_dtype=dtype)
     dims = dims_of(workload, parts, factors[0])
     names = [name for dim in dims or () for name in dim]
     if not dims or not {*groups[own], *groups["k"]} <= set(names):
         return gathered
-    dtype = workload.tensors[factors[0].tensor].dtype
     if factors[0].tensor in workload.constants:
         if sum(read.tensor == factors[0].tensor for read in workload.program.reads) > 1:
             # Whatever else reads it needs it as it is, and a library packs it once.
             return gathered
         is_fixed = all(parts[name].extent.constant is not None for name in names)
-        outer = tuple(name for name in names if name not in (*groups[own], *groups["k"]))
-        return Operand(factors, "packed", (*outer, own, "k"), dtype) if is_fixed else gathered
+        outer = tuple(outer_role(name) for name in names if name not in (*groups[own], *groups["k"]))
+        return Operand(factors, "packed", (*outer, own, "k"), dtype, dtype) if is_fixed else gathered
+    if total == "int32" and not in_words(parts, groups["k"], WIDEST_WORD):
+        return gathered
     roles = merged(names, {own: groups[own], "k": groups["k"]})
     usable = roles is not None and (roles[-1] == "k" if own == "m" else set(roles[-2:]) == {"k", "n"})
-    return Operand(factors, "view", roles or (), dtype) if usable else gathered
+    return Operand(factors, "view", roles or (), dtype, dtype) if usable else gathered
+
+
+def total_of(workload: Workload) -> str:
+    """The dtype that the first stage adds up in."""
+    return workload.element_types.reduced_type(workload.program.stages[0])
+
+
+def in_words(parts: Mapping[str, Part], steps: Sequence[str], group: int) -> bool:
+    """Whether the parts of k are a fixed number of elements that is a multiple of ``group``."""
+    sizes = [parts[name].extent.constant for name in steps]
+    return math.prod(size or 0 for size in sizes) % group == 0 if None not in sizes else False
 
 
 def ordered_steps(

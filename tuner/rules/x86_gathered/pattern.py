@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.program.expr import Axis, Binary, Cast, Expr, Extent, Read, reads
 from tuner.program.notation import Stage
@@ -20,14 +21,31 @@ from tuner.program.target import Hardware
 from tuner.program.workload import Workload
 from tuner.rules._base import Extents, Refused
 from tuner.rules.access import axes_of_read, is_plain, values
-from tuner.rules.intrinsics import FMA, DotProduct
+from tuner.rules.intrinsics import FMA, DotProduct, either_way, permutes
 from tuner.rules.x86_contraction import pattern as plain
-from tuner.rules.x86_gathered.operands import Operand, dims_of, merged, operand_of, ordered_steps
+from tuner.rules.x86_gathered.columns import Columns, are_in_two, columns_of
+from tuner.rules.x86_gathered.image import Image, image_of
+from tuner.rules.x86_gathered.operands import (
+    Operand,
+    dims_of,
+    in_words,
+    merged,
+    operand_of,
+    ordered_steps,
+    total_of,
+)
 from tuner.rules.x86_gathered.parts import Part, names_of, needed, parts_of
+from tuner.rules.x86_gathered.phases import Phase, phases_of
 
 DTYPE = "float32"
 FEWEST_COLUMNS = 8
 """A fixed n of fewer columns is not worth vectors of its own."""
+
+IN_IMAGE = 2
+"""The choice of ``rows`` that reads rows of the left operand in a padded copy of the image they are windows of."""
+
+IN_COPY = 3
+"""The choice of ``pack`` that reads panels of the right operand in a padded copy of the image they are windows of."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +63,23 @@ class Form:
     out: str
     out_dtype: str
     out_roles: tuple[str, ...] | None
+    total: str
+    """The dtype of sums."""
     stages: tuple[Stage, ...]
     """The elementwise stages behind the contraction."""
+    image: Image | None = None
+    """What the rows of the left operand are windows of."""
+    columns: Columns | None = None
+    """What the columns of the right operand are windows of, if the left one was packed."""
+    phase: Phase | None = None
+    """What this is the form of, if that is not the whole workload."""
+    phases: tuple[Form, ...] = ()
+    """Of a whole one that is done in phases: this is one of them, with the most steps."""
+
+    @property
+    def each(self) -> tuple[Form, ...]:
+        """The forms of all phases; this one where there are none."""
+        return self.phases or (self,)
 
     @property
     def joined(self) -> bool:
@@ -73,13 +106,19 @@ class Form:
 
     def by_role(self, extents: Extents) -> Extents:
         """Extents of the program's axes by their groups here."""
+        return {
+            role: np.asarray(math.prod(self.part_size(name, extents) for name in group))
+            for role, group in self.groups.items()
+        }
 
-        def size(name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-            part = self.parts[name]
-            whole = np.asarray(extents[part.axis], np.int64)
-            return whole if part.extent.constant is None else np.full_like(whole, part.extent.constant)
-
-        return {role: np.asarray(math.prod(size(name) for name in group)) for role, group in self.groups.items()}
+    def part_size(self, name: str, extents: Extents) -> NDArray[np.int64]:
+        """The extents of a part."""
+        part = self.parts[name]
+        whole = np.asarray(extents[part.axis], np.int64)
+        for places in self.phase.places if self.phase is not None else ():
+            if places.axis == part.axis:
+                whole = -(-(whole - places.first) // places.step)
+        return whole if part.extent.constant is None else np.full_like(whole, part.extent.constant)
 
     # What the code and the theory of x86_contraction ask.
     @property
@@ -111,7 +150,29 @@ class Form:
         return self.right.dtype
 
     def dots(self, hardware: Hardware) -> Mapping[int, DotProduct]:
-        return {FMA.group: FMA}
+        found = {FMA.group: FMA} if self.total == DTYPE else {}
+        left, right = self.left.read_dtype, self.right.read_dtype
+        if left is None or right is None:
+            return found
+        # The last one of a group is kept.
+        every = reversed(either_way(left, right, self.total, hardware))
+        found |= {dot.group: dot for dot in every if dot.group > 1 and self._is_possible(dot)}
+        return dict(sorted(found.items()))
+
+    def _is_possible(self, dot: DotProduct) -> bool:
+        """Whether operands are read in whole words, and what compensates an offset is known ahead."""
+        views = "view" in (self.left.kind, self.right.kind)
+        if views and not in_words(self.parts, self.k, dot.group):
+            return False
+        shifted, other = (self.right, self.left) if dot.is_swapped else (self.left, self.right)
+        return not dot.offset or (shifted.kind != "packed" and other.kind == "packed")
+
+    def copies_columns(self, hardware: Hardware) -> bool:
+        """Whether panels may be read in a copy of an image."""
+        columns, lanes = self.columns, hardware.lanes()
+        if columns is None:
+            return False
+        return columns.is_straight(lanes) or (permutes(hardware) and are_in_two(columns, lanes))
 
     @property
     def dynamic(self) -> frozenset[str]:
@@ -132,8 +193,8 @@ def forms(workload: Workload) -> tuple[Form, ...] | Refused:
         return Refused("x86_contraction takes it")
     if first.reducer != "sum" or not first.axes:
         return Refused("the first stage is no sum that leaves an axis")
-    reason = _types_problem(workload, first) or _stages_problem(workload, first, rest)
-    return Refused(reason) if reason else _grouped(workload, first, tuple(rest))
+    reason = _types_problem(workload) or _stages_problem(workload, first, rest)
+    return Refused(reason) if reason else _in_phases(workload) or _grouped(workload)
 
 
 def forms_of(workload: Workload) -> tuple[Form, ...]:
@@ -149,15 +210,18 @@ def form_of(workload: Workload, joined: bool) -> Form:
     return next(form for form in forms_of(workload) if form.joined == joined)
 
 
-def _types_problem(workload: Workload, first: Stage) -> str | None:
-    """What is not computed in float32, or not of a dtype that is widened to it as it is read."""
-    for tensor in workload.tensors.values():
-        if tensor.dtype not in FMA.right:
-            return f"{tensor.name} is {tensor.dtype}, none of {', '.join(sorted(FMA.right))}"
+def _types_problem(workload: Workload) -> str | None:
+    """What is not computed in float32, or not of a dtype that is widened to it as it is read. Sums of integers may have
+    other tensors behind them."""
     if workload.program.index_tensors:
         return f"{', '.join(sorted(workload.program.index_tensors))} is an index"
-    types = workload.element_types
-    return None if types.reduced_type(first) == DTYPE else f"sums are not {DTYPE}"
+    total = total_of(workload)
+    if total not in plain.TOTALS:
+        return f"sums are {total}, none of {', '.join(sorted(plain.TOTALS))}"
+    for tensor in workload.tensors.values():
+        if tensor.dtype in plain.UNSUPPORTED or (total == DTYPE and tensor.dtype not in FMA.right):
+            return f"{tensor.name} is {tensor.dtype}, none of {', '.join(sorted(FMA.right))}"
+    return None
 
 
 def _stages_problem(workload: Workload, first: Stage, rest: Sequence[Stage]) -> str | None:
@@ -176,10 +240,35 @@ def _stages_problem(workload: Workload, first: Stage, rest: Sequence[Stage]) -> 
     return None if workload.program.outputs == (before,) else "an intermediate is an output, too"
 
 
-def _grouped(workload: Workload, first: Stage, rest: tuple[Stage, ...]) -> tuple[Form, ...] | Refused:
+def _in_phases(workload: Workload) -> tuple[Form, ...]:
+    """The one grouping of a transposed convolution, if each of its phases can be grouped like all others."""
+    for is_cut in (True, False):
+        phases = phases_of(workload, _factors(workload.program.stages[0].body), is_cut)
+        found = [_grouped(phase.workload, phase, _seed(workload)) for phase in phases]
+        forms = tuple(form for grouped in found if not isinstance(grouped, Refused) for form in grouped)
+        packed = [{operand.tensor for operand in (f.left, f.right) if operand.kind == "packed"} for f in forms]
+        is_right = all(phase.cut == own for phase, own in zip(phases, packed, strict=False))
+        kinds = {(form.m, form.n, form.k, form.left.kind, form.right.kind) for form in forms}
+        if forms and len(forms) == len(phases) and len(kinds) == 1 and is_right:
+            most = max(forms, key=lambda form: math.prod(form.parts[name].extent.constant or 1 for name in form.k))
+            return (replace(most, phases=forms),)
+    return ()
+
+
+def _seed(workload: Workload) -> str:
+    """The last part of the output that has more than one element."""
+    first = workload.program.stages[0]
     parts = parts_of(workload, first)
+    out = names_of(parts, first.axes)
+    return next((name for name in reversed(out) if parts[name].extent.constant != 1), out[-1])
+
+
+def _grouped(workload: Workload, phase: Phase | None = None, seed: str | None = None) -> tuple[Form, ...] | Refused:
+    """``seed``: the part of the output that vectors run along. A phase is grouped in one way: its places lie apart."""
+    first, *behind = workload.program.stages
+    rest, parts = tuple(behind), parts_of(workload, first)
     out, factors = names_of(parts, first.axes), _factors(first.body)
-    seed = next((name for name in reversed(out) if parts[name].extent.constant != 1), out[-1])
+    seed = seed or _seed(workload)
     needs = {factor: needed(factor, parts) for factor in factors}
     right = tuple(factor for factor in factors if seed in needs[factor])
     left = tuple(factor for factor in factors if seed not in needs[factor])
@@ -197,8 +286,15 @@ def _grouped(workload: Workload, first: Stage, rest: tuple[Stage, ...]) -> tuple
         roles = None if joined else merged(out, groups)
         x, y = operand_of(workload, parts, left, groups, "m"), operand_of(workload, parts, right, groups, "n")
         written = workload.program.outputs[0]
-        return Form(parts, outer, m, n, steps, x, y, written, workload.tensors[written].dtype, roles, rest)
+        out_dtype, total = workload.tensors[written].dtype, total_of(workload)
+        copied = not outer and x.kind == "gathered" and total == DTYPE
+        image = image_of(workload, left, parts, m, steps) if copied else None
+        pixels = phase is None and x.kind == "packed" and y.kind == "gathered" and total == DTYPE
+        columns = columns_of(workload, right, parts, n, steps) if pixels else None
+        return Form(parts, outer, m, n, steps, x, y, written, out_dtype, roles, total, rest, image, columns, phase)
 
+    if phase is not None:
+        return (form(rows, columns, True),)
     split = form(_last_run(out, rows), _suffix(out, columns), False)
     size = math.prod(parts[name].extent.constant or FEWEST_COLUMNS for name in split.n)
     is_whole = (split.m, split.n) == (rows, columns)
@@ -251,8 +347,10 @@ def _is_direct(workload: Workload, form: Form) -> bool:
     if form.out_roles is None or form.out_roles[-1] != "n":
         return False
     groups = {"m": form.m, "n": form.n}
+    # Sums of integers are cast before anything else is done with them.
+    refused = (Axis, Extent, Cast) if form.total == DTYPE else (Axis, Extent)
     for stage in form.stages:
-        if any(isinstance(node, Axis | Extent | Cast) for node in values(stage.body)):
+        if any(isinstance(node, refused) for node in values(stage.body)):
             return False
         for read in reads(stage.body):
             if read.tensor not in workload.program.stage and viewed(workload, form, read, groups) is None:

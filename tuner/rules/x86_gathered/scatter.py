@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
-from tuner.program.expr import Read, reads
+from tuner.program.expr import Axis, Read, reads
 from tuner.rules.access import stride
+from tuner.rules.access import values as values_of
 from tuner.rules.reading import Reader
 from tuner.rules.signature import i64
 from tuner.rules.vector.arithmetic import bound
-from tuner.rules.vector.dtypes import cast, element_type, stored
+from tuner.rules.vector.dtypes import cast, element_type, lanes_of, stored
 from tuner.rules.vector.expression import Evaluator
-from tuner.rules.vector.memory import Vectors
+from tuner.rules.vector.memory import Vectors, apart
 from tuner.rules.x86_contraction.epilogue import rounded
 from tuner.rules.x86_gathered.frame import FormFrame, Values
+from tuner.rules.x86_gathered.gather import MOST_STRIDE
 
 Expr = Any
 Range = tuple[Expr, Expr]
@@ -39,19 +42,31 @@ def scatter(frame: FormFrame, buffer: Expr, rows: Range, columns: Range, skipped
 
 
 def in_vectors(frame: FormFrame) -> bool:
-    """Whether the last axis of n is that of the output, and the stages behind the contraction read vectors along it."""
+    """Whether the last axis of n is that of the output, and the stages behind the contraction read vectors along it;
+    where results lie a few elements apart, the same in all lanes."""
     axis = frame.contraction.parts[frame.contraction.n[-1]].axis
+    step = step_of_results(frame)
+    known = {0, 1} if step == 1 else {0}
     behind = [read for stage in frame.contraction.stages for read in reads(stage.body)]
     is_indirect = any(reads(index) for read in behind for index in read.indices)
-    is_last = axis == frame.task.workload.program.stages[0].axes[-1]
-    return is_last and not is_indirect and {stride(read, axis) for read in behind} <= {0, 1}
+    is_last = axis == frame.whole.workload.program.stages[0].axes[-1]
+    as_values = step > 1 and any(Axis(axis) in list(values_of(stage.body)) for stage in frame.contraction.stages)
+    is_known = not as_values and {stride(read, axis) for read in behind} <= known
+    return is_last and step <= MOST_STRIDE and not is_indirect and is_known
+
+
+def step_of_results(frame: FormFrame) -> int:
+    """How far apart neighbours along the last axis of n lie along that axis of the output."""
+    axis = frame.contraction.parts[frame.contraction.n[-1]].axis
+    places = frame.contraction.phase.places if frame.contraction.phase is not None else ()
+    return next((each.step for each in places if each.axis == axis), 1)
 
 
 def _store(
     frame: FormFrame, values: Values, buffer: Expr, place: tuple[Expr, Expr], last: Expr, lanes: int
 ) -> None:  # fmt: skip
     """One vector of results, those before ``last`` along the last axis of n, through the stages."""
-    task, index = frame.task, frame.index(values)
+    task, index, step = frame.whole, frame.index_of_result(values), step_of_results(frame)
     axis, column = frame.contraction.parts[frame.contraction.n[-1]].axis, values[frame.contraction.n[-1]]
     vectors = Vectors(lanes)
     # Along an axis of two parts, what is past the last one of the run lies as much past it in the axis.
@@ -79,5 +94,24 @@ def _store(
     out = frame.buffers[frame.contraction.out]
     if lanes == 1:
         I.buffer_store(out, result, [*outer, last_index])
-    else:
+    elif step == 1:
         vectors.store(out, result, outer, last_index, limit)
+    else:
+        _store_apart(out, bound(result), [*outer, last_index], last - column, step)
+
+
+def _store_apart(out: Expr, value: Expr, at: Sequence[Expr], count: Expr, step: int) -> None:
+    """The first ``count`` lanes, or all if there are fewer, to every ``step``-th element from there on."""
+    lanes = lanes_of(value)
+    valid = bound(tirx.Cast("int32", tirx.min(count, i64(lanes)) * i64(step)))
+    for part in range(step):
+        places = [part * lanes + lane for lane in range(lanes)]
+        spread = tirx.Shuffle([value], [tirx.IntImm("int32", place // step) for place in places])
+        number = tirx.Ramp(tirx.IntImm("int32", part * lanes), 1, lanes)
+        here = tirx.Shuffle(
+            [tirx.IntImm("int32", int(place % step == 0)) for place in places],
+            [tirx.IntImm("int32", lane) for lane in range(lanes)],
+        )
+        mask = tirx.And(here != tirx.Broadcast(tirx.IntImm("int32", 0), lanes), number < tirx.Broadcast(valid, lanes))
+        place = [*at[:-1], tirx.Ramp(at[-1] + i64(part * lanes), i64(1), lanes)]
+        I.evaluate(tirx.op.masked_store(out, apart(spread), *place, mask))

@@ -14,6 +14,8 @@ from tuner.program.arrays import NUMPY
 from tuner.program.expr import Axis, Binary, Call, Cast, Const, Expr, Neg, Read, axes_of, children, reads, walk
 
 Numbers = NDArray[Any]
+CODES = 8
+"""Four-bit numbers in a word of 32 bits."""
 SIGN = 8
 """The bit of four that two's complement takes for the sign."""
 

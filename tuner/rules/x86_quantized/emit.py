@@ -25,14 +25,13 @@ from tuner.rules.vector.dtypes import cast, constant, loaded, vector_type
 from tuner.rules.vector.expression import Evaluator
 from tuner.rules.vector.memory import DTYPE, Vectors
 from tuner.rules.x86_contraction.emit import Nest
-from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel
+from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
+from tuner.rules.x86_contraction.tile import Tile
 from tuner.rules.x86_contraction.words import Words
-from tuner.rules.x86_quantized.codes import Code
-from tuner.rules.x86_quantized.pattern import Quantized, quantized_of
+from tuner.rules.x86_quantized.codes import CODES, Code
+from tuner.rules.x86_quantized.pattern import Grouped, Quantized, quantized_of
 
 Expr = Any
-CODES = 8
-"""Four-bit numbers in a word of 32 bits."""
 MAGIC, MAGIC_BITS = 2**23, 0x4B000000
 """As a float32 whose lowest bits are those of a small integer that is added to it."""
 
@@ -86,8 +85,17 @@ class QuantizedFrame(Frame):
     def packed_vector(self, panel: Panel, row: Expr, v: int) -> Expr:
         return self.weight(panel, row, v)
 
+    @property
+    def late(self) -> Grouped | None:
+        """The weight in two factors, if sums of the first one are multiplied by the second one."""
+        return self.contraction.grouped if self.kernel["late"] else None
+
     def weight(self, panel: Panel, step: Expr, v: int) -> Expr:
-        """Vector ``v`` of the weights of a panel at one step of k."""
+        """Vector ``v`` of the weights of a panel at one step of k, without what is multiplied later."""
+        return self.value(self.late.each if self.late else self.contraction.weight, panel, step, v)
+
+    def value(self, expr: ast.Expr, panel: Panel, step: Expr, v: int) -> Expr:
+        """Vector ``v`` of a part of the weight, as float32."""
         lanes, buffers, tensors = self.vectors.lanes, self.buffers, self.task.workload.tensors
         index, first = tirx.floordiv(panel.column, i64(self.nr)), i64(v * lanes)
         groups = dict((*self.contraction.packed, *self.contraction.plain))
@@ -107,7 +115,7 @@ class QuantizedFrame(Frame):
         code = self.contraction.code
         numbers = None if code is None else lambda: self._numbers(code, (index, step, first))
         evaluator = _Weights(self.task.workload.element_types, lanes, read, _no_value, _no_value, code, numbers)
-        return evaluator.value(self.contraction.weight, DTYPE)
+        return evaluator.value(expr, DTYPE)
 
     def _numbers(self, code: Code, place: tuple[Expr, Expr, Expr]) -> Expr:
         """A vector of four-bit numbers as float32."""
@@ -141,10 +149,48 @@ class _Weights(Evaluator):
         return cast(self.numbers(), dtype or self.types.type_of(expr))
 
 
+class _Tile(Tile):
+    """The register tile. What the steps of a group share is multiplied by their sums (``late=1``)."""
+
+    frame: QuantizedFrame
+
+    def _reduce(self, ordinal: Expr) -> None:
+        late = self.frame.late
+        if late is None:
+            super()._reduce(ordinal)
+            return
+        rows, length = self._row_indices(), self.frame.contraction.depth
+        whole = length // late.steps
+        with I.serial(i64(0), i64(whole)) as number:
+            self._group(late.shared, rows, bound(number * i64(late.steps)), late.steps)
+        if length % late.steps:
+            self._group(late.shared, rows, i64(whole * late.steps), length % late.steps)
+
+    def _group(self, shared: ast.Expr, rows: list[Expr], first: Expr, steps: int) -> None:
+        """The totals after ``steps`` steps from ``first`` on, which share a factor."""
+        totals, unroll = self.acc, self.kernel["ku"]
+        self.acc = [[I.alloc_buffer((self.lanes,), self.total) for _ in line] for line in totals]
+        self._clear()
+        with I.serial(i64(0), i64(steps // unroll)) as turn:
+            for u in range(unroll):
+                self._step(rows, first + turn * i64(unroll) + i64(u))
+        with I.serial(i64(steps // unroll * unroll), i64(steps)) as step:
+            self._step(rows, first + step)
+        sums, self.acc = self.acc, totals
+        every = self.vectors.ramp(0)
+        for v in range(self.panel.vectors):
+            factor = I.Bind(self.frame.value(shared, self.panel, first, v))
+            for total, part in zip(totals, sums, strict=True):
+                I.buffer_store(total[v], self.words.add(total[v][every], part[v][every], factor), [every])
+
+
 class _Nest(Nest):
     """The loops around the register tile, where panels are unpacked."""
 
     frame: QuantizedFrame
+
+    def tile_type(self, rows: Rows) -> type[Tile]:
+        return _Tile
 
     def pack_panel(self, panel: Panel, chunk: Chunk) -> None:
         """The weights of a panel at these steps of k, as float32; eight steps of a turn share what they load."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from tuner.program.dtypes import FLOATS
 from tuner.program.expr import Axis, Binary, Const, Expr, Extent, Read, axes_of, reads, rebuild, walk
 from tuner.program.inline import MAX_NODES, node_count, substituted
 from tuner.program.notation import Stage
@@ -20,6 +21,18 @@ from tuner.rules._base import Extents, Refused
 from tuner.rules.intrinsics import FMA, DotProduct
 from tuner.rules.x86_contraction.pattern import UNSUPPORTED, epilogue_problem
 from tuner.rules.x86_quantized.codes import Code, code_in
+
+LEAST_GROUP = 16
+"""Steps of k whose sums are worth being multiplied by what they share."""
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """``weight`` as ``each * shared``: ``shared`` is the same for ``steps`` neighbouring steps of k."""
+
+    each: Expr
+    shared: Expr
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -38,6 +51,8 @@ class Quantized:
     depth: int
     """The extent of k."""
     weight: Expr
+    grouped: Grouped | None
+    """None where no factor is shared by LEAST_GROUP steps."""
     code: Code | None
     packed: tuple[tuple[Read, int], ...]
     plain: tuple[tuple[Read, int], ...]
@@ -117,8 +132,9 @@ def _match(workload: Workload) -> Quantized:
     assert depth is not None
     out, epilogue = workload.program.outputs[0], tuple(rest)
     widest = "int4" if code else max((of[read.tensor] for read, group in packed if group == 1), default="int4")
+    grouped = _grouped(workload, weight, code, k, depth)
     result = Quantized(
-        left.tensor, out, m, n, k, depth, weight, code, packed, plain, sums, epilogue,
+        left.tensor, out, m, n, k, depth, weight, grouped, code, packed, plain, sums, epilogue,
         frozenset({"m"} if workload.sizes[m].constant is None else ()), of[left.tensor], widest, of[out],
     )  # fmt: skip
     problem = _storage_problem(workload, result) or epilogue_problem(
@@ -155,7 +171,7 @@ def _reads(
 ) -> tuple[tuple[tuple[Read, int], ...], tuple[tuple[Read, int], ...]]:
     """What of the weight is packed, and what is read as it lies, each with its steps of k."""
     packed, plain = dict[Read, int](), dict[Read, int]()
-    for node in _outside(weight, code):
+    for node in outside(weight, code):
         _need(not isinstance(node, Axis | Extent), "the weight is computed with the values of axes")
         if not isinstance(node, Read):
             continue
@@ -176,7 +192,7 @@ def _reads(
     return tuple(packed.items()), tuple(plain.items())
 
 
-def _outside(weight: Expr, code: Code | None) -> list[Expr]:
+def outside(weight: Expr, code: Code | None) -> list[Expr]:
     """The nodes of the weight outside its code and outside of indices."""
     if code is not None:
         weight = rebuild(weight, lambda node: Const(0) if node == code.expr else node)
@@ -193,6 +209,31 @@ def _step(index: Expr) -> tuple[str, int]:
             return name, group
         case _:
             raise _NoMatch("an index of the weight is neither an axis nor a part of one")
+
+
+def _grouped(workload: Workload, weight: Expr, code: Code | None, k: str, depth: int) -> Grouped | None:
+    """The weight without the factors that many steps share."""
+    factors = [(factor, _shared_steps(factor, code, k, depth)) for factor in _factors(weight)]
+    each = [factor for factor, steps in factors if steps == 1]
+    shared = [(factor, steps) for factor, steps in factors if steps > 1]
+    # Only floats: products of integers may wrap, and are other numbers in another order.
+    types = [workload.element_types.type_of(factor) for factor, _ in shared]
+    if len(each) != 1 or not shared or any(of not in FLOATS for of in types):
+        return None
+    product, least = shared[0]
+    for factor, steps in shared[1:]:
+        product, least = Binary("*", product, factor), min(least, steps)
+    if least < LEAST_GROUP or any(steps % least and steps != depth for _, steps in shared):
+        return None
+    return Grouped(each[0], product, least)
+
+
+def _shared_steps(factor: Expr, code: Code | None, k: str, depth: int) -> int:
+    """How many neighbouring steps of k a factor is the same for."""
+    if code is not None and any(node == code.expr for node in walk(factor)):
+        return 1
+    groups = {group for read in reads(factor) for axis, group in map(_step, read.indices) if axis == k}
+    return min(*groups, depth) if len(groups) == 1 else 1 if groups else depth
 
 
 def _storage_problem(workload: Workload, result: Quantized) -> str | None:

@@ -5,6 +5,10 @@ on their way into the register tile of x86_contraction. A micro-kernel has the a
 are 0, and ``pack`` is
 
 1: a panel is unpacked to memory before the tiles of a block use it, 0: by every tile, in registers, as it is needed.
+
+One axis more is of this rule alone, ``late``,
+
+1: what neighbouring steps of k share, as the scale of a group, is multiplied by the sums over them, 0: by each weight.
 """
 
 from __future__ import annotations
@@ -15,15 +19,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.errors import IllegalKernel
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.rules._base import Extents, Refused
 from tuner.rules.layout import Layout, PanelLayout
 from tuner.rules.space import Axis, MicroKernel, SearchSpace
-from tuner.rules.x86_contraction import prior
 from tuner.rules.x86_contraction.pattern import holds_partial
 from tuner.rules.x86_contraction.rule import canonicalised, check, ragged_axes, thread_axes, tile_axes
+from tuner.rules.x86_quantized import prior
 from tuner.rules.x86_quantized.pattern import match, quantized_of
 
 WORD_BYTES = 4
@@ -31,10 +36,10 @@ WORD_BYTES = 4
 
 
 class X86Quantized:
-    """See the module's text for the axes, ``emit`` for the code; the theory is that of x86_contraction."""
+    """See the module's text for the axes, ``emit`` for the code; ``prior`` for the theory."""
 
     name = "x86_quantized"
-    version = 1
+    version = 2
     is_fallback = False
 
     def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
@@ -55,13 +60,20 @@ class X86Quantized:
             *ragged_axes(False),
             Axis("pack", "panels are unpacked before they are used", (0, 1)),
             *thread_axes(task.threads, False),
+            Axis("late", "shared factors are multiplied by sums", (0, 1) if found.grouped else (0,)),
         )
+
+        def checked(kernel: MicroKernel) -> None:
+            check(kernel, found, task.threads, hardware)
+            if kernel["late"] and (kernel["pack"] or kernel["kc"]):
+                raise IllegalKernel(f"late=1 needs pack=0 kc=0, got pack={kernel['pack']} kc={kernel['kc']}")
+
         return SearchSpace(
             self.name,
             self.version,
             axes,
-            check=lambda kernel: check(kernel, found, task.threads, hardware),
-            canonicalise=lambda values: canonicalised(values, found),
+            check=checked,
+            canonicalise=lambda values: canonicalised(_without_chunks(values), found),
         )
 
     def safe_kernel(self, task: SearchTask) -> MicroKernel:
@@ -69,17 +81,16 @@ class X86Quantized:
         wide = task.known_target.hardware.vector_registers >= 32
         values = {"mr": 8 if wide else 4, "nv": 3 if wide else 2, "mb": 8, "kc": 0, "ku": 4, "near": 0, "ahead": 0}
         values |= {"fetch": 0, "rows": 0, "tail": 0, "edge": 0, "pack": 0, "tb": 1, "tn": task.threads}
+        values |= {"late": 0}
         return self.space(task).kernel(values)
 
     def prior_latency_s(
         self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
     ) -> NDArray[np.float64]:
-        found = quantized_of(task.workload)
-        return prior.latency_s(task.known_target.hardware, task, kernels, extents, contraction=found)
+        return prior.latency_s(task, kernels, extents)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        found = quantized_of(task.workload)
-        return prior.features(task.known_target.hardware, task, kernels, extents, contraction=found)
+        return prior.features(task, kernels, extents)
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         found, width = quantized_of(task.workload), kernel["nv"] * task.known_target.hardware.lanes()
@@ -90,3 +101,9 @@ class X86Quantized:
         from tuner.rules.x86_quantized.emit import emit  # noqa: PLC0415 - the one import that needs TVM
 
         return emit(task, kernel, self.layouts(task, kernel), name)
+
+
+def _without_chunks(values: Mapping[str, int]) -> dict[str, int]:
+    """The values with ``late`` where weights are used as they are unpacked, and k in one chunk beside it."""
+    late = 0 if values["pack"] else values["late"]
+    return {**values, "late": late, "kc": 0 if late else values["kc"]}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.compiled import built_problems
+from tests.compiled import built_problems, runnable
 from tuner.program.build import workload_from_json
 from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
@@ -52,15 +52,6 @@ def is_taken(task: SearchTask) -> bool:
 
 def problems(task: SearchTask, kernel: MicroKernel, sizes: tuple[int, ...] = (0, 1, 7, 33)) -> list[str]:
     return built_problems(task, kernel, [task.workload.dims({"T": size}) for size in sizes])
-
-
-def runnable(mcpu: str) -> Target:
-    """That target; skips where this CPU lacks any of its features."""
-    target = Target.from_json({"kind": "llvm", "mcpu": mcpu, "num-cores": 1})
-    missing = set(target.hardware.features) - set(native().hardware.features)
-    if missing:
-        pytest.skip(f"this CPU cannot run code for {mcpu}: it lacks {', '.join(sorted(missing))}")
-    return target
 
 
 @settings(max_examples=14, suppress_health_check=list(HealthCheck), deadline=None)
@@ -121,6 +112,16 @@ def test_epilogues_follow_the_dtypes_of_their_stages(name: str, seed: int) -> No
     drawn = [space.sample(rng) for _ in range(20)]
     kernel = max(drawn, key=lambda kernel: kernel["kc"])
     assert problems(task, kernel) == [], kernel
+
+
+@pytest.mark.parametrize("out", ["int8", "uint8", "int16", "bfloat16"])
+def test_a_single_column_past_whole_vectors_is_stored_alone(out: str) -> None:
+    text = f"{SUMS}; out[m, n] = cast(z[m, n], {out})"
+    extents = {"m": "T", "n": 49, "k": 36}
+    data = {"program": text, "extents": extents, "constant": ["w"], "dtype": {"x": "uint8", "w": "int8", "out": out}}
+    task = task_of(workload_from_json(data))
+    assert is_taken(task)
+    assert problems(task, RULE.safe_kernel(task)) == []
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

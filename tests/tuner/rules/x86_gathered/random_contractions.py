@@ -13,8 +13,9 @@ SIZES = (1, 2, 3, 5, 7, 16, 17, 21)
 
 
 @st.composite
-def contractions(draw: st.DrawFn) -> Workload:
-    """A workload over T at most: ``out[...] = sum(...) x[...] * y[...]``, each tensor in an order of its own."""
+def contractions(draw: st.DrawFn, dtypes: tuple[str, str] = ("float32", "float32")) -> Workload:
+    """A workload over T at most: ``out[...] = sum(...) x[...] * y[...]``, each tensor in an order of its own; of these
+    dtypes of x and y."""
     groups = {role: draw(_axes(role, least)) for role, least in (("b", 0), ("m", 1), ("n", 1), ("k", 1))}
     b, m, n, k = groups.values()
     extents: dict[str, Any] = {axis: draw(st.sampled_from(SIZES)) for group in groups.values() for axis in group}
@@ -30,6 +31,9 @@ def contractions(draw: st.DrawFn) -> Workload:
         text += f"\nout[{', '.join(out)}] = max(z[{', '.join(out)}] + bias[{', '.join(bias)}], 0)"
     constant = draw(st.lists(st.sampled_from(["y"]), max_size=1)) if "T" not in [extents[a] for a in right] else []
     document = {"program": text, "extents": extents, "constant": constant, "shapes": {"x": shape} if padded else {}}
+    document["dtype"] = dict(zip("xy", dtypes, strict=True))
+    if "int8" in dtypes[0]:
+        padded = 7.0 if padded else 0.0
     return workload_from_json(document | ({"padded": {"x": padded}} if padded else {}))
 
 

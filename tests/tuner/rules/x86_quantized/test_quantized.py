@@ -19,7 +19,7 @@ from tuner.rules import Refused, rules_of
 from tuner.rules.layout import PanelLayout
 from tuner.rules.space import MicroKernel
 from tuner.rules.x86_quantized import X86Quantized
-from tuner.rules.x86_quantized.pattern import match
+from tuner.rules.x86_quantized.pattern import match, quantized_of
 
 RULE = X86Quantized()
 HALF = "(w[n, k // 2] >> (4 * (k % 2))) & 15"
@@ -32,10 +32,11 @@ def workload_of(weight: str, n: int = 37, k: int = 45, behind: str = "", **field
     return workload_from_json({**data, **fields})
 
 
-def small_kernel(task: SearchTask, pack: int = 0) -> MicroKernel:
+def small_kernel(task: SearchTask, pack: int = 0, late: int = 0) -> MicroKernel:
     """One that is built quickly."""
     space = RULE.space(task)
-    small = space.canonicalise({**dict(RULE.safe_kernel(task).values), "mr": 2, "nv": 1, "ku": 8, "pack": pack})
+    own = {"mr": 2, "nv": 1, "ku": 8, "pack": pack, "late": late}
+    small = space.canonicalise({**dict(RULE.safe_kernel(task).values), **own})
     return space.kernel(small)
 
 
@@ -95,13 +96,18 @@ def test_a_library_holds_four_bits_for_each_weight() -> None:
 @settings(max_examples=6, suppress_health_check=list(HealthCheck), deadline=None)
 @given(
     n=st.integers(1, 70), k=st.integers(1, 90), group=st.sampled_from([1, 3, 8, 32, 100]),
-    seed=st.integers(0, 2**32 - 1), threads=st.sampled_from([1, 2]), pack=st.sampled_from([0, 1]),
+    seed=st.integers(0, 2**32 - 1), threads=st.sampled_from([1, 2]), form=st.sampled_from([(0, 0), (0, 1), (1, 0)]),
 )  # fmt: skip
-def test_kernels_of_any_sizes_are_right(n: int, k: int, group: int, seed: int, threads: int, pack: int) -> None:
+def test_kernels_of_any_sizes_are_right(
+    n: int, k: int, group: int, seed: int, threads: int, form: tuple[int, int]
+) -> None:
     task = task_of(make_workload("dense_int4", {"m": "T", "n": n, "k": k, "group": group}), threads)
     assert rules_of(task)[0].name == RULE.name
     space, rng = RULE.space(task), np.random.default_rng(seed)
-    kernel = next(each for each in iter(lambda: space.sample(rng), None) if each["pack"] == pack)
+    pack, late = form
+    late = late if quantized_of(task.workload).grouped else 0
+    drawn = iter(lambda: space.sample(rng), None)
+    kernel = next(each for each in drawn if (each["pack"], each["late"]) == (pack, late))
     sizes = [task.workload.dims({"T": size}) for size in (0, 1, 7, 64)]
     assert built_problems(task, kernel, sizes) == [], kernel
 
@@ -129,6 +135,49 @@ def test_further_forms_are_right(name: str, seed: int) -> None:
     assert rules_of(task)[0].name == RULE.name
     kernel = RULE.space(task).sample(np.random.default_rng(seed))
     assert built_problems(task, kernel, [task.workload.dims({"T": size}) for size in (1, 19)]) == [], kernel
+
+
+@pytest.mark.parametrize(
+    ("weight", "steps"),
+    [
+        (f"({HALF}) * s[n, k // 32]", 32),
+        (f"t[n] * (({HALF}) - z0[n, k // 8]) * s[n, k // 32]", 32),
+        (f"({HALF}) * s[n, k // 32] * t[n, k // 16]", 16),
+        (f"({HALF}) * (t[n] * s[n, k // 32])", 32),
+        (f"({HALF}) * t[n]", 70),
+        (f"({HALF}) * 0.5", 70),
+        (f"({HALF}) * s[n, k // 8]", None),
+        (f"({HALF}) * i[n]", None),
+        (f"({HALF}) * s[n, k // 32] * t[n, k // 48]", None),
+        (f"({HALF}) * s[n, k // 32] + t[n]", None),
+    ],
+)  # fmt: skip
+def test_factors_that_many_steps_share_are_found(weight: str, steps: int | None) -> None:
+    constants = [name for name in ("w", "s", "z0") if f"{name}[" in weight] + ["t"] * ("t[n, k" in weight)
+    dtypes = {name: dtype for name, dtype in (("w", "uint8"), ("z0", "int8"), ("i", "int32")) if f"{name}[" in weight}
+    workload = workload_of(weight, k=70, constant=constants, dtype=dtypes)
+    found = match(workload)
+    assert not isinstance(found, Refused), found
+    assert (found.grouped and found.grouped.steps) == steps
+    task = task_of(workload)
+    assert [axis.choices for axis in RULE.space(task).axes if axis.name == "late"] == [(0, 1) if steps else (0,)]
+    if steps:
+        assert built_problems(task, small_kernel(task, late=1), [task.workload.dims({"T": 9})]) == []
+
+
+def test_theory_unpacks_a_panel_once_where_many_rows_use_it() -> None:
+    task = task_of(make_workload("dense_int4", {"m": "T", "n": 3072, "k": 768}))
+    space, safe = RULE.space(task), dict(RULE.safe_kernel(task).values)
+    values = [{"pack": 0}, {"pack": 1}, {"pack": 0, "ku": 8}, {"pack": 0, "ku": 8, "late": 1}]
+    kernels = [space.kernel(space.canonicalise({**safe, "mr": 8, "nv": 3, **each})) for each in values]
+    extents = {"m": np.array([8, 256]), "n": np.full(2, 3072), "k": np.full(2, 768)}
+    expected = RULE.prior_latency_s(task, kernels, extents)
+    often, once, turns, late = expected
+    assert often[0] < once[0]
+    assert once[1] < often[1]
+    # A word in one turn needs no shifts by registers, and sums of a group one multiplication in all.
+    assert (late < turns).all()
+    assert (turns < often).all()
 
 
 def test_code_for_shorter_vectors_is_right_too() -> None:

@@ -1,0 +1,51 @@
+"""TVM without PyTorch, shown on a module of that name which tells that it was asked for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tuner.measure.processes import DEVICE
+from tuner.without_torch import ENVIRONMENT
+
+ROOT = Path(__file__).parents[2]
+TORCH = "import pathlib; pathlib.Path(__file__).with_name('asked').touch(); raise ImportError('only pretended')"
+UNSET = dict.fromkeys(ENVIRONMENT, "")
+COMMAND = """
+from shapewright.cli import main
+try:
+    main(["serve", "--help"])
+except SystemExit:
+    import tvm
+"""
+LATER = "import contextlib\nwith contextlib.suppress(ImportError): import torch"
+
+
+def torch_is_imported_by(statements: str, folder: Path, environment: dict[str, str]) -> bool:
+    """Whether a process tries to import ``torch``."""
+    (folder / "torch.py").write_text(TORCH)
+    environment = {**os.environ, **environment, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+    subprocess.run([sys.executable, "-c", statements], env=environment, capture_output=True, timeout=120, check=True)
+    return (folder / "asked").exists()
+
+
+@pytest.mark.parametrize("environment", [ENVIRONMENT, DEVICE], ids=["own", "device"])
+def test_processes_that_are_asked_to_import_tvm_alone(environment: dict[str, str], tmp_path: Path) -> None:
+    assert not torch_is_imported_by("import tuner, tvm", tmp_path, environment)
+
+
+@pytest.mark.parametrize("program", [COMMAND, "import worker, tvm"], ids=["command line", "worker"])
+def test_our_own_programs_import_tvm_alone(program: str, tmp_path: Path) -> None:
+    assert not torch_is_imported_by(program, tmp_path, UNSET)
+
+
+def test_pytorch_can_be_imported_later(tmp_path: Path) -> None:
+    assert torch_is_imported_by(f"import tuner, tvm\n{LATER}", tmp_path, ENVIRONMENT)
+
+
+def test_a_process_of_somebody_elses_is_left_alone(tmp_path: Path) -> None:
+    assert torch_is_imported_by("import shapewright, tvm", tmp_path, UNSET)

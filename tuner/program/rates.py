@@ -1,0 +1,60 @@
+"""What a core does in a cycle, as far as theory wants to know it and the description of the hardware does not say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Of one core, in cycles of ``clock_hz`` and bytes per cycle unless said otherwise.
+
+    Those of a common server core (docs/decisions/0007); the learned residual corrects what follows from them.
+    """
+
+    clock_hz: float = 3.94e9
+    fma_latency: float = 4.0
+    """Of a multiply-add, before the next one to the same accumulator."""
+    loads: float = 1.95
+    """Vectors, or elements that are broadcast, in a cycle."""
+    decode: float = 3.83
+    """Instructions in a cycle."""
+    operation: float = 0.5
+    """Of an elementwise operation on one vector."""
+    function: float = 12.0
+    """Of a transcendental function of one vector."""
+    l1_bytes: float = 64.0
+    l2_bytes: float = 36.3
+    l3_bytes: float = 9.7
+    memory_bytes: float = 4.0
+    l2_exposed: float = 0.11
+    """The share of a panel's reads from L2 that computing does not hide."""
+    stream_exposed: float = 0.51
+    """The share of a stream from L3 that computing does not hide, if nothing is prefetched."""
+    near_exposed: float = 0.45
+    ahead_exposed: float = 0.33
+    too_soon: float = 0.29
+    """What a stream costs more for each panel that is prefetched further ahead than the next one."""
+    tile: float = 0.8
+    """For each tile and chunk, beside its steps."""
+    turn: float = 0.018
+    """For each turn of an inner loop."""
+    store: float = 0.83
+    """For each vector of the output."""
+    again: float = 6.6
+    """For each vector of the output that a further chunk of k reads and writes again."""
+    fetched: float = 2.5
+    """The cost of a store whose line was prefetched, as a share."""
+    copy: float = 0.28
+    """For each element packed row by row."""
+    transpose: float = 0.2
+    dot: float = 5.0
+    """For each element of the output that is added up across a vector."""
+    call: float = 148.0
+    block: float = 26.0
+    """For each panel of each block and chunk."""
+    fork: float = 12_000.0
+    """Of waking the threads of a parallel loop."""
+
+
+TYPICAL = Rates()

@@ -1,0 +1,239 @@
+"""Panels of the right operand that are read in a padded copy of an image with channels outside. Imports TVM.
+
+The copy has each element of the lines that some panels need once, where gathered panels hold it once for each window
+that it is in. A vector of columns is picked from two vectors of the copy: it may go over the padding between lines.
+Which lanes it takes is the same for every step of k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.rules.reading import Reader
+from tuner.rules.signature import dim_expr, i64
+from tuner.rules.vector.arithmetic import bound
+from tuner.rules.vector.memory import workspace
+from tuner.rules.vector.permutation import picked
+from tuner.rules.x86_contraction.frame import Panel
+from tuner.rules.x86_contraction.tile import Tile
+from tuner.rules.x86_gathered.columns import copy_bytes
+from tuner.rules.x86_gathered.direct import kept, lanes_between, padded_vector
+from tuner.rules.x86_gathered.frame import FormFrame, Values
+
+Expr = Any
+Share = tuple[Expr, Expr]
+"""The first of something, and the first past the last."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a vector of columns is: ``lane`` (int32) of the elements from ``first`` and, from the number of lanes on,
+    of those from ``second`` on; None: those from ``first`` on."""
+
+    first: Expr
+    second: Expr
+    lane: Expr | None
+
+
+@dataclass(frozen=True)
+class CopiedPanel(Panel):
+    """A panel in ``copy``, whose channels are ``plane`` elements apart: a source for each of its vectors."""
+
+    copy: Expr = None
+    plane: int = 0
+    sources: tuple[Source, ...] = ()
+
+
+@contextmanager
+def column_copy(frame: FormFrame) -> Iterator[ColumnCopy]:
+    """Room for a copy of what some panels need of the image."""
+    columns = frame.contraction.columns
+    assert columns is not None
+    lanes, n = frame.vectors.lanes, frame.extent["n"]
+    panels = columns.panels(frame.nr, lanes, copy_bytes(frame.task.known_target.hardware))
+    if isinstance(n, tirx.IntImm):
+        panels = min(panels, -(-int(n) // frame.nr))
+    plane = columns.plane(panels * frame.nr, lanes)
+    with workspace((i64(columns.channels * plane),)) as packed:
+        yield ColumnCopy(frame, packed, panels, plane)
+
+
+class ColumnCopy:
+    """A copy of an image: channels of lines of padded columns, from line ``start`` on."""
+
+    def __init__(self, frame: FormFrame, packed: Expr, panels: int, plane: int) -> None:
+        assert frame.contraction.columns is not None
+        self.frame, self.columns, self.packed = frame, frame.contraction.columns, packed
+        self.panels, self.plane, self.lanes = panels, plane, frame.vectors.lanes
+        self.start: Expr = i64(0)
+
+    def groups(self, panels: Share, use: Callable[[Share], None]) -> None:
+        """As many panels at a time as the copy has room for, about as many each time; the copy is filled for them."""
+        total = kept(panels[1] - panels[0])
+        count = kept(tirx.truncdiv(total + i64(self.panels - 1), i64(self.panels)))
+        with I.serial(i64(0), count) as group:
+            first, last = (
+                kept(panels[0] + tirx.truncdiv(total * end, tirx.max(count, i64(1)))) for end in (group, group + i64(1))
+            )
+            self._fill((first, last))
+            use((first, last))
+
+    # -- filling --------------------------------------------------------------------------------------------------
+    def _fill(self, panels: Share) -> None:
+        first, width = kept(panels[0] * i64(self.frame.nr)), i64(self.frame.nr)
+        last = kept(tirx.min(panels[1] * width, self.frame.extent["n"]) - i64(1))
+        self.start = self._line(first)
+        lines = kept(self._line(last) - self.start + i64(1 + self.columns.lines_below))
+        with I.serial(i64(0), lines) as line:
+            at = self._outer(kept(self.start + line))
+            vectors = -(-self.columns.pitches[-1] // self.lanes)
+            # What is stored past a line is overwritten by the next one, or lies in the room behind.
+            with I.serial(i64(0), i64(vectors)) as v:
+                self._fill_vector(at, line, v)
+
+    def _fill_vector(self, at: Sequence[Expr], line: Expr, v: Expr) -> None:
+        """One vector of a line in every channel: ``at`` are the indices of the outer dims."""
+        frame, columns, lanes = self.frame, self.columns, self.lanes
+        read = columns.read
+        dims = frame.task.workload.tensors[read.tensor].dims
+        sizes = [dim_expr(dims[position], frame.function.symbols) for position in columns.at]
+        inside: Expr = tirx.IntImm("bool", 1)
+        for value, size in zip(at, sizes, strict=False):
+            inside = tirx.And(inside, tirx.And(value >= i64(0), value < size))
+        element = kept(v * i64(lanes) + i64(columns.dims[-1].first))
+        end = kept(tirx.Select(inside, sizes[-1], i64(0)))
+        mask = lanes_between(i64(0) - element, end - element, lanes)
+        to = kept(line * i64(columns.pitches[-1]) + v * i64(lanes))
+        of_dims = dict(zip(columns.at, (*at, frame.vectors.ramp(element)), strict=True))
+        with I.serial(i64(0), i64(columns.channels)) as channel:
+            index = frame.index({**frame.outer, columns.channel: channel})
+            found = Reader(frame.task.workload, frame.function, frame.buffers, index, 1, None).indices(read)
+            place = [of_dims.get(position, value) for position, value in enumerate(found)]
+            value = padded_vector(frame, read.tensor, frame.buffers[read.tensor], place, mask)
+            I.buffer_store(self.packed, value, [frame.vectors.ramp(channel * i64(self.plane) + to)])
+
+    def _line(self, column: Expr) -> Expr:
+        """The line that a column's window begins in."""
+        value = kept(tirx.truncdiv(column, i64(self.columns.inner)))
+        rest = kept(tirx.truncmod(column, i64(self.columns.inner)))
+        of_rest = _flattened(rest, self.columns.sizes[:-1], self.columns.pitches[:-1], self.columns.sizes[-1])
+        lines = 1
+        for pitch in self.columns.pitches[:-1]:
+            lines *= pitch
+        return kept(value * i64(lines) + of_rest)
+
+    def _outer(self, line: Expr) -> list[Expr]:
+        """The indices of the tensor's dims that lines are of, at a line."""
+        indices = []
+        for dim, pitch in reversed(list(zip(self.columns.dims[1:-1], self.columns.pitches[:-1], strict=True))):
+            indices.append(kept(tirx.truncmod(line, i64(pitch)) + i64(dim.first)))
+            line = kept(tirx.truncdiv(line, i64(pitch)))
+        return [kept(line + i64(self.columns.dims[0].first)), *reversed(indices)]
+
+    # -- reading --------------------------------------------------------------------------------------------------
+    def placed(self, panel: Panel) -> CopiedPanel:
+        """The panel with where its vectors are."""
+        known = {each.name: getattr(panel, each.name) for each in fields(Panel)}
+        sources = tuple(self._source(panel, v) for v in range(panel.vectors))
+        return CopiedPanel(**known, copy=self.packed, plane=self.plane, sources=sources)
+
+    def _source(self, panel: Panel, v: int) -> Source:
+        columns, lanes = self.columns, self.lanes
+        column = panel.column + i64(v * lanes)
+        # Columns past the last one are that one again: they are computed and not stored.
+        beyond = i64(lanes - 1)
+        if panel.limit is not None:
+            column = tirx.min(column, panel.limit - i64(1))
+            beyond = tirx.min(beyond, panel.limit - i64(1) - column)
+        column, beyond = kept(column), kept(tirx.Cast("int32", beyond))
+        plane = columns.pitches[-1]
+        for pitch in columns.pitches[:-1]:
+            plane *= pitch
+        outer = tirx.truncdiv(column, i64(columns.inner)) * i64(plane) - self.start * i64(columns.pitches[-1])
+        inner = kept(tirx.Cast("int32", tirx.truncmod(column, i64(columns.inner))))
+        zero = kept(self._position(inner))
+        first = kept(outer + tirx.Cast("int64", zero))
+        if columns.is_straight(lanes):
+            return Source(first, first, None)
+        every = tirx.min(tirx.Ramp(tirx.IntImm("int32", 0), 1, lanes), tirx.Broadcast(beyond, lanes))
+        lane = bound(self._position(bound(tirx.Broadcast(inner, lanes) + every)) - tirx.Broadcast(zero, lanes))
+        # The second vector ends at the last lane's element.
+        shift = kept(tirx.max(self._position(kept(inner + beyond)) - zero - lanes + 1, 0))
+        in_second = lane - tirx.Broadcast(shift - lanes, lanes)
+        lane = bound(tirx.Select(lane < tirx.Broadcast(tirx.IntImm("int32", lanes), lanes), lane, in_second))
+        return Source(first, kept(first + tirx.Cast("int64", shift)), lane)
+
+    def _position(self, column: Expr) -> Expr:
+        """Where in a channel a column's window begins, of columns (int32) from one value of the outermost axis on."""
+        return _flattened(column, self.columns.sizes, self.columns.pitches, 1)
+
+
+def _flattened(column: Expr, sizes: Sequence[int], pitches: Sequence[int], divisor: int) -> Expr:
+    """What ``column // divisor`` is when the last parts of it, which are of ``sizes``, have room for ``pitches``."""
+
+    def number(value: int) -> Expr:
+        dtype, _, lanes = str(column.ty.dtype).partition("x")
+        scalar = tirx.IntImm(dtype, value)
+        return tirx.Broadcast(scalar, int(lanes)) if lanes else scalar
+
+    column = bound(tirx.truncdiv(column, number(divisor))) if divisor > 1 else column
+    result, scale = number(0), 1
+    for size, pitch in zip(reversed(sizes), reversed(pitches), strict=True):
+        result = result + tirx.truncmod(column, number(size)) * number(scale)
+        column, scale = bound(tirx.truncdiv(column, number(size))), scale * pitch
+    return bound(result + column * number(scale))
+
+
+class CopiedTile(Tile):
+    """A tile whose columns are read in a copy of the image."""
+
+    panel: CopiedPanel
+
+    def _turns_of_chunk(self, index: list[Expr], ordinal: Expr) -> None:
+        """The channels of one place in a window after those of another."""
+        frame, chunk = self.frame, self.chunk
+        assert isinstance(frame, FormFrame) and frame.contraction.columns is not None
+        columns, windows = frame.contraction.columns, frame.contraction.k[:-1]
+        size, end = i64(columns.channels), chunk.first + chunk.length
+        with I.serial(tirx.truncdiv(chunk.first, size), tirx.truncdiv(end + size - i64(1), size)) as run:
+            begin = run * size
+            if chunk.opens is None:
+                first, length = begin, size
+            else:
+                first = kept(tirx.max(begin, chunk.first))
+                length = kept(tirx.min(begin + size, end) - first)
+            # Steps count from the chunk's first one.
+            self.place = bound(self._window(frame.decomposed(windows, run)) + (chunk.first - begin) * self.plane)
+            self._turns(index, first - chunk.first, length, ordinal)
+
+    @property
+    def plane(self) -> Expr:
+        return i64(self.panel.plane)
+
+    def _window(self, values: Values) -> Expr:
+        """How far behind a window's first element one of its places lies."""
+        frame = self.frame
+        assert isinstance(frame, FormFrame) and frame.contraction.columns is not None
+        columns, place = frame.contraction.columns, i64(0)
+        for dim, pitch in zip(columns.dims, (1, *columns.pitches), strict=True):
+            own = i64(0) if dim.window is None else values[dim.window] * i64(dim.dilation)
+            place = place * i64(pitch) + own
+        return place
+
+    def _step(self, rows: list[Expr], step: Expr) -> None:
+        self.at = bound(self.place + step * self.plane)
+        super()._step(rows, step)
+
+    def _right(self, step: Expr, v: int) -> Expr:
+        source, copy = self.panel.sources[v], self.panel.copy
+        first = copy[self.vectors.ramp(source.first + self.at)]
+        if source.lane is None:
+            return first
+        second = copy[self.vectors.ramp(source.second + self.at)]
+        return picked(bound(first), bound(second), source.lane)

@@ -1,0 +1,43 @@
+"""TVM without PyTorch, in processes that are Shapewright's own.
+
+TVM imports PyTorch wherever that is installed, in order to take its tensors as arguments. A device, a builder or a
+worker never sees one, and would pay for it with a second of CPU and 200 MB in each process. Processes with VARIABLE in
+their environment, which their children inherit, import TVM alone; PyTorch can be imported later.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+
+VARIABLE = "SHAPEWRIGHT_TVM_WITHOUT_TORCH"
+ENVIRONMENT = {VARIABLE: "1"}
+
+
+class _Finder:
+    """Refuses to import PyTorch while TVM is being imported."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
+        if name == "torch" and any(map(_is_being_imported, ("tvm_ffi", "tvm"))):
+            raise ModuleNotFoundError(f"TVM is imported without PyTorch ({VARIABLE})", name=name)
+        return None
+
+
+def install() -> None:
+    """In this process, for all that it imports from now on, and in those that it starts."""
+    os.environ.update(ENVIRONMENT)
+    if _Finder not in sys.meta_path:
+        sys.meta_path.insert(0, _Finder)
+
+
+def install_if_asked() -> None:
+    """Where the environment has VARIABLE."""
+    if os.environ.get(VARIABLE):
+        install()
+
+
+def _is_being_imported(name: str) -> bool:
+    return bool(getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False))
