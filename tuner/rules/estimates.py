@@ -14,10 +14,10 @@ from tuner.rules.space import MicroKernel
 Floats = NDArray[np.float64]
 
 
-def stream_rate(task: SearchTask, size: Floats, beside: float = 1.0) -> Floats:
-    """Bytes per cycle of the first level beyond L1 that holds so many, of which ``beside`` is free for them."""
+def stream_rate(task: SearchTask, size: Floats) -> Floats:
+    """Bytes per cycle of the first level beyond L1 that holds so many."""
     rates, hardware = task.rates, task.known_target.hardware
-    in_l2, in_l3 = size < beside * hardware.l2_bytes, size < beside * hardware.l3_bytes
+    in_l2, in_l3 = size < hardware.l2_bytes, size < hardware.l3_bytes
     return np.where(in_l2, rates.l2_bytes, np.where(in_l3, rates.l3_bytes, rates.memory_bytes))
 
 

@@ -69,7 +69,7 @@ def dot_products(left: str, right: str, total: str, hardware: Hardware) -> dict[
 
 
 @lru_cache(maxsize=1024)
-def either_way(left: str, right: str, total: str, hardware: Hardware) -> tuple[DotProduct, ...]:
+def dot_products_either_way(left: str, right: str, total: str, hardware: Hardware) -> tuple[DotProduct, ...]:
     """The same, for operands that may also change places, which a product does not mind: several of a group perhaps,
     those without an offset first, and as they stand before swapped."""
     own = dot_products(left, right, total, hardware).values()

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from tuner.errors import InvalidInput
 
-LINE_ELEMENTS = 16
-"""Elements of four bytes in a cache line."""
 LINE_BYTES = 64
+LINE_ELEMENTS = LINE_BYTES // 4
+"""Elements of four bytes in a cache line."""
 
 
 def row_major(array: NDArray[Any]) -> NDArray[Any]:
@@ -26,7 +26,7 @@ def row_major(array: NDArray[Any]) -> NDArray[Any]:
     return np.lib.stride_tricks.as_strided(array, array.shape, strides)
 
 
-def aligned(array: NDArray[Any], to: int = 64) -> NDArray[Any]:
+def aligned(array: NDArray[Any], to: int = LINE_BYTES) -> NDArray[Any]:
     """A copy of ``array`` that starts on a cache line (NumPy's arrays start anywhere), without gaps."""
     raw = np.empty(array.nbytes + to, np.uint8)
     skip = -raw.ctypes.data % to

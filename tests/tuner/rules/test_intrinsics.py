@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tuner.program.target import Target
-from tuner.rules.intrinsics import dot_products, either_way
+from tuner.rules.intrinsics import dot_products, dot_products_either_way
 
 
 def names(left: str, right: str, total: str, mcpu: str) -> dict[int, str]:
@@ -44,12 +44,12 @@ def test_operands_change_places_where_that_needs_no_offset() -> None:
     hardware = Target.from_json({"kind": "llvm", "mcpu": "icelake-server", "num-cores": 1}).hardware
 
     def first(left: str, right: str) -> tuple[str, int, bool, int]:
-        best = next(dot for dot in either_way(left, right, "int32", hardware) if dot.group == 4)
+        best = next(dot for dot in dot_products_either_way(left, right, "int32", hardware) if dot.group == 4)
         return best.name, best.group, best.is_swapped, best.offset
 
     assert first("uint8", "int8") == ("dpbusd", 4, False, 0)
     assert first("int8", "uint8") == ("dpbusd", 4, True, 0)
     assert first("int8", "int8") == ("dpbusd", 4, False, 128)
-    shifted = [dot.is_swapped for dot in either_way("int8", "int8", "int32", hardware) if dot.offset]
+    shifted = [dot.is_swapped for dot in dot_products_either_way("int8", "int8", "int32", hardware) if dot.offset]
     assert shifted == [False, True]
-    assert {dot.group for dot in either_way("uint8", "uint8", "int32", hardware)} == {2}
+    assert {dot.group for dot in dot_products_either_way("uint8", "uint8", "int32", hardware)} == {2}

@@ -12,6 +12,7 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 from tuner.program.dtypes import DTYPES
 from tuner.program.expr import Read, axes_of, reads
 from tuner.program.notation import Stage
+from tuner.rules.layout import LINE_BYTES
 from tuner.rules.reading import Reader
 from tuner.rules.row_reduction.frame import input_reads
 from tuner.rules.row_reduction.points import Accumulators, Point, Row, Settings
@@ -22,8 +23,6 @@ from tuner.rules.vector.dtypes import cast, stored
 from tuner.rules.vector.memory import prefetch
 
 Expr = Any
-LINE_BYTES = 64
-"""What one prefetch brings."""
 
 
 class RowBlock:
@@ -157,7 +156,7 @@ class RowBlock:
         return is_direct and bool(self.frame.rows) and {self.frame.rows[-1], self.frame.vector} <= axes_of(read)
 
     def _prefetch(self, points: Sequence[Point], streams: Sequence[Read], turn: int) -> None:
-        """One request for each line of the next block of rows."""
+        """One request for each cache line of the next block of rows."""
         settings = self.settings
         for read in streams:
             element = max(1, LINE_BYTES // (settings.lanes * DTYPES[settings.dtype(read.tensor)].bytes))

@@ -50,6 +50,11 @@ def bound(value: Expr) -> Expr:
     return slot[place]
 
 
+def bound_unless_known(value: Expr) -> Expr:
+    """The same, but a number stays one, which the compiler knows."""
+    return value if isinstance(value, tirx.IntImm) else bound(value)
+
+
 def like(number: float, value: Expr) -> Expr:
     """``number`` in every lane, of the dtype of ``value``."""
     return constant(number, element_type(value), lanes_of(value))

@@ -49,7 +49,7 @@ class Vectors:
         if limit is None:
             I.buffer_store(buffer, value, [*prefix, self.ramp(column)])
         else:
-            value, mask = apart(value), self.mask(column, limit)
+            value, mask = fenced_integers(value), self.mask(column, limit)
             I.evaluate(tirx.op.masked_store(buffer, value, *prefix, self.ramp(column), mask))
 
     def transposed(self, rows: Sequence[Expr]) -> list[Expr]:
@@ -145,7 +145,7 @@ def part_of(buffer: Expr, first: int, shape: Sequence[int]) -> Expr:
     return I.decl_buffer([i64(size) for size in shape], buffer.dtype, data=data, align=_bytes(buffer.dtype))
 
 
-def apart(value: Expr) -> Expr:
+def fenced_integers(value: Expr) -> Expr:
     """A vector of short integers, kept apart from the cast that it comes from. Of such a cast and a masked store of one
     lane LLVM 22 makes a store of the whole integer before the cast, past what the mask allows."""
     dtype, lanes = element_type(value), lanes_of(value)

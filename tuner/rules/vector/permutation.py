@@ -13,7 +13,7 @@ Expr = Any
 _OF_TWO, _OF_ONE = "llvm.x86.avx512.vpermi2var.ps.512", "llvm.x86.avx2.permps"
 
 
-def picked(first: Expr, second: Expr, lane: Expr) -> Expr:
+def permuted(first: Expr, second: Expr, lane: Expr) -> Expr:
     """By lane of a vector of float32: lane ``lane`` of ``first``, or of ``second`` from ``lanes`` on (int32)."""
     lanes = lanes_of(first)
     wide = vector_type("float32", lanes)

@@ -174,13 +174,18 @@ class Nest:
             own = length if even else I.Bind(tirx.min(length, k - first))
             use(Chunk(first, own, index == i64(0), index == count - i64(1)))
 
+    def rows_of(self, block: Block) -> tuple[Expr, Expr]:
+        """The first row of a block, and how many it has."""
+        rest = tirx.Select(block.ends, self.m - tirx.floordiv(self.m, i64(self.mr)) * i64(self.mr), i64(0))
+        return I.Bind(block.start * i64(self.mr)), block.count * i64(self.mr) + rest
+
     def block(self, block: Block, chunk: Chunk, panels: Share, packed: Expr, left: Expr) -> None:
         """Every panel over the rows of one block."""
         rows = Rows()
         if left is not None:
-            rest = tirx.Select(block.ends, self.m - tirx.floordiv(self.m, i64(self.mr)) * i64(self.mr), i64(0))
-            rows = Rows(left, I.Bind(block.start * i64(self.mr)))
-            self.pack_rows(rows, block.count * i64(self.mr) + rest, chunk)
+            first, count = self.rows_of(block)
+            rows = Rows(left, first)
+            self.pack_rows(rows, count, chunk)
 
         def use(panel: Panel) -> None:
             placed = self.placed(panel, packed, panels, chunk)

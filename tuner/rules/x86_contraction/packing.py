@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -11,10 +12,20 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.rules.signature import i64
 from tuner.rules.vector.dot_products import step_type
+from tuner.rules.vector.dtypes import vector_type
 from tuner.rules.vector.memory import workspace
 from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
 
 Expr = Any
+
+
+@dataclass(frozen=True)
+class Place:
+    """Of a panel that is packed at the call, vector ``v`` of the columns and the rows from ``row`` on."""
+
+    panel: Panel
+    v: Expr
+    row: Expr
 
 
 def padded(frame: Frame, length: Expr) -> Expr:
@@ -53,20 +64,29 @@ def _transpose(frame: Frame, panel: Panel, chunk: Chunk) -> None:
 
 
 def _squares(frame: Frame, panel: Panel, chunk: Chunk, step: Expr, limit: Expr | None) -> None:
-    lanes = frame.vectors.lanes
+    def elements(buffer: Expr, outer: tuple[Expr, ...]) -> Expr:
+        value = frame.vectors.load(buffer, outer, chunk.first + step, limit)
+        return frame.words.element(value, frame.words.right)
+
     with I.serial(i64(0), i64(panel.vectors)) as v:
-        rows = []
-        for lane in range(lanes):
-            row = panel.column + v * i64(lanes) + i64(lane)
-            if panel.limit is not None:
-                # Surplus columns hold copies of the last valid one; they are computed and not stored.
-                row = tirx.min(row, panel.limit - i64(1))
-            buffer, place = frame.right_step(row)
-            value = frame.vectors.load(buffer, place, chunk.first + step, limit)
-            rows.append(I.Bind(frame.words.element(value, frame.words.right)))
-        for lane, column in enumerate(frame.vectors.transposed(rows)):
-            at = chunk.first - panel.first + step + i64(lane)
-            I.buffer_store(panel.packed, column, [panel.index, at, frame.vectors.ramp(v * i64(lanes))])
+        turned_square(frame, Place(panel, v, chunk.first - panel.first + step), elements)
+
+
+def turned_square(frame: Frame, place: Place, words: Callable[[Expr, tuple[Expr, ...]], Expr]) -> None:
+    """Fills as many rows of a panel there as a vector has lanes. ``words``: a vector along k of one column, which
+    ``right_step`` has found; 32 bits in each lane."""
+    panel, width, lanes, rows = place.panel, frame.words.width, frame.vectors.lanes, []
+    for lane in range(lanes):
+        column = panel.column + place.v * i64(lanes) + i64(lane)
+        if panel.limit is not None:
+            # Surplus columns hold copies of the last valid one; they are computed and not stored.
+            column = tirx.min(column, panel.limit - i64(1))
+        rows.append(I.Bind(words(*frame.right_step(column))))
+    packed = vector_type(step_type(frame.words.dot), width)
+    for lane, turned in enumerate(frame.vectors.transposed(rows)):
+        value = turned if str(turned.ty.dtype) == packed else tirx.reinterpret(packed, turned)
+        to = [panel.index, place.row + i64(lane), tirx.Ramp(place.v * i64(width), i64(1), width)]
+        I.buffer_store(panel.packed, value, to)
 
 
 @contextmanager

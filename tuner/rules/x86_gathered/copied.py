@@ -16,15 +16,15 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.rules.reading import Reader
-from tuner.rules.signature import dim_expr, i64
-from tuner.rules.vector.arithmetic import bound
+from tuner.rules.signature import i64
+from tuner.rules.vector.arithmetic import bound, bound_unless_known
 from tuner.rules.vector.memory import workspace
-from tuner.rules.vector.permutation import picked
+from tuner.rules.vector.permutation import permuted
 from tuner.rules.x86_contraction.frame import Panel
 from tuner.rules.x86_contraction.tile import Tile
 from tuner.rules.x86_gathered.columns import copy_bytes
-from tuner.rules.x86_gathered.direct import kept, lanes_between, padded_vector
 from tuner.rules.x86_gathered.frame import FormFrame, Values
+from tuner.rules.x86_gathered.padded import end_inside, lanes_inside, padded_vector, runs_of_chunk
 
 Expr = Any
 Share = tuple[Expr, Expr]
@@ -75,23 +75,24 @@ class ColumnCopy:
 
     def groups(self, panels: Share, use: Callable[[Share], None]) -> None:
         """As many panels at a time as the copy has room for, about as many each time; the copy is filled for them."""
-        total = kept(panels[1] - panels[0])
-        count = kept(tirx.truncdiv(total + i64(self.panels - 1), i64(self.panels)))
+        total = bound_unless_known(panels[1] - panels[0])
+        count = bound_unless_known(tirx.truncdiv(total + i64(self.panels - 1), i64(self.panels)))
         with I.serial(i64(0), count) as group:
             first, last = (
-                kept(panels[0] + tirx.truncdiv(total * end, tirx.max(count, i64(1)))) for end in (group, group + i64(1))
+                bound_unless_known(panels[0] + tirx.truncdiv(total * end, tirx.max(count, i64(1))))
+                for end in (group, group + i64(1))
             )
             self._fill((first, last))
             use((first, last))
 
     # -- filling --------------------------------------------------------------------------------------------------
     def _fill(self, panels: Share) -> None:
-        first, width = kept(panels[0] * i64(self.frame.nr)), i64(self.frame.nr)
-        last = kept(tirx.min(panels[1] * width, self.frame.extent["n"]) - i64(1))
+        first, width = bound_unless_known(panels[0] * i64(self.frame.nr)), i64(self.frame.nr)
+        last = bound_unless_known(tirx.min(panels[1] * width, self.frame.extent["n"]) - i64(1))
         self.start = self._line(first)
-        lines = kept(self._line(last) - self.start + i64(1 + self.columns.lines_below))
+        lines = bound_unless_known(self._line(last) - self.start + i64(1 + self.columns.lines_below))
         with I.serial(i64(0), lines) as line:
-            at = self._outer(kept(self.start + line))
+            at = self._outer(bound_unless_known(self.start + line))
             vectors = -(-self.columns.pitches[-1] // self.lanes)
             # What is stored past a line is overwritten by the next one, or lies in the room behind.
             with I.serial(i64(0), i64(vectors)) as v:
@@ -101,15 +102,12 @@ class ColumnCopy:
         """One vector of a line in every channel: ``at`` are the indices of the outer dims."""
         frame, columns, lanes = self.frame, self.columns, self.lanes
         read = columns.read
-        dims = frame.task.workload.tensors[read.tensor].dims
-        sizes = [dim_expr(dims[position], frame.function.symbols) for position in columns.at]
-        inside: Expr = tirx.IntImm("bool", 1)
-        for value, size in zip(at, sizes, strict=False):
-            inside = tirx.And(inside, tirx.And(value >= i64(0), value < size))
-        element = kept(v * i64(lanes) + i64(columns.dims[-1].first))
-        end = kept(tirx.Select(inside, sizes[-1], i64(0)))
-        mask = lanes_between(i64(0) - element, end - element, lanes)
-        to = kept(line * i64(columns.pitches[-1]) + v * i64(lanes))
+        of_tensor = frame.sizes_of(read.tensor)
+        sizes = [of_tensor[position] for position in columns.at]
+        element = bound_unless_known(v * i64(lanes) + i64(columns.dims[-1].first))
+        end = end_inside(at, sizes[:-1], sizes[-1])
+        mask = lanes_inside(element, end, lanes)
+        to = bound_unless_known(line * i64(columns.pitches[-1]) + v * i64(lanes))
         of_dims = dict(zip(columns.at, (*at, frame.vectors.ramp(element)), strict=True))
         with I.serial(i64(0), i64(columns.channels)) as channel:
             index = frame.index({**frame.outer, columns.channel: channel})
@@ -120,21 +118,21 @@ class ColumnCopy:
 
     def _line(self, column: Expr) -> Expr:
         """The line that a column's window begins in."""
-        value = kept(tirx.truncdiv(column, i64(self.columns.inner)))
-        rest = kept(tirx.truncmod(column, i64(self.columns.inner)))
+        value = bound_unless_known(tirx.truncdiv(column, i64(self.columns.inner)))
+        rest = bound_unless_known(tirx.truncmod(column, i64(self.columns.inner)))
         of_rest = _flattened(rest, self.columns.sizes[:-1], self.columns.pitches[:-1], self.columns.sizes[-1])
         lines = 1
         for pitch in self.columns.pitches[:-1]:
             lines *= pitch
-        return kept(value * i64(lines) + of_rest)
+        return bound_unless_known(value * i64(lines) + of_rest)
 
     def _outer(self, line: Expr) -> list[Expr]:
         """The indices of the tensor's dims that lines are of, at a line."""
         indices = []
         for dim, pitch in reversed(list(zip(self.columns.dims[1:-1], self.columns.pitches[:-1], strict=True))):
-            indices.append(kept(tirx.truncmod(line, i64(pitch)) + i64(dim.first)))
-            line = kept(tirx.truncdiv(line, i64(pitch)))
-        return [kept(line + i64(self.columns.dims[0].first)), *reversed(indices)]
+            indices.append(bound_unless_known(tirx.truncmod(line, i64(pitch)) + i64(dim.first)))
+            line = bound_unless_known(tirx.truncdiv(line, i64(pitch)))
+        return [bound_unless_known(line + i64(self.columns.dims[0].first)), *reversed(indices)]
 
     # -- reading --------------------------------------------------------------------------------------------------
     def placed(self, panel: Panel) -> CopiedPanel:
@@ -151,23 +149,23 @@ class ColumnCopy:
         if panel.limit is not None:
             column = tirx.min(column, panel.limit - i64(1))
             beyond = tirx.min(beyond, panel.limit - i64(1) - column)
-        column, beyond = kept(column), kept(tirx.Cast("int32", beyond))
+        column, beyond = bound_unless_known(column), bound_unless_known(tirx.Cast("int32", beyond))
         plane = columns.pitches[-1]
         for pitch in columns.pitches[:-1]:
             plane *= pitch
         outer = tirx.truncdiv(column, i64(columns.inner)) * i64(plane) - self.start * i64(columns.pitches[-1])
-        inner = kept(tirx.Cast("int32", tirx.truncmod(column, i64(columns.inner))))
-        zero = kept(self._position(inner))
-        first = kept(outer + tirx.Cast("int64", zero))
+        inner = bound_unless_known(tirx.Cast("int32", tirx.truncmod(column, i64(columns.inner))))
+        zero = bound_unless_known(self._position(inner))
+        first = bound_unless_known(outer + tirx.Cast("int64", zero))
         if columns.is_straight(lanes):
             return Source(first, first, None)
         every = tirx.min(tirx.Ramp(tirx.IntImm("int32", 0), 1, lanes), tirx.Broadcast(beyond, lanes))
         lane = bound(self._position(bound(tirx.Broadcast(inner, lanes) + every)) - tirx.Broadcast(zero, lanes))
         # The second vector ends at the last lane's element.
-        shift = kept(tirx.max(self._position(kept(inner + beyond)) - zero - lanes + 1, 0))
+        shift = bound_unless_known(tirx.max(self._position(bound_unless_known(inner + beyond)) - zero - lanes + 1, 0))
         in_second = lane - tirx.Broadcast(shift - lanes, lanes)
         lane = bound(tirx.Select(lane < tirx.Broadcast(tirx.IntImm("int32", lanes), lanes), lane, in_second))
-        return Source(first, kept(first + tirx.Cast("int64", shift)), lane)
+        return Source(first, bound_unless_known(first + tirx.Cast("int64", shift)), lane)
 
     def _position(self, column: Expr) -> Expr:
         """Where in a channel a column's window begins, of columns (int32) from one value of the outermost axis on."""
@@ -200,14 +198,7 @@ class CopiedTile(Tile):
         frame, chunk = self.frame, self.chunk
         assert isinstance(frame, FormFrame) and frame.contraction.columns is not None
         columns, windows = frame.contraction.columns, frame.contraction.k[:-1]
-        size, end = i64(columns.channels), chunk.first + chunk.length
-        with I.serial(tirx.truncdiv(chunk.first, size), tirx.truncdiv(end + size - i64(1), size)) as run:
-            begin = run * size
-            if chunk.opens is None:
-                first, length = begin, size
-            else:
-                first = kept(tirx.max(begin, chunk.first))
-                length = kept(tirx.min(begin + size, end) - first)
+        with runs_of_chunk(chunk, i64(columns.channels)) as (run, begin, first, length):
             # Steps count from the chunk's first one.
             self.place = bound(self._window(frame.decomposed(windows, run)) + (chunk.first - begin) * self.plane)
             self._turns(index, first - chunk.first, length, ordinal)
@@ -236,4 +227,4 @@ class CopiedTile(Tile):
         if source.lane is None:
             return first
         second = copy[self.vectors.ramp(source.second + self.at)]
-        return picked(bound(first), bound(second), source.lane)
+        return permuted(bound(first), bound(second), source.lane)

@@ -15,14 +15,14 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.dtypes import DTYPES
-from tuner.rules.signature import dim_expr, i64
-from tuner.rules.vector.arithmetic import bound
-from tuner.rules.vector.dtypes import cast, loaded
-from tuner.rules.vector.memory import DTYPE, workspace
+from tuner.rules.signature import i64
+from tuner.rules.vector.arithmetic import bound, bound_unless_known
+from tuner.rules.vector.memory import workspace
 from tuner.rules.x86_contraction.frame import Rows
 from tuner.rules.x86_contraction.tile import Tile
 from tuner.rules.x86_gathered.frame import FormFrame, Values
 from tuner.rules.x86_gathered.image import Dim, Image
+from tuner.rules.x86_gathered.padded import end_inside, lanes_inside, padded_vector, runs_of_chunk
 
 Expr = Any
 
@@ -42,7 +42,7 @@ def image_rows(frame: FormFrame, first: Expr, count: Expr) -> Iterator[ImageRows
     copy = _Copy(frame)
     start = copy.line(frame.decomposed(frame.contraction.m, first))
     last = copy.line(frame.decomposed(frame.contraction.m, tirx.max(first + count - i64(1), first)))
-    lines = kept(last - start + copy.height)
+    lines = bound_unless_known(last - start + copy.height)
     # Neither is empty, whatever the extents are.
     sizes = I.Bind(lines * copy.pitch + i64(frame.vectors.lanes)), I.Bind(count + i64(1))
     with workspace(sizes[:1]) as packed, workspace(sizes[1:], "int64") as starts:
@@ -59,42 +59,38 @@ class _Copy:
         assert image is not None
         self.frame, self.image = frame, image
         self.channels = frame.size(image.channel)
-        self.width = kept(extent_of(frame, image.columns) * self.channels)
+        self.width = bound_unless_known(extent_of(frame, image.columns) * self.channels)
         lanes = i64(frame.vectors.lanes)
-        self.pitch = kept(tirx.floordiv(self.width + lanes - i64(1), lanes) * lanes)
+        self.pitch = bound_unless_known(tirx.floordiv(self.width + lanes - i64(1), lanes) * lanes)
         windows: Values = {dim.window: frame.size(dim.window) - i64(1) for dim in image.rows if dim.window is not None}
-        self.height = kept(window_line(frame, image, windows) + i64(1))
+        self.height = bound_unless_known(window_line(frame, image, windows) + i64(1))
 
     def line(self, values: Values) -> Expr:
         """The line where a window begins at these values of the parts of m."""
         places = [values[dim.place] * i64(dim.step) for dim in self.image.rows]
-        return kept(_flattened(self.frame, self.image, places))
+        return bound_unless_known(_flattened(self.frame, self.image, places))
 
     def starts(self, starts: Expr, start: Expr, first: Expr, count: Expr) -> None:
         columns = self.image.columns
         with self.frame.runs(self.frame.contraction.m, first, count) as (values, begin, end, shift):
-            line = kept((self.line(values) - start) * self.pitch)
+            line = bound_unless_known((self.line(values) - start) * self.pitch)
             with I.serial(begin, end) as column:
                 I.buffer_store(starts, line + column * (i64(columns.step) * self.channels), [column + shift])
 
     def fill(self, packed: Expr, start: Expr, lines: Expr) -> None:
         frame, read, lanes = self.frame, self.image.read, self.frame.vectors.lanes
-        workload = frame.task.workload
-        sizes = [dim_expr(dim, frame.function.symbols) for dim in workload.tensors[read.tensor].dims]
-        source, dtype = frame.buffers[read.tensor], workload.tensors[read.tensor].dtype
+        sizes, source = frame.sizes_of(read.tensor), frame.buffers[read.tensor]
+        dtype = frame.task.workload.tensors[read.tensor].dtype
         length = I.Bind(sizes[-2] * sizes[-1])
         shape = [*sizes[:-2], length]
         flat = I.decl_buffer(shape, source.dtype, data=source.data, align=DTYPES[dtype].bytes)
         before = i64(self.image.columns.first) * self.channels
         with I.serial(i64(0), lines) as line:
             at = self._outer(start + line)
-            inside: Expr = tirx.IntImm("bool", 1)
-            for value, size in zip(at, sizes, strict=False):
-                inside = tirx.And(inside, tirx.And(value >= i64(0), value < size))
-            end = kept(tirx.Select(inside, length, i64(0)))
+            end = end_inside(at, sizes[:-2], length)
             with I.serial(i64(0), tirx.floordiv(self.pitch, i64(lanes))) as v:
-                element = kept(v * i64(lanes) + before)
-                mask = lanes_between(i64(0) - element, end - element, lanes)
+                element = bound_unless_known(v * i64(lanes) + before)
+                mask = lanes_inside(element, end, lanes)
                 value = padded_vector(frame, read.tensor, flat, [*at, frame.vectors.ramp(element)], mask)
                 I.buffer_store(packed, value, [frame.vectors.ramp(line * self.pitch + v * i64(lanes))])
 
@@ -106,8 +102,11 @@ class _Copy:
                 value = line
             else:
                 extent = tirx.max(extent_of(self.frame, dim), i64(1))
-                value, line = kept(tirx.truncmod(line, extent)), kept(tirx.truncdiv(line, extent))
-            indices.append(kept(value + i64(dim.first)))
+                value, line = (
+                    bound_unless_known(tirx.truncmod(line, extent)),
+                    bound_unless_known(tirx.truncdiv(line, extent)),
+                )
+            indices.append(bound_unless_known(value + i64(dim.first)))
         return indices[::-1]
 
 
@@ -130,28 +129,6 @@ def _flattened(frame: FormFrame, image: Image, indices: Sequence[Expr]) -> Expr:
     return flat
 
 
-def padded_vector(frame: FormFrame, tensor: str, buffer: Expr, place: Sequence[Expr], mask: Expr) -> Expr:
-    """What a tensor has there as float32, and what it is padded with in the other lanes."""
-    lanes, workload = frame.vectors.lanes, frame.task.workload
-    dtype, padding = workload.tensors[tensor].dtype, dict(workload.padding).get(tensor, 0.0)
-    value = bound(tirx.op.masked_load(f"{buffer.dtype}x{lanes}", buffer, *place, mask))
-    if dtype != DTYPE:
-        value = bound(cast(bound(loaded(value, dtype)), DTYPE))
-    return tirx.Select(mask, value, tirx.Broadcast(tirx.FloatImm(DTYPE, padding), lanes))
-
-
-def kept(value: Expr) -> Expr:
-    """A value that is computed once and known to the compiler where it is a number. No binding: see ``bound``."""
-    return value if isinstance(value, tirx.IntImm) else bound(value)
-
-
-def lanes_between(first: Expr, last: Expr, lanes: int) -> Expr:
-    """Which lanes are not before ``first`` and before ``last``."""
-    first, last = (kept(tirx.Cast("int32", tirx.max(tirx.min(end, i64(lanes)), i64(0)))) for end in (first, last))
-    lane = tirx.Ramp(tirx.IntImm("int32", 0), 1, lanes)
-    return tirx.And(lane >= tirx.Broadcast(first, lanes), lane < tirx.Broadcast(last, lanes))
-
-
 class ImageTile(Tile):
     """A tile whose rows are windows of an image."""
 
@@ -169,15 +146,8 @@ class ImageTile(Tile):
         size: Expr = i64(1)
         for name in image.run:
             size = size * frame.size(name)
-        size = kept(tirx.max(size, i64(1)))
-        end = chunk.first + chunk.length
-        with I.serial(tirx.truncdiv(chunk.first, size), tirx.truncdiv(end + size - i64(1), size)) as run:
-            begin = run * size
-            if chunk.opens is None:
-                first, length = begin, size
-            else:
-                first = kept(tirx.max(begin, chunk.first))
-                length = kept(tirx.min(begin + size, end) - first)
+        size = bound_unless_known(tirx.max(size, i64(1)))
+        with runs_of_chunk(chunk, size) as (run, begin, first, length):
             values = frame.decomposed(outer, run)
             place = window_line(frame, image, values) * self.rows.pitch
             if len(image.run) == 1 and image.columns.window is not None:

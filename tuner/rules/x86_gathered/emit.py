@@ -39,10 +39,11 @@ from tuner.rules.x86_contraction.frame import Chunk, Panel, Rows
 from tuner.rules.x86_contraction.tile import Tile
 from tuner.rules.x86_gathered.copied import ColumnCopy, CopiedTile, column_copy
 from tuner.rules.x86_gathered.direct import ImageRows, ImageTile, image_rows
+from tuner.rules.x86_gathered.form import IN_COPY, IN_IMAGE, Form
 from tuner.rules.x86_gathered.frame import FormFrame, View
 from tuner.rules.x86_gathered.gather import gather_panel, gather_rows
 from tuner.rules.x86_gathered.operands import outer_role
-from tuner.rules.x86_gathered.pattern import IN_COPY, IN_IMAGE, Form, form_of, viewed
+from tuner.rules.x86_gathered.pattern import form_of, viewed
 from tuner.rules.x86_gathered.scatter import Range, scatter
 from tuner.rules.x86_gathered.word_panels import words_of_panel
 from tuner.rules.x86_gathered.word_rows import room_for_rows, words_of_rows
@@ -199,9 +200,7 @@ class _Nest(Nest):
                     self.pack_panel(self.placed(panel, packed, panels, chunk), chunk)
                 self.write_tiles(self.placed(_within(self.frame, panel), packed, panels, chunk), chunk, Rows(), block)
 
-            width = i64(panel.vectors * self.frame.vectors.lanes)
-            count = width if panel.limit is None else tirx.min(width, panel.limit - panel.column)
-            with self._results(block, (panel.column, count), i64(0)):
+            with self._results(block, (panel.column, self.frame.columns_in(panel)), i64(0)):
                 self.chunks(chunk)
 
         self.over(panels, use)
@@ -217,9 +216,8 @@ class _Nest(Nest):
 
     def _in_image(self, block: Block, panels: Share, packed: Expr) -> None:
         """The same, the rows being windows of a copy of their part of the image, which is made once for all chunks."""
-        rest = tirx.Select(block.ends, self.m - tirx.floordiv(self.m, i64(self.mr)) * i64(self.mr), i64(0))
-        first, count = I.Bind(block.start * i64(self.mr)), I.Bind(block.count * i64(self.mr) + rest)
-        with image_rows(self.frame, first, count) as rows:
+        first, count = self.rows_of(block)
+        with image_rows(self.frame, first, I.Bind(count)) as rows:
 
             def chunk(chunk: Chunk) -> None:
                 self.over(
@@ -238,8 +236,8 @@ class _Nest(Nest):
         if not self.frame.contraction.joined:
             yield
             return
-        rest = tirx.Select(block.ends, self.m - tirx.floordiv(self.m, i64(self.mr)) * i64(self.mr), i64(0))
-        first, rows = I.Bind(block.start * i64(self.mr)), I.Bind(block.count * i64(self.mr) + rest)
+        first, count = self.rows_of(block)
+        rows = I.Bind(count)
         width = I.Bind(tirx.max(skipped + columns[1], i64(0)) + i64(self.frame.nr))
         with workspace((rows, width), self.frame.contraction.total) as buffer:
             before, self.frame = self.frame, replace(self.frame, results=(buffer, first))

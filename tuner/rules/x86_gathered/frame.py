@@ -14,11 +14,12 @@ from tuner.program.expr import Read
 from tuner.program.task import SearchTask
 from tuner.rules.function import KernelFunction
 from tuner.rules.signature import dim_expr, i64
-from tuner.rules.x86_contraction.frame import Frame
+from tuner.rules.x86_contraction.frame import Frame, Panel
 from tuner.rules.x86_contraction.pattern import group_of
 from tuner.rules.x86_contraction.words import Words
+from tuner.rules.x86_gathered.form import Form
 from tuner.rules.x86_gathered.operands import outer_role
-from tuner.rules.x86_gathered.pattern import Form, viewed
+from tuner.rules.x86_gathered.pattern import viewed
 
 Expr = Any
 Values = Mapping[str, Expr]
@@ -92,6 +93,10 @@ class FormFrame(Frame):
         """The same for divisions, which must not fail where there is nothing to divide."""
         return tirx.max(self.size(name), i64(1))
 
+    def sizes_of(self, tensor: str) -> list[Expr]:
+        """The sizes of a tensor's dims."""
+        return [dim_expr(dim, self.function.symbols) for dim in self.task.workload.tensors[tensor].dims]
+
     def decomposed(self, names: Sequence[str], flat: Expr) -> dict[str, Expr]:
         """The values of the parts of a group at one value of its flattened index, 0 or more."""
         values: dict[str, Expr] = {}
@@ -130,6 +135,11 @@ class FormFrame(Frame):
             start = I.Bind(run * size)
             ends = I.Bind(tirx.max(first - start, i64(0))), I.Bind(tirx.min(last - start, size))
             yield values, *ends, I.Bind(start - first)
+
+    def columns_in(self, panel: Panel) -> Expr:
+        """How many columns a panel has."""
+        width = i64(panel.vectors * self.vectors.lanes)
+        return width if panel.limit is None else tirx.min(width, panel.limit - panel.column)
 
     # -- operands ---------------------------------------------------------------------------------------------------
     def left_row(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:

@@ -18,14 +18,13 @@ from tuner.program.expr import Read, axes_of
 from tuner.program.program import index_dim
 from tuner.rules.access import names_in
 from tuner.rules.reading import Reader
-from tuner.rules.signature import dim_expr, i64
-from tuner.rules.vector.arithmetic import bound
-from tuner.rules.vector.dtypes import cast, loaded
+from tuner.rules.signature import i64
 from tuner.rules.vector.expression import Evaluator
 from tuner.rules.vector.memory import DTYPE
 from tuner.rules.x86_contraction.frame import Chunk, Panel, Rows
 from tuner.rules.x86_gathered.frame import FormFrame, Values
 from tuner.rules.x86_gathered.operands import is_contiguous
+from tuner.rules.x86_gathered.padded import as_float32, between
 
 Expr = Any
 MOST_STRIDE = 4
@@ -82,9 +81,7 @@ def gather_panel(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
 
 def _elements(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
     """Element by element. Columns past the last one are left as they are: they are computed and not stored."""
-    width = i64(panel.vectors * frame.vectors.lanes)
-    count = width if panel.limit is None else tirx.min(width, panel.limit - panel.column)
-    with I.serial(i64(0), count) as column:
+    with I.serial(i64(0), frame.columns_in(panel)) as column:
         of_column = {**frame.outer, **frame.decomposed(frame.contraction.n, panel.column + column)}
         with _steps(frame, panel, chunk) as (values, place):
             value = product(frame, frame.contraction.right.factors, {**of_column, **values}, 1, None)
@@ -143,8 +140,7 @@ def _pieces(frame: FormFrame, panel: Panel, chunk: Chunk, strided: Strided) -> N
     padding = dict(frame.task.workload.padding).get(strided.read.tensor, 0.0)
     with I.serial(i64(0), i64(panel.vectors)) as v:
         column = I.Bind(panel.column + v * i64(lanes))
-        # Lanes before this one are columns that there are.
-        valid = i64(lanes) if panel.limit is None else I.Bind(tirx.min(panel.limit - column, i64(lanes)))
+        valid = columns_in_vector(panel, column, lanes)
         over = runs_of_vector(frame, column)
         with _steps(frame, panel, chunk) as (values, place):
             slot, every = I.alloc_buffer((lanes,), DTYPE), tirx.Ramp(0, 1, lanes)
@@ -156,6 +152,11 @@ def _pieces(frame: FormFrame, panel: Panel, chunk: Chunk, strided: Strided) -> N
 
             over(piece)
             I.buffer_store(panel.packed, slot[every], [panel.index, place, frame.vectors.ramp(v * i64(lanes))])
+
+
+def columns_in_vector(panel: Panel, column: Expr, lanes: int) -> Expr:
+    """Lanes of a vector of columns before which all are columns that there are."""
+    return i64(lanes) if panel.limit is None else I.Bind(tirx.min(panel.limit - column, i64(lanes)))
 
 
 Piece = Callable[[Values, Expr, Expr, Expr], None]
@@ -196,7 +197,7 @@ def load_piece(frame: FormFrame, strided: Strided, slot: Expr, values: Values, f
     reader = Reader(workload, frame.function, frame.buffers, frame.index(values), 1, None)
     at = reader.indices(strided.read)
     if strided.read.tensor in dict(workload.padding):
-        sizes = [dim_expr(dim, frame.function.symbols) for dim in workload.tensors[strided.read.tensor].dims]
+        sizes = frame.sizes_of(strided.read.tensor)
         *outer, inside = [(value, size) for value, size in zip(at, sizes, strict=True)]
         first = tirx.max(first, _rounded_up(i64(0) - inside[0], step))
         last = tirx.min(last, _rounded_up(inside[1] - inside[0], step))
@@ -207,23 +208,18 @@ def load_piece(frame: FormFrame, strided: Strided, slot: Expr, values: Values, f
     dtype = workload.tensors[strided.read.tensor].dtype
     for part in range(step):
         elements = tirx.Ramp(tirx.IntImm("int32", part * lanes), 1, lanes)
-        mask = _between(elements, first * step, last * step - (step - 1), lanes)
+        mask = between(elements, first * step, last * step - (step - 1))
         place = [*at[:-1], frame.vectors.ramp(at[-1] + i64(part * lanes))]
         elements = I.Bind(tirx.op.masked_load(f"{buffer.dtype}x{lanes}", buffer, *place, mask))
         as_stored = str(slot.dtype) == str(buffer.dtype)
-        loads.append(elements if as_stored else bound(cast(bound(loaded(elements, dtype)), DTYPE)))
+        loads.append(elements if as_stored else as_float32(elements, dtype))
     if step > 1:
         chosen = [tirx.IntImm("int32", lane * step) for lane in range(lanes)]
         loads = [I.Bind(tirx.Shuffle(loads, chosen))]
     every = tirx.Ramp(0, 1, lanes)
-    mask = _between(tirx.Ramp(tirx.IntImm("int32", 0), 1, lanes), first, last, lanes)
+    mask = between(tirx.Ramp(tirx.IntImm("int32", 0), 1, lanes), first, last)
     I.buffer_store(slot, tirx.Select(mask, loads[0], slot[every]), [every])
 
 
 def _rounded_up(value: Expr, step: int) -> Expr:
     return value if step == 1 else tirx.floordiv(value + i64(step - 1), i64(step))
-
-
-def _between(elements: Expr, first: Expr, last: Expr, lanes: int) -> Expr:
-    """Which of some int32 lie between two others."""
-    return tirx.And(elements >= tirx.Broadcast(first, lanes), elements < tirx.Broadcast(last, lanes))

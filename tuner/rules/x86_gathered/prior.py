@@ -16,9 +16,10 @@ from tuner.rules.space import MicroKernel
 from tuner.rules.x86_contraction import prior as plain
 from tuner.rules.x86_contraction.pattern import group_of
 from tuner.rules.x86_gathered.columns import COPY_OF_L2, Columns, copy_bytes
+from tuner.rules.x86_gathered.form import IN_COPY, IN_IMAGE, Form
 from tuner.rules.x86_gathered.image import Image
 from tuner.rules.x86_gathered.operands import is_contiguous
-from tuner.rules.x86_gathered.pattern import IN_COPY, IN_IMAGE, Form, form_of
+from tuner.rules.x86_gathered.pattern import form_of
 
 Floats = NDArray[np.float64]
 BY_VECTOR, BY_ELEMENT, SCATTERED, STARTS, PICKED = 0.3, 4.0, 0.5, 1.2, 0.02

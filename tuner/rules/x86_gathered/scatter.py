@@ -16,7 +16,7 @@ from tuner.rules.signature import i64
 from tuner.rules.vector.arithmetic import bound
 from tuner.rules.vector.dtypes import cast, element_type, lanes_of, stored
 from tuner.rules.vector.expression import Evaluator
-from tuner.rules.vector.memory import Vectors, apart
+from tuner.rules.vector.memory import Vectors, fenced_integers
 from tuner.rules.x86_contraction.epilogue import rounded
 from tuner.rules.x86_gathered.frame import FormFrame, Values
 from tuner.rules.x86_gathered.gather import MOST_STRIDE
@@ -97,10 +97,10 @@ def _store(
     elif step == 1:
         vectors.store(out, result, outer, last_index, limit)
     else:
-        _store_apart(out, bound(result), [*outer, last_index], last - column, step)
+        _store_strided(out, bound(result), [*outer, last_index], last - column, step)
 
 
-def _store_apart(out: Expr, value: Expr, at: Sequence[Expr], count: Expr, step: int) -> None:
+def _store_strided(out: Expr, value: Expr, at: Sequence[Expr], count: Expr, step: int) -> None:
     """The first ``count`` lanes, or all if there are fewer, to every ``step``-th element from there on."""
     lanes = lanes_of(value)
     valid = bound(tirx.Cast("int32", tirx.min(count, i64(lanes)) * i64(step)))
@@ -114,4 +114,4 @@ def _store_apart(out: Expr, value: Expr, at: Sequence[Expr], count: Expr, step: 
         )
         mask = tirx.And(here != tirx.Broadcast(tirx.IntImm("int32", 0), lanes), number < tirx.Broadcast(valid, lanes))
         place = [*at[:-1], tirx.Ramp(at[-1] + i64(part * lanes), i64(1), lanes)]
-        I.evaluate(tirx.op.masked_store(out, apart(spread), *place, mask))
+        I.evaluate(tirx.op.masked_store(out, fenced_integers(spread), *place, mask))

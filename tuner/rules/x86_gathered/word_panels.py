@@ -10,12 +10,12 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.rules.signature import i64
-from tuner.rules.vector.dot_products import step_type
 from tuner.rules.vector.dtypes import constant, stored_type, vector_type
 from tuner.rules.vector.memory import Vectors
 from tuner.rules.x86_contraction.frame import Chunk, Panel
+from tuner.rules.x86_contraction.packing import Place, turned_square
 from tuner.rules.x86_gathered.frame import FormFrame, Values
-from tuner.rules.x86_gathered.gather import load_piece, runs_of_vector, strided_read
+from tuner.rules.x86_gathered.gather import columns_in_vector, load_piece, runs_of_vector, strided_read
 from tuner.rules.x86_gathered.operands import in_words
 from tuner.rules.x86_gathered.word_rows import elements_of, narrowed, padding_of
 
@@ -65,26 +65,15 @@ def _from_columns(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
     words, lanes = frame.words, frame.vectors.lanes
     with I.serial(i64(0), tirx.floordiv(chunk.length + i64(lanes - 1), i64(lanes))) as square:
         step = I.Bind(square * i64(lanes))
-        # Words past the chunk are those of the next one, or zero past k.
-        limit = frame.depth
+        first = (chunk.first + step) * i64(words.dot.group)
+
+        def of_column(buffer: Expr, outer: tuple[Expr, ...], first: Expr = first) -> Expr:
+            # Words past the chunk are those of the next one, or zero past k.
+            elements = I.Bind(Vectors(words.width).load(buffer, outer, first, frame.depth))
+            return tirx.reinterpret(vector_type("int32", lanes), narrowed(words, elements, bool(words.row_head)))
+
         with I.serial(i64(0), i64(panel.vectors)) as v:
-            rows = []
-            for lane in range(lanes):
-                row = panel.column + v * i64(lanes) + i64(lane)
-                if panel.limit is not None:
-                    # Surplus columns hold copies of the last valid one; they are computed and not stored.
-                    row = tirx.min(row, panel.limit - i64(1))
-                buffer, at = frame.right_step(row)
-                first = (chunk.first + step) * i64(words.dot.group)
-                value = narrowed(
-                    words, I.Bind(Vectors(words.width).load(buffer, at, first, limit)), bool(words.row_head)
-                )
-                rows.append(I.Bind(tirx.reinterpret(vector_type("int32", lanes), value)))
-            for lane, column in enumerate(frame.vectors.transposed(rows)):
-                place = chunk.first - panel.first + step + i64(lane)
-                elements = tirx.reinterpret(vector_type(step_type(words.dot), words.width), column)
-                at_columns = tirx.Ramp(v * i64(words.width), i64(1), words.width)
-                I.buffer_store(panel.packed, elements, [panel.index, place, at_columns])
+            turned_square(frame, Place(panel, v, chunk.first - panel.first + step), of_column)
 
 
 # -- what is gathered --------------------------------------------------------------------------------------------------
@@ -118,7 +107,7 @@ def _pieces(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
     dtype = stored_type(str(frame.contraction.right.read_dtype))
     with I.serial(i64(0), i64(panel.vectors)) as v:
         column = I.Bind(panel.column + v * i64(lanes))
-        valid = i64(lanes) if panel.limit is None else I.Bind(tirx.min(panel.limit - column, i64(lanes)))
+        valid = columns_in_vector(panel, column, lanes)
         over = runs_of_vector(frame, column)
         with _words(frame, panel, chunk) as (each, place):
             neighbours = []
@@ -145,10 +134,8 @@ def _pieces(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
 def _elements(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
     """Element by element. Columns past the last one are left as they are: they are computed and not stored."""
     words, group = frame.words, frame.words.dot.group
-    width = i64(panel.vectors * frame.vectors.lanes)
-    count = width if panel.limit is None else tirx.min(width, panel.limit - panel.column)
     zero = constant(0, stored_type(str(frame.contraction.right.read_dtype)), 1)
-    with I.serial(i64(0), count) as column:
+    with I.serial(i64(0), frame.columns_in(panel)) as column:
         of_column = {**frame.outer, **frame.decomposed(frame.contraction.n, panel.column + column)}
         with _words(frame, panel, chunk) as (each, place):
             for j, (values, is_step) in enumerate(each):

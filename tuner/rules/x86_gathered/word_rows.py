@@ -14,7 +14,7 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.expr import Axis, Read
 from tuner.rules.reading import Reader
-from tuner.rules.signature import dim_expr, i64
+from tuner.rules.signature import i64
 from tuner.rules.vector.arithmetic import bound
 from tuner.rules.vector.dot_products import step_type
 from tuner.rules.vector.dtypes import constant, lanes_of, stored, stored_type, vector_type
@@ -84,11 +84,11 @@ def place_of(frame: FormFrame, read: Read, values: Values) -> tuple[Expr, list[E
     at = Reader(workload, frame.function, frame.buffers, frame.index(values), 1, None).indices(read)
     inside = None
     if read.tensor in dict(workload.padding):
-        for index, value, dim in zip(read.indices, at, workload.tensors[read.tensor].dims, strict=True):
+        dims = workload.tensors[read.tensor].dims
+        for index, value, dim, size in zip(read.indices, at, dims, frame.sizes_of(read.tensor), strict=True):
             # An index that is an axis of the same extent is never outside.
             if isinstance(index, Axis) and workload.sizes[index.name] == dim:
                 continue
-            size = dim_expr(dim, frame.function.symbols)
             own = tirx.And(value >= i64(0), value < size)
             inside = own if inside is None else tirx.And(inside, own)
     return frame.buffers[read.tensor], at, inside

@@ -16,7 +16,7 @@ from tuner.program.workload import ShapeVar, Workload
 from tuner.rules import rule_of, rules_of
 from tuner.rules.space import MicroKernel
 from tuner.rules.x86_gathered import X86Gathered
-from tuner.rules.x86_gathered.pattern import IN_COPY, IN_IMAGE
+from tuner.rules.x86_gathered.form import IN_COPY, IN_IMAGE
 
 RULE = X86Gathered()
 

@@ -11,8 +11,9 @@ from tuner.program.build import workload_from_json
 from tuner.program.workload import Workload
 from tuner.rules import Refused
 from tuner.rules.x86_gathered.columns import Columns, are_in_two, positions
+from tuner.rules.x86_gathered.form import Form
 from tuner.rules.x86_gathered.image import Dim
-from tuner.rules.x86_gathered.pattern import Form, forms
+from tuner.rules.x86_gathered.pattern import forms
 
 
 def op(name: str, **args: Any) -> Workload:

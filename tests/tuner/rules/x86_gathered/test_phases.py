@@ -17,7 +17,8 @@ from tuner.program.build import workload_from_json
 from tuner.program.workload import Workload
 from tuner.rules.layout import CutLayout
 from tuner.rules.x86_gathered import X86Gathered
-from tuner.rules.x86_gathered.pattern import IN_IMAGE, Form, forms_of
+from tuner.rules.x86_gathered.form import IN_IMAGE, Form
+from tuner.rules.x86_gathered.pattern import forms_of
 
 RULE = X86Gathered()
 IMAGE: Mapping[str, Any] = {"b": "T", "c": 4, "h": 5, "w": 6, "o": 6, "r": 3, "s": 3}
