@@ -91,21 +91,21 @@ class ColumnCopy:
         last = bound_unless_known(tirx.min(panels[1] * width, self.frame.extent["n"]) - i64(1))
         self.start = self._line(first)
         lines = bound_unless_known(self._line(last) - self.start + i64(1 + self.columns.lines_below))
+        of_tensor = self.frame.sizes_of(self.columns.read.tensor)
+        sizes = [of_tensor[position] for position in self.columns.at]
         with I.serial(i64(0), lines) as line:
             at = self._outer(bound_unless_known(self.start + line))
+            end = end_inside(at, sizes[:-1], sizes[-1])
             vectors = -(-self.columns.pitches[-1] // self.lanes)
             # What is stored past a line is overwritten by the next one, or lies in the room behind.
             with I.serial(i64(0), i64(vectors)) as v:
-                self._fill_vector(at, line, v)
+                self._fill_vector(at, end, line, v)
 
-    def _fill_vector(self, at: Sequence[Expr], line: Expr, v: Expr) -> None:
-        """One vector of a line in every channel: ``at`` are the indices of the outer dims."""
-        frame, columns, lanes = self.frame, self.columns, self.lanes
-        read = columns.read
-        of_tensor = frame.sizes_of(read.tensor)
-        sizes = [of_tensor[position] for position in columns.at]
+    def _fill_vector(self, at: Sequence[Expr], end: Expr, line: Expr, v: Expr) -> None:
+        """One vector of a line in every channel: ``at`` are the indices of the outer dims, ``end`` is where the line
+        ends in the tensor."""
+        frame, columns, lanes, read = self.frame, self.columns, self.lanes, self.columns.read
         element = bound_unless_known(v * i64(lanes) + i64(columns.dims[-1].first))
-        end = end_inside(at, sizes[:-1], sizes[-1])
         mask = lanes_inside(element, end, lanes)
         to = bound_unless_known(line * i64(columns.pitches[-1]) + v * i64(lanes))
         of_dims = dict(zip(columns.at, (*at, frame.vectors.ramp(element)), strict=True))
