@@ -12,11 +12,11 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from unittest import mock
 
+from benchmarks.options import count, integers
 from benchmarks.service import cpu_name
 from benchmarks.workers import KEY, SimulatedTools
 from tuner.measure.simulated import Fleet
@@ -89,15 +89,11 @@ def _leased(storage: Storage, seed: int, budget: Budget) -> Lease:
     return lease
 
 
-def _numbers(text: str) -> Sequence[int]:
-    return [int(number) for number in text.split(",")]
-
-
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="lanes", description=(__doc__ or "").split("\n\n", 1)[0])
-    parser.add_argument("--devices", type=int, default=8)
-    parser.add_argument("--lanes", type=_numbers, default=[1, 8], help="searches at once, at most; one run for each")
-    parser.add_argument("--seeds", type=_numbers, default=[0, 1, 2])
+    parser.add_argument("--devices", type=count, default=8)
+    parser.add_argument("--lanes", type=integers, default=(1, 8), help="searches at once, at most; one run for each")
+    parser.add_argument("--seeds", type=integers, default=(0, 1, 2))
     parser.add_argument("--trials", type=int, help="the job's budget; default: 256, unless seconds are given")
     parser.add_argument("--seconds", type=float, help="the job's budget")
     parser.add_argument("--trial-s", type=float, default=0.5, help="what one trial takes a device")

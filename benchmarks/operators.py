@@ -33,6 +33,7 @@ from benchmarks.fused_cases import FUSED, parts_of
 from benchmarks.operator_cases import DEFAULT, benchmarks_of, names_of
 from benchmarks.operator_document import Document
 from benchmarks.operator_summary import add_bandwidth, add_ratios
+from benchmarks.options import count, integers
 from benchmarks.suite import Benchmark
 from tuner.errors import InvalidInput
 from tuner.program.target import Target, native
@@ -163,22 +164,18 @@ def some_of(shapes: Sequence[dict[str, int]]) -> list[dict[str, int]]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--op", action="append", help=f"operators or programs; default: {', '.join(DEFAULT)}")
-    parser.add_argument("--sizes", type=int, metavar="N", help="the first N workloads of each; default: all")
+    parser.add_argument("--sizes", type=count, metavar="N", help="the first N workloads of each; default: all")
     parser.add_argument("--against", default=TORCH, help=f"rivals, comma-separated, of: {', '.join(AGAINST)}")
-    parser.add_argument("--seeds", type=_values, default=(0,), help="a search for each, as in 0,1,2")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seeds", type=integers, default=(0,), help="a search for each, as in 0,1,2")
+    parser.add_argument("--threads", type=count, default=1)
     parser.add_argument("--trials", type=int, default=TRIALS)
     parser.add_argument("--seconds", type=float, default=SECONDS)
-    parser.add_argument("--shapes", type=_values, help="the values of T that are timed, as in 1,24,128")
+    parser.add_argument("--shapes", type=integers, help="the values of T that are timed, as in 1,24,128")
     parser.add_argument("--metaschedule", type=Path, metavar="DIR", help="where its results are kept (a cache)")
-    parser.add_argument("--metaschedule-trials", type=int, default=METASCHEDULE_TRIALS, help="for each shape")
+    parser.add_argument("--metaschedule-trials", type=count, default=METASCHEDULE_TRIALS, help="for each shape")
     parser.add_argument("--resume", action="store_true", help="go on from the document that is there")
     parser.add_argument("--json", type=Path, required=True)
     return parser.parse_args()
-
-
-def _values(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(",")))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from benchmarks.alternating import Sampler, alternate, geomean, sampler
 from benchmarks.contenders import inputs_of, library_call, limit_threads, outputs_of
 from benchmarks.operator_cases import Values, benchmark_of
 from benchmarks.operator_programs import CHAINS, FIELDS
+from benchmarks.options import count, integers
 from benchmarks.service import cpu_name
 from benchmarks.suite import Benchmark
 from tuner.program.target import Target, native
@@ -146,45 +147,61 @@ def _lost(
     task: SearchTask, shape: Mapping[str, int], kernels: Sequence[MicroKernel], library: Library, builds: KeptBuilds
 ) -> dict[str, Any]:
     """The figures at one number of rows."""
-    from benchmarks.oracle import library_of_one  # noqa: PLC0415
-
-    inputs, outputs = inputs_of(task.workload, shape), outputs_of(task.workload, shape)
-
-    def calls_of(pool: Iterable[MicroKernel]) -> dict[str, Sampler]:
-        for kernel, build in zip(own := list(dict.fromkeys(pool)), builds.build(own), strict=True):
-            if build.binary is not None:
-                names[kernel.id] = kernel
-                calls[kernel.id] = sampler(library_call(library_of_one(task, build), inputs, outputs))
-        return calls
-
-    names: dict[str, MicroKernel] = {}
-    calls: dict[str, Sampler] = {}
-    first = _least(calls_of([*kernels, *library.kernels]), FIRST_ROUNDS)
-    best_ids = [
-        name
-        for order in ORDERS
-        for name in sorted((each for each in first if names[each][AXIS] == order), key=first.__getitem__)[:FINALISTS]
-    ]
+    calls = _Calls(task, shape, builds)
+    calls.add([*kernels, *library.kernels])
+    best = calls.best(_least(calls.sampler, FIRST_ROUNDS))
     # An order must not look slow because theory ranks other tiles first in it.
-    twins = _twins(task, [names[name] for name in best_ids])
-    calls_of(twin for twin in twins if twin.id not in names)
-    wanted = dict.fromkeys([*best_ids, *(twin.id for twin in twins)])
-    finalists = {name: calls[name] for name in wanted if name in calls}
-    dispatched = library_call(library, inputs, outputs)
-    finalists |= {DISPATCHED: sampler(dispatched), AGAIN: sampler(dispatched)}
-    second = _least(finalists, SECOND_ROUNDS)
-    its, again = second.pop(DISPATCHED), second.pop(AGAIN)
-    kernel = library.kernel_for(**shape)
-    chosen = min(its, again)
+    twins = _twins(task, best)
+    calls.add(twins)
+    finalists = {kernel.id: calls.sampler[kernel.id] for kernel in (*best, *twins) if kernel.id in calls.sampler}
+    dispatched = library_call(library, calls.inputs, calls.outputs)
+    seconds = _least({**finalists, DISPATCHED: sampler(dispatched), AGAIN: sampler(dispatched)}, SECOND_ROUNDS)
+    readings = seconds.pop(DISPATCHED), seconds.pop(AGAIN)
+    by_kernel = {calls.kernels[name]: second for name, second in seconds.items()}
+    return {**figures(by_kernel, library.kernel_for(**shape), readings), "candidates": len(calls.sampler)}
+
+
+class _Calls:
+    """Calls of single kernels at one number of rows, by the kernels' ids."""
+
+    def __init__(self, task: SearchTask, shape: Mapping[str, int], builds: KeptBuilds) -> None:
+        self.task, self.builds = task, builds
+        self.inputs, self.outputs = inputs_of(task.workload, shape), outputs_of(task.workload, shape)
+        self.kernels: dict[str, MicroKernel] = {}
+        self.sampler: dict[str, Sampler] = {}
+
+    def add(self, kernels: Iterable[MicroKernel]) -> None:
+        """One that cannot be built is left out."""
+        from benchmarks.oracle import library_of_one  # noqa: PLC0415
+
+        new = [kernel for kernel in dict.fromkeys(kernels) if kernel.id not in self.kernels]
+        for kernel, build in zip(new, self.builds.build(new), strict=True):
+            if build.binary is not None:
+                self.kernels[kernel.id] = kernel
+                call = library_call(library_of_one(self.task, build), self.inputs, self.outputs)
+                self.sampler[kernel.id] = sampler(call)
+
+    def best(self, seconds: Mapping[str, float]) -> list[MicroKernel]:
+        """The fastest FINALISTS of either order."""
+        ranked = [self.kernels[name] for name in sorted(seconds, key=seconds.__getitem__)]
+        return [kernel for order in ORDERS for kernel in [k for k in ranked if k[AXIS] == order][:FINALISTS]]
+
+
+def figures(
+    seconds: Mapping[MicroKernel, float], chosen: MicroKernel, readings: tuple[float, float]
+) -> dict[str, Any]:  # fmt: skip
+    """What kernels of both orders took, and what the library's call, of the kernel ``chosen``, took twice."""
+    dispatched = min(readings)
+    times = {order: min(second for kernel, second in seconds.items() if kernel[AXIS] == order) for order in ORDERS}
     # The library's own call counts for its order, too.
-    times = {order: min(second[name] for name in second if names[name][AXIS] == order) for order in ORDERS}
-    times[kernel[AXIS]] = min(times[kernel[AXIS]], chosen)
+    own = times[chosen[AXIS]] = min(times[chosen[AXIS]], dispatched)
     best = min(times.values())
     return {
         **{f"{name}_s": times[order] for order, name in ORDERS.items()},
-        "dispatched_s": chosen, "chosen": ORDERS[kernel[AXIS]], "kernel": str(kernel), "loss": chosen / best - 1.0,
-        "order": times[kernel[AXIS]] / best - 1.0, "noise": abs(its - again) / chosen, "candidates": len(calls),
-        "finalists": {str(names[name]): seconds for name, seconds in second.items()},
+        "dispatched_s": dispatched, "chosen": ORDERS[chosen[AXIS]], "kernel": str(chosen),
+        "loss": dispatched / best - 1.0, "order": own / best - 1.0,
+        "noise": abs(readings[0] - readings[1]) / dispatched,
+        "finalists": {str(kernel): second for kernel, second in seconds.items()},
     }  # fmt: skip
 
 
@@ -203,22 +220,18 @@ def _twins(task: SearchTask, kernels: Sequence[MicroKernel]) -> list[MicroKernel
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--d", type=_values, default=(64, 128, 256, 768), help="widths")
-    parser.add_argument("--rows", type=_values, default=(1, 4, 16, 64, 256, 512))
+    parser.add_argument("--d", type=integers, default=(64, 128, 256, 768), help="widths")
+    parser.add_argument("--rows", type=integers, default=(1, 4, 16, 64, 256, 512))
     parser.add_argument("--chain", default=",".join(PROGRAMS), help="of these")
     parser.add_argument("--seconds", type=float, default=25.0, help="of each search")
     parser.add_argument("--trials", type=int, default=256, help="of each search, at most")
     parser.add_argument(
-        "--top", type=int, default=12, help="kernels of theory, of either order, at each number of rows"
+        "--top", type=count, default=12, help="kernels of theory, of either order, at each number of rows"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=count, default=1)
     parser.add_argument("--json", type=Path, required=True)
     return parser.parse_args()
-
-
-def _values(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(",")))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.options import integers
 from tuner.program.jobspec import parse_job
 from tuner.program.target import native
 from tuner.program.task import SearchTask
@@ -41,12 +42,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job", type=Path, metavar="JOB.yaml")
     parser.add_argument("--trials", type=int, default=128, help="of each job")
-    parser.add_argument("--seeds", default="0,1,2", help="comma-separated")
+    parser.add_argument("--seeds", type=integers, default=(0, 1, 2), help="comma-separated")
     parser.add_argument("--json", required=True, type=Path, metavar="OUT")
     options = parser.parse_args()
     document = yaml.safe_load(options.job.read_text()) | {"budget": {"trials": options.trials}}
     rows = []
-    for seed in map(int, options.seeds.split(",")):
+    for seed in options.seeds:
         with tempfile.TemporaryDirectory(prefix="shapewright-resubmission-") as folder:
             rows.append({"seed": seed, **twice(document, seed, Path(folder))})
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)

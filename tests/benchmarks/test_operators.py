@@ -101,3 +101,10 @@ def test_an_unknown_operator_is_a_usage_error(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("op: 'gelu' is no operator")
+
+
+def test_no_workload_of_an_operator_is_a_usage_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.operators", "--sizes", "0", "--json", str(tmp_path / "out.json")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "argument --sizes: '0' is no number of 1 or more" in done.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.orders import AXIS, ORDERS, PROGRAMS, benchmark, candidates, summary
+from benchmarks.orders import AXIS, ORDERS, PROGRAMS, benchmark, candidates, figures, summary
 from tests.fakes import TASK
 
 
@@ -16,6 +16,18 @@ def test_both_orders_have_as_many_candidates(program: str) -> None:
     assert [kernel[AXIS] for kernel in kernels] == [order for order in ORDERS for _ in range(3)]
     assert len(set(kernels)) == len(kernels)
     assert kernels == candidates(case.task, {"T": 8}, top=3, seed=0)
+
+
+def test_what_the_librarys_call_takes_counts_for_its_order() -> None:
+    case = benchmark("mlp", 64, (8,), TASK.known_target, threads=1)
+    fused, unfused = candidates(case.task, {"T": 8}, top=1, seed=0)
+    lost = figures({fused: 2.0, unfused: 1.5}, fused, (1.25, 1.0))
+    assert (lost["fused_s"], lost["unfused_s"], lost["dispatched_s"], lost["chosen"]) == (1.0, 1.5, 1.0, "fused")
+    assert (lost["loss"], lost["order"], lost["noise"]) == (0.0, 0.0, 0.25)
+    lost = figures({fused: 2.0, unfused: 1.5}, fused, (3.0, 3.0))
+    assert (lost["fused_s"], lost["loss"]) == (2.0, 1.0)
+    assert lost["order"] == pytest.approx(2.0 / 1.5 - 1)
+    assert lost["finalists"] == {str(fused): 2.0, str(unfused): 1.5}
 
 
 def test_the_summary_has_means_the_worst_and_which_order_wins() -> None:

@@ -1,0 +1,21 @@
+"""Types of options that several benchmarks share, as argparse wants them."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """As in 0,1,2."""
+    try:
+        return tuple(map(int, text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of integers, as in 1,2,3") from None
+
+
+def count(text: str) -> int:
+    """One or more."""
+    number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of 1 or more")
+    return number
