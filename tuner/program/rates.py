@@ -9,7 +9,9 @@ from dataclasses import dataclass
 class Rates:
     """Of one core, in cycles of ``clock_hz`` and bytes per cycle unless said otherwise.
 
-    Those of a common server core (docs/decisions/0007); the learned residual corrects what follows from them.
+    The defaults were fitted to one core of a Sapphire Rapids server, with products of matrices alone
+    (docs/decisions/0007); ``operation``, ``function``, ``l1_bytes``, ``memory_bytes`` and ``fork`` are round figures,
+    fitted to nothing. What theory makes of them elsewhere the learned residual corrects.
     """
 
     clock_hz: float = 3.94e9

@@ -37,6 +37,13 @@ def instances(draw: st.DrawFn) -> tuple[Floats, Floats, int, list[int]]:
     return np.exp(rng.normal(size=(kernels, shapes))), rng.random(shapes), draw(st.integers(1, 4)), groups
 
 
+def instance_of(rng: np.random.Generator) -> tuple[Floats, Floats, int, list[int]]:
+    """One of the same sizes."""
+    kernels, shapes = int(rng.integers(1, 9)), int(rng.integers(1, 7))
+    groups = [int(group) for group in rng.integers(0, rng.integers(1, 4), kernels)]
+    return np.exp(rng.normal(size=(kernels, shapes))), rng.random(shapes), int(rng.integers(1, 5)), groups
+
+
 @given(instances())
 def test_the_choice_is_never_far_from_the_best_of_all(instance: tuple[Floats, Floats, int, list[int]]) -> None:
     latency_s, weights, limit, groups = instance
@@ -46,6 +53,16 @@ def test_the_choice_is_never_far_from_the_best_of_all(instance: tuple[Floats, Fl
     assert len({groups[index] for index in chosen}) == 1
     # One of a thousand such instances has a choice that no swap improves and that is 1.05 to 1.7 times the best.
     assert cost(latency_s, weights, chosen) <= best_cost(latency_s, weights, limit, groups) * 2.5 + 1e-12
+
+
+def test_few_choices_are_far_from_the_best() -> None:
+    rng, far = np.random.default_rng(1), 0
+    for _ in range(1000):
+        latency_s, weights, limit, groups = instance_of(rng)
+        chosen = select(latency_s, weights, limit, groups)
+        far += cost(latency_s, weights, chosen) > best_cost(latency_s, weights, limit, groups) * 1.1
+    # One is, with this seed; three are of the six thousand of seeds 0 to 5, the worst 1.71 times the best.
+    assert far <= 2
 
 
 def test_the_choice_is_nearly_always_the_best() -> None:

@@ -1,7 +1,5 @@
-"""What theory expects of contractions of any form: x86_contraction's estimate, and what gathering and scattering add.
-
-The constants are cycles for each element, on one core of a Zen 4 server.
-"""
+"""What theory expects of contractions of any form: x86_contraction's estimate, and what gathering and scattering
+add."""
 
 from __future__ import annotations
 
@@ -22,7 +20,15 @@ from tuner.rules.x86_gathered.operands import is_contiguous
 from tuner.rules.x86_gathered.pattern import form_of
 
 Floats = NDArray[np.float64]
-BY_VECTOR, BY_ELEMENT, SCATTERED, STARTS, PICKED = 0.3, 4.0, 0.5, 1.2, 0.02
+# Cycles, on one core of a Zen 4 server unless said otherwise.
+BY_VECTOR, BY_ELEMENT = 0.3, 4.0
+"""Of an element that is gathered in vectors, or alone."""
+SCATTERED = 0.5
+"""Of an element of the results that goes through a buffer."""
+STARTS = 1.2
+"""Of a row of which it is noted where its window starts; measured on one Zen 5 core."""
+PICKED = 0.02
+"""Of an element that is picked from two vectors of a copy, for each tile. A guess."""
 
 
 def latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
