@@ -19,7 +19,8 @@ from tuner.program.workload import ShapeVar, Workload, WorkloadInstance
 
 if TYPE_CHECKING:
     from shapewright.client import Client
-    from shapewright.library import Library, PackedWeight, load
+    from shapewright.library import Library, load
+    from shapewright.packed import PackedWeight
     from shapewright.session import TuneResult
     from shapewright.session import tune_here as tune
 
@@ -42,7 +43,7 @@ __all__ = [
 _LAZY = {
     "Client": ("shapewright.client", "Client"),
     "Library": ("shapewright.library", "Library"),
-    "PackedWeight": ("shapewright.library", "PackedWeight"),
+    "PackedWeight": ("shapewright.packed", "PackedWeight"),
     "TuneResult": ("shapewright.session", "TuneResult"),
     "load": ("shapewright.library", "load"),
     "tune": ("shapewright.session", "tune_here"),

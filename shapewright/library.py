@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from shapewright.operands import Operands, as_array, dtype_name, shape_text
+from shapewright.packed import PackedWeight, packed_sizes
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import package as files_of
 from tuner.library.dispatcher import Dispatcher
@@ -37,20 +38,6 @@ _pool = threading.local()
 """How many threads TVM's pool of the calling thread has been told to use."""
 
 
-class PackedWeight:
-    """A constant tensor as the kernels of one library read it. Other libraries refuse it."""
-
-    __slots__ = ("digest", "name", "tensor")
-
-    def __init__(self, digest: str, name: str, tensor: Any) -> None:
-        self.digest = digest
-        self.name = name
-        self.tensor = tensor
-
-    def __repr__(self) -> str:
-        return f"<PackedWeight {self.name} {tuple(self.tensor.shape)} for library {self.digest[:12]}>"
-
-
 class Library:
     """A compiled program: one entry point, right for every shape, reentrant.
 
@@ -70,6 +57,12 @@ class Library:
         self._operands = Operands(self.workload, frozenset(self.workload.constants))
         self._constants = tuple(
             (position, tensor.name) for position, tensor in enumerate(self.workload.inputs) if tensor.constant
+        )
+        self._sizes = tuple(
+            size
+            for position, name in self._constants
+            if name in self._layouts
+            for size in packed_sizes(self.workload, position)
         )
         self._threads: int = manifest["threads"]
         self._module = module
@@ -106,9 +99,10 @@ class Library:
         if not fits or dtype_name(values) != tensor.dtype:
             raise InvalidInput(name, f"{dtype_name(values)} of shape {tuple(values.shape)}", expected)
         if not isinstance(values, np.ndarray):
-            return PackedWeight(self.digest, name, self._packed_view(values, name))
+            return PackedWeight(self.digest, name, tuple(values.shape), self._packed_view(values, name))
         layout = self._layouts.get(name)
-        return PackedWeight(self.digest, name, tensor_of(aligned(layout.pack(values) if layout else values)))
+        packed = tensor_of(aligned(layout.pack(values) if layout else values))
+        return PackedWeight(self.digest, name, values.shape, packed)
 
     def _packed_view(self, values: Any, name: str) -> Any:
         """A tensor that NumPy cannot view (bfloat16): as it is, where its kernels read it as it is."""
@@ -152,6 +146,8 @@ class Library:
             if packed.name != name:
                 raise InvalidInput(name, f"is the packed {packed.name}", self._how_to_pack(name))
             unpacked[position] = packed.tensor
+        for size in self._sizes:
+            size.check(operands)
         return tuple(unpacked)
 
     def _how_to_pack(self, name: str) -> str:

@@ -59,7 +59,9 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "batch_matmul_nn": _op("batch_matmul_nn", b="U", m=33, n=33, k=33),
         "batch_matmul_nt": _op("batch_matmul_nt", b="U", m="T", n=33, k="S"),
         "fixed": _op("dense", m=13, n=40, k=24),
+        "dense-dynamic-weight": _op("dense", epilogue=("bias", "gelu"), m=7, n="16*T", k="U"),
         "dense-bfloat16": _op("dense", "bfloat16", ("bias", "gelu"), m="T", n=33, k=35),
+        "dense-bfloat16-dynamic-weight": _op("dense", "bfloat16", ("bias",), m="U", n="T", k="S"),
         "dense-weights": _program(
             "out[m, n] = sum(k) x[m, k] * w[n, k]", extents={"m": "T", "n": 33, "k": 35}, constant=["w"],
             dtype={"w": "int8"},

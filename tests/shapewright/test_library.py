@@ -15,7 +15,8 @@ import pytest
 from numpy.typing import NDArray
 
 import shapewright as sw
-from shapewright.library import Library, PackedWeight, load
+from shapewright.library import Library, load
+from shapewright.packed import PackedWeight
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import package as files_of
 from tuner.library.build import build_library
@@ -31,6 +32,7 @@ Change = Callable[[Path], object]
 N, K = 45, 24
 T = ShapeVar("T", range(1, 65))
 DENSE = SearchTask("dense", {"m": 2 * T, "n": N, "k": K}, (T,), target=native(), epilogue=["bias", "relu"])
+DYNAMIC = SearchTask("dense", {"m": 3, "n": T, "k": 2 * T}, (T,), target=native())
 MATMUL = SearchTask("matmul", {"m": T, "n": N, "k": T}, (T,), target=native())
 
 
@@ -61,6 +63,17 @@ def dense(dense_dir: Path) -> Library:
 @pytest.fixture(scope="module")
 def matmul(tmp_path_factory: pytest.TempPathFactory) -> Library:
     return load(built(MATMUL, tmp_path_factory.mktemp("matmul")))
+
+
+@pytest.fixture(scope="module")
+def dynamic(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    """Of a weight whose dims depend on T."""
+    (rule,) = rules_of(DYNAMIC)
+    dispatcher = Dispatcher(DYNAMIC, (rule.safe_kernel(DYNAMIC),), 0, Leaf(0))
+    directory = tmp_path_factory.mktemp("dynamic")
+    for name, content in build_library(dispatcher, "job-1").files.items():
+        (directory / name).write_bytes(content)
+    return load(directory)
 
 
 @pytest.fixture
@@ -271,10 +284,28 @@ def test_the_number_of_operands_is_checked(dense: Library, count: int) -> None:
 
 
 def test_a_weight_packed_for_another_library_is_refused(dense: Library) -> None:
-    foreign = PackedWeight("0" * 64, "w", dense.pack(W).tensor)
+    foreign = PackedWeight("0" * 64, "w", W.shape, dense.pack(W).tensor)
     error = refused(dense, X, foreign, BIAS, zeros(6, N))
     assert "was packed for library 000000000000" in error.problem
     assert dense.digest[:12] in error.problem
+
+
+@pytest.mark.parametrize("size", [1, 5, 16, 33])
+def test_a_weight_of_dynamic_dims_is_packed_for_each_size(dynamic: Library, size: int) -> None:
+    x, weight, out = random(3, 2 * size), random(size, 2 * size), zeros(3, size)
+    packed = dynamic.pack(weight)
+    assert packed.shape == weight.shape
+    dynamic(x, packed, out)
+    np.testing.assert_allclose(out, x @ weight.T, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "columns", "dim"), [(17, 32, 0), (16, 30, 1)])
+def test_a_packed_weight_of_another_size_is_refused(dynamic: Library, rows: int, columns: int, dim: int) -> None:
+    """Even where it fills as many panels."""
+    packed = dynamic.pack(random(rows, columns))
+    error = refused(dynamic, random(3, 32), packed, zeros(3, 16))
+    assert error.field == "w"
+    assert f"shape[{dim}] is {(rows, columns)[dim]}" in error.problem
 
 
 @pytest.mark.parametrize("bad", [W.T, W.astype(np.float64), W[:-1], W[0], W.astype(">f4")])

@@ -15,14 +15,25 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.binding import solved_symbols
+from tuner.program.dims import DimExpr
 from tuner.program.dtypes import DTYPES
 from tuner.program.expr import Read
 from tuner.program.workload import Tensor, Workload
 from tuner.rules.layout import Layout
-from tuner.rules.signature import dim_expr, i64, operand_shapes
+from tuner.rules.signature import dim_expr, i64, operand_dims
 from tuner.rules.signature import symbols as symbol_vars
 
 Expr = Any
+
+
+@dataclass(frozen=True)
+class _Size:
+    """Of dim ``position`` of an operand: what it must be, and the variable of what it is."""
+
+    operand: str
+    position: int
+    wanted: DimExpr
+    given: Expr
 
 
 @dataclass
@@ -36,21 +47,20 @@ class EntryArguments:
     def __post_init__(self) -> None:
         self._vars = symbol_vars(self.workload)
         self.symbols = dict(self._vars)
-        self._sizes: list[tuple[Tensor, int, Expr]] = []
-        """(operand, position, variable of its size) of every dim that is neither a constant nor a symbol."""
+        self._sizes: list[_Size] = []
+        """Of every dim that is neither a constant nor a symbol."""
 
     def declare(self) -> list[Expr]:
         """Declare a buffer argument for each operand, in call order."""
-        shapes = operand_shapes(self.workload, self._vars, self.layouts)
-        return [self._buffer(operand, shapes[operand.name]) for operand in self.workload.operands]
+        dims = operand_dims(self.workload, self.layouts)
+        return [self._buffer(operand, dims[operand.name]) for operand in self.workload.operands]
 
-    def _buffer(self, operand: Tensor, shape: tuple[Expr, ...]) -> Expr:
-        dims = list(shape)
-        if operand.name not in self.layouts:
-            for position, dim in enumerate(operand.dims):
-                if dim.constant is None and str(dim) not in self._vars:
-                    dims[position] = tirx.Var(f"{operand.name}_{position}", "int64")
-                    self._sizes.append((operand, position, dims[position]))
+    def _buffer(self, operand: Tensor, shape: tuple[DimExpr, ...]) -> Expr:
+        dims = [dim_expr(dim, self._vars) for dim in shape]
+        for position, dim in enumerate(shape):
+            if dim.constant is None and str(dim) not in self._vars:
+                dims[position] = tirx.Var(f"{operand.name}_{position}", "int64")
+                self._sizes.append(_Size(operand.name, position, dim, dims[position]))
         dtype = DTYPES[operand.dtype]
         # Users' arrays sit anywhere: promise no more than the alignment of one element.
         return I.arg(operand.name, I.buffer(tuple(dims), dtype.name, align=dtype.bytes))
@@ -63,12 +73,12 @@ class EntryArguments:
             for solved in solved_symbols(self.workload):
                 some = self.symbols[solved.symbol] >= i64(0)
                 stack.enter_context(I.Assert(some, f"{solved.operand}.shape[{solved.position}] is too small"))
-            for operand, position, size in self._sizes:
-                wanted = tirx.max(dim_expr(operand.dims[position], self.symbols), i64(0))
-                message = f"{operand.name}.shape[{position}] is not {operand.dims[position]}"
-                stack.enter_context(I.Assert(size == wanted, message))
-            for read, position, need, size in self.workload.inference.unproved:
-                inside = dim_expr(need, self.symbols) <= dim_expr(size, self.symbols)
+            for size in self._sizes:
+                wanted = tirx.max(dim_expr(size.wanted, self.symbols), i64(0))
+                message = f"{size.operand}.shape[{size.position}] is not {size.wanted}"
+                stack.enter_context(I.Assert(size.given == wanted, message))
+            for read, position, need, extent in self.workload.inference.unproved:
+                inside = dim_expr(need, self.symbols) <= dim_expr(extent, self.symbols)
                 for axis in self.workload.reading_axes(read):
                     if self.workload.sizes[axis].constant is None:
                         inside = tirx.Or(inside, dim_expr(self.workload.sizes[axis], self.symbols) <= i64(0))
@@ -90,7 +100,7 @@ class EntryArguments:
 
     def _solve(self) -> None:
         """Values for symbols that are no dim of an operand by themselves."""
-        sizes = {(operand.name, position): size for operand, position, size in self._sizes}
+        sizes = {(size.operand, size.position): size.given for size in self._sizes}
         for solved in solved_symbols(self.workload):
             rest = sizes[solved.operand, solved.position] - dim_expr(solved.rest, self.symbols)
             self.symbols[solved.symbol] = I.Bind(tirx.floordiv(rest, i64(solved.slope)))

@@ -25,7 +25,9 @@ def solved_symbols(workload: Workload) -> tuple[SolvedSymbol, ...]:
 
     Raises InvalidInput on field ``program`` for one that no dim determines.
     """
-    dims = [(operand.name, position, dim) for operand in workload.operands for position, dim in enumerate(operand.dims)]
+    # Constants last: kernels may take them in a packed form, which has other dims.
+    operands = sorted(workload.operands, key=lambda operand: operand.constant)
+    dims = [(operand.name, position, dim) for operand in operands for position, dim in enumerate(operand.dims)]
     missing = [name for name in workload.symbols if name not in {str(dim) for _, _, dim in dims}]
     solved: list[SolvedSymbol] = []
     while missing:

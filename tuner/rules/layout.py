@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import InvalidInput
+from tuner.program.dims import DimExpr
 
 LINE_BYTES = 64
 LINE_ELEMENTS = LINE_BYTES // 4
 """Elements of four bytes in a cache line."""
+
+Size = TypeVar("Size", int, DimExpr)
+"""Of a dim: of one array, or of every array of a workload."""
 
 
 def row_major(array: NDArray[Any]) -> NDArray[Any]:
@@ -38,7 +42,7 @@ def aligned(array: NDArray[Any], to: int = LINE_BYTES) -> NDArray[Any]:
 class Layout(Protocol):
     """How a constant tensor is rearranged once, ahead of all calls. Values are frozen, hashable and ordered."""
 
-    def packed_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+    def packed_shape(self, shape: Sequence[Size]) -> tuple[Size | int, ...]:
         """The shape of the packed form of a tensor of ``shape``."""
 
     def pack(self, array: NDArray[Any]) -> NDArray[Any]:
@@ -62,9 +66,10 @@ class PanelLayout:
     group: int = 1
     offset: int = 0
 
-    def packed_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+    def packed_shape(self, shape: Sequence[Size]) -> tuple[Size | int, ...]:
         n, k = shape
-        return (-(-n // self.panel), -(-k // self.group) + bool(self.offset), self.panel * self.group)
+        panels, steps = (n + self.panel - 1) // self.panel, (k + self.group - 1) // self.group
+        return panels, steps + int(bool(self.offset)), self.panel * self.group
 
     def pack(self, array: NDArray[Any]) -> NDArray[Any]:
         """``array``: shape [n, k], any dtype and strides; int8 in groups of 4 with an offset. The result is
@@ -112,7 +117,7 @@ class MatrixLayout:
         batch, rows, steps = (math.prod(parts[at] for at in group) for group in (self.batch, self.rows, self.steps))
         return batch, rows, steps
 
-    def packed_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+    def packed_shape(self, shape: Sequence[Size]) -> tuple[int, ...]:
         batch, rows, steps = self._sizes()
         words = -(-steps // self.group) + bool(self.offset)
         if self.panel == 1:
@@ -182,7 +187,7 @@ class CutLayout:
         """Elements of a part, as many as fill cache lines even if each is one byte."""
         return -(-math.prod(self.shape(number)) // LINE_BYTES) * LINE_BYTES
 
-    def packed_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+    def packed_shape(self, shape: Sequence[Size]) -> tuple[int, ...]:
         # Never empty: there is no pointer to a part of nothing.
         return (max(self.first(len(self.parts)), 1),)
 

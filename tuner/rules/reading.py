@@ -16,8 +16,8 @@ from tuner.program.workload import Workload
 from tuner.rules.function import KernelFunction
 from tuner.rules.signature import dim_expr, i64
 from tuner.rules.vector.arithmetic import bound
-from tuner.rules.vector.dtypes import constant, loaded, register_type, vector_type
-from tuner.rules.vector.memory import Vectors
+from tuner.rules.vector.dtypes import constant, loaded, register_type
+from tuner.rules.vector.memory import Vectors, loaded_where
 
 Expr = Any
 
@@ -97,8 +97,7 @@ class Reader:
         """What is there where the indices are inside; nothing is touched where they are not."""
         inside = self._inside(read, at, lanes)
         if lanes > 1:
-            dtype = vector_type(str(buffer.dtype), lanes)
-            return tirx.op.masked_load(dtype, buffer, *self._last(at, lanes), inside)
+            return loaded_where(inside, buffer, self._last(at, lanes))
         nothing = tirx.Cast(str(buffer.dtype), tirx.IntImm("int32", 0))
         return tirx.if_then_else(inside, buffer[tuple(at)], nothing)
 

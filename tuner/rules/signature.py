@@ -51,12 +51,15 @@ def operand_shapes(
     workload: Workload, values: Mapping[str, Expr], layouts: Mapping[str, Layout]
 ) -> dict[str, tuple[Expr, ...]]:
     """The shape of every operand in call order, by name; constants as their layouts pack them."""
-    shapes = {}
-    for operand in workload.operands:
-        if operand.name in layouts:
-            packed = layouts[operand.name].packed_shape([int(dim.constant or 0) for dim in operand.dims])
-            shapes[operand.name] = tuple(map(i64, packed))
-        else:
-            shapes[operand.name] = tuple(dim_expr(dim, values) for dim in operand.dims)
-    return shapes
+    dims = operand_dims(workload, layouts)
+    return {operand: tuple(dim_expr(dim, values) for dim in shape) for operand, shape in dims.items()}
 
+
+def operand_dims(workload: Workload, layouts: Mapping[str, Layout]) -> dict[str, tuple[DimExpr, ...]]:
+    """The same over the workload's symbols."""
+    return {
+        operand.name: tuple(map(DimExpr.of, layouts[operand.name].packed_shape(operand.dims)))
+        if operand.name in layouts
+        else operand.dims
+        for operand in workload.operands
+    }

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.errors import InvalidInput
+from tuner.program.dims import DimExpr
 from tuner.rules.layout import LINE_ELEMENTS, CutLayout, MatrixLayout, PanelLayout, layout_from_json
 
 
@@ -24,6 +25,14 @@ def test_elements_stand_where_the_layout_says(n: int, k: int, panel: int) -> Non
     for j in range(n):
         assert (packed[j // panel, :, j % panel] == weight[j]).all()
     assert np.count_nonzero(packed) == n * k
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 16), st.sampled_from([(1, 0), (2, 0), (4, 128)]))
+def test_the_shape_for_symbols_is_that_of_every_array(n: int, k: int, panel: int, word: tuple[int, int]) -> None:
+    layout = PanelLayout(panel, *word)
+    symbolic = [DimExpr.of(size) for size in layout.packed_shape([DimExpr.var("n"), DimExpr.var("k")])]
+    assert tuple(size.evaluate({"n": n, "k": k}) for size in symbolic) == layout.packed_shape([n, k])
+    assert layout.pack(np.zeros((n, k), np.int8)).shape == layout.packed_shape([n, k])
 
 
 def test_any_strides_will_do() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tuner.program.build import make_workload, workload_from_json
 from tuner.rules.layout import PanelLayout
-from tuner.rules.signature import dim_expr, extents, i64, operand_shapes, symbols
+from tuner.rules.signature import dim_expr, extents, i64, operand_dims, operand_shapes, symbols
 
 
 def texts(shape: tuple[object, ...]) -> list[str]:
@@ -27,6 +27,15 @@ def test_constants_stay_constants_and_dims_become_symbols() -> None:
     }
     assert list(shapes) == ["x", "w", "bias", "residual", "out"]
     assert texts(operand_shapes(workload, values, {})["w"]) == ["50", "8"]
+
+
+def test_packed_constants_may_have_dynamic_dims() -> None:
+    workload = make_workload("dense", {"m": "T", "n": "3*S", "k": "U"})
+    for layout, shape in (
+        (PanelLayout(16), ["(n+15)//16", "k", "16"]),
+        (PanelLayout(16, 4, 128), ["(n+15)//16", "(k+3)//4+1", "64"]),
+    ):
+        assert [str(dim) for dim in operand_dims(workload, {"w": layout})["w"]] == shape
 
 
 def test_an_extent_of_several_axes_is_one_symbol_of_every_operand() -> None:

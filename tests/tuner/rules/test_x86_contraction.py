@@ -80,8 +80,8 @@ def _own(text: str, **fields: Any) -> dict[str, Any]:
         (_own(PRODUCT, constant=["x"]), "the left operand x is constant"),
         (_own(PRODUCT, constant=["y"]), r"the constant y is not \[n, k\]"),
         (
-            _own(PRODUCT.replace("y[k, n]", "y[n, k]"), constant=["y"], extents=EXTENTS | {"n": "T"}),
-            "of the constant y",
+            _own("out[b, m, n] = sum(k) x[b, m, k] * y[b, n, k]", constant=["y"], extents=EXTENTS | {"b": "T"}),
+            "the constant y has a batch axis",
         ),
         (_own(PRODUCT, shapes={"y": [20, "n"]}), "y is larger than what is read of it"),
         (_own(f"{PRODUCT}; top[m] = max(n) out[m, n]"), "stage top is not elementwise"),

@@ -13,7 +13,7 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.rules.signature import i64
 from tuner.rules.vector.arithmetic import bound
-from tuner.rules.vector.dtypes import element_type, lanes_of, vector_type
+from tuner.rules.vector.dtypes import constant, element_type, lanes_of, vector_type
 
 DTYPE = "float32"
 WORD_BYTES = 4
@@ -41,8 +41,7 @@ class Vectors:
         """A vector of ``buffer[*prefix, column:]``; lanes at and past ``limit`` are not touched and give zero."""
         if limit is None:
             return buffer[(*prefix, self.ramp(column))]
-        dtype = vector_type(str(buffer.dtype), self.lanes)
-        return tirx.op.masked_load(dtype, buffer, *prefix, self.ramp(column), self.mask(column, limit))
+        return loaded_where(self.mask(column, limit), buffer, (*prefix, self.ramp(column)))
 
     def store(self, buffer: Expr, value: Expr, prefix: Sequence[Expr], column: Expr, limit: Expr | None) -> None:
         """The opposite of ``load``."""
@@ -101,6 +100,17 @@ class Vectors:
         # The intrinsic is generated for int32 alone, and compares without sign.
         valid = tirx.Cast("int32", tirx.max(tirx.min(limit - column, i64(self.lanes)), i64(0)))
         return tirx.op.get_active_lane_mask(f"boolx{self.lanes}", tirx.IntImm("int32", 0), valid)
+
+
+def loaded_where(mask: Expr, buffer: Expr, place: Sequence[Expr]) -> Expr:
+    """The lanes of ``buffer[*place]`` that ``mask`` has; others are not touched and give zero.
+
+    ``place`` ends in a ramp of as many lanes as ``mask`` has.
+    """
+    lanes, element, mask = lanes_of(mask), str(buffer.dtype), bound(mask)
+    value = tirx.op.masked_load(vector_type(element, lanes), buffer, *place, mask)
+    # TVM leaves the other lanes to LLVM, which may put anything there. LLVM makes one instruction of both.
+    return tirx.Select(mask, value, constant(0, element, lanes))
 
 
 def rotated(value: Expr, span: int) -> Expr:

@@ -18,7 +18,8 @@ from tuner.rules.reading import Reader
 from tuner.rules.signature import dim_expr, i64
 from tuner.rules.space import MicroKernel
 from tuner.rules.vector.arithmetic import bound
-from tuner.rules.vector.dtypes import constant, loaded, register_type, vector_type
+from tuner.rules.vector.dtypes import constant, loaded, register_type
+from tuner.rules.vector.memory import loaded_where
 from tuner.rules.windows.pattern import Slide, WindowProgram
 from tuner.rules.windows.tiles import Tile
 
@@ -128,9 +129,7 @@ class Scratch:
             return bound(loaded(bound(self.source[(*prefix, ramp)]), self.source_dtype))
         low = ramp >= tirx.Broadcast(i64(0), self.lanes)
         inside = tirx.And(low, ramp < tirx.Broadcast(self.sizes[self.program.vector.dim], self.lanes))
-        dtype = vector_type(str(self.source.dtype), self.lanes)
-        value = tirx.op.masked_load(dtype, self.source, *prefix, ramp, inside)
-        value = bound(loaded(bound(value), self.source_dtype))
+        value = bound(loaded(bound(loaded_where(inside, self.source, (*prefix, ramp))), self.source_dtype))
         return value if self.padding is None else bound(tirx.Select(inside, value, self._nothing))
 
     def _strided(self, parts: list[Expr], phase: int) -> Expr:

@@ -55,10 +55,10 @@ def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], n
     with kernel_function(task.workload, layouts, name) as function:
         vectors = Vectors(task.known_target.hardware.lanes())
         extent = contraction.by_role(function.extents)
-        frame = MatrixFrame(task, contraction, kernel, extent, function.buffers, vectors)
+        frame = MatrixFrame(task, contraction, kernel, extent, function.buffers, vectors, depth=extent["k"])
         dot = frame.words.dot
-        if dot.group > 1 and contraction.depth is not None:
-            steps = i64(-(-contraction.depth // dot.group))
+        if dot.group > 1:
+            steps = tirx.floordiv(frame.depth + i64(dot.group - 1), i64(dot.group))
             frame = replace(frame, extent={**extent, "k": steps})
         with imported(dot):
             Nest(frame).body()

@@ -10,7 +10,6 @@ from typing import Any
 from tuner.program.expr import Axis, Read
 from tuner.program.task import SearchTask
 from tuner.rules.intrinsics import FMA
-from tuner.rules.signature import i64
 from tuner.rules.space import MicroKernel
 from tuner.rules.vector.memory import DTYPE, Vectors
 from tuner.rules.x86_contraction.pattern import Contraction, Product, group_of
@@ -107,6 +106,8 @@ class MatrixFrame(Frame):
     """Operands that are matrices as they lie."""
 
     contraction: Contraction
+    depth: Expr = None
+    """The extent of k in elements."""
 
     @property
     def words(self) -> Words:
@@ -116,7 +117,8 @@ class MatrixFrame(Frame):
     @property
     def ragged_k(self) -> Expr | None:
         depth, group = self.contraction.depth, self.words.dot.group
-        return None if depth is None or depth % group == 0 else i64(depth)
+        is_whole = group == 1 if depth is None else depth % group == 0
+        return None if is_whole else self.depth
 
     @property
     def out_dtype(self) -> str:

@@ -108,11 +108,16 @@ def packed_rows(frame: Frame, rows: int, steps: Expr) -> Iterator[Expr]:
 
 def pack_rows(frame: Frame, rows: Rows, count: Expr, chunk: Chunk) -> None:
     """Copy ``count`` rows at these steps of k, as words in registers are."""
-    lanes, words = frame.vectors.lanes, frame.words
-    whole = tirx.floordiv(chunk.length, i64(lanes)) * i64(lanes)
+    lanes, words, group = frame.vectors.lanes, frame.words, frame.words.dot.group
+    vectors = tirx.floordiv(chunk.length, i64(lanes))
+    if frame.ragged_k is not None:
+        # The last word of k is not read as a whole: elements of the next row times zero are NaN if those are infinite.
+        elements = frame.ragged_k - chunk.first * i64(group)
+        vectors = I.Bind(tirx.min(vectors, tirx.floordiv(elements, i64(lanes * group))))
+    whole = vectors * i64(lanes)
     with I.serial(i64(0), count) as r:
         buffer, place = frame.left_row(rows.row + r)
-        with I.serial(i64(0), tirx.floordiv(chunk.length, i64(lanes))) as v:
+        with I.serial(i64(0), vectors) as v:
             value = words.left_words(buffer, place, chunk.first + v * i64(lanes))
             I.buffer_store(rows.packed, value, [r, frame.vectors.ramp(v * i64(lanes))])
         with I.serial(whole, chunk.length) as p:

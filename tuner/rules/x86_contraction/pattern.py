@@ -171,8 +171,8 @@ def _storage_problem(workload: Workload, result: Contraction) -> str | None:
         return f"{result.left} is both operands"
     if result.left in workload.constants:
         return f"the left operand {result.left} is constant"
-    if result.right_is_constant and not {"n", "k", "b"}.isdisjoint(result.dynamic | ({"b"} if result.batch else set())):
-        return f"the dims of the constant {result.right} depend on shape variables, or it has a batch axis"
+    if result.right_is_constant and result.batch:
+        return f"the constant {result.right} has a batch axis"
     if result.right_is_constant and result.right_is_kn:
         return f"the constant {result.right} is not [n, k]"
     for name in (result.left, result.right):

@@ -193,13 +193,13 @@ def _group_axes(contraction: Contraction, hardware: Hardware) -> tuple[Axis, ...
 
 
 def _canonical_words(values: Mapping[str, int], contraction: Contraction) -> dict[str, int]:
-    """The values with rows packed where the last word of k is ragged, and k unsplit where the output cannot hold
+    """The values with rows packed where the last word of k may be ragged, and k unsplit where the output cannot hold
     partial sums."""
     canonical = dict(values)
     if "group" in canonical and values["pack"] == contraction.pack_of_dots:
         canonical["group"] = 1
     group = canonical.get("group", 1)
-    if contraction.depth is not None and contraction.depth % group:
+    if group > 1 and (contraction.depth is None or contraction.depth % group):
         canonical["rows"] = 1
     is_whole = contraction.depth is not None and canonical["kc"] * group >= contraction.depth
     if is_whole or not holds_partial(contraction.out_dtype):

@@ -20,7 +20,7 @@ from tuner.rules.access import names_in
 from tuner.rules.reading import Reader
 from tuner.rules.signature import i64
 from tuner.rules.vector.expression import Evaluator
-from tuner.rules.vector.memory import DTYPE
+from tuner.rules.vector.memory import DTYPE, loaded_where
 from tuner.rules.x86_contraction.frame import Chunk, Panel, Rows
 from tuner.rules.x86_gathered.frame import FormFrame, Values
 from tuner.rules.x86_gathered.operands import is_contiguous
@@ -210,7 +210,7 @@ def load_piece(frame: FormFrame, strided: Strided, slot: Expr, values: Values, f
         elements = tirx.Ramp(tirx.IntImm("int32", part * lanes), 1, lanes)
         mask = between(elements, first * step, last * step - (step - 1))
         place = [*at[:-1], frame.vectors.ramp(at[-1] + i64(part * lanes))]
-        elements = I.Bind(tirx.op.masked_load(f"{buffer.dtype}x{lanes}", buffer, *place, mask))
+        elements = I.Bind(loaded_where(mask, buffer, place))
         as_stored = str(slot.dtype) == str(buffer.dtype)
         loads.append(elements if as_stored else as_float32(elements, dtype))
     if step > 1:

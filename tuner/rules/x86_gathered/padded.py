@@ -12,7 +12,7 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 from tuner.rules.signature import i64
 from tuner.rules.vector.arithmetic import bound, bound_unless_known
 from tuner.rules.vector.dtypes import cast, lanes_of, loaded
-from tuner.rules.vector.memory import DTYPE
+from tuner.rules.vector.memory import DTYPE, loaded_where
 from tuner.rules.x86_contraction.frame import Chunk
 from tuner.rules.x86_gathered.frame import FormFrame
 
@@ -46,7 +46,7 @@ def padded_vector(frame: FormFrame, tensor: str, buffer: Expr, place: Sequence[E
     """What a tensor has there as float32, and what it is padded with in the other lanes."""
     lanes, workload = frame.vectors.lanes, frame.task.workload
     dtype, padding = workload.tensors[tensor].dtype, dict(workload.padding).get(tensor, 0.0)
-    value = bound(tirx.op.masked_load(f"{buffer.dtype}x{lanes}", buffer, *place, mask))
+    value = bound(loaded_where(mask, buffer, place))
     value = value if dtype == DTYPE else as_float32(value, dtype)
     return tirx.Select(mask, value, tirx.Broadcast(tirx.FloatImm(DTYPE, padding), lanes))
 

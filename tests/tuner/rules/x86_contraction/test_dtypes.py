@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.compiled import built_problems, runnable
+from tests.compiled import built_problems, loaded, runnable
+from tuner.library.codegen import build_candidate
 from tuner.program.build import workload_from_json
 from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload
-from tuner.rules import Refused, rules_of
+from tuner.rules import Refused, layouts_of, rules_of
 from tuner.rules.space import MicroKernel
 from tuner.rules.x86_contraction import X86Contraction
 from tuner.rules.x86_contraction.pattern import group_of
@@ -136,6 +138,37 @@ def test_operands_that_are_new_at_every_call_are_widened_as_they_are_packed(dtyp
     # Vectors along k leave their sums in the output, which is too short for them.
     assert set(kernels) == ({1, 2} if right == "b, n, k" else {0, 1, 2})
     assert [problem for kernel in kernels.values() for problem in problems(task, kernel)] == []
+
+
+@pytest.mark.parametrize("k", [31, 63, 257])
+@pytest.mark.parametrize("depth", [None, "S"])
+def test_an_infinity_stays_in_its_row(k: int, depth: str | None) -> None:
+    """Also where k ends within a word, which must not be read from the next row."""
+    args = {"m": "T", "n": 32, "k": depth or k}
+    workload = workload_from_json({"op": "dense", "args": args, "dtype": "bfloat16"})
+    sizes = [ShapeVar("T", range(1, 17)), *([ShapeVar("S", range(1, 300))] if depth else [])]
+    task = SearchTask(workload, shape_vars=sizes, target=native(), threads=1)
+    (rule,) = rules_of(task)
+    kernel = rule.space(task).kernel(dict(rule.safe_kernel(task).values) | {"rows": 1})
+    x, weight = np.ones((4, k), ml_dtypes.bfloat16), np.ones((32, k), ml_dtypes.bfloat16)
+    x[1] = np.inf
+    out = np.zeros((4, 32), ml_dtypes.bfloat16)
+    loaded(build_candidate(task, kernel))([x, layouts_of(task, kernel)["w"].pack(weight), out])
+    assert np.isinf(out[1].astype(float)).all()
+    assert np.isfinite(out[[0, 2, 3]].astype(float)).all()
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_of_dynamic_dims_are_packed(pair: tuple[str, str, str], seed: int) -> None:
+    left, right, out = pair
+    extents, dtypes = {"m": 5, "n": "3*T", "k": "2*T+1"}, {"x": left, "w": right, "out": out}
+    workload = workload_from_json({"program": DENSE, "extents": extents, "constant": ["w"], "dtype": dtypes})
+    task = task_of(workload, threads=1 + seed % 2)
+    assert is_taken(task)
+    kernel = RULE.space(task).sample(np.random.default_rng(seed))
+    assert RULE.layouts(task, kernel).keys() == {"w"}
+    assert problems(task, kernel, (0, 1, 7, 15, 32)) == [], kernel
 
 
 def test_what_no_instruction_multiplies_has_a_reason() -> None:
