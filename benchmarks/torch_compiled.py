@@ -26,7 +26,12 @@ def prepare(workload: Workload) -> Prepared:
     """Raises DoesNotApply where PyTorch has no kernel to compile; the calls raise it where compilation fails."""
     kernel, compiled = kernel_of(workload), list[Any]()
     left_s = COMPILE_LIMIT_S
-    constants = [position for position, tensor in enumerate(workload.inputs) if tensor.constant]
+    # One whose dims depend on the shape is another tensor at every shape.
+    constants = [
+        position
+        for position, tensor in enumerate(workload.inputs)
+        if tensor.constant and all(dim.constant is not None for dim in tensor.dims)
+    ]
 
     def call(inputs: Sequence[Array]) -> Call:
         nonlocal left_s

@@ -133,6 +133,17 @@ def test_torch_compile_that_takes_too_long_is_left_out(monkeypatch: pytest.Monke
         contender("compile", workload_of("softmax"), None, 1)(SHAPE)
 
 
+@pytest.mark.soak
+def test_torch_compile_takes_the_weight_of_each_shape() -> None:
+    """One whose dims depend on the shape is none of what is frozen at the first call."""
+    workload = make_workload("dense", {"m": 3, "n": "2*T", "k": 9})
+    rival = contender("compile", workload, None, 1)
+    for size in (3, 8):
+        inputs = inputs_of(workload, {"T": size})
+        (wanted,) = compute(workload, inputs, workload.dims({"T": size}))
+        np.testing.assert_allclose(np.asarray(rival({"T": size})()), wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_a_deadline_ends_what_is_under_way() -> None:
     with pytest.raises(DoesNotApply, match="too long"), torch_compiled.deadline(0.01, "too long"):
         time.sleep(30)

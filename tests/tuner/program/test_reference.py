@@ -17,7 +17,7 @@ from tuner.errors import InvalidInput
 from tuner.program.arrays import NUMPY
 from tuner.program.build import make_workload, workload_from_json
 from tuner.program.catalogue import EPILOGUES, OPS
-from tuner.program.reference import blocks, compute, expected
+from tuner.program.reference import blocks, compute, expected, products, stages
 from tuner.program.workload import Workload
 
 Array = NDArray[Any]
@@ -31,6 +31,7 @@ VARIANTS: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("conv2d", {"pad": 1, "stride": 2}),
     ("conv2d", {"pad": 2, "dilation": 2, "groups": 2, "layout": "nhwc"}),
     ("conv3d", {"pad": 1}),
+    ("conv2d", {"c": 6, "o": 9, "groups": 3, "pad": 1}),
     ("conv2d_transpose", {"pad": 1, "stride": 2}),
     ("conv2d_transpose", {"stride": 2, "dilation": 2, "groups": 2, "layout": "nhwc"}),
     ("max_pool2d", {"pad": 1, "stride": 2}),
@@ -254,6 +255,7 @@ def test_inputs_of_other_shapes_and_dims_that_read_outside_are_refused() -> None
 # -- blocks -------------------------------------------------------------------------------------------------------
 BLOCKED: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("conv2d", {"pad": 1, "stride": 2}),
+    ("conv2d", {"c": 6, "o": 9, "groups": 3}),
     ("conv2d_transpose", {"groups": 2, "stride": 2, "b": 1, "o": 2, "h": 2, "w": 2}),
     ("attention", {"causal": True}),
     ("max_pool2d", {"pad": 1}),
@@ -273,6 +275,33 @@ def test_what_is_computed_in_blocks_is_the_same(
     for one, other in zip(expected(workload, inputs, {}), whole, strict=True):
         np.testing.assert_allclose(one.value, other.value, rtol=1e-12, atol=1e-14)
         np.testing.assert_allclose(one.limit, other.limit, rtol=1e-6)
+
+
+@pytest.mark.parametrize("o", [1, 3, 7, 12])
+def test_runs_that_share_what_they_read_are_what_their_loops_compute(o: int) -> None:
+    """Also where the last run is shorter, the axis is read beside its quotient, and nothing else has it."""
+    text = "y[b, o] = sum(c) x[b, o // 3, c] * w[o, c]\nz[b, o] = sum(c) x[b, o // 3, c] * w[o // 3 + o, c]"
+    groups = -(-o // 3)
+    shapes = {"x": [2, groups, 4], "w": [o + groups, 4]}
+    workload = program(f"{text}\nt[b, o] = sum(c) x[b, o // 3, c]", {"b": 2, "o": o, "c": 4}, shapes=shapes)
+    inputs = inputs_of(workload)
+    assert_same(compute(workload, inputs, {}), looped(workload, inputs, {}))
+
+
+def test_a_group_is_a_product_of_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The image is not repeated for every channel of a group."""
+    workload = workload_of("conv2d", {"b": 3, "c": 8, "o": 16, "h": 9, "w": 9, "groups": 2})
+    sizes: list[list[int]] = []
+
+    def spied(factors: Sequence[tuple[Array, tuple[str, ...]]], kept: Sequence[str]) -> Array:
+        sizes.append(sorted(array.size for array, _ in factors))
+        return products.sum_of_products(factors, kept)
+
+    monkeypatch.setattr(stages, "sum_of_products", spied)
+    compute(workload, inputs_of(workload), {})
+    window = 4 * ARGS["r"] * ARGS["s"]
+    places = 3 * (9 - ARGS["r"] + 1) * (9 - ARGS["s"] + 1)
+    assert sizes == [[8 * window, places * window]] * 2
 
 
 def test_a_scan_of_blocks_covers_products_and_extremes_of_long_axes(monkeypatch: pytest.MonkeyPatch) -> None:

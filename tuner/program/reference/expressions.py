@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from tuner.program.expr import Axis, Binary, Call, Cast, Const, Expr, Extent, Ne
 from tuner.program.program import index_dim
 from tuner.program.reference.arithmetic import Arithmetic, Bounded, Error
 from tuner.program.reference.blocks import Box, lengths
-from tuner.program.reference.reads import Affine, Index, axis_values, read
+from tuner.program.reference.reads import Affine, Array, Index, axis_values, read
 from tuner.program.shapes import ElementTypes
 from tuner.program.workload import Workload
 
@@ -70,6 +70,23 @@ class Expressions:
         error = None if result.error is None else np.broadcast_to(result.error, shape)
         return Bounded(np.broadcast_to(result.value, shape), error)
 
+    def along(
+        self, expr: Expr, box: Box, order: Sequence[str], always: Collection[str]
+    ) -> tuple[Bounded, tuple[str, ...]]:
+        """The same over those axes of ``order`` along which its elements differ in the box, and over ``always``."""
+        result, shape = self._evaluate(expr, box, order), lengths(box, order)
+        own = [1] * (len(order) - result.value.ndim) + list(result.value.shape)
+        if result.error is not None:
+            own = list(np.broadcast_shapes(own, result.error.shape))
+        kept = [at for at, axis in enumerate(order) if own[at] > 1 or axis in always]
+        sizes = [shape[at] if at in kept else 1 for at in range(len(order))]
+
+        def reduced(array: Array) -> Array:
+            return np.broadcast_to(array, sizes).reshape([shape[at] for at in kept])
+
+        error = None if result.error is None else reduced(result.error)
+        return Bounded(reduced(result.value), error), tuple(order[at] for at in kept)
+
     def _evaluate(self, expr: Expr, box: Box, order: Sequence[str]) -> Bounded:
         """The same with 1 in place of axes that do not occur."""
         match expr:
@@ -123,12 +140,20 @@ class Expressions:
             known = {} if dim is None else {name: self._size(name) for name in dim.variables}
             self._indices[id(index)] = None if dim is None else Affine.of(dim.substituted(known))
         affine = self._indices[id(index)]
-        return affine if affine is not None else self._evaluate(index, box, order).value
+        return affine if affine is not None else _varying(self._evaluate(index, box, order).value)
 
     def _size(self, name: str) -> DimExpr:
         """A variable of an index: an axis as it is, ``extent(n)`` as its value."""
         is_extent = name.startswith("extent(")
         return DimExpr.of(self.sizes[name[len("extent(") : -1]]) if is_extent else DimExpr.var(name)
+
+
+def _varying(indices: Array) -> Array:
+    """With 1 in place of the axes along which the indices are all the same: ``o // 8`` in a box of one group."""
+    for axis, size in enumerate(indices.shape):
+        first = indices.take([0], axis=axis) if size > 1 else indices
+        indices = first if bool((indices == first).all()) else indices
+    return indices
 
 
 def extremes(dtype: str) -> tuple[float, float]:

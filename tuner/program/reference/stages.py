@@ -15,6 +15,7 @@ from tuner.program.reference.arithmetic import VALUES, Arithmetic, Array, Bounde
 from tuner.program.reference.blocks import Box, block_of, lengths, shared_axes, tiles
 from tuner.program.reference.expressions import Expressions, extremes
 from tuner.program.reference.products import sum_of_products
+from tuner.program.reference.runs import runs_of, same_along
 from tuner.program.workload import Workload
 
 INPUT_SHARE = 3
@@ -105,8 +106,13 @@ class Interpreter:
 
     def _block(self, stage: Stage, factors: Sequence[Expr], ranges: Box) -> dict[str, int]:
         """How much of each axis is evaluated at a time."""
+        # What is read at ``o // 8`` is the same in a run of eight: a matrix product takes it once.
+        runs = runs_of(factors, stage.axes, self._sizes) if stage.reducer == "sum" else {}
         shares = [
-            (axes_of(factor) if stage.reducer == "sum" else ranges.keys(), INPUT_SHARE + _height(factor))
+            (
+                axes_of(factor) - same_along(factor, runs) if stage.reducer == "sum" else ranges.keys(),
+                INPUT_SHARE + _height(factor),
+            )
             for factor in factors
         ]
 
@@ -114,7 +120,8 @@ class Interpreter:
             volumes = [share * math.prod(block[axis] for axis in axes) for axes, share in shares]
             return (1 + self._bounds) * (sum(volumes) + INPUT_SHARE * math.prod(block[axis] for axis in stage.axes))
 
-        return block_of({axis: stop - start for axis, (start, stop) in ranges.items()}, cost)
+        sizes = {axis: stop - start for axis, (start, stop) in ranges.items()}
+        return block_of(sizes | {axis: min(sizes[axis], run) for axis, run in runs.items()}, cost)
 
     # -- reductions -----------------------------------------------------------------------------------------------
     def _accumulated(
@@ -134,9 +141,12 @@ class Interpreter:
     def _sums(self, factors: Sequence[Expr], stage: Stage, box: Box, dtype: str) -> list[Array]:
         """Over one box: the sum of products; with bounds that of their magnitudes, and of these with errors added."""
         scope = (*stage.axes, *stage.reduce_axes)
-        axes = [tuple(axis for axis in scope if axis in axes_of(factor)) for factor in factors]
-        arrays = [self._expressions.spread(factor, box, own) for factor, own in zip(factors, axes, strict=True)]
-        arrays = [self._arithmetic.converted(array, dtype) for array in arrays]
+        orders = [tuple(axis for axis in scope if axis in axes_of(factor)) for factor in factors]
+        along = [
+            self._expressions.along(factor, box, order, stage.reduce_axes)
+            for factor, order in zip(factors, orders, strict=True)
+        ]
+        arrays, axes = [self._arithmetic.converted(array, dtype) for array, _ in along], [own for _, own in along]
 
         def total(values: Sequence[Array]) -> Array:
             result = sum_of_products(list(zip(values, axes, strict=True)), stage.axes)

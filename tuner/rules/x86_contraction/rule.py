@@ -232,9 +232,9 @@ def canonicalised(values: Mapping[str, int], contraction: Product) -> dict[str, 
     return canonical
 
 
-def check(kernel: MicroKernel, contraction: Product, threads: int, hardware: Hardware) -> None:
-    """Raises IllegalKernel for what the hardware cannot carry."""
-    _check_size(kernel, hardware)
+def check(kernel: MicroKernel, contraction: Product, threads: int, hardware: Hardware, copies: int = 1) -> None:
+    """Raises IllegalKernel for what the hardware cannot carry. ``copies``: how often all of the code is written."""
+    _check_size(kernel, hardware, copies)
     _check_supply(kernel, contraction.right_is_constant)
     # Both operands are read in place, by vectors along k (dots.py).
     if kernel["pack"] == contraction.pack_of_dots:
@@ -243,7 +243,7 @@ def check(kernel: MicroKernel, contraction: Product, threads: int, hardware: Har
         raise IllegalKernel(f"tb={kernel['tb']} tn={kernel['tn']} do not divide {threads} threads")
 
 
-def _check_size(kernel: MicroKernel, hardware: Hardware) -> None:
+def _check_size(kernel: MicroKernel, hardware: Hardware, copies: int) -> None:
     """Registers and code."""
     mr, nv, ku, edge = kernel["mr"], kernel["nv"], kernel["ku"], kernel["edge"]
     # Every accumulator and one row of the right operand are live at once, and a broadcast beside them.
@@ -260,9 +260,10 @@ def _check_size(kernel: MicroKernel, hardware: Hardware) -> None:
     body = ku * mr * nv
     body = body * (mr + 1) // 2 if kernel["tail"] else 2 * body
     body = body * (nv + 3) // 2 if edge else body
-    limit = MAX_BODY * (2 if edge else 1)
-    if body > limit:
-        text = f"ku={ku} tail={kernel['tail']} edge={edge}"
+    limit = MAX_BODY * (2 if edge or copies > 1 else 1)
+    is_plain = copies > 1 and (ku, kernel["tail"], edge) == (1, 0, 0)
+    if body * copies > limit and not is_plain:
+        body, text = body * copies, f"ku={ku} tail={kernel['tail']} edge={edge}"
         raise IllegalKernel(f"{text} unroll {body} operations, limit {limit}")
 
 

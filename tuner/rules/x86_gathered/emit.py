@@ -17,7 +17,7 @@ the next one, so that its results stay in cache; they are written panel by panel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,8 @@ from tuner.program.expr import reads
 from tuner.program.task import SearchTask
 from tuner.rules.function import KernelFunction, kernel_function
 from tuner.rules.layout import CutLayout, Layout
-from tuner.rules.signature import i64
+from tuner.rules.shares import on_threads
+from tuner.rules.signature import dim_expr, i64
 from tuner.rules.space import MicroKernel
 from tuner.rules.vector.dot_products import imported
 from tuner.rules.vector.memory import Vectors, part_of, workspace
@@ -55,9 +56,45 @@ def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], n
     """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0."""
     form = form_of(task.workload, bool(kernel["join"]))
     with kernel_function(task.workload, layouts, name) as function:
-        for number, own in enumerate(form.each):
-            _product_of(task, own, kernel, function, _buffers(function, layouts, number))
+        nests = [
+            _nest_of(task, own, kernel, function, _buffers(function, layouts, number))
+            for number, own in enumerate(form.each)
+        ]
+        with imported(nests[0].frame.words.dot):
+            _write(nests, _stretches(task, form, function))
     return function.get()
+
+
+def _write(nests: Sequence[_Nest], stretches: Expr | None) -> None:
+    """The loops of every form: over all of its panels, or over one stretch of them after the other."""
+
+    def share(thread: Expr) -> None:
+        if stretches is None:
+            for nest in nests:
+                nest.share(thread)
+            return
+        with I.serial(i64(0), stretches) as number:
+            for nest in nests:
+                _Nest(replace(nest.frame, stretch=(number, stretches))).share(thread)
+
+    on_threads(nests[0].frame.whole.threads, share)
+
+
+def _stretches(task: SearchTask, form: Form, function: KernelFunction) -> Expr | None:
+    """In how many stretches each thread takes its panels; None where all at once.
+
+    Where vectors run along the places, each line of the output has elements of several phases. All phases write those
+    of a stretch while its lines are in half of L2; else every line would come from memory and go there for each phase.
+    """
+    axis = form.parts[form.n[-1]].axis
+    if form.phase is None or axis not in {places.axis for places in form.phase.places}:
+        return None
+    out = task.workload.tensors[form.out]
+    size: Expr = i64(DTYPES[out.dtype].bytes)
+    for dim in out.dims:
+        size = size * dim_expr(dim, function.symbols)
+    each = i64(task.threads * task.known_target.hardware.l2_bytes // 2)
+    return I.Bind(tirx.floordiv(size + each - i64(1), each))
 
 
 def _buffers(function: KernelFunction, layouts: Mapping[str, Layout], number: int) -> dict[str, Expr]:
@@ -69,9 +106,9 @@ def _buffers(function: KernelFunction, layouts: Mapping[str, Layout], number: in
     return result
 
 
-def _product_of(
+def _nest_of(
     task: SearchTask, form: Form, kernel: MicroKernel, function: KernelFunction, buffers: Mapping[str, Expr]
-) -> None:  # fmt: skip
+) -> _Nest:  # fmt: skip
     """The loops of one form."""
     vectors, own = Vectors(task.known_target.hardware.lanes()), task
     if form.phase is not None:
@@ -82,9 +119,7 @@ def _product_of(
     extent = {role: _product(frame, group) for role, group in form.groups.items()}
     frame = replace(frame, extent=extent)
     # Views have elements.
-    frame = replace(frame, views=_views(frame), depth=extent["k"], extent={**extent, "k": _steps(frame)})
-    with imported(frame.words.dot):
-        _Nest(frame).body()
+    return _Nest(replace(frame, views=_views(frame), depth=extent["k"], extent={**extent, "k": _steps(frame)}))
 
 
 def _steps(frame: FormFrame) -> Expr:
@@ -136,6 +171,11 @@ class _Nest(Nest):
     frame: FormFrame
 
     def product(self, tiles: Share, panels: Share, is_last: Expr) -> None:
+        if self.frame.stretch is not None:
+            number, count = self.frame.stretch
+            first, length = panels[0], panels[1] - panels[0]
+            begin, end = (I.Bind(first + tirx.floordiv(length * at, count)) for at in (number, number + i64(1)))
+            panels = begin, end
         if self.kernel["pack"] == IN_COPY:
             self._in_copy(tiles, panels, is_last)
             return

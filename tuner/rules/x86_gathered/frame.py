@@ -55,6 +55,8 @@ class FormFrame(Frame):
     outer: Values = field(kw_only=True, default_factory=dict)
     results: tuple[Expr, Expr] | None = field(kw_only=True, default=None)
     depth: Expr = field(kw_only=True, default=None)
+    stretch: tuple[Expr, Expr] | None = field(kw_only=True, default=None)
+    """The number of a stretch of the panels, and how many there are; None: all panels are one."""
     whole: SearchTask = field(kw_only=True)
     """The task that the results are of: of a phase of it, ``task`` is a part."""
 

@@ -19,6 +19,7 @@ from tuner.program.program import index_dim
 from tuner.rules.access import names_in
 from tuner.rules.reading import Reader
 from tuner.rules.signature import i64
+from tuner.rules.vector.arithmetic import bound, bound_unless_known
 from tuner.rules.vector.expression import Evaluator
 from tuner.rules.vector.memory import DTYPE, loaded_where
 from tuner.rules.x86_contraction.frame import Chunk, Panel, Rows
@@ -93,7 +94,7 @@ def _vectors(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
     (axis,), lanes = frame.contraction.n, frame.vectors.lanes
     limit = frame.extent["n"] if panel.limit is None else panel.limit
     with I.serial(i64(0), i64(panel.vectors)) as v:
-        column = I.Bind(panel.column + v * i64(lanes))
+        column = bound(panel.column + v * i64(lanes))
         with _steps(frame, panel, chunk) as (values, place):
             at = {**frame.outer, **values, axis: column}
             value = product(frame, frame.contraction.right.factors, at, lanes, axis, limit)
@@ -139,7 +140,7 @@ def _pieces(frame: FormFrame, panel: Panel, chunk: Chunk, strided: Strided) -> N
     lanes = frame.vectors.lanes
     padding = dict(frame.task.workload.padding).get(strided.read.tensor, 0.0)
     with I.serial(i64(0), i64(panel.vectors)) as v:
-        column = I.Bind(panel.column + v * i64(lanes))
+        column = bound(panel.column + v * i64(lanes))
         valid = columns_in_vector(panel, column, lanes)
         over = runs_of_vector(frame, column)
         with _steps(frame, panel, chunk) as (values, place):
@@ -156,7 +157,7 @@ def _pieces(frame: FormFrame, panel: Panel, chunk: Chunk, strided: Strided) -> N
 
 def columns_in_vector(panel: Panel, column: Expr, lanes: int) -> Expr:
     """Lanes of a vector of columns before which all are columns that there are."""
-    return i64(lanes) if panel.limit is None else I.Bind(tirx.min(panel.limit - column, i64(lanes)))
+    return i64(lanes) if panel.limit is None else bound(tirx.min(panel.limit - column, i64(lanes)))
 
 
 Piece = Callable[[Values, Expr, Expr, Expr], None]
@@ -169,10 +170,10 @@ def runs_of_vector(frame: FormFrame, column: Expr) -> Callable[[Piece], None]:
     if not outer:
         return lambda use: use({}, i64(0), i64(lanes), column)
     size, fixed = frame.divisor(name), frame.contraction.parts[name].extent.constant
-    run, at = I.Bind(tirx.truncdiv(column, size)), I.Bind(tirx.truncmod(column, size))
+    run, at = bound(tirx.truncdiv(column, size)), bound(tirx.truncmod(column, size))
     if fixed is not None and fixed >= FEWEST_IN_RUN:
         count = 1 if fixed % lanes == 0 else (lanes - 2) // fixed + 2
-        of_runs = [frame.decomposed(outer, run + i64(number)) for number in range(count)]
+        of_runs = [_kept(frame.decomposed(outer, run + i64(number))) for number in range(count)]
 
         def unrolled(use: Piece) -> None:
             for number, values in enumerate(of_runs):
@@ -183,10 +184,15 @@ def runs_of_vector(frame: FormFrame, column: Expr) -> Callable[[Piece], None]:
 
     def looped(use: Piece) -> None:
         with I.serial(i64(0), tirx.truncdiv(at + i64(lanes - 1), size) + i64(1)) as number:
-            before = I.Bind(number * size - at)
-            use(frame.decomposed(outer, run + number), tirx.max(before, i64(0)), before + size, i64(0) - before)
+            before = bound(number * size - at)
+            use(_kept(frame.decomposed(outer, run + number)), tirx.max(before, i64(0)), before + size, i64(0) - before)
 
     return looped
+
+
+def _kept(values: Values) -> Values:
+    """In slots: what a name is bound to, the simplifier puts into everything that names it."""
+    return {name: bound_unless_known(value) for name, value in values.items()}
 
 
 def load_piece(frame: FormFrame, strided: Strided, slot: Expr, values: Values, first: Expr, last: Expr) -> None:
@@ -195,7 +201,7 @@ def load_piece(frame: FormFrame, strided: Strided, slot: Expr, values: Values, f
     workload, lanes, step = frame.task.workload, frame.vectors.lanes, strided.step
     buffer = frame.buffers[strided.read.tensor]
     reader = Reader(workload, frame.function, frame.buffers, frame.index(values), 1, None)
-    at = reader.indices(strided.read)
+    at = [bound_unless_known(index) for index in reader.indices(strided.read)]
     if strided.read.tensor in dict(workload.padding):
         sizes = frame.sizes_of(strided.read.tensor)
         *outer, inside = [(value, size) for value, size in zip(at, sizes, strict=True)]
@@ -203,7 +209,7 @@ def load_piece(frame: FormFrame, strided: Strided, slot: Expr, values: Values, f
         last = tirx.min(last, _rounded_up(inside[1] - inside[0], step))
         for value, size in outer:
             last = tirx.Select(tirx.And(value >= i64(0), value < size), last, i64(0))
-    first, last = (I.Bind(tirx.Cast("int32", tirx.min(end, i64(lanes)))) for end in (first, last))
+    first, last = (bound(tirx.Cast("int32", tirx.min(end, i64(lanes)))) for end in (first, last))
     loads = []
     dtype = workload.tensors[strided.read.tensor].dtype
     for part in range(step):

@@ -72,7 +72,8 @@ class X86Gathered:
         axes = (
             *tile_axes(_steps(form)),
             Axis("rows", "rows of a block are gathered", _rows(found)),
-            *ragged_axes(any("n" in form.dynamic for form in found)),
+            # Code of phases is written once for each: not also for every width of the last panel.
+            *ragged_axes(any("n" in form.dynamic and not form.phases for form in found)),
             Axis("pack", "panels are gathered at each call", _packings(hardware, found)),
             *thread_axes(task.threads, any(form.outer for form in found)),
             *_group_axes(hardware, found),
@@ -85,7 +86,7 @@ class X86Gathered:
 
         def legal(kernel: MicroKernel) -> None:
             own = of_join[kernel["join"]]
-            check(kernel, own, task.threads, hardware)
+            check(kernel, own, task.threads, hardware, copies=len(own.each))
             if kernel["kc"] and not own.holds_partial:
                 raise IllegalKernel(f"kc={kernel['kc']}: an output of {own.out_dtype} needs kc=0, or join=1")
             if group_of(kernel) > 1 and not (own.right_is_constant or kernel["pack"]):
