@@ -2,6 +2,7 @@
 
 From benchmarks.kernels: speed over the shapes and the search over time, for each workload; with --keep-trials also
 regret over the number of kernels, and the cost model's calibration. From benchmarks.curve: quality over tuning time.
+From benchmarks.policies: the best so far over the trials, for each workload and budget.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ Draw = Callable[[Axes], None]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("documents", type=Path, nargs="+", help="what benchmarks.kernels and .curve wrote with --json")
+    parser.add_argument(
+        "documents", type=Path, nargs="+", help="what benchmarks.kernels, .curve and .policies wrote with --json"
+    )
     parser.add_argument("-o", "--output", type=Path, required=True, help="a directory")
     options = parser.parse_args()
     matplotlib.rcParams.update({"font.size": 10})
@@ -50,6 +53,10 @@ def save(draw: Draw, file: Path) -> None:
 
 def pictures_of(document: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     """A name and what to draw, for everything that the document has data for."""
+    races = document.get("policies", [])
+    for workload, budget in dict.fromkeys((row["workload"], row["budget"]) for row in races):
+        rows = [row for row in races if (row["workload"], row["budget"]) == (workload, budget)]
+        yield f"{workload}-{budget.replace(' ', '-')}-policies", partial(policies, rows=rows)
     for curve in document.get("curves", []):
         yield f"{curve['workload']}-quality", partial(quality, curve=curve)
     rows = document.get("rows", [])
@@ -180,6 +187,21 @@ def quality(axes: Axes, curve: Mapping[str, Any]) -> None:
     against = "the best rival" if figure == "geomean_vs_best" else "theory"
     axes.set(title=curve["workload"], xlabel="tuning time (s)", ylabel=f"speed relative to {against}")
     axes.legend(loc="lower right", frameon=False)
+
+
+def policies(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Weighted time of the tuned shapes with the best kernels so far, over the trials: the median over the seeds, which
+    ends where the first of them did."""
+    for index, name in enumerate(dict.fromkeys(row["policy"] for row in rows)):
+        curves = [row["curve"] for row in rows if row["policy"] == name]
+        length = min(map(len, curves))
+        times = np.array([[np.nan if time is None else time for time in curve[:length]] for curve in curves])
+        style: dict[str, Any] = {"color": RIVAL_COLOURS[index % 8], "linestyle": DASHES[index % 8]}
+        # Until every instance has a time there is none of them all.
+        axes.plot(range(1, length + 1), 1e3 * np.median(times, axis=0), label=name, **style)
+    axes.set(title=f"{rows[0]['workload']}, {rows[0]['budget']}", xlabel="trials")
+    axes.set(ylabel="weighted time of the tuned shapes (ms)")
+    axes.legend(loc="upper right", frameon=False)
 
 
 if __name__ == "__main__":

@@ -7,17 +7,29 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import TASK, FakeBuilder, FakeClock, FakeRecorder, FakeRunner
+from tests.fakes import TASK, FakeBuilder, FakeClock, FakeRecorder, FakeRunner, Time, latency_s
 from tuner.library import codegen
 from tuner.program.jobspec import Budget
 from tuner.program.task import SearchTask
 from tuner.records import PROTOCOL, MeasureResult, TuningRecord
+from tuner.search.cost_model import CostModel
 from tuner.search.policy import (
     POLICIES,
+    AnnealingSearch,
+    AnnealingSettings,
+    DropletSearch,
+    DropletSettings,
     EvolutionarySearch,
     EvolutionSettings,
     PolicyFactory,
+    QLearningSearch,
+    QLearningSettings,
     RandomSearch,
+    RollerSearch,
+    RollerSettings,
+    SearchPolicy,
+    Suggestion,
+    TheoryAlone,
     TheorySettings,
 )
 from tuner.search.tuning import Tuned, tune
@@ -27,6 +39,11 @@ EVOLUTION = EvolutionSettings(population=32, generations=2, theory=THEORY)
 QUICK_POLICIES: dict[str, PolicyFactory] = {
     "evolutionary": partial(EvolutionarySearch, settings=EVOLUTION),
     "random": partial(RandomSearch, settings=THEORY),
+    "annealing": partial(AnnealingSearch, settings=AnnealingSettings(chains=16, steps=12, theory=THEORY)),
+    "qlearning": partial(QLearningSearch, settings=QLearningSettings(theory=THEORY)),
+    "roller": partial(RollerSearch, settings=RollerSettings(beam=3, theory=THEORY)),
+    "droplet": partial(DropletSearch, settings=DropletSettings(theory=THEORY)),
+    "theory": partial(TheoryAlone, settings=THEORY),
 }
 """Every policy with settings under which a round takes a tenth of a second."""
 
@@ -39,6 +56,21 @@ def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codegen, "compile_module", lambda task, module: repr(module).encode())
     monkeypatch.setattr(codegen, "module_json", lambda module: "{}")
     monkeypatch.setattr(codegen, "kernel_scripts", lambda module, count: [""] * count)
+
+
+def measured_round(
+    policy: SearchPolicy, model: CostModel, trials: int = 1000, time: Time = latency_s, task: SearchTask = TASK
+) -> list[Suggestion]:
+    """What the policy suggests, once the model and the policy know what a device says to it."""
+    suggestions = policy.suggest(trials)
+    results = [
+        MeasureResult(suggestion.kernel, instance, time(task, suggestion.kernel, instance.shape))
+        for suggestion in suggestions
+        for instance in suggestion.instances
+    ]
+    model.update(results)
+    policy.update(results)
+    return suggestions
 
 
 class Bench:

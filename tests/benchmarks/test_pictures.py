@@ -19,7 +19,9 @@ from tuner.rules import layout_group, safe_kernel, space_of
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'shapewright[bench]'")
 
-from benchmarks.pictures import pictures_of, rank_correlation, regret_by_kernels
+from matplotlib.figure import Figure
+
+from benchmarks.pictures import pictures_of, policies, rank_correlation, regret_by_kernels
 
 
 def search() -> dict[str, Any]:
@@ -74,13 +76,29 @@ def document() -> dict[str, Any]:
         "points": [point | {"seconds": 0.0, "elapsed_s": 2.0}, point | {"seconds": 10.0, "elapsed_s": 9.9}],
         "metaschedule": {"geomean_vs_best": 0.9},
     }
-    return {"rows": rows, "searches": [search()], "curves": [curve]}
+    races = [
+        {"workload": "w", "budget": "3 trials", "policy": policy, "curve": [None, 2e-3, best][:length]}
+        for policy, best, length in (("random", 1.5e-3, 3), ("random", 1.4e-3, 2), ("droplet", 1e-3, 3))
+    ]
+    return {"rows": rows, "searches": [search()], "curves": [curve], "policies": races}
 
 
 def test_a_document_without_trials_has_no_pictures_of_them() -> None:
     short = document()
     short["searches"][0]["results"] = []
-    assert [name for name, _ in pictures_of(short)] == ["w-quality", "w-speed", "w-search"]
+    assert [name for name, _ in pictures_of(short)] == [
+        "w-3-trials-policies", "w-quality", "w-speed", "w-search",
+    ]  # fmt: skip
+
+
+def test_a_policys_line_is_the_median_of_its_seeds_up_to_the_shortest() -> None:
+    axes = Figure().subplots()
+    policies(axes, document()["policies"])
+    random, droplet = axes.get_lines()
+    assert (random.get_label(), droplet.get_label()) == ("random", "droplet")
+    assert np.asarray(random.get_xdata()).tolist() == [1, 2]
+    assert np.asarray(random.get_ydata())[1] == pytest.approx(2.0)
+    assert np.asarray(droplet.get_ydata())[2] == pytest.approx(1.0)
 
 
 def test_every_picture_is_a_png(tmp_path: Path) -> None:
@@ -92,6 +110,6 @@ def test_every_picture_is_a_png(tmp_path: Path) -> None:
     )  # fmt: skip
     files = sorted((tmp_path / "out").iterdir())
     assert [file.stem for file in files] == [
-        f"run-w-{name}" for name in ("calibration", "kernels", "quality", "search", "speed")
+        f"run-w-{name}" for name in ("3-trials-policies", "calibration", "kernels", "quality", "search", "speed")
     ]
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)

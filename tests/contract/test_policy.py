@@ -25,7 +25,9 @@ SPACE = space_of(TASK)
 SHAPES = [instance.shape for instance in TASK.instances]
 WEIGHTS = np.array([instance.weight for instance in TASK.instances])
 
-LEARNING = sorted(set(POLICIES) - {"random"})
+SETTLED = ("roller", "theory")
+"""Policies that have settled before the first trial what they measure, and end there."""
+LEARNING = sorted(set(POLICIES) - {"random", *SETTLED})
 """Policies whose suggestions depend on what was measured."""
 
 
@@ -33,6 +35,7 @@ class Search:
     """A policy with a cost model that is trained as the search loop does it."""
 
     def __init__(self, name: str, task: SearchTask, seed: int) -> None:
+        self.is_settled = name in SETTLED
         self.model = PairCostModel(task, seed)
         space = space_of(task)
         self.policy = make_policy(name, task, space, self.model, seed, QUICK_POLICIES)
@@ -93,9 +96,10 @@ def set_cost(kernels: Sequence[MicroKernel]) -> float:
 
 def test_suggestions_are_legal_and_for_the_tasks_instances(make: Make) -> None:
     policy = make(TASK, 0)
-    for _ in range(3):
+    for number in range(3):
         suggestions = policy.suggest(40)
-        assert 0 < sum(len(suggestion.instances) for suggestion in suggestions) <= 40
+        assert sum(len(suggestion.instances) for suggestion in suggestions) <= 40
+        assert suggestions or (number > 0 and policy.is_settled)
         for suggestion in suggestions:
             assert SPACE.space_of(suggestion.kernel).kernel(dict(suggestion.kernel.values)) == suggestion.kernel
             assert set(suggestion.instances) <= set(TASK.instances)
@@ -136,7 +140,7 @@ def test_what_is_being_measured_is_not_suggested(make: Make) -> None:
     for _ in range(4):
         pending = policy.suggest(30)
         following = policy.suggest(30, [suggestion.kernel for suggestion in pending])
-        assert following
+        assert following or policy.is_settled
         assert {suggestion.kernel for suggestion in following}.isdisjoint(suggestion.kernel for suggestion in pending)
         policy.update(answers([*pending, *following]))
 
@@ -170,7 +174,7 @@ def test_a_policy_is_rebuilt_from_its_results(make: Make) -> None:
     again.update(results)
     known = {result.kernel for result in results}
     suggestions = again.suggest(20)
-    assert suggestions
+    assert suggestions or again.is_settled
     assert known.isdisjoint(suggestion.kernel for suggestion in suggestions)
     more = searched(again, 30)
     assert set_cost([*known, *(result.kernel for result in more)]) <= set_cost(list(known))
@@ -182,7 +186,7 @@ def test_a_search_is_no_worse_than_theory(make: Make) -> None:
     assert set(policy.policy.theory) <= {suggestion.kernel for suggestion in first}
     policy.update(answers(first))
     kernels = {result.kernel for result in searched(policy, 60)}
-    assert kernels
+    assert kernels or policy.is_settled
     assert set_cost([*policy.policy.theory, *kernels]) <= set_cost(policy.policy.theory)
 
 
@@ -212,8 +216,8 @@ def test_a_policy_reads_the_cost_model_and_never_trains_it(make: Make) -> None:
     assert policy.model.pairs == 0
 
 
-@pytest.mark.parametrize("name", LEARNING)
-def test_a_policy_that_learns_ends_by_itself_when_nothing_helps(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(set(POLICIES) - {"random"}))
+def test_a_policy_ends_by_itself_when_nothing_helps(name: str) -> None:
     task = SearchTask("dense", {"m": 4, "n": 16, "k": 4}, target=TASK.target)
     policy = Search(name, task, 0)
     for _ in range(200):
@@ -237,4 +241,4 @@ def test_results_of_other_shapes_and_nothing_at_all_do_no_harm(make: Make) -> No
     suggestions = policy.suggest(30)
     policy.update(answers(suggestions))
     policy.update([])
-    assert policy.suggest(10)
+    assert policy.suggest(10) or policy.is_settled

@@ -22,7 +22,7 @@ FIELDS = (
     *("name", "workload", "workloads", "shape_vars", "instances", "target", "targets"),
     *("threads", "device", "policy", "budget", "max_kernels", "seed", "priority", "webhook"),
 )
-POLICIES = ("evolutionary", "random")
+POLICIES = ("evolutionary", "random", "annealing", "qlearning", "roller", "droplet", "theory")
 """The names of tuner.search.policy.POLICIES, which may not be imported here."""
 DEFAULT_POLICY = "evolutionary"
 MAX_TASKS = 256

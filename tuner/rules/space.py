@@ -13,6 +13,9 @@ import numpy as np
 
 from tuner.errors import IllegalKernel
 
+Step = tuple[str, int]
+"""A direction of a space: an axis by name, and -1 or 1 for the choice before or after."""
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MicroKernel:
@@ -133,16 +136,39 @@ class SearchSpace:
                 return mutant
         return kernel
 
-    def neighbours(self, kernel: MicroKernel) -> list[MicroKernel]:
-        """The legal micro-kernels that differ from ``kernel`` by one step of one axis."""
-        neighbours: dict[MicroKernel, None] = {}
+    def steps(self, kernel: MicroKernel) -> dict[Step, MicroKernel]:
+        """By axis and direction the legal micro-kernels one choice away; without those that are ``kernel`` again,
+        where the axis has no effect beside the other choices."""
+        steps: dict[Step, MicroKernel] = {}
         for axis in self.axes:
             here = axis.choices.index(kernel[axis.name])
-            for choice in (*axis.choices[max(here - 1, 0) : here], *axis.choices[here + 1 : here + 2]):
-                near = self.legal(dict(kernel.values) | {axis.name: choice})
-                if near is not None and near != kernel:
-                    neighbours[near] = None
-        return list(neighbours)
+            for direction in (-1, 1):
+                if 0 <= here + direction < len(axis.choices):
+                    near = self.legal(dict(kernel.values) | {axis.name: axis.choices[here + direction]})
+                    if near is not None and near != kernel:
+                        steps[axis.name, direction] = near
+        return steps
+
+    def neighbours(self, kernel: MicroKernel) -> list[MicroKernel]:
+        """The legal micro-kernels that differ from ``kernel`` by one step of one axis."""
+        return list(dict.fromkeys(self.steps(kernel).values()))
+
+    def position(self, kernel: MicroKernel) -> list[float]:
+        """For each axis in order where its choice stands among all of them, from 0 to 1."""
+        return [axis.choices.index(kernel[axis.name]) / max(1, len(axis.choices) - 1) for axis in self.axes]
+
+    def axes_of(self, kernel: MicroKernel) -> tuple[Axis, ...]:
+        """The axes of this space, whichever of its kernels is given."""
+        return self.axes
+
+    def smallest(self) -> list[MicroKernel]:
+        """The micro-kernel with the first choice of every axis or, where that is not legal, those with so in all axes
+        but one."""
+        lowest = {axis.name: axis.choices[0] for axis in self.axes}
+        if (kernel := self.legal(lowest)) is not None:
+            return [kernel]
+        raised = (self.legal(lowest | {axis.name: choice}) for axis in self.axes for choice in axis.choices[1:])
+        return list(dict.fromkeys(kernel for kernel in raised if kernel is not None))
 
     def crossover(self, first: MicroKernel, second: MicroKernel, rng: np.random.Generator) -> MicroKernel:
         """Each axis from one parent or the other; ``first`` if no legal mix is found."""
@@ -171,6 +197,18 @@ class KernelSpace(Protocol):
 
     def neighbours(self, kernel: MicroKernel) -> list[MicroKernel]:
         """The legal micro-kernels one step away."""
+
+    def steps(self, kernel: MicroKernel) -> dict[Step, MicroKernel]:
+        """The same by axis and direction."""
+
+    def position(self, kernel: MicroKernel) -> list[float]:
+        """For each axis of the kernel's rule where its choice stands among all of them, from 0 to 1."""
+
+    def axes_of(self, kernel: MicroKernel) -> tuple[Axis, ...]:
+        """The axes of the kernel's rule, in order."""
+
+    def smallest(self) -> list[MicroKernel]:
+        """The legal micro-kernels with the first choice of every axis, or of all but one."""
 
     def crossover(self, first: MicroKernel, second: MicroKernel, rng: np.random.Generator) -> MicroKernel:
         """A legal mix of two; ``first`` if there is none."""
@@ -214,6 +252,22 @@ class UnionSpace:
     def neighbours(self, kernel: MicroKernel) -> list[MicroKernel]:
         """As SearchSpace.neighbours, within the kernel's own space."""
         return self.space_of(kernel).neighbours(kernel)
+
+    def steps(self, kernel: MicroKernel) -> dict[Step, MicroKernel]:
+        """As SearchSpace.steps, within the kernel's own space."""
+        return self.space_of(kernel).steps(kernel)
+
+    def position(self, kernel: MicroKernel) -> list[float]:
+        """As SearchSpace.position, within the kernel's own space."""
+        return self.space_of(kernel).position(kernel)
+
+    def axes_of(self, kernel: MicroKernel) -> tuple[Axis, ...]:
+        """The axes of the kernel's own space."""
+        return self.space_of(kernel).axes
+
+    def smallest(self) -> list[MicroKernel]:
+        """Those of every space."""
+        return [kernel for space in self.spaces for kernel in space.smallest()]
 
     def crossover(self, first: MicroKernel, second: MicroKernel, rng: np.random.Generator) -> MicroKernel:
         """As SearchSpace.crossover; ``first`` if the parents are of different rules."""

@@ -138,6 +138,33 @@ def test_every_rule_of_a_union_is_drawn_alike_and_wholly() -> None:
     assert 400 < sum(kernel.rule == "rule" for kernel in draws) < 600
 
 
+def test_steps_have_their_axis_and_direction() -> None:
+    start = OTHER.kernel({"c": 2, "d": 1})
+    assert OTHER.steps(start) == {
+        ("c", -1): OTHER.kernel({"c": 1, "d": 0}),
+        ("c", 1): OTHER.kernel({"c": 3, "d": 1}),
+        ("d", -1): OTHER.kernel({"c": 2, "d": 0}),
+    }
+    assert UNION.steps(start) == OTHER.steps(start)
+    # At c=1 a step of d comes back to where it began.
+    assert OTHER.steps(OTHER.kernel({"c": 1, "d": 0})) == {("c", 1): OTHER.kernel({"c": 2, "d": 0})}
+    assert SPACE.steps(SPACE.kernel({"a": 1, "b": 1})) == {}, "no sum next to an even one is even"
+
+
+def test_a_position_is_a_share_of_each_axis_choices() -> None:
+    kernel = OTHER.kernel({"c": 2, "d": 1})
+    assert [axis.name for axis in UNION.axes_of(kernel)] == ["c", "d"]
+    assert UNION.position(kernel) == OTHER.position(kernel) == [0.25, 1.0]
+    lonely = SearchSpace("rule", 1, (Axis("a", "the only choice", (7,)),), check=lambda kernel: None)
+    assert lonely.position(lonely.kernel({"a": 7})) == [0.0]
+
+
+def test_the_smallest_has_the_first_choice_of_every_axis_or_of_all_but_one() -> None:
+    assert UNION.smallest() == [SPACE.kernel({"a": 1, "b": 1}), OTHER.kernel({"c": 1, "d": 0})]
+    odd = SearchSpace("rule", 3, (Axis("b", "second", (2, 3)), Axis("a", "first", (1, 2, 4))), _even)
+    assert odd.smallest() == [odd.kernel({"a": 1, "b": 3}), odd.kernel({"a": 2, "b": 2}), odd.kernel({"a": 4, "b": 2})]
+
+
 def test_a_kernel_belongs_to_the_space_of_the_rule_that_it_names() -> None:
     assert UNION.space_of(SPACE.kernel({"a": 1, "b": 1})) is SPACE
     assert UNION.space_of(OTHER.kernel({"c": 2, "d": 1})) is OTHER

@@ -9,18 +9,32 @@ from tuner.program.task import SearchTask
 from tuner.rules.space import KernelSpace
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import SearchPolicy, Suggestion, suggestions_of
+from tuner.search.policy.annealing import AnnealingSearch, AnnealingSettings
+from tuner.search.policy.droplet import DropletSearch, DropletSettings
 from tuner.search.policy.evolutionary import EvolutionarySearch, EvolutionSettings
+from tuner.search.policy.qlearning import QLearningSearch, QLearningSettings
 from tuner.search.policy.random import RandomSearch
+from tuner.search.policy.roller import RollerSearch, RollerSettings
 from tuner.search.policy.theory import TheorySettings, dispatched
+from tuner.search.policy.theory_alone import TheoryAlone
 
 __all__ = [
     "POLICIES",
+    "AnnealingSearch",
+    "AnnealingSettings",
+    "DropletSearch",
+    "DropletSettings",
     "EvolutionSettings",
     "EvolutionarySearch",
     "PolicyFactory",
+    "QLearningSearch",
+    "QLearningSettings",
     "RandomSearch",
+    "RollerSearch",
+    "RollerSettings",
     "SearchPolicy",
     "Suggestion",
+    "TheoryAlone",
     "TheorySettings",
     "dispatched",
     "make_policy",
@@ -29,7 +43,15 @@ __all__ = [
 
 PolicyFactory = Callable[[SearchTask, KernelSpace, CostModel, int], SearchPolicy]
 
-POLICIES: dict[str, PolicyFactory] = {"evolutionary": EvolutionarySearch, "random": RandomSearch}
+POLICIES: dict[str, PolicyFactory] = {
+    "evolutionary": EvolutionarySearch,
+    "random": RandomSearch,
+    "annealing": AnnealingSearch,
+    "qlearning": QLearningSearch,
+    "roller": RollerSearch,
+    "droplet": DropletSearch,
+    "theory": TheoryAlone,
+}
 """By the name that a job gives. tuner.program.jobspec.POLICIES has the names alone: it may not import this."""
 
 

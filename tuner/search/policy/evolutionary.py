@@ -11,21 +11,19 @@ value of an axis cannot tell what the others do.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence, Set
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.task import SearchTask
-from tuner.records import MeasureResult, Phase
-from tuner.rules import layout_group
 from tuner.rules.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel
-from tuner.search.observations import Measured
-from tuner.search.policy._base import KERNELS_PER_DEVICE, Pick, Suggestion, suggestions_of
-from tuner.search.policy.theory import TheorySettings, first_round, theory_set
+from tuner.search.policy._base import KERNELS_PER_DEVICE, Pick
+from tuner.search.policy.set_so_far import INSTANCES_PER_KERNEL, LEAST_GAIN, OPTIMISM
+from tuner.search.policy.theory import TheorySettings
+from tuner.search.policy.theory_first import TheoryFirst
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -46,68 +44,39 @@ class EvolutionSettings:
     """Kernels drawn at random into each generation but the last, as a share of the population."""
     kernels_per_round: int = 8
     neighbours_per_round: int = 3
-    instances_per_kernel: int = 2
+    instances_per_kernel: int = INSTANCES_PER_KERNEL
     diverse_kernels: int = 16
     """How many the diverse round measures, an eighth of the trials that are left at most."""
     diverse_loss: float = 0.15
     """How much slower than the best (log latency) those may be predicted to be: about twice theory's error."""
     theory: TheorySettings = field(default_factory=TheorySettings)
-    optimism: float = 0.5
-    """Standard deviations of log latency that a candidate is given the benefit of."""
+    optimism: float = OPTIMISM
     max_idle_rounds: int = 4
     """Rounds without any expected gain above ``least_gain`` before the search ends by itself."""
-    least_gain: float = 0.003
+    least_gain: float = LEAST_GAIN
 
 
-class EvolutionarySearch:
+class EvolutionarySearch(TheoryFirst):
     """The default policy."""
 
     def __init__(
         self, task: SearchTask, space: KernelSpace, model: CostModel, seed: int = 0,
         settings: EvolutionSettings | None = None,
     ) -> None:  # fmt: skip
-        self._task, self._space, self._model = task, space, model
         self._settings = settings or EvolutionSettings()
-        self._rng = np.random.default_rng(seed)
-        self._shapes = [instance.shape for instance in task.instances]
-        self._index_of = {instance.values: index for index, instance in enumerate(task.instances)}
-        weights = np.array([instance.weight for instance in task.instances])
-        self._weights = weights / weights.sum()
-        self._measured = Measured()
-        self._pending: frozenset[MicroKernel] = frozenset()
-        self._wrong: frozenset[MicroKernel] = frozenset()
-        self._timed: frozenset[MicroKernel] = frozenset()
-        self._has_begun = False
+        super().__init__(task, space, model, seed, self._settings.theory)
         self._idle_rounds = 0
 
-    def recall(self, wrong: Collection[MicroKernel], timed: Collection[MicroKernel]) -> None:
-        self._wrong, self._timed = frozenset(wrong), frozenset(timed)
-
-    def update(self, results: Sequence[MeasureResult]) -> None:
-        self._measured.add(results)
-        self._has_begun = self._has_begun or any(result.phase is not Phase.KNOWN for result in results)
-
-    def suggest(self, trials: int, pending: Collection[MicroKernel] = (), devices: int = 1) -> list[Suggestion]:
-        self._pending = frozenset(pending)
-        if trials <= 0 or self._idle_rounds >= self._settings.max_idle_rounds:
+    def _next(self, trials: int, devices: int) -> list[Pick]:
+        if self._idle_rounds >= self._settings.max_idle_rounds:
             return []
-        # Not again where all of theory failed: the search goes on to what differs from it.
-        if not self._has_begun and not pending:
-            picks = first_round(self._task, self._model.theory, self.theory, self._failed)
-        else:
-            picks = self._diverse_round(trials // 8) or self._evolution_round(self._width(trials, devices))
-        return suggestions_of(self._task, self._model, picks, trials)
-
-    @cached_property
-    def theory(self) -> list[MicroKernel]:
-        settings = self._settings.theory
-        return theory_set(self._task, self._space, self._model.theory, self._rng, settings, self._failed)
+        return self._diverse_round(trials // 8) or self._evolution_round(self._width(trials, devices))
 
     # -- the diverse round ----------------------------------------------------------------------------------------
     def _diverse_round(self, count: int) -> list[Pick]:
         """Unlike kernels at the smallest and the largest instance; none if as many kernels were tried already, by this
         search or by others."""
-        tried = self._tried | self._timed
+        tried = self._known
         count = min(self._settings.diverse_kernels, count) - len(tried)
         if count <= 0:
             return []
@@ -128,17 +97,21 @@ class EvolutionarySearch:
         return max(1.0, min(KERNELS_PER_DEVICE * devices, trials // LEAST_ROUNDS) / usual)
 
     def _evolution_round(self, width: float) -> list[Pick]:
+        settings = self._settings
         pool, gains, spread = self._evolve()
         total = gains @ self._weights
-        if len(pool) == 0 or total.max() < self._settings.least_gain:
+        if len(pool) == 0 or total.max() < settings.least_gain:
             self._idle_rounds += 1
         else:
             self._idle_rounds = 0
         if not pool:
             return []
-        chosen = self._quotas(gains, spread, round(width * self._settings.kernels_per_round))
-        picks = {pool[index]: self._instances_for(gains[index]) for index in chosen}
-        neighbours = self._neighbours_of_fastest(round(width * self._settings.neighbours_per_round))
+        chosen = self._quotas(gains, spread, round(width * settings.kernels_per_round))
+        picks = {
+            pool[index]: self._set.instances_for(gains[index], settings.least_gain, settings.instances_per_kernel)
+            for index in chosen
+        }
+        neighbours = self._neighbours_of_fastest(round(width * settings.neighbours_per_round))
         return list((neighbours | picks).items())
 
     def _quotas(self, gains: Floats, spread: Floats, wanted: int) -> list[int]:
@@ -156,7 +129,9 @@ class EvolutionarySearch:
         for instance_index in self._weighted_instances():
             if len(picks) == count:
                 break
-            near = [other for kernel in self._fastest(instance_index, 1) for other in self._space.neighbours(kernel)]
+            near = [
+                other for kernel in self._set.fastest(instance_index, 1) for other in self._space.neighbours(kernel)
+            ]
             candidates = [kernel for kernel in self._untried(near) if kernel not in picks and kernel not in self._timed]
             if candidates:
                 picks[candidates[int(self._rng.integers(len(candidates)))]] = [int(instance_index)]
@@ -168,7 +143,7 @@ class EvolutionarySearch:
         parents = self._parents()
         pool = self._usable(parents + self._random(settings.population))
         for generation in range(settings.generations):
-            fitness = self._gains(pool)[0] @ self._weights
+            fitness = self._set.gains(pool, self._settings.optimism)[0] @ self._weights
             survivors = [pool[index] for index in (-fitness).argsort()[: settings.population // 4]] + parents
             children = [self._child(survivors) for _ in range(settings.population)]
             is_last = generation == settings.generations - 1
@@ -177,56 +152,15 @@ class EvolutionarySearch:
         pool = self._untried(pool)
         if not pool:
             return [], np.zeros((0, len(self._shapes))), np.zeros((0, len(self._shapes)))
-        gains, spread = self._gains(pool)
+        gains, spread = self._set.gains(pool, self._settings.optimism)
         return pool, gains, spread
-
-    def _gains(self, pool: Sequence[MicroKernel]) -> tuple[Floats, Floats]:
-        prediction = self._model.predict(pool, self._shapes)
-        expected = prediction.latency_s * np.exp(-self._settings.optimism * prediction.spread)
-        incumbent, penalty = self._incumbents(self._layouts(pool), prediction.latency_s)
-        # A trace of its own speed breaks ties between kernels that are expected to gain nothing.
-        own = np.log(incumbent / expected)
-        return np.maximum(own - penalty[:, None], 0.0) + 1e-3 * np.minimum(own, 0.0), prediction.spread
-
-    def _incumbents(self, layouts: Sequence[Hashable], predicted_s: Floats) -> tuple[Floats, Floats]:
-        """For each kernel of the pool: the set's time at each instance, and the penalty of its layout (log latency).
-
-        Kernels of another packed layout cannot join the set. Theirs is a set of its own, which takes over only when it
-        is better as a whole; until then its gains count less by half of what it is slower.
-        """
-        best = self._best_by_layout()
-        for layout in dict.fromkeys(layouts):
-            members = [index for index, other in enumerate(layouts) if other == layout]
-            floor = predicted_s[members].min(axis=0) * 1.02
-            times = best.get(layout, floor)
-            best[layout] = np.where(np.isinf(times), floor, times)
-        totals = {layout: float((np.log(best[layout]) * self._weights).sum()) for layout in dict.fromkeys(layouts)}
-        least = min(totals.values())
-        penalty = np.array([0.5 * (totals[layout] - least) for layout in layouts])
-        return np.stack([best[layout] for layout in layouts]), penalty
-
-    def _best_by_layout(self) -> dict[Hashable, Floats]:
-        """By packed layout the least measured latency at each instance, infinite where there is none."""
-        kernels = self._measured.kernels
-        best: dict[Hashable, Floats] = {}
-        for kernel, layout in zip(kernels, self._layouts(kernels), strict=True):
-            times = best.setdefault(layout, np.full(len(self._shapes), np.inf))
-            for shape, latency in self._measured.latencies_of(kernel).items():
-                if (index := self._index_of.get(shape)) is not None:
-                    times[index] = min(times[index], latency)
-        return best
 
     def _parents(self) -> list[MicroKernel]:
         """The fastest measured kernels of each instance."""
         parents: dict[MicroKernel, None] = {}
         for instance_index in range(len(self._shapes)):
-            parents |= dict.fromkeys(self._fastest(instance_index, PARENTS_PER_INSTANCE))
+            parents |= dict.fromkeys(self._set.fastest(instance_index, PARENTS_PER_INSTANCE))
         return list(parents)
-
-    def _fastest(self, instance_index: int, count: int) -> list[MicroKernel]:
-        """The fastest measured kernels of one instance."""
-        times = self._measured.latencies_at(self._task.instances[instance_index])
-        return sorted(times, key=lambda kernel: times[kernel])[:count]
 
     def _child(self, parents: Sequence[MicroKernel]) -> MicroKernel:
         first = parents[int(self._rng.integers(len(parents)))]
@@ -235,18 +169,7 @@ class EvolutionarySearch:
             first = self._space.crossover(first, second, self._rng)
         return self._space.mutate(first, self._rng)
 
-    def _random(self, count: int) -> list[MicroKernel]:
-        return [self._space.sample(self._rng) for _ in range(count)]
-
     # -- what is known --------------------------------------------------------------------------------------------
-    @property
-    def _tried(self) -> Set[MicroKernel]:
-        return self._measured.tried | self._pending | self._wrong
-
-    @property
-    def _failed(self) -> Set[MicroKernel]:
-        return self._measured.failed | self._wrong
-
     def _usable(self, kernels: Sequence[MicroKernel]) -> list[MicroKernel]:
         """Each once, without those that failed."""
         failed = self._failed
@@ -256,19 +179,9 @@ class EvolutionarySearch:
         tried = self._tried
         return [kernel for kernel in dict.fromkeys(kernels) if kernel not in tried]
 
-    def _layouts(self, kernels: Sequence[MicroKernel]) -> list[Hashable]:
-        return [layout_group(self._task, kernel) for kernel in kernels]
-
     def _weighted_instances(self) -> Ints:
         """The indices of the instances that have a weight, in random order."""
         return self._rng.permutation(np.flatnonzero(self._weights))
-
-    def _instances_for(self, gains: Floats) -> list[int]:
-        """The instances where the kernel is expected to gain most; one that gains nowhere goes to one of its best."""
-        least = self._settings.least_gain
-        order = (-gains * self._weights).argsort()[: self._settings.instances_per_kernel]
-        helped = [int(index) for index in order if self._weights[index] > 0 and gains[index] > least]
-        return sorted(helped or [int(order[0])])
 
 
 def most_diverse(pool: Sequence[MicroKernel], tried: Collection[MicroKernel], count: int) -> list[MicroKernel]:
