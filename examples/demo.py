@@ -109,6 +109,8 @@ def _service(data_dir: Path) -> Iterator[dict[str, str]]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     environment = {**os.environ, "SHAPEWRIGHT_URL": url, "SHAPEWRIGHT_DATA_DIR": str(data_dir)}
+    # The minute of a calibration pays over many searches; this is one.
+    environment["SHAPEWRIGHT_CALIBRATION"] = "off"
     say(f"$ shapewright up --port {port}")
     command = [sys.executable, "-m", "shapewright", "up", "--port", str(port), "--data-dir", str(data_dir)]
     process = subprocess.Popen(command, env=environment)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shapewright.calibrations import at_kept_rates
 from shapewright.download import write
 from shapewright.library import Library, load
 from shapewright.warm_start import records_of
@@ -97,13 +98,14 @@ def tune_here(
     ``trials`` and ``seconds`` (at least one of them) bound the search; ``policy`` names what chooses the trials.
     ``warm_start`` is what the search starts from: a client or the URL of a service, a file that `shapewright export`
     wrote, or a directory of `shapewright tune`. The best kernels there are verified and timed again before they count;
-    ``trials=0`` reads nothing. Nothing is stored; `shapewright tune` records the same search in a directory. Raises
-    InvalidInput, ServiceError, tuner.search.tuning.VerificationFailed.
+    ``trials=0`` reads nothing. Theory takes the rates of this machine that `shapewright device calibrate` measured, and
+    typical ones where it did not; nothing is calibrated here. Nothing is stored; `shapewright tune` records the same
+    search in a directory. Raises InvalidInput, ServiceError, tuner.search.tuning.VerificationFailed.
     """
     from tuner.measure.local import local_tools  # noqa: PLC0415 - TVM, for those who tune
 
     budget, policy = parse_budget({"trials": trials, "seconds": seconds}), check_policy(policy)
-    task = task if task.target else task.on(native())
+    task = at_kept_rates(task if task.target else task.on(native()))
     known = NOTHING
     if warm_start is not None and budget.trials != 0:
         known = shared_knowledge(records_of(warm_start, [task]), task)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 TEMPLATE = "migrated"
 
+# Workers that tests start must not measure their devices for half a minute first; tests of that turn it on.
+os.environ["SHAPEWRIGHT_CALIBRATION"] = "off"
+
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")

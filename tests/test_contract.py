@@ -22,7 +22,7 @@ from tuner.storage.sql import open_storage, upgrade
 CONTRACT = (Path(__file__).parents[1] / "docs" / "contract.md").read_text()
 SHARED = {"--json", "--url", "--key", "--database-url", "--data-dir", "-o", "--output"}
 """Options that the page explains once, above the table, and the short form of one."""
-PARTS = "serve|upgrade|create|list|revoke|backup|restore|stale|remeasure|prune"
+PARTS = "serve|calibrate|upgrade|create|list|revoke|backup|restore|stale|remeasure|prune"
 """The second words of commands that have two."""
 
 

@@ -31,7 +31,7 @@ def test_every_command_line_of_the_guide_parses(tmp_path: Path) -> None:
     commands_told = ("up", "submit", "best", "pull", "promote", "history", "login-url", "db upgrade")
     keys_told = ("keys create", "keys list", "keys revoke")
     tokens_told = ("device-tokens create", "device-tokens list", "device-tokens revoke")
-    parts_told = ("serve", "device serve", "worker")
+    parts_told = ("serve", "device serve", "device calibrate", "worker")
     assert commands == {f"shapewright {name}" for name in (*commands_told, *keys_told, *tokens_told, *parts_told)}
 
 

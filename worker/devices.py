@@ -111,6 +111,16 @@ class DeviceList:
         known = self._known.get(address)
         return known is not None and self.speeds.should_rest(known.id)
 
+    def is_free(self, known: KnownDevice) -> bool:
+        """Whether nobody measures on a device now, or FREE_S later: after a session it takes a moment to come back.
+
+        Raises DeviceLost if the tracker cannot be reached.
+        """
+        deadline = time.monotonic() + FREE_S
+        while not (is_free := self.tracker.free(known.tracker_key) > 0) and time.monotonic() < deadline:
+            time.sleep(AGAIN_S)
+        return is_free
+
     def here(self, key: str) -> int:
         """How many of those of a key are on this machine, those in quarantine too: they come back."""
         return sum(known.key == key and known.is_here() for known in self._known.values())

@@ -11,6 +11,7 @@ from tuner.measure import BuilderLost, DeviceLost
 from tuner.search.tuning import Cancelled, Search
 from tuner.storage import JobState, Lease, LeaseLost, StorageUnavailable
 from tuner.storage.jsonl import SharedRecord
+from worker.calibrations import RatesOf, typical
 from worker.heartbeat import HEARTBEAT_S, LEASE_S, Heartbeat
 from worker.leased_job import LeasedJob, SearchStorage
 from worker.retry import Retry
@@ -37,6 +38,8 @@ class JobRunner:
     heartbeat_s: float = HEARTBEAT_S
     retry: Retry = field(default_factory=Retry)
     shared: Sequence[SharedRecord] = ()
+    rates_of: RatesOf = typical
+    """What theory takes for the devices of a job, asked before its searches begin."""
 
     def run(self, lease: Lease) -> JobState | None:
         """The state in which the job is left, WAITING if this attempt failed and another may be made; None if it was
@@ -44,7 +47,7 @@ class JobRunner:
         with Heartbeat(self.storage, lease, self.lease_s, self.heartbeat_s) as heartbeat:
             job = LeasedJob(lease, self.storage, heartbeat, self.retry)
             try:
-                JobSearches(job, self.tools, self.open_search, self.stopping, self.shared).run()
+                JobSearches(job, self.tools, self.open_search, self.stopping, self.shared, self.rates_of).run()
             except Cancelled:
                 return self._stopped(job)
             except LeaseLost as error:

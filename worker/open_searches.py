@@ -8,7 +8,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from tuner.measure import Runner
+from tuner.program.task import SearchTask
 from tuner.search.reuse import shared_knowledge
+from tuner.storage import SearchTaskRow
 from tuner.storage.jsonl import SharedRecord
 from worker.leased_job import LeasedJob
 from worker.recorder import LeaseRecorder
@@ -32,6 +34,8 @@ class OpenSearches:
     shared: Sequence[SharedRecord]
     should_stop: Callable[[], bool]
     wall_s: Callable[[], float | None]
+    at_rates: Callable[[SearchTaskRow], SearchTask]
+    """A row's task, with what theory takes for its device."""
     _live: OrderedDict[int, TaskSearch] = field(default_factory=OrderedDict)
     """By position, the one used last at the end."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -71,7 +75,7 @@ class OpenSearches:
         job = self.job
         row = job.task(job.lease.tasks[position].id)
         return self.open_search(
-            row.task,
+            self.at_rates(row),
             builder=self.tools.builder(),
             runner=runner,
             recorder=LeaseRecorder(job, row, self.wall_s),

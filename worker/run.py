@@ -22,6 +22,7 @@ from tuner.measure.runner_pool import RunnerPool
 from tuner.storage import Lease, LeaseStorage
 from tuner.storage.sql import open_storage
 from worker.admission import TokenRule
+from worker.calibrations import Calibrations, candidates_of, typical
 from worker.cluster import Cluster
 from worker.cores import Cores
 from worker.devices import DeviceList, KnownDevice
@@ -130,11 +131,12 @@ class RayTools:
         devices = self._devices
 
         def members() -> Mapping[Address, Callable[[], Runner]]:
-            return {address: partial(self._on, known, address) for address, known in devices.present(key).items()}
+            return {address: partial(self.on, known, address) for address, known in devices.present(key).items()}
 
         return RunnerPool(members, devices.report, observe=devices.speeds.observe, should_rest=devices.should_rest)
 
-    def _on(self, device: KnownDevice, address: Address) -> Runner:
+    def on(self, device: KnownDevice, address: Address) -> RpcRunner:
+        """A runner on one device."""
         cores = self._cores.taken if device.is_here() else unshared
         return RpcRunner(partial(self._devices.session, device, address), cores=cores)
 
@@ -172,11 +174,13 @@ def run_worker(
     stop: threading.Event | None = None,
     on_ready: Callable[[str], None] = lambda name: None,
     cores: Cores | None = None,
+    calibration: bool = False,
 ) -> None:
     """Work until ``stop`` is set or SIGTERM or SIGINT comes (which needs the main thread).
 
     ``device_keys`` restricts the worker to devices of these keys, ``tokens`` says which of them need a join token.
     Without ``ray_address`` it starts a Ray cluster of its own on this machine; builds and devices share its ``cores``.
+    With ``calibration`` a device that has none is measured for about half a minute before the first search on it.
     ``on_ready`` is called with the worker's name once it waits for jobs. When it stops it releases its jobs and ends
     its children, within STOP_S.
     """
@@ -185,7 +189,10 @@ def run_worker(
     keys = tuple(device_keys) if device_keys is not None else None
     devices = DeviceList(storage, Tracker(*tracker), keys, tokens)
     tools = RayTools(devices, lambda: Cluster(data_dir, ray_address), stop, cores)
-    current = _Current(storage, JobRunner(storage, tools, stopping=stop.is_set), tools.searches)
+    calibrations = Calibrations(storage, candidates_of(devices, tools.on), tools.builder)
+    rates_of = calibrations.rates if calibration else typical
+    runner = JobRunner(storage, tools, stopping=stop.is_set, rates_of=rates_of)
+    current = _Current(storage, runner, tools.searches)
     loop = LeaseLoop(storage, devices, current.run, name or worker_name(), stop, maintain=tools.maintain)
     threading.Thread(target=_exit_after_timeout, args=(stop, current, tools), name="exit", daemon=True).start()
     try:

@@ -13,12 +13,15 @@ from dataclasses import dataclass, field, replace
 
 from tuner.measure import BuilderLost, DeviceLost, Runner
 from tuner.program.jobspec import Budget
+from tuner.program.rates import TYPICAL, Rates
+from tuner.program.task import SearchTask
 from tuner.search.summary import EndedBy
 from tuner.search.tuning import FINISH_S, Cancelled, Finishing
 from tuner.storage import SearchTaskRow
 from tuner.storage.jsonl import SharedRecord
 from worker import open_searches
 from worker.budget import ONE_LANE, Lanes, Standing, is_worth_waiting, lane_budget, next_piece
+from worker.calibrations import RatesOf, typical
 from worker.lanes import side_by_side
 from worker.leased_job import LeasedJob
 from worker.libraries import Libraries
@@ -45,7 +48,7 @@ class JobSearches:
     """Gives each search task of a job its part of the budget, piece by piece, and stores its library.
 
     As many run at once as the key has devices, MAX_LANES at most. ``stopping`` is true once the worker is shutting
-    down. ``shared`` are records of elsewhere that searches start from.
+    down. ``shared`` are records of elsewhere that searches start from, ``rates_of`` says what theory takes for devices.
     """
 
     job: LeasedJob
@@ -53,6 +56,7 @@ class JobSearches:
     open_search: OpenSearch
     stopping: Callable[[], bool]
     shared: Sequence[SharedRecord] = ()
+    rates_of: RatesOf = typical
     clock: Callable[[], float] = time.monotonic
     _standings: list[Standing] = field(default_factory=list)
     """As of the last turn of each task."""
@@ -71,16 +75,19 @@ class JobSearches:
     """The most that there were when lanes were counted."""
     _runner: Runner | None = None
     """Which all lanes measure by."""
+    _rates: dict[tuple[str, int], Rates] = field(default_factory=dict)
+    """By the fingerprint of the target, and threads."""
 
     def __post_init__(self) -> None:
         self._wall = WallTime(self.job.wall_s, self.clock)
         given = self._should_stop, self._wall.kept_s
-        self._open = OpenSearches(self.job, self.tools, self.open_search, self.shared, *given)
+        self._open = OpenSearches(self.job, self.tools, self.open_search, self.shared, *given, self._at_rates)
         self._libraries = Libraries(self.job, *given)
 
     def run(self) -> None:
         """Until each search task has its library. Raises Cancelled, LeaseLost, StorageUnavailable, DeviceLost,
         BuilderLost, and what a search raises; of what several lanes raise what decides most of the job's end."""
+        self._find_rates()
         self._standings = [self._stored_standing(row) for row in self.job.lease.tasks]
         losses, known = 0, -1
         try:
@@ -100,6 +107,20 @@ class JobSearches:
             raise Cancelled from None
         finally:
             self._close()
+
+    def _find_rates(self) -> None:
+        """Before any search begins, which they may take some time for: a device may be measured first."""
+        for row in self.job.lease.tasks:
+            what = row.target_fingerprint, row.task.threads
+            if what not in self._rates and not row.done:
+                self._rates[what] = self.rates_of(self.job.device, row.task, self._is_unwanted)
+
+    def _is_unwanted(self) -> bool:
+        return self._should_stop() or self.job.cancelling()
+
+    def _at_rates(self, row: SearchTaskRow) -> SearchTask:
+        what = row.target_fingerprint, row.task.threads
+        return row.task.at_rates(self._rates.get(what, TYPICAL))
 
     # -- lanes ----------------------------------------------------------------------------------------------------
     def _run_lanes(self) -> None:

@@ -17,10 +17,20 @@ from fastapi import Depends, Request
 
 from tuner.figures.view import SearchView, compared_at, progress_of
 from tuner.library.dispatcher import Dispatcher
+from tuner.program.calibration import Levels
 from tuner.records import MeasureResult
 from tuner.search.observations import at_reference_speed, reference_anchor_s
 from tuner.search.summary import SearchSummary
-from tuner.storage import Artifact, Job, JobStorage, LibraryStorage, NotFound, RecordStorage, SearchTaskRow
+from tuner.storage import (
+    Artifact,
+    DeviceStorage,
+    Job,
+    JobStorage,
+    LibraryStorage,
+    NotFound,
+    RecordStorage,
+    SearchTaskRow,
+)
 
 BATCH = 5000
 MOST_KEPT = 400_000
@@ -32,7 +42,7 @@ AT_ONCE = 2
 other requests get their share of the interpreter."""
 
 
-class SearchStorage(JobStorage, RecordStorage, LibraryStorage, Protocol):
+class SearchStorage(JobStorage, RecordStorage, LibraryStorage, DeviceStorage, Protocol):
     """What is read of a search."""
 
 
@@ -47,6 +57,7 @@ class _Search:
     events_after: int = 0
     anchor_s: float | None = None
     dispatcher: Dispatcher | None = None
+    levels: Levels | None = None
     shown: tuple[str, SearchView] | None = None
 
     @property
@@ -55,6 +66,9 @@ class _Search:
 
     def read(self, storage: SearchStorage, job: Job, row: SearchTaskRow) -> None:
         """Read what has been stored since the last call."""
+        if self.after == 0:
+            # A device is calibrated before the first trial: once there is one, this stays as it is.
+            self.levels = levels_of(storage, job, row)
         self._read_records(storage, job, row)
         self._read_progress(storage, job, row)
         if self.dispatcher is None and (artifact := library_of(storage, job, row)) is not None:
@@ -100,6 +114,7 @@ class Searches:
                 tuple(search.progress),
                 search.dispatcher,
                 compared_at(row.baselines, search.anchor_s),
+                search.levels,
             )
             search.shown = (version, view)
             return view, version
@@ -132,6 +147,13 @@ def _searches(request: Request) -> Searches:
 
 
 SearchesDep = Annotated[Searches, Depends(_searches)]
+
+
+def levels_of(storage: DeviceStorage, job: Job, row: SearchTaskRow) -> Levels | None:
+    """What the calibrated devices of the job's key read from each level of memory, by the first that can tell."""
+    devices = (device for device in storage.list_devices() if device.key == job.device)
+    found = (device.calibration(row.task.known_target, row.task.threads) for device in devices)
+    return next((each.levels for each in found if each is not None and each.levels is not None), None)
 
 
 def library_of(storage: LibraryStorage, job: Job, row: SearchTaskRow) -> Artifact | None:

@@ -83,6 +83,15 @@ log_format = click.option(
     envvar=LOG_FORMAT,
     help="Log lines for people, or one JSON object each.",
 )
+CALIBRATION = "SHAPEWRIGHT_CALIBRATION"
+
+
+def calibration(text: str) -> Callable[[Command], Command]:
+    """Gives a command ``--calibration`` (on or off), which ``text`` explains."""
+    kinds = click.Choice(("on", "off"))
+    return click.option("--calibration", type=kinds, default="on", show_default=True, envvar=CALIBRATION, help=text)
+
+
 service_url = click.option("--url", help="The service [default: SHAPEWRIGHT_URL, or http://127.0.0.1:8321].")
 job_file = click.argument("job", metavar="JOB.yaml", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 

@@ -10,6 +10,7 @@ import click
 
 from shapewright import defaults
 from shapewright.cli import options
+from shapewright.cli.calibrate import device_calibrate
 from shapewright.cli.device_tokens import token_of, without_token
 from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, emit_last
 from tuner import logs
@@ -75,6 +76,7 @@ def serve(
     envvar="SHAPEWRIGHT_DEVICE_TOKENS",
     help="Which devices need a join token: those of keys that one was ever made for, all, or none.",
 )
+@options.calibration("Whether a device is measured, for up to a minute, before the first search on it.")
 @options.database_url
 @options.data_dir
 @options.log_format
@@ -86,6 +88,7 @@ def worker(
     device_keys: tuple[str, ...],
     name: str | None,
     device_tokens: str,
+    calibration: str,
     database_url: str | None,
     data_dir: Path | None,
     log_format: str,
@@ -108,6 +111,7 @@ def worker(
         ray_address=ray_address,
         name=name,
         tokens=TokenRule(device_tokens),
+        calibration=calibration == "on",
         on_ready=lambda at: emit_last({"name": at, "tracker": tracker}, json_output, f"worker {at} waits for jobs"),
     )
 
@@ -220,4 +224,5 @@ def _shown(cores: list[int]) -> str:
     return ",".join(map(str, cores[:SHOWN_CORES])) + (",..." if len(cores) > SHOWN_CORES else "")
 
 
+device.add_command(device_calibrate)
 COMMANDS = (serve, worker, device)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tuner.program.jobspec import JobSpec
     from tuner.storage import Job, JobStorage, Lease, LibraryStorage, Storage
     from tuner.storage.jsonl import SharedRecord
+    from worker.calibrations import RatesOf
 
 UPDATE_S = 0.5
 """How often the display is updated: seldom, because candidates are measured meanwhile."""
@@ -41,8 +42,11 @@ CLOSED_S = 10.0
 @options.output
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads of a kernel, in place of the job's.")
 @click.option("--from", "source", metavar="URL_OR_FILE", help="Start from the records of a service, a file or a DIR.")
+@options.calibration("Whether theory takes what `device calibrate` measured of this machine.")
 @as_json
-def tune(job: Path, directory: Path, threads: int | None, source: str | None, json_output: bool) -> int:
+def tune(
+    *, job: Path, directory: Path, threads: int | None, source: str | None, calibration: str, json_output: bool
+) -> int:
     """Search in this process, without a service.
 
     The library is written to DIR. Everything measured is recorded in DIR/tuning.db: the same command resumes a search
@@ -57,7 +61,7 @@ def tune(job: Path, directory: Path, threads: int | None, source: str | None, js
     # search that is about to end.
     with quiet_stdout(), closing(_storage(directory)) as storage, stop_on_signals() as stop:
         lease = _lease(storage, spec, stop)
-        _run(storage, lease, stop, shared)
+        _run(storage, lease, stop, shared, _rates_of(calibration))
         ended = storage.get_job(lease.job.id)
         if not ended.state.ended:
             if stop.is_set():
@@ -164,12 +168,22 @@ def _unfinished(storage: JobStorage, spec: JobSpec) -> Job | None:
     return unfinished
 
 
-def _run(storage: Storage, lease: Lease, stop: threading.Event, shared: Sequence[SharedRecord]) -> None:
+def _rates_of(calibration: str) -> RatesOf:
+    """What theory takes for this machine. Nothing is measured for it here: a short search must not take longer."""
+    from shapewright.calibrations import at_kept_rates  # noqa: PLC0415  (keeps --help fast)
+    from worker.calibrations import typical  # noqa: PLC0415  (TVM)
+
+    return typical if calibration == "off" else lambda _key, task, _interrupted: at_kept_rates(task).rates
+
+
+def _run(
+    storage: Storage, lease: Lease, stop: threading.Event, shared: Sequence[SharedRecord], rates_of: RatesOf
+) -> None:
     """Run the job in a thread, and show it here; ``stop`` ends it after the measurement under way."""
     from worker.job_runner import JobRunner  # noqa: PLC0415  (TVM)
 
     with _tools() as tools:
-        runner = JobRunner(storage, tools, stopping=stop.is_set, shared=shared)
+        runner = JobRunner(storage, tools, stopping=stop.is_set, shared=shared, rates_of=rates_of)
         with _sigint_blocked():
             # Threads inherit the signal mask, and so do their child processes.
             thread = threading.Thread(target=runner.run, args=(lease,), daemon=True)

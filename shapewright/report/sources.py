@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from shapewright.errors import ServiceNotFound
 from tuner.errors import InvalidInput
 from tuner.figures import SearchView, view_of
+from tuner.program.calibration import Levels
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import MeasureResult
@@ -61,6 +62,7 @@ def from_service(client: Client, job_id: str) -> ReportedJob:
     for trial in client.trials(job_id):
         results.setdefault(trial["search_task_id"], []).append(_result(trial))
     tasks = []
+    devices = [device for device in client.devices() if device["key"] == job["device"]]
     for row in job["tasks"]:
         view = view_of(
             SearchTask.from_json(row["task"]),
@@ -69,9 +71,18 @@ def from_service(client: Client, job_id: str) -> ReportedJob:
             _served_dispatch(client, row, job_id),
             row.get("baselines"),
             row["position"],
+            _levels(devices, row),
         )
         tasks.append(ReportedTask(row["position"], row["target_fingerprint"], view, row.get("count", 1)))
     return ReportedJob(job, tuple(tasks), events)
+
+
+def _levels(devices: Iterable[Mapping[str, Any]], row: Mapping[str, Any]) -> Levels | None:
+    """Of the first of a job's devices that is calibrated for a search task, and can tell."""
+    of_task = (row["target_fingerprint"], row["task"]["threads"])
+    stored = (each for device in devices for each in device.get("calibrations", ()))
+    found = (each["levels"] for each in stored if (each["target"], each["threads"]) == of_task)
+    return next((Levels.from_json(levels) for levels in found if levels), None)
 
 
 def _event(job_id: str, event: Mapping[str, Any]) -> JobEvent:

@@ -15,8 +15,8 @@ import pytest
 
 from benchmarks.policies import (
     AGAIN,
-    Searched,
     Row,
+    Searched,
     best_so_far,
     budgets_of,
     policies,

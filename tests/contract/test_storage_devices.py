@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from sqlalchemy import update
 
+from tests.calibrated import FOUND as CALIBRATION
+from tuner.program.calibration import VERSION
 from tuner.program.target import native
 from tuner.storage import QUARANTINE_AFTER, DeviceSpeed, DeviceState, NotFound, SpeedState, Storage
-from tuner.storage.devices import FIRST_QUARANTINE_S, LONGEST_QUARANTINE_S
+from tuner.storage.devices import FIRST_QUARANTINE_S, LONGEST_QUARANTINE_S, MOST_CALIBRATIONS
 from tuner.storage.sql import SqlStorage
 from tuner.storage.sql.columns import later
 from tuner.storage.sql.schema import devices
@@ -117,4 +121,49 @@ def test_the_speed_of_a_device_is_kept_and_a_change_of_its_state_noted(storage: 
 
 def test_the_speed_of_a_device_that_is_not_there_is_nobodys(storage: Storage) -> None:
     storage.device_speed("nobody", DeviceSpeed(SpeedState.STEADY, 1e-5, 1e-5, 0.0))
+    assert storage.list_devices() == ()
+
+
+def test_a_calibration_is_kept_until_another_for_the_same_threads_and_target_takes_its_place(
+    storage: Storage, device: str
+) -> None:
+    assert storage.list_devices()[0].calibrations == ()
+    again, of_two = replace(CALIBRATION, error_after=0.04), replace(CALIBRATION, threads=2)
+    elsewhere = replace(CALIBRATION, target="llvm-other-0123")
+    for each in (CALIBRATION, of_two, elsewhere, again):
+        storage.device_calibrated(device, each)
+    (known,) = storage.list_devices()
+    assert known.calibrations == (of_two, elsewhere, again)
+    assert known.calibration(native(), 1) == again
+    assert known.calibration(native(), 2) == of_two
+    assert known.calibration(native(), 4) is None
+    storage.register_device(device, "rack", native(), {})
+    assert storage.list_devices()[0].calibrations == known.calibrations
+
+
+def test_a_calibration_of_another_version_is_kept_and_not_used(storage: Storage, device: str) -> None:
+    storage.device_calibrated(device, replace(CALIBRATION, version=VERSION + 1))
+    (known,) = storage.list_devices()
+    assert len(known.calibrations) == 1
+    assert known.calibration(native(), 1) is None
+
+
+def test_a_calibration_that_cannot_be_read_costs_no_device(storage: Storage, device: str) -> None:
+    assert isinstance(storage, SqlStorage)
+    with storage._database.write() as connection:
+        connection.execute(update(devices).values(calibrations=[{"version": 9, "target": "t", "threads": 1}]))
+    assert storage.list_devices()[0].calibrations == ()
+    storage.device_calibrated(device, CALIBRATION)
+    assert storage.list_devices()[0].calibrations == (CALIBRATION,)
+
+
+def test_only_so_many_calibrations_are_kept_the_newest(storage: Storage, device: str) -> None:
+    for threads in range(1, MOST_CALIBRATIONS + 3):
+        storage.device_calibrated(device, replace(CALIBRATION, threads=threads))
+    kept = [each.threads for each in storage.list_devices()[0].calibrations]
+    assert kept == list(range(3, MOST_CALIBRATIONS + 3))
+
+
+def test_the_calibration_of_a_device_that_is_not_there_is_nobodys(storage: Storage) -> None:
+    storage.device_calibrated("nobody", CALIBRATION)
     assert storage.list_devices() == ()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 import threading
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shapewright.report import ReportedJob, ReportedTask, render
+from shapewright import Client
+from shapewright.report import ReportedJob, ReportedTask, from_service, render
+from tests.calibrated import FOUND
 from tests.fakes import TASK, measured
 from tests.serving import lease
 from tests.shapewright.cli_bed import SMALL_JOB, Bed, complete
@@ -140,6 +143,15 @@ def test_a_job_of_a_service_becomes_the_same_file(shapewright: Shapewright, bed:
     points = next(t for t in page.data["latency_by_shape-0"]["data"] if t["name"] == "default (theory)")
     assert points["x"] == [instance.shape["T"] for instance in bed.storage.search_tasks(job_id)[0].task.instances]
     assert points["text"][0].startswith("T=1, ")
+
+
+def test_the_report_of_a_job_has_the_levels_of_the_device_that_was_calibrated_for_it(bed: Bed) -> None:
+    job = bed.storage.create_job(parse_job(read_yaml(SMALL_JOB.encode())).on(native()))[0]
+    with Client(bed.url, (bed.data_dir / "client.key").read_text().strip()) as client:
+        assert from_service(client, job.id).tasks[0].view.levels is None
+        bed.storage.device_calibrated("local-0", replace(FOUND, threads=2))
+        bed.storage.device_calibrated("local-0", FOUND)
+        assert from_service(client, job.id).tasks[0].view.levels == FOUND.levels
 
 
 def test_a_job_that_runs_is_reported_as_it_stands(shapewright: Shapewright, bed: Bed, tmp_path: Path) -> None:

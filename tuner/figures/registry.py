@@ -102,7 +102,8 @@ _SPECS = (
         "roofline",
         "Roofline",
         "Each dot is an instance: the nearer it is to the dashed roof, the less is left to gain; under the slope "
-        "memory bandwidth is the limit, under the flat part the arithmetic units are.",
+        "memory bandwidth is the limit, under the flat part the arithmetic units are. Of a device that is calibrated "
+        "there is a line for each cache, too.",
         roofline,
     ),
 )

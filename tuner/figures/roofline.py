@@ -12,6 +12,7 @@ from tuner.figures.columns import Floats
 from tuner.figures.latencies import RIVAL_SYMBOLS, THEORY, libraries, served_name
 from tuner.figures.shapes import Kernels, MarkerStyle, kernels_of, points, served
 from tuner.figures.view import SearchView
+from tuner.program.calibration import Level, Levels
 from tuner.program.workload import Workload, WorkloadInstance
 from tuner.records import Roof
 
@@ -34,6 +35,8 @@ def roofline(view: SearchView) -> go.Figure:
         figure.add_traces(_speeds(view, at, np.array(seconds), (), library, colour, symbol))
     if view.baselines.roof is not None:
         figure.add_trace(_roof(view.baselines.roof, [x for trace in figure.data for x in trace.x]))
+    if view.levels is not None:
+        figure.add_traces(_levels(view.levels, [x for trace in figure.data for x in trace.x]))
     figure.update_xaxes(title_text="Arithmetic intensity (FLOP/byte)", **style.LOG)
     figure.update_yaxes(title_text="Speed (GFLOP/s)", **style.LOG)
     return figure.update_layout(hovermode="closest", showlegend=True)
@@ -70,6 +73,30 @@ def _roof(roof: Roof, intensities: list[float]) -> go.Scatter:
         mode="lines",
         line={"color": style.NEUTRAL, "width": 2, "dash": "dash"},
         hovertemplate=f"roof: {at_best}<extra></extra>",
+    )
+
+
+def _levels(known: Levels, intensities: list[float]) -> list[go.Scatter]:
+    """The speed that each level of memory can feed, up to the peak; a line of its own for each. A point above a line
+    has most of what it reads from a nearer level."""
+    peak = known.flops_per_s
+    # Shapes with nothing to compute have no intensity.
+    least = min((x for x in intensities if x and x > 0), default=1.0)
+    return [
+        _level(level, np.array([min(least, peak / level.bytes_per_s) / 1.5, peak / level.bytes_per_s]), number)
+        for number, level in enumerate(known.levels)
+    ]
+
+
+def _level(level: Level, x: Floats, number: int) -> go.Scatter:
+    speed = f"{1e-9 * level.bytes_per_s:.4g} GB/s"
+    return go.Scatter(
+        x=style.rounded(x),
+        y=style.rounded(1e-9 * x * level.bytes_per_s),
+        name=level.name,
+        mode="lines",
+        line={"color": style.NEUTRAL, "width": 1, "dash": style.DASHES[2:][number % len(style.DASHES[2:])]},
+        hovertemplate=f"{level.name}: {speed}<extra></extra>",
     )
 
 

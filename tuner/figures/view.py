@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from tuner.figures.columns import Columns, columns_of
 from tuner.library.dispatcher import Dispatcher
+from tuner.program.calibration import Levels
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject
 from tuner.records import Baselines, MeasureResult, Roof, speed_correction
@@ -41,6 +42,8 @@ class SearchView:
     progress: Sequence[SearchSummary] = ()
     dispatcher: Dispatcher | None = None
     baselines: Baselines = field(default_factory=Baselines)
+    levels: Levels | None = None
+    """What the device reads from each level of memory, where it is calibrated."""
 
     @cached_property
     def columns(self) -> Columns:
@@ -73,17 +76,19 @@ def view_of(
     dispatch: Mapping[str, Any] | None = None,
     baselines: Mapping[str, Any] | None = None,
     position: int = 0,
+    levels: Levels | None = None,
 ) -> SearchView:
     """The view of one search task from what is stored of it.
 
     ``results`` as they were measured, in order; ``events`` of the whole job, in order, of which those of the task at
-    ``position`` are taken; ``dispatch`` and ``baselines`` as their ``to_json`` wrote them. Raises ShapewrightError for
+    ``position`` are taken; ``dispatch`` and ``baselines`` as their ``to_json`` wrote them; ``levels`` of the device's
+    calibration. Raises ShapewrightError for
     a dispatch table of an unknown format.
     """
     measured = list(results)
     dispatcher = Dispatcher.from_json(dispatch) if dispatch else None
     compared = compared_at(Baselines.from_json(baselines), reference_anchor_s(measured))
-    return SearchView(task, normalized(measured), progress_of(events, position), dispatcher, compared)
+    return SearchView(task, normalized(measured), progress_of(events, position), dispatcher, compared, levels)
 
 
 def progress_of(events: Iterable[Event], position: int = 0) -> list[SearchSummary]:

@@ -17,18 +17,20 @@ import tvm
 import tvm_ffi
 
 from tuner.library.package import ENTRY
-from tuner.measure.baselines import measure_baselines
+from tuner.measure.baselines import LEAST_CALLS, measure_baselines
 from tuner.measure.confinement import Appetite
 from tuner.measure.guarded import Array, Guarded
 from tuner.measure.inputs import Domain, domain_of, random_array
+from tuner.measure.levels import measure_levels
 from tuner.measure.limits import time_limit
 from tuner.measure.machine import failure_kind
 from tuner.measure.roof import measure_roof
-from tuner.measure.rpc_names import BASELINES, DESCRIBE, JOIN, OPEN, TRIAL, VERIFY
+from tuner.measure.rpc_names import BASELINES, DESCRIBE, JOIN, LEVELS, OPEN, TRIAL, VERIFY
 from tuner.measure.signer import Signer
 from tuner.measure.tensors import tensor_of
 from tuner.measure.timing import Anchor, Timed, Timer
 from tuner.measure.verify import Case, cases
+from tuner.program.calibration import Levels
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
@@ -86,6 +88,11 @@ class Bench:
             return measure_roof(module, native(), self._task.threads, timer)
 
         return measure_baselines(self._task, instances, self._array, self._anchor.seconds, roof)
+
+    def levels(self, binary: bytes) -> Levels:
+        """The device's peak and what it reads from each level, measured with ``binary``."""
+        timer = Timer(self._anchor.seconds, least=LEAST_CALLS - 1, again=0)
+        return measure_levels(self._load(binary), native(), self._task.threads, timer)
 
     def end_if_greedy(self) -> None:
         """End this process if candidates hold what the next one needs: the last one is blamed, as for a crash."""
@@ -173,10 +180,15 @@ def register(describe: Callable[[], JsonObject], signer: Signer) -> None:
         """Measure what the task's kernels are compared with, at the request's instances; the roof with ``binary``."""
         return limited(request, lambda bench, data: bench.baselines(_instances(data), bytes(binary)).to_json())
 
+    def levels(request: str, binary: bytes) -> str:
+        """Measure the device's peak and what it reads from each level of memory, with ``binary``."""
+        return limited(request, lambda bench, _: bench.levels(bytes(binary)).to_json())
+
     tvm_ffi.register_global_func(OPEN, start, override=True)
     tvm_ffi.register_global_func(TRIAL, trial, override=True)
     tvm_ffi.register_global_func(VERIFY, verify, override=True)
     tvm_ffi.register_global_func(BASELINES, baselines, override=True)
+    tvm_ffi.register_global_func(LEVELS, levels, override=True)
     tvm_ffi.register_global_func(JOIN, lambda nonce: json.dumps(signer.answer(nonce)), override=True)
     tvm_ffi.register_global_func(DESCRIBE, lambda: json.dumps(describe()), override=True)
 

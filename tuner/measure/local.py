@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from tuner.measure._base import Builder, Runner
+from tuner.measure._base import Builder
 from tuner.measure.local_builder import LocalBuilder
 from tuner.measure.local_device import LocalDevice
 from tuner.measure.rpc_runner import RpcRunner
 
 
 @contextmanager
-def local_tools() -> Iterator[tuple[Builder, Runner]]:
+def local_tools() -> Iterator[tuple[Builder, RpcRunner]]:
     """Both live in child processes, which end with the context."""
     with closing(LocalBuilder()) as builder, LocalDevice() as device:
         runner = RpcRunner(device.connect)

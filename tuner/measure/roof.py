@@ -52,8 +52,8 @@ def peak_call(module: Any, target: Target, threads: int = 1) -> Call:
     lanes = target.hardware.lanes()
     function = module[PEAK]
     # One half keeps every accumulator at one: no denormals, which are slow, and nothing overflows.
-    operand = tensor_of(_aligned((ROWS, lanes), 0.5))
-    out = tensor_of(_aligned((threads, accumulators(target), lanes), 0.0))
+    operand = tensor_of(aligned((ROWS, lanes), 0.5))
+    out = tensor_of(aligned((threads, accumulators(target), lanes), 0.0))
     return lambda: function(operand, out)
 
 
@@ -66,8 +66,8 @@ def read_call(module: Any, target: Target, threads: int = 1) -> Call:
     """Reading as many bytes as ``read_bytes`` says."""
     lanes = target.hardware.lanes()
     function = module[READ]
-    source = tensor_of(_aligned((threads, read_rows(target, threads), READ_ACCUMULATORS, lanes), 1.0))
-    out = tensor_of(_aligned((threads, READ_ACCUMULATORS, lanes), 0.0))
+    source = tensor_of(aligned((threads, read_rows(target, threads), READ_ACCUMULATORS, lanes), 1.0))
+    out = tensor_of(aligned((threads, READ_ACCUMULATORS, lanes), 0.0))
     return lambda: function(source, out)
 
 
@@ -81,7 +81,8 @@ def read_rows(target: Target, threads: int) -> int:
     return READ_BYTES // (4 * threads * READ_ACCUMULATORS * target.hardware.lanes())
 
 
-def _aligned(shape: tuple[int, ...], value: float) -> Array:
+def aligned(shape: tuple[int, ...], value: float) -> Array:
+    """All elements ``value``, at the alignment that vectors want."""
     array = Guarded.empty(shape, np.dtype(np.float32)).array
     array[...] = value
     return array

@@ -1,4 +1,5 @@
-"""The machine code that a roof is measured with: multiply-adds in registers, and reading memory. Imports the compiler.
+"""The machine code that a roof is measured with: multiply-adds in registers, and reading memory and caches. Imports the
+compiler.
 
 It is built beside the candidates and sent to the device as they are: a device needs no compiler.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
+from tuner.measure.levels import sweeps
 from tuner.measure.roof import PEAK, READ, READ_ACCUMULATORS, ROWS, TURNS, accumulators, read_rows
 from tuner.program.target import Target
 
@@ -30,11 +32,22 @@ def roof_binary(target: Target, threads: int) -> bytes:
         return _built(target, threads)
 
 
+def levels_binary(target: Target, threads: int) -> bytes:
+    """The same with PEAK and the names of ``sweeps``."""
+    with _building:
+        return _levels_built(target, threads)
+
+
 def loaded_roof(target: Target, threads: int) -> Any:
-    """The same, loaded into this process."""
+    """What ``roof_binary`` makes, loaded into this process."""
+    return loaded(roof_binary(target, threads))
+
+
+def loaded(binary: bytes) -> Any:
+    """A binary as a module of this process."""
     with tempfile.TemporaryDirectory(prefix="shapewright-roof-") as folder:
         path = Path(folder) / "roof.so"
-        path.write_bytes(roof_binary(target, threads))
+        path.write_bytes(binary)
         return tvm.runtime.load_module(str(path))
 
 
@@ -42,7 +55,18 @@ def loaded_roof(target: Target, threads: int) -> Any:
 def _built(target: Target, threads: int) -> bytes:
     lanes = target.hardware.lanes()
     peak = _peak(lanes, accumulators(target), threads)
-    module = tvm.IRModule({PEAK: peak, READ: _read(lanes, read_rows(target, threads), threads)})
+    return _compiled({PEAK: peak, READ: _read(READ, lanes, read_rows(target, threads), threads)}, target)
+
+
+@lru_cache(maxsize=16)
+def _levels_built(target: Target, threads: int) -> bytes:
+    lanes = target.hardware.lanes()
+    reads = {each.name: _read(each.name, lanes, each.rows, threads, each.turns) for each in sweeps(target, threads)}
+    return _compiled({PEAK: _peak(lanes, accumulators(target), threads), **reads}, target)
+
+
+def _compiled(functions: Mapping[str, Any], target: Target) -> bytes:
+    module = tvm.IRModule(dict(functions))
     executable = tvm.compile(module, target=tvm.target.Target({"kind": target.kind, "mcpu": target.mcpu}))
     with tempfile.TemporaryDirectory(prefix="shapewright-build-") as folder:
         path = Path(folder) / "roof.so"
@@ -66,14 +90,14 @@ def _peak(lanes: int, sums: int, threads: int) -> Any:
     return builder.get()
 
 
-def _read(lanes: int, rows: int, threads: int) -> Any:
+def _read(name: str, lanes: int, rows: int, threads: int, turns: int = 1) -> Any:
     vector = tirx.Ramp(0, 1, lanes)
-    with _function(READ) as builder:
+    with _function(name) as builder:
         source = I.arg("source", I.buffer((threads, rows, READ_ACCUMULATORS, lanes), "float32"))
         out = I.arg("out", I.buffer((threads, READ_ACCUMULATORS, lanes), "float32"))
         with _on_each(threads) as thread:
             values = _vectors(READ_ACCUMULATORS, lanes, 0.0)
-            with I.serial(0, rows) as row:
+            with I.serial(0, turns), I.serial(0, rows) as row:
                 for index, value in enumerate(values):
                     I.buffer_store(value, value[vector] + source[thread, row, index, vector], [vector])
             for index, value in enumerate(values):

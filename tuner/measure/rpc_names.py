@@ -8,6 +8,7 @@ OPEN = "shapewright.open"
 TRIAL = "shapewright.trial"
 VERIFY = "shapewright.verify"
 BASELINES = "shapewright.baselines"
+LEVELS = "shapewright.levels"
 DESCRIBE = "shapewright.describe"
 JOIN = "shapewright.join"
 

@@ -16,9 +16,10 @@ from tuner.measure._base import (
     never,
     share_ends,
 )
-from tuner.measure.roof_kernels import roof_binary
-from tuner.measure.rpc_names import BASELINES, TRIAL, VERIFY
+from tuner.measure.roof_kernels import levels_binary, roof_binary
+from tuner.measure.rpc_names import BASELINES, LEVELS, TRIAL, VERIFY
 from tuner.measure.session import GRACE_S, OPEN_TIMEOUT_S, Connect, Session, SessionDied
+from tuner.program.calibration import Levels
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import Baselines, ErrorKind, MeasureResult
@@ -29,6 +30,8 @@ SLOWEST_FLOPS = 5e9
 CALLS = 6
 """Calls of a kernel that one instance takes at least: warm-up and samples (see tuner.measure.timing)."""
 VERIFY_TIMEOUT_S = 60.0
+LEVELS_S = 3.0
+"""What reading all levels of memory may take, about."""
 WAIT_SHARE = 0.5
 """How much of what opening a session may take one may wait for cores with it: its life has room for all of that."""
 HOLD_S = 20.0
@@ -107,6 +110,23 @@ class RpcRunner:
             raise DeviceFailed(
                 f"device {session.device} failed over the baselines, or took longer than {limit_s:g} s: {death}"
             ) from death
+
+    def levels(self, task: SearchTask, interrupted: Callable[[], bool] = never) -> Levels:
+        """What the device reads from each level of memory, and its peak, on the task's threads.
+
+        Raises DeviceFailed if it cannot tell, as devices of earlier releases cannot, DeviceLost, WrongDevice,
+        Interrupted.
+        """
+        data = {"limit_s": LEVELS_S + self._timeout_s}
+        binary = levels_binary(self._open(task, interrupted).target, task.threads)
+        with self._turn(task, interrupted) as session:
+            try:
+                return Levels.from_json(self._ask(session, LEVELS, data, binary, interrupted))
+            except AttributeError as error:
+                session.close()
+                raise DeviceFailed(f"device {session.device} is of a release that does not read caches") from error
+            except SessionDied as death:
+                raise DeviceFailed(f"device {session.device} failed over reading caches: {death}") from death
 
     def close(self) -> None:
         if self._session is not None:

@@ -11,7 +11,8 @@ class Rates:
 
     The defaults were fitted to one core of a Sapphire Rapids server, with products of matrices alone
     (docs/decisions/0007); ``operation``, ``function``, ``l1_bytes``, ``memory_bytes`` and ``fork`` are round figures,
-    fitted to nothing. What theory makes of them elsewhere the learned residual corrects.
+    fitted to nothing. A calibrated device has rates of its own (tuner/calibration). What theory makes of either the
+    learned residual corrects.
     """
 
     clock_hz: float = 3.94e9

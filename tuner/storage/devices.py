@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from tuner.program.calibration import Calibration
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject
 from tuner.storage.device_tokens import Joined
@@ -14,6 +15,8 @@ QUARANTINE_AFTER = 3
 """Failures in a row."""
 FIRST_QUARANTINE_S, LONGEST_QUARANTINE_S = 60.0, 3600.0
 """Each is twice as long as the one before."""
+MOST_CALIBRATIONS = 16
+"""Of one device. The oldest are forgotten: they can be made again."""
 
 
 class DeviceState(StrEnum):
@@ -83,6 +86,12 @@ class Device:
     speed: DeviceSpeed | None = None
     joined: Joined | None = None
     """How it last joined where that takes a token."""
+    calibrations: tuple[Calibration, ...] = ()
+    """One for each target and number of threads that it was calibrated for, the newest last."""
+
+    def calibration(self, target: Target, threads: int) -> Calibration | None:
+        """The one of this version for a target and so many threads."""
+        return next((each for each in self.calibrations if each.serves(target, threads)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +127,12 @@ class DeviceStorage(Protocol):
 
     def device_speed(self, device_id: str, speed: DeviceSpeed) -> None:
         """Keep how fast it is. A change of its state is in the audit trail. Nothing happens for an unknown device."""
+
+    def device_calibrated(self, device_id: str, calibration: Calibration) -> None:
+        """Keep a calibration in place of an earlier one for the same target and threads, MOST_CALIBRATIONS in all.
+
+        Nothing happens for an unknown device.
+        """
 
     def quarantine_device(self, device_id: str, reason: str, actor: str) -> Device:
         """Give it no more work until it is released. Raises NotFound."""

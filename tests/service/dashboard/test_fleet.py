@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from fastapi.testclient import TestClient
 
 from service.app import create_app
+from tests.calibrated import FOUND
 from tests.fleets import NO_ANSWER, at_work
 from tests.service.dashboard.test_pages import main_of
+from tuner.program.calibration import Calibration
 from tuner.program.target import native
 from tuner.storage import NewKey, Scope
 from tuner.storage.sql import SqlStorage
@@ -53,6 +56,19 @@ def test_the_page_has_states_with_reasons_queues_lanes_and_buttons(api: TestClie
     fragment = api.get("/fragments/devices?key=edge").text
     assert "<html" not in fragment
     assert "edge-002.example" in fragment
+
+
+def test_the_calibration_of_a_device_is_on_its_page_and_in_its_documents(api: TestClient, storage: SqlStorage) -> None:
+    assert "None yet" in main_of(api.get("/devices/local-0").text)
+    assert api.get("/v1/devices/local-0").json()["device"]["calibrations"] == []
+    storage.device_calibrated("local-0", FOUND)
+    page = main_of(api.get("/devices/local-0").text)
+    assert "None yet" not in page
+    assert all(text in page for text in ("5.0 %", "20.0 %", "3.10 GHz", "L1 230 GB/s", FOUND.target))
+    (device,) = api.get("/v1/devices").json()["items"]
+    assert [Calibration.from_json(each) for each in device["calibrations"]] == [FOUND]
+    storage.device_calibrated("local-0", replace(FOUND, threads=2, levels=None))
+    assert "–" in main_of(api.get("/devices/local-0").text)
 
 
 def test_the_page_of_a_device_has_its_history(api: TestClient, storage: SqlStorage) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from service.figures import searches
 from service.figures.searches import Searches
+from tests.calibrated import FOUND
 from tests.contract.samples import leased, many_tasks, results
 from tests.searched import searched
+from tuner.program.target import native
 from tuner.search.summary import SearchSummary
 from tuner.storage import NewEvent, Storage
 
@@ -37,6 +40,21 @@ def test_tasks_of_one_job_are_told_apart(storage: Storage) -> None:
     for row in lease.tasks:
         view, _ = kept.view(lease.job, row)
         assert (len(view.results), [summary.trials for summary in view.progress]) == (1 + row.position, [row.position])
+
+
+def test_a_search_has_the_levels_of_the_device_that_was_calibrated_for_it(storage: Storage) -> None:
+    """Before its first trial: what comes later belongs to later searches."""
+    lease, kept = leased(storage), Searches(storage)
+    [row] = lease.tasks
+    storage.register_device("local-0", lease.job.device, native(), {})
+    storage.device_calibrated("local-0", replace(FOUND, threads=row.task.threads + 1))
+    assert kept.view(lease.job, row)[0].levels is None
+    mine = replace(FOUND, threads=row.task.threads, target=row.target_fingerprint)
+    storage.device_calibrated("local-0", mine)
+    storage.append_results(lease, row.id, results(3), [])
+    assert kept.view(lease.job, row)[0].levels == FOUND.levels
+    storage.register_device("other-0", "other", native(), {})
+    assert kept.view(lease.job, row)[0].levels == FOUND.levels
 
 
 def test_a_finished_search_has_its_dispatcher(storage: Storage) -> None:

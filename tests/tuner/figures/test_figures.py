@@ -19,6 +19,7 @@ from tuner.figures.kernels import MOST_KERNELS
 from tuner.figures.model import spearman
 from tuner.figures.roofline import compulsory_bytes
 from tuner.program.build import make_workload
+from tuner.program.calibration import Level, Levels
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
 from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult
@@ -296,6 +297,19 @@ def test_the_roofline_has_the_work_over_what_must_be_moved(view: SearchView) -> 
     assert roof.y[1] == roof.y[2] == pytest.approx(110)
     assert roof.y[0] / roof.x[0] == pytest.approx(12, rel=1e-3)
     assert "roof" not in [t.name for t in figure("roofline", replace(view, baselines=Baselines())).data]
+
+
+def test_the_roofline_of_a_calibrated_device_has_a_line_for_each_level_up_to_the_peak(view: SearchView) -> None:
+    known = Levels(110e9, (Level("L1", 2**14, 400e9), Level("L2", 2**19, 100e9), Level("memory", 2**27, 12e9)))
+    names = [trace.name for trace in figure("roofline", view).data]
+    result = figure("roofline", replace(view, levels=known))
+    assert [trace.name for trace in result.data] == [*names, "L1", "L2", "memory"]
+    for level in known.levels:
+        line = named(result, level.name)
+        slopes = [y / x for x, y in zip(line.x, line.y, strict=True)]
+        assert slopes == pytest.approx([1e-9 * level.bytes_per_s] * 2, rel=1e-3)
+        assert line.y[-1] == pytest.approx(110, rel=1e-3)
+        assert line.x[0] < line.x[-1]
 
 
 def test_an_epilogues_operands_are_moved_too() -> None:

@@ -11,8 +11,8 @@ what is done besides:
 - besides: the traffic of the output (once more for each further chunk of k), packing, launching, waking threads.
 
 Threads take contiguous shares of batches, tiles and panels; the largest share counts (ceil(tiles / threads)). The
-rates were fitted to measurements of random micro-kernels (docs/decisions/0007); the learned residual corrects them
-for a device.
+rates are those of the task: fitted to the device (docs/decisions/0046), or once to random micro-kernels elsewhere
+(docs/decisions/0007). A change of a formula here takes another version of calibrations (tuner/program/calibration.py).
 """
 
 from __future__ import annotations

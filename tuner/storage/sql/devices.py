@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import Connection, Select, and_, case, or_, select, update
 
+from tuner.program.calibration import Calibration
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject
 from tuner.storage.device_tokens import Joined
 from tuner.storage.devices import (
     FIRST_QUARANTINE_S,
     LONGEST_QUARANTINE_S,
+    MOST_CALIBRATIONS,
     QUARANTINE_AFTER,
     Device,
     DeviceSpeed,
@@ -92,6 +95,18 @@ class Devices(Part):
                 audit(connection, WORKER, "device.speed", device_id, detail)
             connection.execute(update(devices).where(devices.c.id == device_id).values(speed=speed.to_json()))
 
+    def device_calibrated(self, device_id: str, calibration: Calibration) -> None:
+        mine = devices.c.id == device_id
+        with self._database.write() as connection:
+            before = connection.execute(select(devices.c.calibrations).where(mine).with_for_update()).one_or_none()
+            if before is None:
+                return
+            data = calibration.to_json()
+            # Those that only a later version can read are kept for it.
+            others = [each for each in before.calibrations or () if _what_for(each) != _what_for(data)]
+            kept = [*others, data][-MOST_CALIBRATIONS:]
+            connection.execute(update(devices).where(mine).values(calibrations=kept))
+
     def quarantine_device(self, device_id: str, reason: str, actor: str) -> Device:
         changed = {"state": DeviceState.QUARANTINED.value, "quarantined_until": None, "reason": reason[-MAX_REASON:]}
         with self._database.write() as connection:
@@ -146,6 +161,17 @@ def _readable(row: AnyRow) -> Device | None:
         return None
 
 
+def _what_for(calibration: JsonObject) -> tuple[Any, ...]:
+    return tuple(calibration.get(name) for name in ("target", "threads"))
+
+
+def _calibrations(stored: Sequence[JsonObject] | None) -> Iterator[Calibration]:
+    """Those that can be read. Any other is made again."""
+    for each in stored or ():
+        with suppress(KeyError, TypeError, ValueError):
+            yield Calibration.from_json(each)
+
+
 def device_of(row: AnyRow) -> Device:
     with reading(f"the target of device {row.id}"):
         target = Target.from_json(row.target)
@@ -164,4 +190,5 @@ def device_of(row: AnyRow) -> Device:
         quarantined_until=row.quarantined_until,
         speed=speed,
         joined=None if row.token_id is None else Joined(row.token_id, row.server),
+        calibrations=tuple(_calibrations(row.calibrations)),
     )

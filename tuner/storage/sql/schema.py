@@ -66,6 +66,8 @@ devices = Table(
     Column("reason", SafeText, nullable=False, default="", server_default=""),
     Column("quarantined_until", Instant),
     Column("speed", JSON),
+    # A list, the newest last: one for each target and number of threads.
+    Column("calibrations", JSON),
     # How it last joined: the token's id, and the process that did (tuner.joining).
     Column("token_id", SafeText),
     Column("server", SafeText),

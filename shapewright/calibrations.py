@@ -1,0 +1,43 @@
+"""Calibrations of this machine, as `shapewright device calibrate` keeps them for `sw.tune` and `shapewright tune`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from shapewright import defaults
+from tuner.program.calibration import VERSION, Calibration
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+
+
+def calibration_file(target: Target, threads: int, directory: Path | None = None) -> Path:
+    """Where the one of this version for a target and so many threads is, if there is one."""
+    folder = (directory or defaults.data_dir()) / "calibrations"
+    return folder / f"{target.fingerprint}-{threads}-v{VERSION}.json"
+
+
+def kept(target: Target, threads: int, directory: Path | None = None) -> Calibration | None:
+    """None where there is none, or none that can be read: it can be made again."""
+    try:
+        data = json.loads(calibration_file(target, threads, directory).read_bytes())
+        found = Calibration.from_json(data)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if found.serves(target, threads) else None
+
+
+def keep(calibration: Calibration, target: Target, directory: Path | None = None) -> Path:
+    """Write it in place of an earlier one; the file. Raises OSError."""
+    path = calibration_file(target, calibration.threads, directory)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(calibration.to_json(), indent=1) + "\n")
+    fresh.replace(path)
+    return path
+
+
+def at_kept_rates(task: SearchTask) -> SearchTask:
+    """A task whose target is known, with the rates that this machine was measured to have, if it was."""
+    calibration = kept(task.known_target, task.threads)
+    return task if calibration is None else task.at_rates(calibration.rates)

@@ -1,0 +1,53 @@
+"""Latencies of probes as a device of given rates would have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+
+from tuner.calibration.fit import FITTED, Observed
+from tuner.calibration.probes import Probe, probes
+from tuner.program.rates import TYPICAL, Rates
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.rules import extents_of, prior_latency_s
+from tuner.rules.space import MicroKernel
+
+TARGET = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 4})
+
+
+@cache
+def all_probes(threads: int = 1) -> tuple[Probe, ...]:
+    return tuple(probes(TARGET, threads))
+
+
+def perturbed(seed: int, most: float = 3.0) -> Rates:
+    """Every rate that is fitted times a factor of its own, up to ``most`` and down to its reciprocal."""
+    factors = np.exp(np.random.default_rng(seed).uniform(-np.log(most), np.log(most), len(FITTED)))
+    changed = {name: getattr(TYPICAL, name) * float(factor) for name, factor in zip(FITTED, factors, strict=True)}
+    return replace(TYPICAL, **changed)
+
+
+def observed_at(rates: Rates, noise: float = 0.03, seed: int = 0, threads: int = 1) -> list[Observed]:
+    """All probes, by layer; logarithms of latencies have normal noise."""
+    rng = np.random.default_rng(seed)
+    kernels: dict[str, tuple[MicroKernel, ...]] = {}
+    tasks: dict[str, SearchTask] = {}
+    for probe in all_probes(threads):
+        key = probe.task.workload.key
+        kernels[key], tasks[key] = kernels.get(key, ()) + probe.kernels, probe.task
+    return [_observed(tasks[key], kernels[key], rates, noise, rng) for key in tasks]
+
+
+def _observed(
+    task: SearchTask, kernels: tuple[MicroKernel, ...], rates: Rates, noise: float, rng: np.random.Generator
+) -> Observed:
+    exact = prior_latency_s(task.at_rates(rates), kernels, extents_of(task.workload, shapes_of(task)))
+    return Observed(task, kernels, exact * np.exp(noise * rng.normal(size=exact.shape)))
+
+
+def shapes_of(task: SearchTask) -> list[Mapping[str, int]]:
+    return [instance.shape for instance in task.instances]

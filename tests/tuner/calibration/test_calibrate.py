@@ -1,0 +1,130 @@
+"""Calibrating a device that is made of theory at other rates: what is measured, when it ends, what is refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from tests.tuner.calibration.observing import TARGET, observed_at, perturbed
+from tuner.calibration import calibrate
+from tuner.calibration.calibrate import FIT_S, LEAST_PROBES
+from tuner.calibration.fit import errors
+from tuner.calibration.probes import KERNELS, LAYERS, ROWS
+from tuner.measure import DeviceFailed, DeviceLost, never
+from tuner.measure.simulated import Faults, Fleet, SimulatedBuilder, SimulatedRunner, theory
+from tuner.program.calibration import VERSION, Level, Levels
+from tuner.program.rates import TYPICAL, Rates
+from tuner.program.task import SearchTask
+
+LEVELS = Levels(1e11, (Level("L1", 2**14, 4e11), Level("L2", 2**19, 1e11), Level("memory", 2**27, 2e10)))
+ALL = KERNELS * len(LAYERS) * len(ROWS)
+
+
+class Runner(SimulatedRunner):
+    """A simulated device that tells its levels, unless it cannot."""
+
+    def __init__(self, fleet: Fleet, levels: Levels | None = LEVELS) -> None:
+        super().__init__(fleet)
+        self._levels = levels
+
+    def levels(self, task: SearchTask, interrupted: Callable[[], bool] = never) -> Levels:
+        if self._levels is None:
+            raise DeviceFailed("it is of an earlier release")
+        return self._levels
+
+
+@dataclass
+class Clock:
+    """Goes on by ``tick_s`` whenever it is read."""
+
+    tick_s: float
+    now_s: float = field(default=0.0)
+
+    def __call__(self) -> float:
+        self.now_s += self.tick_s
+        return self.now_s
+
+
+def fleet_at(rates: Rates, **given: object) -> Fleet:
+    model = lambda task, kernel, shape: theory(task.at_rates(rates), kernel, shape)  # noqa: E731
+    return Fleet(1, model=model, spread=0.0, **given)  # type: ignore[arg-type]
+
+
+def test_a_device_is_measured_and_its_rates_are_found() -> None:
+    true = perturbed(3)
+    found = calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=Runner(fleet_at(true)))
+    assert found is not None
+    assert (found.version, found.threads, found.target) == (VERSION, 1, TARGET.fingerprint)
+    assert found.serves(TARGET, 1)
+    assert (found.probes, found.levels) == (ALL, LEVELS)
+    assert np.median(errors(observed_at(true, noise=0.0), found.rates)) < 0.04
+    assert found.error_after < 0.04 < found.error_before
+    # What products tell nothing of comes from reading.
+    assert found.rates.memory_bytes == pytest.approx(2e10 / found.rates.clock_hz)
+    assert found.rates.l1_bytes == pytest.approx(4e11 / found.rates.clock_hz)
+
+
+def test_levels_are_read_by_all_threads_and_rates_are_of_one_core() -> None:
+    found = calibrate(TARGET, 4, builder=SimulatedBuilder(), runner=Runner(fleet_at(TYPICAL)))
+    assert found is not None
+    assert found.rates.memory_bytes == pytest.approx(2e10 / 4 / found.rates.clock_hz)
+
+
+def test_time_that_ends_leaves_what_was_measured_by_then() -> None:
+    given = {"builder": SimulatedBuilder(), "runner": Runner(fleet_at(perturbed(4)))}
+    found = calibrate(TARGET, 1, within_s=FIT_S + 11.5, clock=Clock(1.0), **given)  # type: ignore[arg-type]
+    assert found is not None
+    assert LEAST_PROBES <= found.probes < ALL
+
+
+def test_too_little_is_no_calibration_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    runner = Runner(fleet_at(TYPICAL))
+    with caplog.at_level(logging.WARNING):
+        within_s = FIT_S + 2.5
+        found = calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=runner, within_s=within_s, clock=Clock(1.0))
+    assert found is None
+    assert "no calibration" in caplog.text
+
+
+def test_kernels_that_fail_are_left_out() -> None:
+    runner = Runner(fleet_at(perturbed(5), faults=Faults(crashing=0.2, wrong=0.1)))
+    found = calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=runner)
+    assert found is not None
+    assert LEAST_PROBES < found.probes < ALL
+    assert found.error_after < found.error_before / 2
+
+
+def test_a_device_on_which_all_fails_is_not_calibrated() -> None:
+    runner = Runner(fleet_at(TYPICAL, faults=Faults(crashing=1.0)))
+    assert calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=runner) is None
+
+
+def test_a_device_that_cannot_tell_its_levels_is_calibrated_without() -> None:
+    runner = Runner(fleet_at(perturbed(6)), levels=None)
+    found = calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=runner)
+    assert found is not None
+    assert found.levels is None
+    assert found.rates.memory_bytes == TYPICAL.memory_bytes
+
+
+def test_a_device_that_theory_already_fits_keeps_the_typical_rates() -> None:
+    """Fitting noise would make theory no better."""
+    found = calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=Runner(fleet_at(TYPICAL)))
+    assert found is not None
+    assert found.error_after <= found.error_before
+    assert found.rates.decode == pytest.approx(TYPICAL.decode, rel=0.2)
+
+
+def test_who_no_longer_wants_it_gets_none() -> None:
+    runner = Runner(fleet_at(TYPICAL))
+    assert calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=runner, interrupted=lambda: True) is None
+
+
+def test_a_lost_device_is_the_callers_affair() -> None:
+    runner = Runner(fleet_at(TYPICAL, faults=Faults(silent=1), limit_s=0.0))
+    with pytest.raises(DeviceLost, match="does not answer"):
+        calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=runner)

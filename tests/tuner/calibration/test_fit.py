@@ -1,0 +1,76 @@
+"""Rates are recovered from latencies that theory itself made, with noise, outliers and gaps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.tuner.calibration.observing import observed_at, perturbed
+from tuner.calibration.fit import Observed, clock_alone, errors, fitted
+from tuner.program.rates import TYPICAL
+
+SEEDS = range(8)
+
+
+def held_out(seed: int) -> tuple[list[Observed], list[Observed]]:
+    """Two layers without noise to judge by, and the others with it."""
+    true = perturbed(seed)
+    return observed_at(true, noise=0.0)[3:], observed_at(true, noise=0.03, seed=seed)[:3]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_other_layers_are_told_by_rates_that_were_fitted_to_some(seed: int) -> None:
+    unseen, seen = held_out(seed)
+    before, after = (np.median(errors(unseen, rates)) for rates in (clock_alone(seen), fitted(seen)))
+    assert after < 0.04
+    assert after < before / 2
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_the_clock_and_what_is_asked_of_it_most_come_out_as_they_were(threads: int) -> None:
+    true = replace(TYPICAL, clock_hz=2.2e9, l3_bytes=20.0, fork=30_000.0)
+    found = fitted(observed_at(true, noise=0.01, threads=threads))
+    assert found.clock_hz == pytest.approx(true.clock_hz, rel=0.1)
+    assert found.l3_bytes == pytest.approx(true.l3_bytes, rel=0.3)
+    assert found.fork == pytest.approx(true.fork if threads > 1 else TYPICAL.fork, rel=0.3)
+
+
+def test_what_theory_of_products_does_not_read_stays_typical() -> None:
+    found = fitted(observed_at(perturbed(1)))
+    assert (found.function, found.operation, found.memory_bytes, found.transpose, found.dot) == (
+        TYPICAL.function, TYPICAL.operation, TYPICAL.memory_bytes, TYPICAL.transpose, TYPICAL.dot,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_outliers_and_failures_do_little_harm(seed: int) -> None:
+    """One in ten takes three times as long, one in five was not measured."""
+    unseen, seen = held_out(seed)
+    rng = np.random.default_rng(seed)
+    spoilt = []
+    for each in seen:
+        latency_s = np.where(rng.random(each.latency_s.shape) < 0.1, 3 * each.latency_s, each.latency_s)
+        latency_s[rng.random(latency_s.shape) < 0.2] = np.nan
+        spoilt.append(replace(each, latency_s=latency_s))
+    assert sum(each.count for each in spoilt) < sum(each.count for each in seen)
+    assert np.median(errors(unseen, fitted(spoilt))) < 0.06
+
+
+def test_a_fit_of_few_measurements_stays_near_what_is_typical() -> None:
+    one = observed_at(TYPICAL, noise=0.0)[0]
+    few = replace(one, kernels=one.kernels[:1], latency_s=one.latency_s[:1] * np.array([1.0, 1.3, 0.8, 1.2, 1.0]))
+    found = fitted([few])
+    assert all(0.2 < getattr(found, name) / getattr(TYPICAL, name) < 5 for name in ("loads", "decode", "l3_bytes"))
+
+
+def test_the_same_measurements_give_the_same_rates() -> None:
+    seen = observed_at(perturbed(2))
+    assert fitted(seen) == fitted(seen)
+
+
+def test_nothing_measured_is_no_reason_for_rates() -> None:
+    nothing = [replace(each, latency_s=np.full_like(each.latency_s, np.nan)) for each in observed_at(TYPICAL)]
+    with pytest.raises(ValueError, match="nothing was measured"):
+        fitted(nothing)

@@ -1,0 +1,26 @@
+"""A calibration of this machine, of few and small probes: compiled, sent to a device, measured, fitted."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner.calibration import calibrate, probes
+from tuner.measure.levels import sweeps
+from tuner.measure.local import local_tools
+from tuner.program.target import native
+
+
+def test_this_machine_is_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "LAYERS", ((64, 64), (96, 64), (64, 96)))
+    monkeypatch.setattr(probes, "KERNELS", 4)
+    monkeypatch.setattr(probes, "BATCH", 2)
+    with local_tools() as (builder, runner):
+        found = calibrate(native(), 1, builder=builder, runner=runner, within_s=240.0)
+    assert found is not None
+    assert found.serves(native(), 1)
+    assert found.probes == 60
+    assert found.error_after <= found.error_before
+    assert found.levels is not None
+    assert [each.name for each in found.levels.levels] == [each.level for each in sweeps(native(), 1)]
+    # Of any machine that this runs on, disturbed or not: layers this small say little of the clock.
+    assert 2e8 < found.rates.clock_hz < 5e10

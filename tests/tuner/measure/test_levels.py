@@ -1,0 +1,64 @@
+"""What this machine reads from each level of memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.tuner.calibration.observing import TARGET
+from tuner.calibration.probes import layer
+from tuner.measure import DeviceFailed
+from tuner.measure.levels import MOST_BYTES, measure_levels, sweeps
+from tuner.measure.local_device import LocalDevice
+from tuner.measure.roof_kernels import levels_binary, loaded
+from tuner.measure.rpc_runner import RpcRunner
+from tuner.measure.timing import Timer
+from tuner.program.target import Target, native
+
+
+def sizes(target: Target, threads: int = 1) -> dict[str, int]:
+    return {sweep.level: sweep.bytes for sweep in sweeps(target, threads)}
+
+
+def holding(l3_bytes: int, l2_bytes: int = TARGET.hardware.l2_bytes) -> Target:
+    return replace(TARGET, hardware=replace(TARGET.hardware, l2_bytes=l2_bytes, l3_bytes=l3_bytes))
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_each_level_is_read_in_less_than_it_holds_and_more_than_the_one_before(threads: int) -> None:
+    target = holding(l3_bytes=2**26)
+    hardware, read = target.hardware, sizes(target, threads)
+    assert list(read) == ["L1", "L2", "L3", "memory"]
+    assert read["L1"] < threads * hardware.l1d_bytes < read["L2"] < threads * hardware.l2_bytes < read["L3"]
+    assert read["L3"] < hardware.l3_bytes < read["memory"] <= MOST_BYTES
+
+
+def test_levels_that_cannot_be_told_apart_are_left_out() -> None:
+    assert list(sizes(holding(l3_bytes=3 * 2**20))) == ["L1", "L2", "memory"]
+    assert list(sizes(holding(l3_bytes=2**30))) == ["L1", "L2", "L3"]
+    assert list(sizes(holding(l2_bytes=2**14, l3_bytes=2**14))) == ["L1", "memory"]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_machine_tells_its_levels(threads: int) -> None:
+    module = loaded(levels_binary(native(), threads))
+    found = measure_levels(module, native(), threads, Timer(lambda: 3e-6, least=2, again=0))
+    assert [(each.name, each.bytes) for each in found.levels] == list(sizes(native(), threads).items())
+    # Of any machine that this runs on, disturbed or not.
+    assert 1e8 < found.flops_per_s < 1e13
+    assert all(1e7 < each.bytes_per_s < 1e13 for each in found.levels)
+    assert max(each.bytes_per_s for each in found.levels) > found.levels[-1].bytes_per_s
+
+
+def test_a_device_tells_its_levels_and_one_that_cannot_is_there_for_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = layer(64, 64, native(), 1)
+    with LocalDevice() as device:
+        runner = RpcRunner(device.connect)
+        assert [each.name for each in runner.levels(task).levels] == list(sizes(native()))
+        # As on a device of an earlier release.
+        monkeypatch.setattr("tuner.measure.rpc_runner.LEVELS", "shapewright.unknown")
+        with pytest.raises(DeviceFailed, match="of a release that does not read caches"):
+            runner.levels(task)
+        runner.ready(task)
+        runner.close()

@@ -1,0 +1,151 @@
+"""A device's calibration: probes measured by the ordinary builder and runner, levels read, rates fitted."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Protocol
+
+import numpy as np
+
+from tuner.calibration.fit import Floats, Observed, clock_alone, errors, fitted
+from tuner.calibration.probes import Probe, probes
+from tuner.measure import Builder, DeviceFailed, Interrupted, Runner, RunRequest, never
+from tuner.program.calibration import VERSION, Calibration, Levels
+from tuner.program.rates import Rates
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.records import MeasureResult, speed_correction
+from tuner.rules.space import MicroKernel
+
+CALIBRATION_S = 60.0
+"""What it may take once compilers have started. On one core of a server with nothing else to do it takes about half."""
+FIT_S = 4.0
+"""Of these, what is left for the fit."""
+LEAST_PROBES, LEAST_LAYERS = 60, 3
+"""Measurements, and layers that they are of: fewer do not tell twenty rates apart."""
+
+log = logging.getLogger(__name__)
+
+
+class LevelRunner(Runner, Protocol):
+    """A runner of one device that can tell what it reads from each level of memory."""
+
+    def levels(self, task: SearchTask, interrupted: Callable[[], bool] = never) -> Levels:
+        """Raises DeviceFailed if the device cannot tell, DeviceLost, WrongDevice, Interrupted."""
+
+
+def calibrate(
+    target: Target,
+    threads: int,
+    *,
+    builder: Builder,
+    runner: LevelRunner,
+    within_s: float = CALIBRATION_S,
+    interrupted: Callable[[], bool] = never,
+    seed: int = 0,
+    clock: Callable[[], float] = time.monotonic,
+) -> Calibration | None:
+    """Measure and fit the device of ``runner`` for code of ``target`` on so many ``threads``.
+
+    ``within_s`` after its first builds it ends with what was measured by then; only a build that is under way takes
+    longer. None, and a line in the log that says why, where too little was measured, or the caller interrupted it.
+    Raises DeviceLost, WrongDevice, BuilderLost.
+    """
+    began_s, until_s = clock(), float("inf")
+
+    def is_over() -> bool:
+        return interrupted() or clock() > until_s
+
+    measured = _Measured()
+    levels: Levels | None = None
+    for probe in probes(target, threads, seed):
+        if is_over():
+            break
+        builds = builder.build(probe.task, probe.kernels)
+        if not measured.batches:
+            # Compilers have started by now, which takes long where much else starts.
+            until_s = clock() + within_s - FIT_S
+            levels = _levels(runner, probe.task, is_over)
+        requests = [RunRequest(build, probe.task.instances) for build in builds]
+        measured.add(probe, runner.run(probe.task, requests, is_over))
+    observed = measured.observed()
+    count = sum(each.count for each in observed)
+    if interrupted() or count < LEAST_PROBES or len(observed) < LEAST_LAYERS:
+        why = "it was interrupted" if interrupted() else f"{LEAST_PROBES} of {LEAST_LAYERS} layers are needed"
+        log.warning("no calibration: %d measurements of %d layers; %s", count, len(observed), why)
+        return None
+    rates, before, after = _rates(observed)
+    return Calibration(
+        VERSION, threads, target.fingerprint, _with_levels(rates, levels, threads), levels, count, before, after,
+        round(clock() - began_s, 1), datetime.now(UTC).isoformat(timespec="seconds"),
+    )  # fmt: skip
+
+
+@dataclass
+class _Measured:
+    """Results by layer, in the order in which they came."""
+
+    batches: int = 0
+    _tasks: dict[str, SearchTask] = field(default_factory=dict)
+    _results: dict[str, list[MeasureResult]] = field(default_factory=dict)
+
+    def add(self, probe: Probe, results: Sequence[MeasureResult]) -> None:
+        self.batches += 1
+        key = probe.task.workload.key
+        self._tasks[key] = probe.task
+        self._results.setdefault(key, []).extend(each for each in results if each.ok)
+
+    def observed(self) -> list[Observed]:
+        """At one speed of the device: the median of its anchors."""
+        anchors = [each.anchor_s for results in self._results.values() for each in results if each.anchor_s]
+        anchor_s = statistics.median(anchors) if anchors else None
+        found = ((self._tasks[key], results) for key, results in self._results.items() if results)
+        return [_observed(task, results, anchor_s) for task, results in found]
+
+
+def _observed(task: SearchTask, results: Sequence[MeasureResult], anchor_s: float | None) -> Observed:
+    kernels: dict[MicroKernel, None] = dict.fromkeys(result.kernel for result in results)
+    row, column = ({each: at for at, each in enumerate(several)} for several in (kernels, task.instances))
+    latency_s = np.full((len(row), len(column)), np.nan)
+    for result in results:
+        if result.latency_s:
+            at_one_speed = result.latency_s * speed_correction(result.anchor_s, anchor_s)
+            latency_s[row[result.kernel], column[result.instance]] = at_one_speed
+    return Observed(task, tuple(kernels), latency_s)
+
+
+def _levels(runner: LevelRunner, task: SearchTask, interrupted: Callable[[], bool]) -> Levels | None:
+    try:
+        return runner.levels(task, interrupted)
+    except Interrupted:
+        return None
+    except DeviceFailed as error:
+        log.warning("calibration goes on without the levels of memory: %s", error)
+        return None
+
+
+def _rates(observed: Sequence[Observed]) -> tuple[Rates, float, float]:
+    """The rates, and half of the errors before and after: each layer by what was fitted to the others."""
+    before: list[Floats] = []
+    after: list[Floats] = []
+    for held_out in observed:
+        others = [each for each in observed if each is not held_out]
+        before.append(errors([held_out], clock_alone(others)))
+        after.append(errors([held_out], fitted(others)))
+    was, now = (float(np.median(np.concatenate(each))) for each in (before, after))
+    if now < was:
+        return fitted(observed), was, now
+    log.warning("calibration adjusts the clock alone: fitted rates are off by %.1f %%, typical ones by %.1f %%",
+                100 * now, 100 * was)  # fmt: skip
+    return clock_alone(observed), was, was
+
+
+def _with_levels(rates: Rates, levels: Levels | None, threads: int) -> Rates:
+    """Rates that dense layers tell nothing of, but reading does: by core, in bytes per cycle."""
+    read = {} if levels is None else {each.name: each.bytes_per_s / threads / rates.clock_hz for each in levels.levels}
+    return replace(rates, l1_bytes=read.get("L1", rates.l1_bytes), memory_bytes=read.get("memory", rates.memory_bytes))

@@ -1,0 +1,153 @@
+"""Fitting the rates of a core to measurements of kernels whose time theory computes from them.
+
+The most probable rates (MAP): logarithms of measured times have a spread SCATTER around theory's, with the tails of
+Huber's loss (P. J. Huber, Robust Estimation of a Location Parameter, 1964), logarithms of rates a normal spread SPREAD
+around the typical ones. Found by Gauss-Newton steps with Levenberg's damping (K. Levenberg, 1944) and a numeric
+Jacobian. What no measurement tells of stays as typical.
+
+The clock is fitted with the rest. What bounds it is the work of the multiply-add units, which is in cycles of the
+hardware's description; where these units bound nothing, only the ratios of rates to the clock are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.program.rates import TYPICAL, Rates
+from tuner.program.task import SearchTask
+from tuner.rules import Extents, extents_of, prior_latency_s
+from tuner.rules.space import MicroKernel
+
+Floats = NDArray[np.float64]
+FITTED = (
+    "clock_hz", "fma_latency", "loads", "decode", "l2_bytes", "l3_bytes", "l2_exposed", "stream_exposed",
+    "near_exposed", "ahead_exposed", "too_soon", "tile", "turn", "store", "again", "fetched", "copy", "call", "block",
+    "fork",
+)  # fmt: skip
+"""What theory reads of rates for the products of dense layers."""
+SPREAD = 0.7
+"""Of the logarithm of a rate between devices: twice as much or half as much is usual."""
+SCATTER = 0.05
+"""Of the logarithm of a time around theory's."""
+TAIL = 1.345
+"""In SCATTER: further off, a measurement pulls no stronger. Huber's value for 95 % efficiency on normal errors."""
+STEPS, DAMPING, MOST_DAMPING, SMALLEST_GAIN = 40, 10.0, 1e9, 1e-3
+DIFFERENCE = 0.01
+"""Of logarithms, for the Jacobian: theory has kinks, which a smaller one would not look across."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Kernels of one task, measured at its instances: ``latency_s`` [kernels, instances], NaN where there is none."""
+
+    task: SearchTask
+    kernels: tuple[MicroKernel, ...]
+    latency_s: Floats
+
+    @property
+    def count(self) -> int:
+        return int(np.isfinite(self.latency_s).sum())
+
+
+def fitted(observed: Sequence[Observed]) -> Rates:
+    """The rates that explain best what was observed; the same for the same measurements.
+
+    Raises ValueError if there are none.
+    """
+    problem = _Problem(observed)
+    # The clock takes all times by one factor: what is left to find is near.
+    at = problem.at_clock()
+    damping, cost = 1.0, problem.cost(at)
+    for _ in range(STEPS):
+        curvature, downhill = problem.normal_equations(at)
+        while damping <= MOST_DAMPING:
+            moved = at + np.linalg.solve(curvature + damping * np.eye(len(at)), downhill)
+            if (found := problem.cost(moved)) < cost:
+                break
+            damping *= DAMPING
+        else:
+            break
+        gain, at, cost, damping = cost - found, moved, found, damping / DAMPING
+        if gain < SMALLEST_GAIN * cost:
+            break
+    return problem.rates(at)
+
+
+def clock_alone(observed: Sequence[Observed]) -> Rates:
+    """The typical rates at the clock that fits best: how theory ranks kernels without a calibration."""
+    problem = _Problem(observed)
+    return problem.rates(problem.at_clock())
+
+
+def errors(observed: Sequence[Observed], rates: Rates) -> Floats:
+    """By measurement how far theory is off, as a share of the measured time."""
+    return np.asarray(np.abs(np.expm1(-_Problem(observed).residuals_of(rates))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What was observed of one task: ``known`` [kernels, instances] says where."""
+
+    task: SearchTask
+    kernels: tuple[MicroKernel, ...]
+    extents: Extents
+    known: NDArray[np.bool_]
+
+
+class _Problem:
+    """Logarithms of rates over the typical ones, [FITTED], and what theory makes of them."""
+
+    def __init__(self, observed: Sequence[Observed]) -> None:
+        known = [np.isfinite(each.latency_s) for each in observed]
+        if not any(each.any() for each in known):
+            raise ValueError("nothing was measured that rates could be fitted to")
+        self._parts = [
+            _Part(each.task, each.kernels, extents_of(each.task.workload, [at.shape for at in each.task.instances]), at)
+            for each, at in zip(observed, known, strict=True)
+        ]
+        latencies = [each.latency_s[at] for each, at in zip(observed, known, strict=True)]
+        self._log_s = np.log(np.concatenate(latencies))
+
+    def rates(self, at: Floats) -> Rates:
+        factors = dict(zip(FITTED, np.exp(at).tolist(), strict=True))
+        return replace(TYPICAL, **{name: getattr(TYPICAL, name) * factor for name, factor in factors.items()})
+
+    def residuals(self, at: Floats) -> Floats:
+        return self.residuals_of(self.rates(at))
+
+    def residuals_of(self, rates: Rates) -> Floats:
+        """Logarithms of measured times over theory's."""
+        theory = [
+            prior_latency_s(part.task.at_rates(rates), part.kernels, part.extents)[part.known] for part in self._parts
+        ]
+        return np.asarray(self._log_s - np.log(np.concatenate(theory)))
+
+    def cost(self, at: Floats) -> float:
+        """Minus the logarithm of the probability, but for a constant."""
+        off = np.abs(self.residuals(at)) / SCATTER
+        huber = np.where(off <= TAIL, 0.5 * off**2, TAIL * (off - 0.5 * TAIL))
+        return float(huber.sum() + 0.5 * (at**2).sum() / SPREAD**2)
+
+    def at_clock(self) -> Floats:
+        """The typical rates, but for the clock: as fast as the median of the measurements says."""
+        at = np.zeros(len(FITTED))
+        at[FITTED.index("clock_hz")] = -np.median(self.residuals(at))
+        return at
+
+    def normal_equations(self, at: Floats) -> tuple[Floats, Floats]:
+        """The curvature [FITTED, FITTED] and the descent [FITTED] of the cost, each measurement weighted as Huber's
+        loss has it."""
+        residuals = self.residuals(at)
+        slopes = self._slopes(at, residuals)
+        weights = 1 / np.maximum(1.0, np.abs(residuals) / SCATTER / TAIL) / SCATTER**2
+        curvature = slopes.T @ (weights[:, None] * slopes) + np.eye(len(at)) / SPREAD**2
+        return curvature, np.asarray(slopes.T @ (weights * residuals) - at / SPREAD**2)
+
+    def _slopes(self, at: Floats, residuals: Floats) -> Floats:
+        """[measurements, FITTED]: what theory's logarithm grows by."""
+        moved = [self.residuals(at + DIFFERENCE * unit) for unit in np.eye(len(at))]
+        return np.stack([(residuals - each) / DIFFERENCE for each in moved], axis=1)

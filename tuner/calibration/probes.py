@@ -1,0 +1,69 @@
+"""What is measured for the rates of a device: kernels of dense layers at several row counts, drawn by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import ShapeVar
+from tuner.rules import RULES, extents_of, prior_latency_s
+from tuner.rules.space import MicroKernel
+
+LAYERS = ((768, 768), (3072, 768), (768, 3072), (1024, 1024), (2304, 768))
+"""(n, k) of layers of which some stay in L2 and some do not."""
+ROWS = (4, 16, 64, 192, 512)
+KERNELS = 12
+"""Of each layer."""
+RANDOM = 1 / 3
+"""The share of kernels from all of the space. The others are from the half that theory expects to be faster: what is
+fitted there tells apart what a search chooses among."""
+DRAWN = 64
+"""Random kernels of which the better half is taken by theory."""
+BATCH = 3
+"""Kernels that are built and measured before the next layer's: if time ends, it ends for all layers alike."""
+RATED = "x86_contraction"
+"""The rule whose theory the rates are fitted for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Some kernels of one layer: a batch that is built and measured at every row count of the task's instances."""
+
+    task: SearchTask
+    kernels: tuple[MicroKernel, ...]
+
+
+def probes(target: Target, threads: int, seed: int = 0) -> Iterator[Probe]:
+    """Batches in the order in which they are measured: one of each layer, then a second one of each, and so on."""
+    tasks = [layer(n, k, target, threads) for n, k in LAYERS]
+    drawn = [_kernels(task, np.random.default_rng([seed, number])) for number, task in enumerate(tasks)]
+    for start in range(0, KERNELS, BATCH):
+        for task, kernels in zip(tasks, drawn, strict=True):
+            yield Probe(task, tuple(kernels[start : start + BATCH]))
+
+
+def layer(n: int, k: int, target: Target, threads: int) -> SearchTask:
+    """``out[M, n] = x[M, k] . w[n, k]^T`` at ROWS."""
+    rows = ShapeVar("M", range(1, ROWS[-1] + 1))
+    return SearchTask("dense", {"m": "M", "n": n, "k": k}, (rows,), ROWS, target=target, threads=threads)
+
+
+def _kernels(task: SearchTask, rng: np.random.Generator) -> list[MicroKernel]:
+    """In random order: which are measured, if time ends, must not depend on what theory thinks of them."""
+    [rule] = (rule for rule in RULES if rule.name == RATED)
+    space, count = rule.space(task), round(KERNELS * RANDOM)
+    pool = list(dict.fromkeys(space.sample(rng) for _ in range(DRAWN)))
+    chosen, rest = pool[:count], pool[count:]
+    better = _ranked(task, rest)[: max(1, len(rest) // 2)]
+    chosen += [better[index] for index in rng.permutation(len(better))[: KERNELS - count]]
+    return [chosen[index] for index in rng.permutation(len(chosen))]
+
+
+def _ranked(task: SearchTask, kernels: Sequence[MicroKernel]) -> list[MicroKernel]:
+    """The best by theory first, by the mean logarithm over the row counts."""
+    latency = prior_latency_s(task, kernels, extents_of(task.workload, [each.shape for each in task.instances]))
+    return [kernels[index] for index in np.log(latency).mean(axis=1).argsort(kind="stable")]

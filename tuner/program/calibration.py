@@ -1,0 +1,97 @@
+"""What was measured of one device for theory and rooflines: see docs/decisions/0046-calibration-of-a-device.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from tuner.program.rates import TYPICAL, Rates
+from tuner.program.target import Target
+from tuner.program.workload import JsonObject
+
+VERSION = 1
+"""Names the probes, the fit and the theory that is fitted. A change of any of them takes another: what was measured
+for an earlier one is made again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A cache or memory, as reading measured it on all threads of a task together."""
+
+    name: str
+    """``L1``, ``L2``, ``L3`` or ``memory``."""
+    bytes: int
+    """What was read again and again: less than the level holds, more than the one before."""
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """What a device does at best on so many threads: multiply-adds in registers (each counts as two operations), and
+    reading each level, the nearest first."""
+
+    flops_per_s: float
+    levels: tuple[Level, ...]
+
+    def to_json(self) -> JsonObject:
+        return asdict(self) | {"levels": [asdict(level) for level in self.levels]}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Levels:
+        """Fields that this version does not know are left out."""
+        levels = (Level(str(each["name"]), int(each["bytes"]), float(each["bytes_per_s"])) for each in data["levels"])
+        return Levels(float(data["flops_per_s"]), tuple(levels))
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The rates of one device on so many threads, and how they were found."""
+
+    version: int
+    threads: int
+    target: str
+    """The fingerprint of what the probes were compiled for."""
+    rates: Rates
+    levels: Levels | None
+    """None where the device could not tell, as those of earlier releases cannot."""
+    probes: int
+    """Measurements that the rates were fitted to."""
+    error_before: float
+    """Half of the probes were further off than this share of their time by the typical rates, of which the clock alone
+    was adjusted ..."""
+    error_after: float
+    """... and by rates that were fitted without them, to the probes of the other layers."""
+    seconds: float
+    at: str
+    """When it ended, UTC."""
+
+    def serves(self, target: Target, threads: int) -> bool:
+        """Whether it is of this version, and for these."""
+        return (self.version, self.target, self.threads) == (VERSION, target.fingerprint, threads)
+
+    def to_json(self) -> JsonObject:
+        levels = None if self.levels is None else self.levels.to_json()
+        return asdict(self) | {"rates": asdict(self.rates), "levels": levels}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Calibration:
+        """Read what ``to_json`` wrote, in this version or a later one, whose new fields are left out.
+
+        Rates that are not there are the typical ones. Raises KeyError, TypeError, ValueError for anything else.
+        """
+        rates = {each.name: float(data["rates"][each.name]) for each in fields(Rates) if each.name in data["rates"]}
+        if not all(0 < value < float("inf") for value in rates.values()):
+            raise ValueError(f"rates are positive and finite, got {rates}")
+        return Calibration(
+            version=int(data["version"]),
+            threads=int(data["threads"]),
+            target=str(data["target"]),
+            rates=Rates(**{**asdict(TYPICAL), **rates}),
+            levels=None if data.get("levels") is None else Levels.from_json(data["levels"]),
+            probes=int(data["probes"]),
+            error_before=float(data["error_before"]),
+            error_after=float(data["error_after"]),
+            seconds=float(data["seconds"]),
+            at=str(data["at"]),
+        )
