@@ -82,13 +82,13 @@ def wait_for(what: Callable[[], bool], limit_s: float = 30.0) -> None:
         time.sleep(0.05)
 
 
-def program(behaviour: str = RIGHT) -> bytes:
+def program(behaviour: str = RIGHT, compiler: str = "gcc") -> bytes:
     """A shared object that computes the matmul of TASK and then does as ``behaviour`` says, in C."""
     with tempfile.TemporaryDirectory() as directory:
         source, binary = Path(directory) / "kernel.c", Path(directory) / "kernel.so"
         source.write_text(_SOURCE.replace("%s", behaviour))
         include = tvm_ffi.libinfo.find_include_path()
-        command = ["gcc", "-shared", "-fPIC", "-O1", f"-I{include}", "-o", str(binary), str(source)]
+        command = [compiler, "-shared", "-fPIC", "-O1", f"-I{include}", "-o", str(binary), str(source)]
         subprocess.run(command, check=True, timeout=60)
         return binary.read_bytes()
 

@@ -21,13 +21,16 @@ from tuner.program.task import SearchTask
 from tuner.rules import RULES, Refused, ScheduleRule, extents_of, layout_group, rule_of, rules_of
 from tuner.rules.layout import layout_from_json
 
-TARGETS = [Target.from_json({"kind": "llvm", "mcpu": mcpu, "num-cores": 4}) for mcpu in ("x86-64-v3", "sapphirerapids")]
+TARGETS = [
+    Target.from_json({"kind": "llvm", "mcpu": mcpu, "num-cores": 4})
+    for mcpu in ("x86-64-v3", "sapphirerapids", "neoverse-n1")
+]
 RULE = {rule.name: rule for rule in RULES}
 CASES = [
     pytest.param(RULE[name], sample_task(sample, target, threads), id=f"{name}-{title}-{target.mcpu}-{threads}")
     for name, samples in SAMPLES.items()
     for title, sample in samples.items()
-    for target, threads in zip(TARGETS, (1, 4), strict=True)
+    for target, threads in zip(TARGETS, (1, 4, 2), strict=True)
 ]
 COMPILED = [
     pytest.param(RULE[name], sample_task(sample, native(), 1 + number % 2), id=f"{name}-{title}")

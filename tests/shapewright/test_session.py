@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 import shapewright as sw
+from tests.compiled import runnable
 from tuner.records import Phase
 
 T = sw.ShapeVar("T", range(1, 33))
@@ -32,6 +33,19 @@ def earlier() -> set[psutil.Process]:
 @pytest.fixture(scope="module")
 def result(events: list[dict[str, Any]], earlier: set[psutil.Process]) -> sw.TuneResult:
     return sw.tune(TASK, trials=8, seed=1, callbacks=[events.append])
+
+
+def test_a_search_for_an_older_cpu_runs_here_and_keeps_to_its_instructions() -> None:
+    target = runnable("x86-64-v3")
+    task = sw.SearchTask(sw.ops.dense, {"m": 2 * T, "n": 48, "k": 32}, (T,), target=target.to_json())
+    result = sw.tune(task, trials=6, seed=1)
+    assert all(each.ok for each in result.results)
+    # Of 16 registers; AVX-512 has 32.
+    assert all(each.kernel["mr"] * each.kernel["nv"] < 16 for each in result.results)
+    library = result.build()
+    assert library.manifest["target"] == target.to_json()
+    for rows in (1, 13, 64, 65):
+        check(library, rows)
 
 
 def children() -> set[psutil.Process]:

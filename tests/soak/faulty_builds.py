@@ -18,6 +18,7 @@ import tvm_ffi.libinfo
 from tests.soak.landscape import fault_of, steps_per_row
 from tuner.library import codegen
 from tuner.library.dispatcher import Leaf
+from tuner.library.machine_code import tvm_target
 from tuner.library.package import ENTRY
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind
@@ -65,7 +66,7 @@ def build(task: SearchTask, kernel: MicroKernel) -> bytes:
     module = codegen.module_of(task, [kernel], Leaf(0))
     functions = {variable.name_hint: function for variable, function in module.functions.items()}
     functions[INNER] = functions.pop(ENTRY).with_attr("global_symbol", INNER)
-    target = codegen._tvm_target(task.known_target)
+    target = tvm_target(task.known_target)
     executable = tvm.compile(_renamed(module, functions), target=target, tir_pipeline=codegen.LOWERING)
     with tempfile.TemporaryDirectory(prefix="shapewright-build-") as folder:
         path = Path(folder) / "library.so"

@@ -7,9 +7,7 @@ tensors' shapes, dtypes and shapes are checked there, and the call is handed on 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import tvm
@@ -20,9 +18,8 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.library.dispatcher import Leaf, Tree
 from tuner.library.entry import EntryArguments
+from tuner.library.machine_code import shared_object, tvm_target
 from tuner.library.package import ENTRY
-from tuner.program.cpus import features_of
-from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.rules import emit, layout_group, layouts_of
@@ -52,11 +49,12 @@ def module_of(task: SearchTask, kernels: Sequence[MicroKernel], tree: Tree) -> A
 
 def compile_module(task: SearchTask, module: Any) -> bytes:
     """The bytes of a shared object with the code of ``module`` for the task's target."""
-    executable = tvm.compile(module, target=_tvm_target(task.known_target), tir_pipeline=LOWERING)
-    with tempfile.TemporaryDirectory(prefix="shapewright-build-") as folder:
-        path = Path(folder) / "library.so"
-        executable.export_library(str(path))
-        return path.read_bytes()
+    return shared_object(compiled(task, module), task.known_target)
+
+
+def compiled(task: SearchTask, module: Any) -> Any:
+    """What ``tvm.compile`` makes of ``module`` for the task's target."""
+    return tvm.compile(module, target=tvm_target(task.known_target), tir_pipeline=LOWERING)
 
 
 def module_json(module: Any) -> str:
@@ -67,10 +65,6 @@ def module_json(module: Any) -> str:
 def kernel_scripts(module: Any, count: int) -> list[str]:
     """What ``module_of`` made of each of its ``count`` kernels, in order, as TVMScript to be read."""
     return [str(module[_name(index)].script()) for index in range(count)]
-
-
-LLVM_FEATURES = {"avx512_vnni": "+avx512vnni", "avx512_bf16": "+avx512bf16"}
-"""Features that rules ask for, which a CPU may have beyond those of its ``mcpu``."""
 
 
 def toolchain() -> dict[str, str]:
@@ -110,13 +104,6 @@ tirx.register_tir_pipeline(LOWERING, _lowering)
 def _name(index: int) -> str:
     """Of the private function of a kernel."""
     return f"{ENTRY}_{index}"
-
-
-def _tvm_target(target: Target) -> Any:
-    description = {"kind": target.kind, "mcpu": target.mcpu, "num-cores": target.hardware.cores}
-    known = features_of(target.mcpu)
-    further = [LLVM_FEATURES[name] for name in target.hardware.features if name in LLVM_FEATURES and name not in known]
-    return tvm.target.Target(description | ({"mattr": further} if further else {}))
 
 
 def _entry(workload: Workload, layouts: Mapping[str, Layout], callees: Sequence[Any], tree: Tree) -> Any:

@@ -19,6 +19,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
+from tuner.library.machine_code import shared_object, tvm_target
 from tuner.measure.levels import sweeps
 from tuner.measure.roof import PEAK, READ, READ_ACCUMULATORS, ROWS, TURNS, accumulators, read_rows
 from tuner.program.target import Target
@@ -66,12 +67,7 @@ def _levels_built(target: Target, threads: int) -> bytes:
 
 
 def _compiled(functions: Mapping[str, Any], target: Target) -> bytes:
-    module = tvm.IRModule(dict(functions))
-    executable = tvm.compile(module, target=tvm.target.Target({"kind": target.kind, "mcpu": target.mcpu}))
-    with tempfile.TemporaryDirectory(prefix="shapewright-build-") as folder:
-        path = Path(folder) / "roof.so"
-        executable.export_library(str(path))
-        return path.read_bytes()
+    return shared_object(tvm.compile(tvm.IRModule(dict(functions)), target=tvm_target(target)), target)
 
 
 def _peak(lanes: int, sums: int, threads: int) -> Any:

@@ -13,6 +13,7 @@ from tuner.errors import InvalidInput
 from tuner.measure._base import DeviceLost, Interrupted, WrongDevice, never
 from tuner.measure.connecting import PROTOCOL_ERRORS, Connected, OutOfTime, within
 from tuner.measure.rpc_names import OPEN
+from tuner.program.cpus import SPOKEN
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject
@@ -100,13 +101,15 @@ class Session:
 
 def _check_target(task: SearchTask, device: Target, name: str) -> None:
     """Code for instructions that the device lacks would crash there, and the crash would be taken for the kernel's."""
-    wanted = task.target.hardware.features if task.target else ()
-    missing = sorted(set(wanted) - set(device.hardware.features))
-    if missing:
-        raise WrongDevice(
-            f"device {name} ({device.mcpu}) lacks {', '.join(missing)}, which the target "
-            f"{task.target.mcpu if task.target else ''} has: tune for its own target, or name another device"
-        )
+    target = task.target or device
+    missing = sorted(set(target.hardware.features) - set(device.hardware.features))
+    problem = f"lacks {', '.join(missing)}, which the target {target.mcpu} has" if missing else None
+    if target.architecture != device.architecture:
+        spoken = SPOKEN[device.architecture], SPOKEN[target.architecture]
+        problem = f"is of {spoken[0]}, the target {target.mcpu} of {spoken[1]}"
+    if problem:
+        remedy = "tune for its own target, or name another device"
+        raise WrongDevice(f"device {name} ({device.mcpu}) {problem}: {remedy}")
 
 
 def _check_threads(task: SearchTask, cores: int, name: str) -> None:

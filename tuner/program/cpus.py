@@ -16,29 +16,37 @@ from typing import Any
 from tuner.errors import MAX_SHOWN, InvalidInput, shown
 
 TABLE = Path(__file__).with_name("llvm_cpus.json")
+X86, ARM = "x86_64", "aarch64"
+"""Architectures, as LLVM and Linux call them."""
+TRIPLES: Mapping[str, str] = {X86: "x86_64-linux-gnu", ARM: "aarch64-linux-gnu"}
+SPOKEN: Mapping[str, str] = {X86: "x86-64", ARM: "AArch64"}
 NEEDED = "64bit"
-"""What every rule's code needs of a CPU, beside what every 64-bit x86 CPU has (SSE2)."""
-USUAL = ("x86-64", "x86-64-v3", "x86-64-v4", "znver4", "icelake-server", "sapphirerapids")
+"""What every rule's code needs of a CPU, beside what every 64-bit x86 CPU has (SSE2). AArch64 has NEON throughout."""
+USUAL = ("x86-64", "x86-64-v3", "x86-64-v4", "znver4", "icelake-server", "sapphirerapids", "neoverse-n1")
 """Named where a CPU is refused."""
 
 
 def features_of(mcpu: object) -> tuple[str, ...]:
     """The features of a CPU that code can be generated for. Raises InvalidInput on field ``target.mcpu``."""
+    architecture = architecture_of(mcpu)
+    names: Sequence[str] = _table()[architecture][mcpu]
+    if architecture == X86 and NEEDED not in names:
+        problem = f"{mcpu!r} is a 32-bit CPU, code is generated for 64 bits and SSE2"
+        raise InvalidInput("target.mcpu", problem, f"x86-64 has no more than those; or one of: {', '.join(USUAL[1:])}")
+    return tuple(name for name in names if name != NEEDED)
+
+
+def architecture_of(mcpu: object) -> str:
+    """X86 or ARM; of a name that both have, X86. Raises InvalidInput on field ``target.mcpu``."""
     table, field = _table(), "target.mcpu"
     if not isinstance(mcpu, str) or len(mcpu) > MAX_SHOWN:
         raise InvalidInput(field, f"{shown(mcpu)} is not known", f"one of: {', '.join(USUAL)}")
-    cpus: Mapping[str, Sequence[str]] = table["x86_64"]
-    if mcpu not in cpus and mcpu in table["aarch64"]:
-        problem = f"{mcpu!r} is an AArch64 CPU, code is generated for x86-64"
-        raise InvalidInput(field, problem, f"one of: {', '.join(USUAL)}")
-    if mcpu not in cpus:
-        near = get_close_matches("".join(mcpu.split()[:1]), cpus, n=2)
+    of_name = next((architecture for architecture in TRIPLES if mcpu in table[architecture]), None)
+    if of_name is None:
+        near = get_close_matches("".join(mcpu.split()[:1]), [name for each in TRIPLES for name in table[each]], n=2)
         remedy = f"one of: {', '.join(dict.fromkeys((*near, *USUAL)))}; or another name of LLVM {table['llvm']}"
         raise InvalidInput(field, f"{shown(mcpu)} is not known", remedy)
-    if NEEDED not in cpus[mcpu]:
-        problem = f"{mcpu!r} is a 32-bit CPU, code is generated for 64 bits and SSE2"
-        raise InvalidInput(field, problem, f"x86-64 has no more than those; or one of: {', '.join(USUAL[1:])}")
-    return tuple(name for name in cpus[mcpu] if name != NEEDED)
+    return of_name
 
 
 @cache

@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection, Mapping
+import platform
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import MAX_SHOWN, InvalidInput, shown
-from tuner.program.cpus import features_of
+from tuner.program.cpus import ARM, SPOKEN, TRIPLES, X86, architecture_of, features_of
 
 KINDS = ("llvm",)
 MAX_CORES = 4096
@@ -55,11 +56,16 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What code is generated for. ``kind`` and ``mcpu`` are LLVM's names."""
+    """What code is generated for. ``kind`` and ``mcpu`` are LLVM's names; the latter tells the architecture."""
 
     kind: str
     mcpu: str
     hardware: Hardware
+
+    @property
+    def architecture(self) -> str:
+        """As in ``cpus.TRIPLES``."""
+        return architecture_of(self.mcpu)
 
     @property
     def fingerprint(self) -> str:
@@ -81,14 +87,15 @@ class Target:
         kind, mcpu, hardware = data.get("kind"), data.get("mcpu", "x86-64"), data.get("hardware")
         if kind not in KINDS:
             raise InvalidInput("target.kind", f"{shown(kind)} is not known", f"one of: {', '.join(KINDS)}")
-        known = ("kind", "mcpu", "num-cores", *(("hardware",) if isinstance(hardware, Mapping) else ()))
+        known = ("kind", "mcpu", "mtriple", "num-cores", *(("hardware",) if isinstance(hardware, Mapping) else ()))
         unknown = min((str(name) for name in data if name not in known), default=None)
         if unknown is not None:
             field = f"target.{unknown}" if len(unknown) <= MAX_SHOWN else "target"
-            raise InvalidInput(field, "is not a field of a target", "fields: kind, mcpu, num-cores")
-        features = features_of(mcpu)
+            raise InvalidInput(field, "is not a field of a target", "fields: kind, mtriple, mcpu, num-cores")
+        features_of(mcpu)
+        _check_triple(data, str(mcpu))
         if isinstance(hardware, Mapping):
-            return Target(str(kind), str(mcpu), _hardware_from(hardware, features))
+            return Target(str(kind), str(mcpu), _hardware_from(hardware, str(mcpu)))
         cores = data.get("num-cores", os.cpu_count() or 1)
         if isinstance(cores, bool) or not isinstance(cores, int) or not 0 < cores <= MAX_CORES:
             remedy = f"an integer from 1 to {MAX_CORES}"
@@ -103,6 +110,9 @@ _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512vl", "avx512dq")
 _VNNI = (*_AVX512, "avx512_vnni")
 _ICELAKE = (*_VNNI, "avx512_vbmi", "avx512_vbmi2", "avx512_bitalg", "avx512_vpopcntdq", "gfni", "vaes")
 _AMX = (*_ICELAKE, "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8")
+_NEON = ("asimd",)
+_DOTS = (*_NEON, "asimdhp", "asimddp")
+_SVE2 = (*_DOTS, "bf16", "i8mm", "sve", "sve2")
 _CPUS: Mapping[str, tuple[tuple[str, ...], int, int]] = {
     "x86-64": ((), 32, 256),
     "x86-64-v3": (_AVX2, 32, 512),
@@ -114,9 +124,21 @@ _CPUS: Mapping[str, tuple[tuple[str, ...], int, int]] = {
     "cascadelake": (_VNNI, 32, 1024),
     "icelake-server": (_ICELAKE, 48, 1280),
     "sapphirerapids": (_AMX, 48, 2048),
+    "cortex-a57": (_NEON, 32, 1024),
+    "cortex-a72": (_NEON, 32, 1024),
+    "cortex-a76": (_DOTS, 64, 512),
+    "neoverse-n1": (_DOTS, 64, 1024),
+    "neoverse-v1": ((*_DOTS, "bf16", "i8mm", "sve"), 64, 1024),
+    "neoverse-n2": (_SVE2, 64, 1024),
+    "neoverse-v2": (_SVE2, 64, 2048),
 }
-KNOWN_FEATURES = tuple(dict.fromkeys(("avx", *_AMX)))
-"""What a target may name: as in /proc/cpuinfo, but for FROM_LINUX."""
+_GENERIC = {
+    X86: ("sapphirerapids", "icelake-server", "cascadelake", "x86-64-v4", "x86-64-v3", "x86-64"),
+    ARM: ("neoverse-n1", "cortex-a57"),
+}
+"""Names for the machine at hand, by architecture: the first whose features it has."""
+FEATURES: Mapping[str, tuple[str, ...]] = {X86: tuple(dict.fromkeys(("avx", *_AMX))), ARM: _SVE2}
+"""What a target may name, by architecture: as in /proc/cpuinfo, but for FROM_LINUX."""
 FROM_LINUX = {"avx512vbmi": "avx512_vbmi"}
 """Features that /proc/cpuinfo spells differently, by its spelling."""
 CACHES_KIB = (32, 512)
@@ -124,10 +146,9 @@ CACHES_KIB = (32, 512)
 
 def native() -> Target:
     """The machine this process runs on: CPU flags and cache sizes as Linux reports them."""
-    flags = _cpu_flags()
-    features = tuple(name for name in KNOWN_FEATURES if name in flags)
-    generic = ("sapphirerapids", "icelake-server", "cascadelake", "x86-64-v4", "x86-64-v3", "x86-64")
-    mcpu = next(name for name in generic if set(_CPUS[name][0]) <= set(features))
+    flags, architecture = _cpu_flags(), platform.machine()
+    features = tuple(name for name in FEATURES[architecture] if name in flags)
+    mcpu = next(name for name in _GENERIC[architecture] if set(_CPUS[name][0]) <= set(features))
     known = _hardware_of(mcpu, len(os.sched_getaffinity(0)), features)
     caches = _cache_sizes()
     hardware = Hardware(
@@ -146,11 +167,12 @@ def native() -> Target:
 def _hardware_of(mcpu: str, cores: int, features: tuple[str, ...] | None = None) -> Hardware:
     own_features, l1d_kib, l2_kib = _CPUS[mcpu] if mcpu in _CPUS else (features_of(mcpu), *CACHES_KIB)
     features = own_features if features is None else features
-    wide = "avx512f" in features
+    wide, is_arm = "avx512f" in features, architecture_of(mcpu) == ARM
     return Hardware(
+        # NEON's, on CPUs with SVE too: the length of its vectors is not known when code is generated.
         vector_bytes=64 if wide else 32 if "avx2" in features or "avx" in features else 16,
-        vector_registers=32 if wide else 16,
-        fma_per_cycle=2 if "fma" in features else 1,
+        vector_registers=32 if wide or is_arm else 16,
+        fma_per_cycle=2 if "fma" in features or is_arm else 1,
         l1d_bytes=l1d_kib * 1024,
         l2_bytes=l2_kib * 1024,
         l3_bytes=32 * 1024 * 1024,
@@ -159,11 +181,25 @@ def _hardware_of(mcpu: str, cores: int, features: tuple[str, ...] | None = None)
     )
 
 
-def _hardware_from(data: Mapping[str, Any], of_cpu: Collection[str]) -> Hardware:
+def _check_triple(data: Mapping[str, Any], mcpu: str) -> None:
+    """A CPU's name tells its architecture. LLVM's triple, where it is given, must be that one's."""
+    own = architecture_of(mcpu)
+    triple = data.get("mtriple", TRIPLES[own])
+    if triple not in TRIPLES.values():
+        remedy = f"one of: {', '.join(TRIPLES.values())}; or none, the mcpu tells"
+        raise InvalidInput("target.mtriple", f"{shown(triple)} is not known", remedy)
+    if triple != TRIPLES[own]:
+        other = next(each for each in TRIPLES if TRIPLES[each] == triple)
+        remedy = f"an mcpu of {SPOKEN[other]}, as in {_GENERIC[other][0]}, or mtriple {TRIPLES[own]}"
+        raise InvalidInput("target.mtriple", f"{mcpu!r} is taken for a CPU of {SPOKEN[own]}", remedy)
+
+
+def _hardware_from(data: Mapping[str, Any], mcpu: str) -> Hardware:
     """Read what ``to_json`` wrote; anyone may have written it, so nothing is taken on trust.
 
-    ``of_cpu``: the features of the CPU that it is said to be.
+    ``mcpu``: what CPU it is said to be.
     """
+    allowed_features, of_cpu = FEATURES[architecture_of(mcpu)], features_of(mcpu)
     if set(data) - {"features"} != set(SIZES):
         given = ", ".join(str(name)[:MAX_SHOWN] for name in list(data)[: 2 * len(SIZES)])
         raise InvalidInput("target.hardware", f"gives {given or 'nothing'}", f"give {', '.join(SIZES)}")
@@ -175,10 +211,10 @@ def _hardware_from(data: Mapping[str, Any], of_cpu: Collection[str]) -> Hardware
     field, features = "target.hardware.features", data.get("features", ())
     if not isinstance(features, list | tuple) or not all(isinstance(name, str) for name in features):
         raise InvalidInput(field, f"{shown(features)} is not a list of names", "as in [avx2, fma]")
-    unknown = next((name for name in features if name not in KNOWN_FEATURES), None)
+    unknown = next((name for name in features if name not in allowed_features), None)
     if unknown is not None or len(set(features)) < len(features):
         problem = f"{shown(unknown)} is not a feature" if unknown is not None else "a feature is named twice"
-        raise InvalidInput(field, problem, f"any of: {', '.join(KNOWN_FEATURES)}, each once")
+        raise InvalidInput(field, problem, f"any of: {', '.join(allowed_features)}, each once")
     needed = WIDTHS[data["vector_bytes"]]
     if needed and not needed & {*of_cpu, *features}:
         problem = f"a CPU without {' or '.join(sorted(needed))} has no such vectors"
@@ -188,7 +224,8 @@ def _hardware_from(data: Mapping[str, Any], of_cpu: Collection[str]) -> Hardware
 
 def _cpu_flags() -> frozenset[str]:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("flags"):
+        # x86 and AArch64 call them differently.
+        if line.startswith(("flags", "Features")):
             flags = line.split(":", 1)[1].split()
             return frozenset(FROM_LINUX.get(flag, flag) for flag in flags)
     return frozenset()

@@ -28,7 +28,7 @@ class DotProduct:
 
     ``needs``: by the bytes of a vector the features without which there is no such instruction, no entry for vectors
     that it does not have; empty: any vectors. ``offset`` is added to every element of the left operand, and taken from
-    the total again: instructions that want it without sign.
+    the total again: instructions that want it without sign, or with one.
     """
 
     name: str
@@ -55,6 +55,11 @@ DOT_PRODUCTS: tuple[DotProduct, ...] = (
     DotProduct("pmaddwd", BYTES, BYTES, "int32", 2, {64: "avx512bw", 32: "avx2"}, operations=2),
     DotProduct("dpbusd", frozenset({"uint8"}), frozenset({"int8"}), "int32", 4, {64: "avx512_vnni"}),
     DotProduct("dpbusd", frozenset({"int8"}), frozenset({"int8"}), "int32", 4, {64: "avx512_vnni"}, offset=128),
+    DotProduct("sdot", frozenset({"int8"}), frozenset({"int8"}), "int32", 4, {16: "asimddp"}),
+    DotProduct("udot", frozenset({"uint8"}), frozenset({"uint8"}), "int32", 4, {16: "asimddp"}),
+    DotProduct("sdot", frozenset({"uint8"}), frozenset({"int8"}), "int32", 4, {16: "asimddp"}, offset=-128),
+    # After the one before: of two for a group, the last is taken.
+    DotProduct("usdot", frozenset({"uint8"}), frozenset({"int8"}), "int32", 4, {16: "i8mm"}),
 )
 
 
@@ -74,7 +79,7 @@ def dot_products_either_way(left: str, right: str, total: str, hardware: Hardwar
     those without an offset first, and as they stand before swapped."""
     own = dot_products(left, right, total, hardware).values()
     swapped = (replace(each, is_swapped=True) for each in dot_products(right, left, total, hardware).values())
-    return tuple(sorted((*own, *swapped), key=lambda each: (each.offset, each.is_swapped)))
+    return tuple(sorted((*own, *swapped), key=lambda each: (abs(each.offset), each.is_swapped)))
 
 
 _PERMUTES = {64: "avx512f", 32: "avx2"}

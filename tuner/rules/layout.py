@@ -87,8 +87,7 @@ class PanelLayout:
         return np.concatenate([head, packed], axis=1)
 
     def to_json(self) -> dict[str, Any]:
-        further = {"group": self.group, "offset": self.offset}
-        return {"kind": "panels", "panel": self.panel, **{name: value for name, value in further.items() if value > 1}}
+        return {"kind": "panels", "panel": self.panel, **_words_json(self.group, self.offset)}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -155,8 +154,8 @@ class MatrixLayout:
 
     def to_json(self) -> dict[str, Any]:
         groups = {"batch": list(self.batch), "rows": list(self.rows), "steps": list(self.steps)}
-        further = {name: value for name, value in (("group", self.group), ("offset", self.offset)) if value > 1}
-        return {"kind": "matrices", "dims": [list(dim) for dim in self.dims], **groups, "panel": self.panel, **further}
+        further = {"panel": self.panel, **_words_json(self.group, self.offset)}
+        return {"kind": "matrices", "dims": [list(dim) for dim in self.dims], **groups, **further}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -205,6 +204,12 @@ class CutLayout:
     def to_json(self) -> dict[str, Any]:
         parts = [{"taken": [list(each) for each in taken], "layout": layout.to_json()} for taken, layout in self.parts]
         return {"kind": "cut", "parts": parts, "sizes": list(self.sizes)}
+
+
+def _words_json(group: int, offset: int) -> dict[str, int]:
+    """What of a layout's words is not as usual."""
+    usual = {"group": (group, 1), "offset": (offset, 0)}
+    return {name: value for name, (value, default) in usual.items() if value != default}
 
 
 def layout_from_json(data: Mapping[str, Any]) -> Layout:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from tuner.errors import InvalidInput
 from tuner.measure import llvm_cpus
-from tuner.program.cpus import TABLE, features_of
-from tuner.program.target import _CPUS, KNOWN_FEATURES, Target
+from tuner.program.cpus import TABLE, TRIPLES, architecture_of, features_of
+from tuner.program.target import _CPUS, FEATURES, Target
 
 HARDWARE = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}).to_json()["hardware"]
 
@@ -27,7 +28,7 @@ def test_the_table_is_what_this_llvm_says() -> None:
 
 def test_the_usual_cpus_have_no_feature_that_llvm_denies_them() -> None:
     for name, (features, _, _) in _CPUS.items():
-        assert set(features) <= set(features_of(name)) <= set(KNOWN_FEATURES), name
+        assert set(features) <= set(features_of(name)) <= set(FEATURES[architecture_of(name)]), name
 
 
 def test_any_64_bit_cpu_of_llvm_is_a_target() -> None:
@@ -51,7 +52,7 @@ def test_any_64_bit_cpu_of_llvm_is_a_target() -> None:
         ("", "is not known", "x86-64"),
         ("i386", "32-bit", "x86-64"),
         ("pentium4", "32-bit", "x86-64"),
-        ("cortex-a76", "AArch64", "x86-64"),
+        ("neoverse-x9", "is not known", "neoverse-n1"),
         ("x" * 100_000, "is not known", "x86-64"),
         (None, "is not known", "x86-64"),
         (["haswell"], "is not known", "x86-64"),
@@ -91,3 +92,46 @@ def test_hardware_is_one_that_there_may_be(changes: dict[str, Any], field: str, 
 def test_features_beyond_the_cpus_name_are_the_machines_own() -> None:
     wide = {"features": [*HARDWARE["features"], "avx512f"], "vector_bytes": 64}
     assert Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "hardware": HARDWARE | wide}).hardware.lanes() == 16
+
+
+def test_every_cpu_of_aarch64_is_a_target() -> None:
+    arm = [name for name in json.loads(TABLE.read_text())["aarch64"] if architecture_of(name) == "aarch64"]
+    assert len(arm) > 50
+    for mcpu in arm:
+        hardware = Target.from_json({"kind": "llvm", "mcpu": mcpu, "num-cores": 2}).hardware
+        assert (hardware.vector_bytes, hardware.vector_registers, hardware.lanes()) == (16, 32, 4)
+        assert hardware.features[0] == "asimd"
+
+
+def test_a_name_that_both_architectures_have_is_that_of_x86() -> None:
+    table = json.loads(TABLE.read_text())
+    assert set(table["x86_64"]) & set(table["aarch64"]) == {"generic"}
+    assert architecture_of("generic") == "x86_64"
+
+
+@pytest.mark.parametrize("mcpu", ["neoverse-n1", "x86-64-v3"])
+def test_the_triple_of_llvm_may_be_given_and_must_be_the_cpus(mcpu: str) -> None:
+    plain = {"kind": "llvm", "mcpu": mcpu, "num-cores": 2}
+    own = TRIPLES[architecture_of(mcpu)]
+    (other,) = set(TRIPLES.values()) - {own}
+    assert Target.from_json(plain | {"mtriple": own}) == Target.from_json(plain)
+    error = refused(plain | {"mtriple": other})
+    assert (error.field, mcpu in error.problem, own in error.remedy) == ("target.mtriple", True, True)
+    assert refused(plain | {"mtriple": "riscv64-linux-gnu"}).field == "target.mtriple"
+    assert refused(plain | {"mtriple": [own]}).field == "target.mtriple"
+
+
+def test_a_triple_alone_names_no_cpu_of_aarch64() -> None:
+    assert "as in neoverse-n1" in refused({"kind": "llvm", "mtriple": "aarch64-linux-gnu"}).remedy
+
+
+def test_features_are_those_of_the_architecture() -> None:
+    arm = Target.from_json({"kind": "llvm", "mcpu": "cortex-a57", "num-cores": 2}).to_json()
+    assert "sse" not in str(arm)
+    richer = arm | {"hardware": arm["hardware"] | {"features": ["asimd", "asimddp", "i8mm"]}}
+    assert Target.from_json(richer).to_json() == richer
+    for changes in ({"features": ["avx2"]}, {"vector_bytes": 32}):
+        assert refused(arm | {"hardware": arm["hardware"] | changes}).field.startswith("target.hardware.")
+    assert refused({"kind": "llvm", "mcpu": "x86-64", "hardware": HARDWARE | {"features": ["asimd"]}}).field == (
+        "target.hardware.features"
+    )

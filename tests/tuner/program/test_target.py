@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import platform
 from dataclasses import replace
+from functools import partialmethod
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import given
 from tests.tuner.strategies import TARGETS
 from tuner.errors import InvalidInput
 from tuner.program.target import Target, native
+from tuner.search.reuse import is_related
 
 PLAIN = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}
 
@@ -45,6 +49,41 @@ def test_the_fingerprint_tells_every_field() -> None:
         changed.append(replace(target, hardware=replace(target.hardware, **change)))
     assert len({other.fingerprint for other in changed} | {target.fingerprint}) == 8
     assert target.fingerprint.startswith("llvm-x86-64-v3-")
+
+
+def test_a_target_of_aarch64_is_known_by_its_cpu() -> None:
+    target = Target.from_json({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1", "num-cores": 4})
+    hardware = target.hardware
+    assert target.architecture == "aarch64"
+    assert (hardware.vector_registers, hardware.lanes(), hardware.cores) == (32, 4, 4)
+    assert (hardware.l1d_bytes, hardware.l2_bytes) == (64 * 1024, 1024 * 1024)
+    assert hardware.features == ("asimd", "asimdhp", "asimddp")
+    assert Target.from_json(target.to_json()) == target
+    assert target.fingerprint.startswith("llvm-neoverse-n1-")
+    alike = target.to_json()["hardware"] | {"features": []}
+    twin = Target.from_json({"kind": "llvm", "mcpu": "x86-64", "hardware": alike})
+    assert twin.fingerprint.partition("-")[2] != target.fingerprint.partition("-")[2]
+    assert not is_related(twin, target)
+
+
+@pytest.mark.parametrize(
+    ("flags", "mcpu"),
+    [("fp asimd aes crc32", "cortex-a57"), ("fp asimd atomics fphp asimdhp asimddp i8mm bf16", "neoverse-n1")],
+)
+def test_a_machine_of_aarch64_is_known_by_what_linux_says_of_it(
+    monkeypatch: pytest.MonkeyPatch, flags: str, mcpu: str
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(Path, "read_text", partialmethod(_cpuinfo, f"processor\t: 0\nFeatures\t: {flags}\n"))
+    target = native()
+    assert (target.architecture, target.mcpu) == ("aarch64", mcpu)
+    assert (target.hardware.vector_bytes, target.hardware.vector_registers) == (16, 32)
+    assert set(target.hardware.features) == set(flags.split()) & {"asimd", "asimdhp", "asimddp", "i8mm", "bf16"}
+    assert Target.from_json(target.to_json()) == target
+
+
+def _cpuinfo(path: Path, text: str, *args: Any, **kwargs: Any) -> str:
+    return text if path == Path("/proc/cpuinfo") else path.open(*args, **kwargs).read()
 
 
 def test_this_machine_is_a_target() -> None:

@@ -21,6 +21,9 @@ def names(left: str, right: str, total: str, mcpu: str) -> dict[int, str]:
         ("x86-64-v4", {1: "fma"}, {2: "pmaddwd"}, {2: "pmaddwd"}),
         ("icelake-server", {1: "fma"}, {2: "pmaddwd", 4: "dpbusd"}, {2: "pmaddwd"}),
         ("znver4", {1: "fma", 2: "dpbf16ps"}, {2: "pmaddwd", 4: "dpbusd"}, {2: "pmaddwd"}),
+        ("cortex-a57", {1: "fma"}, {}, {}),
+        ("neoverse-n1", {1: "fma"}, {4: "sdot"}, {4: "udot"}),
+        ("neoverse-v2", {1: "fma"}, {4: "sdot"}, {4: "udot"}),
     ],
 )
 def test_a_cpu_has_the_instructions_of_its_features(
@@ -38,6 +41,17 @@ def test_only_operands_with_a_sign_are_shifted() -> None:
     hardware = Target.from_json({"kind": "llvm", "mcpu": "icelake-server", "num-cores": 1}).hardware
     assert dot_products("int8", "int8", "int32", hardware)[4].offset == 128
     assert dot_products("uint8", "int8", "int32", hardware)[4].offset == 0
+
+
+@pytest.mark.parametrize(("mcpu", "name", "offset"), [("neoverse-n1", "sdot", -128), ("neoverse-v2", "usdot", 0)])
+def test_on_aarch64_bytes_of_both_kinds_are_shifted_unless_there_is_an_instruction(
+    mcpu: str, name: str, offset: int
+) -> None:
+    hardware = Target.from_json({"kind": "llvm", "mcpu": mcpu, "num-cores": 1}).hardware
+    dot = dot_products("uint8", "int8", "int32", hardware)[4]
+    assert (dot.name, dot.offset) == (name, offset)
+    first = dot_products_either_way("int8", "uint8", "int32", hardware)[0]
+    assert (first.name, first.offset, first.is_swapped) == (name, offset, True)
 
 
 def test_operands_change_places_where_that_needs_no_offset() -> None:

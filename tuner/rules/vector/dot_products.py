@@ -31,6 +31,12 @@ define linkonce_odr <16 x float> @{_DPBF16}(<16 x float> %total, <32 x i16> %lef
 }
 _MADD = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd"}
 """By lanes of the total."""
+_OF_BYTES = {
+    "dpbusd": "llvm.x86.avx512.vpdpbusd.512",
+    "sdot": "llvm.aarch64.neon.sdot.v4i32.v16i8",
+    "udot": "llvm.aarch64.neon.udot.v4i32.v16i8",
+    "usdot": "llvm.aarch64.neon.usdot.v4i32.v16i8",
+}
 
 
 @contextmanager
@@ -57,9 +63,9 @@ def add_products(dot: DotProduct, total: Expr, left: Expr, right: Expr) -> Expr:
     wide = vector_type("int32", lanes)
     if dot.name == "pmaddwd":
         return total + tirx.call_llvm_intrin(wide, _MADD[lanes], left, right)
-    return tirx.call_llvm_intrin(wide, "llvm.x86.avx512.vpdpbusd.512", total, left, right)
+    return tirx.call_llvm_intrin(wide, _OF_BYTES[dot.name], total, left, right)
 
 
 def step_type(dot: DotProduct) -> str:
     """Of an element in the registers that the instruction takes."""
-    return {"fma": "float32", "dpbf16ps": "uint16", "pmaddwd": "int16", "dpbusd": "int8"}[dot.name]
+    return {"fma": "float32", "dpbf16ps": "uint16", "pmaddwd": "int16"}.get(dot.name, "int8")
