@@ -21,10 +21,10 @@ def kept(target: Target, threads: int, directory: Path | None = None) -> Calibra
     """None where there is none, or none that can be read: it can be made again."""
     try:
         data = json.loads(calibration_file(target, threads, directory).read_bytes())
-        found = Calibration.from_json(data)
+        calibration = Calibration.from_json(data)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if found.serves(target, threads) else None
+    return calibration if calibration.serves(target, threads) else None
 
 
 def keep(calibration: Calibration, target: Target, directory: Path | None = None) -> Path:

@@ -86,20 +86,20 @@ class Calibrations:
                 log.info("theory takes typical rates: another search still waits for a calibration of %r", key)
                 return TYPICAL
         try:
-            found = self._stored(key, task) or self._made(key, task, interrupted)
+            calibration = self._stored(key, task) or self._made(key, task, interrupted)
         except Exception as error:
             # Rates are worth less than the search that would begin with them.
             log.warning("theory takes typical rates for devices of %r: %s", key, error, exc_info=_is_defect(error))
             return TYPICAL
         finally:
             turn.release()
-        return TYPICAL if found is None else found.rates
+        return TYPICAL if calibration is None else calibration.rates
 
     def _stored(self, key: str, task: SearchTask) -> Calibration | None:
         known = {device.id: device for device in self._storage.list_devices()}
         devices = (known[each.id] for each in self._candidates(key) if each.id in known)
-        found = (device.calibration(task.known_target, task.threads) for device in devices)
-        return next((each for each in found if each is not None), None)
+        stored = (device.calibration(task.known_target, task.threads) for device in devices)
+        return next((each for each in stored if each is not None), None)
 
     def _made(self, key: str, task: SearchTask, interrupted: Callable[[], bool]) -> Calibration | None:
         target, threads = task.known_target, task.threads
@@ -109,16 +109,16 @@ class Calibrations:
                 continue
             log.info("device %s is calibrated for %s on %d threads", *what)
             self._failed_s[what] = self._clock()
-            found = self._on(device, target, threads, interrupted)
-            if found is not None or interrupted():
+            calibration = self._on(device, target, threads, interrupted)
+            if calibration is not None or interrupted():
                 del self._failed_s[what]
-            if found is None:
+            if calibration is None:
                 return None
             log.info("device %s: theory is off by %.1f %% of the time with the calibration, by %.1f %% without; %d "
-                     "measurements in %.0f s", device.id, 100 * found.error_after, 100 * found.error_before,
-                     found.probes, found.seconds)  # fmt: skip
-            self._storage.device_calibrated(device.id, found)
-            return found
+                     "measurements in %.0f s", device.id, 100 * calibration.error_after, 100 * calibration.error_before,
+                     calibration.probes, calibration.seconds)  # fmt: skip
+            self._storage.device_calibrated(device.id, calibration)
+            return calibration
         log.info("no device of %r can be calibrated now: theory takes typical rates", key)
         return None
 
@@ -143,8 +143,8 @@ def candidates_of(
     """The devices of a key that a worker knows, in order of id; those that are throttled or noisy last."""
 
     def candidates(key: str) -> Sequence[Candidate]:
-        found = devices.present(key).items()
-        ordered = sorted(found, key=lambda each: (devices.should_rest(each[0]), each[1].id))
+        present = devices.present(key).items()
+        ordered = sorted(present, key=lambda each: (devices.should_rest(each[0]), each[1].id))
         return [
             Candidate(
                 known.id,

@@ -35,11 +35,12 @@ def device_calibrate(threads: int, seconds: float, data_dir: Path | None, json_o
     directory, target = options.private(data_dir or defaults.data_dir()), native()
     say(f"measuring on {threads} thread{'s' * (threads != 1)}, for {seconds:g} s at most")
     with quiet_stdout(), local_tools() as (builder, runner):
-        found = calibrate(target, threads, builder=builder, runner=runner, within_s=seconds)
-    if found is None:
+        calibration = calibrate(target, threads, builder=builder, runner=runner, within_s=seconds)
+    if calibration is None:
         message = f"too little was measured within {seconds:g} s; allow more by --seconds, on a machine at rest"
         raise CommandFailed(ExitCode.JOB_FAILED, message)
-    path = keep(found, target, directory)
-    gain = f"theory is off by {100 * found.error_after:.1f} % of the time, {100 * found.error_before:.1f} % before"
-    text = f"calibrated in {found.seconds:.0f} s: {gain}; kept in {path}"
-    emit({**found.to_json(), "file": str(path)}, json_output, text)
+    path = keep(calibration, target, directory)
+    after, before = (100 * error for error in (calibration.error_after, calibration.error_before))
+    gain = f"theory is off by {after:.1f} % of the time, {before:.1f} % before"
+    text = f"calibrated in {calibration.seconds:.0f} s: {gain}; kept in {path}"
+    emit({**calibration.to_json(), "file": str(path)}, json_output, text)

@@ -173,7 +173,7 @@ def runs_of_vector(frame: FormFrame, column: Expr) -> Callable[[Piece], None]:
     run, at = bound(tirx.truncdiv(column, size)), bound(tirx.truncmod(column, size))
     if fixed is not None and fixed >= FEWEST_IN_RUN:
         count = 1 if fixed % lanes == 0 else (lanes - 2) // fixed + 2
-        of_runs = [_kept(frame.decomposed(outer, run + i64(number))) for number in range(count)]
+        of_runs = [_in_slots(frame.decomposed(outer, run + i64(number))) for number in range(count)]
 
         def unrolled(use: Piece) -> None:
             for number, values in enumerate(of_runs):
@@ -185,13 +185,18 @@ def runs_of_vector(frame: FormFrame, column: Expr) -> Callable[[Piece], None]:
     def looped(use: Piece) -> None:
         with I.serial(i64(0), tirx.truncdiv(at + i64(lanes - 1), size) + i64(1)) as number:
             before = bound(number * size - at)
-            use(_kept(frame.decomposed(outer, run + number)), tirx.max(before, i64(0)), before + size, i64(0) - before)
+            use(
+                _in_slots(frame.decomposed(outer, run + number)),
+                tirx.max(before, i64(0)),
+                before + size,
+                i64(0) - before,
+            )
 
     return looped
 
 
-def _kept(values: Values) -> Values:
-    """In slots: what a name is bound to, the simplifier puts into everything that names it."""
+def _in_slots(values: Values) -> Values:
+    """Values kept in stack slots: TVM's simplifier substitutes bindings into every use, which takes long to build."""
     return {name: bound_unless_known(value) for name, value in values.items()}
 
 
