@@ -19,3 +19,14 @@ def count(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of 1 or more")
     return number
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Of 0 or more, as in 0,60,180."""
+    try:
+        values = tuple(map(float, text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers, as in 0,60,180") from None
+    if not all(0 <= value < float("inf") for value in values):
+        raise argparse.ArgumentTypeError(f"{text!r} has a number that is negative or no number")
+    return values

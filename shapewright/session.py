@@ -13,6 +13,7 @@ from shapewright.download import write
 from shapewright.library import Library, load
 from shapewright.warm_start import records_of
 from tuner.program.jobspec import DEFAULT_POLICY, check_policy, parse_budget
+from tuner.program.rates import TYPICAL
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject
@@ -92,20 +93,23 @@ def tune_here(
     seed: int = 0,
     callbacks: Sequence[Callback] = (),
     warm_start: Client | str | Path | None = None,
+    calibrated: bool = True,
 ) -> TuneResult:
     """Tune ``task`` on this machine, in child processes of this one, and return when its library is built.
 
     ``trials`` and ``seconds`` (at least one of them) bound the search; ``policy`` names what chooses the trials.
     ``warm_start`` is what the search starts from: a client or the URL of a service, a file that `shapewright export`
     wrote, or a directory of `shapewright tune`. The best kernels there are verified and timed again before they count;
-    ``trials=0`` reads nothing. Theory takes the rates of this machine that `shapewright device calibrate` measured, and
-    typical ones where it did not; nothing is calibrated here. Nothing is stored; `shapewright tune` records the same
-    search in a directory. Raises InvalidInput, ServiceError, tuner.search.tuning.VerificationFailed.
+    ``trials=0`` reads nothing. Theory takes the rates of the task (``SearchTask.at_rates``) or, where these are the
+    typical ones, those of this machine that `shapewright device calibrate` measured, if it did and ``calibrated``;
+    nothing is calibrated here. Nothing is stored; `shapewright tune` records the same search in a directory. Raises
+    InvalidInput, ServiceError, tuner.search.tuning.VerificationFailed.
     """
     from tuner.measure.local import local_tools  # noqa: PLC0415 - TVM, for those who tune
 
     budget, policy = parse_budget({"trials": trials, "seconds": seconds}), check_policy(policy)
-    task = at_kept_rates(task if task.target else task.on(native()))
+    task = task if task.target else task.on(native())
+    task = at_kept_rates(task) if calibrated and task.rates == TYPICAL else task
     known = NOTHING
     if warm_start is not None and budget.trials != 0:
         known = shared_knowledge(records_of(warm_start, [task]), task)

@@ -85,7 +85,7 @@ class Searched:
         )  # fmt: skip
         self.baselines = Baselines(points)
         self.results: list[MeasureResult] = []
-        told: Any = SimpleNamespace(update=lambda results: None, at_speed=lambda anchor_s: None)
+        told: Any = SimpleNamespace(update=lambda results: None, at_speed=lambda anchor_s: None, interval_coverage=None)
         tracker = BudgetTracker(Budget(128, 60.0), clock=lambda: 0.0)
         unused: Any = None
         trials = Trials(self.task, told, told, unused, unused, unused, tracker, bool, bool, self.baselines)

@@ -212,6 +212,8 @@ def panel(view: JobView) -> RenderableType:
         rows.add_row("budget", ProgressBar(total=1.0, completed=share, width=32))
     if view.left_s is not None:
         rows.add_row("time left", Text(format_duration(view.left_s, whole=True)))
+    if (coverage := view.summary.interval_coverage) is not None:
+        rows.add_row("cost model", Text(f"{100 * coverage:.0f} % of times within its 80 % intervals"))
     if view.task.speedups:
         rows.add_row("speed-up", Text(f"{view.summary.outcome}  {sparkline(view.task.speedups)}"))
     for text in filter(None, (view.error, view.message)):

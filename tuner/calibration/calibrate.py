@@ -116,7 +116,7 @@ def _observed(task: SearchTask, results: Sequence[MeasureResult], anchor_s: floa
         if result.latency_s:
             at_one_speed = result.latency_s * speed_correction(result.anchor_s, anchor_s)
             latency_s[row[result.kernel], column[result.instance]] = at_one_speed
-    return Observed(task, tuple(kernels), latency_s)
+    return Observed(task, tuple(kernels), tuple(instance.shape for instance in task.instances), latency_s)
 
 
 def _levels(runner: LevelRunner, task: SearchTask, interrupted: Callable[[], bool]) -> Levels | None:

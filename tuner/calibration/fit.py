@@ -11,7 +11,7 @@ hardware's description; where these units bound nothing, only the ratios of rate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -42,10 +42,11 @@ DIFFERENCE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Kernels of one task, measured at its instances: ``latency_s`` [kernels, instances], NaN where there is none."""
+    """Kernels of one task, measured at some shapes: ``latency_s`` [kernels, shapes], NaN where there is none."""
 
     task: SearchTask
     kernels: tuple[MicroKernel, ...]
+    shapes: tuple[Mapping[str, int], ...]
     latency_s: Floats
 
     @property
@@ -53,12 +54,15 @@ class Observed:
         return int(np.isfinite(self.latency_s).sum())
 
 
-def fitted(observed: Sequence[Observed]) -> Rates:
+def fitted(
+    observed: Sequence[Observed], centre: Rates = TYPICAL, names: Sequence[str] = FITTED, scatter: float = SCATTER
+) -> Rates:
     """The rates that explain best what was observed; the same for the same measurements.
 
-    Raises ValueError if there are none.
+    ``names``: those that are fitted, around ``centre``. ``scatter``: of the logarithm of a time around theory's. Raises
+    ValueError if nothing was measured.
     """
-    problem = _Problem(observed)
+    problem = _Problem(observed, centre, names, scatter)
     # The clock takes all times by one factor: what is left to find is near.
     at = problem.at_clock()
     damping, cost = 1.0, problem.cost(at)
@@ -83,14 +87,19 @@ def clock_alone(observed: Sequence[Observed]) -> Rates:
     return problem.rates(problem.at_clock())
 
 
+def residuals(observed: Sequence[Observed], rates: Rates) -> Floats:
+    """By measurement the logarithm of the measured time over theory's."""
+    return _Problem(observed).residuals_of(rates)
+
+
 def errors(observed: Sequence[Observed], rates: Rates) -> Floats:
     """By measurement how far theory is off, as a share of the measured time."""
-    return np.asarray(np.abs(np.expm1(-_Problem(observed).residuals_of(rates))))
+    return np.asarray(np.abs(np.expm1(-residuals(observed, rates))))
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What was observed of one task: ``known`` [kernels, instances] says where."""
+    """What was observed of one task: ``known`` [kernels, shapes] says where."""
 
     task: SearchTask
     kernels: tuple[MicroKernel, ...]
@@ -99,22 +108,26 @@ class _Part:
 
 
 class _Problem:
-    """Logarithms of rates over the typical ones, [FITTED], and what theory makes of them."""
+    """Logarithms of rates over those of ``centre``, [names], and what theory makes of them."""
 
-    def __init__(self, observed: Sequence[Observed]) -> None:
+    def __init__(
+        self, observed: Sequence[Observed], centre: Rates = TYPICAL, names: Sequence[str] = FITTED,
+        scatter: float = SCATTER,
+    ) -> None:  # fmt: skip
+        self._centre, self._names, self._scatter = centre, names, scatter
         known = [np.isfinite(each.latency_s) for each in observed]
         if not any(each.any() for each in known):
             raise ValueError("nothing was measured that rates could be fitted to")
         self._parts = [
-            _Part(each.task, each.kernels, extents_of(each.task.workload, [at.shape for at in each.task.instances]), at)
+            _Part(each.task, each.kernels, extents_of(each.task.workload, each.shapes), at)
             for each, at in zip(observed, known, strict=True)
         ]
         latencies = [each.latency_s[at] for each, at in zip(observed, known, strict=True)]
         self._log_s = np.log(np.concatenate(latencies))
 
     def rates(self, at: Floats) -> Rates:
-        factors = dict(zip(FITTED, np.exp(at).tolist(), strict=True))
-        return replace(TYPICAL, **{name: getattr(TYPICAL, name) * factor for name, factor in factors.items()})
+        factors = dict(zip(self._names, np.exp(at).tolist(), strict=True))
+        return replace(self._centre, **{name: getattr(self._centre, name) * by for name, by in factors.items()})
 
     def residuals(self, at: Floats) -> Floats:
         return self.residuals_of(self.rates(at))
@@ -128,26 +141,26 @@ class _Problem:
 
     def cost(self, at: Floats) -> float:
         """Minus the logarithm of the probability, but for a constant."""
-        off = np.abs(self.residuals(at)) / SCATTER
+        off = np.abs(self.residuals(at)) / self._scatter
         huber = np.where(off <= TAIL, 0.5 * off**2, TAIL * (off - 0.5 * TAIL))
         return float(huber.sum() + 0.5 * (at**2).sum() / SPREAD**2)
 
     def at_clock(self) -> Floats:
-        """The typical rates, but for the clock: as fast as the median of the measurements says."""
-        at = np.zeros(len(FITTED))
-        at[FITTED.index("clock_hz")] = -np.median(self.residuals(at))
+        """The rates of the centre, but for the clock: as fast as the median of the measurements says."""
+        at = np.zeros(len(self._names))
+        at[self._names.index("clock_hz")] = -np.median(self.residuals(at))
         return at
 
     def normal_equations(self, at: Floats) -> tuple[Floats, Floats]:
-        """The curvature [FITTED, FITTED] and the descent [FITTED] of the cost, each measurement weighted as Huber's
-        loss has it."""
+        """The curvature [names, names] and the descent [names] of the cost, each measurement weighted as Huber's loss
+        has it."""
         residuals = self.residuals(at)
         slopes = self._slopes(at, residuals)
-        weights = 1 / np.maximum(1.0, np.abs(residuals) / SCATTER / TAIL) / SCATTER**2
+        weights = 1 / np.maximum(1.0, np.abs(residuals) / self._scatter / TAIL) / self._scatter**2
         curvature = slopes.T @ (weights[:, None] * slopes) + np.eye(len(at)) / SPREAD**2
         return curvature, np.asarray(slopes.T @ (weights * residuals) - at / SPREAD**2)
 
     def _slopes(self, at: Floats, residuals: Floats) -> Floats:
-        """[measurements, FITTED]: what theory's logarithm grows by."""
+        """[measurements, names]: what theory's logarithm grows by."""
         moved = [self.residuals(at + DIFFERENCE * unit) for unit in np.eye(len(at))]
         return np.stack([(residuals - each) / DIFFERENCE for each in moved], axis=1)

@@ -50,6 +50,11 @@ class Hardware:
     cores: int
     features: tuple[str, ...] = ()
 
+    @property
+    def address_registers(self) -> int:
+        """General-purpose registers, that of the stack included: of AArch64, or of x86-64."""
+        return 31 if "asimd" in self.features else 16
+
     def lanes(self, dtype_bytes: int = 4) -> int:
         return self.vector_bytes // dtype_bytes
 

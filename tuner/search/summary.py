@@ -74,6 +74,7 @@ class SearchSummary:
     ``speedup_vs_numpy`` compare the best so far at the same shapes. ``kernels``, ``digest`` and
     ``library_objective_s`` are of the library; the last is None if a kernel of it was not timed at one of those shapes.
     ``reused`` is what the search started from, ``ended_by`` one of EndedBy once it measures no more.
+    ``interval_coverage``: the share of the times that were within the cost model's 80 % intervals of before.
     """
 
     phase: str = Stage.THEORY
@@ -93,6 +94,7 @@ class SearchSummary:
     library_objective_s: float | None = None
     reused: Reused | None = None
     ended_by: str | None = None
+    interval_coverage: float | None = None
 
     @property
     def ending(self) -> str:
@@ -156,7 +158,7 @@ class SearchSummary:
         return SearchSummary(**known)
 
 
-OPTIONAL_FIELDS = ("kernels", "digest", "library_objective_s", "reused", "ended_by")
+OPTIONAL_FIELDS = ("kernels", "digest", "library_objective_s", "reused", "ended_by", "interval_coverage")
 
 
 def _plural(count: int, noun: str) -> str:

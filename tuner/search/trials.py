@@ -217,7 +217,8 @@ class Trials:
         now = progress.objectives(self._task, self.measured, self.defaults(), by_numpy)
         tracker = self._budget
         result = progress.summarize(now, self.measured, tracker.budget, tracker.elapsed_s, self.round, stage)
-        return replace(result, reused=self.reused, ended_by=self.ended_by)
+        coverage = self._model.interval_coverage
+        return replace(result, reused=self.reused, ended_by=self.ended_by, interval_coverage=coverage)
 
     def record(self, results: Sequence[MeasureResult], stage: Stage) -> None:
         summary = self.summary(stage)

@@ -76,6 +76,7 @@ const kinds = {
 function showProgress(data) {
   show("trials", number(data.trials) + (data.trials_budget ? ` of ${number(data.trials_budget)}` : ""));
   show("failed", number(data.failed));
+  show("coverage", data.interval_coverage === undefined ? "–" : `${Math.round(100 * data.interval_coverage)} %`);
   show("round", number(data.round));
   show("phase", data.phase);
   // Events of earlier versions have no outcome.

@@ -45,8 +45,9 @@ def observed_at(rates: Rates, noise: float = 0.03, seed: int = 0, threads: int =
 def _observed(
     task: SearchTask, kernels: tuple[MicroKernel, ...], rates: Rates, noise: float, rng: np.random.Generator
 ) -> Observed:
-    exact = prior_latency_s(task.at_rates(rates), kernels, extents_of(task.workload, shapes_of(task)))
-    return Observed(task, kernels, exact * np.exp(noise * rng.normal(size=exact.shape)))
+    shapes = shapes_of(task)
+    exact = prior_latency_s(task.at_rates(rates), kernels, extents_of(task.workload, shapes))
+    return Observed(task, kernels, tuple(shapes), exact * np.exp(noise * rng.normal(size=exact.shape)))
 
 
 def shapes_of(task: SearchTask) -> list[Mapping[str, int]]:

@@ -34,6 +34,10 @@ class Linear:
     def theory(self) -> Linear:
         return self
 
+    @property
+    def interval_coverage(self) -> float | None:
+        return None
+
     def at_speed(self, anchor_s: float) -> None:
         pass
 

@@ -183,7 +183,7 @@ def test_the_least_shape_of_the_range_is_searched_for_and_not_reported_as_asked_
 def test_finalists_are_timed_side_by_side_at_one_instance_after_the_other_and_what_is_close_again() -> None:
     # Of these the finalists leave some for what is close.
     bench, budget = Bench(), 230
-    bench.tune(trials=budget)
+    bench.tune(trials=budget, policy="random")
     final = [result for result in bench.results if result.phase is Phase.FINAL]
     count = len({result.kernel for result in final}) * len(TASK.instances)
     first, second = final[:count], final[count:]

@@ -57,6 +57,8 @@ MAX_BODY = 768
 keeps the loops in the instruction cache."""
 WIDEST_BLOCK = 256
 MOST_PACKED_ROWS = 512
+LOOP_ADDRESSES = 5
+"""Registers of the stack, the panel, the output and the loop's counters."""
 ALONG_K = {"mb": WIDEST_BLOCK, "kc": 0, "ku": 1, "near": 0, "ahead": 0, "fetch": 0, "rows": 0, "tail": 0, "edge": 0}
 """The canonical values of the axes that are don't-care where vectors run along k."""
 
@@ -235,6 +237,8 @@ def canonicalised(values: Mapping[str, int], contraction: Product) -> dict[str, 
 def check(kernel: MicroKernel, contraction: Product, threads: int, hardware: Hardware, copies: int = 1) -> None:
     """Raises IllegalKernel for what the hardware cannot carry. ``copies``: how often all of the code is written."""
     _check_size(kernel, hardware, copies)
+    if "k" in contraction.dynamic:
+        _check_addresses(kernel, hardware)
     _check_supply(kernel, contraction.right_is_constant)
     # Both operands are read in place, by vectors along k (dots.py).
     if kernel["pack"] == contraction.pack_of_dots:
@@ -265,6 +269,22 @@ def _check_size(kernel: MicroKernel, hardware: Hardware, copies: int) -> None:
     if body * copies > limit and not is_plain:
         body, text = body * copies, f"ku={ku} tail={kernel['tail']} edge={edge}"
         raise IllegalKernel(f"{text} unroll {body} operations, limit {limit}")
+
+
+def _check_addresses(kernel: MicroKernel, hardware: Hardware) -> None:
+    """Rows that are read in place, a distance apart that is not known when code is generated.
+
+    Each has an address of its own. With more than there are registers for, the compiler loads an address once in a
+    turn, the row's elements of all its steps with it, and spills accumulators for these: half the speed.
+    """
+    mr, nv, steps = kernel["mr"], kernel["nv"], max(kernel["ku"], kernel["ahead"])
+    if kernel["rows"] or steps == 1 or mr <= hardware.address_registers - LOOP_ADDRESSES:
+        return
+    need = mr * nv + nv + mr
+    if need > hardware.vector_registers:
+        text = f"mr={mr} nv={nv} rows=0 holds {need} vectors in a turn of {steps} steps"
+        remedy = "rows a dynamic distance apart need turns of one step (ku=1 ahead=0 or 1), or rows=1"
+        raise IllegalKernel(f"{text}, limit {hardware.vector_registers}: {remedy}")
 
 
 def _check_supply(kernel: MicroKernel, constant: bool) -> None:

@@ -2,5 +2,6 @@
 
 from tuner.search.cost_model._base import CostModel, Prediction, WarmRecord
 from tuner.search.cost_model.pair_model import MAX_WARM_PAIRS, PairCostModel
+from tuner.search.cost_model.residual import INTERVAL_SPREADS
 
-__all__ = ["MAX_WARM_PAIRS", "CostModel", "PairCostModel", "Prediction", "WarmRecord"]
+__all__ = ["INTERVAL_SPREADS", "MAX_WARM_PAIRS", "CostModel", "PairCostModel", "Prediction", "WarmRecord"]

@@ -44,6 +44,11 @@ class CostModel(Protocol):
     def theory(self) -> CostModel:
         """The analytic prior alone, whatever was learned since: the default of a task depends on nothing else."""
 
+    @property
+    def interval_coverage(self) -> float | None:
+        """The share of this search's pairs whose time was within the 80 % interval that was predicted before they were
+        measured; None before any was."""
+
     def at_speed(self, anchor_s: float) -> None:
         """From here on latencies are at the speed at which the device's anchor takes ``anchor_s``; called before the
         first update, if at all. What the model started from is taken to that speed."""

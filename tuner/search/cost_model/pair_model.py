@@ -2,47 +2,50 @@
 
 DietCode (MLSys 2022, section 4) divides each measured speed by its analytic penalties and learns what is left as the
 kernel's own: an error of the penalties is part of the label. Here the residual sees kernel and shape together, so a
-wrong prior is corrected where it is wrong. The residual is the mean of a few XGBoost models on bootstrap samples; their
-disagreement is the spread.
+wrong prior is corrected where it is wrong; and the rates that the prior takes for the device are fitted again to what
+the search measures. The residual is the mean of a few XGBoost models on bootstrap samples; their disagreement, scaled
+by how far predictions were off so far, is the spread.
 """
 
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
-import xgboost
 from numpy.typing import NDArray
 
+from tuner.calibration.fit import Observed
 from tuner.program.build import workload_from_json
+from tuner.program.rates import Rates
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
 from tuner.records import MeasureResult, speed_correction
 from tuner.rules import Refused, by_rule, extents_of, is_current, rule_of, rules_of
 from tuner.rules.space import MicroKernel
+from tuner.search.cost_model import refit
 from tuner.search.cost_model._base import Prediction, WarmRecord
+from tuner.search.cost_model.residual import Residual
 from tuner.search.observations import at_reference_speed, reference_anchor_s
 
 log = logging.getLogger(__name__)
 
-MIN_PAIRS = 12
-"""Below this many pairs the residual is one constant: the median."""
-MODELS = 3
-PARAMETERS = {
-    "max_depth": 5,
-    "eta": 0.15,
-    "subsample": 0.9,
-    "colsample_bytree": 0.7,
-    "min_child_weight": 2.0,
-    "nthread": 1,
-}
-ROUNDS = 80
-UNKNOWN_SPREAD = 0.3
 MAX_WARM_PAIRS = 3000
 """Pairs of other searches that the model is trained on, the first of those given: more make each fit seconds longer."""
+
+
+@dataclass(slots=True)
+class _Pairs:
+    """Kernels of one rule, measured at one shape of a task. ``latency_s`` [kernels]."""
+
+    task: SearchTask
+    kernels: tuple[MicroKernel, ...]
+    shape: Mapping[str, int]
+    latency_s: NDArray[np.float64]
+    weight: float
+    is_own: bool
 
 
 class PairCostModel:
@@ -55,7 +58,12 @@ class PairCostModel:
     def __init__(self, task: SearchTask, seed: int = 0, warm: Sequence[WarmRecord] = ()) -> None:
         self._task, self._seed = task, seed
         self._rules = {rule.name: rule for rule in rules_of(task)}
-        self._residuals = {name: _Residual(seed) for name in self._rules}
+        self._residuals = {name: Residual(seed) for name in self._rules}
+        self._rates = task.rates
+        self._pairs: list[_Pairs] = []
+        self._known: set[tuple[MicroKernel, tuple[tuple[str, int], ...]]] = set()
+        self._own = self._fitted_to = 0
+        """Pairs of this search: there are, and the rates were last fitted to."""
         self._warm_anchor_s = reference_anchor_s(each.record.result for each in warm)
         # Together where they can be: a rule asked of a thousand kernels takes hardly longer than of one.
         together: dict[tuple[Hashable, ...], list[WarmRecord]] = {}
@@ -71,11 +79,23 @@ class PairCostModel:
     def theory(self) -> PairCostModel:
         return PairCostModel(self._task, self._seed)
 
+    @property
+    def rates(self) -> Rates:
+        """What theory takes for the device's now."""
+        return self._rates
+
+    @property
+    def interval_coverage(self) -> float | None:
+        tested = sum(residual.tested for residual in self._residuals.values())
+        return sum(residual.covered for residual in self._residuals.values()) / tested if tested else None
+
     def at_speed(self, anchor_s: float) -> None:
         factor = speed_correction(self._warm_anchor_s, anchor_s)
-        for residual in self._residuals.values():
-            residual.shift(math.log(factor))
         self._warm_anchor_s = anchor_s
+        if factor != 1.0:
+            for pairs in self._pairs:
+                pairs.latency_s = pairs.latency_s * factor
+            self._learn_again()
 
     @property
     def pairs(self) -> int:
@@ -85,30 +105,76 @@ class PairCostModel:
     def update(self, results: Sequence[MeasureResult]) -> None:
         for result in results:
             if result.latency_s is not None:
-                self._learn(self._task, [result], 1.0)
+                self._learn(self._task, [result], 1.0, is_own=True)
+                self._own += 1
+        if refit.is_due(self._own, self._fitted_to):
+            self._fit_rates()
 
     def predict(self, kernels: Sequence[MicroKernel], shapes: Sequence[Mapping[str, int]]) -> Prediction:
-        extents = extents_of(self._task.workload, shapes)
+        task = self._task.at_rates(self._rates)
+        extents = extents_of(task.workload, shapes)
         latency_s, spread = np.empty((2, len(kernels), len(shapes)))
         for rule, rows in by_rule(kernels):
             own = [kernels[row] for row in rows]
-            prior = np.log(rule.prior_latency_s(self._task, own, extents))
-            features = partial(rule.features, self._task, own, extents)
+            prior = np.log(rule.prior_latency_s(task, own, extents))
+            features = partial(rule.features, task, own, extents)
             residual, error = self._residuals[rule.name].predict(features, prior.shape)
             latency_s[rows], spread[rows] = np.exp(prior + residual), error
         return Prediction(latency_s, spread)
 
-    def _learn(self, task: SearchTask, results: Sequence[MeasureResult], weight: float) -> None:
+    # -- learning -------------------------------------------------------------------------------------------------
+    def _learn(self, task: SearchTask, results: Sequence[MeasureResult], weight: float, *, is_own: bool) -> None:
         """Learn from successful results of one rule at one instance of ``task``."""
-        kernels, latency_s = [result.kernel for result in results], [result.latency_s for result in results]
-        rule, extents = self._rules[kernels[0].rule], extents_of(task.workload, [results[0].instance.shape])
-        prior = rule.prior_latency_s(task, kernels, extents)[:, 0]
-        features = rule.features(task, kernels, extents)[:, 0]
-        targets = np.log(np.array(latency_s, np.float64)) - np.log(prior)
+        kernels = tuple(result.kernel for result in results)
+        latency_s = np.array([result.latency_s for result in results], np.float64)
+        pairs = _Pairs(task, kernels, results[0].instance.shape, latency_s, weight, is_own)
+        # A second reading of a pair tells nothing of how well it was predicted.
+        named = {(kernel, result.instance.values) for kernel, result in zip(kernels, results, strict=True)}
+        self._enter(pairs, is_new=is_own and not named & self._known)
+        self._known |= named if is_own else set()
+        self._pairs.append(pairs)
+
+    def _enter(self, pairs: _Pairs, *, is_new: bool) -> None:
+        """Give its residual what theory, at the rates of now, misses of these. ``is_new``: and see before how well that
+        was predicted."""
+        rule, task = self._rules[pairs.kernels[0].rule], pairs.task.at_rates(self._rates)
+        extents, residual = extents_of(task.workload, [pairs.shape]), self._residuals[rule.name]
+        prior = rule.prior_latency_s(task, pairs.kernels, extents)[:, 0]
+        features = rule.features(task, pairs.kernels, extents)[:, 0]
+        targets = np.log(pairs.latency_s) - np.log(prior)
         if not np.isfinite(targets).all():
             raise ValueError(f"theory expects {prior} s")
         for row, target in zip(features, targets, strict=True):
-            self._residuals[rule.name].learn(row, float(target), weight)
+            if is_new:
+                residual.test(row, float(target))
+            residual.learn(row, float(target), pairs.weight)
+
+    def _fit_rates(self) -> None:
+        """Fit theory's rates to what this search has measured; where that helps, learn all pairs again."""
+        rates = refit.refitted([self._observed()], self._rates, self._task.rates)
+        self._fitted_to = self._own
+        if rates == self._rates:
+            return
+        self._rates = rates
+        self._learn_again()
+
+    def _learn_again(self) -> None:
+        for residual in self._residuals.values():
+            residual.forget()
+        for pairs in self._pairs:
+            self._enter(pairs, is_new=False)
+
+    def _observed(self) -> Observed:
+        """This search's own pairs; the last reading of each, which is as good as any."""
+        own = [pairs for pairs in self._pairs if pairs.is_own]
+        shapes = {tuple(pairs.shape.items()): pairs.shape for pairs in own}
+        row = {kernel: at for at, kernel in enumerate(dict.fromkeys(each for pairs in own for each in pairs.kernels))}
+        column = {key: at for at, key in enumerate(shapes)}
+        latency_s = np.full((len(row), len(column)), np.nan)
+        for pairs in own:
+            for kernel, time_s in zip(pairs.kernels, pairs.latency_s, strict=True):
+                latency_s[row[kernel], column[tuple(pairs.shape.items())]] = time_s
+        return Observed(self._task, tuple(row), tuple(shapes.values()), latency_s)
 
     def _learn_warm(
         self, tasks: dict[Hashable, SearchTask | None], place: Hashable, warm: Sequence[WarmRecord]
@@ -126,7 +192,7 @@ class PairCostModel:
             if place not in tasks:
                 tasks[place] = _similar_task(warm[0], self._task)
             if (task := tasks[place]) is not None:
-                self._learn(task, usable, warm[0].weight)
+                self._learn(task, usable, warm[0].weight, is_own=False)
         except (ArithmeticError, KeyError, ValueError) as error:
             # Records may come from a file: one that fits no rule teaches nothing, and harms no search.
             if len(warm) > 1:
@@ -134,64 +200,6 @@ class PairCostModel:
                     self._learn_warm(tasks, place, [each])
             else:
                 log.info("a record of %s is left out: %s", warm[0].record.workload_key, error)
-
-
-class _Residual:
-    """What one rule's prior misses, in log latency: a constant, then the mean of a few boosted models."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._inputs: list[NDArray[np.float32]] = []
-        self._targets: list[float] = []
-        self._weights: list[float] = []
-        self._boosters: list[xgboost.Booster] = []
-        self._constant = 0.0
-        self._stale = False
-
-    @property
-    def pairs(self) -> int:
-        return len(self._targets)
-
-    def learn(self, features: NDArray[np.float32], target: float, weight: float) -> None:
-        self._inputs.append(features)
-        self._targets.append(target)
-        self._weights.append(weight)
-        self._stale = True
-
-    def shift(self, by: float) -> None:
-        """Add ``by`` to every target."""
-        self._targets = [target + by for target in self._targets]
-        self._stale = self._stale or bool(self._targets)
-
-    def predict(
-        self, features: Callable[[], NDArray[np.float32]], shape: tuple[int, ...]
-    ) -> tuple[NDArray[np.float64] | float, NDArray[np.float64] | float]:
-        """The residual and its spread, [kernels, shapes]; ``features()`` is asked for only where there are models."""
-        if self._stale:
-            self._fit()
-        if not self._boosters:
-            return self._constant, UNKNOWN_SPREAD
-        inputs = features().reshape(math.prod(shape), -1)
-        votes = np.stack([booster.inplace_predict(inputs).reshape(shape) for booster in self._boosters])
-        return self._constant + votes.mean(axis=0), votes.std(axis=0)
-
-    def _fit(self) -> None:
-        """Put off to the next prediction: several batches may come in between two of them."""
-        self._stale = False
-        targets = np.array(self._targets)
-        self._constant = float(np.median(targets))
-        self._boosters = []
-        if len(targets) < MIN_PAIRS:
-            return
-        inputs, weights = np.stack(self._inputs), np.array(self._weights)
-        rng = np.random.default_rng(self._seed)
-        for index in range(MODELS):
-            counts = rng.multinomial(len(targets), np.full(len(targets), 1 / len(targets)))
-            label, weight = targets - self._constant, weights * np.maximum(counts, 0.1)
-            # On one thread, as the models are: waking others for a few thousand rows takes twenty times as long.
-            data = xgboost.DMatrix(inputs, label, weight=weight, nthread=1)
-            parameters = PARAMETERS | {"seed": self._seed * MODELS + index}
-            self._boosters.append(xgboost.train(parameters, data, ROUNDS))
 
 
 def _similar_task(warm: WarmRecord, like: SearchTask) -> SearchTask | None:

@@ -17,14 +17,16 @@ The search ends when every descent has.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from tuner.program.task import SearchTask
 from tuner.rules.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick
-from tuner.search.policy.set_so_far import Turns
+from tuner.search.policy.set_so_far import Floats, Turns
 from tuner.search.policy.theory import TheorySettings
 from tuner.search.policy.theory_first import TheoryFirst, kernels_of_round
 
@@ -41,48 +43,37 @@ class DropletSettings:
     theory: TheorySettings = field(default_factory=TheorySettings)
 
 
-class DropletSearch(TheoryFirst):
-    """Theory's set, then descents from the fastest of what was measured. Ends at a local optimum of each instance."""
+class Descents:
+    """One descent for each instance that has a weight, from the fastest kernel there, all in turn by weight."""
 
     def __init__(
-        self, task: SearchTask, space: KernelSpace, model: CostModel, seed: int = 0,
-        settings: DropletSettings | None = None,
+        self, space: KernelSpace, standing: Callable[[], Sequence[Mapping[MicroKernel, float]]], weights: Floats,
+        rng: np.random.Generator, threshold: float,
     ) -> None:  # fmt: skip
-        self._settings = settings or DropletSettings()
-        super().__init__(task, space, model, seed, self._settings.theory)
-        self._turns = Turns(self._weights)
+        """``standing``: as of ``SetSoFar``. ``threshold``: by which share of its time a kernel must be faster than the
+        centre to take its place."""
+        self._space, self._standing, self._weights, self._rng = space, standing, weights, rng
+        self._threshold = threshold
+        self.turns = Turns(weights)
         self._centres: dict[int, MicroKernel] = {}
         """By instance; after a restart the fastest of what was measured."""
         self._around: dict[int, list[MicroKernel]] = {}
         """By instance the neighbours of the centre, in the order in which they are tried."""
 
-    def _next(self, trials: int, devices: int) -> list[Pick]:
-        count = kernels_of_round(self._settings.kernels_per_round, devices)
-        standing = self._set.standing()
-        if not any(standing):
-            return self._starts(count)
-        known = self._known
+    def next(self, count: int, known: Collection[MicroKernel]) -> list[Pick]:
+        """Up to ``count`` kernels beside the centres that are not ``known``, with the instances to measure them on;
+        none where every descent has ended."""
         open_ = {
             index: [kernel for kernel in self._neighbours(index, times) if kernel not in known]
-            for index, times in enumerate(standing)
+            for index, times in enumerate(self._standing())
             if times and self._weights[index] > 0
         }
-        return self._in_turn(open_, count)
-
-    def _starts(self, count: int) -> list[Pick]:
-        """Random kernels where all that was tried failed."""
-        count = min(count, self._settings.most_starts - len(self._tried))
-        return [(kernel, [self._turns.next()]) for kernel in self._drawn(max(0, count), self._known)]
-
-    def _in_turn(self, open_: Mapping[int, list[MicroKernel]], count: int) -> list[Pick]:
-        """Up to ``count`` of the kernels that are still to be tried at each instance."""
         picks: dict[MicroKernel, list[int]] = {}
         while len(picks) < count and (left := [index for index, kernels in open_.items() if kernels]):
-            index = self._turns.next(left)
+            index = self.turns.next(left)
             picks.setdefault(open_[index].pop(0), []).append(index)
         return [(kernel, sorted(indices)) for kernel, indices in picks.items()]
 
-    # -- a descent ------------------------------------------------------------------------------------------------
     def _neighbours(self, index: int, times: Mapping[MicroKernel, float]) -> list[MicroKernel]:
         """Around the centre of one instance. ``times``: log seconds of the kernels that were measured there."""
         centre, fastest = self._centres.get(index), min(times, key=times.__getitem__)
@@ -92,7 +83,7 @@ class DropletSearch(TheoryFirst):
         return self._around[index]
 
     def _is_faster(self, one: float, other: float) -> bool:
-        return one < other + math.log(1 - self._settings.threshold)
+        return one < other + math.log(1 - self._threshold)
 
     def _ordered(self, centre: MicroKernel, first: Collection[str]) -> list[MicroKernel]:
         """The neighbours axis by axis: the axes of ``first``, then the others in random order."""
@@ -102,6 +93,29 @@ class DropletSearch(TheoryFirst):
         order = sorted(shuffled, key=lambda axis: axis not in first)
         near = [kernel for axis in order for (own, _), kernel in steps.items() if own == axis]
         return list(dict.fromkeys(near))
+
+
+class DropletSearch(TheoryFirst):
+    """Theory's set, then descents from the fastest of what was measured. Ends at a local optimum of each instance."""
+
+    def __init__(
+        self, task: SearchTask, space: KernelSpace, model: CostModel, seed: int = 0,
+        settings: DropletSettings | None = None,
+    ) -> None:  # fmt: skip
+        self._settings = settings or DropletSettings()
+        super().__init__(task, space, model, seed, self._settings.theory)
+        self._descents = Descents(space, self._set.standing, self._weights, self._rng, self._settings.threshold)
+
+    def _next(self, trials: int, devices: int) -> list[Pick]:
+        count = kernels_of_round(self._settings.kernels_per_round, devices)
+        if not self._measured.kernels:
+            return self._starts(count)
+        return self._descents.next(count, self._known)
+
+    def _starts(self, count: int) -> list[Pick]:
+        """Random kernels where all that was tried failed."""
+        count = min(count, self._settings.most_starts - len(self._tried))
+        return [(kernel, [self._descents.turns.next()]) for kernel in self._drawn(max(0, count), self._known)]
 
 
 def axes_between(one: MicroKernel | None, other: MicroKernel) -> frozenset[str]:

@@ -7,11 +7,17 @@ largest gain of the set, the best candidate of each instance in turn, the most u
 neighbours of what is fastest now, which needs no model. The second round is a diverse one: kernels that the model
 predicts to be good and that differ from one another in as many axes as possible, because a model that has seen one
 value of an axis cannot tell what the others do.
+
+"Nothing is expected to help" is what a model says that may be wrong. So when that has been said a few times, the model
+is put to the test: kernels far from all that were tried are measured, some that it finds promising and some that it
+does not. One that is faster than the model's interval allows sends the search back to evolution. After a test that the
+model passes, what is left of the budget goes to coordinate descents from the fastest kernels (policy/droplet.py), which
+ask no model; the search ends when they have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +27,9 @@ from tuner.program.task import SearchTask
 from tuner.rules.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import KERNELS_PER_DEVICE, Pick
+from tuner.search.policy.diverse import most_diverse
+from tuner.search.policy.droplet import Descents
+from tuner.search.policy.model_test import ModelTest
 from tuner.search.policy.set_so_far import INSTANCES_PER_KERNEL, LEAST_GAIN, OPTIMISM
 from tuner.search.policy.theory import TheorySettings
 from tuner.search.policy.theory_first import TheoryFirst
@@ -52,8 +61,14 @@ class EvolutionSettings:
     theory: TheorySettings = field(default_factory=TheorySettings)
     optimism: float = OPTIMISM
     max_idle_rounds: int = 4
-    """Rounds without any expected gain above ``least_gain`` before the search ends by itself."""
+    """Rounds without any expected gain above ``least_gain`` before the model is put to the test."""
     least_gain: float = LEAST_GAIN
+    test_kernels: int = 12
+    """Kernels of a test, an eighth of the trials that are left at most."""
+    max_failed_tests: int = 4
+    """Tests that may send the search back to evolution."""
+    descent_threshold: float = 0.005
+    """By which share of its time a kernel must be faster to become the centre of a descent."""
 
 
 class EvolutionarySearch(TheoryFirst):
@@ -65,12 +80,26 @@ class EvolutionarySearch(TheoryFirst):
     ) -> None:  # fmt: skip
         self._settings = settings or EvolutionSettings()
         super().__init__(task, space, model, seed, self._settings.theory)
-        self._idle_rounds = 0
+        self._idle_rounds = self._failed_tests = 0
+        self._test: ModelTest | None = None
+        threshold = self._settings.descent_threshold
+        self._descents = Descents(space, self._set.standing, self._weights, self._rng, threshold)
 
     def _next(self, trials: int, devices: int) -> list[Pick]:
-        if self._idle_rounds >= self._settings.max_idle_rounds:
-            return []
-        return self._diverse_round(trials // 8) or self._evolution_round(self._width(trials, devices))
+        width = self._width(trials, devices)
+        if self._idle_rounds < self._settings.max_idle_rounds:
+            return self._diverse_round(trials // 8) or self._evolution_round(width)
+        if self._test is None:
+            pool = self._untried(self._random(self._settings.theory.samples))
+            count = min(self._settings.test_kernels, trials // 8)
+            self._test = ModelTest(self._task, self._model, self._weights, pool, self._known, count)
+            if self._test.picks:
+                return self._test.picks
+        if self._failed_tests < self._settings.max_failed_tests and self._test.is_failed(self._measured):
+            self._failed_tests, self._idle_rounds, self._test = self._failed_tests + 1, 0, None
+            return self._evolution_round(width)
+        usual = self._settings.kernels_per_round + self._settings.neighbours_per_round
+        return self._descents.next(round(width * usual), self._known)
 
     # -- the diverse round ----------------------------------------------------------------------------------------
     def _diverse_round(self, count: int) -> list[Pick]:
@@ -182,20 +211,3 @@ class EvolutionarySearch(TheoryFirst):
     def _weighted_instances(self) -> Ints:
         """The indices of the instances that have a weight, in random order."""
         return self._rng.permutation(np.flatnonzero(self._weights))
-
-
-def most_diverse(pool: Sequence[MicroKernel], tried: Collection[MicroKernel], count: int) -> list[MicroKernel]:
-    """At most ``count`` kernels of ``pool``, each the one whose nearest neighbour among those before it and ``tried``
-    (at least one kernel) differs in the most axes. An axis that one rule has and another has not differs."""
-    axes = sorted({name for kernel in (*pool, *tried) for name, _ in kernel.values})
-    rules = {kernel.rule: number for number, kernel in enumerate((*pool, *tried))}
-    values, known = (
-        np.array([[rules[kernel.rule], *(dict(kernel.values).get(axis, -1) for axis in axes)] for kernel in kernels])
-        for kernels in (pool, tried)
-    )
-    nearest = np.min([(values != other).sum(axis=1) for other in known], axis=0)
-    chosen: list[int] = []
-    while len(chosen) < min(count, len(pool)):
-        chosen.append(int(nearest.argmax()))
-        nearest = np.minimum(nearest, (values != values[chosen[-1]]).sum(axis=1))
-    return [pool[index] for index in chosen]

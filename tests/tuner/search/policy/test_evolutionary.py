@@ -15,7 +15,7 @@ from tuner.rules import layout_group, safe_kernel, space_of
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.policy import EvolutionarySearch, EvolutionSettings, Suggestion, TheorySettings
-from tuner.search.policy.evolutionary import most_diverse
+from tuner.search.policy.diverse import most_diverse
 
 QUICK = EvolutionSettings(population=48, generations=2, theory=TheorySettings(300))
 SAFE = safe_kernel(TASK)
@@ -113,15 +113,71 @@ def test_instances_without_weight_get_few_trials() -> None:
     assert counts[-1] >= counts[:-1].max()
 
 
-def test_rounds_without_gain_are_bounded() -> None:
-    settings = EvolutionSettings(16, generations=1, theory=TheorySettings(20), max_idle_rounds=2, least_gain=9.0)
-    policy = Search(settings=settings)
-    policy.update([result for s in policy.suggest(1000) for result in measured(TASK, s.kernel, *s.instances)])
+ENDING = EvolutionSettings(16, generations=1, theory=TheorySettings(200), max_idle_rounds=2, least_gain=9.0)
+"""No round is expected to gain enough."""
+ONE = SearchTask(TASK.workload, shape_vars=TASK.shape_vars, instances=[24], target=TASK.target, max_kernels=4)
+
+
+def as_predicted(policy: Search) -> list[MicroKernel]:
+    """A round on a device that does what the model expects, but for a grain that tells kernels apart."""
+    suggestions = policy.suggest(1000)
+    policy.update([
+        MeasureResult(each.kernel, at, predicted * (1.02 + int(each.kernel.id, 16) % 1000 * 1e-6))
+        for each in suggestions
+        for at, predicted in zip(each.instances, each.predicted_s, strict=True)
+    ])  # fmt: skip
+    return [each.kernel for each in suggestions]
+
+
+def test_before_it_ends_the_model_is_put_to_the_test_by_unlike_kernels() -> None:
+    policy = Search(ONE, ENDING)
+    # Theory's set, the diverse round, and the rounds that gain too little.
+    tried = {kernel for _ in range(2 + ENDING.max_idle_rounds) for kernel in as_predicted(policy)}
+    test = as_predicted(policy)
+    assert ENDING.test_kernels // 2 < len(test) <= ENDING.test_kernels
+    axes_apart = [
+        min(sum(a != b for a, b in zip(kernel.values, other.values, strict=True)) for other in tried) for kernel in test
+    ]
+    assert min(axes_apart) >= 3
+
+
+def test_after_a_test_that_the_model_passes_the_neighbours_of_the_fastest_are_measured_until_none_is_left() -> None:
+    policy, tried = Search(ONE, ENDING), list[MicroKernel]()
+    for _ in range(80):
+        if not (round_ := as_predicted(policy)):
+            break
+        tried += round_
+    else:
+        raise AssertionError("80 rounds, and no end")
+    times = policy._measured.latencies_at(ONE.instances[0])
+    centres = sorted(times, key=times.__getitem__)[:5]
+    assert any(set(space_of(ONE).neighbours(centre)) <= set(tried) for centre in centres)
+
+
+def test_a_model_that_fails_the_test_is_not_believed() -> None:
+    policy = Search(ONE, ENDING)
+    for _ in range(2 + ENDING.max_idle_rounds):
+        as_predicted(policy)
+    surprise = policy.suggest(1000)
+    policy.update([
+        MeasureResult(each.kernel, at, 0.5 * predicted)
+        for each in surprise
+        for at, predicted in zip(each.instances, each.predicted_s, strict=True)
+    ])  # fmt: skip
+    # Evolution again, which tries children of what was fastest, and another test after the rounds that gain nothing.
+    rounds = [as_predicted(policy) for _ in range(1 + ENDING.max_idle_rounds)]
+    assert all(rounds)
+    assert len(as_predicted(policy)) <= ENDING.test_kernels
+
+
+def test_tests_that_fail_do_not_go_on_for_ever() -> None:
+    policy = Search(ONE, EvolutionSettings(16, generations=1, theory=TheorySettings(200), max_failed_tests=0,
+                                           max_idle_rounds=1, least_gain=9.0))  # fmt: skip
     rounds = 0
-    while policy.suggest(10):
+    while suggestions := policy.suggest(1000):
+        policy.update([result for s in suggestions for result in measured(ONE, s.kernel, *s.instances)])
         rounds += 1
-        assert rounds < 10
-    assert rounds == 2
+        assert rounds < 80
 
 
 def test_kernels_of_several_rules_are_compared_over_all_their_axes() -> None:

@@ -1,0 +1,186 @@
+"""Searches led by a theory that is wrong by factors, as on a machine that nobody knows, against searches that are not.
+
+    python -m benchmarks.unknown_machine SUITE.yaml [--workload NAME] [--draws 5] [--seconds 0,60,180] [--most 3]
+        [--seed N] [--threads N] --json OUT
+
+A draw multiplies every rate of the device that theory uses, and every number of cycles that a rule's own theory names,
+by a factor of its own between ``1/most`` and ``most``. Each workload is searched once with theory as it is, and once
+with each draw, in each number of seconds; 0 stands for no trials: theory alone. All its libraries are then timed at the
+test shapes, in alternating samples of one run, and the undisturbed one of each budget once more: what that differs by
+is noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.alternating import geomean
+from benchmarks.contenders import limit_threads
+from benchmarks.options import count, numbers
+from benchmarks.suite import Benchmark, read_suite, suite_parser
+from tuner.program.rates import Rates
+
+if TYPE_CHECKING:
+    from tuner.program.task import SearchTask
+
+AGAIN = "again"
+"""The undisturbed library, timed a second time."""
+Row = dict[str, Any]
+
+
+def main() -> int:
+    options = _options()
+    limit_threads(options.threads)
+    from tuner.program.target import native  # noqa: PLC0415 - after the threads are limited
+
+    target = native()
+    name, benchmarks = read_suite(options.suite, target, options.threads)
+    rows: list[Row] = []
+    for benchmark in benchmarks:
+        if options.workload in (None, benchmark.name):
+            rows += list(_of_workload(benchmark, options))
+    if not rows:
+        print(f"{name} has no workload {options.workload!r}", file=sys.stderr)
+        return 2
+    protocol = {"suite": name, "threads": options.threads, "target": target.fingerprint, "seed": options.seed}
+    protocol |= {"most": options.most, "timing": "all libraries at the test shapes in alternating samples"}
+    document = {"rows": rows, "summary": summary_of(rows), "protocol": protocol}
+    options.json.write_text(json.dumps(document, indent=1) + "\n")
+    print(json.dumps(document["summary"], indent=1))
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = suite_parser(__doc__)
+    parser.add_argument("--draws", type=count, default=5)
+    parser.add_argument("--seconds", type=numbers, default=(0.0, 60.0, 180.0), help="comma-separated; 0: theory alone")
+    parser.add_argument("--most", type=float, default=3.0, help="the largest factor, and the reciprocal of the least")
+    return parser.parse_args()
+
+
+# -- a machine that nobody knows --------------------------------------------------------------------------------------
+def disturbed(rates: Rates, draw: int, most: float) -> Rates:
+    """Every rate times a factor of its own between ``1/most`` and ``most``."""
+    factors = _factors(len(fields(rates)), draw, most)
+    return replace(
+        rates, **{each.name: getattr(rates, each.name) * by for each, by in zip(fields(rates), factors, strict=True)}
+    )
+
+
+@contextmanager
+def disturbed_constants(draw: int, most: float) -> Iterator[int]:
+    """The same of every number of cycles that the theory of a rule names, while the context is open; how many."""
+    named = [
+        (module, name) for module in _priors() for name, value in vars(module).items() if _is_constant(name, value)
+    ]
+    before = [getattr(module, name) for module, name in named]
+    try:
+        for (module, name), value, by in zip(named, before, _factors(len(named), draw + 1000, most), strict=True):
+            setattr(module, name, value * by)
+        yield len(named)
+    finally:
+        for (module, name), value in zip(named, before, strict=True):
+            setattr(module, name, value)
+
+
+def _priors() -> list[ModuleType]:
+    from tuner import rules  # noqa: PLC0415 - after the threads are limited
+
+    folders = [each.name for each in iter_modules(rules.__path__) if each.ispkg]
+    names = [f"{rules.__name__}.{folder}.prior" for folder in folders]
+    return [import_module(name) for name in names if _exists(name)]
+
+
+def _exists(name: str) -> bool:
+    from importlib.util import find_spec  # noqa: PLC0415
+
+    return find_spec(name) is not None
+
+
+def _is_constant(name: str, value: object) -> bool:
+    return name.isupper() and isinstance(value, float)
+
+
+def _factors(number: int, draw: int, most: float) -> list[float]:
+    spread = math.log(most)
+    return [float(by) for by in np.exp(np.random.default_rng(draw).uniform(-spread, spread, number))]
+
+
+# -- searches ---------------------------------------------------------------------------------------------------------
+def _of_workload(benchmark: Benchmark, options: argparse.Namespace) -> Iterator[Row]:
+    from shapewright.calibrations import at_kept_rates  # noqa: PLC0415
+
+    task = at_kept_rates(benchmark.task)
+    with tempfile.TemporaryDirectory(prefix="shapewright-unknown-") as folder:
+        for seconds in options.seconds:
+            libraries = {"undisturbed": _searched(task, seconds, options.seed, Path(folder) / f"{seconds}")}
+            for draw in range(options.draws):
+                unknown = task.at_rates(disturbed(task.rates, draw, options.most))
+                with disturbed_constants(draw, options.most):
+                    path = Path(folder) / f"{seconds}-{draw}"
+                    libraries[str(draw)] = _searched(unknown, seconds, options.seed, path)
+                print(f"{benchmark.name}, {seconds:g} s, draw {draw}", file=sys.stderr, flush=True)
+            yield from _timed(benchmark, seconds, libraries)
+
+
+def _searched(task: SearchTask, seconds: float, seed: int, folder: Path) -> tuple[Mapping[str, Any], Path]:
+    from shapewright.session import tune_here  # noqa: PLC0415
+
+    budget = {"seconds": seconds} if seconds else {"trials": 0}
+    result = tune_here(task, seed=seed, **budget)
+    return result.summary, result.save(folder)
+
+
+def _timed(
+    benchmark: Benchmark, seconds: float, searched: Mapping[str, tuple[Mapping[str, Any], Path]]
+) -> Iterator[Row]:
+    from benchmarks.timing import open_contenders, time_at  # noqa: PLC0415
+
+    libraries = {name: path for name, (_, path) in searched.items()}
+    libraries[AGAIN] = libraries["undisturbed"]
+    ratios: dict[str, list[float]] = {name: [] for name in libraries}
+    with open_contenders(benchmark, list(libraries), libraries, benchmark.task.threads, {}) as contenders:
+        for shape in benchmark.test:
+            times, _ = time_at(contenders, shape)
+            for name in libraries:
+                ratios[name].append(times[name] / times["undisturbed"])
+    for name in libraries:
+        summary = searched[name][0] if name in searched else {}
+        yield {
+            "workload": benchmark.name, "seconds": seconds, "draw": name, "vs_undisturbed": geomean(ratios[name]),
+            "worst": max(ratios[name]), "trials": summary.get("trials"), "ended_by": summary.get("ended_by"),
+            "elapsed_s": summary.get("elapsed_s"), "interval_coverage": summary.get("interval_coverage"),
+        }  # fmt: skip
+
+
+def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """By budget: the time of disturbed searches' libraries over undisturbed ones', its geometric mean and its worst by
+    workload and draw; ``noise``: what two timings of one library differ by at the most."""
+    result = {}
+    for seconds in dict.fromkeys(row["seconds"] for row in rows):
+        own = [row for row in rows if row["seconds"] == seconds]
+        ratios = [row["vs_undisturbed"] for row in own if row["draw"] not in ("undisturbed", AGAIN)]
+        noise = [abs(math.log(row["vs_undisturbed"])) for row in own if row["draw"] == AGAIN]
+        result[f"{seconds:g} s"] = {
+            "geomean_vs_undisturbed": geomean(ratios), "worst_vs_undisturbed": max(ratios), "draws": len(ratios),
+            "noise": math.expm1(max(noise)),
+        }  # fmt: skip
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())
