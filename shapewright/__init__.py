@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from shapewright.client import Client
     from shapewright.library import Library, load
     from shapewright.packed import PackedWeight
+    from shapewright.progress import Progress
     from shapewright.session import TuneResult
     from shapewright.session import tune_here as tune
 
@@ -29,6 +30,7 @@ __all__ = [
     "InvalidInput",
     "Library",
     "PackedWeight",
+    "Progress",
     "SearchTask",
     "ShapeVar",
     "ShapewrightError",
@@ -44,6 +46,7 @@ _LAZY = {
     "Client": ("shapewright.client", "Client"),
     "Library": ("shapewright.library", "Library"),
     "PackedWeight": ("shapewright.packed", "PackedWeight"),
+    "Progress": ("shapewright.progress", "Progress"),
     "TuneResult": ("shapewright.session", "TuneResult"),
     "load": ("shapewright.library", "load"),
     "tune": ("shapewright.session", "tune_here"),

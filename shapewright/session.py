@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING
 from shapewright.calibrations import at_kept_rates
 from shapewright.download import write
 from shapewright.library import Library, load
+from shapewright.progress import rows_of, table
 from shapewright.warm_start import records_of
+from tuner.library.dispatcher import Dispatcher
 from tuner.program.jobspec import DEFAULT_POLICY, check_policy, parse_budget
 from tuner.program.rates import TYPICAL
 from tuner.program.target import native
@@ -19,7 +22,7 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject
 from tuner.records import NO_BASELINES, Baselines, MeasureResult
 from tuner.search.reuse import NOTHING, shared_knowledge
-from tuner.search.summary import SearchSummary
+from tuner.search.summary import SearchSummary, Stage
 from tuner.search.tuning import Tuned, tune
 from tuner.storage import NewEvent
 
@@ -44,6 +47,14 @@ class TuneResult:
         kernels, trials, speedup = summary.kernels, summary.trials, summary.outcome.speedup_vs_default
         gain = f", {speedup:.2f}x over the default" if speedup else ""
         return f"<TuneResult {self.task.workload}: {trials} trials{gain}, {kernels} kernel{'s' * (kernels != 1)}>"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the figures, and the kernel of each tuned shape."""
+        summary = self.tuned.summary
+        dispatcher = Dispatcher.from_json(self.tuned.dispatch)
+        kernels = [(str(each), str(dispatcher.kernel_for(each.shape))) for each in self.task.instances]
+        figures = [("workload", str(self.task.workload)), *rows_of(summary), ("kernels", str(summary.kernels))]
+        return table(figures) + table(kernels)
 
     @property
     def summary(self) -> JsonObject:
@@ -77,8 +88,15 @@ class _Collector:
         self.results += results
         for event in events:
             if event.kind == "progress":
-                for callback in self._callbacks:
-                    callback(event.data)
+                self._call(event.data)
+
+    def say(self, summary: SearchSummary) -> None:
+        """Tell the callbacks what no event of the search does."""
+        self._call(summary.to_json())
+
+    def _call(self, data: JsonObject) -> None:
+        for callback in self._callbacks:
+            callback(data)
 
     def record_baselines(self, baselines: Baselines) -> None:
         self.baselines = baselines
@@ -102,18 +120,24 @@ def tune_here(
     wrote, or a directory of `shapewright tune`. The best kernels there are verified and timed again before they count;
     ``trials=0`` reads nothing. Theory takes the rates of the task (``SearchTask.at_rates``) or, where these are the
     typical ones, those of this machine that `shapewright device calibrate` measured, if it did and ``calibrated``;
-    nothing is calibrated here. Nothing is stored; `shapewright tune` records the same search in a directory. Raises
-    InvalidInput, ServiceError, tuner.search.tuning.VerificationFailed.
+    nothing is calibrated here. ``callbacks`` are called with the figures of the search whenever they change, from the
+    start on (`sw.Progress()` shows them). ``seconds`` count from the call on. Nothing is stored; `shapewright tune`
+    records the same search in a directory. Raises InvalidInput, ServiceError,
+    tuner.search.tuning.VerificationFailed.
     """
+    began_s = time.monotonic()
+    budget, policy = parse_budget({"trials": trials, "seconds": seconds}), check_policy(policy)
+    collector = _Collector(callbacks)
+    # Before the compiler is loaded, which takes seconds.
+    collector.say(SearchSummary(Stage.PLAN, trials_budget=budget.trials, seconds_budget=budget.seconds))
+
     from tuner.measure.local import local_tools  # noqa: PLC0415 - TVM, for those who tune
 
-    budget, policy = parse_budget({"trials": trials, "seconds": seconds}), check_policy(policy)
     task = task if task.target else task.on(native())
     task = at_kept_rates(task) if calibrated and task.rates == TYPICAL else task
     known = NOTHING
     if warm_start is not None and budget.trials != 0:
         known = shared_knowledge(records_of(warm_start, [task]), task)
-    collector = _Collector(callbacks)
     with local_tools() as (builder, runner):
         tuned = tune(
             task,
@@ -124,5 +148,6 @@ def tune_here(
             policy=policy,
             seed=seed,
             knowledge=known,
+            spent_s=time.monotonic() - began_s,
         )
     return TuneResult(task, tuned, collector.results, collector.baselines)

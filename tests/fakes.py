@@ -61,10 +61,13 @@ class FakeClock:
 
 @dataclass
 class FakeBuilder:
-    """Builds nothing, in ``build_s`` of the fake clock. ``broken`` says which kernels cannot be built."""
+    """Builds nothing, in ``build_s`` of the fake clock. ``broken`` says which kernels cannot be built. A library takes
+    ``link_s``, and ``build_s`` for each kernel that it has no object of; ``code`` is that of each kernel."""
 
     clock: FakeClock = field(default_factory=FakeClock)
     build_s: float = 0.0
+    link_s: float = 0.0
+    code: bytes = b""
     broken: Callable[[MicroKernel], bool] = lambda kernel: False
     built: list[MicroKernel] = field(default_factory=list)
 
@@ -76,11 +79,13 @@ class FakeBuilder:
     def _build(self, kernel: MicroKernel) -> BuildResult:
         if self.broken(kernel):
             return BuildResult(kernel, None, self.build_s, ErrorKind.BUILD, "broken on purpose")
-        return BuildResult(kernel, b"binary", self.build_s)
+        return BuildResult(kernel, b"binary", self.build_s, code=self.code)
 
-    def library(self, dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
+    def library(self, dispatcher: Dispatcher, job_id: str | None, objects: Mapping[MicroKernel, bytes]) -> LibraryFiles:
         """A real one."""
-        return build_library(dispatcher, job_id)
+        missing = sum(not objects.get(kernel) for kernel in dispatcher.kernels)
+        self.clock.now_s += self.link_s + self.build_s * missing
+        return build_library(dispatcher, job_id, objects)
 
     def close(self) -> None:
         pass
@@ -91,7 +96,7 @@ class FakeRunner:
     """The synthetic device. ``wrong`` says at which dims a library computes wrongly, when it is verified.
 
     ``slowdown`` says, of the number of trials so far, by what factor its clock is slower than at its best. ``compared``
-    is that number at each measurement of baselines.
+    is that number at each measurement of baselines. A verification does ``verify_rate`` operations a second.
     """
 
     clock: FakeClock = field(default_factory=FakeClock)
@@ -105,6 +110,7 @@ class FakeRunner:
     compared: list[int] = field(default_factory=list)
     ran: list[tuple[MicroKernel, WorkloadInstance]] = field(default_factory=list)
     verified: list[list[Mapping[str, int]]] = field(default_factory=list)
+    verify_rate: float = float("inf")
     devices: int = 1
 
     def ready(self, task: SearchTask, interrupted: Callable[[], bool] = never) -> None:
@@ -130,7 +136,9 @@ class FakeRunner:
             return MeasureResult(build.kernel, instance, error_kind=ErrorKind.CRASH, error="signal 11")
         slower = self.slowdown(len(self.ran))
         result = self.time(task, build.kernel, instance.shape) * slower
-        return MeasureResult(build.kernel, instance, result, (result,), anchor_s=2e-6 * slower, device="fake")
+        return MeasureResult(
+            build.kernel, instance, result, (result,), anchor_s=2e-6 * slower, device="fake", run_s=self.run_s
+        )
 
     def baselines(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> Baselines:
         """NumPy does what ``numpy_s`` says, and ``compare_s`` pass meanwhile."""
@@ -151,6 +159,7 @@ class FakeRunner:
         interrupted: Callable[[], bool] = never,
     ) -> list[tuple[Mapping[str, int], str]]:
         self.verified.append(list(dims))
+        self.clock.now_s += sum(map(task.workload.work, dims)) / self.verify_rate
         return [(values, problem) for values in dims if (problem := self.wrong(values)) is not None]
 
     def close(self) -> None:

@@ -53,7 +53,8 @@ def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, policy in QUICK_POLICIES.items():
         monkeypatch.setitem(POLICIES, name, policy)
     monkeypatch.setattr(codegen, "module_of", lambda task, kernels, tree: (kernels, tree))
-    monkeypatch.setattr(codegen, "compile_module", lambda task, module: repr(module).encode())
+    monkeypatch.setattr(codegen, "object_of", lambda task, kernel: b"object")
+    monkeypatch.setattr(codegen, "link", lambda task, kernels, tree, objects: repr((kernels, tree)).encode())
     monkeypatch.setattr(codegen, "module_json", lambda module: "{}")
     monkeypatch.setattr(codegen, "kernel_scripts", lambda module, count: [""] * count)
 
@@ -76,9 +77,9 @@ def measured_round(
 class Bench:
     """A tune() with all its collaborators at hand."""
 
-    def __init__(self, build_s: float = 0.0, run_s: float = 0.0) -> None:
+    def __init__(self, build_s: float = 0.0, run_s: float = 0.0, code: bytes = b"") -> None:
         self.clock = FakeClock()
-        self.builder = FakeBuilder(self.clock, build_s)
+        self.builder = FakeBuilder(self.clock, build_s, code=code)
         self.runner = FakeRunner(self.clock, run_s)
         self.recorder = FakeRecorder()
 

@@ -89,6 +89,7 @@ def test_the_public_surface_is_this() -> None:
         "InvalidInput",
         "Library",
         "PackedWeight",
+        "Progress",
         "SearchTask",
         "ShapeVar",
         "ShapewrightError",

@@ -18,6 +18,10 @@ STEPS = 16
 """About so many pieces the budget is given out in, once each task has its minimum."""
 MIN_TRIALS, MIN_SECONDS = 16, 4.0
 """The least that a piece is: a round of a search takes about that."""
+LEAST_MORE_S = 0.5
+"""Less than that is not given to a search that has timed nothing yet."""
+LIBRARY_S = 3.0
+"""What is left of an allowance for its library at least, where there is as much."""
 RECENT = 0.5
 """The weight of what a task's last trials saved, against what as many again are expected to save."""
 POTENTIAL = 0.1
@@ -115,9 +119,22 @@ def next_piece(budget: Budget, tasks: Sequence[Standing], lanes: Lanes = ONE_LAN
         # Nothing can be expected of what has not been timed: up to an even share it goes on first.
         if tasks[position].objective_s is None:
             even = _capped(_even(budget, left, tasks[position], len(tasks)), tasks, position, lanes)
-            if even != tasks[position].allowance:
+            if _is_more(even, tasks[position]):
                 return position, even
     return _by_gain(budget, left, tasks, lanes)
+
+
+def ending_allowance(budget: Budget, tasks: Sequence[Standing], position: int, lanes: Lanes = ONE_LANE) -> Budget:
+    """What a task may use with its library, which is made next: what it was promised, or as much less of it as all
+    that were promised something get, where some have used more than their part."""
+    task = tasks[position]
+    allowance = task.allowance or budget
+    if budget.seconds is None or allowance.seconds is None:
+        return allowance
+    left_s = max(0.0, budget.seconds - sum(each.spent_s for each in tasks))
+    promised_s = sum(max(LIBRARY_S, each.unspent_s) for each in tasks if not each.is_done)
+    share = min(1.0, min(left_s, lanes.count * lanes.left_s) / promised_s)
+    return Budget(allowance.trials, task.spent_s + share * max(LIBRARY_S, task.unspent_s))
 
 
 def is_worth_waiting(budget: Budget, tasks: Sequence[Standing]) -> bool:
@@ -238,6 +255,15 @@ def _piece(budget: Budget, left: Budget, task: Standing) -> Budget | None:
             return None
         seconds = min(left.seconds, max(MIN_SECONDS, budget.seconds / STEPS, task.round_s))
     return Budget(trials, seconds)
+
+
+def _is_more(allowance: Budget, task: Standing) -> bool:
+    """Whether it leaves a task enough beyond what it has to begin anything with: of a budget that shrinks meanwhile a
+    little less or more could be given out for ever."""
+    has = task.reserved
+    if allowance.trials is not None and allowance.trials <= (has.trials or 0):
+        return False
+    return allowance.seconds is None or allowance.seconds >= (has.seconds or 0.0) + LEAST_MORE_S
 
 
 def _is_spent(left: Budget) -> bool:

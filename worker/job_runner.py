@@ -40,6 +40,8 @@ class JobRunner:
     shared: Sequence[SharedRecord] = ()
     rates_of: RatesOf = typical
     """What theory takes for the devices of a job, asked before its searches begin."""
+    began_s: float | None = None
+    """On the monotonic clock, from when on a job's seconds count; None: once its searches begin."""
 
     def run(self, lease: Lease) -> JobState | None:
         """The state in which the job is left, WAITING if this attempt failed and another may be made; None if it was
@@ -47,7 +49,8 @@ class JobRunner:
         with Heartbeat(self.storage, lease, self.lease_s, self.heartbeat_s) as heartbeat:
             job = LeasedJob(lease, self.storage, heartbeat, self.retry)
             try:
-                JobSearches(job, self.tools, self.open_search, self.stopping, self.shared, self.rates_of).run()
+                given = self.tools, self.open_search, self.stopping, self.shared, self.rates_of
+                JobSearches(job, *given, began_s=self.began_s).run()
             except Cancelled:
                 return self._stopped(job)
             except LeaseLost as error:

@@ -16,6 +16,7 @@ from tuner.records import TuningRecord
 from tuner.rules import rules_of
 from tuner.search.comparison import Contender
 from tuner.search.reuse import NOTHING, Knowledge, is_related
+from tuner.search.summary import JobSummary, SearchSummary
 from tuner.search.tuning import Tuned
 from tuner.storage import (
     Comparison,
@@ -85,6 +86,11 @@ class LeasedJob:
         """What wall time its searches took, where several ran at once; as far as it was stored."""
         wall_s = self.lease.job.summary.get(WALL_S)
         return float(wall_s) if wall_s is not None else None
+
+    def summary(self, position: int) -> SearchSummary:
+        """The figures of a search task as this worker stored them last, or one before it."""
+        begun = JobSummary.from_json(self.lease.job.summary).tasks.get(position)
+        return begun or SearchSummary(trials_budget=self.budget.trials, seconds_budget=self.budget.seconds)
 
     @property
     def is_theory(self) -> bool:

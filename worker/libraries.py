@@ -39,9 +39,14 @@ class Libraries:
         """Seconds of an allowance that are kept for the comparison."""
         return _compare_s(allowance) if self._is_served[position] else 0.0
 
-    def make(self, position: int, search: TaskSearch, runner: Runner, allowance: Budget) -> SearchSummary:
-        """Make the library of a task, compare it with the one that is served, and store it."""
-        tuned = search.finalize(self.job.id)
+    def make(
+        self, position: int, search: TaskSearch, runner: Runner, allowance: Budget, after_s: float = 0.0
+    ) -> SearchSummary:
+        """Make the library of a task, compare it with the one that is served, and store it, within ``allowance``.
+
+        ``after_s``: seconds of that which somebody else has used.
+        """
+        tuned = search.finalize(self.job.id, allowance, self.reserve_s(position, allowance) + after_s)
         comparison = self._comparison(position, tuned, runner, _compare_s(allowance))
         return self._save(position, tuned, comparison)
 

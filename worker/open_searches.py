@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tuner.measure import Runner
 from tuner.program.task import SearchTask
 from tuner.search.reuse import shared_knowledge
-from tuner.storage import SearchTaskRow
+from tuner.search.summary import Stage
+from tuner.storage import NewEvent, SearchTaskRow
 from tuner.storage.jsonl import SharedRecord
 from worker.leased_job import LeasedJob
 from worker.recorder import LeaseRecorder
@@ -74,11 +75,15 @@ class OpenSearches:
     def _opened(self, position: int, runner: Runner) -> TaskSearch:
         job = self.job
         row = job.task(job.lease.tasks[position].id)
+        recorder = LeaseRecorder(job, row, self.wall_s)
+        # At once: what follows may take a process of its own, and theory for every shape.
+        planning = replace(job.summary(position), phase=Stage.PLAN, step=None, steps=None)
+        recorder.record([], [NewEvent("progress", planning.to_json())], None, planning)
         return self.open_search(
             self.at_rates(row),
             builder=self.tools.builder(),
             runner=runner,
-            recorder=LeaseRecorder(job, row, self.wall_s),
+            recorder=recorder,
             policy=job.policy,
             seed=job.seed,
             past=job.records(row),

@@ -18,7 +18,7 @@ from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles
 from tuner.measure import BuilderLost, BuildResult, never
-from tuner.measure.building import Build, Link, build_one, link_one, link_timeout_s, linked, lost_build
+from tuner.measure.building import Build, Link, Objects, build_one, link_one, link_timeout_s, linked, lost_build
 from tuner.program.task import SearchTask
 from tuner.rules.space import MicroKernel
 from worker.actor_pool import GONE, ActorPool, Slot
@@ -45,8 +45,10 @@ class BuildActor:
     def build(self, task: SearchTask, kernel: MicroKernel, timeout_s: float) -> BuildResult:
         return build_one(self._build, task, kernel, timeout_s)
 
-    def library(self, dispatcher: Dispatcher, job_id: str | None, timeout_s: float) -> LibraryFiles | str:
-        return link_one(self._link, dispatcher, job_id, timeout_s)
+    def library(
+        self, dispatcher: Dispatcher, job_id: str | None, objects: Objects, timeout_s: float
+    ) -> LibraryFiles | str:
+        return link_one(self._link, dispatcher, job_id, objects, timeout_s)
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class RayBuilder:
 
     def __init__(
         self,
-        build: Build = codegen.build_candidate,
+        build: Build = codegen.compile_candidate,
         link: Link = build_library,
         *,
         actors: Callable[[], int],
@@ -92,14 +94,14 @@ class RayBuilder:
         with self._calling():
             return _Batch(self, task, kernels).results()
 
-    def library(self, dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
+    def library(self, dispatcher: Dispatcher, job_id: str | None, objects: Objects) -> LibraryFiles:
         limit_s, began = link_timeout_s(dispatcher), time.monotonic()
         with self._calling():
-            answer = self._linked(dispatcher, job_id, limit_s)
+            answer = self._linked(dispatcher, job_id, objects, limit_s)
             if answer is None and time.monotonic() - began < limit_s:
                 # The actor may have died before it was asked.
                 began = time.monotonic()
-                answer = self._linked(dispatcher, job_id, limit_s)
+                answer = self._linked(dispatcher, job_id, objects, limit_s)
         return linked(answer, dispatcher, time.monotonic() - began)
 
     def wait_idle(self, timeout_s: float) -> bool:
@@ -121,26 +123,28 @@ class RayBuilder:
                 self._calls -= 1
                 self._changed.notify_all()
 
-    def _linked(self, dispatcher: Dispatcher, job_id: str | None, limit_s: float) -> LibraryFiles | str | None:
+    def _linked(
+        self, dispatcher: Dispatcher, job_id: str | None, objects: Objects, limit_s: float
+    ) -> LibraryFiles | str | None:
         """As ``link_one``; None if the actor died, or is too late. Raises BuilderLost."""
         # A core first, as in a batch: who waits for one must not hold an actor.
         with self.cores.taken(1, self.is_gone):
             while (slot := self.pool.take(POLL_S)) is None:
                 pass
             try:
-                return self._linked_by(slot, dispatcher, job_id, limit_s)
+                return self._linked_by(slot, dispatcher, job_id, objects, limit_s)
             finally:
                 self.pool.give(slot)
 
     def _linked_by(
-        self, slot: Slot, dispatcher: Dispatcher, job_id: str | None, limit_s: float
+        self, slot: Slot, dispatcher: Dispatcher, job_id: str | None, objects: Objects, limit_s: float
     ) -> LibraryFiles | str | None:
         while not slot.has_started():
             ray.wait([slot.starting], timeout=POLL_S)
             self.check_alive()
         slot.uses += 1
         started = time.monotonic()
-        reference = slot.actor.library.remote(dispatcher, job_id, limit_s)
+        reference = slot.actor.library.remote(dispatcher, job_id, objects, limit_s)
         while not ray.wait([reference], timeout=POLL_S)[0] and time.monotonic() - started < limit_s + GRACE_S:
             self.check_alive()
         answer: LibraryFiles | str | None = self.answer(reference, slot)

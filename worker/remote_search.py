@@ -175,8 +175,8 @@ class RemoteSearch:
     def explore(self, budget: Budget, after_s: float = 0.0) -> EndedBy:
         return cast("EndedBy", self._do("explore", budget, after_s))
 
-    def finalize(self, job_id: str | None) -> Tuned:
-        return self._calls.whole(self._do("finalize", job_id))
+    def finalize(self, job_id: str | None, budget: Budget | None = None, after_s: float = 0.0) -> Tuned:
+        return self._calls.whole(self._do("finalize", job_id, budget, after_s))
 
     def finish(self, job_id: str | None, within_s: float = FINISH_S) -> Tuned:
         return self._calls.whole(self._do("finish", job_id, within_s))
@@ -285,7 +285,8 @@ class _Calls:
             case "build":
                 return [self._handled(build) for build in self._builder.build(args[0] or self._task, args[1])]
             case "library":
-                library = self._builder.library(*args)
+                objects = {kernel: self._bytes(held) for kernel, held in args[2].items()}
+                library = self._builder.library(args[0], args[1], objects)
                 return replace(library, files={name: self._handle(held) for name, held in library.files.items()})
             case "ready":
                 self._runner.ready(args[0] or self._task, interrupted)
@@ -309,10 +310,13 @@ class _Calls:
         return replace(tuned, files={name: self._bytes(held) for name, held in tuned.files.items()})
 
     def _whole(self, build: BuildResult) -> BuildResult:
-        return build if build.binary is None else replace(build, binary=self._bytes(build.binary))
+        # No runner needs the object.
+        return build if build.binary is None else replace(build, binary=self._bytes(build.binary), code=b"")
 
     def _handled(self, build: BuildResult) -> BuildResult:
-        return build if build.binary is None else replace(build, binary=self._handle(build.binary))
+        if build.binary is None:
+            return build
+        return replace(build, binary=self._handle(build.binary), code=self._handle(build.code) if build.code else b"")
 
     def _handle(self, held: bytes) -> Handle:
         number = next(self._numbers)

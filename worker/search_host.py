@@ -166,8 +166,8 @@ class _Builder:
     def build(self, task: SearchTask, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
         return cast("list[BuildResult]", self._hosted.call("build", self._hosted.named(task), list(kernels)))
 
-    def library(self, dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
-        return cast("LibraryFiles", self._hosted.call("library", dispatcher, job_id))
+    def library(self, dispatcher: Dispatcher, job_id: str | None, objects: Mapping[MicroKernel, bytes]) -> LibraryFiles:
+        return cast("LibraryFiles", self._hosted.call("library", dispatcher, job_id, dict(objects)))
 
     def close(self) -> None:
         """The worker's builder serves other searches, too."""

@@ -20,7 +20,7 @@ from tuner.search.tuning import FINISH_S, Cancelled, Finishing
 from tuner.storage import SearchTaskRow
 from tuner.storage.jsonl import SharedRecord
 from worker import open_searches
-from worker.budget import ONE_LANE, Lanes, Standing, is_worth_waiting, lane_budget, next_piece
+from worker.budget import ONE_LANE, Lanes, Standing, ending_allowance, is_worth_waiting, lane_budget, next_piece
 from worker.calibrations import RatesOf, typical
 from worker.lanes import side_by_side
 from worker.leased_job import LeasedJob
@@ -28,6 +28,7 @@ from worker.libraries import Libraries
 from worker.open_searches import OpenSearches
 from worker.task_search import OpenSearch, TaskSearch, Tools
 from worker.turns import Turn, advanced, ended
+from worker.uncharged import Uncharged
 from worker.wall_time import WallTime
 
 __all__ = ["JobSearches", "OpenSearch", "TaskSearch", "Tools"]
@@ -58,6 +59,8 @@ class JobSearches:
     shared: Sequence[SharedRecord] = ()
     rates_of: RatesOf = typical
     clock: Callable[[], float] = time.monotonic
+    began_s: float | None = None
+    """By ``clock``, from when on the job's seconds count; None: once the rates of its devices are known."""
     _standings: list[Standing] = field(default_factory=list)
     """As of the last turn of each task."""
     _turns: dict[int, Turn] = field(default_factory=dict)
@@ -89,6 +92,7 @@ class JobSearches:
         BuilderLost, and what a search raises; of what several lanes raise what decides most of the job's end."""
         self._find_rates()
         self._standings = [self._stored_standing(row) for row in self.job.lease.tasks]
+        self._uncharged = Uncharged(self.began_s or self.clock(), self._spent_s, self.clock)
         losses, known = 0, -1
         try:
             while not all(standing.is_done for standing in self._standings):
@@ -130,7 +134,7 @@ class JobSearches:
         # After a loss devices come back one by one: there will be as many as before.
         self._devices = max(self._devices, self._shared_runner().devices)
         self._lanes = max(1, min(most, self._devices))
-        spent_s = sum(standing.spent_s for standing in self._standings)
+        spent_s = self._spent_s
         wall_s = self._wall.begin(self._lanes, spent_s)
         self._budget = lane_budget(self.job.budget, self._lanes, spent_s, wall_s)
         self._reset()
@@ -168,14 +172,15 @@ class JobSearches:
                 idle = [at for at, task in enumerate(tasks) if not task.is_done and at not in self._turns]
                 if not idle:
                     return None
-                piece = next_piece(self._budget, tasks, self._lanes_now())
-                if piece is not None or not is_worth_waiting(self._budget, tasks):
+                budget = self._given_out()
+                piece = next_piece(budget, tasks, self._lanes_now())
+                if piece is not None or not is_worth_waiting(budget, tasks):
                     return self._begin_turn(*(piece or (idle[0], None)))
                 self._changed.wait(LOOK_S)
         return None
 
     def _begin_turn(self, position: int, allowance: Budget | None) -> Turn:
-        has = allowance or self._standings[position].allowance or self.job.budget
+        has = allowance or ending_allowance(self._given_out(), self._now(), position, self._lanes_now())
         self._turns[position] = turn = Turn(position, has, self.clock(), is_ending=allowance is None)
         return turn
 
@@ -192,6 +197,21 @@ class JobSearches:
         if self._lanes == 1 or seconds is None or wall_s is None:
             return ONE_LANE
         return Lanes(self._lanes, max(0.0, seconds - wall_s))
+
+    def _given_out(self) -> Budget:
+        """The budget that the searches share. On several lanes all seconds are counted by the clock."""
+        if self._lanes > 1:
+            return self._budget
+        return self._uncharged.without(self._budget, self._spent_s, shared=len(self._standings) > 1)
+
+    def _late_s(self) -> float:
+        is_counted = self._lanes > 1 or self.job.budget.seconds is None
+        return 0.0 if is_counted else self._uncharged.late_s(self._spent_s)
+
+    @property
+    def _spent_s(self) -> float:
+        """By all searches, as of the last turn of each."""
+        return sum(standing.spent_s for standing in self._standings)
 
     def _take(self, turn: Turn) -> None:
         """What a search leaves of its allowance goes to the others: once nothing helps its library is made."""
@@ -235,7 +255,8 @@ class JobSearches:
     def _explore(self, turn: Turn) -> EndedBy:
         position, allowance = turn.position, turn.allowance
         search = self._search(position)
-        ended_by = search.explore(allowance, self._libraries.reserve_s(position, allowance))
+        after_s = self._libraries.reserve_s(position, allowance) + self._late_s()
+        ended_by = search.explore(allowance, after_s)
         standing = advanced(self._standings[position], allowance, search.summary)
         ending = replace(turn, since_s=self.clock(), is_ending=True)
         # Nobody else takes a task whose library is made next.
@@ -249,7 +270,7 @@ class JobSearches:
             self._explore(replace(turn, is_ending=True))
         search = self._search(turn.position)
         with self._comparing() as runner:
-            summary = self._libraries.make(turn.position, search, runner, turn.allowance)
+            summary = self._libraries.make(turn.position, search, runner, turn.allowance, self._late_s())
         self._open.close_one(turn.position)
         self._stands(turn.position, ended(self._standings[turn.position], summary))
 

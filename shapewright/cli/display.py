@@ -13,7 +13,7 @@ from shapewright.cli.outcomes import OUTCOME_COLUMNS, outcome_rows
 from shapewright.cli.output import table
 from tuner.durations import format_duration
 from tuner.search.outcome import Outcome, total_of
-from tuner.search.summary import SearchSummary, Stage
+from tuner.search.summary import PAST_SEARCH, SearchSummary
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,8 +23,6 @@ PLAIN_EVERY_S = 2.0
 """Plain lines come at most this often, so that a log stays readable."""
 MOST_ROWS = 12
 """Workloads that the panel shows, beside their total."""
-PAST_SEARCH = (Stage.BUILD, Stage.VERIFY, Stage.DONE)
-"""Stages after the last trial."""
 
 
 @dataclass
@@ -105,8 +103,8 @@ class JobView:
         return self.summary.remaining_s if searching else None
 
     def line(self) -> str:
-        """``RUNNING search  32/256 trials  1.42x over the default (best so far in the search)  2 min 10 s left``"""
-        parts = [self.state + (f" {self.summary.phase}" if self.begun and self.state == "RUNNING" else "")]
+        """``RUNNING searching  32/256 trials  1.42x over the default (best so far in the search)  2 min 10 s left``"""
+        parts = [self.state + (f" {self.summary.activity}" if self.begun and self.state == "RUNNING" else "")]
         if self.current:
             parts.append(f"search task {self.current + 1}")
         if self.begun:
@@ -206,7 +204,9 @@ def panel(view: JobView) -> RenderableType:
     from rich.text import Text  # noqa: PLC0415
 
     rows = Table.grid(padding=(0, 2))
-    rows.add_row("state", Text(view.state + (f" ({view.summary.phase})" if view.state == "RUNNING" else "")))
+    rows.add_row("state", _state(view))
+    if view.state == "RUNNING" and view.summary.steps:
+        rows.add_row("", ProgressBar(total=view.summary.steps, completed=view.summary.step or 0, width=32))
     rows.add_row("trials", Text(trials_text(view.summary)))
     if (share := view.summary.budget_share) is not None:
         rows.add_row("budget", ProgressBar(total=1.0, completed=share, width=32))
@@ -222,6 +222,16 @@ def panel(view: JobView) -> RenderableType:
     place = f", search task {view.current + 1}" if view.current else ""
     shown = Group(rows, *(Text(line, no_wrap=True) for line in _lines(view)))
     return Panel(shown, title=Text(title + place), title_align="left", expand=False)
+
+
+def _state(view: JobView) -> RenderableType:
+    """While it runs, what it is doing, beside something that moves: some parts tell nothing for seconds."""
+    from rich.spinner import Spinner  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    if view.state != "RUNNING":
+        return Text(view.state)
+    return Spinner("dots", Text(f"{view.state} ({view.summary.activity})"))
 
 
 def _lines(view: JobView) -> list[str]:

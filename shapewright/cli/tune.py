@@ -35,6 +35,9 @@ LEASE_WAIT_S = 25.0
 STOP_S = 60.0
 """How long a search that was asked to stop may take to finish the measurement under way."""
 CLOSED_S = 10.0
+START_SHARE = 0.25
+"""The largest share of the seconds that loading the compiler and starting the device may use up: on a machine that is
+so busy that they take longer, there is a search all the same."""
 
 
 @click.command()
@@ -55,13 +58,15 @@ def tune(
     """
     from tuner.measure.processes import stop_on_signals  # noqa: PLC0415  (keeps --help fast)
 
+    began_s = time.monotonic()
+    say(f"tuning {job}: loading the compiler")
     spec = _spec(job, threads)
     shared = _shared(source, spec)
     # Neither signal raises: a second one, as `timeout` sends it, must not close the builder and the device under a
     # search that is about to end.
     with quiet_stdout(), closing(_storage(directory)) as storage, stop_on_signals() as stop:
         lease = _lease(storage, spec, stop)
-        _run(storage, lease, stop, shared, _rates_of(calibration))
+        _run(storage, lease, stop, shared, _rates_of(calibration), began_s)
         ended = storage.get_job(lease.job.id)
         if not ended.state.ended:
             if stop.is_set():
@@ -97,10 +102,12 @@ def _tools() -> Iterator[LocalTools]:
     from tuner.measure.local_builder import LocalBuilder  # noqa: PLC0415  (TVM)
     from tuner.measure.local_device import LocalDevice  # noqa: PLC0415
 
-    with _sigint_blocked():
-        local_device = LocalDevice()
-    with local_device as device, closing(LocalBuilder()) as builder:
-        yield LocalTools(builder, device)
+    with closing(LocalBuilder()) as builder:
+        with _sigint_blocked():
+            builder.start()
+            local_device = LocalDevice()
+        with local_device as device:
+            yield LocalTools(builder, device)
 
 
 @contextmanager
@@ -177,13 +184,24 @@ def _rates_of(calibration: str) -> RatesOf:
 
 
 def _run(
-    storage: Storage, lease: Lease, stop: threading.Event, shared: Sequence[SharedRecord], rates_of: RatesOf
+    storage: Storage,
+    lease: Lease,
+    stop: threading.Event,
+    shared: Sequence[SharedRecord],
+    rates_of: RatesOf,
+    began_s: float,
 ) -> None:
-    """Run the job in a thread, and show it here; ``stop`` ends it after the measurement under way."""
+    """Run the job in a thread, and show it here; ``stop`` ends it after the measurement under way.
+
+    Its seconds count from ``began_s`` on, when nothing was loaded yet.
+    """
     from worker.job_runner import JobRunner  # noqa: PLC0415  (TVM)
 
     with _tools() as tools:
-        runner = JobRunner(storage, tools, stopping=stop.is_set, shared=shared, rates_of=rates_of)
+        seconds = lease.job.spec["budget"].get("seconds")
+        if seconds is not None:
+            began_s = max(began_s, time.monotonic() - START_SHARE * seconds)
+        runner = JobRunner(storage, tools, stopping=stop.is_set, shared=shared, rates_of=rates_of, began_s=began_s)
         with _sigint_blocked():
             # Threads inherit the signal mask, and so do their child processes.
             thread = threading.Thread(target=runner.run, args=(lease,), daemon=True)

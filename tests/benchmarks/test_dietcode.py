@@ -45,7 +45,7 @@ class Device:
     def ready(self, task: SearchTask, interrupted: Callable[[], bool] = never) -> None:
         """Always."""
 
-    def library(self, dispatcher: Any, job_id: str | None) -> Any:
+    def library(self, dispatcher: Any, job_id: str | None, objects: Any) -> Any:
         raise NotImplementedError("no library is asked for here")
 
     def run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 
 from tests.measuring import TASK, kernel
 from tuner.library.dispatcher import Dispatcher, Leaf
-from tuner.library.package import LibraryFiles
+from tuner.library.package import CompiledKernel, LibraryFiles
 from tuner.measure import Builder, BuilderLost, LibraryFailed, building
 from tuner.measure.building import Build, Link
 from tuner.measure.local_builder import LocalBuilder
@@ -42,10 +42,12 @@ def until(holds: Callable[[], bool]) -> None:
 def misbehaving() -> Build:
     """A build that does as the kernel's number says. Nested, so that it travels to other processes by value."""
 
-    def build(task: SearchTask, kernel: MicroKernel) -> bytes:
+    def build(task: SearchTask, kernel: MicroKernel) -> CompiledKernel:
         import os  # noqa: PLC0415  (it has to be found in the other process)
         import signal  # noqa: PLC0415
         import time  # noqa: PLC0415
+
+        from tuner.library.package import CompiledKernel  # noqa: PLC0415
 
         what = kernel["number"] % 4
         if what == 1:
@@ -54,7 +56,7 @@ def misbehaving() -> Build:
             os.kill(os.getpid(), signal.SIGKILL)
         while what == 3:
             time.sleep(60)
-        return str(os.getpid()).encode()
+        return CompiledKernel(str(os.getpid()).encode(), b"object")
 
     return build
 
@@ -62,7 +64,7 @@ def misbehaving() -> Build:
 def mislinking() -> Link:
     """Compiles a library as the job's id says."""
 
-    def link(dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
+    def link(dispatcher: Dispatcher, job_id: str | None, objects: Mapping[MicroKernel, bytes]) -> LibraryFiles:
         import os  # noqa: PLC0415
         import signal  # noqa: PLC0415
         import time  # noqa: PLC0415
@@ -75,7 +77,9 @@ def mislinking() -> Link:
             os.kill(os.getpid(), signal.SIGKILL)
         while job_id == "hangs":
             time.sleep(60)
-        return LibraryFiles({"library.so": b"machine code"}, {"pid": os.getpid()}, {})
+        return LibraryFiles(
+            {"library.so": b"machine code"}, {"pid": os.getpid(), "objects": list(objects.values())}, {}
+        )
 
     return link
 
@@ -164,9 +168,11 @@ DISPATCHER = Dispatcher(TASK, (kernel(0), kernel(1)), 0, Leaf(0), ())
 
 
 def test_a_library_is_compiled_in_another_process(builder: Builder) -> None:
-    files = builder.library(DISPATCHER, "job-1")
+    (built,) = builder.build(TASK, numbers(RIGHT))
+    files = builder.library(DISPATCHER, "job-1", {built.kernel: built.code})
     assert files.files == {"library.so": b"machine code"}
     assert files.manifest["pid"] != os.getpid()
+    assert files.manifest["objects"] == [b"object"]
 
 
 @pytest.mark.parametrize(
@@ -183,9 +189,9 @@ def test_a_compiler_that_fails_costs_the_library_alone(
     monkeypatch.setattr(building, "LIBRARY_S", limit_s)
     monkeypatch.setattr(building, "KERNEL_S", 0.0)
     with pytest.raises(LibraryFailed, match=f"the library of 2 kernels .* cannot be compiled: {says}"):
-        builder.library(DISPATCHER, behaviour)
+        builder.library(DISPATCHER, behaviour, {})
     monkeypatch.setattr(building, "LIBRARY_S", 60.0)
-    assert builder.library(DISPATCHER, None).files
+    assert builder.library(DISPATCHER, None, {}).files
     assert builder.build(TASK, numbers(RIGHT))[0].binary is not None
 
 
@@ -196,7 +202,7 @@ def test_builds_on_a_machine_whose_cores_are_measured_on_wait_for_their_turn(clu
         with ThreadPoolExecutor(2) as threads:
             with cores.taken(1):
                 build = threads.submit(builder.build, TASK, numbers(RIGHT, RIGHT))
-                link = threads.submit(builder.library, Dispatcher(TASK, (kernel(0),), 0, Leaf(0)), None)
+                link = threads.submit(builder.library, Dispatcher(TASK, (kernel(0),), 0, Leaf(0)), None, {})
                 until(lambda: len(cores._waiting) == 2)
                 assert not (build.done() or link.done())
             assert all(result.binary for result in build.result(START_S))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -35,6 +35,7 @@ TASK = parse_job(JOB).tasks[0]
 TRIALS = Budget(24, None)
 FOREVER_S = 1000.0
 BINARY = b"simulated"
+OBJECT = b"object"
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +71,13 @@ class Builder:
         if self.error is not None:
             raise self.error
         assert task.workload == TASK.workload
-        return SimulatedBuilder().build(task, kernels)
+        return [replace(each, code=OBJECT) for each in SimulatedBuilder().build(task, kernels)]
 
-    def library(self, dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
+    def library(self, dispatcher: Dispatcher, job_id: str | None, objects: Mapping[MicroKernel, bytes]) -> LibraryFiles:
         if self.library_error is not None:
             raise self.library_error
-        return SimulatedBuilder().library(dispatcher, job_id)
+        assert set(objects.values()) <= {OBJECT}
+        return SimulatedBuilder().library(dispatcher, job_id, objects)
 
     def close(self) -> None:
         """Nothing to end."""

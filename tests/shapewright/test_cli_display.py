@@ -33,7 +33,8 @@ def view(**changes: Any) -> JobView:
 
 def test_a_line_tells_state_trials_speedup_and_time_left() -> None:
     assert view().line() == (
-        "RUNNING search  32/256 trials (1 failed)  1.42x over the default (best so far in the search)  2 min 20 s left"
+        "RUNNING searching  32/256 trials (1 failed)  1.42x over the default (best so far in the search)  "
+        "2 min 20 s left"
     )
 
 
@@ -105,8 +106,9 @@ def test_a_panel_shows_the_same_with_a_sparkline() -> None:
     console = Console(width=100, file=io.StringIO(), record=True)
     console.print(panel(result))
     text = console.export_text()
-    for part in ("qkv", "RUNNING (search)", "32/256 trials (1 failed)", "2 min 20 s", "2.00x over the default", "▁█"):
+    for part in ("qkv", "RUNNING (searching)", "32/256 trials (1 failed)", "2 min 20 s", "2.00x over the default"):
         assert part in text
+    assert "▁█" in text
 
 
 def test_plain_lines_come_at_changes_and_otherwise_seldom() -> None:
@@ -122,7 +124,7 @@ def test_plain_lines_come_at_changes_and_otherwise_seldom() -> None:
     assert [line.split()[3] for line in lines] == ["32/256", "36/256", "40/256"]
     result.apply("progress", PROGRESS | {"phase": "verify"})
     display.show(result)
-    assert "verify" in stream.getvalue().splitlines()[-1]
+    assert "verifying" in stream.getvalue().splitlines()[-1]
 
 
 def test_nothing_new_is_no_line() -> None:
@@ -150,3 +152,12 @@ def test_sparklines(values: list[float], bars: str) -> None:
 
 def test_a_sparkline_shows_the_last_values() -> None:
     assert sparkline([9.0, 1.0, 2.0], width=2) == "▁█"
+
+
+def test_the_parts_of_a_phase_are_counted() -> None:
+    result = view(phase="build", step=3, steps=8)
+    assert "RUNNING building 3 of 8  32/256" in result.line()
+    console = Console(width=100, file=io.StringIO(), record=True)
+    console.print(panel(result))
+    assert "RUNNING (building 3 of 8)" in console.export_text()
+    assert view(phase="plan", trials=0).line().startswith("RUNNING planning  0/256")

@@ -73,9 +73,16 @@ def test_every_trial_is_told_and_timed_on_the_device(result: sw.TuneResult, even
     assert {results.phase for results in result.results} <= set(Phase)
     assert len({results.device for results in result.results if results.ok}) == 1
     assert events[-1]["trials"] == result.summary["trials"] == len(result.results)
-    assert events[0]["phase"] == "theory"
+    assert (events[0]["phase"], events[0]["trials"], events[0]["elapsed_s"]) == ("plan", 0, 0.0)
+    assert {"theory", "build", "verify"} <= {event["phase"] for event in events}
     assert result.task.target is not None
     assert result.summary["phase"] == "done"
+
+
+def test_a_notebook_shows_the_result(result: sw.TuneResult) -> None:
+    text = result._repr_html_()
+    for part in (str(TASK.workload), "done", f"{len(result.results)} of 8 trials", str(TASK.instances[0])):
+        assert part in text
 
 
 def test_numpy_and_the_roof_are_measured_beside(result: sw.TuneResult, events: list[dict[str, Any]]) -> None:

@@ -19,7 +19,7 @@ from tests.soak.landscape import fault_of, steps_per_row
 from tuner.library import codegen
 from tuner.library.dispatcher import Leaf
 from tuner.library.machine_code import tvm_target
-from tuner.library.package import ENTRY
+from tuner.library.package import ENTRY, CompiledKernel
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind
 from tuner.rules.space import MicroKernel
@@ -60,7 +60,7 @@ _BEHAVIOUR = {
 }
 
 
-def build(task: SearchTask, kernel: MicroKernel) -> bytes:
+def build(task: SearchTask, kernel: MicroKernel) -> CompiledKernel:
     """As ``codegen.build_candidate``, with a shim around what is exported."""
     time.sleep(LEAST_S)
     module = codegen.module_of(task, [kernel], Leaf(0))
@@ -71,7 +71,7 @@ def build(task: SearchTask, kernel: MicroKernel) -> bytes:
     with tempfile.TemporaryDirectory(prefix="shapewright-build-") as folder:
         path = Path(folder) / "library.so"
         executable.export_library(str(path), addons=[str(_shim(kernel, Path(folder)))])
-        return path.read_bytes()
+        return CompiledKernel(path.read_bytes())
 
 
 def _renamed(module: tvm.IRModule, functions: Mapping[str, object]) -> tvm.IRModule:

@@ -87,7 +87,7 @@ class CurveSearch:
             raise Finishing
         return EndedBy.NOTHING_HELPS if self.trials >= most else EndedBy.TRIALS
 
-    def finalize(self, job_id: str | None) -> Tuned:
+    def finalize(self, job_id: str | None, budget: Budget | None = None, after_s: float = 0.0) -> Tuned:
         return self._tuned("done")
 
     def finish(self, job_id: str | None, within_s: float = 0.0) -> Tuned:

@@ -54,7 +54,7 @@ class ScriptedSearch:
         self._budget, self._after_s = budget, after_s
         return EndedBy.TRIALS
 
-    def finalize(self, job_id: str | None) -> Tuned:
+    def finalize(self, job_id: str | None, budget: Budget | None = None, after_s: float = 0.0) -> Tuned:
         return self._run(self._script, job_id)
 
     def finish(self, job_id: str | None, within_s: float = 0.0) -> Tuned:

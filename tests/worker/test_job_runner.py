@@ -267,7 +267,9 @@ def test_the_new_library_is_compared_with_the_one_that_is_served(storage: SqlSto
         assert run.run(lease_of(storage, spec)) is JobState.COMPLETED
     first, second, theory = given
     assert first is None and theory is None and second is not None
-    assert kept == [0.0, 5.0, 0.0]
+    # Beside the comparison, what the job took before its search was charged with anything.
+    assert (kept[0], kept[2]) == (0.0, 0.0)
+    assert 5.0 <= kept[1] < 50.0
     assert second.against == "1" * 64
     assert second.verified
     assert len({kernel for kernel, _ in tools.fake.ran}) == 2

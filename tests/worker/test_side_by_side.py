@@ -282,7 +282,7 @@ class TimedSearch:
         self.recorder.record(made, [], self.spent_s, self.summary)
         return self.bed.end()
 
-    def finalize(self, job_id: str | None) -> Tuned:
+    def finalize(self, job_id: str | None, budget: Budget | None = None, after_s: float = 0.0) -> Tuned:
         result = tuned(self.trials)
         return replace(result, summary=replace(result.summary, elapsed_s=self.spent_s))
 

@@ -2,12 +2,17 @@
 
 A candidate and a library are the same thing, a candidate being a library of one kernel. Both export ``ENTRY``: the
 operands of a call in order (constants packed as ``layouts_of`` says), the outputs last. Symbols are read from the
-tensors' shapes, dtypes and shapes are checked there, and the call is handed on to a private function for each kernel.
+tensors' shapes, dtypes and shapes are checked there, and the call is handed on to a function for each kernel.
+
+Each kernel is compiled to an object of its own, and ENTRY to another: a library is linked from the very code that was
+measured in its candidates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import tvm
@@ -18,8 +23,8 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.library.dispatcher import Leaf, Tree
 from tuner.library.entry import EntryArguments
-from tuner.library.machine_code import shared_object, tvm_target
-from tuner.library.package import ENTRY
+from tuner.library.machine_code import linked, object_code, tvm_target
+from tuner.library.package import ENTRY, CompiledKernel
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.rules import emit, layout_group, layouts_of
@@ -28,28 +33,59 @@ from tuner.rules.space import MicroKernel
 
 LOWERING = "shapewright"
 """The name that TVM knows our passes by."""
+SYMBOL = "shapewright.symbol"
+"""The attribute of a function that names it to other objects."""
+ENTRIES = 64
+"""Compiled entries of candidates that a process keeps: one for each workload, target and packed layout."""
 
 
 def build_candidate(task: SearchTask, kernel: MicroKernel) -> bytes:
     """The bytes of a shared object that exports ENTRY, right for every shape. Raises if it cannot be built."""
-    return compile_module(task, module_of(task, [kernel], Leaf(0)))
+    return compile_candidate(task, kernel).binary
+
+
+def compile_candidate(task: SearchTask, kernel: MicroKernel) -> CompiledKernel:
+    """The same, with the object that a library can be linked from."""
+    code = object_of(task, kernel)
+    return CompiledKernel(link(task, [kernel], Leaf(0), [code]), code)
+
+
+def object_of(task: SearchTask, kernel: MicroKernel) -> bytes:
+    """The object file of a kernel alone."""
+    return object_code(compiled(task, kernel_module(task, kernel)))
+
+
+def kernel_module(task: SearchTask, kernel: MicroKernel) -> Any:
+    """An IRModule of a kernel alone, which other objects know by ``symbol_of``."""
+    function = emit(task, kernel, _name(0))
+    return tvm.IRModule({_name(0): function.with_attr(SYMBOL, symbol_of(kernel))})
+
+
+def symbol_of(kernel: MicroKernel) -> str:
+    return f"{ENTRY}_{kernel.id}"
+
+
+def link(task: SearchTask, kernels: Sequence[MicroKernel], tree: Tree, objects: Sequence[bytes]) -> bytes:
+    """The bytes of a shared object that exports ENTRY, of the kernels' ``objects`` in the same order."""
+    _check_layouts(task, kernels)
+    entry = _compiled_entry(_EntryOf(task, kernels[0]), len(kernels), tree)
+    symbols = {_name(index): symbol_of(kernel) for index, kernel in enumerate(kernels)}
+    return linked([entry, *objects], task.known_target, symbols)
 
 
 def module_of(task: SearchTask, kernels: Sequence[MicroKernel], tree: Tree) -> Any:
-    """An IRModule with one private function for each kernel, and ENTRY, which dispatches by ``tree``."""
-    groups = {layout_group(task, kernel) for kernel in kernels}
-    if len(groups) > 1:
-        raise ValueError(f"kernels of one library share their packed layouts, got {groups}")
+    """An IRModule with one private function for each kernel, and ENTRY, which dispatches by ``tree``: what is compiled
+    in parts, as a whole."""
+    _check_layouts(task, kernels)
     names = [_name(index) for index in range(len(kernels))]
     module = tvm.IRModule({name: emit(task, kernel, name) for name, kernel in zip(names, kernels, strict=True)})
     callees = [module.get_global_var(name) for name in names]
-    module[ENTRY] = _entry(task.workload, layouts_of(task, kernels[0]), callees, tree)
+
+    def call(index: int, passed: Sequence[Any]) -> Any:
+        return tvm.ir.Call(callees[index], passed, ret_ty="int32")
+
+    module[ENTRY] = _entry(task.workload, layouts_of(task, kernels[0]), call, tree)
     return module
-
-
-def compile_module(task: SearchTask, module: Any) -> bytes:
-    """The bytes of a shared object with the code of ``module`` for the task's target."""
-    return shared_object(compiled(task, module), task.known_target)
 
 
 def compiled(task: SearchTask, module: Any) -> Any:
@@ -70,6 +106,12 @@ def kernel_scripts(module: Any, count: int) -> list[str]:
 def toolchain() -> dict[str, str]:
     """What builds binaries here: versions that a manifest carries."""
     return {"tvm": tvm.__version__, "llvm": str(tvm.target.codegen.llvm_version_major())}
+
+
+def _named(function: Any, _module: Any, _context: Any) -> Any:
+    """A function that has a SYMBOL is known to other objects by it."""
+    symbol = function.attrs.get(SYMBOL) if function.attrs else None
+    return function if symbol is None else function.with_attr("global_symbol", symbol)
 
 
 def _lowering() -> tuple[Any, Any, Any]:
@@ -93,6 +135,8 @@ def _lowering() -> tuple[Any, Any, Any]:
         passes.MakePackedAPI(),
         # Only after the arguments' dtypes are checked: pointers to bfloat16 are none of LLVM's.
         passes.BF16StorageLegalize(),
+        # Last, since what has a global symbol before is wrapped to be called from outside.
+        passes.prim_func_pass(_named, opt_level=0, name="shapewright.Named"),
     ]
     host, device = compilation_pipeline.finalize_host_passes, compilation_pipeline.finalize_device_passes
     return tvm.ir.transform.Sequential(order), host, device
@@ -102,11 +146,48 @@ tirx.register_tir_pipeline(LOWERING, _lowering)
 
 
 def _name(index: int) -> str:
-    """Of the private function of a kernel."""
+    """What ENTRY calls a kernel by."""
     return f"{ENTRY}_{index}"
 
 
-def _entry(workload: Workload, layouts: Mapping[str, Layout], callees: Sequence[Any], tree: Tree) -> Any:
+def _check_layouts(task: SearchTask, kernels: Sequence[MicroKernel]) -> None:
+    groups = {layout_group(task, kernel) for kernel in kernels}
+    if len(groups) > 1:
+        raise ValueError(f"kernels of one library share their packed layouts, got {groups}")
+
+
+class _EntryOf:
+    """What the code of ENTRY depends on, beside the tree: equal for kernels of the same packed layouts."""
+
+    def __init__(self, task: SearchTask, kernel: MicroKernel) -> None:
+        self.task, self.layouts = task, layouts_of(task, kernel)
+        layouts = {name: layout.to_json() for name, layout in self.layouts.items()}
+        parts = task.workload.to_json(), task.known_target.to_json(), layouts
+        self._text = json.dumps(parts, sort_keys=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _EntryOf) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+@lru_cache(ENTRIES)
+def _compiled_entry(entry: _EntryOf, count: int, tree: Tree) -> bytes:
+    """The object file of ENTRY, which calls ``count`` kernels of other objects."""
+
+    def call(index: int, passed: Sequence[Any]) -> Any:
+        return tirx.call_extern("int32", _name(index), *passed)
+
+    module = tvm.IRModule({ENTRY: _entry(entry.task.workload, entry.layouts, call, tree)})
+    return object_code(compiled(entry.task, module))
+
+
+CallKernel = Callable[[int, Sequence[Any]], Any]
+"""The call of a kernel, by its number, with these arguments."""
+
+
+def _entry(workload: Workload, layouts: Mapping[str, Layout], call: CallKernel, tree: Tree) -> Any:
     arguments = EntryArguments(workload, layouts)
     with IRBuilder() as builder, I.prim_func():
         I.func_name(ENTRY)
@@ -114,18 +195,17 @@ def _entry(workload: Workload, layouts: Mapping[str, Layout], callees: Sequence[
         buffers = arguments.declare()
         with arguments.checked():
             passed = [buffer.data for buffer in buffers] + list(arguments.symbols.values())
-            calls = [tvm.ir.Call(callee, passed, ret_ty="int32") for callee in callees]
-            _dispatch(tree, arguments.symbols, calls)
+            _dispatch(tree, arguments.symbols, lambda index: call(index, passed))
     return builder.get()
 
 
-def _dispatch(tree: Tree, dims: Mapping[str, Any], calls: Sequence[Any]) -> None:
+def _dispatch(tree: Tree, dims: Mapping[str, Any], call: Callable[[int], Any]) -> None:
     if isinstance(tree, Leaf):
-        code = I.Bind(calls[tree.kernel])
+        code = I.Bind(call(tree.kernel))
         with I.Assert(code == tirx.IntImm("int32", 0), "the kernel could not run: out of memory or threads"):
             return
     with I.If(dims[tree.dim] <= tirx.IntImm("int64", tree.at_most)):
         with I.Then():
-            _dispatch(tree.then, dims, calls)
+            _dispatch(tree.then, dims, call)
         with I.Else():
-            _dispatch(tree.otherwise, dims, calls)
+            _dispatch(tree.otherwise, dims, call)

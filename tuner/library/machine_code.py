@@ -10,11 +10,12 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tvm
+from tvm.support.cc import create_shared
 
 from tuner.errors import ShapewrightError
 from tuner.program.cpus import SPOKEN, TRIPLES, features_of
@@ -53,6 +54,32 @@ def shared_object(executable: Any, target: Target) -> bytes:
         return path.read_bytes()
 
 
+def object_code(executable: Any) -> bytes:
+    """The bytes of an object file with the code of what ``tvm.compile`` returned."""
+    with tempfile.TemporaryDirectory(prefix="shapewright-build-") as folder:
+        path = Path(folder) / "code.o"
+        executable.mod.write_to_file(str(path))
+        return path.read_bytes()
+
+
+def linked(objects: Sequence[bytes], target: Target, aliases: Mapping[str, str]) -> bytes:
+    """The bytes of a shared object of ``objects``. ``aliases``: by a name that one of them uses, what it means.
+
+    What an object calls is that of this library, whatever others in the process are called. Raises NoLinker.
+    """
+    options = ["-Bsymbolic", *(f"--defsym={name}={symbol}" for name, symbol in aliases.items())]
+    with tempfile.TemporaryDirectory(prefix="shapewright-link-") as folder:
+        paths = [Path(folder) / f"{number}.o" for number in range(len(objects))]
+        for path, content in zip(paths, objects, strict=True):
+            path.write_bytes(content)
+        output, names = Path(folder) / "library.so", [str(path) for path in paths]
+        if _is_foreign(target):
+            _link_with(linker_for(target.architecture), options)(str(output), names)
+        else:
+            create_shared(str(output), names, [f"-Wl,{option}" for option in options])
+        return output.read_bytes()
+
+
 def linker_for(architecture: str) -> str:
     """The path of a linker for another architecture: GNU's for that one, or LLVM's for all. Raises NoLinker."""
     names = (f"{TRIPLES[architecture]}-ld", "ld.lld")
@@ -70,11 +97,12 @@ def _is_foreign(target: Target) -> bool:
     return target.architecture != platform.machine()
 
 
-def _link_with(linker: str) -> Link:
+def _link_with(linker: str, options: Sequence[str] = ()) -> Link:
     """As ``export_library`` calls it: makes a shared object of object files."""
 
     def link(output: str, objects: Sequence[str], **_: object) -> None:
-        done = subprocess.run([linker, "-shared", "-o", output, *objects], check=False, capture_output=True, text=True)
+        command = [linker, "-shared", *options, "-o", output, *objects]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{linker} failed: {done.stderr.strip()[-2000:]}")
 

@@ -36,6 +36,15 @@ class LibraryFiles:
     dispatch: JsonObject
 
 
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """A candidate: the bytes of a shared object, and of the object file that a library of its kernel is linked from;
+    empty where there is none, and a library compiles the kernel again."""
+
+    binary: bytes
+    code: bytes = b""
+
+
 def package(
     dispatcher: Dispatcher,
     binary: bytes,

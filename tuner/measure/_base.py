@@ -60,13 +60,17 @@ class BuilderLost(ShapewrightError):
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """A compiled candidate (the bytes of a shared object), or why there is none."""
+    """A compiled candidate (the bytes of a shared object), or why there is none.
+
+    ``code``: the object file that a library of its kernel is linked from; empty where the builder has none.
+    """
 
     kernel: MicroKernel
     binary: bytes | None
     build_s: float
     error_kind: ErrorKind | None = None
     error: str = ""
+    code: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +99,11 @@ class Builder(Protocol):
     def build(self, task: SearchTask, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
         """One result for each kernel, in order. No build outlives the builder's own time limit."""
 
-    def library(self, dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
-        """Compile a dispatcher with its kernels, in a process that may die of it.
+    def library(self, dispatcher: Dispatcher, job_id: str | None, objects: Mapping[MicroKernel, bytes]) -> LibraryFiles:
+        """Link a dispatcher with its kernels, in a process that may die of it.
 
-        Raises LibraryFailed if it cannot be compiled, or not in time, and BuilderLost.
+        ``objects``: the ``code`` of kernels that were built; the others are compiled. Raises LibraryFailed if it cannot
+        be made, or not in time, and BuilderLost.
         """
 
     def close(self) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tuner.library.dispatcher import Dispatcher
-from tuner.library.package import LibraryFiles
+from tuner.library.package import CompiledKernel, LibraryFiles
 from tuner.measure._base import BuildResult, LibraryFailed
 from tuner.measure.limits import time_limit
 from tuner.measure.machine import failure_kind
@@ -14,11 +14,14 @@ from tuner.program.task import SearchTask
 from tuner.records import ErrorKind
 from tuner.rules.space import MicroKernel
 
-Build = Callable[[SearchTask, MicroKernel], bytes]
-"""Compiles a candidate: the bytes of a shared object. Raises whatever went wrong. Travels to children pickled."""
+Build = Callable[[SearchTask, MicroKernel], CompiledKernel]
+"""Compiles a candidate. Raises whatever went wrong. Travels to children pickled."""
 
-Link = Callable[[Dispatcher, str | None], LibraryFiles]
-"""Compiles a library for a job of this id. Raises whatever went wrong."""
+Objects = Mapping[MicroKernel, bytes]
+"""The object files of kernels that were compiled already."""
+
+Link = Callable[[Dispatcher, str | None, Objects], LibraryFiles]
+"""Links a library for a job of this id, and compiles what it has no object of. Raises whatever went wrong."""
 
 LIBRARY_S, KERNEL_S = 60.0, 10.0
 """What compiling a library may take, and what each of its kernels adds."""
@@ -35,11 +38,11 @@ def build_one(build: Build, task: SearchTask, kernel: MicroKernel, timeout_s: fl
     started = time.monotonic()
     try:
         with time_limit(timeout_s):
-            binary = build(task, kernel)
+            made = build(task, kernel)
     except Exception as error:  # a candidate that cannot be built is a result
         kind = failure_kind(error, ErrorKind.BUILD)
         return failed_build(kernel, kind, f"{type(error).__name__}: {error}", time.monotonic() - started)
-    return BuildResult(kernel, binary, time.monotonic() - started)
+    return BuildResult(kernel, made.binary, time.monotonic() - started, code=made.code)
 
 
 def lost_build(kernel: MicroKernel, build_s: float, timeout_s: float) -> BuildResult:
@@ -49,11 +52,13 @@ def lost_build(kernel: MicroKernel, build_s: float, timeout_s: float) -> BuildRe
     return failed_build(kernel, ErrorKind.BUILD, "the compiler's process ended without an answer", build_s)
 
 
-def link_one(link: Link, dispatcher: Dispatcher, job_id: str | None, timeout_s: float) -> LibraryFiles | str:
-    """Compile a library in this process, which ends (SIGALRM) if that takes longer; or what went wrong."""
+def link_one(
+    link: Link, dispatcher: Dispatcher, job_id: str | None, objects: Objects, timeout_s: float
+) -> LibraryFiles | str:
+    """Make a library in this process, which ends (SIGALRM) if that takes longer; or what went wrong."""
     try:
         with time_limit(timeout_s):
-            return link(dispatcher, job_id)
+            return link(dispatcher, job_id, objects)
     except Exception as error:
         return f"{type(error).__name__}: {error}"[-MAX_ERROR:]
 

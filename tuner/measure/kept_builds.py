@@ -34,8 +34,17 @@ class KeptBuilds:
         return [self._builds[kernel] for kernel in kernels]
 
     def library(self, dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
-        """A library by the builder, after whatever is being built. Raises what the builder raises."""
-        return self._thread.submit(self._builder.library, dispatcher, job_id).result()
+        """A library by the builder, of what it built, once that is idle. Raises what the builder raises."""
+        objects = {kernel: self._builds[kernel].code for kernel in dispatcher.kernels if self.is_linkable(kernel)}
+        return self._thread.submit(self._builder.library, dispatcher, job_id, objects).result()
+
+    def has(self, kernel: MicroKernel) -> bool:
+        """Whether it was built, or could not be."""
+        return kernel in self._builds
+
+    def is_linkable(self, kernel: MicroKernel) -> bool:
+        """Whether a library needs no compiler for it."""
+        return kernel in self._builds and bool(self._builds[kernel].code)
 
     def start(self, kernels: Sequence[MicroKernel]) -> None:
         """Begin to build these, which ``build`` will be asked for next."""

@@ -14,7 +14,9 @@ from tuner.measure.rpc_runner import RpcRunner
 @contextmanager
 def local_tools() -> Iterator[tuple[Builder, RpcRunner]]:
     """Both live in child processes, which end with the context."""
-    with closing(LocalBuilder()) as builder, LocalDevice() as device:
-        runner = RpcRunner(device.connect)
-        yield builder, runner
-        runner.close()
+    with closing(LocalBuilder()) as builder:
+        builder.start()
+        with LocalDevice() as device:
+            runner = RpcRunner(device.connect)
+            yield builder, runner
+            runner.close()

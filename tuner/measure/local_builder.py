@@ -19,7 +19,7 @@ from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles
 from tuner.measure._base import BuildResult
-from tuner.measure.building import Build, Link, build_one, link_one, link_timeout_s, linked, lost_build
+from tuner.measure.building import Build, Link, Objects, build_one, link_one, link_timeout_s, linked, lost_build
 from tuner.program.task import SearchTask
 from tuner.rules.space import MicroKernel
 
@@ -37,7 +37,7 @@ class LocalBuilder:
 
     def __init__(
         self,
-        build: Build = codegen.build_candidate,
+        build: Build = codegen.compile_candidate,
         link: Link = build_library,
         *,
         processes: int | None = None,
@@ -48,11 +48,16 @@ class LocalBuilder:
         self._timeout_s = timeout_s
         self._count = processes or len(os.sched_getaffinity(0))
         self._workers = [PopenWorker(maximum_uses=builds_per_process) for _ in range(self._count)]
-        self._free: queue.SimpleQueue[PopenWorker] = queue.SimpleQueue()
+        # The one that was used last comes first: it has loaded the compiler.
+        self._free: queue.LifoQueue[PopenWorker] = queue.LifoQueue()
         for worker in self._workers:
             self._free.put(worker)
         self._threads = ThreadPoolExecutor(self._count, thread_name_prefix="build")
         self._closed = threading.Event()
+
+    def start(self) -> None:
+        """Let a process load the compiler, without waiting for it."""
+        self._threads.submit(self._in_child, _ready)
 
     def build(self, task: SearchTask, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
         return list(self._threads.map(lambda kernel: self._build_one(task, kernel), kernels))
@@ -63,9 +68,9 @@ class LocalBuilder:
         for worker in self._workers:
             worker.kill()
 
-    def library(self, dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
+    def library(self, dispatcher: Dispatcher, job_id: str | None, objects: Objects) -> LibraryFiles:
         limit_s = link_timeout_s(dispatcher)
-        answer, spent_s = self._in_child(link_one, self._link, dispatcher, job_id, limit_s)
+        answer, spent_s = self._in_child(link_one, self._link, dispatcher, job_id, objects, limit_s)
         return linked(answer, dispatcher, spent_s)
 
     def _build_one(self, task: SearchTask, kernel: MicroKernel) -> BuildResult:
@@ -93,6 +98,9 @@ class LocalBuilder:
             worker.kill()
             return None, spent_s
         finally:
+            if self._closed.is_set():
+                # It may have been started after the others were ended.
+                worker.kill()
             self._free.put(worker)
 
 

@@ -248,7 +248,7 @@ class SimulatedBuilder:
         time.sleep(self.build_s * len(kernels))
         return [BuildResult(kernel, b"simulated", self.build_s) for kernel in kernels]
 
-    def library(self, dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
+    def library(self, dispatcher: Dispatcher, job_id: str | None, objects: Mapping[MicroKernel, bytes]) -> LibraryFiles:
         """Everything but machine code."""
         return package(dispatcher, b"simulated", "{}", {}, job_id)
 

@@ -11,6 +11,8 @@ from tuner.search.summary import EndedBy
 FINAL_SHARE = 0.35
 """The largest share of a budget of trials or seconds that is reserved for finalists, build and verification."""
 FINAL_SECONDS = 30.0
+VERIFY_SHARE = 0.15
+"""The largest share of the seconds that verifying the library at more than its least shapes may take."""
 
 
 class BudgetTracker:
@@ -67,6 +69,11 @@ class BudgetTracker:
     def final_seconds(self) -> float:
         """The most seconds that are reserved for the finalists, the build and the verification."""
         return min(FINAL_SECONDS, FINAL_SHARE * self.budget.seconds) if self.budget.seconds else 0.0
+
+    @property
+    def verify_seconds(self) -> float:
+        """The most seconds that are reserved for verifying at more than what is never left out."""
+        return VERIFY_SHARE * self.budget.seconds if self.budget.seconds else float("inf")
 
     def ended_by(self, trials_left: int, reserve_s: float) -> EndedBy | None:
         """What is spent of it but for the reserves; None while there is some of both left."""

@@ -32,10 +32,15 @@ class Chosen:
         """Choose from these from now on, as far as they do not fail."""
         self._pool = list(kernels)
 
-    def best_set(self) -> list[MicroKernel]:
+    @property
+    def default(self) -> Sequence[MicroKernel]:
+        return self._theory
+
+    def best_set(self, limit: int | None = None) -> list[MicroKernel]:
         """The set with the least objective of what is chosen from: all measured kernels, before ``only_from``.
 
-        Of theory's where nothing was measured. Raises VerificationFailed where everything failed.
+        Of ``limit`` kernels at most, or as many as the task allows; of theory's where nothing was measured. Raises
+        VerificationFailed where everything failed.
         """
         theory = (*self._theory, safe_kernel(self._task))
         known = self._measured.kernels or [kernel for kernel in theory if kernel not in self._measured.failed]
@@ -44,9 +49,11 @@ class Chosen:
                 f"every kernel tried for {self._task.workload} failed ({self._measured.commonest_error})"
             )
         pool = [kernel for kernel in self._pool if kernel in known] or known
-        chosen = finalize.choose_set(self._searched, self._model, self._measured, pool, self._task.max_kernels)
+        most = limit or self._task.max_kernels
+        chosen = finalize.choose_set(self._searched, self._model, self._measured, pool, most)
         # The best set over the whole range may be slower than the default at the instances that were asked for.
-        return min(chosen, self._default(known) or chosen, key=self.objective_s)
+        default = self._default(pool)
+        return min(chosen, default if 0 < len(default) <= most else chosen, key=self.objective_s)
 
     def finalists(self, best_set: Sequence[MicroKernel]) -> list[MicroKernel]:
         """What is worth timing side by side, the most likely first: ``best_set``, the default, then alternatives."""

@@ -4,36 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from tuner.library.dispatcher import Dispatcher
+from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import LIBRARY, LibraryFiles
 from tuner.measure import BuildResult, Interrupted, KeptBuilds, Runner
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
-from tuner.records import MeasureResult, Phase
+from tuner.records import ErrorKind, MeasureResult, Phase
+from tuner.rules import safe_kernel
 from tuner.rules.space import MicroKernel
 from tuner.search import finalize
 from tuner.search.budget import BudgetTracker
 from tuner.search.chosen import EXTRA_FINALISTS, Chosen, VerificationFailed
 from tuner.search.cost_model import CostModel
+from tuner.search.forecast import Forecast
 from tuner.search.observations import latency_table
 from tuner.search.policy import Suggestion
 from tuner.search.summary import SearchSummary, Stage
 from tuner.search.trials import Cancelled, Trials
+from tuner.search.verification import verified_at
 
-BUILD_SHARE = 0.8
-"""The largest share of the seconds reserved for the end that building and verifying may take."""
 SAFETY_FACTOR = 1.3
-"""How much longer than expected the finalists, the build and the verification may take."""
-VERIFY_S = 3.0
-"""What verifying a library is expected to take."""
+"""How much longer than expected the finalists may take."""
 TIE_RATIO = 1.03
 """Finalists whose latencies are within this ratio of the fastest one's are timed once more."""
 CONTESTED_RATIO = 1.15
 """The same for kernels of the best set, by their earlier readings, where there is no time for all at every instance."""
 VERIFY_ROUNDS = 4
 VERIFY_BATCH = 16
-"""Shapes verified between two checks of ``should_stop``."""
+"""Shapes verified between two checks of ``should_stop``, at most."""
+TURN_S = 1.0
+"""What is verified between two looks at the clock, and two signs of life, takes about that."""
+SAMPLE_WORK = 2e9
+"""Operations (see Workload.work) of the instance that the time of a verification is learned from, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,36 +66,65 @@ class FinalSet:
         self._task, self._searched, self._model = task, task.with_least_shape(), model
         self._builds, self._runner, self._budget = builds, runner, tracker
         self._trials, self._measured = trials, trials.measured
+        self._forecast = Forecast(task, builds, trials)
         self._chosen = Chosen(task, model, trials.measured, theory)
 
     # -- what it takes --------------------------------------------------------------------------------------------
     def reserve_s(self) -> float:
-        """Seconds of the budget to reserve for the finalists, the build and the verification.
+        """Seconds of the budget to reserve for the kernel under way, the finalists, the build and the verification.
 
         Estimated from what such took only once the largest reserve is all that is left: a choice of finalists takes as
         long as planning a round does.
         """
         most_s = self._budget.final_seconds
-        if not self._measured.kernels or self._budget.seconds_left(most_s) > 0:
+        if not self._measured.kernels:
             return most_s
-        best_set = self._chosen.best_set()
-        finalists_s = self._trials.trial_s * len(self._chosen.finalists(best_set)) * len(self._searched.instances)
-        return min(most_s, SAFETY_FACTOR * finalists_s + self._build_reserve_s(best_set))
+        tail_s = self._forecast.largest_link_s() + self._verify_reserve_s() + self._forecast.step_s()
+        if self._budget.seconds_left(most_s := max(most_s, tail_s)) > 0:
+            return most_s
+        finalists = self._chosen.finalists(self._chosen.best_set())
+        finalists_s = SAFETY_FACTOR * self._trials.trial_s * len(finalists) * len(self._searched.instances)
+        return min(most_s, finalists_s + tail_s)
 
     def reserve_trials(self) -> int:
         kernels = self._task.max_kernels + 2 * EXTRA_FINALISTS
         return self._budget.final_trials(kernels * len(self._searched.instances))
 
-    def _build_reserve_s(self, kernels: Sequence[MicroKernel]) -> float:
-        """The part of that for building and verifying: kernels of one library take as long as they took alone."""
-        build_s = sum(self._trials.build_s(kernel) for kernel in kernels)
-        return min(BUILD_SHARE * self._budget.final_seconds, SAFETY_FACTOR * (build_s + VERIFY_S))
+    def _library_reserve_s(self, kernels: Sequence[MicroKernel]) -> float:
+        """The part of that for building and verifying a library of these, and for the trial under way."""
+        build_s = self._forecast.build_s(kernels) + self._forecast.link_s(kernels)
+        return build_s + self._verify_reserve_s() + self._trials.trial_s
+
+    def _verify_reserve_s(self) -> float:
+        """Whatever set is chosen, most of the shapes that it is verified at are the same."""
+        return min(self._forecast.verify_s(self._typical_dims), self._budget.verify_seconds)
+
+    @cached_property
+    def _typical_dims(self) -> tuple[Mapping[str, int], ...]:
+        return verified_at(Dispatcher(self._task, (safe_kernel(self._task),), 0, Leaf(0))).all
+
+    def time_verification(self, reserve_s: float) -> None:
+        """Verify the default at an instance of middling size, once, where seconds are limited: so long the end takes.
+
+        Raises Cancelled, Finishing, DeviceLost.
+        """
+        kernels = [kernel for kernel in self._chosen.default if kernel in self._measured.kernels]
+        if self._forecast.has_verified or not kernels or self._budget.budget.seconds is None:
+            return
+        work = self._task.workload.work
+        every = sorted((self._task.workload.dims(each.shape) for each in self._task.instances), key=work)
+        dims = [each for each in every if work(each) <= SAMPLE_WORK][-1:] or every[:1]
+        if self._forecast.verify_s(dims) >= self._budget.seconds_left(reserve_s):
+            return
+        (build,) = self._builds.build(kernels[:1])
+        if build.binary is not None:
+            self._enter_wrong([self._failure(kernels[0], problem) for _, problem in self._verify_at(build, dims)])
 
     # -- timing ---------------------------------------------------------------------------------------------------
     def time_finalists(self) -> None:
         """Side by side, all at one instance before the next: the machine's speed drifts more than finalists differ."""
         best_set = self._chosen.best_set()
-        reserve_s, kernels = self._build_reserve_s(best_set), self._chosen.finalists(best_set)
+        reserve_s, kernels = self._library_reserve_s(best_set), self._chosen.finalists(best_set)
         count = self._trials.affordable(reserve_s) // len(self._searched.instances)
         if count < len(best_set):
             # Those of fewer kernels would leave out what serves a part of the range alone.
@@ -127,8 +160,11 @@ class FinalSet:
             predicted = self._model.predict(kernels, [instance.shape]).latency_s[:, 0]
             for kernel, latency in zip(kernels, predicted, strict=True):
                 suggestions.append(Suggestion(kernel, (instance,), (float(latency),)))
-        if self._budget.seconds_left(reserve_s) > 0:
-            self._trials.run(suggestions[: max(0, self._trials.left())], Phase.FINAL, reserve_s)
+        suggestions = suggestions[: max(0, self._trials.left())]
+        if suggestions and self._budget.seconds_left(reserve_s) > 0:
+            self._trials.in_steps(len(suggestions))
+            self._trials.run(suggestions, Phase.FINAL, reserve_s)
+            self._trials.in_steps(None)
 
     # -- building and verifying -----------------------------------------------------------------------------------
     def library(self, job_id: str | None) -> Tuned:
@@ -139,13 +175,13 @@ class FinalSet:
         trials = self._trials
         for _ in range(VERIFY_ROUNDS):
             trials.check_stop()
-            kernels = self._chosen.best_set()
-            dispatcher = finalize.make_dispatcher(self._task, self._model, self._measured, kernels)
-            trials.report_progress(Stage.BUILD)
-            files = self._builds.library(dispatcher, job_id)
-            trials.report_progress(Stage.VERIFY)
-            wrong = self._verify(dispatcher, files)
+            kernels, wrong = self._built_set()
             if not wrong:
+                dispatcher = finalize.make_dispatcher(self._task, self._model, self._measured, kernels)
+                files = self._builds.library(dispatcher, job_id)
+                wrong = self._verify(dispatcher, files)
+            if not wrong:
+                trials.in_steps(None)
                 summary = replace(
                     trials.summary(Stage.DONE),
                     kernels=len(dispatcher.kernels),
@@ -153,29 +189,93 @@ class FinalSet:
                     library_objective_s=trials.library_objective_s(dispatcher),
                 )
                 return Tuned(files.files, files.manifest, files.dispatch, summary)
-            trials.add_results(wrong)
-            trials.record(wrong, Stage.VERIFY)
-            for result in wrong:
-                trials.log(f"left out of the library: {result.kernel}: {result.error}")
+            self._enter_wrong(wrong)
         problem = f"the last: {wrong[0].kernel}: {wrong[0].error}"
         raise VerificationFailed(f"{VERIFY_ROUNDS} sets of kernels for {self._task.workload} were wrong; {problem}")
 
+    def _built_set(self) -> tuple[list[MicroKernel], list[MeasureResult]]:
+        """The best set, once there is an object of each of its kernels; a failed trial for each that cannot be built.
+
+        What the seconds are over for is not built: the set is chosen of fewer kernels then, or of those that are built.
+        """
+        kernels, failed = self._affordable_set(), list[MeasureResult]()
+        at_once = max(1, self._builds.beside)
+        while missing := [kernel for kernel in kernels if not self._builds.has(kernel)]:
+            self._trials.check_stop()
+            self._trials.report_progress(Stage.BUILD, len(kernels) - len(missing), len(kernels))
+            for build in self._builds.build(missing[:at_once]):
+                self._trials.has_built(build.kernel, build.build_s)
+                if build.binary is None:
+                    failed.append(self._failure(build.kernel, build.error, build.error_kind or ErrorKind.BUILD))
+            if not failed and not self._is_affordable(kernels):
+                built = [kernel for kernel in kernels if self._builds.has(kernel)]
+                self._trials.log(f"the library is of {len(built)} kernels: building more would take too long")
+                self._chosen.only_from(built)
+                kernels = self._chosen.best_set()
+        self._trials.report_progress(Stage.BUILD, len(kernels), len(kernels))
+        return kernels, failed
+
+    def _affordable_set(self) -> list[MicroKernel]:
+        """The best set, of fewer kernels where building them takes longer than there is time."""
+        kernels = self._chosen.best_set()
+        for limit in range(len(kernels) - 1, 0, -1):
+            if self._is_affordable(kernels):
+                break
+            kernels = self._chosen.best_set(limit)
+        return kernels
+
+    def _is_affordable(self, kernels: Sequence[MicroKernel]) -> bool:
+        """Whether what is not built of these can be; a library of what is built can be linked at any time."""
+        build_s = self._forecast.build_s(kernels)
+        return not build_s or build_s + self._forecast.link_s(kernels) <= self._trials.ends_in_s
+
     def _verify(self, dispatcher: Dispatcher, files: LibraryFiles) -> list[MeasureResult]:
-        """Verify the library at many shapes; a failed trial for each of its kernels that is wrong at one of them."""
+        """Verify the library at many shapes, as many as there is time for but for the floor; a failed trial for each of
+        its kernels that is wrong at one of them."""
         build = BuildResult(dispatcher.kernels[0], files.files[LIBRARY], 0.0)
-        dims = finalize.verification_dims(dispatcher)
+        at = verified_at(dispatcher)
+        todo, done = list(at.all), 0
         problems: dict[MicroKernel, str] = {}
-        for start in range(0, len(dims), VERIFY_BATCH):
-            for point, problem in self._verify_at(build, dims[start : start + VERIFY_BATCH]):
+        while todo:
+            self._trials.report_progress(Stage.VERIFY, done, len(at.all))
+            some = self._next_dims(todo, has_to=done < len(at.floor), room=len(at.floor) - done)
+            if not some:
+                self._trials.check_stop()
+                self._trials.log(f"verified at {done} of {len(at.all)} shapes: the seconds are over")
+                break
+            for point, problem in self._verify_at(build, some):
                 problems.setdefault(dispatcher.kernels[dispatcher.index_for(point)], problem)
-        return [self._trials.verification_failure(kernel, problem) for kernel, problem in problems.items()]
+            todo, done = todo[len(some) :], done + len(some)
+        return [self._failure(kernel, problem) for kernel, problem in problems.items()]
+
+    def _next_dims(self, todo: Sequence[Mapping[str, int]], *, has_to: bool, room: int) -> list[Mapping[str, int]]:
+        """As many of the next as take about TURN_S; what there is no time for is left out, unless it ``has_to`` be."""
+        most_s = TURN_S if has_to else min(TURN_S, self._trials.ends_in_s)
+        most = min(VERIFY_BATCH, room) if has_to else VERIFY_BATCH
+        count = 0 if not has_to and self._forecast.verify_s(todo[:1]) > self._trials.ends_in_s else 1
+        while count and count < min(most, len(todo)) and self._forecast.verify_s(todo[: count + 1]) <= most_s:
+            count += 1
+        return list(todo[:count])
 
     def _verify_at(self, build: BuildResult, dims: Sequence[Mapping[str, int]]) -> list[tuple[Mapping[str, int], str]]:
         """What is wrong at these values of the symbols. Raises Cancelled, Finishing."""
         self._trials.check_stop()
+        began_s = self._budget.elapsed_s
         try:
-            return self._runner.verify(self._task, build, dims, self._trials.is_stopping)
+            problems = self._runner.verify(self._task, build, dims, self._trials.is_stopping)
         except Interrupted:
             self._trials.check_stop()
             # The runner's side may know of a stop that this one has not been told of yet.
             raise Cancelled from None
+        self._forecast.verified(dims, self._budget.elapsed_s - began_s)
+        return problems
+
+    def _failure(self, kernel: MicroKernel, problem: str, kind: ErrorKind = ErrorKind.WRONG) -> MeasureResult:
+        return self._trials.library_failure(kernel, problem, kind)
+
+    def _enter_wrong(self, wrong: Sequence[MeasureResult]) -> None:
+        if wrong:
+            self._trials.add_results(wrong)
+            self._trials.record(wrong, Stage.VERIFY)
+        for result in wrong:
+            self._trials.log(f"left out of the library: {result.kernel}: {result.error}")

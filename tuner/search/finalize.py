@@ -1,4 +1,4 @@
-"""From a search's results to a library: select the set, fit the dispatcher, and choose where to verify."""
+"""From a search's results to a library: select the set, and fit the dispatcher."""
 
 from __future__ import annotations
 
@@ -15,11 +15,6 @@ from tuner.rules import layout_group
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.observations import Measured, latency_table
-
-VERIFY_SHAPES = 24
-VERIFY_WORK = 6e10
-"""Operations (see Workload.work) of all verified shapes together: the float64 reference takes a second or two for it on
-one core where it is matrix products."""
 
 
 def choose_set(
@@ -79,38 +74,6 @@ def make_dispatcher(
         measured_s = measured.latency_s(kernels[index], tuple(sorted(shape.items())))
         table.append(TableRow(shape, index, float(latency[row, index]), measured_s))
     return replace(bare, table=tuple(table))
-
-
-def verification_dims(dispatcher: Dispatcher) -> list[dict[str, int]]:
-    """Values of the symbols to verify a library at: the least, the tuned, many of the range, some past it.
-
-    VERIFY_WORK in all. The smallest that each kernel serves are among them, even beyond that.
-    """
-    task = dispatcher.task
-    workload, shapes = task.workload, task.shapes()
-    names = workload.symbols
-    every = [workload.dims(shape) for shape in shapes]
-    largest = {name: max(dims[name] for dims in every) for name in names}
-    rng = np.random.default_rng(0)
-    sample = [shapes[index] for index in rng.permutation(len(shapes))[:VERIFY_SHAPES]]
-    tuned = [instance.shape for instance in task.instances]
-    candidates = [dict.fromkeys(names, small) for small in (0, 1, 2, 7)]
-    candidates += [workload.dims(shape) for shape in (shapes[0], *tuned, shapes[-1], *sample)]
-    candidates += [{name: size + extra for name, size in largest.items()} for extra in (1, 13)]
-    # Sizes between those of the range are served too: ragged ones, whatever their expressions.
-    candidates += [{name: int(rng.integers(1, size + 2)) for name, size in largest.items()} for _ in sample]
-    candidates = [dims for dims in candidates if workload.is_consistent(dims)]
-    smallest: dict[int, dict[str, int]] = {}
-    for dims in sorted(every + candidates, key=workload.work):
-        if workload.points(dims) > 0:
-            smallest.setdefault(dispatcher.index_for(dims), dims)
-    kept, spent = list(smallest.values()), sum(workload.work(dims) for dims in smallest.values())
-    for dims in candidates:
-        cost = workload.work(dims)
-        if dims not in kept and spent + cost <= VERIFY_WORK:
-            kept.append(dims)
-            spent += cost
-    return kept
 
 
 def _shape_weights(task: SearchTask, shapes: Sequence[Mapping[str, int]]) -> NDArray[np.float64]:

@@ -21,6 +21,8 @@ from tuner.search.stream import Flight, MeasureStream, Queued
 
 BATCH = 3
 """Kernels for each device that are built, and then run, where nothing may be built beside measurements."""
+TURNS = 3
+"""Turns of so many kernels that there must be time for."""
 FASTEST_READINGS = 3
 """How often a kernel is measured that is the fastest at an instance: of many single readings the least is lucky."""
 OVERRUN_S = 2.0
@@ -55,6 +57,10 @@ class Ledger(Protocol):
 
     def seconds_left(self, reserve_s: float) -> float:
         """The same of its seconds."""
+
+    @property
+    def step_s(self) -> float:
+        """What building and measuring a kernel takes, about."""
 
     def check_stop(self) -> None:
         """Raises Cancelled, Finishing."""
@@ -141,10 +147,17 @@ class Pipeline:
         """Build and hand over as much as may be under way. Raises BuilderLost."""
         if self._takes_turns:
             source = self._again or self._todo
-            self._measure([source.popleft() for _ in range(min(len(source), self._most))])
+            self._measure([source.popleft() for _ in range(min(len(source), self._at_a_turn))])
             return
         while len(self._stream.under_way) < self._most and (source := self._again or self._todo):
             self._measure([source.popleft()])
+
+    @property
+    def _at_a_turn(self) -> int:
+        """How many are built and then run where these take turns: one for each device where the seconds are few."""
+        if self._ledger.seconds_left(self._reserve_s) < TURNS * self._most * self._ledger.step_s:
+            return self._devices
+        return self._most
 
     def _measure(self, queued: list[Queued]) -> None:
         queued = self._affordable(queued)

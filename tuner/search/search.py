@@ -104,6 +104,8 @@ class Search:
         with self._charged():
             self._budget.allow(budget, after_s)
             self._begin()
+            if not self._has_run:
+                self._trials.report_progress(Stage.PLAN)
             self._time_known()
             self._complete_default()
             self._trials.ended_by = ended_by = self._rounds()
@@ -126,6 +128,7 @@ class Search:
             trials.run(suggestions, phase, reserve_s, reserve, plan_next)
             # After the first round's results are stored: a device that fails over the baselines loses none of them.
             trials.measure_baselines(reserve_s)
+            self._final.time_verification(reserve_s)
             trials.round, self._has_run = trials.round + 1, True
 
     @contextmanager
@@ -190,9 +193,15 @@ class Search:
         return Round(suggestions, reserve_s)
 
     # -- the end --------------------------------------------------------------------------------------------------
-    def finalize(self, job_id: str | None) -> Tuned:
-        """Time the finalists again, choose, build, verify. Raises as ``explore`` does, and VerificationFailed."""
+    def finalize(self, job_id: str | None, budget: Budget | None = None, after_s: float = 0.0) -> Tuned:
+        """Time the finalists again, choose, build, verify, within ``budget``; by default that of the last ``explore``.
+
+        What there is no time for is left out, but no kernel is handed out that was not verified. Raises as ``explore``
+        does, and VerificationFailed.
+        """
         with self._charged():
+            if budget is not None:
+                self._budget.allow(budget, after_s)
             self._begin()
             if self._measured.kernels:
                 self._final.time_finalists()

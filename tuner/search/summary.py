@@ -17,6 +17,7 @@ from tuner.search.outcome import LIBRARY, SO_FAR, Outcome, total_of
 class Stage(StrEnum):
     """What a search is doing; ``phase`` of its summary."""
 
+    PLAN = "plan"
     KNOWN = "known"
     THEORY = "theory"
     SEARCH = "search"
@@ -24,6 +25,20 @@ class Stage(StrEnum):
     BUILD = "build"
     VERIFY = "verify"
     DONE = "done"
+
+
+PAST_SEARCH = (Stage.BUILD, Stage.VERIFY, Stage.DONE)
+"""Stages after the last trial."""
+_ACTIVITIES: Mapping[str, str] = {
+    Stage.PLAN: "planning",
+    Stage.KNOWN: "timing known kernels",
+    Stage.THEORY: "timing the default",
+    Stage.SEARCH: "searching",
+    Stage.SELECT: "timing finalists",
+    Stage.BUILD: "building",
+    Stage.VERIFY: "verifying",
+}
+"""How it is called before people."""
 
 
 class EndedBy(StrEnum):
@@ -73,7 +88,8 @@ class SearchSummary:
     the default, both in seconds over the instances for which the default has been measured. ``speedup_vs_default`` and
     ``speedup_vs_numpy`` compare the best so far at the same shapes. ``kernels``, ``digest`` and
     ``library_objective_s`` are of the library; the last is None if a kernel of it was not timed at one of those shapes.
-    ``reused`` is what the search started from, ``ended_by`` one of EndedBy once it measures no more.
+    ``reused`` is what the search started from, ``ended_by`` one of EndedBy once it measures no more. ``steps`` is how
+    many parts its phase has, where that is known, ``step`` how many of them are done.
     ``interval_coverage``: the share of the times that were within the cost model's 80 % intervals of before.
     """
 
@@ -95,6 +111,14 @@ class SearchSummary:
     reused: Reused | None = None
     ended_by: str | None = None
     interval_coverage: float | None = None
+    step: int | None = None
+    steps: int | None = None
+
+    @property
+    def activity(self) -> str:
+        """``building 3 of 8``: what the search is doing."""
+        what = _ACTIVITIES.get(self.phase, str(self.phase))
+        return what if self.steps is None else f"{what} {self.step or 0} of {self.steps}"
 
     @property
     def ending(self) -> str:
@@ -141,12 +165,12 @@ class SearchSummary:
 
     def to_json(self) -> dict[str, Any]:
         """What is known of the library is left out before there is one, and so is what was reused where nothing was.
-        ``outcome`` follows from the rest."""
+        ``outcome`` and ``activity`` follow from the rest."""
         values = {each.name: getattr(self, each.name) for each in fields(self)} | {"phase": str(self.phase)}
         if self.reused is not None:
             values["reused"] = asdict(self.reused)
         known = {name: value for name, value in values.items() if value is not None or name not in OPTIONAL_FIELDS}
-        return known | {"outcome": self.outcome.to_json()}
+        return known | {"outcome": self.outcome.to_json(), "activity": self.activity}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> SearchSummary:
@@ -158,7 +182,9 @@ class SearchSummary:
         return SearchSummary(**known)
 
 
-OPTIONAL_FIELDS = ("kernels", "digest", "library_objective_s", "reused", "ended_by", "interval_coverage")
+OPTIONAL_FIELDS = (
+    "kernels", "digest", "library_objective_s", "reused", "ended_by", "interval_coverage", "step", "steps",
+)  # fmt: skip
 
 
 def _plural(count: int, noun: str) -> str:

@@ -32,6 +32,10 @@ STAGES = {
 """The stage of a search that runs trials of a phase."""
 
 
+UNKNOWN_BUILD_S = 1.0
+"""What a build is expected to take before there was any."""
+
+
 class Recorder(Protocol):
     """Where a search stores its results as it goes. A call returns only when they are stored."""
 
@@ -82,6 +86,7 @@ class Trials:
         self._anchor_s: float | None = None
         self._run_s = 0.0
         self._build_s: dict[MicroKernel, float] = {}
+        self._steps: tuple[int, int] | None = None
 
     # -- measuring ------------------------------------------------------------------------------------------------
     def run(
@@ -109,6 +114,8 @@ class Trials:
                 results.append(replace(result, predicted_s=latency, round=number, phase=phase, attempt=attempt))
         if results:
             self.add_results(results)
+            if self._steps is not None:
+                self._steps = self._steps[0] + len(results), max(self._steps[1], self._steps[0] + len(results))
             self.record(results, STAGES[phase])
 
     def measure_baselines(self, reserve_s: float) -> None:
@@ -146,9 +153,9 @@ class Trials:
             if result.ok and result.is_theory:
                 self._default_pairs.add((result.kernel, result.instance))
 
-    def verification_failure(self, kernel: MicroKernel, problem: str) -> MeasureResult:
-        """A failed trial for a kernel that computed wrongly when a whole library was verified."""
-        kind = failure_kind(RuntimeError(problem), ErrorKind.WRONG)
+    def library_failure(self, kernel: MicroKernel, problem: str, kind: ErrorKind) -> MeasureResult:
+        """A failed trial for a kernel that could not be built for a library, or computed wrongly in it."""
+        kind = failure_kind(RuntimeError(problem), kind)
         result = MeasureResult(kernel, self._task.instances[0], error_kind=kind, error=problem)
         return replace(result, round=self.round, phase=Phase.FINAL, attempt=self._next_attempt(result))
 
@@ -184,9 +191,30 @@ class Trials:
         """The mean time of a trial on its device."""
         return self._run_s / self.measured.trials if self.measured.trials else 0.0
 
+    @property
+    def mean_build_s(self) -> float:
+        """Of the kernels that were built, by this worker or an earlier one."""
+        return sum(self._build_s.values()) / len(self._build_s) if self._build_s else UNKNOWN_BUILD_S
+
     def build_s(self, kernel: MicroKernel) -> float:
-        """The build time of a kernel; 0 for one that was not built."""
-        return self._build_s.get(kernel, 0.0)
+        """The build time of a kernel; the mean for one that was not built."""
+        return self._build_s.get(kernel, self.mean_build_s)
+
+    @property
+    def step_s(self) -> float:
+        """What building and measuring a kernel takes, about."""
+        return self.mean_build_s + self.trial_s
+
+    def has_built(self, kernel: MicroKernel, build_s: float) -> None:
+        """Take in what a build for the library took."""
+        self._build_s.setdefault(kernel, build_s)
+
+    @property
+    def ends_in_s(self) -> float:
+        """Seconds until the search must be over: its budget's, or those of a search that is cancelled."""
+        if self._finish_by_s is not None:
+            return self._finish_by_s - self._budget.elapsed_s
+        return self._budget.seconds_left()
 
     def finish_within(self, seconds: float) -> None:
         """From here on the search is ending, cancelled: what takes longer than that is given up."""
@@ -211,14 +239,21 @@ class Trials:
         return progress.library_objective_s(self._task, self.measured, self.defaults(), dispatcher)
 
     # -- reporting ------------------------------------------------------------------------------------------------
+    def in_steps(self, steps: int | None) -> None:
+        """What follows has so many parts: trials, where such are run. None: it is not known how many."""
+        self._steps = None if steps is None else (0, steps)
+
     def summary(self, stage: Stage) -> SearchSummary:
         points = at_reference_speed(self._baselines.points, self._anchor_s)
         by_numpy = {str(point.instance): point.latency_s for point in points if point.name == NUMPY}
         now = progress.objectives(self._task, self.measured, self.defaults(), by_numpy)
         tracker = self._budget
         result = progress.summarize(now, self.measured, tracker.budget, tracker.elapsed_s, self.round, stage)
-        coverage = self._model.interval_coverage
-        return replace(result, reused=self.reused, ended_by=self.ended_by, interval_coverage=coverage)
+        step, steps = self._steps or (None, None)
+        return replace(
+            result, reused=self.reused, ended_by=self.ended_by, interval_coverage=self._model.interval_coverage,
+            step=step, steps=steps,
+        )  # fmt: skip
 
     def record(self, results: Sequence[MeasureResult], stage: Stage) -> None:
         summary = self.summary(stage)
@@ -226,7 +261,9 @@ class Trials:
         progress = NewEvent("progress", summary.to_json())
         self._report(summary, NewEvent("trials", trials), progress, results=results)
 
-    def report_progress(self, stage: Stage) -> None:
+    def report_progress(self, stage: Stage, step: int = 0, steps: int | None = None) -> None:
+        """``step`` of ``steps`` parts of the stage are done."""
+        self._steps = None if steps is None else (step, steps)
         summary = self.summary(stage)
         self._report(summary, NewEvent("progress", summary.to_json()))
 

@@ -78,7 +78,8 @@ function showProgress(data) {
   show("failed", number(data.failed));
   show("coverage", data.interval_coverage === undefined ? "–" : `${Math.round(100 * data.interval_coverage)} %`);
   show("round", number(data.round));
-  show("phase", data.phase);
+  // Events of earlier versions do not say it in words.
+  show("phase", data.activity ?? data.phase);
   // Events of earlier versions have no outcome.
   const { label = "best so far in the search", speedup_vs_default, speedup_vs_numpy } = data.outcome ?? data;
   const known = [

@@ -10,7 +10,8 @@ from fastapi.testclient import TestClient
 
 from tests.searched import searched, submitted
 from tests.serving import JOB
-from tuner.storage import Storage
+from tuner.search.summary import SearchSummary, Stage
+from tuner.storage import NewEvent, Storage
 
 
 def main_of(html: str) -> str:
@@ -71,6 +72,19 @@ def test_a_kernel_page_has_its_code_and_what_its_choices_mean(api: TestClient, s
     assert f"# {kernel['name']}" in page
     for axis in kernel["kernel"]["values"]:
         assert f"<code>{axis}</code>" in page
+
+
+def test_a_job_that_is_built_says_how_far_it_is(api: TestClient, storage: Storage) -> None:
+    job = api.post("/v1/jobs", json=JOB).json()
+    lease = storage.lease_job("w1", 30.0)
+    assert lease is not None
+    building = SearchSummary(Stage.BUILD, trials=12, step=3, steps=8)
+    event = NewEvent("progress", building.to_json())
+    storage.append_results(lease, lease.tasks[0].id, [], [event], 1.0, building.to_json())
+    page = api.get(f"/jobs/{job['id']}").text
+    assert '<dd id="phase">building 3 of 8</dd>' in page
+    last = api.get(f"/v1/jobs/{job['id']}").json()["summary"]
+    assert (last["step"], last["steps"], last["activity"]) == (3, 8, "building 3 of 8")
 
 
 def test_a_clone_holds_what_was_submitted(api: TestClient) -> None:

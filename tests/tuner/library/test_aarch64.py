@@ -14,8 +14,7 @@ from tests.compiled import problems
 from tests.contract.rule_samples import SAMPLES, sample_task
 from tests.emulated import caller, emulated
 from tuner.errors import ShapewrightError
-from tuner.library.codegen import build_candidate, compiled, module_of
-from tuner.library.dispatcher import Leaf
+from tuner.library.codegen import build_candidate, compiled, kernel_module
 from tuner.library.machine_code import linker_for
 from tuner.measure.ragged import ragged_dims
 from tuner.program.shape_vars import ShapeVar
@@ -47,7 +46,7 @@ def kernels_of_dense() -> list[MicroKernel]:
 
 
 def assembly(task: SearchTask, kernel: MicroKernel) -> str:
-    (module,) = compiled(task, module_of(task, [kernel], Leaf(0))).mod._collect_dso_modules()
+    (module,) = compiled(task, kernel_module(task, kernel)).mod._collect_dso_modules()
     return str(module.inspect_source("asm"))
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.compiled import built_problems, loaded, problems
 from tests.measuring import PAST_THE_END, kernel, program
 from tests.measuring import TASK as C_TASK
-from tuner.library.codegen import build_candidate, compile_module, module_json, module_of, toolchain
+from tuner.library.codegen import build_candidate, compile_candidate, link, module_json, module_of, object_of, toolchain
 from tuner.library.dispatcher import Leaf, Node, bounded
 from tuner.library.package import ENTRY
 from tuner.program.dims import DimLike
@@ -21,13 +21,14 @@ from tuner.program.reference import compute
 from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
-from tuner.rules import emit, rule_of, safe_kernel, space_of
+from tuner.rules import rule_of, safe_kernel, space_of
 from tuner.rules.space import MicroKernel
 
 T = ShapeVar("T", range(0, 301))
 NATIVE = native()
 AVX2 = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 ROWS = (0, 1, 2, 5, 13, 31, 64, 257)
+
 
 def task_of(op: str, m: DimLike, n: DimLike, k: DimLike, target: Target = NATIVE, **fields: Any) -> SearchTask:
     return SearchTask(op, {"m": m, "n": n, "k": k}, (T,), target=target, **fields)
@@ -151,7 +152,7 @@ def test_a_library_dispatches_by_its_tree(op: str) -> None:
     names = sorted(str(var.name_hint) for var in module.get_global_vars())
     assert names == [ENTRY, "kernel_0", "kernel_1", "kernel_2"]
     assert "kernel_2" in module_json(module)
-    call = loaded(compile_module(task, module))
+    call = loaded(link(task, kernels, tree, [compile_candidate(task, kernel).code for kernel in kernels]))
     assert problems(task, kernels[0], call, rows(0, 1, 6, 7, 300, 301, 350)) == []
 
 
@@ -159,18 +160,20 @@ def test_the_kernel_that_the_tree_names_is_the_one_that_runs() -> None:
     """The second kernel is put in place of one that also cuts off what is negative, and so is wrong."""
     task = task_of("matmul", T, 16, 4)
     kernels = [kernel_of(task, mr=1), kernel_of(task, mr=2)]
-    module = module_of(task, kernels, bounded(Node("m", 9, Leaf(0), Leaf(1)), {"m": (5, 20)}, 0))
+    tree = bounded(Node("m", 9, Leaf(0), Leaf(1)), {"m": (5, 20)}, 0)
     other = task_of("matmul", T, 16, 4, epilogue=("relu",))
-    module.update_func(module.get_global_var("kernel_1"), emit(other, kernels[1], "kernel_1"))
-    call = loaded(compile_module(task, module))
+    call = loaded(link(task, kernels, tree, [object_of(task, kernels[0]), object_of(other, kernels[1])]))
     wrong = [m for m in range(25) if problems(task, kernels[0], call, rows(m))]
     assert wrong == list(range(10, 21))
 
 
 def test_kernels_of_different_layouts_make_no_library() -> None:
     task = task_of("dense", T, 64, 16)
+    kernels = [kernel_of(task, nv=1), kernel_of(task, nv=2)]
     with pytest.raises(ValueError, match="share their packed layouts"):
-        module_of(task, [kernel_of(task, nv=1), kernel_of(task, nv=2)], Leaf(0))
+        module_of(task, kernels, Leaf(0))
+    with pytest.raises(ValueError, match="share their packed layouts"):
+        link(task, kernels, Leaf(0), [b"", b""])
 
 
 def test_a_broken_build_is_found_out() -> None:
@@ -212,4 +215,4 @@ def test_the_toolchain_is_named() -> None:
 def test_nothing_is_compiled_for_an_unknown_target() -> None:
     task = SearchTask("matmul", {"m": T, "n": 8, "k": 8}, (T,))
     with pytest.raises(ValueError, match="is not known yet"):
-        compile_module(task, module_of(task.on(NATIVE), [kernel_of(task.on(NATIVE))], Leaf(0)))
+        object_of(task, kernel_of(task.on(NATIVE)))

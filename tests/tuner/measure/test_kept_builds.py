@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -34,11 +34,11 @@ class Spy:
         self.threads.add(threading.get_ident())
         if D in kernels:
             raise BuilderLost("gone")
-        return [BuildResult(kernel, b"binary", 0.0) for kernel in kernels]
+        return [BuildResult(kernel, b"binary", 0.0, code=b"" if kernel == C else b"object") for kernel in kernels]
 
-    def library(self, dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
+    def library(self, dispatcher: Dispatcher, job_id: str | None, objects: Mapping[MicroKernel, bytes]) -> LibraryFiles:
         self.threads.add(threading.get_ident())
-        return LibraryFiles({"library.so": b"binary"}, {"job_id": job_id}, {})
+        return LibraryFiles({"library.so": b"binary"}, {"job_id": job_id, "linked": list(objects)}, {})
 
     def close(self) -> None:
         pass
@@ -49,9 +49,17 @@ def test_a_library_comes_from_the_thread_that_builds() -> None:
     builds = KeptBuilds(TASK, spy, beside=1)
     builds.build([A])
     dispatcher = Dispatcher(TASK, (A,), 0, Leaf(0), ())
-    assert builds.library(dispatcher, "job-1").manifest == {"job_id": "job-1"}
+    assert builds.library(dispatcher, "job-1").manifest == {"job_id": "job-1", "linked": [A]}
     assert len(spy.threads) == 1
     assert threading.get_ident() not in spy.threads
+
+
+def test_a_library_is_linked_of_what_was_built_and_has_an_object() -> None:
+    builds = KeptBuilds(TASK, Spy())
+    builds.build([A, C])
+    dispatcher = Dispatcher(TASK, (A, B, C), 0, Leaf(0), ())
+    assert [builds.is_linkable(kernel) for kernel in (A, B, C)] == [True, False, False]
+    assert builds.library(dispatcher, None).manifest["linked"] == [A]
 
 
 def test_results_come_in_order_and_nothing_is_built_twice() -> None:

@@ -13,8 +13,9 @@ from tuner.program.workload import ShapeVar
 from tuner.rules import layout_group, safe_kernel, space_of
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
-from tuner.search.finalize import VERIFY_WORK, choose_set, make_dispatcher, verification_dims
+from tuner.search.finalize import choose_set, make_dispatcher
 from tuner.search.observations import Measured
+from tuner.search.verification import VERIFY_WORK, verified_at
 
 
 def alone(task: SearchTask) -> Dispatcher:
@@ -75,7 +76,7 @@ def test_verification_goes_past_the_largest_dim_even_where_it_shrinks_with_the_v
     t = ShapeVar("T", range(1, 101))
     for expr, most in ((2 * t, 200), (150 - t, 149)):
         task = SearchTask("dense", {"m": expr, "n": 8, "k": 8}, (t,), instances=[7], target=TASK.target)
-        rows = [dims["m"] for dims in verification_dims(alone(task))]
+        rows = [dims["m"] for dims in verified_at(alone(task)).all]
         assert {0, 1, 2, 7, most, most + 1, most + 13, task.workload.dims({"T": 7})["m"]} <= set(rows)
         assert len(rows) == len(set(rows))
         assert len(rows) > 40
@@ -86,15 +87,15 @@ def test_every_kernel_is_verified_however_much_work_that_is() -> None:
     task = SearchTask("dense", {"m": 64 * t, "n": 4096, "k": 4096}, (t,), target=TASK.target)
     safe = safe_kernel(task)
     tree = Node("m", 40_000, Leaf(0), Leaf(1))
-    dims = verification_dims(Dispatcher(task, (safe, safe), 0, tree))
+    dims = verified_at(Dispatcher(task, (safe, safe), 0, tree)).all
     assert {choose(tree, point) for point in dims} == {0, 1}
     static = SearchTask("matmul", {"m": 4096, "n": 4096, "k": 4096}, target=TASK.target)
-    assert verification_dims(alone(static)) == [{}]
+    assert verified_at(alone(static)).all == ({},)
 
 
 def test_verification_stays_within_its_work() -> None:
     t = ShapeVar("T", range(1, 1001))
     task = SearchTask("dense", {"m": 64 * t, "n": 4096, "k": 4096}, (t,), target=TASK.target)
-    dims = verification_dims(alone(task))
+    dims = verified_at(alone(task)).all
     assert {"m": 1} in dims
     assert sum(2.0 * row["m"] * 4096 * 4096 for row in dims) <= VERIFY_WORK

@@ -77,6 +77,8 @@ class Book:
     def seconds_left(self, reserve_s: float) -> float:
         return self.seconds - reserve_s
 
+    step_s = 0.0
+
     def check_stop(self) -> None:
         if self.is_stopping():
             raise Cancelled

@@ -54,6 +54,7 @@ def test_a_summary_holds_the_figures_of_an_event() -> None:
     data = summarize(now, measured, Budget(9, 2.5), 1.23456, 3, Stage.SEARCH)
     assert data.to_json() == {
         "phase": "search",
+        "activity": "searching",
         "round": 3,
         "trials": 2,
         "trials_budget": 9,

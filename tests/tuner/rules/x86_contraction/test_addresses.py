@@ -8,8 +8,7 @@ import pytest
 
 from tests.fakes import V3, WIDE, T
 from tuner.errors import IllegalKernel
-from tuner.library.codegen import compiled, module_of
-from tuner.library.dispatcher import Leaf
+from tuner.library.codegen import compiled, kernel_module
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.rules import space_of
@@ -69,5 +68,5 @@ def test_the_count_of_spills_sees_them() -> None:
 
 def spills(task: SearchTask, kernel: MicroKernel) -> int:
     """Stores of whole vectors to the stack, in all of the code."""
-    (module,) = compiled(task, module_of(task, [kernel], Leaf(0))).mod._collect_dso_modules()
+    (module,) = compiled(task, kernel_module(task, kernel)).mod._collect_dso_modules()
     return len(SPILL.findall(str(module.inspect_source("asm"))))
