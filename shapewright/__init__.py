@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shapewright.progress import Progress
     from shapewright.session import TuneResult
     from shapewright.session import tune_here as tune
+    from shapewright.snapshot.reading import Snapshot
 
 __all__ = [
     "Client",
@@ -34,6 +35,7 @@ __all__ = [
     "SearchTask",
     "ShapeVar",
     "ShapewrightError",
+    "Snapshot",
     "TuneResult",
     "Workload",
     "WorkloadInstance",
@@ -47,6 +49,7 @@ _LAZY = {
     "Library": ("shapewright.library", "Library"),
     "PackedWeight": ("shapewright.packed", "PackedWeight"),
     "Progress": ("shapewright.progress", "Progress"),
+    "Snapshot": ("shapewright.snapshot.reading", "Snapshot"),
     "TuneResult": ("shapewright.session", "TuneResult"),
     "load": ("shapewright.library", "load"),
     "tune": ("shapewright.session", "tune_here"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,6 +12,7 @@ import httpx
 
 from shapewright import download
 from shapewright.asking import RangesLike, WorkloadLike, key_of, library_query, part, task_of
+from tuner.library.package import MANIFEST
 from tuner.program.workload import JsonObject
 
 if TYPE_CHECKING:
@@ -54,6 +56,10 @@ class LibraryRequests:
     def libraries(self, workload: WorkloadLike, target: str | None = None, limit: int = PAGE) -> list[JsonObject]:
         """The newest libraries of a workload, served or not, at most ``limit`` of them."""
         return list(self._items(f"/v1/workloads/{key_of(workload)}/libraries", limit, target=target))
+
+    def workloads(self, limit: int = PAGE) -> list[JsonObject]:
+        """The newest workloads that the service knows, at most ``limit`` of them."""
+        return list(self._items("/v1/workloads", limit))
 
     def libraries_of_job(self, job_id: str) -> list[JsonObject]:
         """What a job has built so far, in the order of its search tasks."""
@@ -182,12 +188,19 @@ class LibraryRequests:
         """How names came to stand for libraries, newest first, at most ``limit`` entries."""
         return list(self._items(f"/v1/workloads/{key_of(workload)}/history", limit, alias=alias, target=target))
 
-    def _download(self, key: str, digest: str, directory: Path) -> JsonObject:
-        response = self._send("GET", f"/v1/workloads/{part(key)}/library", params={"digest": digest})
+    def library_files(self, workload: WorkloadLike, digest: str) -> dict[str, bytes]:
+        """The files of the library of that digest, by name. Raises BadDownload."""
+        path = f"/v1/workloads/{key_of(workload)}/library"
+        response = self._send("GET", path, params={"digest": digest})
         download.check_transfer(response.content, response.headers.get("Content-Digest"))
         files = download.unpack(response.content)
-        manifest = download.check(files, digest)
+        download.check(files, digest)
+        return files
+
+    def _download(self, key: str, digest: str, directory: Path) -> JsonObject:
+        files = self.library_files(key, digest)
         download.write(files, directory)
+        manifest: JsonObject = json.loads(files[MANIFEST])
         return manifest
 
     def _items(self, path: str, limit: int, **params: object) -> Iterator[JsonObject]:

@@ -62,7 +62,7 @@ def check(files: Mapping[str, bytes], digest: str) -> JsonObject:
 
 
 def write(files: Mapping[str, bytes], directory: Path) -> None:
-    """Put the files into ``directory``, which need not exist.
+    """Put the files, by their paths in it, into ``directory``, which need not exist.
 
     A new directory appears whole or not at all. In one that is there each file is replaced in one step, the manifest
     last: a process that has the old library loaded keeps it, and one that reads in between sees digests that differ.
@@ -73,9 +73,11 @@ def write(files: Mapping[str, bytes], directory: Path) -> None:
         staged = Path(scratch) / "library"
         staged.mkdir()
         for name, content in files.items():
+            (staged / name).parent.mkdir(parents=True, exist_ok=True)
             _write_through(staged / name, content)
         if directory.exists():
             for name in sorted(files, key=lambda name: name == MANIFEST):
+                (directory / name).parent.mkdir(parents=True, exist_ok=True)
                 (staged / name).replace(directory / name)
         else:
             staged.rename(directory)

@@ -1,4 +1,4 @@
-"""Using a library: load what `pull` wrote, pack the weight once, call it with any shape."""
+"""Using a library: load what `pull` or `snapshot` wrote, pack the weight once, call it with any shape."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from shapewright.asking import RangesLike, WorkloadLike, key_of
 from shapewright.operands import Operands, as_array, dtype_name, shape_text
 from shapewright.packed import PackedWeight, packed_sizes
 from tuner.errors import InvalidInput, ShapewrightError
@@ -173,22 +174,55 @@ class Library:
         return f"<Library {self.workload}: {len(self.kernels)} kernel{plural}, {self.digest[:12]}>"
 
 
-def load(directory: str | Path) -> Library:
-    """Load the library in ``directory``, as `shapewright pull` wrote it.
+def load(
+    source: str | Path,
+    workload: WorkloadLike | None = None,
+    *,
+    target: str | None = None,
+    threads: int | None = None,
+    ranges: RangesLike | None = None,
+) -> Library:
+    """Load the library in a directory, as `shapewright pull` wrote it, or that for ``workload`` in a snapshot.
 
-    Raises ShapewrightError if a file is missing or altered, or if this CPU lacks an instruction set that it uses.
+    ``target``, ``threads`` and ``ranges`` choose in a snapshot, as ``Snapshot.find`` has them; a snapshot of one
+    library needs no workload. A directory with a library of another workload is refused. Raises ShapewrightError if a
+    file is missing or altered, if there is no such library, or if this CPU lacks an instruction set that it uses.
     """
-    directory = Path(directory)
-    if not directory.is_dir():
-        raise ShapewrightError(f"{directory} is not a directory: pull a library there first")
-    result = {name: (directory / name).read_bytes() for name in files_of.FILES if (directory / name).is_file()}
-    manifest = files_of.check_files(result)
-    _check_cpu(manifest)
-    dispatcher = Dispatcher.from_json(json.loads(result[files_of.DISPATCH]))
-    return Library(directory, manifest, dispatcher, _load_module(result[files_of.LIBRARY]))
+    source = Path(source)
+    if source.is_file():
+        return _of_snapshot(source, workload, target, threads, ranges)
+    if not source.is_dir():
+        raise ShapewrightError(f"{source} is not a directory: pull a library there first")
+    library = library_of(files_of.read_files(source), source)
+    if workload is not None and (key := key_of(workload)) != library.workload.key:
+        raise InvalidInput("workload", f"{source} has a library of {library.workload.key}", f"one of {key}")
+    return library
 
 
-def _check_cpu(manifest: JsonObject) -> None:
+def library_of(files: Mapping[str, bytes], source: Path) -> Library:
+    """The library of these files, loaded; ``source`` is where they were read. Raises ShapewrightError."""
+    manifest = files_of.check_files(files)
+    check_cpu(manifest)
+    dispatcher = Dispatcher.from_json(json.loads(files[files_of.DISPATCH]))
+    return Library(source, manifest, dispatcher, _load_module(files[files_of.LIBRARY]))
+
+
+def _of_snapshot(
+    file: Path, workload: WorkloadLike | None, target: str | None, threads: int | None, ranges: RangesLike | None
+) -> Library:
+    from shapewright.snapshot.reading import Missing, Snapshot, only_entry  # noqa: PLC0415 - most read a directory
+
+    snapshot = Snapshot(file)
+    if workload is None:
+        return snapshot.load(only_entry(snapshot))
+    found = snapshot.find(workload, target, threads, ranges)
+    if isinstance(found, Missing):
+        raise ShapewrightError(found.reason)
+    return found
+
+
+def check_cpu(manifest: JsonObject) -> None:
+    """Raise ShapewrightError if this CPU lacks an instruction set that a library uses."""
     # As text: a later release may know features that this one does not.
     built_for = manifest["target"]
     missing = sorted(set(built_for["hardware"]["features"]) - set(native().hardware.features))

@@ -1,5 +1,5 @@
 """Records that a search starts from: of a service, of a file that `shapewright export` wrote, of a directory of
-`shapewright tune`."""
+`shapewright tune`, of MetaSchedule."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 DATABASE = "tuning.db"
 """The file of a directory of `shapewright tune`."""
+TRACES = "database_tuning_record.json"
+"""The file of a directory of MetaSchedule that has the traces."""
 
 
 def records_of(
@@ -24,8 +26,9 @@ def records_of(
 ) -> Iterator[SharedRecord]:
     """The records of ``source`` that searches of ``tasks`` may start from, whose targets are known.
 
-    ``source``: a client or the URL of a service, a file of JSON lines, or a directory of `shapewright tune`. Raises
-    InvalidInput on ``field`` or on a line of the file, ServiceError, StorageUnavailable.
+    ``source``: a client or the URL of a service, a file of JSON lines, a directory of `shapewright tune`, or one of
+    MetaSchedule's JSONDatabase, which gives hints. Raises InvalidInput on ``field`` or on a line of the file,
+    ServiceError, StorageUnavailable.
     """
     if isinstance(source, str) and source.startswith(("http://", "https://")):
         from shapewright.client import Client  # noqa: PLC0415 - only for a service
@@ -37,12 +40,16 @@ def records_of(
     path = Path(source)
     if path.is_dir() and (path / DATABASE).is_file():
         yield from _of_database(path / DATABASE, tasks)
+    elif (path / TRACES).is_file():
+        from tuner.search.metaschedule import hints_of  # noqa: PLC0415 - only for such a directory
+
+        yield from hints_of(path / TRACES, tasks)
     elif path.is_file():
         with path.open("rb") as file:
             # A line of any length is read no further than it may go on.
             yield from read_records(iter(lambda: file.readline(MAX_LINE + 1), b""))
     else:
-        remedy = "the URL of a service, a file of `shapewright export`, or a directory of `shapewright tune`"
+        remedy = "the URL of a service, a file of `export`, a directory of `shapewright tune` or of MetaSchedule"
         raise InvalidInput(field, f"{str(path)!r} holds no records", remedy)
 
 

@@ -17,6 +17,8 @@ from tuner.program.jobspec import parse_job
 from tuner.rules import RULES
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "guide.md").read_text()
+HELD = ("libs.lock", "all.snapshot", "tuned", "libs/qkv", "new")
+"""Files and directories that commands of the guide read."""
 
 
 def blocks(language: str) -> list[str]:
@@ -25,20 +27,26 @@ def blocks(language: str) -> list[str]:
 
 def test_every_command_line_of_the_guide_parses(tmp_path: Path) -> None:
     (tmp_path / "qkv.yaml").write_text(blocks("yaml")[0])
-    (tmp_path / "JOB.yaml").write_text(blocks("yaml")[0])
+    for name in ("JOB.yaml", "ffn.yaml"):
+        (tmp_path / name).write_text(blocks("yaml")[0])
+    for name in HELD:
+        held = tmp_path / name
+        held.touch() if held.suffix else held.mkdir(parents=True)
     lines = re.findall(r"^(?:\S*/)?shapewright (.*)$", GUIDE, flags=re.MULTILINE)
     commands = {parse(["shapewright", *arguments(line, tmp_path)]) for line in lines}
     commands_told = ("up", "submit", "best", "pull", "promote", "history", "login-url", "db upgrade")
+    builds_told = ("snapshot", "check")
     keys_told = ("keys create", "keys list", "keys revoke")
     tokens_told = ("device-tokens create", "device-tokens list", "device-tokens revoke")
     parts_told = ("serve", "device serve", "device calibrate", "worker")
-    assert commands == {f"shapewright {name}" for name in (*commands_told, *keys_told, *tokens_told, *parts_told)}
+    told = (*commands_told, *builds_told, *keys_told, *tokens_told, *parts_told)
+    assert commands == {f"shapewright {name}" for name in told}
 
 
 def arguments(line: str, directory: Path) -> list[str]:
-    """The words of a command line, with its job file where the test has put it."""
+    """The words of a command line, with its job files, and others that must exist, where the test has put them."""
     words = shlex.split(line, comments=True)
-    return [str(directory / word) if word.endswith(".yaml") else word for word in words]
+    return [str(directory / word) if word.endswith(".yaml") or word.rstrip("/") in HELD else word for word in words]
 
 
 def test_every_operator_of_the_catalogue_is_in_the_guide_with_its_operands() -> None:

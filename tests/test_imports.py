@@ -81,6 +81,7 @@ def test_importing_shapewright_is_light() -> None:
 
 def test_a_library_is_used_without_the_compiler() -> None:
     assert loaded_by("import shapewright as sw; sw.load", "tvm", "ray", "torch", "xgboost", "httpx") == set()
+    assert loaded_by("import shapewright as sw; sw.Snapshot", *HEAVY, "httpx", "click") == set()
 
 
 def test_the_public_surface_is_this() -> None:
@@ -93,6 +94,7 @@ def test_the_public_surface_is_this() -> None:
         "SearchTask",
         "ShapeVar",
         "ShapewrightError",
+        "Snapshot",
         "TuneResult",
         "Workload",
         "WorkloadInstance",

@@ -1,28 +1,22 @@
-"""Commands about the results of searches: `best`, `pull`, `promote`, `history`."""
+"""Commands about the results of searches: `best`, `promote`, `history`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from shapewright.cli import options
-from shapewright.cli.describe_libraries import described_history, described_library
+from shapewright.cli.describe_libraries import described_history
 from shapewright.cli.jobs import client
-from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, say
+from shapewright.cli.output import as_json, emit
 from tuner.durations import format_duration
 from tuner.errors import InvalidInput
 from tuner.program.shape_vars import format_shape
 
 if TYPE_CHECKING:
-    from shapewright.client import Client
     from tuner.program.task import SearchTask
-
-JOB_ID = "job-"
-"""What ids of jobs begin with, and keys of workloads do not."""
 
 workload = click.argument("workload", metavar="WORKLOAD")
 target = click.option("--target", help="A target's fingerprint [default: the job file's, or the newest known].")
@@ -71,50 +65,6 @@ def _best_text(answer: dict[str, Any]) -> str:
     if served and served.get("id") != kernel.get("id"):
         text += f"  the library runs {_name(served)}"
     return text
-
-
-@click.command()
-@workload
-@options.output
-@target
-@threads
-@click.option("--range", "ranges", metavar="T=1..512", help="What it must cover [default: the job file's; the widest].")
-@click.option("--job", metavar="ID", help="The library that this job built.")
-@click.option("--digest", metavar="SHA256", help="The library with this digest.")
-@click.option("--alias", metavar="NAME", help="The library of this name, as in production.")
-@options.service
-@as_json
-def pull(
-    *,
-    workload: str,
-    directory: Path,
-    target: str | None,
-    threads: int | None,
-    ranges: str | None,
-    job: str | None,
-    digest: str | None,
-    alias: str | None,
-    url: str | None,
-    key: str | None,
-    json_output: bool,
-) -> None:
-    """Download the best library of a workload for a range.
-
-    WORKLOAD is a key or a job file, which brings its own target, threads, range and instances; or the id of a job, of
-    which every library is written to a folder of its own.
-    """
-    chosen = {"threads": threads, "ranges": ranges, "alias": alias, "job": job, "digest": digest, "target": target}
-    if workload.startswith(JOB_ID) and not Path(workload).exists():
-        _refuse_choices(chosen)
-        with client(url, key) as service, _writing(directory):
-            return _pull_job(service, workload, directory, json_output)
-    name, chosen["target"] = resolve(workload, target)
-    with client(url, key) as service, _writing(directory):
-        served = service.served(name, **chosen)  # type: ignore[arg-type]
-        manifest = service.download_library(name, directory, digest=served["digest"])
-    return emit(
-        {"directory": str(directory), **manifest, "served": served}, json_output, described_library(directory, served)
-    )
 
 
 @click.command()
@@ -203,34 +153,6 @@ def _only(tasks: tuple[SearchTask, ...]) -> SearchTask:
     return tasks[0]
 
 
-def _refuse_choices(chosen: dict[str, Any]) -> None:
-    given = [f"--{name.removesuffix('s') if name == 'ranges' else name}" for name, value in chosen.items() if value]
-    if given:
-        remedy = "give a workload's key or a job file to choose one"
-        raise InvalidInput(given[0], "a job's libraries are written all together", remedy)
-
-
-def _pull_job(service: Client, job_id: str, directory: Path, json_output: bool) -> None:
-    libraries = service.download_job(job_id, directory)
-    job = service.job(job_id)
-    missing = len(job["tasks"]) - len(libraries)
-    if not libraries:
-        raise CommandFailed(ExitCode.NOT_FOUND, f"job {job_id} is {job['state']} and has built no library")
-    if missing:
-        say(f"{missing} of {len(job['tasks'])} search tasks have no library; the job is {job['state']}")
-    text = "\n".join(f"{each['directory']}: library {each['digest']}" for each in libraries)
-    emit({"job_id": job_id, "libraries": libraries}, json_output, text)
-
-
-@contextmanager
-def _writing(directory: Path) -> Iterator[None]:
-    """Failures to write inside become those of ``--output``: an error may name a temporary file."""
-    try:
-        yield
-    except OSError as error:
-        raise options.not_writable(directory, "--output", error) from error
-
-
 def _name(kernel: dict[str, Any]) -> str:
     return str(kernel.get("name", kernel.get("id", "")))
 
@@ -239,4 +161,4 @@ def _latency(seconds: float | None) -> str:
     return "never" if seconds is None else format_duration(seconds)
 
 
-COMMANDS = (best, pull, promote, history)
+COMMANDS = (best, promote, history)

@@ -9,7 +9,22 @@ from collections.abc import Sequence
 
 import click
 
-from shapewright.cli import admin, database, device_tokens, jobs, libraries, local, parts, records, reports, tune, up
+from shapewright.cli import (
+    admin,
+    check,
+    database,
+    device_tokens,
+    jobs,
+    libraries,
+    local,
+    parts,
+    pull,
+    records,
+    reports,
+    snapshot,
+    tune,
+    up,
+)
 from shapewright.cli.output import CommandFailed, ExitCode, failure_of, report, say
 from tuner import without_torch
 
@@ -26,7 +41,11 @@ def cli() -> None:
     """
 
 
-for _group in (up, parts, tune, local, jobs, libraries, reports, records, admin, device_tokens, database):
+GROUPS = (
+    *(up, parts, tune, local, jobs, libraries, pull, snapshot, check),
+    *(reports, records, admin, device_tokens, database),
+)
+for _group in GROUPS:
     for _command in _group.COMMANDS:
         cli.add_command(_command)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,6 +32,18 @@ class Directory(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
             self.fail("the name of a directory must not be empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class OutputFile(click.Path):
+    """A file to be written. An empty text is refused."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, dir_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the name of a file must not be empty", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -148,6 +161,15 @@ def writable(directory: Path, option: str, mode: int = 0o777) -> Path:
     except OSError as error:
         raise not_writable(directory, option, error) from None
     return directory
+
+
+@contextmanager
+def writing(directory: Path, option: str) -> Iterator[None]:
+    """Failures to write inside become those of ``option``: an error may name a temporary file."""
+    try:
+        yield
+    except OSError as error:
+        raise not_writable(directory, option, error) from error
 
 
 def not_writable(directory: Path, option: str, error: OSError) -> CommandFailed:

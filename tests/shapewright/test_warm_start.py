@@ -12,9 +12,12 @@ import pytest
 import shapewright as sw
 from shapewright import warm_start
 from shapewright.warm_start import records_of
-from tests.contract.samples import job_spec, leased, results
+from tests.contract.samples import JOB, job_spec, leased, results
+from tests.earlier import DATA
+from tuner.program.jobspec import parse_job
 from tuner.program.workload import WorkloadInstance
 from tuner.records import PROTOCOL, TuningRecord
+from tuner.search.reuse import HINT
 from tuner.storage.jsonl import MAX_LINE, SharedRecord, write_records
 from tuner.storage.sql import open_storage, upgrade
 
@@ -84,3 +87,11 @@ def test_what_holds_no_records_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(sw.InvalidInput) as refused:
         sw.tune(TASK, trials=1, warm_start=tmp_path / name)
     assert refused.value.field == "warm_start"
+
+
+def test_a_directory_of_metaschedule_gives_hints() -> None:
+    workload = {"op": "dense", "args": {"m": "16*T", "n": 96, "k": 128}}
+    target = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1}
+    task = parse_job({**JOB, "workload": workload, "target": target}).tasks[0]
+    hints = list(records_of(DATA / "metaschedule", [task]))
+    assert {each.provenance["kind"] for each in hints} == {HINT} and len(hints) > 1

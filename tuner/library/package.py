@@ -9,6 +9,7 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tuner.errors import ShapewrightError
 from tuner.library.dispatcher import Dispatcher, made_for
@@ -112,6 +113,11 @@ def kernel_scripts(files: Mapping[str, bytes]) -> dict[str, str]:
         result = data.get("format") if isinstance(data, dict) else None
         raise ShapewrightError(f"{KERNELS} has format {result!r}, this version reads format {FORMAT}")
     return {name: str(kernel["script"]) for name, kernel in data["kernels"].items()}
+
+
+def read_files(directory: Path) -> dict[str, bytes]:
+    """The files of the library in a directory, unchecked; those that it has. Raises OSError."""
+    return {name: (directory / name).read_bytes() for name in FILES if (directory / name).is_file()}
 
 
 def check_files(files: Mapping[str, bytes]) -> JsonObject:

@@ -15,8 +15,16 @@ from tuner.measure.rpc_runner import RpcRunner
 def local_tools() -> Iterator[tuple[Builder, RpcRunner]]:
     """Both live in child processes, which end with the context."""
     with closing(LocalBuilder()) as builder:
+        # The compiler is loaded while the device starts.
         builder.start()
-        with LocalDevice() as device:
-            runner = RpcRunner(device.connect)
+        with local_runner() as runner:
             yield builder, runner
-            runner.close()
+
+
+@contextmanager
+def local_runner() -> Iterator[RpcRunner]:
+    """The device alone, for what is built already."""
+    with LocalDevice() as device:
+        runner = RpcRunner(device.connect)
+        yield runner
+        runner.close()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tuner.library.dispatcher import log_distance
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
@@ -27,6 +28,11 @@ from tuner.storage.jsonl import SharedRecord
 MEASURED, SHARED = "measured", "shared"
 """The provenance of a record of a device of this database, and of one that came with a file. The kernels of whatever
 was not measured here are candidates, and nothing more."""
+HINT = "metaschedule"
+"""The protocol of a record that is no measurement of ours: its kernel is tried early, at the instance nearest to its
+own, and its latency means nothing."""
+MOST_HINTS = 8
+"""Hints that are tried."""
 MAX_SHARED = 100_000
 """Records of the workload that are kept of a file, the last ones."""
 EXTRA_KERNELS = 4
@@ -88,15 +94,17 @@ class Reuse:
         results = at_reference_speed([each.result for each in (*own, *imported)], self._anchor_s)
         self._measured = Measured(_in_variables(task, results))
         self._kernels = list(dict.fromkeys(result.kernel for result in results))
+        self._hints = self._hinted(space, knowledge.records)
         self.warm = self._warm(Measured(results), knowledge)
         """What the cost model is trained on before the search begins."""
         self.facts = _facts(timed, knowledge)
 
     def picks(self, model: CostModel) -> list[tuple[MicroKernel, list[int]]]:
         """What to time first: of the best known set each kernel at the instances that it serves, then alternatives
-        where they are known to be nearly as good. Instances by index."""
-        if not self._kernels:
-            return []
+        where they are known to be nearly as good; then hints. Instances by index."""
+        return [*(self._best(model) if self._kernels else ()), *self._hints]
+
+    def _best(self, model: CostModel) -> list[tuple[MicroKernel, list[int]]]:
         task = self._task
         table = latency_table(task, model, self._measured, self._kernels, [each.shape for each in task.instances])
         rows = sorted({int(row) for order in table.argsort(axis=0)[:TOP] for row in order})
@@ -115,6 +123,19 @@ class Reuse:
             indices = [int(index) for index in order if near[row, index]][:INSTANCES_PER_EXTRA]
             picks.append((chosen[row], sorted(indices)))
         return [(kernel, indices) for kernel, indices in picks if indices]
+
+    def _hinted(self, space: UnionSpace, records: Sequence[TuningRecord]) -> list[tuple[MicroKernel, list[int]]]:
+        """Kernels of hints that nobody has measured, each at the instance nearest to its shape."""
+        dims = [self._task.workload.dims(each.shape) for each in self._task.instances]
+        picks: dict[MicroKernel, list[int]] = {}
+        for record in records:
+            kernel = record.result.kernel
+            if record.protocol != HINT or kernel in self._kernels or kernel in self.wrong or kernel in picks:
+                continue
+            if _is_usable(space, kernel) and len(picks) < MOST_HINTS:
+                shape = dict(record.result.instance.values)
+                picks[kernel] = [min(range(len(dims)), key=lambda at: log_distance(shape, dims[at]))]
+        return list(picks.items())
 
     def _warm(self, known: Measured, knowledge: Knowledge) -> tuple[WarmRecord, ...]:
         """The medians of the workload, in random order in case they are too many, then the records of others."""

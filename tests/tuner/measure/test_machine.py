@@ -6,6 +6,7 @@ import errno
 
 import pytest
 
+from tuner.library.package import CompiledKernel
 from tuner.measure.building import build_one
 from tuner.measure.machine import failure_kind
 from tuner.program.task import SearchTask
@@ -38,7 +39,7 @@ def test_the_candidate_failed(error: Exception) -> None:
 
 
 def test_a_build_without_room_on_the_disk_says_so() -> None:
-    def build(task: SearchTask, kernel: MicroKernel) -> bytes:
+    def build(task: SearchTask, kernel: MicroKernel) -> CompiledKernel:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     task = SearchTask("dense", {"m": 8, "n": 8, "k": 8})

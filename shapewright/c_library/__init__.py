@@ -1,0 +1,1 @@
+"""`shapewright pull --format c`: libraries for C programs, which need neither Python nor TVM."""

@@ -1,0 +1,223 @@
+"""The C source and the header of one library: a plain function for its program, and one to pack each constant."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+
+from shapewright.c_library.layouts import matrices_of
+from tuner.errors import InvalidInput
+from tuner.library.dispatcher import Dispatcher
+from tuner.library.package import packed_layouts
+from tuner.program.dims import MAX_DIM, DimExpr, Quotient
+from tuner.program.dtypes import DTYPES
+from tuner.program.range_text import format_ranges
+from tuner.program.target import FROM_LINUX
+from tuner.program.workload import JsonObject, Tensor, Workload
+from tuner.rules.layout import Layout
+
+NAME = re.compile("[a-z_][a-z0-9_]{0,63}", re.IGNORECASE)
+C_TYPES = {
+    "float32": "float", "float64": "double", "float16": "uint16_t", "bfloat16": "uint16_t", "int8": "int8_t",
+    "uint8": "uint8_t", "int16": "int16_t", "int32": "int32_t", "int64": "int64_t", "bool": "uint8_t",
+}  # fmt: skip
+"""Floats of 16 bits are passed as their bits."""
+DLPACK = {"i": 0, "u": 1, "f": 2, "b": 6}
+BFLOAT = 4
+KEYWORDS = frozenset((
+    "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern",
+    "float", "for", "goto", "if", "inline", "int", "long", "register", "restrict", "return", "short", "signed",
+    "sizeof", "static", "struct", "switch", "typedef", "union", "unsigned", "void", "volatile", "while", "and",
+    "bool", "catch", "class", "delete", "false", "friend", "namespace", "new", "not", "operator", "or", "private",
+    "protected", "public", "template", "this", "throw", "true", "try", "typename", "using", "virtual", "xor",
+    "packed",
+))  # fmt: skip
+"""Names that no parameter may have, in C or in C++, and one that is taken."""
+
+
+@dataclass(frozen=True)
+class CSource:
+    """The texts of a library's C form. ``name`` is what its functions are called: ``shapewright_NAME``."""
+
+    name: str
+    manifest: JsonObject
+    dispatcher: Dispatcher
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise InvalidInput("--name", f"{self.name!r} is no name of C", "letters, digits and _, at most 64")
+
+    @property
+    def workload(self) -> Workload:
+        return self.dispatcher.task.workload
+
+    @property
+    def function(self) -> str:
+        return f"shapewright_{self.name}"
+
+    @cached_property
+    def layouts(self) -> Mapping[str, Layout]:
+        return packed_layouts(self.manifest, self.workload)
+
+    # -- names ------------------------------------------------------------------------------------------------------
+    @cached_property
+    def operands(self) -> Mapping[str, str]:
+        """By tensor what its parameter is called."""
+        return {each.name: f"{each.name}_" if each.name in KEYWORDS else each.name for each in self.workload.operands}
+
+    @cached_property
+    def symbols(self) -> Mapping[str, str]:
+        taken = {*self.operands.values(), *KEYWORDS}
+        return {name: f"{name}_size" if name in taken else name for name in self.workload.symbols}
+
+    def text(self, size: DimExpr | int) -> str:
+        """A size as an expression of C over the parameters."""
+        if isinstance(size, int):
+            return f"INT64_C({size})"
+        products = []
+        for monomial, coefficient in size.terms:
+            factors = [self._atom(atom) for atom in monomial]
+            if coefficient != 1 or not factors:
+                factors.append(f"INT64_C({coefficient})")
+            products.append(" * ".join(factors))
+        return " + ".join(products) or "INT64_C(0)"
+
+    def _atom(self, atom: str | Quotient) -> str:
+        if isinstance(atom, str):
+            return self.symbols[atom]
+        function = "sw_div" if atom.operator == "//" else "sw_mod"
+        return f"{function}({self.text(atom.numerator)}, {atom.divisor})"
+
+    # -- the header -------------------------------------------------------------------------------------------------
+    def header(self) -> str:
+        guard = f"SHAPEWRIGHT_{self.name.upper()}_H_"
+        return _template("header.h.in").format(
+            guard=guard,
+            function=self.function,
+            program="\n".join(f" *     {stage}" for stage in str(self.workload.program).splitlines()),
+            target=self.manifest["target_fingerprint"],
+            ranges=format_ranges(self.dispatcher.bounds),
+            threads=self.manifest["threads"],
+            digest=self.manifest["digest"],
+            operands="\n".join(f" *   {self._described(each)}" for each in self.workload.operands),
+            packing="".join(self._packing_declared(each) for each in self._packed),
+            parameters=self.parameters(),
+        )
+
+    def parameters(self) -> str:
+        operands = (self._parameter(each) for each in self.workload.operands)
+        return ", ".join([*operands, *(f"int64_t {name}" for name in self.symbols.values())])
+
+    def _parameter(self, tensor: Tensor) -> str:
+        if tensor.name in self.layouts:
+            return f"const void *{self.operands[tensor.name]}"
+        const = "" if tensor in self.workload.outputs else "const "
+        return f"{const}{C_TYPES[tensor.dtype]} *{self.operands[tensor.name]}"
+
+    def _described(self, tensor: Tensor) -> str:
+        shape = ", ".join(map(str, tensor.dims))
+        packed = f", packed by {self.function}_pack_{tensor.name}" if tensor.name in self.layouts else ""
+        bits = " (its bits)" if tensor.dtype in ("float16", "bfloat16") else ""
+        return f"{self.operands[tensor.name]}: {tensor.dtype}{bits} [{shape}]{packed}"
+
+    def _packing_declared(self, tensor: Tensor) -> str:
+        return _template("packing.h.in").format(
+            function=self.function,
+            name=tensor.name,
+            type=C_TYPES[tensor.dtype],
+            parameter=self.operands[tensor.name],
+            sizes=self._sizes_of(tensor) or "void",
+            more="".join(f", {each}" for each in filter(None, [self._sizes_of(tensor)])),
+        )
+
+    def _sizes_of(self, tensor: Tensor) -> str:
+        return ", ".join(f"int64_t {self.symbols[name]}" for name in self.symbols_of(tensor))
+
+    def symbols_of(self, tensor: Tensor) -> list[str]:
+        """The symbols that its dims depend on, which are what packing it takes."""
+        used = {name for dim in tensor.dims for name in dim.variables}
+        return [name for name in self.workload.symbols if name in used]
+
+    @property
+    def _packed(self) -> list[Tensor]:
+        return [each for each in self.workload.inputs if each.name in self.layouts]
+
+    # -- the source -------------------------------------------------------------------------------------------------
+    def source(self, kernels: bytes) -> str:
+        """``kernels``: the object file that it is linked with, which tells what of a runtime they call."""
+        workload = self.workload
+        dims = max(1, *(len(self._shape(each)) for each in workload.operands))
+        defines = {
+            "SW_THREADS": self.manifest["threads"], "SW_OPERANDS": len(workload.operands), "SW_DIMS": dims,
+            "SW_MAX_SIZE": f"INT64_C({MAX_DIM})", "SW_PACKS": int(bool(self._packed)),
+            "SW_WORKSPACES": int(b"__TVMBackendAllocWorkspace" in kernels),
+            "SW_PARALLEL": int(b"__TVMBackendParallelLaunch" in kernels),
+        }  # fmt: skip
+        spelled = {ours: linux for linux, ours in FROM_LINUX.items()}
+        features = self.manifest["target"]["hardware"]["features"]
+        return "\n".join(
+            [
+                f"// Generated by Shapewright for library {self.manifest['digest']}.",
+                "#define _GNU_SOURCE",
+                f'#include "shapewright/{self.name}.h"',
+                "#include <pthread.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>",
+                *(f"#define {name} {value}" for name, value in defines.items()),
+                "static const char *const sw_features[] = {",
+                *(f'  "{spelled.get(name, name)}",' for name in features),
+                "  0};\n",
+                files(__package__).joinpath("runtime.c").read_text(),
+                *(self._packing(each) for each in self._packed),
+                self._call(),
+                f"const char *{self.function}_error(void) {{ return sw_error; }}\n",
+            ]
+        )
+
+    def _shape(self, tensor: Tensor) -> tuple[DimExpr | int, ...]:
+        return self.layouts[tensor.name].packed_shape(tensor.dims) if tensor.name in self.layouts else tensor.dims
+
+    def _call(self) -> str:
+        lines = [f"int {self.function}({self.parameters()}) {{", "  int sw_status = sw_begin();"]
+        lines += self._checks(self.workload.symbols)
+        lines.append("  if (sw_status) return sw_status;")
+        rows = []
+        for tensor in self.workload.operands:
+            shape = [f"sw_size({self.text(dim)})" for dim in self._shape(tensor)]
+            lines.append(f"  const int64_t sw_shape_{tensor.name}[] = {{{', '.join(shape) or '0'}}};")
+            name, dtype = self.operands[tensor.name], DTYPES[tensor.dtype]
+            code = BFLOAT if tensor.dtype == "bfloat16" else DLPACK[dtype.kind]
+            rows.append(f'    {{{name}, sw_shape_{tensor.name}, {len(shape)}, {{{code}, {dtype.bits}, 1}}, "{name}"}},')
+        return "\n".join(
+            [*lines, "  const sw_operand sw_operands[] = {", *rows, "  };", "  return sw_call(sw_operands);", "}\n"]
+        )
+
+    def _checks(self, symbols: Iterable[str]) -> list[str]:
+        names = [self.symbols[name] for name in symbols]
+        return [f'  if (!sw_status) sw_status = sw_check_size({name}, "{name}");' for name in names]
+
+    def _packing(self, tensor: Tensor) -> str:
+        layout, dtype = self.layouts[tensor.name], DTYPES[tensor.dtype]
+        size = math.prod(map(DimExpr.of, layout.packed_shape(tensor.dims)), start=DimExpr.of(dtype.bytes))
+        sizes = ", ".join(self.symbols[name] for name in self.symbols_of(tensor))
+        return _template("packing.c.in").format(
+            function=self.function,
+            name=tensor.name,
+            type=C_TYPES[tensor.dtype],
+            parameter=self.operands[tensor.name],
+            sizes=self._sizes_of(tensor) or "void",
+            more="".join(f", {each}" for each in filter(None, [self._sizes_of(tensor)])),
+            passed=sizes,
+            checks="\n".join(self._checks(self.symbols_of(tensor))),
+            bytes=self.text(size),
+            elements=self.text(math.prod(tensor.dims, start=DimExpr.of(1))),
+            matrices=",\n    ".join(matrices_of(layout, tensor.dims, self.text)),
+            item=dtype.bytes,
+            signed=int(dtype.kind == "i"),
+        )
+
+
+def _template(name: str) -> str:
+    return files(__package__).joinpath(name).read_text()

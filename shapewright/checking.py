@@ -1,0 +1,184 @@
+"""Whether a library is whole, right on this machine, and no slower than another.
+
+It runs in a device process of its own, confined as candidates of a search are: a library that crashes or hangs is a
+finding. Right means as ``tuner.measure.verify`` has it: the NumPy reference in float64, a bound for each element, guard
+regions around every operand. Slower means beyond noise, by ``tuner.search.comparison``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from shapewright.library import check_cpu
+from shapewright.snapshot.entries import Entry
+from shapewright.snapshot.reading import Snapshot
+from tuner.errors import InvalidInput, ShapewrightError
+from tuner.library import package
+from tuner.library.dispatcher import Dispatcher
+from tuner.measure import BuildResult, DeviceLost, Runner
+from tuner.measure.ragged import ragged_dims
+from tuner.program.workload import JsonObject
+from tuner.rules import layouts_of
+from tuner.search.comparison import COMPARE_S, Contender, compare
+from tuner.search.verification import verified_at
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+MOST_PROBLEMS = 10
+"""Problems that are told of one library."""
+FASTER, SLOWER, EQUAL = "faster", "slower", "equal"
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """How a library does beside another. ``ratio`` above 1: it is faster; ``noise`` is relative."""
+
+    name: str
+    digest: str
+    ratio: float
+    noise: float
+
+    @property
+    def verdict(self) -> str:
+        gain = math.log(self.ratio)
+        return EQUAL if abs(gain) <= self.noise else FASTER if gain > 0 else SLOWER
+
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.ratio:.3f}x as fast as {self.name}, noise {self.noise:.3f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found of one library. ``shapes`` were verified; ``problems`` is empty for one that is whole and right.
+
+    ``not_run`` says why one of a snapshot, which is whole, could not be run here.
+    """
+
+    name: str
+    digest: str | None
+    shapes: int
+    problems: tuple[str, ...] = ()
+    against: Against | None = None
+    not_run: str | None = None
+
+    @property
+    def is_good(self) -> bool:
+        return not self.problems and (self.against is None or self.against.verdict != SLOWER)
+
+    def to_json(self) -> JsonObject:
+        against = asdict(self.against) | {"verdict": self.against.verdict} if self.against else None
+        return {**asdict(self), "problems": list(self.problems), "against": against, "good": self.is_good}
+
+    def __str__(self) -> str:
+        if self.problems:
+            return "\n  ".join((f"{self.name}: wrong", *self.problems))
+        if self.not_run:
+            return f"{self.name}: whole, not run: {self.not_run}"
+        beside = f"; {self.against}" if self.against else ""
+        return f"{self.name}: whole, right at {self.shapes} shapes{beside}"
+
+
+@dataclass
+class Checker:
+    """Checks libraries on one private device of this machine, which is started for the first. A context manager."""
+
+    seconds: float = COMPARE_S
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _runner: Runner | None = None
+
+    def check(
+        self, name: str, files: Mapping[str, bytes], against: tuple[str, Mapping[str, bytes]] | None = None
+    ) -> Checked:
+        """Check the library of these files; ``against`` is another's name and files.
+
+        Raises ShapewrightError where it cannot be said: this CPU lacks instructions, another release's kernels pack
+        constants differently, the two are of different workloads, timing took too long.
+        """
+        try:
+            manifest = package.check_files(files)
+        except ShapewrightError as error:
+            return Checked(name, None, 0, (str(error),))
+        library = _runnable(name, manifest, files)
+        shapes, problems = self.verify(library.dispatcher, library.binary)
+        if problems or against is None:
+            return Checked(name, library.digest, shapes, problems)
+        other_name, other_files = against
+        other = _runnable(other_name, package.check_files(other_files), other_files)
+        return self._compared(name, library, shapes, other_name, other)
+
+    def check_snapshot(self, snapshot: Snapshot) -> list[Checked]:
+        """Check every library of a snapshot; those for other CPUs need only be whole."""
+        return [self._check_entry(snapshot, entry) for entry in snapshot.entries]
+
+    def _check_entry(self, snapshot: Snapshot, entry: Entry) -> Checked:
+        try:
+            files = snapshot.files(entry)
+        except ShapewrightError as error:
+            return Checked(str(entry), entry.digest, 0, (str(error),))
+        try:
+            return self.check(str(entry), files)
+        except DeviceLost:
+            raise
+        except ShapewrightError as error:
+            return Checked(str(entry), entry.digest, 0, not_run=str(error))
+
+    def verify(self, dispatcher: Dispatcher, binary: bytes) -> tuple[int, tuple[str, ...]]:
+        """At how many shapes a library's machine code was verified, and what is wrong at which."""
+        dims = list(verified_at(dispatcher).all)
+        dims += [each for each in ragged_dims(dispatcher.task.workload) if each not in dims]
+        build = BuildResult(dispatcher.kernels[0], binary, 0.0)
+        wrong = self._device().verify(dispatcher.task, build, dims)
+        return len(dims), tuple(problem for _, problem in wrong[:MOST_PROBLEMS])
+
+    def _compared(self, name: str, library: Contender, shapes: int, other_name: str, other: Contender) -> Checked:
+        task, its = library.dispatcher.task, other.dispatcher.task
+        if (task.workload.key, task.threads) != (its.workload.key, its.threads):
+            problem = f"{other_name} is for {its.workload.key} on {its.threads} threads"
+            raise InvalidInput("--against", problem, f"a library for {task.workload.key} on {task.threads}")
+        found = compare(task, self._device(), library, other, limit_s=self.seconds)
+        if found is None:
+            problem = "could not be timed beside it: its kernels are another release's, or time was too short"
+            raise InvalidInput("--against", f"{other_name} {problem}", "give more --seconds, or pull it again")
+        if not found.verified:
+            return Checked(name, library.digest, shapes, ("it failed while it was timed",))
+        return Checked(name, library.digest, shapes, (), Against(other_name, other.digest, found.ratio, found.noise))
+
+    def _device(self) -> Runner:
+        if self._runner is None:
+            from tuner.measure.local import local_runner  # noqa: PLC0415  (TVM)
+
+            self._runner = self._stack.enter_context(local_runner())
+        return self._runner
+
+    def __enter__(self) -> Checker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._stack.close()
+
+
+def _runnable(name: str, manifest: JsonObject, files: Mapping[str, bytes]) -> Contender:
+    """The library, if it can be run here. Raises ShapewrightError."""
+    check_cpu(manifest)
+    library = Contender.of(manifest, json.loads(files[package.DISPATCH]), files)
+    _check_layouts(name, manifest, library.dispatcher)
+    return library
+
+
+def _check_layouts(name: str, manifest: JsonObject, dispatcher: Dispatcher) -> None:
+    """Raise ShapewrightError unless constants are packed for it as this release packs them for its kernels."""
+    its = package.packed_layouts(manifest, dispatcher.task.workload)
+    try:
+        ours = layouts_of(dispatcher.task, dispatcher.kernels[0])
+    except (KeyError, ValueError, LookupError) as error:
+        raise ShapewrightError(
+            f"{name} is of an earlier release, whose kernels this one does not know ({error})"
+        ) from None
+    if its != dict(ours):
+        raise ShapewrightError(f"{name} is of an earlier release, which packed constants differently: pull it again")

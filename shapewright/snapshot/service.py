@@ -1,0 +1,62 @@
+"""What a service serves, as offers to a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from shapewright.asking import WorkloadLike
+from shapewright.snapshot.entries import Entry
+from shapewright.snapshot.writing import Offer
+from tuner.program.range_text import parse_ranges
+from tuner.program.spans import Span
+from tuner.program.workload import JsonObject
+
+if TYPE_CHECKING:
+    from shapewright.client import Client
+
+MOST_WORKLOADS, MOST_LIBRARIES = 100_000, 10_000
+
+
+def served_offers(
+    client: Client,
+    workloads: Sequence[WorkloadLike] = (),
+    target: str | None = None,
+    threads: int | None = None,
+) -> Iterator[Offer]:
+    """The library that is served for each target, number of threads and range of ``workloads``, or of all.
+
+    ``target`` (a fingerprint) and ``threads`` take those alone. A job or a search task is asked for by its workload,
+    whatever its range. Nothing is downloaded until an offer is read. Raises ServiceError.
+    """
+    named: Sequence[WorkloadLike] = workloads or [each["key"] for each in client.workloads(MOST_WORKLOADS)]
+    for workload in named:
+        places = {
+            (row["workload_key"], row["target_fingerprint"], row["threads"], row["made_for"]): None
+            for row in client.libraries(workload, target, MOST_LIBRARIES)
+            if row["superseded_by"] is None and row["wrong_kernel"] is None and threads in (None, row["threads"])
+        }
+        for key, fingerprint, number, made_for in places:
+            ranges = _every_size(made_for) or None
+            yield _offer(client, client.served(key, target=fingerprint, threads=number, ranges=ranges))
+
+
+def _every_size(made_for: str) -> dict[str, Span]:
+    """The sizes that a library was made for, from their text, in which a step of 1 is left out."""
+    ranges = parse_ranges(made_for) if "=" in made_for else {}
+    return {name: range(span[0], span[1] + 1) if isinstance(span, tuple) else span for name, span in ranges.items()}
+
+
+def _offer(client: Client, served: JsonObject) -> Offer:
+    key, digest = served["workload_key"], served["digest"]
+    entry = Entry(
+        digest=digest,
+        workload_key=key,
+        target_fingerprint=served["target_fingerprint"],
+        threads=served["threads"],
+        made_for=_every_size(served["made_for"]),
+        protocol=served["protocol"],
+        created_at=served["created_at"],
+    )
+    return Offer(entry, partial(client.library_files, key, digest))

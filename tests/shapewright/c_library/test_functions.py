@@ -1,0 +1,128 @@
+"""Plain C functions compute what the library does: against the reference, between guard regions, at ragged sizes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shapewright as sw
+from tests.shapewright.c_library.calling import CLibrary, files_of
+from tuner.measure.ragged import ragged_dims
+from tuner.measure.verify import Case
+from tuner.program.target import native
+from tuner.program.task import SearchTask
+
+pytestmark = pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="there is no C compiler here")
+
+T = sw.ShapeVar("T", range(1, 65))
+BYTES = {"x": "uint8", "w": "int8", "out": "int32"}
+OK, BAD_SIZE, NULL_POINTER, FAILED = 0, 2, 3, 4
+
+
+def task(op: Any, args: dict[str, Any], **fields: Any) -> SearchTask:
+    return SearchTask(op, args, (T,), target=native(), **fields)
+
+
+def program(text: str, sizes: dict[str, Any], **fields: Any) -> SearchTask:
+    return task(sw.ops.program(text, **fields), sizes)
+
+
+FEW: dict[str, Callable[[], SearchTask]] = {
+    "two threads": lambda: task("dense", {"m": 16 * T, "n": 45, "k": 24}, threads=2, epilogue=["bias", "relu"]),
+    "bytes, with an offset": lambda: task("dense", {"m": T, "n": 45, "k": 50}, dtype=BYTES),
+    "a convolution": lambda: task("conv2d", {"b": T, "c": 6, "h": 5, "w": 5, "o": 10, "r": 3, "s": 3}),
+}
+MORE: dict[str, Callable[[], SearchTask]] = {
+    "a weight of dynamic size": lambda: task("dense", {"m": 3, "n": T, "k": 2 * T}),
+    "bfloat16": lambda: task("dense", {"m": T, "n": 40, "k": 24}, dtype="bfloat16"),
+    "a transposed convolution": lambda: task("conv1d_transpose", {"b": T, "c": 6, "w": 9, "o": 8, "s": 3, "stride": 2}),
+    "two constants of scales": lambda: task("dense_int4", {"m": T, "n": 40, "k": 64}),
+    "no constants, names of symbols": lambda: task("attention", {"b": 2, "h": 2, "i": T, "j": T, "d": 16}),
+    "an index": lambda: task("moe_dense", {"t": T, "e": 3, "n": 20, "k": 24}),
+    "names that C has": lambda: program("int[m, n] = double[m, n] * packed[m, n]", {"m": T, "n": 7}),
+}
+TASKS = FEW | MORE
+
+
+@pytest.mark.parametrize("name", [*FEW, *(pytest.param(name, marks=pytest.mark.soak) for name in MORE)])
+def test_it_computes_what_the_reference_does(name: str, tmp_path: Path) -> None:
+    searched = TASKS[name]()
+    library = CLibrary(files_of(searched), tmp_path / "c")
+    workload, layouts = searched.workload, library.texts.layouts
+
+    for dims in ragged_dims(workload):
+        case = Case.of(workload, dims)
+        inputs = []
+        for tensor, array in zip(workload.inputs, case.inputs, strict=True):
+            if tensor.name in layouts:
+                packed = library.packed(tensor, array, dims)
+                np.testing.assert_array_equal(packed.view(np.uint8), layouts[tensor.name].pack(array).view(np.uint8))
+                inputs.append(packed)
+            else:
+                inputs.append(array)
+        statuses: list[int] = []
+
+        problem = case.check(inputs, lambda operands: statuses.append(library.call(operands, dims)))  # noqa: B023
+
+        assert (problem, statuses) == (None, [OK]), library.error()
+
+
+def test_what_does_not_fit_is_a_status_with_a_message(tmp_path: Path) -> None:
+    wide = sw.ShapeVar("T", range(8, 65))
+    conv = SearchTask("conv1d", {"b": 1, "c": 2, "w": wide, "o": 4, "s": 3}, (wide,), target=native())
+    library = CLibrary(files_of(conv), tmp_path / "c", "conv")
+    dims = library.workload.dims({"T": 8})
+    assert list(library.texts.symbols) == list(dims) and len(dims) == 2, "the sizes before and after"
+    x, w, out = (np.zeros(64, np.float32) for _ in range(3))
+    for symbol in dims:
+        for size in (-1, 2**31):
+            assert library.call([x, w, out], dims | {symbol: size}) == BAD_SIZE
+            assert library.error().decode() == f"{symbol}: is not a size from 0 to 2147483647"
+    assert (
+        library.call([x, w, out], {name: 1 if name == list(dims)[1] else size for name, size in dims.items()}) == FAILED
+    )
+    assert "reads of x pass the end" in library.error().decode()
+    assert library.call([None, w, out], dims) == NULL_POINTER
+    assert library.error() == b"x: is NULL"
+
+
+def test_several_libraries_and_callers_share_a_process(tmp_path: Path) -> None:
+    """Each has the same names inside, and a pool of threads of its own that one caller at a time uses."""
+    searched = FEW["two threads"]()
+    files, (symbol,) = files_of(searched), searched.workload.symbols
+    libraries = [CLibrary(files, tmp_path / name, name) for name in ("one", "other")]
+    case = Case.of(searched.workload, {symbol: 301})
+    inputs = list(case.inputs)
+    inputs[1] = libraries[0].packed(searched.workload.inputs[1], inputs[1], {})
+
+    def problems(index: int) -> set[str | None]:
+        library = libraries[index % 2]
+        return {case.check(inputs, lambda operands: library.call(operands, {symbol: 301})) for _ in range(10)}
+
+    with ThreadPoolExecutor(4) as pool:
+        assert set().union(*pool.map(problems, range(4))) == {None}
+    _check_symbols(tmp_path / "one" / "lib" / "libshapewright_one.so")
+
+
+def _check_symbols(library: Path) -> None:
+    """It needs the C library alone, and exports its functions alone."""
+
+    def read(option: str) -> list[str]:
+        line = ["readelf", "--wide", option, str(library)]
+        return subprocess.run(line, check=True, capture_output=True, text=True).stdout.splitlines()
+
+    needed = {line.split("[")[1].rstrip("]") for line in read("--dynamic") if "(NEEDED)" in line}
+    assert needed <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2"}
+    symbols = [
+        line.split() for line in read("--dyn-syms") if line.split()[:1] and line.split()[0].rstrip(":").isdigit()
+    ]
+    exported = {line[7] for line in symbols if len(line) > 7 and line[6] != "UND"}
+    assert exported == {f"shapewright_one{end}" for end in ("", "_error", "_pack_w", "_packed_w_bytes")}
+    assert not any("tvm" in line[-1].lower() for line in symbols)
