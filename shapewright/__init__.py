@@ -20,6 +20,7 @@ from tuner.program.workload import ShapeVar, Workload, WorkloadInstance
 if TYPE_CHECKING:
     from shapewright.client import Client
     from shapewright.library import Library, load
+    from shapewright.models.extract import extract
     from shapewright.packed import PackedWeight
     from shapewright.progress import Progress
     from shapewright.session import TuneResult
@@ -39,6 +40,7 @@ __all__ = [
     "TuneResult",
     "Workload",
     "WorkloadInstance",
+    "extract",
     "load",
     "ops",
     "tune",
@@ -51,6 +53,7 @@ _LAZY = {
     "Progress": ("shapewright.progress", "Progress"),
     "Snapshot": ("shapewright.snapshot.reading", "Snapshot"),
     "TuneResult": ("shapewright.session", "TuneResult"),
+    "extract": ("shapewright.models.extract", "extract"),
     "load": ("shapewright.library", "load"),
     "tune": ("shapewright.session", "tune_here"),
 }

@@ -32,9 +32,10 @@ def test_every_command_line_of_the_guide_parses(tmp_path: Path) -> None:
     for name in HELD:
         held = tmp_path / name
         held.touch() if held.suffix else held.mkdir(parents=True)
+    (tmp_path / "bert.onnx").touch()
     lines = re.findall(r"^(?:\S*/)?shapewright (.*)$", GUIDE, flags=re.MULTILINE)
     commands = {parse(["shapewright", *arguments(line, tmp_path)]) for line in lines}
-    commands_told = ("up", "submit", "best", "pull", "promote", "history", "login-url", "db upgrade")
+    commands_told = ("up", "submit", "tune-model", "best", "pull", "promote", "history", "login-url", "db upgrade")
     builds_told = ("snapshot", "check")
     keys_told = ("keys create", "keys list", "keys revoke")
     tokens_told = ("device-tokens create", "device-tokens list", "device-tokens revoke")
@@ -46,7 +47,8 @@ def test_every_command_line_of_the_guide_parses(tmp_path: Path) -> None:
 def arguments(line: str, directory: Path) -> list[str]:
     """The words of a command line, with its job files, and others that must exist, where the test has put them."""
     words = shlex.split(line, comments=True)
-    return [str(directory / word) if word.endswith(".yaml") or word.rstrip("/") in HELD else word for word in words]
+    is_there = [word.endswith((".yaml", ".onnx")) or word.rstrip("/") in HELD for word in words]
+    return [str(directory / word) if there else word for word, there in zip(words, is_there, strict=True)]
 
 
 def test_every_operator_of_the_catalogue_is_in_the_guide_with_its_operands() -> None:

@@ -11,7 +11,7 @@ import pytest
 import shapewright as sw
 from tuner.program.catalogue import OPS
 
-HEAVY = ("tvm", "tvm_ffi", "ray", "torch", "xgboost", "fastapi", "plotly", "sqlalchemy")
+HEAVY = ("tvm", "tvm_ffi", "ray", "torch", "onnx", "xgboost", "fastapi", "plotly", "sqlalchemy")
 LIGHT = ("httpx", "rich", "click")
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -32,7 +32,7 @@ def test_what_is_loaded_is_noticed() -> None:
     "module",
     [
         *("shapewright", "tuner.program.jobspec", "tuner.library.lookup", "tuner.library.dispatcher"),
-        *("tuner.library.package", "tuner.storage"),
+        *("tuner.library.package", "tuner.storage", "shapewright.models.extract"),
     ],
 )
 def test_what_reads_and_answers_loads_no_compiler(module: str) -> None:
@@ -98,6 +98,7 @@ def test_the_public_surface_is_this() -> None:
         "TuneResult",
         "Workload",
         "WorkloadInstance",
+        "extract",
         "load",
         "ops",
         "tune",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,10 +58,23 @@ def submit(
         raise click.UsageError("--timeout only makes sense together with --wait")
     text = job.read_bytes()
     with client(url, key) as service:
-        submitted = service.submit(text, idempotency_key)
-        if wait:
-            return _watch(service, submitted, timeout, json_output)
-    emit(_brief(submitted, service), json_output, _accepted(submitted, service))
+        return hand_in(service, text, wait, timeout, json_output, idempotency_key)
+
+
+def hand_in(
+    service: Client,
+    job: bytes | dict[str, Any],
+    wait: bool,
+    timeout_s: float | None,
+    json_output: bool,
+    idempotency_key: str | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> int:
+    """Submit a job, and wait for its end if asked; ``more`` are further members of what is emitted."""
+    submitted = service.submit(job, idempotency_key)
+    if wait:
+        return _watch(service, submitted, timeout_s, json_output, more)
+    emit(_brief(submitted, service) | dict(more or {}), json_output, _accepted(submitted, service))
     return ExitCode.DONE
 
 
@@ -145,7 +158,13 @@ def not_found_hint(job_id: str) -> Iterator[None]:
         raise CommandFailed(ExitCode.NOT_FOUND, message, field="job_id", problem=str(error), remedy=remedy) from error
 
 
-def _watch(service: Client, job: dict[str, Any], timeout_s: float | None, json_output: bool) -> int:
+def _watch(
+    service: Client,
+    job: dict[str, Any],
+    timeout_s: float | None,
+    json_output: bool,
+    more: Mapping[str, Any] | None = None,
+) -> int:
     """Show a job until it has ended, then emit its outcome. Raises CommandFailed if that is not COMPLETED."""
     view = JobView.of(job)
     try:
@@ -153,7 +172,7 @@ def _watch(service: Client, job: dict[str, Any], timeout_s: float | None, json_o
         ended = service.job(job["id"])
     except (CommandFailed, ShapewrightError, KeyboardInterrupt) as error:
         raise _detached(error, _brief(job) | {"state": view.state}) from error
-    return emit_outcome(ended, json_output)
+    return emit_outcome(ended, json_output, more)
 
 
 def _detached(error: BaseException, document: dict[str, Any]) -> BaseException:
@@ -167,10 +186,10 @@ def _detached(error: BaseException, document: dict[str, Any]) -> BaseException:
     return CommandFailed(failure.code, message, result=document, **failure.details)
 
 
-def emit_outcome(job: dict[str, Any], json_output: bool) -> int:
-    """Emit a job that has ended. Raises CommandFailed if it is not COMPLETED."""
-    more = {name: job[name] for name in ("trials", "summary", "outcome", "libraries") if name in job}
-    document = _brief(job) | more
+def emit_outcome(job: dict[str, Any], json_output: bool, more: Mapping[str, Any] | None = None) -> int:
+    """Emit a job that has ended, and ``more`` members. Raises CommandFailed if it is not COMPLETED."""
+    result = {name: job[name] for name in ("trials", "summary", "outcome", "libraries") if name in job}
+    document = _brief(job) | result | dict(more or {})
     if job["state"] != "COMPLETED":
         reason = f": {job['error']}" if job["error"] else ""
         message = f"job {job['id']} is {job['state']}{reason}"

@@ -17,6 +17,7 @@ from shapewright.cli import (
     jobs,
     libraries,
     local,
+    models,
     parts,
     pull,
     records,
@@ -42,7 +43,7 @@ def cli() -> None:
 
 
 GROUPS = (
-    *(up, parts, tune, local, jobs, libraries, pull, snapshot, check),
+    *(up, parts, tune, local, jobs, models, libraries, pull, snapshot, check),
     *(reports, records, admin, device_tokens, database),
 )
 for _group in GROUPS:

@@ -6,7 +6,7 @@ The work of checking is bounded by what is counted (tuner.program.effort), and s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
@@ -102,7 +102,8 @@ def _parsed(data: object) -> JobSpec:
     for field, item in workloads:
         workload = _workload(field, item)
         used = _used(shape_vars, workload) if "workloads" in data else shape_vars
-        given = instances if used == shape_vars else _projected(instances, shape_vars, used)
+        dropped = {var.name for var in shape_vars} - {var.name for var in used}
+        given = without(dropped, instances) if instances is not None and dropped else instances
         task = _task(field, workload, used, given, data)
         stored += len(targets) * _stored_size(task)
         if stored > MAX_STORED:
@@ -190,16 +191,11 @@ def _used(shape_vars: tuple[ShapeVar, ...], workload: Workload) -> tuple[ShapeVa
     return tuple(var for var in shape_vars if var.name in workload.variables)
 
 
-def _projected(
-    instances: list[WorkloadInstance] | None, declared: tuple[ShapeVar, ...], used: tuple[ShapeVar, ...]
-) -> list[WorkloadInstance] | None:
-    """A job's instances for a workload that uses some of its variables: where shapes become one, weights add up."""
-    if instances is None:
-        return None
-    dropped = {var.name for var in declared} - {var.name for var in used}
+def without(names: Collection[str], instances: Sequence[WorkloadInstance]) -> list[WorkloadInstance]:
+    """Instances without some of their variables: where shapes become one, weights add up."""
     weights: dict[tuple[tuple[str, int], ...], float] = {}
     for instance in instances:
-        kept = tuple((name, value) for name, value in instance.values if name not in dropped)
+        kept = tuple((name, value) for name, value in instance.values if name not in names)
         weights[kept] = weights.get(kept, 0.0) + instance.weight
     return [WorkloadInstance(values, weight) for values, weight in weights.items()]
 

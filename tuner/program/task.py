@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Self
 
 from tuner.errors import MAX_SHOWN, InvalidInput, shown
 from tuner.program.build import ProgramOp, make_workload, workload_from_stored
@@ -106,20 +106,20 @@ class SearchTask:
         object.__setattr__(self, "max_kernels", max_kernels)
         object.__setattr__(self, "rates", TYPICAL)
 
-    def on(self, target: Target) -> SearchTask:
+    def on(self, target: Target) -> Self:
         """The same task for ``target``."""
         return self._copy(target=target)
 
-    def part(self, workload: Workload) -> SearchTask:
+    def part(self, workload: Workload) -> Self:
         """The same task for a workload that is a part of this one's, over the same symbols."""
         return self._copy(workload=workload)
 
-    def at_rates(self, rates: Rates) -> SearchTask:
+    def at_rates(self, rates: Rates) -> Self:
         """The same task, the target's cores as they were measured."""
         return self._copy(rates=rates)
 
-    def _copy(self, **changed: Any) -> SearchTask:
-        task = object.__new__(SearchTask)
+    def _copy(self, **changed: Any) -> Self:
+        task = object.__new__(type(self))
         for each in fields(self):
             object.__setattr__(task, each.name, changed.get(each.name, getattr(self, each.name)))
         return task

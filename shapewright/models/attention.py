@@ -1,0 +1,185 @@
+"""Scaled dot-product attention as a program.
+
+Models have heads beside positions, [b, i, h, d], and transpose them for the product. Programs read them as they lie,
+and write the output so too, where the model transposes it back: then nothing is copied. Where several queries share a
+key, the program reads it at ``h // share``. The catalogue's operator stands for what is neither.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from shapewright.models.draft import Draft, draft_of
+from shapewright.models.graph import ONE, CannotLift, Graph, Node, Operation
+from shapewright.models.lifted import Operand, View
+from shapewright.models.operands import behind
+from shapewright.models.views import each, grouped
+from tuner.program.build import ProgramOp
+from tuner.program.dims import DimExpr
+
+PROGRAM = (
+    "dots[b, h, i, j] = sum(d) q[{q}] * k[{k}]\n"
+    "scores[b, h, i, j] = {scores}\n"
+    "top[b, h, i] = max(j) scores[b, h, i, j]\n"
+    "e[b, h, i, j] = exp(scores[b, h, i, j] - top[b, h, i])\n"
+    "z[b, h, i] = sum(j) e[b, h, i, j]\n"
+    "mixed[b, h, i, d] = sum(j) e[b, h, i, j] * v[{v}]\n"
+    "out[{out}] = mixed[b, h, i, d] / z[b, h, i]"
+)
+"""The catalogue's attention with other orders of axes, or with a mask."""
+PLAIN = {"q": "bhid", "k": "bhjd", "v": "bhjd"}
+"""Axes of the catalogue's operands; ``g`` stands in the place of ``h`` where several heads share a key."""
+
+
+def attention(operation: Operation) -> Draft:
+    """q, k, v of [b, h, ., d], or without h; a mask of floats that is added; causal where queries are as many as keys.
+
+    ``transposed_keys``: k comes as [b, h, d, j]; ``heads_behind``: all come as [b, ., h, d].
+    """
+    graph = operation.graph
+    nodes = [operation.tensor(place) for place in range(3)]
+    ranks = {len(graph.shape(node.name)) for node in nodes}
+    if len(ranks) != 1 or not ranks <= {3, 4}:
+        raise CannotLift("queries, keys and values do not have four axes each")
+    whole = ["bihd", "bjhd", "bjhd"] if operation.node.attrs.get("heads_behind") else [*PLAIN.values()]
+    names = whole if ranks == {4} else [axes.replace("h", "") for axes in whole]
+    if operation.node.attrs.get("transposed_keys"):
+        names[1] = names[1].replace("jd", "dj")
+    if ranks == {4}:
+        nodes, names = _shared(graph, nodes, names)
+    sizes = _sizes(graph, nodes, names)
+    share = _share(sizes)
+    scale, causal, mask = _scale(operation, sizes["d"]), bool(operation.attr("causal")), operation.input(3)
+    if causal and sizes["i"] != sizes["j"]:
+        raise CannotLift(f"causal attention of {sizes['i']} queries to {sizes['j']} keys")
+    if causal and mask is not None:
+        raise CannotLift("a mask beside a causal one")
+    if len(names[0]) == 3:
+        laid = {name: _viewed(name, node, axes) for name, node, axes in zip("qkv", nodes, names, strict=True)}
+        behind_it, out = None, "bhid"
+    else:
+        laid = {name: _laid(graph, name, node, axes) for name, node, axes in zip("qkv", nodes, names, strict=True)}
+        behind_it, out = _transposed_back(operation, names[0])
+    operands = [operand for operand, _ in laid.values()]
+    orders = {name: axes for name, (_, axes) in laid.items()}
+    view: View = tuple((names[0].index(axis),) if axis in names[0] else () for axis in out)
+    if mask is None and (orders, out) == (PLAIN, "bhid"):
+        own = {} if scale is None else {"scale": scale}
+        own |= {"causal": True} if causal else {}
+        draft = draft_of("attention", {**sizes, **own}, operands, operation, view)
+    else:
+        added, read = (None, "") if mask is None else _mask(operation, mask, sizes, names[0])
+        text = PROGRAM.format(
+            scores=_scores(scale, sizes["d"], causal, read),
+            **{name: ", ".join(axes).replace("g", share) for name, axes in {**orders, "out": out}.items()},
+        )
+        args = {axis: size for axis, size in sizes.items() if axis != "g"}
+        draft = draft_of(ProgramOp(text), args, [*operands, *([added] if added else [])], operation, view)
+    return draft if behind_it is None else replace(draft, nodes=(*draft.nodes, behind_it.name), view=each(4))
+
+
+def _shared(graph: Graph, nodes: list[Node], names: list[str]) -> tuple[list[Node], list[str]]:
+    """Keys and values before they were repeated for several heads, or that have fewer heads than the queries."""
+    heads = graph.shape(nodes[0].name)[names[0].index("h")]
+    found = [nodes[0], *(_unrepeated(graph, node) for node in nodes[1:])]
+    axes = [names[0]]
+    for node, name in zip(found[1:], names[1:], strict=True):
+        axes.append(name if graph.shape(node.name)[name.index("h")] == heads else name.replace("h", "g"))
+    return found, axes
+
+
+def _unrepeated(graph: Graph, node: Node) -> Node:
+    """[b, g, s, d] behind a copy of each head, [b, g, copies, s, d], that is looked at as [b, h, s, d]."""
+    copies = graph.source(node.sources[0]) if node.op == "reshape" else node
+    whole = graph.source(copies.sources[0]) if copies.op == "expand" else node
+    before = graph.source(whole.sources[0]) if whole.op == "reshape" else node
+    five, four, shape = (graph.shape(each.name) for each in (copies, before, node))
+    if node.op == "reshape" and len(five) == 5 and len(four) == 4 and len(shape) == 4:
+        is_copied = (five[:2], five[3:]) == (four[:2], four[2:]) and graph.shape(whole.name)[2] == ONE
+        if is_copied and shape == (five[0], five[1] * five[2], *five[3:]):
+            return before
+    return node
+
+
+def _share(sizes: dict[str, DimExpr]) -> str:
+    """The heads of keys by those of queries, as an index."""
+    if "g" not in sizes:
+        return "h"
+    h, g = sizes["h"].constant, sizes["g"].constant
+    if not h or not g or h % g:
+        raise CannotLift(f"{sizes['h']} heads of queries beside {sizes['g']} of keys")
+    return f"h//{h // g}"
+
+
+def _sizes(graph: Graph, nodes: list[Node], names: list[str]) -> dict[str, DimExpr]:
+    """The extents of the program's axes. Raises CannotLift where operands do not agree."""
+    sizes: dict[str, DimExpr] = {}
+    for node, axes in zip(nodes, names, strict=True):
+        for axis, size in zip(axes, graph.shape(node.name), strict=True):
+            if sizes.setdefault(axis, size) != size:
+                raise CannotLift(f"queries, keys and values differ: an axis is {sizes[axis]} here and {size} there")
+    sizes.setdefault("h", DimExpr.of(1))
+    return {axis: sizes[axis] for axis in "bhijdg" if axis in sizes}
+
+
+def _scale(operation: Operation, d: DimExpr) -> float | None:
+    """The scale of the scores, None where it is the catalogue's own."""
+    scale = operation.attr("scale")
+    if scale is None and d.constant is None:
+        raise CannotLift("the depth is dynamic, so the scale is no constant")
+    usual = None if not d.constant else 1.0 / math.sqrt(d.constant)
+    # Models round it to float32, or multiply it of two roots.
+    return None if scale is None or (usual and math.isclose(scale, usual, rel_tol=1e-6)) else float(scale)
+
+
+def _scores(scale: float | None, d: DimExpr, causal: bool, mask: str) -> str:
+    """The scores of the products, as the catalogue writes them."""
+    scaled = f"{1.0 / math.sqrt(d.constant or 1) if scale is None else scale!r} * dots[b, h, i, j]"
+    if causal:
+        return f"where(j <= i + (extent(j) - extent(i)), {scaled}, -inf)"
+    return f"{scaled} + {mask}" if mask else scaled
+
+
+# -- how operands lie -----------------------------------------------------------------------------------------------
+def _laid(graph: Graph, name: str, node: Node, axes: str) -> tuple[Operand, str]:
+    """An operand before its transposes, if its rows still lie along d, and its axes in that order."""
+    source, order = behind(graph, node)
+    before = "".join(axes[order.index(axis)] for axis in range(len(axes)))
+    if source.op != "constant" and before[-1] == "d":
+        return Operand(name, source.name, each(len(axes))), before
+    return _viewed(name, node, axes)
+
+
+def _viewed(name: str, node: Node, axes: str) -> tuple[Operand, str]:
+    """An operand as the catalogue has it."""
+    wanted = PLAIN[name] if "g" not in axes else PLAIN[name].replace("h", "g")
+    view: View = tuple((axes.index(axis),) if axis in axes else () for axis in wanted)
+    return Operand(name, node.name, view), wanted
+
+
+def _transposed_back(operation: Operation, axes: str) -> tuple[Node | None, str]:
+    """The one transpose that reads the output, of these axes, and those that it leaves; d must stay the last."""
+    reader = operation.graph.only_reader(operation.node.name)
+    order = tuple(reader.attrs["order"]) if reader is not None and reader.op == "permute" else ()
+    if order and order[-1] == 3:
+        return reader, "".join(axes[axis] for axis in order)
+    return None, axes
+
+
+def _mask(operation: Operation, mask: Node, sizes: dict[str, DimExpr], queries: str) -> tuple[Operand, str]:
+    """The mask along those axes of the scores that it has, and how it is read."""
+    graph = operation.graph
+    if mask.dtype == "bool":
+        raise CannotLift("a mask of bools gives 0 where it hides a whole row, and the program would give NaN")
+    while mask.op in ("expand", "identity"):
+        mask = graph[mask.sources[0]]
+    shape, axes = graph.shape(mask.name), "bhij" if "h" in queries else "bij"
+    offset = len(axes) - len(shape)
+    kept = [axis for axis, size in enumerate(shape) if size.constant != 1]
+    if offset < 0 or not kept or any(shape[axis] != sizes[axes[axis + offset]] for axis in kept):
+        raise CannotLift("the mask's shape is not that of the scores")
+    view = grouped(shape, tuple(shape[axis] for axis in kept))
+    if view is None:
+        raise CannotLift("the mask's shape is not that of the scores")
+    return Operand("mask", mask.name, view), f"mask[{', '.join(axes[axis + offset] for axis in kept)}]"

@@ -1,0 +1,118 @@
+"""Linear layers, products of matrices and convolutions as programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shapewright.models.draft import Draft, draft_of
+from shapewright.models.graph import ONE, CannotLift, Node, Operation, Shape
+from shapewright.models.lifted import Operand, View
+from shapewright.models.operands import behind, is_constant, operand, swapped
+from shapewright.models.views import each, product
+from tuner.program.build import ProgramOp
+from tuner.program.convolutions import SPATIAL
+from tuner.program.dims import DimExpr
+
+NEW_WEIGHT = ProgramOp("out[m, n] = sum(k) x[m, k] * w[n, k]")
+"""dense with a weight that is new at every call."""
+
+
+def linear(operation: Operation) -> Draft:
+    """x[..., k] . w[n, k]^T, the leading axes flattened; the bias is fused."""
+    x, w = operation.tensor(0), operation.tensor(1)
+    return _rows(operation, x, w, is_kn=False)
+
+
+def matmul(operation: Operation) -> Draft:
+    """NumPy's matmul: rows of x by a matrix, or a matrix for each of a batch."""
+    x, y = operation.tensor(0), operation.tensor(1)
+    ranks = len(operation.graph.shape(x.name)), len(operation.graph.shape(y.name))
+    if min(ranks) < 2:
+        raise CannotLift(f"an operand of {min(ranks)} axes: a product of vectors")
+    if ranks[1] == 2:
+        return _rows(operation, x, y, is_kn=True)
+    return _batched(operation, x, y)
+
+
+def _rows(operation: Operation, x: Node, w: Node, is_kn: bool) -> Draft:
+    graph = operation.graph
+    xs, ws = graph.shape(x.name), graph.shape(w.name)
+    if len(ws) != 2 or len(xs) < 1:
+        raise CannotLift(f"the weight {w.name} has {len(ws)} axes")
+    n, k = (ws[1], ws[0]) if is_kn else ws
+    rows = product(xs[:-1])
+    view: View = (tuple(range(len(xs) - 1)), (len(xs) - 1,))
+    left = operand(graph, "x", x, (rows, k))
+    args = {"m": rows, "n": n, "k": k}
+    if is_constant(graph, w):
+        right = operand(graph, "w", w, (n, k), (1, 0) if is_kn else None)
+        return draft_of("dense", args, (left, right), operation, view)
+    source, order = behind(graph, w)
+    if is_kn and order == (0, 1):
+        return draft_of("matmul", args, (left, operand(graph, "y", w, (k, n))), operation, view)
+    kept = source if is_kn and order == (1, 0) else w
+    right = Operand("w", kept.name, ((0,), (1,)) if kept is source or not is_kn else ((1,), (0,)))
+    return draft_of(NEW_WEIGHT, args, (left, right), operation, view)
+
+
+def _batched(operation: Operation, x: Node, y: Node) -> Draft:
+    graph = operation.graph
+    xs, ys = graph.shape(x.name), graph.shape(y.name)
+    if xs[:-2] != ys[:-2]:
+        raise CannotLift(f"batches {_list(xs[:-2])} and {_list(ys[:-2])} are broadcast")
+    rank, batch = len(xs), product(xs[:-2])
+    args = {"b": batch, "m": xs[-2], "n": ys[-1], "k": xs[-1]}
+    view = _leading(rank)
+    left = Operand("x", x.name, view)
+    source, order = behind(graph, y)
+    if order == swapped(rank):
+        return draft_of("batch_matmul_nt", args, (left, Operand("y", source.name, view)), operation, view)
+    return draft_of("batch_matmul_nn", args, (left, Operand("y", y.name, view)), operation, view)
+
+
+def _leading(rank: int) -> View:
+    """All axes but the last two as one."""
+    return (tuple(range(rank - 2)), (rank - 2,), (rank - 1,))
+
+
+def conv(operation: Operation) -> Draft:
+    """Convolutions on one to three axes, their transposes, and those of single channels."""
+    graph, node = operation.graph, operation.node
+    x, w = operation.tensor(0), operation.tensor(1)
+    xs, ws = graph.shape(x.name), graph.shape(w.name)
+    rank = len(ws) - 2
+    if rank not in SPATIAL or len(xs) != rank + 2:
+        raise CannotLift(f"a convolution of {_list(xs)} by {_list(ws)}")
+    if not is_constant(graph, w):
+        raise CannotLift(f"the weight {w.name} is new at every call")
+    axes, transposed = SPATIAL[rank], bool(node.attrs["transposed"])
+    groups = int(node.attrs["groups"])
+    settings = {name: same(node, name) for name in ("stride", "pad", "dilation")}
+    settings = {name: value for name, value in settings.items() if value != DEFAULTS[name]}
+    sizes = {"b": xs[0], "c": xs[1], **dict(zip(axes.sizes, xs[2:], strict=True))}
+    sizes |= dict(zip(axes.window, ws[2:], strict=True))
+    view = each(rank + 2)
+    left, right = Operand("x", x.name, view), operand(graph, "weight", w, ws)
+    if rank == 2 and not transposed and groups > 1 and xs[1] == ws[0] == DimExpr.of(groups) and ws[1] == ONE:
+        right = operand(graph, "weight", w, (ws[0], *ws[2:]), (0, 2, 3, 1))
+        return draft_of("depthwise_conv2d", {**sizes, **settings}, (left, right), operation, view)
+    sizes["o"] = ws[1] * groups if transposed else ws[0]
+    settings |= {"groups": groups} if groups > 1 else {}
+    name = f"conv{rank}d_transpose" if transposed else f"conv{rank}d"
+    return draft_of(name, {**sizes, **settings}, (left, right), operation, view)
+
+
+DEFAULTS: Mapping[str, int] = {"stride": 1, "pad": 0, "dilation": 1}
+
+
+def same(node: Node, name: str) -> int:
+    """An attribute that is the same on every axis. Raises CannotLift for others, which the catalogue has not."""
+    values: tuple[Any, ...] = tuple(node.attrs[name])
+    if len(set(values)) != 1:
+        raise CannotLift(f"{name} {_list(values)} differs between axes")
+    return int(values[0])
+
+
+def _list(values: Shape | tuple[Any, ...]) -> str:
+    return f"[{', '.join(map(str, values))}]"

@@ -1,0 +1,56 @@
+"""Elementwise operations in the programs' notation: templates over their inputs and attributes.
+
+Where the catalogue has an epilogue of the same meaning, its text is used: then the workloads are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tuner.program.catalogue import EPILOGUES
+
+_OWN: Mapping[str, str] = {
+    "silu": "{0} * sigmoid({0})",
+    "neg": "-{0}",
+    "square": "{0} * {0}",
+    "cube": "{0} * {0} * {0}",
+    "reciprocal": "1.0 / {0}",
+    "leaky_relu": "where({0} < 0, {slope} * {0}, {0})",
+    "clamp": "min(max({0}, {low}), {high})",
+    "hardsigmoid": "min(max({0} / 6.0 + 0.5, 0.0), 1.0)",
+    "hardswish": "{0} * min(max({0} / 6.0 + 0.5, 0.0), 1.0)",
+    "softplus": "max({0}, 0.0) + log(1.0 + exp(-abs({0})))",
+    "elu": "where({0} < 0, {slope} * (exp({0}) - 1.0), {0})",
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "maximum": "max({0}, {1})",
+    "minimum": "min({0}, {1})",
+}
+_FUNCTIONS = ("exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "sin", "cos", "abs", "round", "floor")
+_CATALOGUE = ("relu", "gelu", "gelu_tanh")
+
+TEXT: Mapping[str, str] = {
+    **{name: EPILOGUES[name].text.replace("{x}", "{0}") for name in _CATALOGUE},
+    **{name: f"{name}({{0}})" for name in _FUNCTIONS},
+    **_OWN,
+}
+"""By operation its expression; ``{0}`` and ``{1}`` are its inputs, the others its attributes."""
+
+COMMUTATIVE = frozenset({"add", "mul"})
+"""Of two inputs whose order does not matter."""
+COSTLY = frozenset(TEXT) - {
+    *("relu", "neg", "square", "cube", "leaky_relu", "clamp", "abs", "round", "floor", "reciprocal", "sqrt", "rsqrt"),
+    *("add", "sub", "mul", "div", "maximum", "minimum", "hardsigmoid", "hardswish"),
+}
+"""Those that compute more than memory takes to bring their inputs."""
+
+
+def epilogue_of(op: str, is_whole: bool, is_channel: bool) -> str | None:
+    """The catalogue's epilogue that an operation is; ``is_whole``, ``is_channel``: what its other operand has."""
+    if op in _CATALOGUE:
+        return op
+    if op == "add":
+        return "add" if is_whole else ("bias" if is_channel else None)
+    return None

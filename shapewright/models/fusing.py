@@ -1,0 +1,184 @@
+"""Elementwise nodes as stages behind a program: biases, activations, residuals, and norms of inference."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from shapewright.models.draft import Draft, Fused
+from shapewright.models.elementwise import COMMUTATIVE, TEXT, epilogue_of
+from shapewright.models.graph import ONE, CannotLift, Graph, Input, Node, Operation
+from shapewright.models.lifted import Fold, Operand, View
+from shapewright.models.operands import behind, fixed, is_constant
+from shapewright.models.views import broadcast, grouped
+
+Reads = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def biased(operation: Operation, draft: Draft) -> Draft:
+    """With the bias that an operator has as its third input."""
+    bias = operation.input(2)
+    if bias is None:
+        return draft
+    operand, dims = _read(operation.graph, draft, bias, operation.node)
+    return _with(draft, "add", ("{x}", operand), dims, {})
+
+
+def elementwise(operation: Operation) -> Draft:
+    """A node on its own, as the beginning of a chain."""
+    graph, node, shape = operation.graph, operation.node, operation.shape
+    view = tuple((axis,) for axis, size in enumerate(shape) if size != ONE)
+    if not view:
+        raise CannotLift("it computes a single value")
+    axes = tuple(f"a{number}" for number in range(len(view)))
+    dims = tuple(shape[axis] for (axis,) in view)
+    draft = Draft(None, {}, None, (), axes, dims, axes[-1], (node.name,), view)
+    tensors = list(dict.fromkeys(node.sources))
+    if node.op in COMMUTATIVE:
+        tensors.sort(key=lambda name: graph.shape(name) != shape)
+    names: dict[Input, str] = {}
+    reads: Reads = ()
+    for name in tensors:
+        operand, along = _read(graph, draft, graph[name], node, "y" if reads else "x")
+        draft = draft.with_operand(operand)
+        names[name], reads = ("{x}" if not reads else f"{{{operand.tensor}}}"), (*reads, (operand.tensor, along))
+    ordered = [names.get(each) or _number(each) for each in _in_order(node, tensors[0])]
+    return replace(draft, stages=(Fused(node.op, TEXT[node.op].format(*ordered, **node.attrs), reads),))
+
+
+def extended(graph: Graph, draft: Draft, taken: Collection[str]) -> Draft | None:
+    """The draft with the one node that reads its value, views in between passed through; None if it cannot be fused."""
+    try:
+        passed = _passed(graph, draft)
+        reader = graph.only_reader(passed.node)
+        if reader is None or reader.name in taken:
+            return None
+        if reader.op == "batch_norm" and reader.inputs[0] == passed.node:
+            return _normalized(graph, passed, reader)
+        if reader.op not in TEXT or graph.shape(reader.name) != graph.shape(passed.node):
+            return None
+        return _appended(graph, passed, reader)
+    except CannotLift:
+        return None
+
+
+def _passed(graph: Graph, draft: Draft) -> Draft:
+    """Views that the value goes through: what they change is how the output is looked at."""
+    while (reader := graph.only_reader(draft.node)) is not None and reader.op in ("identity", "reshape", "permute"):
+        view: View | None = draft.view
+        if reader.op == "permute":
+            place = {axis: new for new, axis in enumerate(reader.attrs["order"])}
+            view = tuple(tuple(place[axis] for axis in group) for group in draft.view)
+        elif reader.op == "reshape":
+            view = grouped(graph.shape(reader.name), draft.dims) if _is_in_order(draft.view) else None
+        if view is None:
+            break
+        draft = replace(draft, nodes=(*draft.nodes, reader.name), view=view)
+    return draft
+
+
+def _is_in_order(view: View) -> bool:
+    order = [axis for group in view for axis in group]
+    return order == sorted(order)
+
+
+def _appended(graph: Graph, draft: Draft, node: Node) -> Draft:
+    """One elementwise node behind the draft, whose value it reads, and no more than one other tensor."""
+    others = [name for name in dict.fromkeys(node.sources) if name != draft.node]
+    if len(others) > 1:
+        raise CannotLift(f"{node.op} reads {len(others)} other tensors")
+    operand: Operand | None = None
+    dims: tuple[int, ...] = ()
+    if others:
+        operand, dims = _read(graph, draft, graph[others[0]], node)
+        if not operand.constant and not _is_in_order(operand.view):
+            raise CannotLift(f"{others[0]} would have to be transposed")
+    inputs = [
+        "{x}" if each == draft.node else (operand if isinstance(each, str) and operand else _number(each))
+        for each in _in_order(node, draft.node)
+    ]
+    longer = _with(draft, node.op, tuple(inputs), dims, dict(node.attrs))
+    return replace(longer, nodes=(*longer.nodes, node.name))
+
+
+def _with(
+    draft: Draft, op: str, inputs: tuple[str | Operand, ...], dims: tuple[int, ...], attrs: dict[str, object]
+) -> Draft:
+    """A stage of ``op``; the operand among ``inputs`` is read along ``dims``."""
+    operand = next((each for each in inputs if isinstance(each, Operand)), None)
+    texts = [each if isinstance(each, str) else f"{{{each.tensor}}}" for each in inputs]
+    is_whole, is_channel = dims == tuple(range(len(draft.axes))), dims == (draft.axes.index(draft.channel),)
+    stands_alone = operand is None and op != "add"
+    epilogue = epilogue_of(op, is_whole, is_channel) if operand or stands_alone else None
+    reads = ((operand.tensor, dims),) if operand else ()
+    draft = draft.with_operand(operand) if operand else draft
+    return replace(draft, stages=(*draft.stages, Fused(op, TEXT[op].format(*texts, **attrs), reads, epilogue)))
+
+
+def _in_order(node: Node, first: str) -> tuple[Input, ...]:
+    """A node's inputs, ``first`` in front where the order does not matter: one text for one meaning."""
+    if node.op not in COMMUTATIVE:
+        return node.inputs
+    return tuple(sorted(node.inputs, key=lambda each: each != first))
+
+
+def _read(
+    graph: Graph, draft: Draft, node: Node, reader: Node, role: str | None = None
+) -> tuple[Operand, tuple[int, ...]]:
+    """A tensor that is broadcast to the value of ``reader``: an operand, and the dims of the output that it has."""
+    while node.op in ("expand", "identity"):
+        node = graph[node.sources[0]]
+    shape, whole = graph.shape(node.name), graph.shape(reader.name)
+    # The bias of a convolution runs over its channels, whatever comes behind them.
+    found = (((0,),), (1,)) if reader.op == "conv" else broadcast(shape, whole, draft.view)
+    if found is None:
+        raise CannotLift(f"{node.name} is broadcast along a part of an axis of the program")
+    view, dims = found
+    role = role or _role(reader.op, len(dims) == len(draft.axes))
+    return fixed(graph, draft.fresh(role), node, view), dims
+
+
+def _role(op: str, is_whole: bool) -> str:
+    """What a further tensor is called: as the catalogue's epilogues have it, where they do."""
+    if op in ("mul", "div"):
+        return "gate" if is_whole else "scale"
+    return "residual" if is_whole else "bias"
+
+
+def _number(value: Input) -> str:
+    """A literal. Raises CannotLift for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CannotLift(f"{value!r} stands where a number is expected")
+    return repr(float(value)) if value >= 0 else f"({float(value)!r})"
+
+
+# -- batch normalisation --------------------------------------------------------------------------------------------
+def _normalized(graph: Graph, draft: Draft, node: Node) -> Draft:
+    """With the constants of a normalisation of inference folded into the weight and the bias of a convolution."""
+    constants = [None if each is None else behind(graph, graph.source(each))[0] for each in node.inputs[1:]]
+    if not all(each is None or is_constant(graph, each) for each in constants):
+        raise CannotLift("its statistics are new at every call")
+    names = tuple(None if each is None else each.name for each in constants)
+    weight = next((each for each in draft.operands if each.tensor == "weight"), None)
+    biases = [stage for stage in draft.stages if stage.epilogue == "bias"]
+    if weight is None or not weight.constant or weight.fold or len(biases) != len(draft.stages):
+        raise CannotLift("there is no convolution right before it")
+    eps = float(node.attrs["eps"])
+    axis = _output_channel(draft, weight)
+    weight = replace(weight, fold=Fold("weight", (weight.node, *names), eps, axis))
+    old = next((each for each in draft.operands if each.tensor == "bias"), None)
+    channels = names[2]
+    assert channels is not None
+    bias = Operand("bias", channels, ((0,),), True, Fold("bias", (old.node if old else None, *names), eps))
+    draft = draft.with_operand(weight)
+    if old is None:
+        draft = _with(draft, "add", ("{x}", bias), (draft.axes.index(draft.channel),), {})
+    return replace(draft.with_operand(bias), nodes=(*draft.nodes, node.name))
+
+
+def _output_channel(draft: Draft, weight: Operand) -> int:
+    """The axis of the weight as it lies that has the channels of the output."""
+    is_transposed = "transpose" in str(draft.op)
+    if is_transposed and dict(draft.args).get("groups", 1) != 1:
+        raise CannotLift("the channels of a grouped transposed convolution are no axis of its weight")
+    return weight.view[1 if is_transposed else 0][0]

@@ -1,0 +1,164 @@
+"""The small graph that frontends translate models into, and that everything else here reads.
+
+A node has a neutral name of its operation. Tensors come as names of other nodes, numbers as numbers:
+
+    input, constant                                   what a call brings, what stays (a weight)
+    identity x, reshape x, permute x {order}, expand x
+    linear x w [bias]                                 x[..., k] . w[n, k]^T
+    matmul x y [addend]                               as NumPy's matmul, plus the addend
+    conv x w [bias] {stride, pad, dilation: tuples; groups, transposed}
+    layer_norm x [gamma] [beta] {rank, eps}           over the last ``rank`` axes
+    rms_norm x [gamma] {rank, eps}
+    batch_norm x gamma beta mean var {eps}            of inference, axis 1 has the channels
+    softmax x {axis}
+    attention q k v [mask] {causal, scale}            [b, h, i, d], [b, h, j, d], [b, h, j, d]; scale None is 1/sqrt(d)
+    max_pool, avg_pool x {window, stride, pad, dilation: tuples}
+    reduce x {kind, axes, keep}                       sum, mean, max
+    unknown ...                                       ``reason`` says why
+
+and the elementwise ones of ``shapewright.models.elementwise``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from tuner.program.dims import DimExpr
+
+Shape = tuple[DimExpr, ...]
+Input = str | int | float | None
+OUTPUT = "<output>"
+"""Stands among the readers of what a model returns."""
+ONE = DimExpr.of(1)
+VIEWS = frozenset({"identity", "reshape", "permute", "expand"})
+"""Operations that compute nothing."""
+
+
+class CannotLift(Exception):
+    """Why a node is left to the framework."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation. ``covers``: the framework's nodes that it stands for, in order; the last one has its value.
+
+    ``place`` is what people call the part of the model that it belongs to. ``shape`` is None where it is not known, or
+    where the value is no tensor.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[Input, ...] = ()
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    shape: Shape | None = None
+    dtype: str = ""
+    reason: str = ""
+    covers: tuple[str, ...] = ()
+    place: str = ""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The nodes that it reads, in order."""
+        return tuple(each for each in self.inputs if isinstance(each, str))
+
+    @property
+    def stands_for(self) -> tuple[str, ...]:
+        return self.covers or (self.name,)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes by name, each behind those that it reads; ``outputs`` are names of nodes."""
+
+    nodes: Mapping[str, Node]
+    outputs: tuple[str, ...]
+    _cache: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes.values())
+
+    def __getitem__(self, name: str) -> Node:
+        return self.nodes[name]
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """What the sizes of its tensors depend on."""
+        return frozenset().union(*(dim.variables for node in self for dim in node.shape or ()))
+
+    def renamed(self, names: Mapping[str, str]) -> Graph:
+        """The same with other names for the symbols; those that ``names`` leaves out keep theirs."""
+        dims = {symbol: DimExpr.var(names.get(symbol, symbol)) for symbol in self.symbols}
+        nodes = {
+            node.name: node if node.shape is None else replace(node, shape=_substituted(node.shape, dims))
+            for node in self
+        }
+        return Graph(nodes, self.outputs)
+
+    def readers(self, name: str) -> frozenset[str]:
+        """The nodes that read a node's value, and OUTPUT if the model returns it."""
+        if "readers" not in self._cache:
+            readers: dict[str, set[str]] = {}
+            for node in self:
+                for source in node.sources:
+                    readers.setdefault(source, set()).add(node.name)
+            for output in self.outputs:
+                readers.setdefault(output, set()).add(OUTPUT)
+            self._cache["readers"] = {name: frozenset(each) for name, each in readers.items()}
+        found: frozenset[str] = self._cache["readers"].get(name, frozenset())
+        return found
+
+    def only_reader(self, name: str) -> Node | None:
+        """The node that alone reads a value, if there is one."""
+        readers = self.readers(name)
+        (reader,) = readers if len(readers) == 1 else (OUTPUT,)
+        return None if reader == OUTPUT else self.nodes[reader]
+
+    def shape(self, name: str) -> Shape:
+        """Raises CannotLift where it is not known."""
+        shape = self.nodes[name].shape
+        if shape is None:
+            raise CannotLift(f"the shape of {name} is not known")
+        return shape
+
+    def source(self, name: Input) -> Node:
+        """The node of an input, identities looked through. Raises CannotLift for a number or nothing."""
+        if not isinstance(name, str):
+            raise CannotLift(f"{name!r} stands where a tensor is expected")
+        node = self.nodes[name]
+        while node.op == "identity":
+            node = self.nodes[node.sources[0]]
+        return node
+
+
+def _substituted(shape: Shape, dims: Mapping[str, DimExpr]) -> Shape:
+    return tuple(dim.substituted(dims) for dim in shape)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A node beside its graph: what those who look at one node ask."""
+
+    graph: Graph
+    node: Node
+
+    @cached_property
+    def shape(self) -> Shape:
+        return self.graph.shape(self.node.name)
+
+    def input(self, position: int) -> Node | None:
+        """The tensor at ``position``, None if there is none. Raises CannotLift for a number."""
+        given = self.node.inputs[position] if position < len(self.node.inputs) else None
+        return None if given is None else self.graph.source(given)
+
+    def tensor(self, position: int) -> Node:
+        """The same where it must be one."""
+        found = self.input(position)
+        if found is None:
+            raise CannotLift(f"{self.node.op} has no input {position}")
+        return found
+
+    def attr(self, name: str) -> Any:
+        return self.node.attrs[name]

@@ -1,0 +1,61 @@
+"""Operands of a call as they lie in the model: where a transpose before an operator need not be carried out."""
+
+from __future__ import annotations
+
+from shapewright.models.graph import ONE, CannotLift, Graph, Node, Shape
+from shapewright.models.lifted import Operand, View
+from shapewright.models.views import grouped
+
+Order = tuple[int, ...]
+
+
+def behind(graph: Graph, node: Node) -> tuple[Node, Order]:
+    """The node whose axes a value only has in another order, and by axis of the value the one of that node."""
+    order = tuple(range(len(graph.shape(node.name))))
+    while node.op in ("identity", "permute"):
+        if node.op == "permute":
+            order = tuple(node.attrs["order"][axis] for axis in order)
+        node = graph[node.sources[0]]
+    return node, order
+
+
+def is_constant(graph: Graph, node: Node) -> bool:
+    """Whether a value is a constant, transposed perhaps."""
+    return behind(graph, node)[0].op == "constant"
+
+
+def operand(graph: Graph, tensor: str, node: Node, dims: Shape, order: Order | None = None) -> Operand:
+    """``node`` as a tensor of ``dims``, its axes taken in ``order``; of a constant the one before transposes.
+
+    Raises CannotLift where the axes do not part so.
+    """
+    shape = graph.shape(node.name)
+    order = order or tuple(range(len(shape)))
+    view = grouped(tuple(shape[axis] for axis in order), dims)
+    if view is None:
+        raise CannotLift(f"{node.name} has shape {_text(shape)}, which does not part into {_text(dims)}")
+    view = tuple(tuple(order[axis] for axis in group) for group in view)
+    return fixed(graph, tensor, node, view)
+
+
+def fixed(graph: Graph, tensor: str, node: Node, view: View) -> Operand:
+    """``node`` through ``view``; a constant is taken before its transposes, and packed once."""
+    source, moved = behind(graph, node)
+    if source.op != "constant":
+        return Operand(tensor, node.name, view)
+    shape = graph.shape(source.name)
+    groups = (tuple(moved[axis] for axis in group) for group in view)
+    return Operand(tensor, source.name, tuple(_without_ones(group, shape) for group in groups), constant=True)
+
+
+def swapped(rank: int) -> Order:
+    """The last two axes the other way round."""
+    return (*range(rank - 2), rank - 1, rank - 2)
+
+
+def _without_ones(group: tuple[int, ...], shape: Shape) -> tuple[int, ...]:
+    return tuple(axis for axis in group if shape[axis] != ONE) or group[:1]
+
+
+def _text(shape: Shape) -> str:
+    return f"[{', '.join(map(str, shape))}]"

@@ -1,0 +1,223 @@
+"""Operators that a model spells out in elementary ones, put together again: gelu, silu, norms, attention.
+
+A pattern is an operation with patterns for its inputs, a number, or a name that stands for any input, the same one
+wherever it occurs. What is matched must not be read from outside the match, but for its value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shapewright.models.elementwise import COMMUTATIVE
+from shapewright.models.graph import OUTPUT, Graph, Input, Node
+from shapewright.models.operands import swapped
+
+Pattern = Any
+"""``("op", pattern, ...)``, a number, a name, or a list of patterns of which one must match."""
+Bound = Mapping[str, Input]
+CLOSE = 1e-4
+"""How far a constant may be from the one that is meant, relative to it: models round them to float32, and less."""
+ROUNDS = 3
+"""A pattern may hold what another one made: attention a softmax, a norm a square."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What names stand for, and the nodes that were matched, the root among them."""
+
+    bound: Bound
+    nodes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """``make`` gives the operation, its inputs and its attributes; None where what was bound does not fit."""
+
+    pattern: Pattern
+    make: Callable[[Graph, Node, Bound], tuple[str, tuple[Input, ...], Mapping[str, Any]] | None]
+
+
+def recognised(graph: Graph) -> Graph:
+    """The graph with every pattern that is found as one node, which covers those that it was."""
+    for _ in range(ROUNDS):
+        nodes = dict(graph.nodes)
+        gone: set[str] = set()
+        for root in graph:
+            found = _rewritten(graph, root) if root.name not in gone else None
+            if found is not None and not gone & set(found.covers):
+                names = {each for each in found.covers if each in nodes} | _inner(graph, found)
+                nodes[root.name] = found
+                gone |= names - {root.name}
+        if not gone and nodes == graph.nodes:
+            return graph
+        graph = Graph({name: node for name, node in nodes.items() if name not in gone}, graph.outputs)
+    return graph
+
+
+def _inner(graph: Graph, found: Node) -> set[str]:
+    """The nodes of the graph that a new one stands for: some cover several of the framework's."""
+    covered = set(found.covers)
+    return {node.name for node in graph if set(node.stands_for) <= covered}
+
+
+def _rewritten(graph: Graph, root: Node) -> Node | None:
+    for rewrite in REWRITES:
+        for match in _matches(graph, rewrite.pattern, root.name, {}):
+            if not _is_closed(graph, match, root.name):
+                continue
+            made = rewrite.make(graph, root, match.bound)
+            if made is not None:
+                op, inputs, attrs = made
+                covers = tuple(name for node in graph if node.name in match.nodes for name in node.stands_for)
+                return replace(root, op=op, inputs=inputs, attrs=attrs, covers=covers, reason="")
+    return None
+
+
+def _is_closed(graph: Graph, match: Match, root: str) -> bool:
+    return all(
+        graph.readers(name) <= match.nodes and OUTPUT not in graph.readers(name) for name in match.nodes - {root}
+    )
+
+
+def _matches(graph: Graph, pattern: Pattern, value: Input, bound: Bound) -> Iterator[Match]:
+    if isinstance(pattern, list):
+        for each in pattern:
+            yield from _matches(graph, each, value, bound)
+    elif isinstance(pattern, str):
+        if bound.get(pattern, value) == value:
+            yield Match({**bound, pattern: value}, frozenset())
+    elif isinstance(pattern, float):
+        if isinstance(value, int | float) and math.isclose(value, pattern, rel_tol=CLOSE):
+            yield Match(bound, frozenset())
+    elif isinstance(value, str):
+        node = graph[value]
+        if node.op == "identity":
+            for match in _matches(graph, pattern, node.inputs[0], bound):
+                yield Match(match.bound, match.nodes | {value})
+        elif _is(graph, node, pattern[0]):
+            yield from _of_inputs(graph, pattern, node, bound)
+
+
+def _of_inputs(graph: Graph, pattern: Pattern, node: Node, bound: Bound) -> Iterator[Match]:
+    wanted = pattern[1:]
+    given = tuple(node.inputs)[: len(wanted)]
+    if len(given) < len(wanted) or any(each is not None for each in node.inputs[len(wanted) :]):
+        return
+    orders = [given, given[::-1]] if node.op in COMMUTATIVE and given[0] != given[1] else [given]
+    for order in orders:
+        partial = [Match(bound, frozenset({node.name}))]
+        for each, value in zip(wanted, order, strict=True):
+            partial = [
+                Match(longer.bound, known.nodes | longer.nodes)
+                for known in partial
+                for longer in _matches(graph, each, value, known.bound)
+            ]
+        yield from partial
+
+
+def _is(graph: Graph, node: Node, op: str) -> bool:
+    """Whether a node is an operation of a pattern: ``mean`` and ``softmax`` are over the last axis."""
+    rank = len(graph[node.sources[0]].shape or ()) if node.sources else 0
+    if op == "mean":
+        last = [axis % rank for axis in node.attrs["axes"]] == [rank - 1] if node.op == "reduce" and rank else False
+        return last and node.attrs["kind"] == "mean" and bool(node.attrs["keep"])
+    if op == "softmax":
+        return node.op == op and rank > 0 and node.attrs["axis"] % rank == rank - 1
+    return node.op == op
+
+
+# -- patterns -------------------------------------------------------------------------------------------------------
+def _halved(one_plus: Pattern) -> Pattern:
+    """x * 0.5 * one_plus, in any order."""
+    return [
+        ("mul", ("mul", "x", one_plus), 0.5),
+        ("mul", ("mul", "x", 0.5), one_plus),
+        ("mul", "x", ("mul", one_plus, 0.5)),
+    ]
+
+
+def _squared(x: Pattern) -> Pattern:
+    return [("square", x), ("mul", x, x)]
+
+
+def _over_root(x: Pattern, square: Pattern) -> Pattern:
+    """x / sqrt(square)."""
+    return [
+        ("mul", x, ("rsqrt", square)),
+        ("div", x, ("sqrt", square)),
+        ("mul", x, ("reciprocal", ("sqrt", square))),
+        ("mul", x, ("div", 1.0, ("sqrt", square))),
+    ]
+
+
+GELU = _halved(("add", ("erf", [("div", "x", math.sqrt(2)), ("mul", "x", math.sqrt(0.5))]), 1.0))
+CUBE = [("cube", "x"), ("mul", ("mul", "x", "x"), "x"), ("mul", ("square", "x"), "x")]
+GELU_TANH = _halved(
+    ("add", ("tanh", ("mul", ("add", "x", ("mul", CUBE, 0.044715)), math.sqrt(2 / math.pi))), 1.0)
+)  # fmt: skip
+SILU = ("mul", "x", ("sigmoid", "x"))
+RMS_NORM = ("mul", "gamma", _over_root("x", ("add", ("mean", _squared("x")), "eps")))
+CENTRED = ("sub", "x", ("mean", "x"))
+PLAIN_NORM = _over_root(CENTRED, ("add", ("mean", _squared(CENTRED)), "eps"))
+LAYER_NORM = ("add", ("mul", "gamma", PLAIN_NORM), "beta")
+PRODUCT = [
+    ("matmul", ("mul", "q", "q_scale"), ("mul", "k", "k_scale")),
+    ("matmul", ("mul", "q", "q_scale"), "k"),
+    ("matmul", ("div", "q", "q_part"), "k"),
+    ("matmul", "q", "k"),
+]
+SCALED = [("mul", PRODUCT, "scale"), ("div", PRODUCT, "part"), PRODUCT]
+ATTENTION = ("matmul", ("softmax", [("add", SCALED, "mask"), SCALED]), "v")
+
+Made = tuple[str, tuple[Input, ...], Mapping[str, Any]] | None
+
+
+def _unary(op: str) -> Callable[[Graph, Node, Bound], Made]:
+    return lambda graph, root, bound: (op, (bound["x"],), {}) if isinstance(bound["x"], str) else None
+
+
+def _norm(op: str, *vectors: str) -> Callable[[Graph, Node, Bound], Made]:
+    def make(graph: Graph, root: Node, bound: Bound) -> Made:
+        eps = bound["eps"]
+        if isinstance(eps, str) or eps is None or not all(_is_vector(graph, bound[name]) for name in vectors):
+            return None
+        return op, (bound["x"], *(bound[name] for name in vectors)), {"rank": 1, "eps": float(eps)}
+
+    return make
+
+
+def _is_vector(graph: Graph, value: Input) -> bool:
+    return isinstance(value, str) and len(graph[value].shape or ()) == 1
+
+
+def _attention(graph: Graph, root: Node, bound: Bound) -> Made:
+    scale = 1.0
+    for name in ("scale", "q_scale", "k_scale", "part", "q_part"):
+        number = bound.get(name, 1.0)
+        if isinstance(number, str) or not number:
+            return None
+        scale *= 1.0 / number if name.endswith("part") else number
+    q, k, v, mask = bound["q"], bound["k"], bound["v"], bound.get("mask")
+    if not all(isinstance(each, str) for each in (q, k, v)) or isinstance(mask, int | float):
+        return None
+    keys = graph.source(k)
+    rank = len(keys.shape or ())
+    if rank not in (3, 4) or any(len(graph[str(each)].shape or ()) != rank for each in (q, v)):
+        return None
+    is_swapped = keys.op == "permute" and tuple(keys.attrs["order"]) == swapped(rank)
+    attrs = {"causal": False, "scale": scale, "transposed_keys": not is_swapped}
+    return "attention", (q, keys.inputs[0] if is_swapped else k, v, mask), attrs
+
+
+REWRITES = (
+    Rewrite(GELU, _unary("gelu")),
+    Rewrite(GELU_TANH, _unary("gelu_tanh")),
+    Rewrite(SILU, _unary("silu")),
+    Rewrite(RMS_NORM, _norm("rms_norm", "gamma")),
+    Rewrite(LAYER_NORM, _norm("layer_norm", "gamma", "beta")),
+    Rewrite(ATTENTION, _attention),
+)
+"""Tried in this order at every node."""

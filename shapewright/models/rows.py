@@ -1,0 +1,104 @@
+"""Norms, softmax, reductions and pooling as programs."""
+
+from __future__ import annotations
+
+from shapewright.models.contractions import DEFAULTS, same
+from shapewright.models.draft import Draft, draft_of
+from shapewright.models.graph import CannotLift, Operation, Shape
+from shapewright.models.lifted import Operand, View
+from shapewright.models.operands import operand
+from shapewright.models.views import each, product
+from tuner.program.build import ProgramOp
+
+PLAIN_NORM = (
+    "total[m] = sum(n) x[m, n]\n"
+    "centred[m, n] = x[m, n] - total[m] / extent(n)\n"
+    "square[m] = sum(n) centred[m, n] * centred[m, n]\n"
+    "out[m, n] = centred[m, n] * rsqrt(square[m] / extent(n) + {eps!r})"
+)
+PLAIN_RMS = "square[m] = sum(n) x[m, n] * x[m, n]\nout[m, n] = x[m, n] * rsqrt(square[m] / extent(n) + {eps!r})"
+REDUCERS = {"sum": "sum", "mean": "sum", "max": "max"}
+
+
+def layer_norm(operation: Operation) -> Draft:
+    """Over the last axes; without gamma and beta, or with one of them, the program says so."""
+    return _norm(operation, "layer_norm", PLAIN_NORM, ("gamma", "beta"))
+
+
+def rms_norm(operation: Operation) -> Draft:
+    """Over the last axes."""
+    return _norm(operation, "rms_norm", PLAIN_RMS, ("gamma",))
+
+
+def _norm(operation: Operation, op: str, plain: str, names: tuple[str, ...]) -> Draft:
+    rank, eps = int(operation.attr("rank")), float(operation.attr("eps"))
+    x, view, (m, n) = _rows(operation, rank)
+    given = {name: node for place, name in enumerate(names, 1) if (node := operation.input(place)) is not None}
+    vectors = [operand(operation.graph, name, node, (n,)) for name, node in given.items()]
+    args = {"m": m, "n": n}
+    if len(given) == len(names):
+        return draft_of(op, {**args, "eps": eps}, (x, *vectors), operation, view)
+    text = plain.format(eps=eps)
+    text += " * gamma[n]" if "gamma" in given else ""
+    text += " + beta[n]" if "beta" in given else ""
+    return draft_of(ProgramOp(text), args, (x, *vectors), operation, view)
+
+
+def softmax(operation: Operation) -> Draft:
+    """Over the last axis."""
+    rank = len(operation.shape)
+    if int(operation.attr("axis")) % rank != rank - 1:
+        raise CannotLift("it is over another axis than the last one")
+    x, view, (m, n) = _rows(operation, 1)
+    return draft_of("softmax", {"m": m, "n": n}, (x,), operation, view)
+
+
+def _rows(operation: Operation, rank: int) -> tuple[Operand, View, Shape]:
+    """The input as [m, n], n being its last ``rank`` axes."""
+    source = operation.tensor(0)
+    shape = operation.graph.shape(source.name)
+    if not 0 < rank <= len(shape):
+        raise CannotLift(f"it is over {rank} axes of {len(shape)}")
+    first = len(shape) - rank
+    view = (tuple(range(first)), tuple(range(first, len(shape))))
+    return Operand("x", source.name, view), view, (product(shape[:first]), product(shape[first:]))
+
+
+def reduce(operation: Operation) -> Draft:
+    """Sums, means and maxima over neighbouring axes; those in front and behind are flattened."""
+    kind = str(operation.attr("kind"))
+    if kind not in REDUCERS:
+        raise CannotLift(f"reductions of kind {kind} are not lifted")
+    source = operation.tensor(0)
+    shape = operation.graph.shape(source.name)
+    axes = sorted(axis % len(shape) for axis in operation.attr("axes"))
+    if not axes or axes != list(range(axes[0], axes[-1] + 1)):
+        raise CannotLift("the axes that it is over are not neighbours")
+    first, last = axes[0], axes[-1] + 1
+    groups = {"m": tuple(range(first)), "n": tuple(axes), "p": tuple(range(last, len(shape)))}
+    kept = [name for name in "mp" if groups[name]]
+    args = {name: product([shape[axis] for axis in group]) for name, group in groups.items() if group}
+    offset = 0 if operation.attr("keep") else len(axes)
+    view = tuple(tuple(axis - (offset if axis >= last else 0) for axis in groups[name]) for name in kept)
+    read = [name for name in "mnp" if groups[name]]
+    x = Operand("x", source.name, tuple(groups[name] for name in read))
+    if read == ["m", "n"]:
+        return draft_of(f"reduce_{kind}", args, (x,), operation, view)
+    target, body = "total" if kind == "mean" else "out", f"x[{', '.join(read)}]"
+    text = f"{target}[{', '.join(kept)}] = {REDUCERS[kind]}(n) {body}"
+    text += f"\nout[{', '.join(kept)}] = total[{', '.join(kept)}] / extent(n)" if kind == "mean" else ""
+    return draft_of(ProgramOp(text), args, (x,), operation, view)
+
+
+def pool(operation: Operation) -> Draft:
+    """Maxima and means of windows on two axes."""
+    source = operation.tensor(0)
+    shape = operation.graph.shape(source.name)
+    window = tuple(operation.attr("window"))
+    if len(window) != 2 or len(shape) != 4:
+        raise CannotLift(f"pooling of {len(window)} axes of {len(shape)}")
+    settings = {name: same(operation.node, name) for name in DEFAULTS}
+    settings = {name: value for name, value in settings.items() if value != DEFAULTS[name]}
+    args = {**dict(zip("bchw", shape, strict=True)), **dict(zip("rs", window, strict=True)), **settings}
+    name = "max_pool2d" if operation.node.op == "max_pool" else "avg_pool2d"
+    return draft_of(name, args, (Operand("x", source.name, each(4)),), operation, each(4))

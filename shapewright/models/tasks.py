@@ -1,0 +1,108 @@
+"""What there is to tune in a model: a sequence of search tasks, each with its place, and what was left."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+from shapewright.models.lifted import Left
+from tuner.errors import InvalidInput
+from tuner.program.jobspec import MAX_NAME
+from tuner.program.shape_vars import JsonObject, ShapeVar, WorkloadInstance
+from tuner.program.task import SearchTask
+
+SHOWN_PLACES = 3
+SHOWN_LEFT = 20
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
+class ModelTask(SearchTask):
+    """A search task of a model. ``count``: how often it occurs; ``places``: where, by the model's own names."""
+
+    count: int
+    places: tuple[str, ...]
+
+    def __init__(self, *args: Any, count: int, places: Sequence[str], **kwargs: Any) -> None:
+        SearchTask.__init__(self, *args, **kwargs)
+        object.__setattr__(self, "count", count)
+        object.__setattr__(self, "places", tuple(places))
+
+    def __repr__(self) -> str:
+        return f"<ModelTask {self.count}x {self.workload}>"
+
+
+@dataclass(frozen=True, repr=False)
+class ModelTasks(Sequence[ModelTask]):
+    """The distinct tasks of a model in the order in which they first occur; ``left``: what was not lifted, and why."""
+
+    name: str
+    tasks: tuple[ModelTask, ...]
+    left: tuple[Left, ...]
+    shape_vars: tuple[ShapeVar, ...]
+    instances: tuple[WorkloadInstance, ...] | None
+
+    @overload
+    def __getitem__(self, index: int) -> ModelTask: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ModelTask]: ...
+    def __getitem__(self, index: int | slice) -> ModelTask | Sequence[ModelTask]:
+        return self.tasks[index]
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def job(self, budget: Mapping[str, Any], **fields: Any) -> JsonObject:
+        """The document of one job for all tasks, their counts given; ``fields`` are further ones of a job file."""
+        if not self.tasks:
+            raise InvalidInput("model", "nothing of it can be tuned", self.reasons())
+        used = frozenset().union(*(task.workload.variables for task in self.tasks))
+        document: JsonObject = {
+            "name": self.name,
+            "workloads": [{**task.workload.to_json(), "count": task.count} for task in self.tasks],
+            "shape_vars": {var.name: var.to_json() for var in self.shape_vars if var.name in used},
+        }
+        if self.instances is not None:
+            document["instances"] = [instance.to_json() for instance in self.instances]
+        return {**document, "budget": dict(budget), **fields}
+
+    def reasons(self) -> str:
+        """What was left, by reason, the most frequent first."""
+        names: dict[str, list[str]] = {}
+        for one in self.left:
+            names.setdefault(one.reason, []).append(one.node)
+        ordered = sorted(names.items(), key=lambda item: -len(item[1]))
+        lines = [f"{reason} ({_places(nodes)})" for reason, nodes in ordered[:SHOWN_LEFT]]
+        more = len(ordered) - SHOWN_LEFT
+        return "; ".join(lines + ([f"and {more} more reasons"] if more > 0 else [])) or "no operator was found"
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """For every task how often it occurs, what it computes, and where."""
+        return [(str(task.count), str(task.workload), _places(task.places)) for task in self.tasks]
+
+    def __repr__(self) -> str:
+        lines = [f"<ModelTasks {self.name}: {len(self)} workloads, {sum(task.count for task in self.tasks)} operators"]
+        lines += [f"  {count.rjust(4)}x  {label}  ({places})" for count, label, places in self.rows()]
+        lines += [f"  left: {self.reasons()}"] if self.left else []
+        return "\n".join(lines) + ">"
+
+    def _repr_html_(self) -> str:
+        def row(cells: Sequence[str], tag: str) -> str:
+            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+        body = "".join(row(cells, "td") for cells in self.rows())
+        left = "".join(row(("", f"{one.op}: {one.reason}", one.node), "td") for one in self.left)
+        head = row(("count", "workload", "where"), "th")
+        rest = f"<tbody><tr><th colspan=3>left to the framework</th></tr>{left}</tbody>" if left else ""
+        return f"<table><caption>{html.escape(self.name)}</caption>{head}{body}{rest}</table>"
+
+
+def _places(names: Sequence[str]) -> str:
+    listed = ", ".join(names[:SHOWN_PLACES])
+    return f"{listed}, ... {len(names) - SHOWN_PLACES} more" if len(names) > SHOWN_PLACES else listed
+
+
+def job_name(text: str) -> str:
+    """A name that a job may have."""
+    return "".join(char if char.isprintable() else " " for char in text)[:MAX_NAME].strip() or "model"

@@ -1,0 +1,44 @@
+"""What a frontend makes of one operator: the neutral operation, and what several frontends make alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shapewright.models.graph import CannotLift, Input
+
+POWERS = {2: "square", 3: "cube", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A neutral operation, its inputs and its attributes."""
+
+    op: str
+    inputs: tuple[Input, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+
+def literal(value: float) -> str:
+    """A number as the notation takes it anywhere in an expression."""
+    if not isinstance(value, int | float) or math.isnan(value):
+        raise CannotLift("an argument that must be a number is none")
+    return repr(float(value)) if value >= 0 else f"({float(value)!r})"
+
+
+def power(x: Input, exponent: Any) -> Translated:
+    """x to a constant power."""
+    if not isinstance(exponent, int | float) or exponent not in POWERS:
+        raise CannotLift(f"the power {exponent}")
+    return Translated(POWERS[exponent], (x,))
+
+
+def clamped(x: Input, low: Any, high: Any) -> Translated:
+    """x between two numbers, one of which may be missing."""
+    if not all(each is None or isinstance(each, int | float) for each in (low, high)):
+        raise CannotLift("its bounds are tensors")
+    if low is None or high is None:
+        return Translated("minimum" if low is None else "maximum", (x, high if low is None else low))
+    return Translated("clamp", (x,), {"low": literal(low), "high": literal(high)})

@@ -1,0 +1,114 @@
+"""ONNX models: the same workloads as of the PyTorch models that they were exported from, and what is not translated."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+from torch.export import Dim
+
+import shapewright as sw
+from tests.shapewright.models.checking import TARGET
+from tests.shapewright.models.nets import Encoder, Pictures
+from tuner.errors import InvalidInput
+from tuner.program.dims import parse_dim
+
+
+def converted(model: Any, example: Any, name: str, axes: dict[int, str]) -> Any:
+    """By PyTorch's exporter that needs no further package."""
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            model, (example,), file, dynamo=False, opset_version=17, input_names=[name], dynamic_axes={name: axes}
+        )
+    return onnx.load_from_string(file.getvalue())
+
+
+@pytest.mark.parametrize("kind", ["encoder", "pictures"])
+def test_a_model_has_the_same_workloads_from_onnx_and_from_torch(kind: str) -> None:
+    torch.manual_seed(0)
+    model, example, axes = {
+        "encoder": (Encoder().eval(), torch.zeros(2, 5, dtype=torch.long), {0: "batch", 1: "length"}),
+        "pictures": (Pictures().eval(), torch.randn(2, 3, 16, 16), {0: "batch"}),
+    }[kind]
+    dims = {axis: Dim(name, min=1, max=8) for axis, name in axes.items()}
+    own = sw.extract(model, (example,), (dims,), target=TARGET)
+    proto = converted(model, example, "given", axes)
+    found = sw.extract(proto, shape_vars={name: range(1, 9) for name in axes.values()}, target=TARGET)
+    assert {task.workload.key: task.count for task in found} == {task.workload.key: task.count for task in own}
+    assert [task.shape_vars for task in found] == [task.shape_vars for task in own]
+
+
+def made(nodes: list[Any], inputs: dict[str, tuple[Any, ...]], weights: dict[str, tuple[int, ...]]) -> Any:
+    """A model whose weights are in another file, as large models have them: they are not read."""
+    graph = helper.make_graph(
+        nodes,
+        "made",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)],
+        [_external(name, shape) for name, shape in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+
+
+def _external(name: str, shape: tuple[int, ...]) -> Any:
+    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="weights.bin")
+    return tensor
+
+
+def test_weights_that_lie_elsewhere_are_not_read_and_names_may_be_any(tmp_path: Path) -> None:
+    node = helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=1)
+    model = made([node, helper.make_node("Relu", ["y"], ["z"])], {"x": ("the batch", 16)}, {"w": (8, 16), "b": (8,)})
+    path = tmp_path / "small.onnx"
+    path.write_bytes(model.SerializeToString())
+    (task,) = sw.extract(path, shape_vars={"B": range(1, 5)}, target=TARGET)
+    assert str(task.workload) == "dense(m=B, n=8, k=16) + bias + relu"
+    assert task.places == ("y",)
+
+
+def test_shapes_that_are_computed_are_followed() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["all"]),
+        helper.make_node("Gather", ["all", "zero"], ["first"], axis=0),
+        helper.make_node("Concat", ["first", "minus", "width"], ["wanted"], axis=0),
+        helper.make_node("Reshape", ["x", "wanted"], ["split"]),
+        helper.make_node("MatMul", ["split", "w"], ["out"]),
+    ]
+    model = made(nodes, {"x": ("b", "s", 12)}, {"w": (4, 6)})
+    for name, value in (("zero", 0), ("minus", -1), ("width", 4)):
+        model.graph.initializer.append(helper.make_tensor(name, TensorProto.INT64, [1], [value]))
+    (task,) = sw.extract(model, shape_vars={"b": range(1, 3), "s": range(1, 3)}, target=TARGET)
+    (rows,) = task.workload.symbol_exprs.values()
+    assert rows == parse_dim("3*b*s")
+
+
+LEFT = {
+    "pads": (helper.make_node("Conv", ["x", "w"], ["y"], pads=[0, 0, 1, 1]), "differ between the sides"),
+    "auto_pad": (helper.make_node("Conv", ["x", "w"], ["y"], auto_pad="SAME_UPPER"), "auto_pad"),
+    "unknown": (helper.make_node("CumSum", ["x", "axis"], ["y"]), "CumSum: the operator has no translation"),
+}
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_what_is_left_has_its_reason(case: str) -> None:
+    node, reason = LEFT[case]
+    model = made([node], {"x": ("b", 4, 8, 8)}, {"w": (4, 4, 3, 3)})
+    model.graph.initializer.append(helper.make_tensor("axis", TensorProto.INT64, [], [1]))
+    found = sw.extract(model, shape_vars={"b": range(1, 3)}, target=TARGET)
+    assert not len(found)
+    assert reason in found.left[0].reason
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(b"\xff\xfe not a model")
+    with pytest.raises(InvalidInput, match=r"broken\.onnx"):
+        sw.extract(path)
