@@ -29,17 +29,14 @@ from contextlib import contextmanager  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
-import httpx  # noqa: E402
 import numpy as np  # noqa: E402
 
 import shapewright as sw  # noqa: E402
 from benchmarks.alternating import alternate, geomean, sampler  # noqa: E402
-from tuner.measure.addresses import free_port  # noqa: E402
+from benchmarks.local_service import local_service, say  # noqa: E402
 from tuner.program.documents import read_yaml  # noqa: E402
 
 JOB = Path(__file__).with_name("bert_dense.yaml")
-READY_S = 120.0
-STOP_S = 30.0
 JOB_S = 600.0
 OUT_OF_TIME, INTERRUPTED = 6, 130
 GUARD = 4096
@@ -63,7 +60,7 @@ def main() -> int:
 def _demo(options: argparse.Namespace) -> int:
     with _folder() as folder:
         directory = options.keep or folder / "library"
-        with _service(folder / "data") as environment:
+        with local_service(folder / "data") as environment:
             theory = _theory(options.job, folder, environment)
             job_id = _tune(options.job, environment)
             _shapewright(environment, "pull", str(options.job), "-o", str(directory), "--job", job_id)
@@ -77,10 +74,6 @@ def _demo(options: argparse.Namespace) -> int:
     if options.json:
         options.json.write_text(json.dumps({"rows": rows, "trials": trials, "wrong": wrong}, indent=1) + "\n")
     return 1 if wrong else 0
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
 
 
 @contextmanager
@@ -102,59 +95,7 @@ def _folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-# -- the service ------------------------------------------------------------------------------------------------------
-@contextmanager
-def _service(data_dir: Path) -> Iterator[dict[str, str]]:
-    """`shapewright up` on embedded defaults; gives the environment that its clients need, and stops it at the end."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    environment = {**os.environ, "SHAPEWRIGHT_URL": url, "SHAPEWRIGHT_DATA_DIR": str(data_dir)}
-    # The minute of a calibration pays over many searches; this is one.
-    environment["SHAPEWRIGHT_CALIBRATION"] = "off"
-    say(f"$ shapewright up --port {port}")
-    command = [sys.executable, "-m", "shapewright", "up", "--port", str(port), "--data-dir", str(data_dir)]
-    process = subprocess.Popen(command, env=environment)
-    try:
-        _wait_until_ready(process, url, environment)
-        yield environment
-    finally:
-        # A second Ctrl-C must not leave it running, nor take its directory away from under it.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], url: str, environment: dict[str, str]) -> None:
-    """Ready is a service that answers and a device that has registered."""
-    deadline = time.monotonic() + READY_S
-    while time.monotonic() < deadline:
-        if process.poll() == 0:
-            # Somebody told it to stop, and us with it, whether we have heard of it or not.
-            raise KeyboardInterrupt
-        if process.returncode is not None:
-            raise SystemExit(f"`shapewright up` ended with exit code {process.returncode} before it was ready")
-        try:
-            if httpx.get(f"{url}/readyz", timeout=5.0).status_code == httpx.codes.OK and _devices(environment):
-                return
-        except httpx.TransportError:
-            pass  # Not listening yet; the deadline bounds the wait.
-        time.sleep(0.3)
-    raise SystemExit(f"the service at {url} was not ready within {READY_S:g} s")
-
-
-def _devices(environment: dict[str, str]) -> bool:
-    command = [sys.executable, "-m", "shapewright", "devices", "--json"]
-    answer = subprocess.run(command, env=environment, capture_output=True, timeout=READY_S, check=False)
-    if answer.returncode != 0:
-        return False
-    data = json.loads(answer.stdout)
-    return bool(data.get("items", data) if isinstance(data, dict) else data)
-
-
+# -- the commands ------------------------------------------------------------------------------------------------------
 def _theory(job: Path, folder: Path, environment: dict[str, str]) -> Path:
     """The library of the same job with no trials: chosen by the analytic model alone."""
     without = read_yaml(job.read_bytes())

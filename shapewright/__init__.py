@@ -55,6 +55,7 @@ _LAZY = {
     "TuneResult": ("shapewright.session", "TuneResult"),
     "extract": ("shapewright.models.extract", "extract"),
     "load": ("shapewright.library", "load"),
+    "torch": ("shapewright.torch", ""),
     "tune": ("shapewright.session", "tune_here"),
 }
 
@@ -66,6 +67,6 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module  # noqa: PLC0415
 
     module, attribute = _LAZY[name]
-    value = getattr(import_module(module), attribute)
+    value = getattr(import_module(module), attribute) if attribute else import_module(module)
     globals()[name] = value
     return value

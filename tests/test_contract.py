@@ -77,6 +77,20 @@ def test_the_package_has_the_names_of_the_contract() -> None:
     assert re.findall(r"`(\w+)`", names.group(1)) == sorted(shapewright.__all__, key=_as_told)
 
 
+def test_the_integration_of_pytorch_has_the_names_and_options_of_the_contract() -> None:
+    from shapewright.torch.backend import OPTIONS  # noqa: PLC0415 - PyTorch, for this test alone
+
+    text = section("Python")
+    names, options = (
+        re.search(pattern, text, re.DOTALL)
+        for pattern in (r"Names of `sw\.torch`: (.*?)\.", r"Options of the backend: (.*?)\n\w")
+    )
+    assert names is not None
+    assert options is not None
+    assert re.findall(r"`(\w+)`", names.group(1)) == shapewright.torch.__all__
+    assert set(re.findall(r"`(\w+)`", options.group(1))) >= set(OPTIONS)
+
+
 def _as_told(name: str) -> tuple[bool, str]:
     return name.islower(), name
 

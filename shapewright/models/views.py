@@ -41,6 +41,9 @@ def broadcast(shape: Shape, whole: Shape, view: View) -> tuple[View, tuple[int, 
 
     Its own view, and the dims that it has; None where it has only a part of the axes of one.
     """
+    if shape == whole:
+        # Also along axes of size 1: what is a residual at other sizes is one at this.
+        return view, tuple(range(len(view)))
     offset = len(whole) - len(shape)
     has = {axis + offset for axis, size in enumerate(shape) if size != ONE}
     if offset < 0 or any(shape[axis - offset] != whole[axis] for axis in has):

@@ -1,0 +1,237 @@
+"""Whole models with tuned libraries, against PyTorch.
+
+    python -m benchmarks.models --model bert-base [--threads N] [--minutes M] [--libraries DIR] --json OUT
+
+The model is built here with random weights, taken apart (``sw.extract``), tuned as one job through a service of its
+own (`shapewright up`), and compiled with the libraries that were pulled. Then it is timed at 20 lengths, of which the
+search has seen few, against eager PyTorch and torch.compile (dynamic shapes, frozen, autotuned): alternating samples,
+each contender in a process of its own. ``--libraries`` takes what an earlier run has tuned, or keeps what this one
+does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import shapewright as sw
+from benchmarks.alternating import alternate, geomean
+from benchmarks.local_service import local_service, say
+from benchmarks.model_contenders import COMPILED, EAGER, OURS, Contender, ContenderFailed, contender
+from benchmarks.options import count
+from benchmarks.service import cpu_name
+from shapewright.models.tasks import ModelTasks
+from tuner.program.target import native
+from tuner.program.workload import JsonObject
+
+LENGTHS, TUNED = 20, 8
+"""Lengths that are timed, and those of them at most that the search has seen."""
+TOLERANCE = 1e-3
+"""Of outputs, absolute and relative to the largest element."""
+LONGER_S = 600.0
+"""What a job may take beyond its budget until its libraries are built."""
+POLL_S = 2.0
+ENDED = ("COMPLETED", "CANCELLED", "FAILED")
+SAMPLE_S, BUDGET_S = 0.05, 6.0
+
+Row = dict[str, Any]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    from benchmarks.model_zoo import MODELS  # noqa: PLC0415 - PyTorch, once the options are read
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, choices=sorted(MODELS))
+    parser.add_argument("--threads", type=count, default=1)
+    parser.add_argument("--minutes", type=float, default=30.0, help="of the job, all workloads together")
+    parser.add_argument("--trials", type=int, help="of the job, besides its minutes")
+    parser.add_argument("--lengths", type=count, default=LENGTHS, help="how many are timed")
+    parser.add_argument("--libraries", type=Path, metavar="DIR", help="what was tuned; filled if it is not there")
+    parser.add_argument("--json", type=Path, required=True, metavar="OUT")
+    options = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="shapewright-models-") as folder:
+        libraries = (options.libraries or Path(folder) / "libraries").absolute()
+        tasks = tasks_of(options.model, options.threads)
+        say(f"{options.model}: {len(tasks)} workloads, {sum(task.count for task in tasks)} operators")
+        budget = {"seconds": 60.0 * options.minutes}
+        budget |= {"trials": options.trials} if options.trials is not None else {}
+        tuning = {} if libraries.is_dir() else tuned(tasks, budget, Path(folder), libraries)
+        rows, facts = timed(options.model, options.threads, libraries, options.lengths)
+    document = {
+        "rows": rows,
+        "summary": {**summary_of(rows), **tuning, "compile_s": facts.pop("compile_s")},
+        "protocol": {
+            "model": options.model, "threads": options.threads, "minutes": options.minutes, "cpu": cpu_name(),
+            "target": native().to_json(), "order": "alternating samples, rotating order, a process for each contender",
+            "sample": f"as many calls as {SAMPLE_S:g} s take, one at least", "value": "median", **facts,
+        },
+    }  # fmt: skip
+    options.json.write_text(json.dumps(document, indent=1) + "\n")
+    say(json.dumps(document["summary"], indent=1))
+    return 0 if all(row["max_abs_error"] <= row["tolerance"] for row in rows) else 1
+
+
+# -- tuning ---------------------------------------------------------------------------------------------------------
+def tasks_of(model: str, threads: int) -> ModelTasks:
+    """The search tasks of a model; its batch and its length are dynamic."""
+    import torch  # noqa: PLC0415
+
+    from benchmarks.model_zoo import MODELS, build  # noqa: PLC0415
+
+    zoo = MODELS[model]
+    length = torch.export.Dim("length", min=zoo.lengths.start, max=zoo.lengths[-1])
+    dims = {zoo.axis: length}
+    if len(zoo.batches) > 1:
+        dims[0] = torch.export.Dim("batch", min=1, max=max(zoo.batches))
+    # Sizes of 1 would be taken for constants.
+    example = zoo.inputs(max(zoo.batches), 5)
+    weights = {"length": dict.fromkeys(lengths_of(model, TUNED), 1.0)}
+    if len(zoo.batches) > 1:
+        weights["batch"] = dict.fromkeys(zoo.batches, 1.0)
+    with torch.no_grad():
+        return sw.extract(build(model), example, (dims,), weights=weights, threads=threads)
+
+
+def lengths_of(model: str, number: int) -> list[int]:
+    """So many lengths, spread over the range, its ends included."""
+    from benchmarks.model_zoo import MODELS  # noqa: PLC0415
+
+    lengths = MODELS[model].lengths
+    places = np.linspace(0, len(lengths) - 1, min(number, len(lengths)))
+    return sorted({lengths[round(place)] for place in places})
+
+
+def tuned(tasks: ModelTasks, budget: JsonObject, folder: Path, libraries: Path) -> dict[str, Any]:
+    """Tune all tasks as one job through a service, pull its libraries, and say what it took."""
+    started = time.monotonic()
+    with local_service(folder / "data") as environment:
+        data_dir = environment["SHAPEWRIGHT_DATA_DIR"]
+        with sw.Client(environment["SHAPEWRIGHT_URL"], data_dir=data_dir) as client:
+            job_id = client.submit(tasks.job(budget, threads=tasks[0].threads))["id"]
+            job = _ended(client, job_id, float(budget["seconds"]) + LONGER_S)
+            manifests = client.download_job(job_id, libraries)
+    return {
+        "tuning_s": time.monotonic() - started,
+        "state": job["state"],
+        "trials": job["trials"],
+        "kernels": {manifest["workload_key"]: len(manifest["kernels"]) for manifest in manifests},
+    }
+
+
+def _ended(client: sw.Client, job_id: str, timeout_s: float) -> JsonObject:
+    deadline = time.monotonic() + timeout_s
+    while (job := client.job(job_id))["state"] not in ENDED:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"the job was not done within {timeout_s:g} s")
+        time.sleep(POLL_S)
+    if job["state"] != "COMPLETED":
+        raise SystemExit(f"the job is {job['state']}: {job.get('error')}")
+    return job
+
+
+# -- timing ---------------------------------------------------------------------------------------------------------
+def timed(model: str, threads: int, libraries: Path, number: int) -> tuple[list[Row], dict[str, Any]]:
+    """A row for each batch and length, and what else there is to tell."""
+    from benchmarks.model_zoo import MODELS  # noqa: PLC0415
+
+    skipped: dict[str, str] = {}
+    compile_s: dict[str, float] = {}
+    rows = []
+    with ExitStack() as stack:
+        there = {
+            name: stack.enter_context(contender(name, model, threads, libraries)) for name in (EAGER, COMPILED, OURS)
+        }
+        for batch in MODELS[model].batches:
+            # The largest first: what is compiled for it holds for all but length 1.
+            for length in reversed(lengths_of(model, number)):
+                rows.append(_row(model, batch, length, there, skipped, compile_s))
+                say(_line(rows[-1]))
+        facts = {name: one.facts() for name, one in there.items() if name not in skipped}
+    return rows, {"skipped": skipped, "contenders": facts, "compile_s": compile_s}
+
+
+def _row(
+    model: str, batch: int, length: int, there: dict[str, Contender], skipped: dict[str, str],
+    compile_s: dict[str, float],
+) -> Row:  # fmt: skip
+    outputs = {}
+    for name, one in there.items():
+        if name in skipped:
+            continue
+        try:
+            seconds, outputs[name] = one.prepare(batch, length)
+            compile_s[name] = max(seconds, compile_s.get(name, 0.0))
+        except ContenderFailed as error:
+            if name != COMPILED:
+                raise
+            skipped[name] = str(error)
+    times = alternate({name: there[name].sample for name in outputs}, rounds=9, sample_s=SAMPLE_S, budget_s=BUDGET_S)
+    expected = outputs[EAGER]
+    errors = [float(np.abs(a - b).max()) for a, b in zip(outputs[OURS], expected, strict=True)]
+    return {
+        "workload": f"{model}, batch {batch}",
+        "shape": {"batch": batch, "length": length},
+        "tuned_on": length in lengths_of(model, TUNED),
+        "ours_s": times[OURS],
+        "rivals_s": {name: seconds for name, seconds in times.items() if name != OURS},
+        "flops": _flops(model, batch, length),
+        "peak_fraction": None,
+        "max_abs_error": max(errors),
+        "tolerance": TOLERANCE * max(1.0, *(float(np.abs(each).max()) for each in expected)),
+    }
+
+
+def _flops(model: str, batch: int, length: int) -> int:
+    """Of the matrix products and convolutions, a multiply-add as two."""
+    import torch  # noqa: PLC0415
+    from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415
+
+    from benchmarks.model_zoo import MODELS  # noqa: PLC0415
+
+    with FlopCounterMode(display=False) as counter, torch.device("meta"), torch.no_grad():
+        MODELS[model].make().eval()(*MODELS[model].inputs(batch, length))
+    return int(counter.get_total_flops())
+
+
+def _line(row: Row) -> str:
+    rivals = ", ".join(f"{name} {seconds / row['ours_s']:.2f}x" for name, seconds in row["rivals_s"].items())
+    mark = "*" if row["tuned_on"] else " "
+    length = row["shape"]["length"]
+    return f"{row['workload']}, length {length:>4}{mark} {1e3 * row['ours_s']:>9.2f} ms; against {rivals}"
+
+
+def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """Geometric means of how many times faster ours is."""
+    names = sorted({name for row in rows for name in row["rivals_s"]})
+    best = [min(row["rivals_s"].values()) / row["ours_s"] for row in rows]
+    held_out = [ratio for ratio, row in zip(best, rows, strict=True) if not row["tuned_on"]]
+    workloads = dict.fromkeys(row["workload"] for row in rows)
+    return {
+        "geomean_vs": {
+            name: geomean([row["rivals_s"][name] / row["ours_s"] for row in rows if name in row["rivals_s"]])
+            for name in names
+        },
+        "geomean_vs_best": geomean(best),
+        "geomean_vs_best_held_out": geomean(held_out) if held_out else None,
+        "geomean_vs_best_by_workload": {
+            name: geomean([ratio for ratio, row in zip(best, rows, strict=True) if row["workload"] == name])
+            for name in workloads
+        },
+        "worst_vs_best": min(best, default=math.nan),
+        "max_abs_error": max(row["max_abs_error"] for row in rows),
+        "regret": None,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

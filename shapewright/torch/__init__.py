@@ -1,0 +1,20 @@
+"""Tuned libraries in models of PyTorch.
+
+    import shapewright as sw
+
+    model = torch.compile(model, backend="shapewright", dynamic=True, options={"source": "libraries"})
+    model = sw.torch.optimize(model, source="libraries")   # nothing is compiled: modules are swapped
+    print(sw.torch.report(model))
+
+A saved program that calls tuned libraries needs ``import shapewright.torch`` before it is loaded.
+"""
+
+from __future__ import annotations
+
+from shapewright.torch import op as _op  # noqa: F401 - registers torch.ops.shapewright.call
+from shapewright.torch.optimizing import optimize
+from shapewright.torch.packs import forget
+from shapewright.torch.reports import Report, report
+from shapewright.torch.sources import provide
+
+__all__ = ["Report", "forget", "optimize", "provide", "report"]

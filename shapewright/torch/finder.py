@@ -1,0 +1,102 @@
+"""Which library serves a workload of a model: sources in turn, the number of threads, and what a build must be told."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from shapewright.torch.libraries import keep, kept_folder
+from shapewright.torch.sources import SOURCES, Directory, Match, Source, SourceAway, SourceLike, source_of
+from tuner.errors import InvalidInput, ShapewrightError
+from tuner.program.target import Target, native
+from tuner.program.workload import Workload
+
+AWAY_S = 60.0
+"""How long a source that could not be asked is left alone: a model has many graphs, and each asks anew."""
+
+_away: dict[str, tuple[float, str]] = {}
+
+
+class Finder:
+    """Asks ``sources`` in turn. A source that is away is told once and asked no more; what was kept of earlier builds
+    takes its place. With ``strict`` it raises instead.
+
+    ``notes``: what a report has to say about the sources, in order.
+    """
+
+    def __init__(self, sources: Sequence[Source], target: Target, *, threads: int, strict: bool) -> None:
+        self._sources = list(sources)
+        self._target = target
+        self._threads = threads
+        self._strict = strict
+        self._found: dict[str, Match | str] = {}
+        self.notes: list[str] = []
+
+    def find(self, workload: Workload, *, may_miss: bool = False) -> Match | str:
+        """The library for ``workload``, or why there is none. With ``strict`` raises ShapewrightError for the latter,
+        unless it ``may_miss``: another workload would do as well."""
+        if workload.key not in self._found:
+            self._found[workload.key] = self._first(workload)
+        found = self._found[workload.key]
+        if isinstance(found, str) and self._strict and not may_miss:
+            raise ShapewrightError(f"{workload}: {found}; tune it, or leave strict out")
+        return found
+
+    def _first(self, workload: Workload) -> Match | str:
+        reasons: dict[str, None] = {}
+        for threads in dict.fromkeys((self._threads, 1)):
+            for source in list(self._sources):
+                found = self._asked(source, workload, threads)
+                if isinstance(found, Match):
+                    if threads != self._threads:
+                        self.note(f"{workload} runs on one thread: no library of it is for {self._threads}")
+                    keep(found.library)
+                    return found
+                reasons.setdefault(found)
+        return "; ".join(filter(None, reasons)) or "no source answers"
+
+    def _asked(self, source: Source, workload: Workload, threads: int) -> Match | str:
+        try:
+            if source.name in _away and time.monotonic() < _away[source.name][0]:
+                raise SourceAway(_away[source.name][1])
+            return source.find(workload, threads)
+        except SourceAway as error:
+            if _away.get(source.name, (0.0, ""))[0] < time.monotonic():
+                _away[source.name] = (time.monotonic() + AWAY_S, str(error))
+            if self._strict:
+                raise
+            self._sources.remove(source)
+            self.warn(f"{error}; libraries that were kept earlier serve in its place, and what has none is not tuned")
+            if not any(each.name == str(kept_folder()) for each in self._sources) and kept_folder().is_dir():
+                self._sources.append(Directory(kept_folder(), self._target))
+                return self._asked(self._sources[-1], workload, threads)
+            return ""
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def warn(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+            warnings.warn(f"shapewright: {text}", stacklevel=2)
+
+
+def finder_of(source: SourceLike | None, *, strict: bool = False, threads: int | None = None) -> Finder:
+    """A finder for what the user gave; None is the service of SHAPEWRIGHT_URL, or of `shapewright up`.
+
+    ``threads``: PyTorch's number of threads if it is left out. Raises InvalidInput.
+    """
+    from shapewright.defaults import service_url  # noqa: PLC0415
+
+    given = service_url() if source is None else source
+    target = native()
+    several: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
+    if not several:
+        raise InvalidInput("source", "is empty", SOURCES)
+    count = torch.get_num_threads() if threads is None else threads
+    return Finder([source_of(each, target) for each in several], target, threads=count, strict=strict)

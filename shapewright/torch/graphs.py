@@ -1,0 +1,231 @@
+"""Graphs of TorchDynamo rewritten: groups of nodes that were lifted become calls of tuned libraries."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_or
+from torch.nn import functional
+
+from shapewright.models.fx import lift
+from shapewright.models.lifted import LiftedOp, Operand
+from shapewright.torch.finder import Finder
+from shapewright.torch.op import call
+from shapewright.torch.plan import DTYPES, Plan, Taken
+from shapewright.torch.reports import Kept, Replaced, Report
+from shapewright.torch.sources import Match
+
+IN_PLACE = "the graph changes tensors in place"
+
+
+def with_constant_floats(graph: fx.GraphModule) -> None:
+    """Floats that are attributes of modules (``eps``) as constants, guarded by their values: with ``dynamic=True``
+    TorchDynamo takes them for inputs."""
+    for node in list(graph.graph.nodes):
+        value = node.meta.get("example_value")
+        if node.op == "call_method" and node.target == "item" and isinstance(value, torch.SymFloat):
+            node.replace_all_uses_with(float(value))
+            graph.graph.erase_node(node)
+    graph.recompile()
+
+
+def constants_of(graph: fx.GraphModule) -> frozenset[str]:
+    """The inputs that stay from call to call: parameters and buffers."""
+    return frozenset(
+        node.name
+        for node in graph.graph.nodes
+        if node.op == "placeholder"
+        and (
+            isinstance(node.meta.get("example_value"), torch.nn.Parameter)
+            or "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
+        )
+    )
+
+
+def replace_lifted(graph: fx.GraphModule, constants: frozenset[str], finder: Finder, report: Report) -> None:
+    """Put calls of libraries in the place of what ``finder`` has one for; say in ``report`` what was done, and why
+    the rest was not. Raises ShapewrightError where the finder is strict."""
+    _without_needless_mutation(graph)
+    if any(map(_mutates, graph.graph.nodes)):
+        report.kept.append(Kept("the whole graph", "a graph", IN_PLACE))
+        return
+    lifting = lift(graph, constants)
+    report.kept += [Kept(left.node, left.op, left.reason) for left in lifting.left]
+    rewriting = _Rewriting(graph)
+    for op in lifting.ops:
+        where = op.output if len(op.nodes) == 1 else f"{op.nodes[0]}..{op.output}"
+        found = rewriting.unfit(op) or finder.find(op.workload)
+        if not isinstance(found, Match):
+            report.kept.append(Kept(where, str(op.workload), found))
+            continue
+        strided = rewriting.strided(op)
+        plans = (rewriting.replace(op, found),)
+        threads, digest = found.library.manifest["threads"], found.library.digest
+        report.replaced.append(
+            Replaced(where, str(op.workload), op.workload.key, digest, found.how, found.source, threads, plans, strided)
+        )
+    if report.replaced:
+        # A library's output may have other strides than what it stands for.
+        _views_as_reshapes(graph)
+    graph.graph.lint()
+    graph.recompile()
+
+
+class _Rewriting:
+    """The nodes of one graph while calls take the places of some."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        self._graph = graph.graph
+        self._nodes = {node.name: node for node in graph.graph.nodes}
+        self._symbols: dict[str, fx.Node | tuple[fx.Node, int]] = {}
+        """Where the value of each symbol is at hand: an input, or a dim of one."""
+        for node in graph.graph.nodes:
+            if node.op == "placeholder":
+                self._note_symbols(node)
+
+    def _note_symbols(self, node: fx.Node) -> None:
+        value = _value(node)
+        if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
+            self._symbols[str(value.node.expr)] = node
+        for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                self._symbols.setdefault(str(size.node.expr), (node, axis))
+
+    def unfit(self, op: LiftedOp) -> str:
+        """Why a lifted operation cannot be a call in this graph; empty if it can."""
+        missing = sorted(name for dim in op.output_shape for name in dim.variables if name not in self._symbols)
+        if missing:
+            return f"the size {missing[0]} is not at hand"
+        values = [_value(self._nodes[name]) for name in _inputs(op)]
+        if any(not isinstance(value, torch.Tensor) or value.device.type != "cpu" for value in values):
+            return "it does not run on the CPU"
+        if len(op.workload.outputs) != 1 or op.workload.outputs[0].dtype not in DTYPES:
+            return "its output is not one tensor of a dtype that PyTorch has"
+        return ""
+
+    def strided(self, op: LiftedOp) -> tuple[str, ...]:
+        """The operands that a call has to copy, since their elements are not in a row."""
+        return tuple(
+            operand.tensor
+            for operand, tensor in zip(op.operands, op.workload.inputs, strict=True)
+            if not tensor.constant and operand.fold is None and not self._is_in_a_row(operand)
+        )
+
+    def _is_in_a_row(self, operand: Operand) -> bool:
+        axes = [axis for group in operand.view for axis in group]
+        value = _value(self._nodes[operand.node])
+        expected: Any = 1
+        for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+            if not statically_known_true(sym_or(size == 1, stride == expected)):
+                return False
+            expected = expected * size
+        return axes == sorted(axes)
+
+    def replace(self, op: LiftedOp, match: Match) -> str:
+        """Call the library where the last node stands. Returns the plan's text."""
+        inputs, last = _inputs(op), self._nodes[op.output]
+        positions = {name: position for position, name in enumerate(inputs)}
+        packed = op.workload.constants
+        operands = tuple(
+            Taken(
+                tuple(None if name is None else positions[name] for name in _read(operand)),
+                operand.view, operand.fold, tensor.name in packed,
+            )
+            for operand, tensor in zip(op.operands, op.workload.inputs, strict=True)
+        )  # fmt: skip
+        plan = Plan(match.library.digest, operands, op.output_view, op.workload.outputs[0].dtype).text()
+        with self._graph.inserting_before(last):
+            names = sorted(name for dim in op.output_shape for name in dim.variables)
+            symbols = {name: fx.Proxy(self._symbol(name)) for name in names}
+            sizes = [_plain(dim.evaluate(symbols)) for dim in op.output_shape]
+            new = self._graph.call_function(call, ([self._nodes[name] for name in inputs], sizes, plan))
+        new.meta = dict(last.meta)
+        last.replace_all_uses_with(new)
+        self._nodes[op.output] = new
+        for node in [last, *(self._nodes[name] for name in reversed(op.nodes[:-1]))]:
+            if not node.users and node.op != "placeholder":
+                self._graph.erase_node(node)
+        return plan
+
+    def _symbol(self, name: str) -> fx.Node:
+        found = self._symbols[name]
+        if isinstance(found, fx.Node):
+            return found
+        return self._graph.call_function(torch.ops.aten.sym_size.int, found)
+
+
+def _inputs(op: LiftedOp) -> list[str]:
+    """The nodes that a call reads, each once, in order."""
+    return list(dict.fromkeys(name for operand in op.operands for name in _read(operand) if name is not None))
+
+
+def _read(operand: Operand) -> tuple[str | None, ...]:
+    return operand.fold.nodes if operand.fold else (operand.node,)
+
+
+def _value(node: fx.Node) -> Any:
+    return node.meta.get("val", node.meta.get("example_value"))
+
+
+def _plain(size: Any) -> Any:
+    return size.node if isinstance(size, fx.Proxy) else size
+
+
+# -- tensors that are changed in place ----------------------------------------------------------------------------
+def _mutates(node: fx.Node) -> bool:
+    """Whether a node writes to one of its inputs."""
+    if node.op not in ("call_function", "call_method"):
+        return False
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    name = str(name).partition(".")[0]
+    in_place = name.endswith("_") and not name.endswith("__")
+    return in_place or node.target in IN_PLACE_OPERATORS or "out" in node.kwargs or bool(node.kwargs.get("inplace"))
+
+
+IN_PLACE_OPERATORS = frozenset(
+    {
+        operator.setitem,
+        operator.delitem,
+        *(
+            getattr(operator, name)
+            for name in (
+                "iadd",
+                "isub",
+                "imul",
+                "imatmul",
+                "itruediv",
+                "ifloordiv",
+                "imod",
+                "ipow",
+                "iand",
+                "ior",
+                "ixor",
+            )
+        ),
+    }
+)
+
+
+def _without_needless_mutation(graph: fx.GraphModule) -> None:
+    """``relu(x, inplace=True)`` as ``relu(x)`` where nobody else reads x, which was computed here for it alone."""
+    for node in graph.graph.nodes:
+        source = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
+        if node.kwargs.get("inplace") and source is not None and len(source.users) == 1 and source.target in FRESH:
+            node.kwargs = {**node.kwargs, "inplace": False}
+
+
+FRESH = frozenset({
+    functional.linear, functional.batch_norm, functional.layer_norm, torch.conv1d, torch.conv2d, torch.conv3d,
+    operator.add, torch.add, torch.matmul, operator.matmul,
+})  # fmt: skip
+"""Functions whose result is a new tensor, never a view of another."""
+
+
+def _views_as_reshapes(graph: fx.GraphModule) -> None:
+    for node in graph.graph.nodes:
+        sizes = node.args[1:] if node.op == "call_method" and node.target == "view" else ()
+        if sizes and not isinstance(sizes[0], torch.dtype):
+            node.target = "reshape"

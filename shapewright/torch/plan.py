@@ -1,0 +1,246 @@
+"""Plans: how tensors of a model become the operands of a library's call, and its output the model's.
+
+A plan is a text (JSON), so that a graph that is exported or cached carries it whole. Views are those of
+``shapewright.models.lifted``: for each dim of an operand the axes of the tensor that make it up.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from shapewright.models.lifted import Fold, View, unviewed, viewed
+from shapewright.torch.libraries import library_of
+from shapewright.torch.packs import Packs
+from tuner.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from shapewright.library import Library
+
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int8,
+        torch.uint8,
+        torch.int32,
+        torch.int64,
+    )
+}
+"""By the notation's names."""
+
+Get = Callable[[Sequence[torch.Tensor]], Any]
+"""An operand of the library's call, of the tensors of the model's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Where an operand comes from: the positions of its tensors (several are folded into one), and its view."""
+
+    inputs: tuple[int | None, ...]
+    view: View
+    fold: Fold | None = None
+    packed: bool = False
+    """Whether the library packs it."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is made once, and again when its tensors have changed."""
+        return self.packed or self.fold is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The call of a library in a model: its digest, its operands in order, and the view and dtype of the output."""
+
+    digest: str
+    operands: tuple[Taken, ...]
+    output: View
+    dtype: str
+
+    def text(self) -> str:
+        """What ``plan_of`` reads."""
+        operands = [
+            [list(taken.inputs), taken.view, int(taken.packed), _fold_json(taken.fold)] for taken in self.operands
+        ]
+        data = {"library": self.digest, "operands": operands, "output": self.output, "dtype": self.dtype}
+        return json.dumps(data, separators=(",", ":"), sort_keys=True)
+
+
+@lru_cache(maxsize=65536)
+def plan_of(text: str) -> Plan:
+    """Raises InvalidInput for what is no plan."""
+    try:
+        data = json.loads(text)
+        operands = tuple(
+            Taken(tuple(inputs), _view(view), _fold(fold, inputs), bool(packed))
+            for inputs, view, packed, fold in data["operands"]
+        )
+        return Plan(data["library"], operands, _view(data["output"]), data["dtype"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(
+            "plan", f"is not one of this version ({error})", "compile or export the model again"
+        ) from None
+
+
+def output_of(plan: Plan, sizes: Sequence[Any], like: torch.Tensor) -> torch.Tensor:
+    """An output of the model's ``sizes`` without a value, with the strides that a call gives it."""
+    result = like.new_empty(_joined(plan.output, sizes), dtype=DTYPES[plan.dtype])
+    return unviewed(result, plan.output, sizes)
+
+
+class Call:
+    """A plan, ready to run. Safe to use from several threads."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._library = library_of(plan.digest)
+        self._view = plan.output
+        self._flat = _flattening(plan.output)
+        self._dtype = DTYPES[plan.dtype]
+        self.copies: dict[str, int] = {}
+        """By operand how often it had to be copied, since its elements were not in a row."""
+        inputs = self._library.workload.inputs
+        named = list(zip((tensor.name for tensor in inputs), plan.operands, strict=True))
+        self._operands = [self._getter(name, taken) for name, taken in named]
+        self._direct = list(self._getters_in_order(named))
+
+    def __call__(self, operands: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
+        if self._flat is None or len(sizes) != self._flat.rank:
+            result = torch.empty(_joined(self._view, sizes), dtype=self._dtype)
+            self.into(operands, result)
+            return unviewed(result, self._view, sizes)
+        out = torch.empty(sizes, dtype=self._dtype)
+        self.into(operands, self._flat.of(out))
+        return out
+
+    def into(self, operands: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+        """Compute ``result``, which has the dims of the library's output."""
+        if result.numel():
+            self._library(*[get(operands) for get in self._operands], result)
+
+    def direct(self, operands: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+        """The same where each operand comes by itself, in the library's order: its tensors as they are if it is kept,
+        else one that was viewed already."""
+        self._library(*[get(operands) for get in self._direct], result)
+
+    def _getter(self, name: str, taken: Taken) -> Get:
+        positions = [position for position in taken.inputs if position is not None]
+        if not taken.is_kept:
+            return self._varying(name, positions[0], taken.view)
+        return _kept(_packs(self._library, name, taken), positions)
+
+    def _getters_in_order(self, named: Sequence[tuple[str, Taken]]) -> Iterator[Get]:
+        first = 0
+        for name, taken in named:
+            count = sum(position is not None for position in taken.inputs)
+            if taken.is_kept:
+                yield _kept(_packs(self._library, name, taken), range(first, first + count))
+            else:
+                yield operator.itemgetter(first)
+            first += count
+
+    def _varying(self, name: str, position: int, view: View) -> Get:
+        """An operand that is new at every call, as a tensor without gaps."""
+        flat = _flattening(view)
+
+        def get(operands: Sequence[torch.Tensor]) -> torch.Tensor:
+            given = operands[position]
+            if flat is not None and given.dim() == flat.rank and given.is_contiguous():
+                return flat.of(given)
+            tensor = viewed(given, view).contiguous()
+            if tensor.data_ptr() != given.data_ptr():
+                self.copies[name] = self.copies.get(name, 0) + 1
+            return tensor
+
+        return get
+
+
+class _Flattening:
+    """A view that joins axes and keeps their order, of tensors without gaps."""
+
+    def __init__(self, view: View) -> None:
+        self.rank = sum(map(len, view))
+        # From the back: joining axes changes the places of those behind them.
+        self._joined = [(group[0], group[-1]) for group in reversed(view) if len(group) > 1]
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        for first, last in self._joined:
+            tensor = tensor.flatten(first, last)
+        return tensor
+
+
+def _flattening(view: View) -> _Flattening | None:
+    """None where the view changes the order of axes, or leaves one out."""
+    axes = [axis for group in view for axis in group]
+    return _Flattening(view) if axes == list(range(len(axes))) and all(view) else None
+
+
+def _kept(packs: Packs, positions: Sequence[int]) -> Get:
+    if len(positions) == 1:
+        (only,) = positions
+        return lambda operands: packs.of_one(operands[only])
+    return lambda operands: packs.of(*[operands[position] for position in positions])
+
+
+_shared: dict[tuple[Any, ...], Packs] = {}
+_shared_lock = threading.Lock()
+
+
+def _packs(library: Library, name: str, taken: Taken) -> Packs:
+    """Packed forms are shared by all calls that take the constant in the same way."""
+    present = tuple(position is not None for position in taken.inputs)
+    key = (library.digest, name, taken.view, present, taken.fold and (taken.fold.kind, taken.fold.eps, taken.fold.axis))
+    with _shared_lock:
+        if key not in _shared:
+            _shared[key] = Packs(lambda *tensors: _packed(library, name, taken, tensors))
+        return _shared[key]
+
+
+def _packed(library: Library, name: str, taken: Taken, tensors: Sequence[torch.Tensor]) -> Any:
+    value = tensors[0].detach()
+    if taken.fold is not None:
+        given = iter(tensor.detach() for tensor in tensors)
+        value = taken.fold.value({node: next(given) for node in taken.fold.nodes if node is not None})
+    value = viewed(value, taken.view).contiguous()
+    return library.pack(name, _array(value)) if taken.packed else value
+
+
+def _array(tensor: torch.Tensor) -> Any:
+    """An array of NumPy over the memory of a tensor, bfloat16 included."""
+    if tensor.dtype is not torch.bfloat16:
+        return tensor.numpy()
+    import ml_dtypes  # noqa: PLC0415 - for those who have such a tensor
+
+    return tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+
+
+def _joined(view: View, sizes: Sequence[Any]) -> list[Any]:
+    return [sizes[group[0]] if len(group) == 1 else math.prod(sizes[axis] for axis in group) for group in view]
+
+
+def _view(data: Sequence[Sequence[int]]) -> View:
+    return tuple(tuple(map(int, group)) for group in data)
+
+
+def _fold_json(fold: Fold | None) -> list[Any] | None:
+    return None if fold is None else [fold.kind, fold.eps, fold.axis]
+
+
+def _fold(data: Sequence[Any] | None, inputs: Sequence[int | None]) -> Fold | None:
+    if data is None:
+        return None
+    kind, eps, axis = data
+    return Fold(
+        kind, tuple(None if position is None else str(index) for index, position in enumerate(inputs)), eps, axis
+    )

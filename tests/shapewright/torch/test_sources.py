@@ -1,0 +1,208 @@
+"""Where libraries come from: directories, snapshots, services; and that none of them breaks a build."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from shapewright.client import Client
+from shapewright.library import load
+from shapewright.snapshot.writing import chosen, offers_of, write_snapshot
+from shapewright.torch.finder import Finder, finder_of
+from shapewright.torch.libraries import keep, kept_folder, load_library
+from shapewright.torch.sources import Directory, Match, SourceAway, provide, source_of
+from tests.serving import lease
+from tests.shapewright.cli_bed import Bed
+from tests.shapewright.torch.conftest import TASKS, M, altered, save_library
+from tests.shapewright.torch.models import WIDTH
+from tuner.errors import InvalidInput, ShapewrightError
+from tuner.program.build import make_workload
+from tuner.program.target import native
+from tuner.program.workload import Workload
+
+SQUARE = make_workload("dense", {"m": "16*T", "n": WIDTH, "k": WIDTH}, epilogue=["bias"])
+UNKNOWN = make_workload("dense", {"m": "T", "n": 5, "k": 3})
+
+
+def found(source: object, workload: Workload = SQUARE, threads: int = 1) -> Match | str:
+    return source_of(source).find(workload, threads)  # type: ignore[arg-type]
+
+
+def test_a_directory_is_a_library_or_has_folders_of_them(libraries: Path, tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "job").symlink_to(libraries)
+    (tmp_path / "jobs" / "notes").mkdir()
+    for place in (libraries / "square", libraries, tmp_path / "jobs"):
+        match = found(place)
+        assert isinstance(match, Match)
+        assert (match.library.workload.key, match.how, match.source) == (SQUARE.key, "exact", str(place))
+    assert found(libraries, UNKNOWN) == "no library for this workload"
+
+
+@pytest.mark.parametrize(
+    ("args", "is_served"),
+    [
+        ({"m": 1, "n": WIDTH, "k": WIDTH}, True),
+        ({"m": 77, "n": WIDTH, "k": WIDTH}, True),
+        ({"m": "M", "n": WIDTH, "k": 2 * WIDTH}, False),
+        ({"m": "M", "n": "N", "k": WIDTH}, False),
+    ],
+)
+def test_a_library_serves_the_sizes_that_it_leaves_open(libraries: Path, args: dict[str, int], is_served: bool) -> None:
+    match = found(libraries / "square", make_workload("dense", args, epilogue=["bias"]))
+    assert isinstance(match, Match) is is_served
+    assert not is_served or (isinstance(match, Match) and match.how == "covers")
+
+
+def test_one_symbol_in_two_places_serves_equal_sizes_alone(libraries: Path) -> None:
+    def attention(i: object, j: object) -> Workload:
+        return make_workload("attention", {"b": 1, "h": 2, "i": i, "j": j, "d": 16})
+
+    assert isinstance(found(libraries, attention("S", "S")), Match)
+    assert isinstance(found(libraries, attention(9, 9)), Match)
+    assert isinstance(found(libraries, attention("S", "R")), str)
+    assert isinstance(found(libraries, attention(9, 8)), str)
+
+
+def test_libraries_that_do_not_fit_this_machine_are_passed_over_with_the_reason(
+    libraries: Path, tmp_path: Path
+) -> None:
+    target = json.loads((libraries / "square" / "manifest.json").read_text())["target"]
+    hardware = {**target["hardware"], "features": ["avx1024"]}
+    altered(libraries / "square", tmp_path / "other", target={**target, "hardware": hardware})
+    assert found(tmp_path / "other") == "it is for a CPU with avx1024"
+    assert found(libraries / "square", threads=3) == "it is for 1 threads, not 3"
+
+
+def test_a_damaged_library_leaves_its_place_to_another(libraries: Path, tmp_path: Path) -> None:
+    altered(libraries / "square", tmp_path / "both" / "a")
+    (tmp_path / "both" / "a" / "library.so").write_bytes(b"damaged")
+    assert "is not what was built" in str(found(tmp_path / "both"))
+    altered(libraries / "square", tmp_path / "both" / "b")
+    (tmp_path / "both" / "c").mkdir()
+    (tmp_path / "both" / "c" / "manifest.json").write_text("{")
+    assert isinstance(found(tmp_path / "both"), Match)
+
+
+def test_a_snapshot_serves_and_what_is_used_is_kept(libraries: Path, tmp_path: Path) -> None:
+    file = tmp_path / "all.snapshot"
+    write_snapshot(file, chosen(offers_of(libraries)))
+    match = found(file)
+    assert isinstance(match, Match)
+    assert match.how == "exact"
+    assert (kept_folder() / match.library.digest / "library.so").is_file()
+    covered = found(file, make_workload("dense", {"m": 1, "n": WIDTH, "k": WIDTH}, epilogue=["bias"]))
+    assert isinstance(covered, Match)
+    assert covered.how == "covers"
+    assert "no library" in str(found(file, UNKNOWN))
+    assert "3" in str(found(file, threads=3))
+
+
+def test_a_snapshot_made_on_a_machine_of_the_same_instructions_serves(libraries: Path, tmp_path: Path) -> None:
+    altered(libraries / "square", tmp_path / "elsewhere", target_fingerprint="llvm-elsewhere-0123456789ab")
+    file = tmp_path / "all.snapshot"
+    write_snapshot(file, chosen(offers_of(tmp_path / "elsewhere")))
+    assert isinstance(found(file), Match)
+
+
+def test_a_damaged_snapshot_is_a_source_that_is_away(tmp_path: Path) -> None:
+    file = tmp_path / "some.snapshot"
+    file.write_bytes(b"PK damaged")
+    with pytest.raises(SourceAway, match="damaged"):
+        found(file)
+
+
+def test_a_service_serves_and_its_downloads_are_kept(bed: Bed, libraries: Path) -> None:
+    job = {"name": "square", "workload": SQUARE.to_json(), "shape_vars": {"T": {"min": 1, "max": 2}}}
+    Client(bed.url).submit({**job, "budget": {"trials": 1}})
+    held = lease(bed.storage)
+    files = {path.name: path.read_bytes() for path in (libraries / "square").iterdir()}
+    library = load(libraries / "square")
+    bed.storage.save_library(held, held.tasks[0].id, files, library.manifest, json.loads(files["dispatch.json"]))
+    match = found(bed.url)
+    assert isinstance(match, Match)
+    assert (match.how, match.library.digest) == ("exact", library.digest)
+    assert (kept_folder() / library.digest / "library.so").is_file()
+    assert isinstance(found(bed.url, UNKNOWN), str)
+
+
+def test_a_service_that_is_away_is_told_once_and_what_was_kept_serves(libraries: Path, free_port: int) -> None:
+    keep(load_library(libraries / "square"))
+    url = f"http://127.0.0.1:{free_port}"
+    finder = finder_of(url)
+    with pytest.warns(UserWarning, match="kept earlier") as told:
+        match = finder.find(SQUARE)
+    assert isinstance(match, Match)
+    assert match.source == str(kept_folder())
+    assert isinstance(finder.find(UNKNOWN), str)
+    assert len(told) == 1
+    assert url in finder.notes[0]
+    with pytest.raises(SourceAway, match=url):
+        finder_of(url, strict=True).find(SQUARE)
+
+
+def test_sources_are_asked_in_turn(libraries: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    finder = finder_of([tmp_path / "empty", libraries])
+    assert isinstance(finder.find(SQUARE), Match)
+    with pytest.warns(UserWarning, match="is not a directory"):
+        assert isinstance(finder_of([tmp_path / "missing", libraries]).find(SQUARE), Match)
+
+
+def test_strict_refuses_what_has_no_library(libraries: Path) -> None:
+    finder = finder_of(libraries, strict=True)
+    with pytest.raises(ShapewrightError, match="no library for this workload; tune it"):
+        finder.find(UNKNOWN)
+    assert isinstance(finder.find(UNKNOWN, may_miss=True), str)
+
+
+def test_without_one_for_so_many_threads_a_library_of_one_serves_and_says_so(libraries: Path, tmp_path: Path) -> None:
+    finder = finder_of(libraries, threads=2)
+    match = finder.find(SQUARE)
+    assert isinstance(match, Match)
+    assert match.library.manifest["threads"] == 1
+    assert "runs on one thread: no library of it is for 2" in finder.notes[0]
+    save_library(tmp_path / "both" / "two", "dense", {"m": M, "n": WIDTH, "k": WIDTH}, (M,), ("bias",), threads=2)
+    altered(libraries / "square", tmp_path / "both" / "one")
+    torch.set_num_threads(2)
+    match = finder_of(tmp_path / "both").find(SQUARE)
+    assert isinstance(match, Match)
+    assert match.library.manifest["threads"] == 2
+
+
+@pytest.mark.parametrize("given", [3, []])
+def test_what_is_no_source_is_refused(given: object) -> None:
+    with pytest.raises(InvalidInput, match="source"):
+        finder_of(given)  # type: ignore[arg-type]
+
+
+def test_libraries_are_provided_for_models_that_are_loaded_later(libraries: Path) -> None:
+    assert provide(libraries) == len(TASKS)
+    with pytest.raises(ShapewrightError, match="is not a directory"):
+        provide(libraries / "missing")
+
+
+def test_a_directory_with_too_many_folders_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shapewright.torch.sources.MOST_FOLDERS", 3)
+    for name in "abcd":
+        (tmp_path / name).mkdir()
+    with pytest.raises(SourceAway, match="more than 3 folders"):
+        Directory(tmp_path, native()).find(SQUARE, 1)
+
+
+def test_a_finder_asks_for_each_workload_once(libraries: Path) -> None:
+    asked: list[str] = []
+
+    class Counting:
+        name = "counting"
+
+        def find(self, workload: Workload, threads: int) -> Match | str:
+            asked.append(workload.key)
+            return ""
+
+    finder = Finder([Counting()], native(), threads=1, strict=False)
+    assert [finder.find(UNKNOWN) for _ in range(3)] == ["no source answers"] * 3
+    assert asked == [UNKNOWN.key]
