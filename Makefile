@@ -44,6 +44,9 @@ install: $(WANTED) ## .venv with what serving and tuning need; EXTRAS=bench,dev 
 demo: $(WANTED) ## tune a dynamic-shape BERT dense layer on embedded defaults and check it; EXTRAS=bench compares with torch
 	$(BIN)/python -m examples.demo $(ARGS)
 
+# Modules that are compiled anew by each of the hundred processes that tests start would take minutes.
+test soak: export PYTHONDONTWRITEBYTECODE =
+
 test: $(WANTED_DEV) ## the test suite; pytest's arguments go in ARGS
 	$(BIN)/python -m pytest -m "not soak" -n $(TEST_PROCESSES) --dist worksteal $(ARGS)
 

@@ -24,7 +24,7 @@ from tuner.measure.inputs import random_inputs
 from tuner.program.arrays import NUMPY
 from tuner.program.build import workload_from_json
 from tuner.program.expr import Read
-from tuner.program.target import native
+from tuner.program.target import Target, native
 from tuner.program.workload import Workload
 from tuner.rules.layout import aligned
 
@@ -96,18 +96,23 @@ def _passed(array: Array) -> object:
     return tensor_of(array) if array.dtype.name == "bfloat16" else array
 
 
-def contender(name: str, workload: Workload, library: Path | None, threads: int) -> Contender:
-    """A library of ours in ``library``, the rival of that name, PEAK or STREAM. Raises DoesNotApply."""
+def contender(
+    name: str, workload: Workload, library: Path | None, threads: int, target: Target | None = None
+) -> Contender:
+    """A library of ours in ``library``, the rival of that name, PEAK or STREAM. Raises DoesNotApply.
+
+    ``target``: whose instructions PEAK and STREAM use; by default this machine's.
+    """
     if name == PEAK:
         from tuner.measure.roof import peak_call  # noqa: PLC0415
         from tuner.measure.roof_kernels import loaded_roof  # noqa: PLC0415 - compiles
 
-        call_at_peak = peak_call(loaded_roof(native(), 1), native())
+        call_at_peak = peak_call(loaded_roof(target or native(), 1), target or native())
         return lambda shape: call_at_peak
     if name == STREAM:
         from benchmarks.streaming import Stream  # noqa: PLC0415 - compiles
 
-        stream = Stream(native(), threads)
+        stream = Stream(target or native(), threads)
         return lambda shape: stream.call(*stream_bytes(workload, shape))
     if library is not None and name == METASCHEDULE:
         from benchmarks import metaschedule  # noqa: PLC0415 - only where this rival is asked for
@@ -166,12 +171,13 @@ def separate_call(bare: Library, chain: Library, shape: Shape, outputs: Sequence
 
 @contextmanager
 def in_own_process(
-    name: str, workload: Workload, library: Path | None, threads: int
+    name: str, workload: Workload, library: Path | None, threads: int, target: Target | None = None
 ) -> Iterator[Callable[[Shape], Sampler]]:
     """The samplers of one contender. Raises DoesNotApply, and TimeoutError if it does not answer."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, name, workload.to_json(), library, threads), daemon=True)
+    args = (theirs, name, workload.to_json(), library, threads, target)
+    process = context.Process(target=_serve, args=args, daemon=True)
     process.start()
     try:
         _answer(name, ours)
@@ -209,12 +215,15 @@ def _rested(sample: Sampler, number: int) -> float:
     return sample(number)
 
 
-def _serve(connection: Connection, name: str, workload: dict[str, object], library: Path | None, threads: int) -> None:
+def _serve(
+    connection: Connection, name: str, workload: dict[str, object], library: Path | None, threads: int,
+    target: Target | None,
+) -> None:  # fmt: skip
     """Answer requests for samples until the connection ends. The first answer says whether the contender applies."""
     limit_threads(threads)
     known: tuple[Shape, Sampler] | None = None
     try:
-        call = contender(name, workload_from_json(workload), library, threads)
+        call = contender(name, workload_from_json(workload), library, threads, target)
         connection.send(0.0)
         while True:
             shape, number = connection.recv()

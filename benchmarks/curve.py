@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import METASCHEDULE, limit_threads
-from benchmarks.suite import Benchmark, read_suite, suite_parser
+from benchmarks.contenders import METASCHEDULE
+from benchmarks.suite import Benchmark, suite_here, suite_parser
 
 SECONDS = "10,30,60,180"
 RIVALS = "mm,bmm,linear,mkl,onednn"
@@ -26,19 +26,11 @@ THEORY = "theory"
 
 def main() -> int:
     options = _options()
-    limit_threads(options.threads)
-    from tuner.program.target import native  # noqa: PLC0415
-
-    target = native()
-    name, benchmarks = read_suite(options.suite, target, options.threads)
+    name, target, benchmarks = suite_here(options)
     curves = []
     for benchmark in benchmarks:
-        if options.workload in (None, benchmark.name):
-            with tempfile.TemporaryDirectory(prefix="shapewright-curve-") as folder:
-                curves.append(curve_of(benchmark, options, Path(folder)))
-    if not curves:
-        print(f"{name} has no workload {options.workload!r}", file=sys.stderr)
-        return 2
+        with tempfile.TemporaryDirectory(prefix="shapewright-curve-") as folder:
+            curves.append(curve_of(benchmark, options, Path(folder)))
     protocol = {"suite": name, "threads": options.threads, "seed": options.seed, "target": target.fingerprint}
     protocol |= {"timing": "all libraries and rivals at each test shape in alternating samples; medians; warm cache"}
     document = {"curves": curves, "summary": _summary(curves), "protocol": protocol}

@@ -45,6 +45,8 @@ from tuner.rules.x86_contraction import X86Contraction
 Floats = NDArray[np.float64]
 PARAMETERS = {"max_depth": 6, "eta": 0.2, "min_child_weight": 0.0, "nthread": 1}
 BOOSTING_ROUNDS = 100
+ADDED = {"nb"}
+"""Axes that a kernel leaves out at their first choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,8 @@ class KernelModel:
 
 
 def _features(kernels: Sequence[MicroKernel]) -> NDArray[np.float32]:
-    rows = [[*(math.log2(value + 1) for _, value in kernel.values), kernel["mr"] * kernel["nv"]] for kernel in kernels]
+    axes = sorted({name for kernel in kernels for name, _ in kernel.values} | ADDED)
+    rows = [[*(math.log2(kernel.get(axis) + 1) for axis in axes), kernel["mr"] * kernel["nv"]] for kernel in kernels]
     return np.array(rows, np.float32)
 
 

@@ -1,11 +1,13 @@
 """Kernels against vendor libraries: tune each workload of a suite, then time its library and every rival.
 
     python -m benchmarks.kernels SUITE.yaml [--workload NAME] [--threads N] [--trials N] [--seconds S] [--seed N]
-        [--against mm,bmm,linear,mkl,onednn,compile,torch,metaschedule,dietcode,bucket,single,oracle] --json OUT
+        [--against mm,bmm,linear,mkl,onednn,compile,torch,metaschedule,dietcode,bucket,single,oracle] [--mcpu CPU]
+        --json OUT
 
 Every library is first checked against the reference in float64 at every test shape. One thread: all contenders in this
 process, in alternating samples. More: each in a process of its own, in alternating rounds. Workloads may be any that a
-job file takes; a rival that has no routine for one is skipped, and named with the reason.
+job file takes; a rival that has no routine for one is skipped, and named with the reason. With --mcpu all contenders
+use the instructions of that CPU (``x86-64-v3`` has AVX2), and the peak is that of these.
 
 Rivals that take long: ``dietcode`` searches with as many trials as ours did; ``oracle`` measures dozens of kernels for
 each held-out shape and gives the regret of the dispatcher; ``metaschedule`` tunes each tuned shape on its own, keeps
@@ -18,11 +20,15 @@ import argparse
 import json
 import sys
 import tempfile
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.contenders import METASCHEDULE, OURS, PEAK, limit_threads
-from benchmarks.suite import Benchmark, read_suite, suite_parser
+from benchmarks.contenders import METASCHEDULE, OURS, PEAK
+from benchmarks.instructions import limit_instructions, restricted
+from benchmarks.suite import Benchmark, suite_here, suite_parser
+from tuner.program.target import native
 
 if TYPE_CHECKING:
     from benchmarks.document import Report
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
 
 DEFAULT_RIVALS = "mm,bmm,linear,mkl,onednn"
 ABLATIONS = ("bucket", "single")
-DIETCODE = "dietcode"
+DIETCODE, COMPILE = "dietcode", "compile"
 SEARCHED = (DIETCODE, METASCHEDULE)
 SECONDS = 150.0
 TRIALS = 512
@@ -40,23 +46,18 @@ METASCHEDULE_TRIALS = 256
 
 def main() -> int:
     options = _options()
-    limit_threads(options.threads)
+    name, target, benchmarks = suite_here(options, partial(restricted, options.mcpu) if options.mcpu else native)
+    limited = limit_instructions(target) if options.mcpu else None
     # Only now: PyTorch and TVM read the environment when they are loaded.
     from benchmarks.document import Report, document_of, summary_of  # noqa: PLC0415
     from tuner.measure.roof import peak_work  # noqa: PLC0415
-    from tuner.program.target import native  # noqa: PLC0415
 
-    target = native()
-    name, benchmarks = read_suite(options.suite, target, options.threads)
     report, work = Report(), options.threads * peak_work(target)
     for benchmark in benchmarks:
-        if options.workload in (None, benchmark.name):
-            with tempfile.TemporaryDirectory(prefix="shapewright-bench-") as folder:
-                _one(benchmark, options, work, Path(folder), report)
-    if not report.rows:
-        print(f"{name} has no workload {options.workload!r}", file=sys.stderr)
-        return 2
+        with tempfile.TemporaryDirectory(prefix="shapewright-bench-") as folder:
+            _one(benchmark, options, work, Path(folder), report)
     protocol = {"suite": name, "threads": options.threads, "seed": options.seed, "target": target.fingerprint}
+    protocol |= {"rivals_limited": asdict(limited)} if limited else {}
     document = document_of(report, summary_of(report), protocol)
     options.json.write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(document["summary"], indent=1))
@@ -72,7 +73,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--metaschedule-trials", type=int, default=METASCHEDULE_TRIALS, help="for each shape")
     parser.add_argument("--metaschedule-seconds", type=float, help="in place of trials: for all shapes together")
     parser.add_argument("--keep-trials", action="store_true", help="every trial in the JSON, for pictures of them")
-    return parser.parse_args()
+    parser.add_argument("--mcpu", help="the CPU, as LLVM names it, whose instructions all contenders are limited to")
+    options = parser.parse_args()
+    if options.mcpu and COMPILE in options.against.split(","):
+        parser.error("--mcpu does not limit compile: Inductor compiles for the machine at hand")
+    return options
 
 
 def _one(benchmark: Benchmark, options: argparse.Namespace, work: float, folder: Path, report: Report) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -61,11 +62,15 @@ class Contender:
 
 
 @contextmanager
-def contender(name: str, model: str, threads: int, libraries: Path) -> Iterator[Contender]:
-    """The process of one contender, ended at the end."""
+def contender(
+    name: str, model: str, threads: int, libraries: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[Contender]:
+    """The process of one contender, ended at the end. ``libraries``: a directory or a snapshot of ours."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, name, model, threads, libraries), daemon=True)
+    process = context.Process(
+        target=_serve, args=(theirs, environment or {}, name, model, threads, libraries), daemon=True
+    )
     process.start()
     theirs.close()
     try:
@@ -78,7 +83,10 @@ def contender(name: str, model: str, threads: int, libraries: Path) -> Iterator[
             process.join()
 
 
-def _serve(connection: Connection, name: str, model: str, threads: int, libraries: Path) -> None:
+def _serve(
+    connection: Connection, environment: Mapping[str, str], name: str, model: str, threads: int, libraries: Path
+) -> None:
+    os.environ.update(environment)
     limit_threads(threads)
     served: _Served | None = None
     while True:
@@ -106,6 +114,7 @@ class _Served:
         self._name, self._model, self._notes = name, build(model), list[str]()
         self._call: Callable[..., Any] = self._compiled(libraries)
         self._given: tuple[Any, ...] = ()
+        self._compiled_at: list[dict[str, Any]] = []
 
     def _compiled(self, libraries: Path, *, freezing: bool = True) -> Callable[..., Any]:
         torch = self._torch
@@ -122,6 +131,7 @@ class _Served:
     def prepare(self, batch: int, length: int) -> tuple[float, list[NDArray[Any]]]:
         torch = self._torch
         torch.manual_seed(self._seed)
+        before = self._graphs()
         self._given, started = self._inputs(batch, length), time.perf_counter()
         if self._axis == 0 and length > 1:
             torch._dynamo.mark_dynamic(self._given[0], 0)
@@ -137,7 +147,13 @@ class _Served:
             result = self._run()
         outputs = result if isinstance(result, tuple) else (result,)
         seconds = time.perf_counter() - started
+        if (graphs := self._graphs() - before) > 0:
+            self._compiled_at.append({"size": f"batch {batch}, length {length}", "graphs": graphs})
         return seconds, [np.array(output.float().numpy()) for output in outputs]
+
+    def _graphs(self) -> int:
+        """How many graphs TorchDynamo has compiled in this process."""
+        return int(self._torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
     def _run(self) -> Any:
         with self._torch.no_grad():
@@ -149,8 +165,9 @@ class _Served:
             return sampler(lambda: call(*given))(number)
 
     def facts(self) -> dict[str, Any]:
+        told = {"notes": self._notes, "compiled_at": self._compiled_at}
         if self._name != OURS:
-            return {"notes": self._notes}
+            return told
         from shapewright.torch.reports import report  # noqa: PLC0415
 
-        return {"notes": self._notes, "report": report().to_json()}
+        return {**told, "report": report().to_json()}

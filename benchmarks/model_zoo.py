@@ -199,8 +199,12 @@ MODELS: Mapping[str, Zoo] = {
     "llama-small": Zoo(lambda: Llama(8, 512, 8, 1408), _words(32000), range(1, 129), (1, 4)),
     "resnet18": Zoo(lambda: ResNet((64, 128, 256, 512), 2), _images(224), range(1, 33), (1,), 0),
     "vit-small": Zoo(lambda: Vit(12, 384, 6, 1536), _images(224), range(1, 33), (1,), 0),
+    "distilbert": Zoo(lambda: Bert(6, 768, 12, 3072), _words(30522), range(1, 129), (1, 16)),
+    "vit-base": Zoo(lambda: Vit(12, 768, 12, 3072), _images(224), range(1, 9), (1,), 0),
     "bert-tiny": Zoo(lambda: Bert(1, 32, 2, 64, 100, 64), _words(100), range(1, 33), (1, 4)),
+    "bert-tiny-deep": Zoo(lambda: Bert(2, 32, 2, 64, 100, 64), _words(100), range(1, 33), (1, 4)),
     "resnet-tiny": Zoo(lambda: ResNet((8, 16), 1, 10), _images(32), range(1, 9), (1,), 0),
 }
-"""Sizes of BERT base, ResNet-18 and ViT-S/16 as published; LLaMA's form at a size that one core takes. The tiny
-ones are for a first look."""
+"""Sizes of BERT base, DistilBERT, ResNet-18, ViT-S/16 and ViT-B/16 as published; LLaMA's form at a size that one core
+takes. DistilBERT has BERT base's layers, ViT-B/16 products of the same sizes: models to tune one after the other. The
+tiny ones are for a first look."""

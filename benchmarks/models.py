@@ -1,12 +1,14 @@
 """Whole models with tuned libraries, against PyTorch.
 
-    python -m benchmarks.models --model bert-base [--threads N] [--minutes M] [--libraries DIR] --json OUT
+    python -m benchmarks.models --model bert-base [--threads N] [--minutes M] [--libraries DIR] [--after MODEL]
+                                --json OUT
 
 The model is built here with random weights, taken apart (``sw.extract``), tuned as one job through a service of its
 own (`shapewright up`), and compiled with the libraries that were pulled. Then it is timed at 20 lengths, of which the
 search has seen few, against eager PyTorch and torch.compile (dynamic shapes, frozen, autotuned): alternating samples,
 each contender in a process of its own. ``--libraries`` takes what an earlier run has tuned, or keeps what this one
-does.
+does. ``--after`` tunes the model once more through a service that knows another one, and tells what that saved. Last,
+the model is compiled in new processes from a snapshot of its libraries.
 """
 
 from __future__ import annotations
@@ -16,8 +18,7 @@ import json
 import math
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,22 +27,18 @@ import numpy as np
 
 import shapewright as sw
 from benchmarks.alternating import alternate, geomean
-from benchmarks.local_service import local_service, say
+from benchmarks.local_service import say
 from benchmarks.model_contenders import COMPILED, EAGER, OURS, Contender, ContenderFailed, contender
+from benchmarks.model_tuning import known_of, tuned, warmed
 from benchmarks.options import count
 from benchmarks.service import cpu_name
 from shapewright.models.tasks import ModelTasks
 from tuner.program.target import native
-from tuner.program.workload import JsonObject
 
 LENGTHS, TUNED = 20, 8
 """Lengths that are timed, and those of them at most that the search has seen."""
 TOLERANCE = 1e-3
 """Of outputs, absolute and relative to the largest element."""
-LONGER_S = 600.0
-"""What a job may take beyond its budget until its libraries are built."""
-POLL_S = 2.0
-ENDED = ("COMPLETED", "CANCELLED", "FAILED")
 SAMPLE_S, BUDGET_S = 0.05, 6.0
 
 Row = dict[str, Any]
@@ -57,19 +54,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--trials", type=int, help="of the job, besides its minutes")
     parser.add_argument("--lengths", type=count, default=LENGTHS, help="how many are timed")
     parser.add_argument("--libraries", type=Path, metavar="DIR", help="what was tuned; filled if it is not there")
+    parser.add_argument("--after", choices=sorted(MODELS), help="tune again, after this model: what does that save?")
     parser.add_argument("--json", type=Path, required=True, metavar="OUT")
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="shapewright-models-") as folder:
         libraries = (options.libraries or Path(folder) / "libraries").absolute()
+        if options.after is not None and libraries.is_dir() and not known_of(libraries).get("gain"):
+            parser.error(f"--after compares with what tuning the libraries in {libraries} gained, which is not known")
         tasks = tasks_of(options.model, options.threads)
         say(f"{options.model}: {len(tasks)} workloads, {sum(task.count for task in tasks)} operators")
         budget = {"seconds": 60.0 * options.minutes}
         budget |= {"trials": options.trials} if options.trials is not None else {}
-        tuning = {} if libraries.is_dir() else tuned(tasks, budget, Path(folder), libraries)
+        tuning = known_of(libraries) if libraries.is_dir() else tuned(tasks, budget, Path(folder), libraries)
+        if options.after is not None:
+            before = tasks_of(options.after, options.threads)
+            # Nothing to compare with where the budget was too short for any workload to be timed.
+            cold = tuning["gain"]
+            warm = warmed(tasks, before, options.after, budget, Path(folder), cold) if cold else None
+            tuning = {**tuning, "warm": warm}
         rows, facts = timed(options.model, options.threads, libraries, options.lengths)
+        snapshot = from_snapshot(options.model, options.threads, libraries, Path(folder))
     document = {
         "rows": rows,
-        "summary": {**summary_of(rows), **tuning, "compile_s": facts.pop("compile_s")},
+        "summary": {**summary_of(rows), **tuning, "compile_s": facts.pop("compile_s"), "snapshot": snapshot,
+                    "recompiled": recompiled(facts["contenders"])},
         "protocol": {
             "model": options.model, "threads": options.threads, "minutes": options.minutes, "cpu": cpu_name(),
             "target": native().to_json(), "order": "alternating samples, rotating order, a process for each contender",
@@ -109,34 +117,6 @@ def lengths_of(model: str, number: int) -> list[int]:
     lengths = MODELS[model].lengths
     places = np.linspace(0, len(lengths) - 1, min(number, len(lengths)))
     return sorted({lengths[round(place)] for place in places})
-
-
-def tuned(tasks: ModelTasks, budget: JsonObject, folder: Path, libraries: Path) -> dict[str, Any]:
-    """Tune all tasks as one job through a service, pull its libraries, and say what it took."""
-    started = time.monotonic()
-    with local_service(folder / "data") as environment:
-        data_dir = environment["SHAPEWRIGHT_DATA_DIR"]
-        with sw.Client(environment["SHAPEWRIGHT_URL"], data_dir=data_dir) as client:
-            job_id = client.submit(tasks.job(budget, threads=tasks[0].threads))["id"]
-            job = _ended(client, job_id, float(budget["seconds"]) + LONGER_S)
-            manifests = client.download_job(job_id, libraries)
-    return {
-        "tuning_s": time.monotonic() - started,
-        "state": job["state"],
-        "trials": job["trials"],
-        "kernels": {manifest["workload_key"]: len(manifest["kernels"]) for manifest in manifests},
-    }
-
-
-def _ended(client: sw.Client, job_id: str, timeout_s: float) -> JsonObject:
-    deadline = time.monotonic() + timeout_s
-    while (job := client.job(job_id))["state"] not in ENDED:
-        if time.monotonic() > deadline:
-            raise SystemExit(f"the job was not done within {timeout_s:g} s")
-        time.sleep(POLL_S)
-    if job["state"] != "COMPLETED":
-        raise SystemExit(f"the job is {job['state']}: {job.get('error')}")
-    return job
 
 
 # -- timing ---------------------------------------------------------------------------------------------------------
@@ -189,6 +169,27 @@ def _row(
         "max_abs_error": max(errors),
         "tolerance": TOLERANCE * max(1.0, *(float(np.abs(each).max()) for each in expected)),
     }
+
+
+def recompiled(contenders: Mapping[str, Any]) -> dict[str, list[str]]:
+    """By contender the sizes at which TorchDynamo compiled anything, the first one left out."""
+    return {name: [each["size"] for each in facts["compiled_at"][1:]] for name, facts in contenders.items()}
+
+
+def from_snapshot(model: str, threads: int, libraries: Path, folder: Path) -> dict[str, float]:
+    """Seconds of the first call, compilation included, of a process that has a snapshot of the libraries and nothing
+    else; and of the next such process, for which Inductor has kept what it compiled."""
+    from benchmarks.model_zoo import MODELS  # noqa: PLC0415
+    from shapewright.snapshot import merge  # noqa: PLC0415
+
+    file = folder / "model.snapshot"
+    merge(file, [libraries])
+    seconds = {}
+    for name in ("first_s", "again_s"):
+        given = {"SHAPEWRIGHT_DATA_DIR": str(folder / name), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+        with contender(OURS, model, threads, file, given) as one:
+            seconds[name], _ = one.prepare(max(MODELS[model].batches), lengths_of(model, TUNED)[-1])
+    return seconds
 
 
 def _flops(model: str, batch: int, length: int) -> int:

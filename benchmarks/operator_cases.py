@@ -115,8 +115,8 @@ RESNET50: Mapping[str, Mapping[str, Any]] = {
     "conv5_reduce": _layer(2048, 7, 512), "conv5_3x3": _layer(512, 7, 512, 3),
 }  # fmt: skip
 """The distinct convolutions of ResNet-50 (He et al. 2016; stride in the 3x3 windows, as torchvision has it)."""
-IMAGES_TUNED = (1, 4, 8, 16)
-IMAGES_TIMED = (1, 2, 3, 6, 8, 12, 16)
+IMAGES_TUNED = (1, 4, 8, 16, 32)
+IMAGES_TIMED = (1, 2, 3, 6, 12, 16, 24, 32)
 """Batches of images; most of those that are timed are not tuned for."""
 
 

@@ -1,8 +1,10 @@
 """What a call costs beyond its work: `python -m benchmarks.overhead [--kernels N] --json OUT`.
 
 Two figures, both at shapes so small that the work is nearly nothing. From Python: a call of a library with NumPy arrays
-and with torch tensors, and a torch.mm of the same operands beside them. Dispatch: a library of several kernels against
-each of its kernels as a library of one, called from C in alternating samples; the difference is what the choice costs.
+and with torch tensors, and a torch.mm of the same operands beside them; of torch.ops.shapewright.call, with tensors of
+two axes and of three, which it has to join, and of what Inductor's code calls in its place. Dispatch: a library of
+several kernels against each of its kernels as a library of one, called from C in alternating samples; the difference is
+what the choice costs.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import json
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +153,30 @@ def python_calls_ns(directory: Path) -> dict[str, float]:
         a, b, c = torch.ones(1, SIZE), torch.ones(SIZE, SIZE), torch.empty(1, SIZE)
         contenders["torch"] = sampler(lambda: library(a, packed, c))
         contenders["torch.mm"] = sampler(lambda: torch.mm(a, b, out=c))
+        contenders |= {name: sampler(call) for name, call in operator_calls(directory).items()}
     return {name: 1e9 * seconds for name, seconds in alternate(contenders, rounds=TURNS).items()}
+
+
+def operator_calls(directory: Path) -> dict[str, Callable[[], Any]]:
+    """Calls of a library at one row as PyTorch makes them: through the operator, and as Inductor's code does."""
+    import torch  # noqa: PLC0415
+
+    from shapewright.sources.libraries import load_library  # noqa: PLC0415
+    from shapewright.torch.op import call, direct  # noqa: PLC0415
+    from shapewright.torch.plan import Plan, Taken  # noqa: PLC0415
+
+    digest = load_library(directory).digest
+
+    def text(view: tuple[tuple[int, ...], ...]) -> str:
+        return Plan(digest, (Taken((0,), view), Taken((1,), ((0,), (1,)), packed=True)), view, "float32").text()
+
+    two, three, weight = text(((0,), (1,))), text(((0, 1), (2,))), torch.ones(SIZE, SIZE)
+    flat, deep, out = torch.ones(1, SIZE), torch.ones(1, 1, SIZE), torch.empty(1, SIZE)
+    return {
+        "operator": lambda: call([flat, weight], [1, SIZE], two),
+        "operator, three axes": lambda: call([deep, weight], [1, 1, SIZE], three),
+        "inductor": lambda: direct(flat, weight, two, out=out),
+    }
 
 
 if __name__ == "__main__":

@@ -27,9 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.alternating import geomean
-from benchmarks.contenders import limit_threads
 from benchmarks.options import count, integers
-from benchmarks.suite import Benchmark, read_suite
+from benchmarks.suite import Benchmark, suite_here
 from tuner.errors import InvalidInput
 from tuner.program.jobspec import DEFAULT_POLICY, POLICIES, Budget, check_policy
 from tuner.program.task import SearchTask
@@ -57,18 +56,10 @@ Time = Callable[[Benchmark, Mapping[str, Path]], Mapping[str, float]]
 
 def main() -> int:
     options = _options()
-    limit_threads(options.threads)
-    from tuner.program.target import native  # noqa: PLC0415 - after the threads are limited
-
-    target = native()
-    name, benchmarks = read_suite(options.suite, target, options.threads)
+    name, target, benchmarks = suite_here(options)
     rows: list[Row] = []
     for benchmark in benchmarks:
-        if options.workload in (None, benchmark.name):
-            rows += race(benchmark, options.policies, options.seeds, budgets_of(options), tuned, objectives)
-    if not rows:
-        print(f"{name} has no workload {options.workload!r}", file=sys.stderr)
-        return 2
+        rows += race(benchmark, options.policies, options.seeds, budgets_of(options), tuned, objectives)
     protocol = {"suite": name, "threads": options.threads, "target": target.fingerprint, "seeds": options.seeds}
     protocol |= {"timing": "libraries at the tuned shapes in alternating samples; medians; warm cache"}
     summary = summary_of(rows)

@@ -12,15 +12,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.contenders import limit_threads
 from tuner.errors import InvalidInput
 from tuner.program.build import workload_from_json
 from tuner.program.documents import read_yaml
-from tuner.program.target import Target
+from tuner.program.target import Target, native
 from tuner.program.task import SearchTask, parse_instances, parse_shape_vars
 from tuner.program.workload import Workload
 
@@ -51,6 +53,23 @@ def suite_parser(doc: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--metaschedule-dir", type=Path, help="where its results are kept (a cache)")
     parser.add_argument("--json", type=Path, required=True)
     return parser
+
+
+def suite_here(
+    options: argparse.Namespace, target_here: Callable[[], Target] = native
+) -> tuple[str, Target, list[Benchmark]]:
+    """The name of the suite of ``suite_parser``'s options, this machine, and the workloads that are asked for.
+
+    Limits the threads of libraries first. Ends the process with exit code 2 where the suite has no such workload.
+    """
+    limit_threads(options.threads)
+    target = target_here()
+    name, benchmarks = read_suite(options.suite, target, options.threads)
+    chosen = [each for each in benchmarks if options.workload in (None, each.name)]
+    if not chosen:
+        print(f"{name} has no workload {options.workload!r}", file=sys.stderr)
+        sys.exit(2)
+    return name, target, chosen
 
 
 def read_suite(path: Path, target: Target, threads: int) -> tuple[str, list[Benchmark]]:

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.alternating import geomean
-from benchmarks.contenders import limit_threads
-from benchmarks.suite import Benchmark, read_suite, suite_parser
+from benchmarks.suite import Benchmark, suite_here, suite_parser
 
 if TYPE_CHECKING:
     from tuner.program.task import SearchTask
@@ -31,18 +30,8 @@ def main() -> int:
     parser = suite_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="of the search")
     options = parser.parse_args()
-    limit_threads(options.threads)
-    from tuner.program.target import native  # noqa: PLC0415 - after the threads are limited
-
-    target = native()
-    name, benchmarks = read_suite(options.suite, target, options.threads)
-    rows: list[Row] = []
-    for benchmark in benchmarks:
-        if options.workload in (None, benchmark.name):
-            rows += _of_workload(benchmark, options.seconds, options.seed)
-    if not rows:
-        print(f"{name} has no workload {options.workload!r}", file=sys.stderr)
-        return 2
+    name, target, benchmarks = suite_here(options)
+    rows = [row for benchmark in benchmarks for row in _of_workload(benchmark, options.seconds, options.seed)]
     protocol = {"suite": name, "threads": options.threads, "target": target.fingerprint, "seed": options.seed}
     document = {"rows": rows, "summary": summary_of(rows), "protocol": protocol | {"seconds": options.seconds}}
     options.json.write_text(json.dumps(document, indent=1) + "\n")

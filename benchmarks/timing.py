@@ -51,7 +51,7 @@ def open_contenders(
     with ExitStack() as stack:
         contenders: dict[str, Callable[[Shape], Sampler]] = {}
         for name in names:
-            arguments = (name, workload, libraries.get(name), threads)
+            arguments = (name, workload, libraries.get(name), threads, benchmark.task.target)
             try:
                 if threads > 1:
                     contenders[name] = stack.enter_context(in_own_process(*arguments))

@@ -218,7 +218,8 @@ def _vector_matrix(args: Args, inputs: Sequence[Any]) -> Call:
 
 def _transpose(args: Args, inputs: Sequence[Any]) -> Call:
     x = inputs[0].transpose(1, 2)
-    out = x.contiguous()
+    # Not x.contiguous(): where a dim is 1 that is x itself, and copies nothing.
+    out = torch_module().empty(x.shape)
     return lambda: out.copy_(x)
 
 

@@ -29,9 +29,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.alternating import geomean
-from benchmarks.contenders import limit_threads
 from benchmarks.options import count, numbers
-from benchmarks.suite import Benchmark, read_suite, suite_parser
+from benchmarks.suite import Benchmark, suite_here, suite_parser
 from tuner.program.rates import Rates
 
 if TYPE_CHECKING:
@@ -44,18 +43,8 @@ Row = dict[str, Any]
 
 def main() -> int:
     options = _options()
-    limit_threads(options.threads)
-    from tuner.program.target import native  # noqa: PLC0415 - after the threads are limited
-
-    target = native()
-    name, benchmarks = read_suite(options.suite, target, options.threads)
-    rows: list[Row] = []
-    for benchmark in benchmarks:
-        if options.workload in (None, benchmark.name):
-            rows += list(_of_workload(benchmark, options))
-    if not rows:
-        print(f"{name} has no workload {options.workload!r}", file=sys.stderr)
-        return 2
+    name, target, benchmarks = suite_here(options)
+    rows = [row for benchmark in benchmarks for row in _of_workload(benchmark, options)]
     protocol = {"suite": name, "threads": options.threads, "target": target.fingerprint, "seed": options.seed}
     protocol |= {"most": options.most, "timing": "all libraries at the test shapes in alternating samples"}
     document = {"rows": rows, "summary": summary_of(rows), "protocol": protocol}

@@ -15,7 +15,7 @@ from service.access.rates import Rates
 from service.access.scopes import require_scopes
 from service.auth import Auth
 from service.conditional import Conditional
-from service.dashboard import assets, docs, fleet, form, pages
+from service.dashboard import assets, docs, fleet, form, model, pages
 from service.dependencies import IMPORTS, EventStreams
 from service.devices import endpoints as devices
 from service.devices import token_endpoints as device_tokens
@@ -79,7 +79,16 @@ def create_app(storage: Storage, *, settings: Settings = DEFAULTS, root_path: st
     app.state.rates = rates = Rates(settings)
     problems.install(app, settings)
     app.include_router(_v1())
-    for router in (health.router, login.router, assets.router, form.router, docs.router, pages.router, fleet.router):
+    for router in (
+        health.router,
+        login.router,
+        assets.router,
+        form.router,
+        docs.router,
+        pages.router,
+        model.router,
+        fleet.router,
+    ):
         app.include_router(router)
     require_scopes(app.routes)
     openapi.install(app)

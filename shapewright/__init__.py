@@ -55,6 +55,7 @@ _LAZY = {
     "TuneResult": ("shapewright.session", "TuneResult"),
     "extract": ("shapewright.models.extract", "extract"),
     "load": ("shapewright.library", "load"),
+    "relax": ("shapewright.relax", ""),
     "torch": ("shapewright.torch", ""),
     "tune": ("shapewright.session", "tune_here"),
 }

@@ -9,6 +9,7 @@ from tuner.errors import InvalidInput
 from tuner.program.jobspec import parse_job
 from tuner.program.range_text import Ranges, check_ranges, format_ranges, parse_ranges
 from tuner.program.spans import span_of, span_of_extent, span_to_json
+from tuner.program.target import Target, native
 from tuner.program.task import SearchTask, parse_shape
 from tuner.program.workload import JsonObject, Workload, format_shape
 
@@ -92,6 +93,14 @@ def library_query(
     if given:
         asked["range"] = _symbol_ranges(workload, own, given)
     return {name: value for name, value in asked.items() if value is not None}
+
+
+def target_named(workload: WorkloadLike, fingerprint: str | None) -> Target | None:
+    """The target of a fingerprint: the workload's own, or this machine's; None of another one."""
+    task = task_of(workload)
+    own = task.target if task is not None else None
+    known = {target.fingerprint: target for target in (own, native()) if target is not None}
+    return known.get(fingerprint or "")
 
 
 def _symbol_ranges(workload: WorkloadLike, own: Ranges, given: Ranges) -> JsonObject:

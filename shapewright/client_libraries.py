@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from shapewright import download
-from shapewright.asking import RangesLike, WorkloadLike, key_of, library_query, part, task_of
+from shapewright.asking import RangesLike, WorkloadLike, key_of, library_query, part, target_named, task_of
+from shapewright.errors import ServiceNotFound
 from tuner.library.package import MANIFEST
+from tuner.program.same_cpu import other_cores
 from tuner.program.workload import JsonObject
 
 if TYPE_CHECKING:
@@ -47,11 +49,39 @@ class LibraryRequests:
         A search task or the content of a job file brings its own target, number of threads, range and instances. With
         a key it is the best of those that cover ``ranges`` (``m=16..512`` in symbols), or of the widest. ``job``,
         ``digest`` and ``alias`` name one library.
+
+        Where the service has none for this machine's target (or that of the task), but one of the same CPU with another
+        number of cores, enough for the threads, it is that one: ``tuned_on_cores`` of the answer says how many.
         """
         asked = library_query(
             workload, target=target, threads=threads, ranges=ranges, job=job, digest=digest, alias=alias
         )
-        return self._json("POST", f"/v1/workloads/{key_of(workload)}/served", json=asked)
+        try:
+            return self._served(key_of(workload), asked)
+        except ServiceNotFound:
+            for fingerprint, cores in self._on_other_cores(workload, asked):
+                try:
+                    return {**self._served(key_of(workload), {**asked, "target": fingerprint}), "tuned_on_cores": cores}
+                except ServiceNotFound:
+                    continue
+            raise
+
+    def _served(self, key: str, asked: JsonObject) -> JsonObject:
+        return self._json("POST", f"/v1/workloads/{key}/served", json=asked)
+
+    def _on_other_cores(self, workload: WorkloadLike, asked: JsonObject) -> list[tuple[str, int]]:
+        """Targets that the service has libraries for, and how many cores they have where ``asked`` has another number.
+
+        None for a library that is named: a name belongs to one target.
+        """
+        target = target_named(workload, asked.get("target"))
+        if target is None or not asked.keys().isdisjoint(("job", "digest", "alias")):
+            return []
+        try:
+            there = {library["target_fingerprint"] for library in self.libraries(workload)}
+        except ServiceNotFound:
+            return []
+        return other_cores(target, there, asked.get("threads", 1))
 
     def libraries(self, workload: WorkloadLike, target: str | None = None, limit: int = PAGE) -> list[JsonObject]:
         """The newest libraries of a workload, served or not, at most ``limit`` of them."""

@@ -70,6 +70,17 @@ class Library:
         self._function = module[ENTRY]
 
     @property
+    def tuned_on_cores(self) -> int | None:
+        """How many cores the machine had that it was tuned for; None if its manifest does not say."""
+        cores = (self.manifest.get("target") or {}).get("hardware", {}).get("cores")
+        return cores if isinstance(cores, int) else None
+
+    @property
+    def has_sized_constants(self) -> bool:
+        """Whether the size of a packed weight has to be compared with those of other operands, at every call."""
+        return bool(self._sizes)
+
+    @property
     def kernels(self) -> tuple[MicroKernel, ...]:
         return self.dispatcher.kernels
 
@@ -125,10 +136,12 @@ class Library:
         A library tuned for several threads runs on TVM's pool, which every calling thread has for itself; its size is
         set at the thread's first call.
         """
+        self.run(self._with_packed(operands) if self._constants else operands)
+
+    def run(self, operands: Sequence[Any]) -> None:
+        """The same with the tensors of packed weights in their places, for callers that keep apart whose they are."""
         if self._threads > 1 and getattr(_pool, "threads", 0) != self._threads:
             _size_pool(self._threads)
-        if self._constants:
-            operands = self._with_packed(operands)
         try:
             self._function(*operands)
         except REFUSALS as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
@@ -13,6 +14,7 @@ from unittest import mock
 import pytest
 import tvm
 
+from tuner.library import codegen
 from tuner.library.codegen import build_candidate
 from tuner.library.package import ENTRY
 from tuner.measure.tensors import tensor_of
@@ -24,6 +26,7 @@ from tuner.rules import layouts_of
 from tuner.rules.space import MicroKernel
 
 Call = Callable[[Sequence[Any]], object]
+SPILL = re.compile(r"vmov[au]ps\s+%zmm\d+,.*\(%rsp\)")
 
 
 @cache
@@ -78,3 +81,9 @@ def runnable(mcpu: str) -> Target:
     if missing:
         pytest.skip(f"this CPU cannot run code for {mcpu}: it lacks {', '.join(sorted(missing))}")
     return target
+
+
+def spills(task: SearchTask, kernel: MicroKernel) -> int:
+    """Stores of whole vectors to the stack, in all of the code of a kernel for AVX-512."""
+    (module,) = codegen.compiled(task, codegen.kernel_module(task, kernel)).mod._collect_dso_modules()
+    return len(SPILL.findall(str(module.inspect_source("asm"))))

@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -91,26 +92,38 @@ def storage(database_url: str) -> Iterator[SqlStorage]:
     opened.close()
 
 
+TESTS = Path(__file__).parent
 LONG = ("worker", "e2e", "browser", "benchmarks")
 """Folders of tests that start processes and wait for searches."""
+
+
+def _group(item: pytest.Item) -> str | None:
+    """What a long test shares fixtures with: tests of its marker ``together``, or of its module; None if not long."""
+    if (marker := item.get_closest_marker("together")) is not None:
+        return str(marker.args[0])
+    return str(item.path) if item.path.relative_to(TESTS).parts[0] in LONG else None
 
 
 @pytest.hookimpl(trylast=True)  # after tests have been deselected
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Every process has its share of the long tests, and begins with them: so all end at about the same time.
 
-    pytest-xdist gives each process one piece of the list, all of one length.
+    pytest-xdist gives each process one piece of the list, all of one length. Groups stay whole: what their fixtures
+    start, such as a Ray cluster or a browser, is started once.
     """
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    folders = [Path(__file__).parent / name for name in LONG]
-    long: list[pytest.Item] = []
+    groups: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     short: list[pytest.Item] = []
     for item in items:
-        (long if any(item.path.is_relative_to(folder) for folder in folders) else short).append(item)
+        group = _group(item)
+        (short if group is None else groups[group]).append(item)
+    shares: list[list[pytest.Item]] = [[] for _ in range(processes)]
+    for tests in sorted(groups.values(), key=len, reverse=True):
+        min(shares, key=len).extend(tests)
     rest = iter(short)
     size = -(-len(items) // processes)
-    shares = (long[index::processes] for index in range(processes))
-    items[:] = [item for share in shares for item in (*share, *islice(rest, size - len(share)))]
+    items[:] = [item for share in shares for item in (*share, *islice(rest, max(0, size - len(share))))]
+    items += rest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -122,7 +135,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Compares a text with the file of that name under tests/golden: ``golden("space_dense.txt", text)``."""
 
     def compare(name: str, text: str) -> None:
-        file = Path(__file__).parent / "golden" / name
+        file = TESTS / "golden" / name
         if request.config.getoption("--update-golden"):
             file.write_text(text)
         assert text == file.read_text(), f"{name} differs: if that is meant, run pytest --update-golden"

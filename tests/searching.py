@@ -12,7 +12,7 @@ from tuner.library import codegen
 from tuner.program.jobspec import Budget
 from tuner.program.task import SearchTask
 from tuner.records import PROTOCOL, MeasureResult, TuningRecord
-from tuner.search.cost_model import CostModel
+from tuner.search.cost_model import CostModel, refit, residual
 from tuner.search.policy import (
     POLICIES,
     AnnealingSearch,
@@ -48,8 +48,15 @@ QUICK_POLICIES: dict[str, PolicyFactory] = {
 """Every policy with settings under which a round takes a tenth of a second."""
 
 
+def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cost models of fewer trees, whose rates are fitted less often: for tests of what is done with predictions."""
+    monkeypatch.setattr(residual, "ROUNDS", 30)
+    monkeypatch.setattr(refit, "GROWTH", 8.0)
+
+
 def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small populations, and binaries that nothing is compiled for: what is tested here is the loop."""
+    """Small populations and models, and binaries that nothing is compiled for: what is tested here is the loop."""
+    small_models(monkeypatch)
     for name, policy in QUICK_POLICIES.items():
         monkeypatch.setitem(POLICIES, name, policy)
     monkeypatch.setattr(codegen, "module_of", lambda task, kernels, tree: (kernels, tree))

@@ -91,6 +91,12 @@ def test_the_integration_of_pytorch_has_the_names_and_options_of_the_contract() 
     assert set(re.findall(r"`(\w+)`", options.group(1))) >= set(OPTIONS)
 
 
+def test_the_integration_of_relax_has_the_names_of_the_contract() -> None:
+    names = re.search(r"Names of `sw\.relax`: (.*?)\.", section("Python"), re.DOTALL)
+    assert names is not None
+    assert re.findall(r"`(\w+)`", names.group(1)) == shapewright.relax.__all__
+
+
 def _as_told(name: str) -> tuple[bool, str]:
     return name.islower(), name
 

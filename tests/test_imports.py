@@ -32,7 +32,7 @@ def test_what_is_loaded_is_noticed() -> None:
     "module",
     [
         *("shapewright", "tuner.program.jobspec", "tuner.library.lookup", "tuner.library.dispatcher"),
-        *("tuner.library.package", "tuner.storage", "shapewright.models.extract"),
+        *("tuner.library.package", "tuner.storage", "shapewright.models.extract", "shapewright.sources.finder"),
     ],
 )
 def test_what_reads_and_answers_loads_no_compiler(module: str) -> None:

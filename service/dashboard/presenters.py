@@ -30,6 +30,8 @@ class JobLine:
     vs_numpy: float | None
     created_at: str
     age_s: float | None
+    tasks: int = 1
+    """Search tasks: a job of several has a page of its layers."""
 
 
 def lines_of(jobs: Iterable[Job], keys: Sequence[ApiKey]) -> list[JobLine]:
@@ -53,6 +55,7 @@ def line_of(job: Job, owners: Mapping[str, str]) -> JobLine:
         vs_numpy=outcome.speedup_vs_numpy,
         created_at=job.created_at,
         age_s=between_s(job.created_at, None),
+        tasks=tasks_of(job),
     )
 
 

@@ -32,6 +32,10 @@ def count(value: float | None) -> str:
     return NOTHING if value is None else f"{value:,.0f}"
 
 
+def share(value: float | None) -> str:
+    return NOTHING if value is None else f"{100 * value:.1f} %"
+
+
 def clock(iso: str | None) -> str:
     """A time of the database's for people; scripts turn it into the reader's own time zone."""
     time = parse_time(iso)
@@ -43,6 +47,7 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "age": age,
     "ratio": ratio,
     "count": count,
+    "share": share,
     "clock": clock,
 }
 TEMPLATES = Templates(FOLDER / "templates", FILTERS)

@@ -22,6 +22,8 @@ from service.dependencies import (
 )
 from service.jobs import events, service
 from service.jobs.job_schema import request_body
+from service.jobs.layer_schemas import LayersOut
+from service.jobs.layers import layers_in
 from service.jobs.schemas import TASKS, JobDetail, JobOut, JobPage, SearchTaskPage, TrialList
 from service.paths import url_for_path
 from service.problems import Refusal
@@ -122,6 +124,15 @@ def list_tasks(
 ) -> SearchTaskPage:
     """Search tasks of a job from position ``first`` on; fewer than ``limit`` where they are large."""
     return SearchTaskPage.of(jobs.search_tasks(job_id, first, limit), len(jobs.task_keys(job_id)))
+
+
+@router.get("/{job_id}/layers", dependencies=[READ])
+def list_layers(
+    job: ExistingDep, jobs: JobsDep, first: Position = 0, limit: Annotated[int, Query(ge=1, le=TASKS)] = TASKS
+) -> LayersOut:
+    """The layers of a model, from position ``first`` on: what each takes of the time, and what was gained so far."""
+    layers = layers_in(job, jobs.search_tasks(job.id, first, limit))
+    return LayersOut.of(job, layers, len(jobs.task_keys(job.id)))
 
 
 @router.get("/{job_id}/spec", dependencies=[READ])

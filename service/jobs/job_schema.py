@@ -14,7 +14,7 @@ _SHAPE_VAR = {
 _TARGET = {"description": "`native`, or a mapping as in {kind: llvm, mcpu: sapphirerapids, num-cores: 2}"}
 _WORKLOAD = {
     "type": "object",
-    "description": "an operator of the catalogue (`op`, `args`), or a program (`program`, `extents`)",
+    "description": "an operator of the catalogue (`op`, `args`) or a program (`program`, `extents`); `count`, `layers`",
 }
 
 JOB: dict[str, Any] = {

@@ -1,29 +1,26 @@
 """From a library's files to its kernels as an object file, and to a shared library that needs no TVM. Imports TVM.
 
-The object is compiled from the library's own IR by the TVM that built it, all kernels and their entry as one module.
+The object is compiled from the library's own IR, all kernels and their entry as one module.
 Libraries of earlier releases were built so: what is linked of the object must be the very bytes that were verified.
 Others are linked from objects of single kernels, and what was compiled as a whole is verified again here.
 """
 
 from __future__ import annotations
 
-import gzip
 import os
 import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import tvm
 
 from shapewright.checking import Checker
+from shapewright.recompiling import ir_of, verify
 from tuner.errors import ShapewrightError
-from tuner.library.codegen import compiled, toolchain
+from tuner.library.codegen import compiled
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.machine_code import shared_object
-from tuner.library.package import IR, LIBRARY
+from tuner.library.package import LIBRARY
 from tuner.program.workload import JsonObject
 
 LINK_S = 120.0
@@ -33,27 +30,12 @@ LINK_S = 120.0
 def object_file(files: Mapping[str, bytes], manifest: JsonObject, dispatcher: Dispatcher, path: Path) -> None:
     """Write the kernels of a checked library as an object file. Raises ShapewrightError, NoLinker."""
     compiler()  # before TVM misses it: it links with one, too
-    executable = _compiled(files, manifest, dispatcher)
+    executable = compiled(dispatcher.task, ir_of(files, manifest))
     linked = shared_object(executable, dispatcher.task.known_target)
     if linked != files[LIBRARY]:
         with Checker() as checker:
-            _, problems = checker.verify(dispatcher, linked)
-        if problems:
-            raise ShapewrightError(f"compiled again the library is wrong: {problems[0]}; pull it without --format c")
+            verify(checker, dispatcher, linked)
     executable.mod.write_to_file(str(path), "o")
-
-
-def _compiled(files: Mapping[str, bytes], manifest: JsonObject, dispatcher: Dispatcher) -> Any:
-    if IR not in files:
-        raise ShapewrightError(f"the library has no {IR}: tune it again for a C library")
-    built_by, here = manifest.get("toolchain") or {}, toolchain()
-    if built_by != here:
-        told = [", ".join(f"{name} {version}" for name, version in sorted(each.items())) for each in (built_by, here)]
-        raise ShapewrightError(
-            f"the library was built by {told[0]}, here is {told[1]}: install that TVM, or tune again"
-        )
-    module = tvm.ir.load_json(gzip.decompress(files[IR]).decode())
-    return compiled(dispatcher.task, module)
 
 
 def compiler() -> list[str]:

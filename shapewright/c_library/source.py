@@ -125,14 +125,15 @@ class CSource:
         return f"{self.operands[tensor.name]}: {tensor.dtype}{bits} [{shape}]{packed}"
 
     def _packing_declared(self, tensor: Tensor) -> str:
-        return _template("packing.h.in").format(
-            function=self.function,
-            name=tensor.name,
-            type=C_TYPES[tensor.dtype],
-            parameter=self.operands[tensor.name],
-            sizes=self._sizes_of(tensor) or "void",
-            more="".join(f", {each}" for each in filter(None, [self._sizes_of(tensor)])),
-        )
+        return _template("packing.h.in").format(**self._packing_fields(tensor))
+
+    def _packing_fields(self, tensor: Tensor) -> dict[str, str]:
+        """What the declaration and the definition of a packing function have in common."""
+        sizes = self._sizes_of(tensor)
+        return {
+            "function": self.function, "name": tensor.name, "type": C_TYPES[tensor.dtype],
+            "parameter": self.operands[tensor.name], "sizes": sizes or "void", "more": f", {sizes}" if sizes else "",
+        }  # fmt: skip
 
     def _sizes_of(self, tensor: Tensor) -> str:
         return ", ".join(f"int64_t {self.symbols[name]}" for name in self.symbols_of(tensor))
@@ -203,12 +204,7 @@ class CSource:
         size = math.prod(map(DimExpr.of, layout.packed_shape(tensor.dims)), start=DimExpr.of(dtype.bytes))
         sizes = ", ".join(self.symbols[name] for name in self.symbols_of(tensor))
         return _template("packing.c.in").format(
-            function=self.function,
-            name=tensor.name,
-            type=C_TYPES[tensor.dtype],
-            parameter=self.operands[tensor.name],
-            sizes=self._sizes_of(tensor) or "void",
-            more="".join(f", {each}" for each in filter(None, [self._sizes_of(tensor)])),
+            **self._packing_fields(tensor),
             passed=sizes,
             checks="\n".join(self._checks(self.symbols_of(tensor))),
             bytes=self.text(size),

@@ -24,6 +24,8 @@ def described_library(directory: Path, served: Library) -> str:
         f"  built by job {served['job_id']}, {served['created_at']}, "
         f"for {_range(served)} with {threads} thread{'s' * (threads != 1)}{_names(served)}",
     ]
+    if (cores := served.get("tuned_on_cores")) is not None:
+        lines.append(f"  tuned on {cores} cores of this CPU: there is none for this machine's number of cores")
     if served["wrong_kernel"]:
         lines.append(f"  WITHDRAWN: its kernel {served['wrong_kernel']} was found wrong or crashed since")
     if served["expected_s"] is not None:

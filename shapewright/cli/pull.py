@@ -132,7 +132,7 @@ def _pulled(
 def _pull_one(service: Client, workload: str, directory: Path, chosen: Mapping[str, Any]) -> Pulled:
     name, fingerprint = resolve(workload, chosen["target"])
     served = service.served(name, **{**chosen, "target": fingerprint})
-    manifest = service.download_library(name, directory, digest=served["digest"])
+    manifest = service.download_library(name, directory, digest=served["digest"], target=served["target_fingerprint"])
     document = {"directory": str(directory), **manifest, "served": served}
     return document, [directory], described_library(directory, served)
 

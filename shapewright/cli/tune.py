@@ -35,9 +35,6 @@ LEASE_WAIT_S = 25.0
 STOP_S = 60.0
 """How long a search that was asked to stop may take to finish the measurement under way."""
 CLOSED_S = 10.0
-START_SHARE = 0.25
-"""The largest share of the seconds that loading the compiler and starting the device may use up: on a machine that is
-so busy that they take longer, there is a search all the same."""
 
 
 @click.command()
@@ -198,9 +195,6 @@ def _run(
     from worker.job_runner import JobRunner  # noqa: PLC0415  (TVM)
 
     with _tools() as tools:
-        seconds = lease.job.spec["budget"].get("seconds")
-        if seconds is not None:
-            began_s = max(began_s, time.monotonic() - START_SHARE * seconds)
         runner = JobRunner(storage, tools, stopping=stop.is_set, shared=shared, rates_of=rates_of, began_s=began_s)
         with _sigint_blocked():
             # Threads inherit the signal mask, and so do their child processes.

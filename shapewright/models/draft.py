@@ -34,6 +34,17 @@ class Fused:
 
 
 @dataclass(frozen=True, slots=True)
+class Produced:
+    """An elementwise stage in front: ``tensor``, an input of the operator, is ``text`` of reads along ``axes``."""
+
+    op: str
+    tensor: str
+    text: str
+    axes: tuple[str, ...]
+    reads: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Draft:
     """``base`` is the operator's program alone, None where there is nothing but elementwise stages.
 
@@ -51,6 +62,8 @@ class Draft:
     nodes: tuple[str, ...]
     view: View
     stages: tuple[Fused, ...] = ()
+    before: tuple[Produced, ...] = ()
+    """In the order of the program."""
 
     @property
     def node(self) -> str:
@@ -64,6 +77,7 @@ class Draft:
     def fresh(self, name: str) -> str:
         """A name that no tensor of the program has."""
         taken = {operand.tensor for operand in self.operands} | set(self.base.program.tensors if self.base else ())
+        taken |= {each.tensor for each in self.before}
         number, first = 0, name
         while name in taken or name == "out":
             number += 1
@@ -117,9 +131,8 @@ def _workload(draft: Draft, dtypes: Mapping[str, str]) -> Workload:
     dtype = next(iter(dtypes.values())) if len(set(dtypes.values())) == 1 else dict(dtypes)
     names = [stage.epilogue for stage in draft.stages]
     known = [name for name in names if name is not None]
-    if draft.op is not None and len(known) == len(names) and len({*known} & {"bias", "add"}) == sum(
-        name in ("bias", "add") for name in known
-    ):  # fmt: skip
+    is_known = draft.op is not None and not draft.before and len(known) == len(names)
+    if is_known and len({*known} & {"bias", "add"}) == sum(name in ("bias", "add") for name in known):
         return _made(draft.op, tuple(draft.args.items()), _frozen(dtype), tuple(known))
     return _spelled(draft, dtype)
 
@@ -153,6 +166,7 @@ def _spelled(draft: Draft, dtype: str | dict[str, str]) -> Workload:
     base = draft.base
     if base is not None:
         (out,) = base.program.outputs
+        lines += [_produced(each) for each in draft.before]
         lines.append(str(base.program.renamed({}, {out: results[0]})))
         extents = {name: str(dim) for name, dim in base.extents}
         shapes = tuple((name, tuple(map(str, shape))) for name, shape in base.shapes)
@@ -171,9 +185,14 @@ def _spelled(draft: Draft, dtype: str | dict[str, str]) -> Workload:
 def _label(draft: Draft) -> str:
     """As the catalogue's operators with their epilogues are called."""
     sizes = ", ".join(f"{axis}={dim}" for axis, dim in zip(draft.axes, draft.dims, strict=True))
-    first = [draft.base.label] if draft.base else []
+    first = [*(each.op for each in draft.before), draft.base.label] if draft.base else []
     names = [*first, *(stage.epilogue or stage.op for stage in draft.stages)]
     return " + ".join(names) + ("" if first else f" ({sizes})")
+
+
+def _produced(stage: Produced) -> str:
+    texts = {tensor: f"{tensor}[{', '.join(stage.axes[dim] for dim in dims)}]" for tensor, dims in stage.reads}
+    return f"{stage.tensor}[{', '.join(stage.axes)}] = {stage.text.format(**texts)}"
 
 
 def _read(draft: Draft, tensor: str, dims: Sequence[int]) -> str:

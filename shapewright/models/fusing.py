@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from shapewright.models.draft import Draft, Fused
+from shapewright.models.draft import Draft, Fused, Produced
 from shapewright.models.elementwise import COMMUTATIVE, TEXT, epilogue_of
 from shapewright.models.graph import ONE, CannotLift, Graph, Input, Node, Operation
 from shapewright.models.lifted import Fold, Operand, View
 from shapewright.models.operands import behind, fixed, is_constant
 from shapewright.models.views import broadcast, grouped
+
+ROW_AXES = ("m", "n", "p")
+"""The axes of programs that read rows of one tensor: reductions, norms, softmax."""
 
 Reads = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -60,6 +63,50 @@ def extended(graph: Graph, draft: Draft, taken: Collection[str]) -> Draft | None
         return _appended(graph, passed, reader)
     except CannotLift:
         return None
+
+
+def preceded(graph: Graph, draft: Draft, taken: Collection[str]) -> Draft | None:
+    """The draft with one elementwise node in front, which computes what its rows are read from and nobody else reads.
+
+    None where there is none. A value that several read stays in memory, and is not computed again for each.
+    """
+    axes = tuple(name for name, _ in draft.base.extents) if draft.base else ()
+    if not axes or not set(axes) <= set(ROW_AXES):
+        return None
+    rows = {"x"} | {tensor for stage in draft.before for tensor, dims in stage.reads if len(dims) == len(axes)}
+    for operand in draft.operands:
+        producer, reader = graph[operand.node], graph.only_reader(operand.node)
+        is_own = operand.tensor in rows and reader is not None and reader.name in draft.nodes
+        if is_own and producer.op in TEXT and producer.name not in taken:
+            try:
+                return _produced(graph, draft, operand, producer, axes)
+            except CannotLift:
+                continue
+    return None
+
+
+def _produced(graph: Graph, draft: Draft, operand: Operand, node: Node, axes: tuple[str, ...]) -> Draft:
+    """With ``operand`` computed by ``node``, whose own inputs become operands."""
+    whole = graph.shape(node.name)
+    names: dict[Input, str] = {}
+    reads: Reads = ()
+    inputs = _in_order(node, next((name for name in node.sources if graph.shape(name) == whole), ""))
+    for name in dict.fromkeys(each for each in inputs if isinstance(each, str)):
+        source = graph[name]
+        while source.op in ("expand", "identity"):
+            source = graph[source.sources[0]]
+        found = broadcast(graph.shape(source.name), whole, operand.view)
+        if found is None:
+            raise CannotLift(f"{name} is broadcast along a part of an axis of the program")
+        view, dims = found
+        tensor = draft.fresh(_role(node.op, len(dims) == len(axes)) if reads else operand.tensor)
+        new = fixed(graph, tensor, source, view)
+        draft = draft.with_operand(new)
+        names[name], reads = f"{{{new.tensor}}}", (*reads, (new.tensor, dims))
+    texts = [names.get(each) or _number(each) for each in inputs]
+    stage = Produced(node.op, operand.tensor, TEXT[node.op].format(*texts, **node.attrs), axes, reads)
+    rest = tuple(each for each in draft.operands if each.tensor != operand.tensor)
+    return replace(draft, operands=rest, before=(stage, *draft.before), nodes=(node.name, *draft.nodes))
 
 
 def _passed(graph: Graph, draft: Draft) -> Draft:

@@ -6,12 +6,12 @@ A node that computes is either lifted, as part of one LiftedOp, or listed with t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shapewright.models import attention, contractions, rows
 from shapewright.models.draft import Draft, lifted, reasons, rules_of
 from shapewright.models.elementwise import COSTLY, TEXT
-from shapewright.models.fusing import biased, elementwise, extended
+from shapewright.models.fusing import biased, elementwise, extended, preceded
 from shapewright.models.graph import VIEWS, CannotLift, Graph, Node, Operation
 from shapewright.models.lifted import Left, LiftedOp, Lifting
 from tuner.errors import InvalidInput
@@ -30,6 +30,8 @@ OPERATORS: Mapping[str, Callable[[Operation], Draft]] = {
     "attention": attention.attention,
 }
 """By neutral name what makes a program of a node; raises CannotLift or InvalidInput with the reason."""
+ROWS = frozenset({"layer_norm", "rms_norm", "softmax", "reduce"})
+"""Operators whose rule computes elementwise stages as it reads rows."""
 BIASED = frozenset({"linear", "matmul", "conv"})
 """Operators whose third input is added."""
 QUIET = VIEWS | {"input", "constant", "scalar", "part"}
@@ -63,14 +65,21 @@ def lift_graph(graph: Graph, target: Target | None = None) -> Lifting:
     # Elementwise nodes are offered to operators first; what two operators could take goes to the larger one.
     operators = [node for node in graph if node.op not in QUIET and node.op not in TEXT]
     begun = _begun(graph, operators, target, left)
+    rows: list[_Begun] = []
     for each in sorted(begun, key=lambda each: (-each.work, order[each.draft.node])):
-        taken |= _grown(graph, each, target, taken)
+        grown = _grown(graph, each, target, taken)
+        taken |= dict.fromkeys(grown.draft.nodes, grown.op)
+        rows += [grown] if graph[each.draft.node].op in ROWS else []
+    # What stands before rows and behind no operator: it is computed as they are read.
+    for each in rows:
+        grown = _grown(graph, each, target, taken, preceded)
+        taken |= dict.fromkeys(grown.draft.nodes, grown.op)
     for node in graph:
         if node.op in TEXT and node.name not in taken:
             for each in _begun(graph, [node], target, left):
                 grown = _grown(graph, each, target, taken)
-                if len(grown) >= MIN_ELEMENTWISE or node.op in COSTLY:
-                    taken |= grown
+                if len(grown.draft.nodes) >= MIN_ELEMENTWISE or node.op in COSTLY:
+                    taken |= dict.fromkeys(grown.draft.nodes, grown.op)
                 else:
                     left[node.name] = "a single pass over memory on its own: a kernel gains nothing"
     ops = {op.output: op for op in taken.values()}
@@ -97,10 +106,13 @@ def _begun(graph: Graph, nodes: Iterable[Node], target: Target, left: dict[str, 
     return found
 
 
-def _grown(graph: Graph, begun: _Begun, target: Target, taken: Collection[str]) -> dict[str, LiftedOp]:
-    """An operator with what can be fused behind it, by each node of the graph that it stands for."""
+Longer = Callable[[Graph, Draft, Collection[str]], Draft | None]
+
+
+def _grown(graph: Graph, begun: _Begun, target: Target, taken: Collection[str], longer_of: Longer = extended) -> _Begun:
+    """An operator with what can be fused behind it, or in front of it."""
     draft, op = begun.draft, begun.op
-    while (longer := extended(graph, draft, taken)) is not None:
+    while (longer := longer_of(graph, draft, taken)) is not None:
         try:
             more = lifted(longer, graph)
         except (CannotLift, InvalidInput):
@@ -110,7 +122,7 @@ def _grown(graph: Graph, begun: _Begun, target: Target, taken: Collection[str]) 
         if begun.rules[0] not in rules_of(more.workload, target):
             break
         draft, op = longer, more
-    return dict.fromkeys(draft.nodes, op)
+    return replace(begun, draft=draft, op=op)
 
 
 def _reason(error: CannotLift | InvalidInput) -> str:

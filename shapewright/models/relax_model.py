@@ -19,6 +19,8 @@ from tuner.program.dims import DimExpr
 
 MAIN = "main"
 PREFIX = "relax."
+CONSTANT = "GenericConst"
+"""What TVM calls the type of a constant."""
 ELEMENTWISE_NAMES: Mapping[str, str] = {
     **{name: name for name in ("sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "erf", "sin", "cos", "abs", "floor")},
     **{name: name for name in ("square", "round", "maximum", "minimum", "add", "multiply", "subtract", "divide")},
@@ -48,37 +50,54 @@ class Call:
         return tuple(int(each) for each in value) if hasattr(value, "__len__") else (int(value),)
 
 
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A function that was read. ``values``: by node the variable or the constant of Relax that has its value."""
+
+    model: Model
+    values: Mapping[str, Any]
+
+
 def from_relax(module: Any) -> Model:
     """An ``IRModule`` with a Relax function ``main``. Raises InvalidInput where there is none."""
     functions = {variable.name_hint: function for variable, function in module.functions.items()}
     main = functions.get(MAIN)
     if main is None or not hasattr(main.body, "blocks"):
         raise InvalidInput("model", f"the module has no Relax function {MAIN}", "relax.transform.Normalize() it first")
-    attrs = main.attrs or {}
-    count = int(attrs["num_input"]) if "num_input" in attrs else len(main.params)
+    return read_function(main).model
+
+
+def read_function(function: Any) -> Read:
+    """A Relax function whose body is in blocks. Raises InvalidInput where names repeat."""
+    attrs = function.attrs or {}
+    count = int(attrs["num_input"]) if "num_input" in attrs else len(function.params)
     nodes: dict[str, Node] = {}
+    values: dict[str, Any] = {}
     places: dict[str, list[Place]] = {}
-    for number, param in enumerate(main.params):
+    for number, param in enumerate(function.params):
         shape, dtype = _described(param.ty)
+        values[param.name] = param
         nodes[param.name] = Node(param.name, "input" if number < count else "constant", (), {}, shape, dtype)
         for axis, dim in enumerate(shape or ()):
             if dim.constant is None:
                 places.setdefault(str(dim), []).append((param.name, axis))
-    for block in main.body.blocks:
+    for block in function.body.blocks:
         for binding in block.bindings:
             name = binding.var.name
             if name in nodes:
                 raise InvalidInput("model", f"two values are called {name}", "relax.transform.Normalize() it first")
-            nodes[name] = _node(name, binding, nodes)
-    outputs = _names_in(main.body.body, nodes)
-    return Model(recognised(Graph(nodes, tuple(outputs))), places, {}, {})
+            nodes[name] = _node(name, binding, nodes, values)
+            values.setdefault(name, binding.var)
+    outputs = _names_in(function.body.body, nodes)
+    return Read(Model(recognised(Graph(nodes, tuple(outputs))), places, {}, {}), values)
 
 
-def _node(name: str, binding: Any, nodes: dict[str, Node]) -> Node:
+def _node(name: str, binding: Any, nodes: dict[str, Node], values: dict[str, Any]) -> Node:
     shape, dtype = _described(binding.var.ty)
     value = getattr(binding, "value", None)
     kind = type(value).__name__
-    if kind == "Constant":
+    if kind == CONSTANT:
+        values[name] = value
         return Node(name, "constant", (), {}, shape, dtype)
     sources = tuple(dict.fromkeys(_names_in(value, nodes)))
     if kind in ("Var", "DataflowVar"):
@@ -89,35 +108,35 @@ def _node(name: str, binding: Any, nodes: dict[str, Node]) -> Node:
         return Node(name, "part", sources, {}, shape, dtype)
     op = str(getattr(getattr(value, "op", None), "name", kind)).removeprefix(PREFIX)
     try:
-        translated = _translated(op, value, nodes)
+        translated = _translated(op, value, nodes, values)
     except CannotLift as reason:
         return Node(name, "unknown", sources, {}, shape, dtype, f"{op}: {reason}")
     return Node(name, translated.op, translated.inputs, translated.attrs, shape, dtype)
 
 
-def _translated(op: str, value: Any, nodes: dict[str, Node]) -> Translated:
+def _translated(op: str, value: Any, nodes: dict[str, Node], values: dict[str, Any]) -> Translated:
     if op == "call_tir":
         raise CannotLift(f"the loops of {value.args[0].name_hint} are not read: extract before operators are lowered")
     if op not in ELEMENTWISE_NAMES and op not in TRANSLATIONS:
         raise CannotLift("the operator has no translation")
-    inputs = tuple(_input(each, nodes) for each in value.args if type(each).__name__ != "ShapeExpr")
+    inputs = tuple(_input(each, nodes, values) for each in value.args if type(each).__name__ != "ShapeExpr")
     if op in ELEMENTWISE_NAMES:
         return Translated(ELEMENTWISE_NAMES[op], inputs)
     ranks = tuple(len(nodes[each].shape or ()) if isinstance(each, str) else 0 for each in inputs)
     return TRANSLATIONS[op](Call(inputs, ranks, value.attrs))
 
 
-def _input(value: Any, nodes: dict[str, Node]) -> Input:
+def _input(value: Any, nodes: dict[str, Node], values: dict[str, Any]) -> Input:
     """A variable's name, a number, or a constant that stands in the call, which becomes a node."""
     kind = type(value).__name__
     if kind in ("Var", "DataflowVar"):
         return str(value.name)
-    if kind == "Constant":
+    if kind == CONSTANT:
         shape, dtype = _described(value.ty)
         if shape == ():
-            return float(value.data.numpy())
+            return float(value.value.numpy())
         name = f"constant_{len(nodes)}"
-        nodes[name] = Node(name, "constant", (), {}, shape, dtype)
+        nodes[name], values[name] = Node(name, "constant", (), {}, shape, dtype), value
         return name
     raise CannotLift(f"an argument is a {kind}")
 

@@ -10,6 +10,7 @@ from typing import Any, overload
 from shapewright.models.lifted import Left
 from tuner.errors import InvalidInput
 from tuner.program.jobspec import MAX_NAME
+from tuner.program.layers import MAX_LAYERS, layer_name
 from tuner.program.shape_vars import JsonObject, ShapeVar, WorkloadInstance
 from tuner.program.task import SearchTask
 
@@ -60,7 +61,10 @@ class ModelTasks(Sequence[ModelTask]):
         used = frozenset().union(*(task.workload.variables for task in self.tasks))
         document: JsonObject = {
             "name": self.name,
-            "workloads": [{**task.workload.to_json(), "count": task.count} for task in self.tasks],
+            "workloads": [
+                {**task.workload.to_json(), "count": task.count, "layers": layers_named(task.places)}
+                for task in self.tasks
+            ],
             "shape_vars": {var.name: var.to_json() for var in self.shape_vars if var.name in used},
         }
         if self.instances is not None:
@@ -96,6 +100,11 @@ class ModelTasks(Sequence[ModelTask]):
         head = row(("count", "workload", "where"), "th")
         rest = f"<tbody><tr><th colspan=3>left to the framework</th></tr>{left}</tbody>" if left else ""
         return f"<table><caption>{html.escape(self.name)}</caption>{head}{body}{rest}</table>"
+
+
+def layers_named(names: Sequence[str]) -> list[str]:
+    """As many names as a job file may have."""
+    return list(map(layer_name, names[:MAX_LAYERS]))
 
 
 def _places(names: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shapewright.asking import RangesLike, WorkloadLike, key_of, library_query
+from shapewright.asking import RangesLike, WorkloadLike, key_of, library_query, target_named
 from shapewright.download import MAX_BYTES, write
 from shapewright.snapshot.entries import COMMENT, LIST, MAX_LIST, VERSION, Entry, member
 from shapewright.snapshot.order import best_of
@@ -19,8 +19,9 @@ from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import choice
 from tuner.library.package import check_files
 from tuner.program.range_text import Ranges, format_ranges
+from tuner.program.same_cpu import other_cores
 from tuner.program.spans import span_from_json
-from tuner.program.target import native
+from tuner.program.target import Target, native
 
 if TYPE_CHECKING:
     from shapewright.library import Library
@@ -78,10 +79,11 @@ class Snapshot:
         """The library for a workload, loaded, or why there is none.
 
         A search task or the content of a job file brings its own target, number of threads and range, as far as they
-        are not given. ``target`` is a fingerprint, of this machine if nothing tells; ``threads`` 1, or the only number
-        that there is; ``ranges`` what it must cover (``m=16..512`` in symbols), of the widest if left out. Of several
-        that cover it the best (``shapewright.snapshot.order``). Raises ShapewrightError if it is damaged or this CPU
-        lacks an instruction set that it uses, InvalidInput on what was asked.
+        are not given. ``target`` is a fingerprint, of this machine if nothing tells; where there is none for it, a
+        library of the same CPU with another number of cores serves (``Library.tuned_on_cores``); ``threads`` 1, or the
+        only number that there is; ``ranges`` what it must cover (``m=16..512`` in symbols), of the widest if left out.
+        Of several that cover it the best (``shapewright.snapshot.order``). Raises ShapewrightError if it is damaged or
+        this CPU lacks an instruction set that it uses, InvalidInput on what was asked.
         """
         entry = self.entry_for(workload, target, threads, ranges)
         return entry if isinstance(entry, Missing) else self.load(entry)
@@ -101,7 +103,7 @@ class Snapshot:
             return Missing("workload", f"{self.file} has no library for {key}")
         wanted = asked.get("target") or native().fingerprint
         targets = sorted({entry.target_fingerprint for entry in there})
-        there = [entry for entry in there if entry.target_fingerprint == wanted]
+        there = _on_target(there, target_named(workload, wanted), wanted, asked.get("threads", 1))
         if not there:
             told = f"{self.file} has {key} for {', '.join(targets)}, not for {wanted}"
             return Missing("target", f"{told}: name a target whose instructions are here, or tune for this one")
@@ -201,6 +203,15 @@ class Snapshot:
             return tuple(Entry.from_json(each) for each in libraries)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ShapewrightError(f"{self.file}: {LIST} cannot be read ({error}): {AGAIN}") from None
+
+
+def _on_target(there: list[Entry], target: Target | None, wanted: str, threads: int) -> list[Entry]:
+    """The entries for a target; where there are none, those for the same CPU with another number of cores."""
+    exact = [entry for entry in there if entry.target_fingerprint == wanted]
+    if exact or target is None:
+        return exact
+    others = other_cores(target, {entry.target_fingerprint for entry in there if entry.threads == threads}, threads)
+    return [entry for entry in there if others and entry.target_fingerprint == others[0][0]]
 
 
 def only_entry(snapshot: Snapshot) -> Entry:

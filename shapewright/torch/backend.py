@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from shapewright.torch.finder import finder_of
+from shapewright.sources.finder import finder_of
+from shapewright.sources.reports import Report
 from shapewright.torch.graphs import constants_of, replace_lifted, with_constant_floats
 from shapewright.torch.lowering import register
-from shapewright.torch.reports import Report, note_compiled
+from shapewright.torch.reports import note_compiled
 from tuner.errors import InvalidInput
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,8 @@ def shapewright(
     if torch.is_grad_enabled() and trained:
         report.note([TRAINING])
     else:
-        finder = finder_of(given.get("source"), strict=bool(given.get("strict")), threads=given.get("threads"))
+        threads = given.get("threads") or torch.get_num_threads()
+        finder = finder_of(given.get("source"), strict=bool(given.get("strict")), threads=threads)
         replace_lifted(graph, constants_of(graph), finder, report)
         report.note(finder.notes)
     logger.info("%s", report)

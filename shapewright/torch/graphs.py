@@ -12,11 +12,12 @@ from torch.nn import functional
 
 from shapewright.models.fx import lift
 from shapewright.models.lifted import LiftedOp, Operand
-from shapewright.torch.finder import Finder
+from shapewright.sources.finder import Finder
+from shapewright.sources.reports import Kept, Report
+from shapewright.sources.source import Match
 from shapewright.torch.op import call
 from shapewright.torch.plan import DTYPES, Plan, Taken
-from shapewright.torch.reports import Kept, Replaced, Report
-from shapewright.torch.sources import Match
+from shapewright.torch.reports import Replaced
 
 IN_PLACE = "the graph changes tensors in place"
 
@@ -57,15 +58,15 @@ def replace_lifted(graph: fx.GraphModule, constants: frozenset[str], finder: Fin
     rewriting = _Rewriting(graph)
     for op in lifting.ops:
         where = op.output if len(op.nodes) == 1 else f"{op.nodes[0]}..{op.output}"
-        found = rewriting.unfit(op) or finder.find(op.workload)
-        if not isinstance(found, Match):
-            report.kept.append(Kept(where, str(op.workload), found))
+        match = rewriting.unfit(op) or finder.find(op.workload)
+        if not isinstance(match, Match):
+            report.kept.append(Kept(where, str(op.workload), match))
             continue
         strided = rewriting.strided(op)
-        plans = (rewriting.replace(op, found),)
-        threads, digest = found.library.manifest["threads"], found.library.digest
+        plans = (rewriting.replace(op, match),)
+        threads, digest = match.library.manifest["threads"], match.library.digest
         report.replaced.append(
-            Replaced(where, str(op.workload), op.workload.key, digest, found.how, found.source, threads, plans, strided)
+            Replaced(where, str(op.workload), op.workload.key, digest, match.how, match.source, threads, strided, plans)
         )
     if report.replaced:
         # A library's output may have other strides than what it stands for.
@@ -151,10 +152,10 @@ class _Rewriting:
         return plan
 
     def _symbol(self, name: str) -> fx.Node:
-        found = self._symbols[name]
-        if isinstance(found, fx.Node):
-            return found
-        return self._graph.call_function(torch.ops.aten.sym_size.int, found)
+        symbol = self._symbols[name]
+        if isinstance(symbol, fx.Node):
+            return symbol
+        return self._graph.call_function(torch.ops.aten.sym_size.int, symbol)
 
 
 def _inputs(op: LiftedOp) -> list[str]:

@@ -15,9 +15,9 @@ from torch import nn
 from torch.nn import functional
 
 from shapewright.models.lifted import View
+from shapewright.sources.reports import Report
 from shapewright.torch.op import call
 from shapewright.torch.plan import DTYPES, Plan, Taken
-from shapewright.torch.reports import Report
 from tuner.program.workload import Tensor, Workload
 
 MAX_RANK = 6

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from shapewright.sources.finder import Finder, finder_of
+from shapewright.sources.reports import Kept, Report
+from shapewright.sources.source import Match, SourceLike
 from shapewright.torch import modules as tuned
-from shapewright.torch.finder import Finder, finder_of
 from shapewright.torch.modules import Bound, bound_rows, bound_whole
-from shapewright.torch.reports import Kept, Replaced, Report
-from shapewright.torch.sources import Match, SourceLike
+from shapewright.torch.reports import Replaced
 from tuner.errors import InvalidInput
 from tuner.program.build import make_workload
 from tuner.program.workload import Workload
@@ -48,7 +49,7 @@ def optimize(
     """
     if not isinstance(model, nn.Module):
         raise InvalidInput("model", f"{type(model).__name__} is none", "a torch.nn.Module")
-    finder = finder_of(source, strict=strict, threads=threads)
+    finder = finder_of(source, strict=strict, threads=torch.get_num_threads() if threads is None else threads)
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     result, report = copy.deepcopy(model, shared), Report()
     for name, module in list(result.named_modules()):
@@ -75,16 +76,18 @@ def _swap(name: str, module: nn.Module, finder: Finder, report: Report) -> None:
         return
     for part in parts:
         where = name if len(parts) == 1 else f"{name}.{part.name}"
-        found = _match(part, finder)
-        if isinstance(found, str):
-            report.kept.append(Kept(where, str(part.workloads[0]), found))
+        matched = _match(part, finder)
+        if isinstance(matched, str):
+            report.kept.append(Kept(where, str(part.workloads[0]), matched))
             continue
-        match, workload = found
+        match, workload = matched
         bound[part.name] = part.bind(match.library.digest, workload)
         plans = tuple(bound[part.name].plans.values())
         threads = match.library.manifest["threads"]
         report.replaced.append(
-            Replaced(where, str(workload), workload.key, match.library.digest, match.how, match.source, threads, plans)
+            Replaced(
+                where, str(workload), workload.key, match.library.digest, match.how, match.source, threads, plans=plans
+            )
         )
     if bound:
         module.__class__ = swap
@@ -96,12 +99,12 @@ def _match(part: Part, finder: Finder) -> tuple[Match, Workload] | str:
     """The library of the first workload that has one; else why there is none. Raises ShapewrightError if strict."""
     reasons: list[str] = []
     for workload in part.workloads[:-1]:
-        found = finder.find(workload, may_miss=True)
-        if isinstance(found, Match):
-            return found, workload
-        reasons.append(found)
-    found = finder.find(part.workloads[-1])
-    return (found, part.workloads[-1]) if isinstance(found, Match) else "; ".join(dict.fromkeys([*reasons, found]))
+        match = finder.find(workload, may_miss=True)
+        if isinstance(match, Match):
+            return match, workload
+        reasons.append(match)
+    match = finder.find(part.workloads[-1])
+    return (match, part.workloads[-1]) if isinstance(match, Match) else "; ".join(dict.fromkeys([*reasons, match]))
 
 
 # -- what modules compute -----------------------------------------------------------------------------------------

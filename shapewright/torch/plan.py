@@ -6,19 +6,19 @@ A plan is a text (JSON), so that a graph that is exported or cached carries it w
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from shapewright.models.lifted import Fold, View, unviewed, viewed
-from shapewright.torch.libraries import library_of
+from shapewright.sources.libraries import library_of
 from shapewright.torch.packs import Packs
 from tuner.errors import InvalidInput
 
@@ -78,7 +78,7 @@ class Plan:
         return json.dumps(data, separators=(",", ":"), sort_keys=True)
 
 
-@lru_cache(maxsize=65536)
+@functools.lru_cache(maxsize=65536)
 def plan_of(text: str) -> Plan:
     """Raises InvalidInput for what is no plan."""
     try:
@@ -104,35 +104,40 @@ class Call:
     """A plan, ready to run. Safe to use from several threads."""
 
     def __init__(self, plan: Plan) -> None:
-        self._library = library_of(plan.digest)
+        self._library = library = library_of(plan.digest)
+        # What is packed here is the library's own: only sizes that nothing else tells are left to compare.
+        self._run = (lambda operands: library(*operands)) if library.has_sized_constants else library.run
         self._view = plan.output
-        self._flat = _flattening(plan.output)
+        self._rank = sum(map(len, plan.output))
+        self._flat = _flattening(plan.output) if self._rank else None
         self._dtype = DTYPES[plan.dtype]
         self.copies: dict[str, int] = {}
         """By operand how often it had to be copied, since its elements were not in a row."""
-        inputs = self._library.workload.inputs
+        inputs = library.workload.inputs
         named = list(zip((tensor.name for tensor in inputs), plan.operands, strict=True))
         self._operands = [self._getter(name, taken) for name, taken in named]
         self._direct = list(self._getters_in_order(named))
 
     def __call__(self, operands: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
-        if self._flat is None or len(sizes) != self._flat.rank:
+        if self._flat is None or len(sizes) != self._rank:
             result = torch.empty(_joined(self._view, sizes), dtype=self._dtype)
-            self.into(operands, result)
+            if result.numel():
+                self._run([*[get(operands) for get in self._operands], result])
             return unviewed(result, self._view, sizes)
-        out = torch.empty(sizes, dtype=self._dtype)
-        self.into(operands, self._flat.of(out))
+        # Sizes one by one: PyTorch reads a list more slowly.
+        out = torch.empty(*sizes, dtype=self._dtype)
+        if 0 not in sizes:
+            values = [get(operands) for get in self._operands]
+            values.append(self._flat(out))
+            self._run(values)
         return out
-
-    def into(self, operands: Sequence[torch.Tensor], result: torch.Tensor) -> None:
-        """Compute ``result``, which has the dims of the library's output."""
-        if result.numel():
-            self._library(*[get(operands) for get in self._operands], result)
 
     def direct(self, operands: Sequence[torch.Tensor], result: torch.Tensor) -> None:
         """The same where each operand comes by itself, in the library's order: its tensors as they are if it is kept,
         else one that was viewed already."""
-        self._library(*[get(operands) for get in self._direct], result)
+        values = [get(operands) for get in self._direct]
+        values.append(result)
+        self._run(values)
 
     def _getter(self, name: str, taken: Taken) -> Get:
         positions = [position for position in taken.inputs if position is not None]
@@ -152,12 +157,12 @@ class Call:
 
     def _varying(self, name: str, position: int, view: View) -> Get:
         """An operand that is new at every call, as a tensor without gaps."""
-        flat = _flattening(view)
+        flat, rank = _flattening(view), sum(map(len, view))
 
         def get(operands: Sequence[torch.Tensor]) -> torch.Tensor:
             given = operands[position]
-            if flat is not None and given.dim() == flat.rank and given.is_contiguous():
-                return flat.of(given)
+            if flat is not None and given.dim() == rank and given.is_contiguous():
+                return flat(given)
             tensor = viewed(given, view).contiguous()
             if tensor.data_ptr() != given.data_ptr():
                 self.copies[name] = self.copies.get(name, 0) + 1
@@ -166,24 +171,20 @@ class Call:
         return get
 
 
-class _Flattening:
-    """A view that joins axes and keeps their order, of tensors without gaps."""
-
-    def __init__(self, view: View) -> None:
-        self.rank = sum(map(len, view))
-        # From the back: joining axes changes the places of those behind them.
-        self._joined = [(group[0], group[-1]) for group in reversed(view) if len(group) > 1]
-
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        for first, last in self._joined:
-            tensor = tensor.flatten(first, last)
-        return tensor
-
-
-def _flattening(view: View) -> _Flattening | None:
-    """None where the view changes the order of axes, or leaves one out."""
+def _flattening(view: View) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """A view that joins axes and keeps their order, of tensors without gaps; None where it does something else."""
     axes = [axis for group in view for axis in group]
-    return _Flattening(view) if axes == list(range(len(axes))) and all(view) else None
+    if axes != list(range(len(axes))) or not all(view):
+        return None
+    # From the back: joining axes changes the positions of those behind them.
+    joined = [(group[0], group[-1]) for group in reversed(view) if len(group) > 1]
+    # Every call of a library comes here: the usual ones go without a loop.
+    if not joined:
+        return lambda tensor: tensor
+    if len(joined) == 1:
+        ((first, last),) = joined
+        return lambda tensor: tensor.flatten(first, last)
+    return lambda tensor: functools.reduce(lambda value, ends: value.flatten(*ends), joined, tensor)
 
 
 def _kept(packs: Packs, positions: Sequence[int]) -> Get:
@@ -213,7 +214,10 @@ def _packed(library: Library, name: str, taken: Taken, tensors: Sequence[torch.T
         given = iter(tensor.detach() for tensor in tensors)
         value = taken.fold.value({node: next(given) for node in taken.fold.nodes if node is not None})
     value = viewed(value, taken.view).contiguous()
-    return library.pack(name, _array(value)) if taken.packed else value
+    if not taken.packed:
+        return value
+    packed = library.pack(name, _array(value))
+    return packed if library.has_sized_constants else packed.tensor
 
 
 def _array(tensor: torch.Tensor) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -30,5 +31,8 @@ def test_the_document_has_dispatch_and_call_overhead(tmp_path: Path) -> None:
     document = json.loads(out.read_text())
     assert document["summary"]["kernels"] == len(document["rows"]) == 2
     assert all(row["library_s"] > 0 and row["single_s"] > 0 for row in document["rows"])
-    assert document["summary"]["call_ns"]["numpy"] > 0
+    calls = document["summary"]["call_ns"]
+    assert calls["numpy"] > 0
+    if importlib.util.find_spec("torch") is not None:
+        assert min(calls[name] for name in ("operator", "operator, three axes", "inductor")) > 0
     assert done.stdout.startswith("dispatch among 2 kernels ")

@@ -17,6 +17,7 @@ from tuner.storage.sql import open_storage
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+pytestmark = pytest.mark.together("browser")
 TWO_VARS = {
     "name": "two variables",
     "workload": {"op": "matmul", "args": {"m": "8*A", "n": "16*B", "k": 64}},
@@ -63,6 +64,24 @@ def test_the_overview_follows_jobs(storage: Storage, visitor: Visitor) -> None:
     searched(storage, name="first of all")
     expect(page, ".jobs th", "first of all")
     expect(page, ".jobs .state", "completed")
+
+
+def test_the_layers_of_a_model_are_followed_to_the_end(storage: Storage, visitor: Visitor) -> None:
+    workloads = [
+        {"op": "dense", "args": {"m": "8*T", "n": n, "k": 32}, "count": count, "layers": [f"block.{n}"]}
+        for n, count in ((96, 3), (64, 1))
+    ]
+    with searching(storage, Tools(pause_s=0.02), workload=..., workloads=workloads, name="a model") as job:
+        page = visitor.open("/")
+        page.get_by_role("link", name="2 workloads").click()
+        page.wait_for_url(f"**/jobs/{job.id}/model")
+        expect(page, ".model td", "block.96")
+        expect(page, "#standing .state", "completed")
+        expect(page, ".model td.number", " %")
+        page.get_by_role("link", name="Share of time").click()
+        page.wait_for_url("**order=share")
+        expect(page, "#standing .headline", "the default")
+        assert page.locator(".model tbody tr").count() == 2
 
 
 def test_a_page_outlives_the_service(sqlite_url: str, visit: Visit) -> None:
@@ -146,12 +165,15 @@ def test_every_page_fits_its_screen(
     crash = Tools(crashes=lambda kernel: kernel["ku"] == 1)
     job, other = searched(storage, crash), searched(storage, name="the same, in another way", seed=1)
     two = searched(storage, **TWO_VARS)
+    model = searched(
+        storage, workload=..., workloads=[SMALL["workload"] | {"count": 12, "layers": ["encoder.layer.0.up"] * 12}] * 2
+    )
     [row] = storage.search_tasks(job.id)
     kernel = storage.latest_artifact(row.workload_key, job_id=job.id).dispatch["kernels"][0]["id"]
     visitor = visit(storage, url, size, theme)
     pages = {
         "overview": "/", "job": f"/jobs/{job.id}", "job-two-variables": f"/jobs/{two.id}",
-        "kernel": f"/jobs/{job.id}/kernels/{kernel}", "workloads": "/workloads",
+        "model": f"/jobs/{model.id}/model", "kernel": f"/jobs/{job.id}/kernels/{kernel}", "workloads": "/workloads",
         "workload": f"/workloads/{row.workload_key}", "devices": "/devices",
         "compare": f"/compare?a={job.id}&b={other.id}", "new-job": "/jobs/new",
     }  # fmt: skip

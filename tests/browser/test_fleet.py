@@ -15,6 +15,7 @@ from tuner.storage.sql import SqlStorage
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+pytestmark = pytest.mark.together("browser")
 OVERLAPS = """() => {
   const found = [];
   const check = (boxes, what) => boxes.forEach((one, index) => boxes.slice(index + 1).forEach((other) => {

@@ -14,6 +14,7 @@ from tests.serving import lease
 from tuner.figures import FIGURES
 from tuner.storage import Job, JobState, NewEvent, Storage
 
+pytestmark = pytest.mark.together("browser")
 THREE_VARS = {
     "workload": {"op": "batch_matmul_nt", "args": {"b": "A", "m": "B", "n": "8*C", "k": 64}},
     "shape_vars": {"A": {"min": 1, "max": 4}, "B": {"min": 1, "max": 8}, "C": {"min": 1, "max": 4}},

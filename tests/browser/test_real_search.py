@@ -14,6 +14,7 @@ from tests.e2e.conftest import Up, start  # noqa: F401  (a fixture)
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+pytestmark = pytest.mark.together("browser")
 JOB = """
 name: watched
 workload:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from shapewright.client import Client
 from shapewright.report import from_service, render
 from tests.browser.conftest import SCREENSHOTS
@@ -15,6 +17,8 @@ from tuner.storage import Storage
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.together("browser")
 
 
 def test_a_report_opens_without_the_service(storage: Storage, browser: Browser, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from worker.cluster import Cluster
 from worker.cores import Cores
 from worker.ray_builder import RayBuilder
 
+pytestmark = pytest.mark.together("ray")
 LIMIT_S = 2.0
 PER_PROCESS = 4
 RIGHT, RAISES, CRASHES, HANGS = range(4)

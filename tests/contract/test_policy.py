@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.fakes import TASK, latency_s
-from tests.searching import QUICK_POLICIES
+from tests.searching import QUICK_POLICIES, small_models
 from tuner.errors import InvalidInput
 from tuner.library.selection import select
 from tuner.program import jobspec
@@ -52,7 +52,8 @@ Make = Callable[[SearchTask, int], Search]
 
 
 @pytest.fixture(params=POLICIES)
-def make(request: pytest.FixtureRequest) -> Make:
+def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Make:
+    small_models(monkeypatch)
     return partial(Search, request.param)
 
 
@@ -217,7 +218,8 @@ def test_a_policy_reads_the_cost_model_and_never_trains_it(make: Make) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(POLICIES) - {"random"}))
-def test_a_policy_ends_by_itself_when_nothing_helps(name: str) -> None:
+def test_a_policy_ends_by_itself_when_nothing_helps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_models(monkeypatch)
     task = SearchTask("dense", {"m": 4, "n": 16, "k": 4}, target=TASK.target)
     policy = Search(name, task, 0)
     for _ in range(200):

@@ -20,6 +20,7 @@ from worker.cluster import Cluster
 from worker.job_runner import JobRunner
 from worker.search_actors import JobActors, SearchActors
 
+pytestmark = pytest.mark.together("ray")
 HARMFUL = 13
 """The seed of searches that abort."""
 TRIALS = 64

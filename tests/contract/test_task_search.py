@@ -31,6 +31,7 @@ from worker.cluster import Cluster
 from worker.search_actors import JobActors, SearchActors
 from worker.searches import OpenSearch, TaskSearch
 
+pytestmark = pytest.mark.together("ray")
 TASK = parse_job(JOB).tasks[0]
 TRIALS = Budget(24, None)
 FOREVER_S = 1000.0

@@ -16,6 +16,7 @@ from typing import IO, Any
 import psutil
 import pytest
 
+from shapewright.cli.options import CALIBRATION
 from shapewright.watchdog import MARKER, marked
 from tuner.measure.addresses import free_port
 
@@ -93,8 +94,9 @@ class Up:
 
 
 def environment(data_dir: Path, **more: str) -> dict[str, str]:
+    """This process's own, without what configures Shapewright; nothing is calibrated unless ``more`` says so."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SHAPEWRIGHT_")}
-    return {**kept, "SHAPEWRIGHT_DATA_DIR": str(data_dir), **more}
+    return {**kept, "SHAPEWRIGHT_DATA_DIR": str(data_dir), CALIBRATION: "off", **more}
 
 
 def until(ready: Callable[[], bool], deadline_s: float = START_S) -> None:
@@ -106,11 +108,11 @@ def until(ready: Callable[[], bool], deadline_s: float = START_S) -> None:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Up]]:
-    """Starts `shapewright up` with further options; whatever a test leaves running is ended and told."""
+    """Starts `shapewright up` with further options and variables; whatever a test leaves running is ended and told."""
     started: list[tuple[Up, str]] = []
     files: list[IO[str]] = []
 
-    def start_up(*options: str) -> Up:
+    def start_up(*options: str, **variables: str) -> Up:
         data_dir = tmp_path / f"data-{len(started)}"
         data_dir.mkdir()
         job, stderr = tmp_path / "job.yaml", tmp_path / f"up-{len(started)}.log"
@@ -118,7 +120,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Up]]:
         files.append(stderr.open("w"))
         process = subprocess.Popen(
             [sys.executable, "-m", "shapewright", "up", "--port", str(free_port()), "--json", *options],
-            env=environment(data_dir),
+            env=environment(data_dir, **variables),
             stdout=subprocess.PIPE,
             stderr=files[-1],
             text=True,

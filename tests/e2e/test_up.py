@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from shapewright.cli.options import CALIBRATION
 from shapewright.watchdog import marked
 from tests.e2e.conftest import JOB, Up, until
 from tuner.storage.sql import open_storage
@@ -18,8 +19,9 @@ Start = Callable[..., Up]
 LIBRARY = {"library.so", "dispatch.json", "manifest.json"}
 
 
-def test_from_nothing_to_a_library_and_back_to_nothing(start: Start, tmp_path: Path) -> None:
-    up = start()
+@pytest.mark.parametrize("calibration", ["off", pytest.param("on", marks=pytest.mark.soak)])
+def test_from_nothing_to_a_library_and_back_to_nothing(start: Start, tmp_path: Path, calibration: str) -> None:
+    up = start(**{CALIBRATION: calibration})
     up_id = up.up_id
     assert stat.S_IMODE((up.data_dir / "client.key").stat().st_mode) == 0o600
     (device,) = up.shapewright("devices", "--json").json

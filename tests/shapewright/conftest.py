@@ -26,6 +26,17 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of libraries for small models, as `pull JOB_ID -o DIR` makes one."""
+    from tests.shapewright.libraries import TASKS, save_library  # noqa: PLC0415 - a compiler, for those who build
+
+    folder = tmp_path_factory.mktemp("libraries")
+    for name, task in TASKS.items():
+        save_library(folder / name, *task)
+    return folder
+
+
 @pytest.fixture
 def shapewright(capfd: pytest.CaptureFixture[str], data_dir: Path) -> Shapewright:
     """Runs a command line in this process: ``shapewright("jobs", "--json")``."""

@@ -23,11 +23,13 @@ from tuner.records import MeasureResult, speed_correction
 from tuner.rules.space import MicroKernel
 
 CALIBRATION_S = 60.0
-"""What it may take once compilers have started. On one core of a server with nothing else to do it takes about half."""
-FIT_S = 4.0
-"""Of these, what is left for the fit."""
-LEAST_PROBES, LEAST_LAYERS = 60, 3
-"""Measurements, and layers that they are of: fewer do not tell twenty rates apart."""
+"""What it may take, with starting compilers and the device."""
+FIT_SHARE = 0.1
+"""Of these, what is left for the fit, and for a batch that is under way when the rest is over."""
+LEAST_PROBES, LEAST_PRODUCTS = 60, 3
+"""Measurements, and products that they are of: fewer do not tell twenty rates apart."""
+FOLDS = 3
+"""Into which products are dealt out for the error that is stored: each takes a fit of its own."""
 
 log = logging.getLogger(__name__)
 
@@ -52,11 +54,12 @@ def calibrate(
 ) -> Calibration | None:
     """Measure and fit the device of ``runner`` for code of ``target`` on so many ``threads``.
 
-    ``within_s`` after its first builds it ends with what was measured by then; only a build that is under way takes
-    longer. None, and a line in the log that says why, where too little was measured, or the caller interrupted it.
-    Raises DeviceLost, WrongDevice, BuilderLost.
+    Within ``within_s`` it ends, with what was measured by then; only a build that is under way takes longer. None, and
+    a line in the log that says why, where too little was measured, or the caller interrupted it. Raises DeviceLost,
+    WrongDevice, BuilderLost.
     """
-    began_s, until_s = clock(), float("inf")
+    began_s = clock()
+    until_s = began_s + (1 - FIT_SHARE) * within_s
 
     def is_over() -> bool:
         return interrupted() or clock() > until_s
@@ -68,16 +71,14 @@ def calibrate(
             break
         builds = builder.build(probe.task, probe.kernels)
         if not measured.batches:
-            # Compilers have started by now, which takes long where much else starts.
-            until_s = clock() + within_s - FIT_S
             levels = _levels(runner, probe.task, is_over)
         requests = [RunRequest(build, probe.task.instances) for build in builds]
         measured.add(probe, runner.run(probe.task, requests, is_over))
     observed = measured.observed()
     count = sum(each.count for each in observed)
-    if interrupted() or count < LEAST_PROBES or len(observed) < LEAST_LAYERS:
-        why = "it was interrupted" if interrupted() else f"{LEAST_PROBES} of {LEAST_LAYERS} layers are needed"
-        log.warning("no calibration: %d measurements of %d layers; %s", count, len(observed), why)
+    if interrupted() or count < LEAST_PROBES or len(observed) < LEAST_PRODUCTS:
+        why = "it was interrupted" if interrupted() else f"{LEAST_PROBES} of {LEAST_PRODUCTS} products are needed"
+        log.warning("no calibration: %d measurements of %d products; %s", count, len(observed), why)
         return None
     rates, before, after = _rates(observed)
     return Calibration(
@@ -88,7 +89,7 @@ def calibrate(
 
 @dataclass
 class _Measured:
-    """Results by layer, in the order in which they came."""
+    """Results by product, in the order in which they came."""
 
     batches: int = 0
     _tasks: dict[str, SearchTask] = field(default_factory=dict)
@@ -130,13 +131,14 @@ def _levels(runner: LevelRunner, task: SearchTask, interrupted: Callable[[], boo
 
 
 def _rates(observed: Sequence[Observed]) -> tuple[Rates, float, float]:
-    """The rates, and half of the errors before and after: each layer by what was fitted to the others."""
+    """The rates, and half of the errors before and after: each product by what was fitted to those of other folds."""
     before: list[Floats] = []
     after: list[Floats] = []
-    for held_out in observed:
-        others = [each for each in observed if each is not held_out]
-        before.append(errors([held_out], clock_alone(others)))
-        after.append(errors([held_out], fitted(others)))
+    for fold in range(FOLDS):
+        held_out = observed[fold::FOLDS]
+        others = [each for at, each in enumerate(observed) if at % FOLDS != fold]
+        before.append(errors(held_out, clock_alone(others)))
+        after.append(errors(held_out, fitted(others)))
     was, now = (float(np.median(np.concatenate(each))) for each in (before, after))
     if now < was:
         return fitted(observed), was, now
@@ -146,6 +148,6 @@ def _rates(observed: Sequence[Observed]) -> tuple[Rates, float, float]:
 
 
 def _with_levels(rates: Rates, levels: Levels | None, threads: int) -> Rates:
-    """Rates that dense layers tell nothing of, but reading does: by core, in bytes per cycle."""
+    """Rates that products tell nothing of, but reading does: by core, in bytes per cycle."""
     read = {} if levels is None else {each.name: each.bytes_per_s / threads / rates.clock_hz for each in levels.levels}
     return replace(rates, l1_bytes=read.get("L1", rates.l1_bytes), memory_bytes=read.get("memory", rates.memory_bytes))

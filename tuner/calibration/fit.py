@@ -25,10 +25,10 @@ from tuner.rules.space import MicroKernel
 Floats = NDArray[np.float64]
 FITTED = (
     "clock_hz", "fma_latency", "loads", "decode", "l2_bytes", "l3_bytes", "l2_exposed", "stream_exposed",
-    "near_exposed", "ahead_exposed", "too_soon", "tile", "turn", "store", "again", "fetched", "copy", "call", "block",
-    "fork",
+    "near_exposed", "ahead_exposed", "too_soon", "tile", "turn", "store", "again", "fetched", "copy", "transpose",
+    "call", "block", "fork",
 )  # fmt: skip
-"""What theory reads of rates for the products of dense layers."""
+"""What theory reads of rates for products of matrices."""
 SPREAD = 0.7
 """Of the logarithm of a rate between devices: twice as much or half as much is usual."""
 SCATTER = 0.05

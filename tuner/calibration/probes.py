@@ -1,4 +1,4 @@
-"""What is measured for the rates of a device: kernels of dense layers at several row counts, drawn by seed."""
+"""What is measured for the rates of a device: kernels of matrix products at several sizes, drawn by seed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tuner.program.build import workload_from_json
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
@@ -16,34 +17,52 @@ from tuner.rules.space import MicroKernel
 LAYERS = ((768, 768), (3072, 768), (768, 3072), (1024, 1024), (2304, 768))
 """(n, k) of layers of which some stay in L2 and some do not."""
 ROWS = (4, 16, 64, 192, 512)
-KERNELS = 12
-"""Of each layer."""
+SQUARES = ("out[m, n] = sum(k) x[m, k] * w[k, n]", "out[m, n] = sum(k) x[m, k] * w[n, k]")
+"""Products whose operands are all new at each call, and all of whose sizes are dynamic: what copying and transposing
+panels at the call cost, and not to pack them."""
+SIZES = (40, 127, 256, 448, 768)
+KERNELS = 9
+"""Of each product."""
 RANDOM = 1 / 3
 """The share of kernels from all of the space. The others are from the half that theory expects to be faster: what is
 fitted there tells apart what a search chooses among."""
 DRAWN = 64
 """Random kernels of which the better half is taken by theory."""
 BATCH = 3
-"""Kernels that are built and measured before the next layer's: if time ends, it ends for all layers alike."""
+"""Kernels that are built and measured before the next product's: if time ends, it ends for all of them alike."""
 RATED = "x86_contraction"
 """The rule whose theory the rates are fitted for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Some kernels of one layer: a batch that is built and measured at every row count of the task's instances."""
+    """Some kernels of one product: a batch that is built and measured at every instance of the task."""
 
     task: SearchTask
     kernels: tuple[MicroKernel, ...]
 
 
 def probes(target: Target, threads: int, seed: int = 0) -> Iterator[Probe]:
-    """Batches in the order in which they are measured: one of each layer, then a second one of each, and so on."""
-    tasks = [layer(n, k, target, threads) for n, k in LAYERS]
+    """Batches in the order in which they are measured: one of each product, then a second one of each, and so on."""
+    tasks = products(target, threads)
     drawn = [_kernels(task, np.random.default_rng([seed, number])) for number, task in enumerate(tasks)]
     for start in range(0, KERNELS, BATCH):
         for task, kernels in zip(tasks, drawn, strict=True):
             yield Probe(task, tuple(kernels[start : start + BATCH]))
+
+
+def products(target: Target, threads: int) -> list[SearchTask]:
+    """What is multiplied: those of new operands between the layers, so that a few batches hold both."""
+    layers = [layer(n, k, target, threads) for n, k in LAYERS]
+    squares = [square(text, target, threads) for text in SQUARES]
+    return [*layers[:1], *squares, *layers[1:]]
+
+
+def square(text: str, target: Target, threads: int) -> SearchTask:
+    """The product of that notation with m = n = k, at SIZES."""
+    size = ShapeVar("S", range(1, SIZES[-1] + 1))
+    workload = workload_from_json({"program": text, "extents": {"m": "S", "n": "S", "k": "S"}})
+    return SearchTask(workload, shape_vars=(size,), instances=SIZES, target=target, threads=threads)
 
 
 def layer(n: int, k: int, target: Target, threads: int) -> SearchTask:

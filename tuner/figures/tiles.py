@@ -67,15 +67,16 @@ def _chosen(view: SearchView) -> _Chosen:
     """The measured kernels of the commonest rule."""
     columns, speed = view.columns, view.columns.relative()
     measured = [int(index) for index in np.flatnonzero(np.isfinite(speed))]
-    forms = {i: (columns.kernels[i].rule, tuple(name for name, _ in columns.kernels[i].values)) for i in measured}
-    if not forms:
+    rules = {index: columns.kernels[index].rule for index in measured}
+    if not rules:
         return _Chosen([], np.zeros(0), [], np.zeros((0, 0)))
-    common = Counter(forms.values()).most_common(1)[0][0]
-    kept = [index for index in measured if forms[index] == common]
+    common = Counter(rules.values()).most_common(1)[0][0]
+    kept = [index for index in measured if rules[index] == common]
     kernels = [columns.kernels[index] for index in kept]
-    values = np.array([[value for _, value in kernel.values] for kernel in kernels], np.float64)
+    axes = sorted({name for kernel in kernels for name, _ in kernel.values})
+    values = np.array([[kernel.get(name) for name in axes] for kernel in kernels], np.float64)
     varies = np.flatnonzero((values != values[:1]).any(axis=0))
-    return _Chosen(kernels, speed[kept], [common[1][column] for column in varies], values[:, varies])
+    return _Chosen(kernels, speed[kept], [axes[column] for column in varies], values[:, varies])
 
 
 def _order(speed: Floats) -> Floats:

@@ -23,7 +23,7 @@ from tuner.program.workload import Workload
 
 OP_FIELDS = ("op", "args", "dtype", "epilogue")
 PROGRAM_FIELDS = ("program", "extents", "constant", "padded", "outputs", "shapes", "dtype", "domain", "epilogue")
-COMMON_FIELDS = ("count", "name")
+COMMON_FIELDS = ("count", "layers", "name")
 
 
 @dataclass(frozen=True, slots=True)

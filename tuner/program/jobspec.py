@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 from tuner.errors import MAX_SHOWN, InvalidInput, shown
 from tuner.program.build import workload_from_json
 from tuner.program.effort import limited
+from tuner.program.layers import check_layers
 from tuner.program.target import Target
 from tuner.program.task import MAX_INSTANCES, SearchTask, parse_instances, parse_shape_vars, parse_target
 from tuner.program.webhook import parse_priority, parse_webhook
@@ -111,6 +112,7 @@ def _parsed(data: object) -> JobSpec:
             raise InvalidInput(field, problem, f"{SPLIT}, or give fewer instances and listed values")
         tasks += [task if target is None else task.on(target) for _, target in on_targets]
         counts += [_count(item, field)] * len(targets)
+        check_layers(item, field)
     used_names = frozenset().union(*(task.workload.variables for task in tasks))
     for var in shape_vars:
         if var.name not in used_names:

@@ -17,6 +17,10 @@ Step = tuple[str, int]
 """A direction of a space: an axis by name, and -1 or 1 for the choice before or after."""
 
 
+LEFT_OUT = 1
+"""The first choice of every axis that is added to a version of a rule (Axis.is_added)."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class MicroKernel:
     """A point of a rule's search space: how one tile of the computation is carried out, whatever the shape.
@@ -37,6 +41,10 @@ class MicroKernel:
             if name == axis:
                 return value
         raise KeyError(axis)
+
+    def get(self, axis: str, default: int = LEFT_OUT) -> int:
+        """The choice of an axis that not every kernel has."""
+        return dict(self.values).get(axis, default)
 
     @property
     def id(self) -> str:
@@ -60,11 +68,16 @@ class MicroKernel:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One decision of a space: its name, what it means, and the values it can take in ascending order."""
+    """One decision of a space: its name, what it means, and the values it can take in ascending order.
+
+    ``is_added``: kernels of this version of the rule were stored before there was such an axis. They are those with its
+    first choice, LEFT_OUT, which stands in no kernel's values.
+    """
 
     name: str
     doc: str
     choices: tuple[int, ...]
+    is_added: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,12 +97,23 @@ class SearchSpace:
 
     def kernel(self, values: Mapping[str, int]) -> MicroKernel:
         """The micro-kernel with these values, checked. Raises IllegalKernel."""
-        kernel = MicroKernel(self.rule, self.rule_version, tuple((axis.name, values[axis.name]) for axis in self.axes))
+        chosen = self._chosen(values)
         for axis in self.axes:
-            if kernel[axis.name] not in axis.choices:
-                raise IllegalKernel(f"{axis.name}={kernel[axis.name]} is not one of {axis.choices}")
+            if chosen[axis.name] not in axis.choices:
+                raise IllegalKernel(f"{axis.name}={chosen[axis.name]} is not one of {axis.choices}")
+        kept = (axis for axis in self.axes if not (axis.is_added and chosen[axis.name] == LEFT_OUT))
+        kernel = MicroKernel(self.rule, self.rule_version, tuple((axis.name, chosen[axis.name]) for axis in kept))
         self.check(kernel)
         return kernel
+
+    def values_of(self, kernel: MicroKernel) -> dict[str, int]:
+        """A kernel's choice of every axis, of those that its values leave out, too."""
+        return self._chosen(dict(kernel.values))
+
+    def _chosen(self, values: Mapping[str, int]) -> dict[str, int]:
+        return {
+            axis.name: values.get(axis.name, LEFT_OUT) if axis.is_added else values[axis.name] for axis in self.axes
+        }
 
     def legal(self, values: Mapping[str, int]) -> MicroKernel | None:
         """The micro-kernel with these values, canonicalised; None if it is not legal."""
@@ -121,7 +145,7 @@ class SearchSpace:
     def mutate(self, kernel: MicroKernel, rng: np.random.Generator) -> MicroKernel:
         """``kernel`` with one or two axes changed, mostly to a neighbouring choice; itself if nothing legal is near."""
         for _ in range(64):
-            values = dict(kernel.values)
+            values = self.values_of(kernel)
             count = min(int(rng.integers(1, 3)), len(self.axes))
             for axis in rng.choice(np.array(self.axes, dtype=object), size=count, replace=False):
                 here = axis.choices.index(values[axis.name])
@@ -140,11 +164,12 @@ class SearchSpace:
         """By axis and direction the legal micro-kernels one choice away; without those that are ``kernel`` again,
         where the axis has no effect beside the other choices."""
         steps: dict[Step, MicroKernel] = {}
+        values = self.values_of(kernel)
         for axis in self.axes:
-            here = axis.choices.index(kernel[axis.name])
+            here = axis.choices.index(values[axis.name])
             for direction in (-1, 1):
                 if 0 <= here + direction < len(axis.choices):
-                    near = self.legal(dict(kernel.values) | {axis.name: axis.choices[here + direction]})
+                    near = self.legal(values | {axis.name: axis.choices[here + direction]})
                     if near is not None and near != kernel:
                         steps[axis.name, direction] = near
         return steps
@@ -155,7 +180,8 @@ class SearchSpace:
 
     def position(self, kernel: MicroKernel) -> list[float]:
         """For each axis in order where its choice stands among all of them, from 0 to 1."""
-        return [axis.choices.index(kernel[axis.name]) / max(1, len(axis.choices) - 1) for axis in self.axes]
+        values = self.values_of(kernel)
+        return [axis.choices.index(values[axis.name]) / max(1, len(axis.choices) - 1) for axis in self.axes]
 
     def axes_of(self, kernel: MicroKernel) -> tuple[Axis, ...]:
         """The axes of this space, whichever of its kernels is given."""
@@ -172,8 +198,9 @@ class SearchSpace:
 
     def crossover(self, first: MicroKernel, second: MicroKernel, rng: np.random.Generator) -> MicroKernel:
         """Each axis from one parent or the other; ``first`` if no legal mix is found."""
+        parents = self.values_of(first), self.values_of(second)
         for _ in range(32):
-            values = {axis.name: (first if rng.random() < 0.5 else second)[axis.name] for axis in self.axes}
+            values = {axis.name: parents[0 if rng.random() < 0.5 else 1][axis.name] for axis in self.axes}
             if (child := self.legal(values)) is not None:
                 return child
         return first

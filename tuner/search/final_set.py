@@ -79,12 +79,13 @@ class FinalSet:
         most_s = self._budget.final_seconds
         if not self._measured.kernels:
             return most_s
-        tail_s = self._forecast.largest_link_s() + self._verify_reserve_s() + self._forecast.step_s()
-        if self._budget.seconds_left(most_s := max(most_s, tail_s)) > 0:
+        rest_s = self._verify_reserve_s() + self._forecast.step_s()
+        if self._budget.seconds_left(most_s := max(most_s, self._forecast.largest_link_s() + rest_s)) > 0:
             return most_s
-        finalists = self._chosen.finalists(self._chosen.best_set())
+        best_set = self._chosen.best_set()
+        finalists = self._chosen.finalists(best_set)
         finalists_s = SAFETY_FACTOR * self._trials.trial_s * len(finalists) * len(self._searched.instances)
-        return min(most_s, finalists_s + tail_s)
+        return min(most_s, finalists_s + self._forecast.link_s(best_set) + rest_s)
 
     def reserve_trials(self) -> int:
         kernels = self._task.max_kernels + 2 * EXTRA_FINALISTS
@@ -104,7 +105,8 @@ class FinalSet:
         return verified_at(Dispatcher(self._task, (safe_kernel(self._task),), 0, Leaf(0))).all
 
     def time_verification(self, reserve_s: float) -> None:
-        """Verify the default at an instance of middling size, once, where seconds are limited: so long the end takes.
+        """Verify the default at a least shape and at an instance of middling size, once, where seconds are limited: so
+        long the end takes.
 
         Raises Cancelled, Finishing, DeviceLost.
         """
@@ -113,12 +115,16 @@ class FinalSet:
             return
         work = self._task.workload.work
         every = sorted((self._task.workload.dims(each.shape) for each in self._task.instances), key=work)
-        dims = [each for each in every if work(each) <= SAMPLE_WORK][-1:] or every[:1]
+        middling = ([each for each in every if work(each) <= SAMPLE_WORK] or every[:1])[-1]
+        smaller = [each for each in self._typical_dims if 0 < work(each) < work(middling)]
+        dims: list[Mapping[str, int]] = [*sorted(smaller, key=work)[:1], middling]
         if self._forecast.verify_s(dims) >= self._budget.seconds_left(reserve_s):
             return
         (build,) = self._builds.build(kernels[:1])
         if build.binary is not None:
-            self._enter_wrong([self._failure(kernels[0], problem) for _, problem in self._verify_at(build, dims)])
+            for each in dims:
+                problems = [problem for _, problem in self._verify_at(build, [each])]
+                self._enter_wrong([self._failure(kernels[0], problem) for problem in problems])
 
     # -- timing ---------------------------------------------------------------------------------------------------
     def time_finalists(self) -> None:

@@ -10,9 +10,14 @@ from tuner.rules.space import MicroKernel
 from tuner.search.trials import Trials
 
 LINK_S, IR_SHARE = 0.5, 0.4
-"""What linking a library takes, and what writing down the IR of each of its kernels adds, as a part of its build."""
+"""What linking a library takes at least, or as long as a build if that takes longer: its ENTRY is compiled. And what
+writing down the IR of each of its kernels adds, as a part of its build."""
 VERIFY_RATE, SHAPE_S = 6e9, 0.02
 """Operations (see Workload.work) a second of a verification, and what each shape adds, before any was timed."""
+SMALL_SHARE = 0.01
+"""A shape of less than this part of the largest one's operations tells what each shape adds, not the rate."""
+LEAST_SHARE = 0.1
+"""Of the time of larger shapes, what their operations take at least."""
 MARGIN = 1.15
 """How much longer than that it may take."""
 
@@ -22,21 +27,30 @@ class Forecast:
 
     def __init__(self, task: SearchTask, builds: KeptBuilds, trials: Trials) -> None:
         self._task, self._builds, self._trials = task, builds, trials
-        self._work, self._verified_s = 0.0, 0.0
+        largest = max(task.workload.work(task.workload.dims(shape)) for shape in task.shapes())
+        self._small_work = SMALL_SHARE * largest
+        self._small, self._small_s = 0, 0.0
+        self._large, self._large_s, self._work = 0, 0.0, 0.0
 
     @property
     def has_verified(self) -> bool:
-        return self._verified_s > 0
+        return bool(self._small or self._large)
 
     def verified(self, dims: Sequence[Mapping[str, int]], spent_s: float) -> None:
-        """Learn from a verification."""
-        self._work += sum(map(self._task.workload.work, dims))
-        self._verified_s += max(1e-6, spent_s - SHAPE_S * len(dims))
+        """Learn from a verification. Sending and loading the library count for each shape, however small it is: taken
+        for work, they would make the largest shapes seem to take many times as long as they do."""
+        work = sum(map(self._task.workload.work, dims))
+        if work <= self._small_work * len(dims):
+            self._small, self._small_s = self._small + len(dims), self._small_s + spent_s
+        else:
+            self._large, self._large_s = self._large + len(dims), self._large_s + spent_s
+            self._work += work
 
     def verify_s(self, dims: Sequence[Mapping[str, int]]) -> float:
-        work = sum(map(self._task.workload.work, dims))
-        rate = self._work / self._verified_s if self.has_verified and self._work else VERIFY_RATE
-        return SHAPE_S * len(dims) + MARGIN * work / rate
+        shape_s = self._small_s / self._small if self._small else SHAPE_S
+        work_s = max(LEAST_SHARE * self._large_s, self._large_s - shape_s * self._large)
+        rate = self._work / max(1e-6, work_s) if self._large else VERIFY_RATE
+        return MARGIN * (shape_s * len(dims) + sum(map(self._task.workload.work, dims)) / rate)
 
     def build_s(self, kernels: Sequence[MicroKernel]) -> float:
         """Of those that are not built yet, one after another, as long as each took before or the mean."""
@@ -44,11 +58,15 @@ class Forecast:
         return MARGIN * sum(self._trials.build_s(kernel) for kernel in missing)
 
     def link_s(self, kernels: Sequence[MicroKernel]) -> float:
-        return MARGIN * (LINK_S + IR_SHARE * sum(self._trials.build_s(kernel) for kernel in kernels))
+        return self._link_s(sum(self._trials.build_s(kernel) for kernel in kernels))
 
     def largest_link_s(self) -> float:
         """Of a library of as many kernels as the task allows."""
-        return MARGIN * (LINK_S + IR_SHARE * self._task.max_kernels * self._trials.mean_build_s)
+        return self._link_s(self._task.max_kernels * self._trials.mean_build_s)
+
+    def _link_s(self, builds_s: float) -> float:
+        """``builds_s``: what building all of its kernels takes."""
+        return MARGIN * (max(LINK_S, self._trials.mean_build_s) + IR_SHARE * builds_s)
 
     def step_s(self) -> float:
         """Of one more kernel of the search: what may have begun when the seconds are over."""

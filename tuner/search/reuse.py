@@ -183,8 +183,10 @@ def _is_usable(space: UnionSpace, kernel: MicroKernel) -> bool:
     """Whether the task can use a kernel as it stands: of the same version of a rule, and legal for it."""
     if not space.has_rule_of(kernel):
         return False
-    own, values = space.space_of(kernel), dict(kernel.values)
-    return {axis.name for axis in own.axes} == values.keys() and own.legal(values) == kernel
+    own, names = space.space_of(kernel), {name for name, _ in kernel.values}
+    added = {axis.name for axis in own.axes if axis.is_added}
+    others = {axis.name for axis in own.axes} - added
+    return others <= names <= others | added and own.legal(own.values_of(kernel)) == kernel
 
 
 def _is_comparable(record: TuningRecord) -> bool:

@@ -1,5 +1,5 @@
 // Keeps the table of jobs and the figures above it up to date.
-import { ask, every } from "./service.js";
+import { ask, every, replace } from "./service.js";
 
 const EVERY_S = 2;
 const container = document.getElementById("jobs");
@@ -18,15 +18,9 @@ function rate() {
 async function refresh() {
   const answer = await ask(container.dataset.fragment + location.search);
   if (!answer || !answer.ok) return;
-  const shown = document.getElementById("rate").textContent, scrolled = container.querySelector(".scroll")?.scrollLeft ?? 0;
-  const focused = container.contains(document.activeElement) ? document.activeElement : null;
-  container.innerHTML = await answer.text();
+  const shown = document.getElementById("rate").textContent;
+  replace(container, await answer.text());
   document.getElementById("rate").textContent = shown;
-  const table = container.querySelector(".scroll");
-  if (table) table.scrollLeft = scrolled;
-  if (!focused) return rate();
-  const same = [...container.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused.getAttribute("href"));
-  (same ?? table)?.focus({ preventScroll: true });
   rate();
 }
 

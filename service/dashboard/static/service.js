@@ -30,6 +30,19 @@ export async function reason(answer) {
   return problem.detail || problem.title || `the service answered ${answer.status}`;
 }
 
+// Shows new content in a part of the page; what has the focus, and how far its table was scrolled, stays.
+export function replace(container, html) {
+  const scrolled = container.querySelector(".scroll")?.scrollLeft ?? 0;
+  const focused = container.contains(document.activeElement) ? document.activeElement : null;
+  container.innerHTML = html;
+  const table = container.querySelector(".scroll");
+  if (table) table.scrollLeft = scrolled;
+  document.dispatchEvent(new CustomEvent("times"));
+  if (!focused) return;
+  const same = [...container.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused.getAttribute("href"));
+  (same ?? table)?.focus({ preventScroll: true });
+}
+
 // Calls work() every so many seconds while the page is visible, one call at a time.
 export function every(seconds, work) {
   let busy = false;

@@ -17,6 +17,7 @@ from shapewright.models.tasks import ModelTasks
 from tests.shapewright.models.checking import TARGET
 from tuner.errors import InvalidInput
 from tuner.program.jobspec import parse_job
+from tuner.program.layers import layers_of
 
 
 class Two(nn.Module):  # type: ignore[misc]
@@ -77,6 +78,7 @@ def test_a_job_has_every_workload_and_its_count() -> None:
     found = tasks()
     spec = parse_job(found.job({"trials": 8}, threads=2))
     assert spec.counts == (2, 1)
+    assert layers_of(spec.source) == [("first", "second"), ("last",)]
     assert [task.workload.key for task in spec.tasks] == [task.workload.key for task in found]
     assert [task.instances for task in spec.tasks] == [task.instances for task in found]
     assert {task.threads for task in spec.tasks} == {2}

@@ -332,3 +332,29 @@ def test_constants_are_told_and_packed_by_the_workload() -> None:
     assert {tensor for tensor, operand in by_tensor.items() if operand.constant} == {"w", "bias"}
     assert op.workload.constants == ("w",)
     assert tuple(constants[by_tensor["w"].node].shape) == (128, 32)
+
+
+class Rows(nn.Module):  # type: ignore[misc]
+    """Elementwise steps before rows are read: each alone, a chain, one that two read, one behind a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.rms, self.dense = nn.LayerNorm(16), nn.RMSNorm(16, eps=1e-5), nn.Linear(16, 16)
+
+    def forward(self, x: Any, y: Any, mask: Any) -> Any:
+        shared = x * y
+        first = self.norm(x + y), functional.softmax(x * 0.5 + mask, -1), (x - y).square().mean(-1)
+        return (*first, self.rms(shared), shared, self.norm(self.dense(x) + y))
+
+
+def test_elementwise_producers_are_computed_as_rows_are_read() -> None:
+    length = Dim("length", min=1, max=64)
+    example = torch.randn(2, 5, 16), torch.randn(2, 5, 16), torch.randn(16)
+    program = exported(Rows(), example, ({1: length}, {1: length}, None))
+    lifting = lifting_of(program)
+    check_values(program, lifting, example)
+    check_values(program, lifting, (torch.randn(2, 9, 16), torch.randn(2, 9, 16), torch.randn(16)))
+    labels = sorted(op.workload.label.partition("(")[0] for op in lifting.ops)
+    alone = ["dense", "layer_norm", "rms_norm"]
+    assert labels == sorted([*alone, "add + layer_norm", "mul + add + softmax", "sub + square + reduce_mean"])
+    assert [left.op for left in lifting.left] == ["mul"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import tvm
@@ -15,6 +16,8 @@ from tvm import relax, tirx
 import shapewright as sw
 from tests.shapewright.models.checking import TARGET
 from tuner.errors import InvalidInput
+
+WEIGHTS = {"w": (32, 32), "bias": (32,), "gamma": (32,)}
 
 
 def module(lower: bool = False) -> Any:
@@ -57,6 +60,16 @@ def test_a_module_has_the_same_workloads_from_relax_and_from_torch() -> None:
     assert [str(task.workload) for task in found] == [str(task.workload) for task in own]
     assert [task.workload.key for task in found] == [task.workload.key for task in own]
     assert not found.left
+
+
+def test_weights_may_be_constants() -> None:
+    values = {name: tvm.runtime.tensor(np.ones(shape, "float32")) for name, shape in WEIGHTS.items()}
+    bound = relax.transform.BindParams("main", values)(module())
+    ranges = {"batch": range(1, 9), "length": range(1, 9)}
+    keys, expected = (
+        [task.workload.key for task in sw.extract(each, shape_vars=ranges, target=TARGET)] for each in (bound, module())
+    )
+    assert keys == expected
 
 
 def test_loops_are_left_with_the_reason() -> None:

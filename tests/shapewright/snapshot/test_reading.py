@@ -82,6 +82,22 @@ def test_what_is_missing_has_a_reason(snapshot: Snapshot) -> None:
         sw.load(snapshot.file)
 
 
+def test_a_library_of_the_same_cpu_with_other_cores_serves_where_there_is_none_for_this_one(snapshot: Snapshot) -> None:
+    cores = DENSE.known_target.hardware.cores
+    more = DENSE.on(with_cores(DENSE.known_target, cores + 6))
+    found = snapshot.entry_for(more)
+    assert not isinstance(found, Missing)
+    assert found.target_fingerprint == TARGET
+    few = DENSE.on(with_cores(DENSE.known_target, 1))
+    missing = snapshot.entry_for(few, threads=4)
+    assert isinstance(missing, Missing)
+    assert missing.kind == "target"
+
+
+def with_cores(target: Target, cores: int) -> Target:
+    return replace(target, hardware=replace(target.hardware, cores=cores))
+
+
 def test_a_library_for_a_cpu_with_more_instructions_is_refused(tmp_path: Path) -> None:
     hardware = replace(OTHER.hardware, features=(*OTHER.hardware.features, "amx_tile", "amx_int8", "avx512_fp16"))
     strange = DENSE.on(replace(OTHER, hardware=hardware))

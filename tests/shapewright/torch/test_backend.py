@@ -18,7 +18,7 @@ from torch.nn import functional
 
 import shapewright as sw
 from shapewright.torch.backend import shapewright
-from tests.shapewright.torch.conftest import save
+from tests.shapewright.libraries import save
 from tests.shapewright.torch.models import CLASSES, INNER, WIDTH, Encoder, close, words
 from tuner.errors import InvalidInput
 from tuner.program.target import native

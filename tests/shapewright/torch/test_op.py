@@ -24,7 +24,7 @@ WHOLE = ((0,), (1,))
 @pytest.fixture
 def square(libraries: Path) -> str:
     """The digest of out[m, n] = x[m, k] . w[n, k]^T + bias[n]."""
-    from shapewright.torch.libraries import load_library  # noqa: PLC0415
+    from shapewright.sources.libraries import load_library  # noqa: PLC0415
 
     return load_library(libraries / "square").digest
 

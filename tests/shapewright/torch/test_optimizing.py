@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import shapewright as sw
-from tests.shapewright.torch.conftest import save_library
+from tests.shapewright.libraries import save_library
 from tests.shapewright.torch.models import CLASSES, WIDTH, Layers, close
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.program.workload import ShapeVar

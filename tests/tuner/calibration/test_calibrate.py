@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,17 +11,18 @@ import pytest
 
 from tests.tuner.calibration.observing import TARGET, observed_at, perturbed
 from tuner.calibration import calibrate
-from tuner.calibration.calibrate import FIT_S, LEAST_PROBES
+from tuner.calibration.calibrate import LEAST_PROBES
 from tuner.calibration.fit import errors
-from tuner.calibration.probes import KERNELS, LAYERS, ROWS
-from tuner.measure import DeviceFailed, DeviceLost, never
+from tuner.calibration.probes import KERNELS, ROWS, products
+from tuner.measure import BuildResult, DeviceFailed, DeviceLost, never
 from tuner.measure.simulated import Faults, Fleet, SimulatedBuilder, SimulatedRunner, theory
 from tuner.program.calibration import VERSION, Level, Levels
 from tuner.program.rates import TYPICAL, Rates
 from tuner.program.task import SearchTask
+from tuner.rules.space import MicroKernel
 
 LEVELS = Levels(1e11, (Level("L1", 2**14, 4e11), Level("L2", 2**19, 1e11), Level("memory", 2**27, 2e10)))
-ALL = KERNELS * len(LAYERS) * len(ROWS)
+ALL = KERNELS * len(products(TARGET, 1)) * len(ROWS)
 
 
 class Runner(SimulatedRunner):
@@ -76,16 +77,29 @@ def test_levels_are_read_by_all_threads_and_rates_are_of_one_core() -> None:
 
 def test_time_that_ends_leaves_what_was_measured_by_then() -> None:
     given = {"builder": SimulatedBuilder(), "runner": Runner(fleet_at(perturbed(4)))}
-    found = calibrate(TARGET, 1, within_s=FIT_S + 11.5, clock=Clock(1.0), **given)  # type: ignore[arg-type]
+    found = calibrate(TARGET, 1, within_s=15.0, clock=Clock(1.0), **given)  # type: ignore[arg-type]
     assert found is not None
     assert LEAST_PROBES <= found.probes < ALL
+
+
+def test_compilers_that_start_slowly_leave_fewer_measurements_and_keep_the_time() -> None:
+    clock = Clock(0.0)
+
+    class Slow(SimulatedBuilder):
+        def build(self, task: SearchTask, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
+            clock.now_s += 2.0 if clock.now_s else 15.0
+            return super().build(task, kernels)
+
+    found = calibrate(TARGET, 1, builder=Slow(), runner=Runner(fleet_at(perturbed(4))), within_s=40.0, clock=clock)
+    assert found is not None
+    assert LEAST_PROBES <= found.probes < ALL
+    assert found.seconds <= 40
 
 
 def test_too_little_is_no_calibration_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
     runner = Runner(fleet_at(TYPICAL))
     with caplog.at_level(logging.WARNING):
-        within_s = FIT_S + 2.5
-        found = calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=runner, within_s=within_s, clock=Clock(1.0))
+        found = calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=runner, within_s=4.0, clock=Clock(1.0))
     assert found is None
     assert "no calibration" in caplog.text
 

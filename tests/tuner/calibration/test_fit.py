@@ -7,17 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.tuner.calibration.observing import observed_at, perturbed
+from tests.tuner.calibration.observing import TARGET, all_probes, observed_at, perturbed
 from tuner.calibration.fit import Observed, clock_alone, errors, fitted
+from tuner.calibration.probes import SQUARES, square
 from tuner.program.rates import TYPICAL
+from tuner.rules import extents_of, prior_latency_s
 
 SEEDS = range(8)
 
 
 def held_out(seed: int) -> tuple[list[Observed], list[Observed]]:
-    """Two layers without noise to judge by, and the others with it."""
+    """Some products without noise to judge by, and the others with it."""
     true = perturbed(seed)
-    return observed_at(true, noise=0.0)[3:], observed_at(true, noise=0.03, seed=seed)[:3]
+    return observed_at(true, noise=0.0)[4:], observed_at(true, noise=0.03, seed=seed)[:4]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -37,10 +39,24 @@ def test_the_clock_and_what_is_asked_of_it_most_come_out_as_they_were(threads: i
     assert found.fork == pytest.approx(true.fork if threads > 1 else TYPICAL.fork, rel=0.3)
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_packing_at_the_call_is_told_by_products_of_new_operands(seed: int) -> None:
+    """Squares of another size than any that was measured, with panels copied, and transposed."""
+    true = perturbed(seed)
+    found = fitted(observed_at(true, noise=0.03, seed=seed))
+    for text in SQUARES:
+        task = square(text, TARGET, 1)
+        kernels = [kernel for probe in all_probes() if probe.task == task for kernel in probe.kernels]
+        extents = extents_of(task.workload, [{"S": 90}, {"S": 600}])
+        now, then = (prior_latency_s(task.at_rates(rates), kernels, extents) for rates in (found, true))
+        assert {kernel["pack"] for kernel in kernels} >= {0, 2}
+        assert np.median(np.abs(np.log(now / then))) < 0.04
+
+
 def test_what_theory_of_products_does_not_read_stays_typical() -> None:
     found = fitted(observed_at(perturbed(1)))
-    assert (found.function, found.operation, found.memory_bytes, found.transpose, found.dot) == (
-        TYPICAL.function, TYPICAL.operation, TYPICAL.memory_bytes, TYPICAL.transpose, TYPICAL.dot,
+    assert (found.function, found.operation, found.memory_bytes, found.dot) == (
+        TYPICAL.function, TYPICAL.operation, TYPICAL.memory_bytes, TYPICAL.dot,
     )  # fmt: skip
 
 

@@ -12,13 +12,15 @@ from tuner.program.target import native
 
 def test_this_machine_is_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "LAYERS", ((64, 64), (96, 64), (64, 96)))
-    monkeypatch.setattr(probes, "KERNELS", 4)
-    monkeypatch.setattr(probes, "BATCH", 2)
+    monkeypatch.setattr(probes, "SIZES", (7, 16, 32, 48, 64))
+    monkeypatch.setattr(probes, "KERNELS", 3)
+    monkeypatch.setattr(probes, "BATCH", 3)
     with local_tools() as (builder, runner):
         found = calibrate(native(), 1, builder=builder, runner=runner, within_s=240.0)
     assert found is not None
     assert found.serves(native(), 1)
-    assert found.probes == 60
+    # Five products, three kernels of each at five sizes: all but a few that a busy machine leaves out.
+    assert 60 <= found.probes <= 75
     assert found.error_after <= found.error_before
     assert found.levels is not None
     assert [each.name for each in found.levels.levels] == [each.level for each in sweeps(native(), 1)]

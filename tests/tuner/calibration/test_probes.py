@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from tests.tuner.calibration.observing import TARGET, all_probes, shapes_of
-from tuner.calibration.probes import BATCH, KERNELS, LAYERS, RATED, ROWS, probes
+from tuner.calibration.probes import BATCH, KERNELS, RATED, ROWS, SIZES, probes, products
 from tuner.rules import RULES, extents_of, prior_latency_s
 
+PRODUCTS = len(products(TARGET, 1))
 
-def test_every_layer_has_its_turn_before_any_has_a_second_one() -> None:
+
+def test_every_product_has_its_turn_before_any_has_a_second_one() -> None:
     keys = [probe.task.workload.key for probe in all_probes()]
-    turns = [set(keys[start : start + len(LAYERS)]) for start in range(0, len(keys), len(LAYERS))]
+    turns = [set(keys[start : start + PRODUCTS]) for start in range(0, len(keys), PRODUCTS)]
     assert len(turns) == KERNELS // BATCH
-    assert all(len(turn) == len(LAYERS) for turn in turns)
+    assert all(len(turn) == PRODUCTS for turn in turns)
 
 
 def test_a_seed_gives_the_same_probes_and_another_one_others() -> None:
@@ -24,11 +26,12 @@ def test_a_seed_gives_the_same_probes_and_another_one_others() -> None:
 def test_each_is_a_legal_kernel_once_and_most_are_of_the_better_half() -> None:
     [rule] = (rule for rule in RULES if rule.name == RATED)
     ranks: list[float] = []
-    for number in range(len(LAYERS)):
-        batches = all_probes()[number :: len(LAYERS)]
+    for number in range(PRODUCTS):
+        batches = all_probes()[number::PRODUCTS]
         task, kernels = batches[0].task, [kernel for probe in batches for kernel in probe.kernels]
         assert len(set(kernels)) == KERNELS
-        assert [instance.shape["M"] for instance in task.instances] == list(ROWS)
+        sizes = [size for instance in task.instances for size in instance.shape.values()]
+        assert sizes in (list(ROWS), list(SIZES))
         space, rng = rule.space(task), np.random.default_rng(1)
         for kernel in kernels:
             space.check(kernel)

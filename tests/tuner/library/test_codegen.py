@@ -52,7 +52,7 @@ def rows(*sizes: int, symbol: str = "m") -> list[dict[str, int]]:
 @pytest.mark.parametrize(
     ("op", "n", "k", "epilogue", "threads", "values"),
     [
-        ("dense", 53, 37, (), 1, {"mr": 6, "nv": 2, "ku": 4, "near": 8, "ahead": 8, "tail": 1}),
+        ("dense", 53, 37, (), 1, {"mr": 6, "nv": 2, "ku": 4, "near": 8, "ahead": 16, "tail": 1}),
         ("dense", 64, 1, ("bias", "gelu"), 1, {"mr": 4, "nv": 2, "mb": 2, "ku": 8, "tail": 0}),
         ("dense", 33, 20, ("bias", "gelu_tanh", "add"), 2, {"mr": 3, "nv": 1, "tail": 1, "tn": 2}),
         ("dense", 7, 9, ("add", "relu"), 2, {"mr": 8, "nv": 2, "ahead": 1, "tail": 0, "tn": 1, "pack": 0}),
@@ -69,6 +69,10 @@ def rows(*sizes: int, symbol: str = "m") -> list[dict[str, int]]:
         ("batch_matmul_nt", 37, 50, ("bias", "gelu", "add"), 1, {"mr": 3, "nv": 4, "mb": 256, "pack": 0}),
         ("batch_matmul_nt", 6, 16, (), 2, {"mr": 4, "nv": 4, "mb": 256, "pack": 0, "tb": 1, "tn": 2}),
         ("batch_matmul_nt", 37, 50, ("gelu", "add"), 1, {"mr": 4, "nv": 2, "pack": 1, "near": 8}),
+        ("dense", 300, 300, ("bias", "gelu"), 1, {"mr": 4, "nv": 2, "mb": 3, "nb": 4, "kc": 128, "ahead": 8}),
+        ("matmul", 200, 37, ("relu",), 2, {"mr": 3, "nv": 1, "mb": 256, "nb": 2, "pack": 2, "tn": 2}),
+        ("matmul", 131, 40, (), 1, {"mr": 5, "nv": 1, "mb": 8, "nb": 16, "pack": 0, "rows": 1, "tail": 1}),
+        ("batch_matmul_nt", 150, 50, ("add",), 1, {"mr": 4, "nv": 1, "mb": 8, "nb": 4, "pack": 2}),
         ("batch_matmul_nt", 5, 161, (), 2, {"mr": 2, "nv": 1, "pack": 2, "kc": 128, "mb": 4, "tb": 2, "tn": 1}),
     ],
 )

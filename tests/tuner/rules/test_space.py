@@ -44,6 +44,29 @@ def test_the_order_of_values_does_not_matter_and_everything_else_does() -> None:
         kernel["c"]
 
 
+BEFORE = SearchSpace("rule", 3, SPACE.axes, _even)
+AFTER = SearchSpace("rule", 3, (*SPACE.axes, Axis("c", "third", (1, 2, 4), is_added=True)), _even)
+
+
+def test_a_kernel_of_before_an_axis_was_added_is_the_one_with_its_first_choice() -> None:
+    old = BEFORE.kernel({"a": 2, "b": 2})
+    assert AFTER.kernel({"a": 2, "b": 2}) == AFTER.kernel({"a": 2, "b": 2, "c": 1}) == old
+    assert AFTER.values_of(old) == {"a": 2, "b": 2, "c": 1}
+    assert AFTER.kernel({"a": 2, "b": 2, "c": 4}).values == (("a", 2), ("b", 2), ("c", 4))
+    assert set(BEFORE.points()) < set(AFTER.points())
+
+
+def test_every_move_can_change_an_added_axis() -> None:
+    rng, old = np.random.default_rng(0), BEFORE.kernel({"a": 2, "b": 2})
+    new = AFTER.kernel({"a": 2, "b": 2, "c": 4})
+    assert AFTER.steps(old)["c", 1] == AFTER.kernel({"a": 2, "b": 2, "c": 2})
+    assert ("c", -1) not in AFTER.steps(old)
+    assert AFTER.position(new)[-1] == 1.0
+    assert {AFTER.sample(rng).get("c") for _ in range(200)} == {1, 2, 4}
+    assert {AFTER.mutate(old, rng).get("c") for _ in range(200)} == {1, 2, 4}
+    assert {AFTER.crossover(old, new, rng).get("c") for _ in range(200)} == {1, 4}
+
+
 def test_a_space_of_one_axis_has_neighbours_to_move_to() -> None:
     space = SearchSpace("rule", 1, (Axis("a", "the only one", (1, 2)),), check=lambda kernel: None)
     kernel = space.kernel({"a": 1})

@@ -153,7 +153,7 @@ def test_sampling_is_not_stuck_and_uses_every_choice() -> None:
     rng = np.random.default_rng(0)
     seen: dict[str, Counter[int]] = {axis.name: Counter() for axis in space.axes}
     for _ in range(3000):
-        for name, value in space.sample(rng).values:
+        for name, value in space.values_of(space.sample(rng)).items():
             seen[name][value] += 1
     assert {axis.name: set(axis.choices) for axis in space.axes} == {name: set(result) for name, result in seen.items()}
 
@@ -167,6 +167,8 @@ def test_sampling_is_not_stuck_and_uses_every_choice() -> None:
         ({"pack": 1, "mb": 8}, r"needs mb=256, got 8"),
         ({"near": 8}, r"near=8 needs a packed operand"),
         ({"ahead": 8}, r"ahead=8 needs every panel packed"),
+        ({"pack": 1, "mb": 256, "nb": 4}, r"nb=4 pack=1 mb=256: strips need all panels packed"),
+        ({"mb": 1, "nb": 4}, r"nb=4 pack=0 mb=1: strips need .* mb above 1"),
         ({"pack": 2, "ahead": 2, "ku": 4}, r"ahead=2 needs whole turns of ku=4 steps"),
         ({"rows": 1, "mb": 256}, r"mb=256 mr=4 packs 1024 rows, limit 512"),
         ({"mr": 11}, r"mr=11 is not one of"),

@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
+from typing import Any, cast
 
 import pytest
 
 from tests import searching
 from tests.fakes import TASK
 from tests.searching import known, make_quick, records
+from tests.shares import diagonal
 from tuner.library.dispatcher import Dispatcher
 from tuner.records import ErrorKind, Phase
+from tuner.search.forecast import Forecast
 from tuner.search.tuning import Tuned
 from tuner.search.verification import verified_at
 
@@ -41,14 +44,18 @@ def assert_verified(bench: searching.Bench, tuned: Tuned) -> None:
     assert floor <= set(verified(bench))
 
 
-@pytest.mark.parametrize("seconds", [15, 60])
-@pytest.mark.parametrize(
-    ("build_s", "link_s", "run_s", "verify_s"),
-    [(0.1, 0.3, 0.05, 0.05), (0.3, 1.0, 0.1, 1.0), (1.5, 2.0, 0.3, 0.3), (0.2, 0.3, 1.0, 3.0)],
-    ids=["quick", "slow to verify", "slow to build", "slow to run and verify"],
-)
-def test_a_search_keeps_its_seconds(seconds: int, build_s: float, link_s: float, run_s: float, verify_s: float) -> None:
-    """``verify_s``: at the largest shape."""
+# (build, link, run, verify at the largest shape) in seconds
+SPEEDS = {
+    "quick": (0.1, 0.3, 0.05, 0.05),
+    "slow to verify": (0.3, 1.0, 0.1, 1.0),
+    "slow to build": (1.5, 2.0, 0.3, 0.3),
+    "slow to run and verify": (0.2, 0.3, 1.0, 3.0),
+}
+
+
+@pytest.mark.parametrize(("speeds", "seconds"), diagonal(SPEEDS, [15, 60], every=2))
+def test_a_search_keeps_its_seconds(speeds: str, seconds: int) -> None:
+    build_s, link_s, run_s, verify_s = SPEEDS[speeds]
     bench = Bench(build_s, run_s)
     bench.builder.link_s, bench.runner.verify_rate = link_s, LARGEST / verify_s
     began_s = bench.clock()
@@ -79,6 +86,17 @@ def test_a_search_on_a_machine_that_becomes_busy_keeps_its_seconds() -> None:
     tuned = bench.tune(seconds=60)
     assert bench.clock() - began_s <= 66
     assert_verified(bench, tuned)
+
+
+def test_what_each_shape_adds_to_a_verification_is_not_taken_for_work() -> None:
+    """Sending and loading the library takes ten times as long as what a small shape computes."""
+    shape_s, largest_s = 0.1, 0.5
+    forecast = Forecast(TASK, cast(Any, None), cast(Any, None))
+    work = TASK.workload.work
+    for size in (1, 16):
+        forecast.verified([{"m": size}], shape_s + largest_s * work({"m": size}) / LARGEST)
+    assert forecast.verify_s([{"m": 128}]) == pytest.approx(shape_s + largest_s, rel=0.25)
+    assert forecast.verify_s([{"m": 1}] * 10) == pytest.approx(10 * shape_s, rel=0.25)
 
 
 def test_where_no_time_is_left_the_floor_is_verified_all_the_same() -> None:

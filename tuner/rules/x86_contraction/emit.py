@@ -9,9 +9,10 @@ each accumulator vector, or give each ragged remainder code of its own (docs/dec
         for block in row blocks of mb tiles:        these rows of the left operand stay in L2
           for chunk in chunks of kc steps of k:     what a panel holds of them stays in L1 or L2
             [pack the block's rows]                 rows=1
-            for panel of nv vectors:                its chunk x nr slice of the right operand is reused by the block
+            for strip of nb panels of nv vectors:   its chunk x nr slices of the right operand are reused by the block
               [pack the panel]                      pack=1
-              for tile of mr rows in block:         mr x nv accumulators in registers (tile.py)
+              for tile of mr rows in block:
+                for panel in strip:                 mr x nv accumulators in registers (tile.py)
               the ragged rest of the rows, once, in the last block
 
 Full tiles run without predicates. A ragged rest of rows runs exact code for that many rows (``tail=1``) or a full tile
@@ -41,12 +42,14 @@ from tuner.rules.vector.memory import Vectors
 from tuner.rules.x86_contraction.dots import dots
 from tuner.rules.x86_contraction.frame import Chunk, Frame, MatrixFrame, Panel, Rows
 from tuner.rules.x86_contraction.packing import pack_panel, pack_rows, packed_panels, packed_rows
-from tuner.rules.x86_contraction.pattern import contraction_of
+from tuner.rules.x86_contraction.pattern import contraction_of, panels_of_strip
 from tuner.rules.x86_contraction.tile import Tile
 
 Expr = Any
 Share = tuple[Expr, Expr]
 """The first of something, and the first past the last."""
+Strip = Callable[[Callable[[Panel], None]], None]
+"""Writes something for each of neighbouring panels."""
 
 
 def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], name: str) -> Any:
@@ -187,26 +190,52 @@ class Nest:
             rows = Rows(left, first)
             self.pack_rows(rows, count, chunk)
 
-        def use(panel: Panel) -> None:
-            placed = self.placed(panel, packed, panels, chunk)
-            if self.kernel["pack"] == 1:
-                self.pack_panel(placed, chunk)
-            self.write_tiles(placed, chunk, rows, block)
+        def use(strip: Strip) -> None:
+            def each(write: Callable[[Panel], None]) -> None:
+                strip(lambda panel: write(self.placed(panel, packed, panels, chunk)))
 
-        self.over(panels, use)
+            if self.kernel["pack"] == 1:
+                each(lambda panel: self.pack_panel(panel, chunk))
+            self.write_tiles(each, chunk, rows, block)
+
+        self.over_strips(panels, use)
 
     def over(self, panels: Share, use: Callable[[Panel], None]) -> None:
         """Full panels, then the ragged one if this share holds it."""
-        first, last = panels
-        nr = self.frame.nr
-        full = tirx.floordiv(self.n, i64(nr))
-        with I.serial(first, tirx.min(last, full)) as index:
-            use(Panel(index * i64(nr), None, self.kernel["nv"], index))
-        # A share may be empty.
-        here = tirx.And(first <= full, last > full)
+        full = tirx.floordiv(self.n, i64(self.frame.nr))
+        with I.serial(panels[0], tirx.min(panels[1], full)) as index:
+            use(self._full(index))
+        self._over_ragged(panels, full, use)
+
+    def over_strips(self, panels: Share, use: Callable[[Strip], None]) -> None:
+        """Full panels in strips of ``nb``, then the ragged one by itself."""
+        nb = panels_of_strip(self.kernel)
+        if nb == 1:
+            self.over(panels, lambda panel: use(alone(panel)))
+            return
+        full = tirx.floordiv(self.n, i64(self.frame.nr))
+        stop = I.Bind(tirx.min(panels[1], full))
+        strips = I.Bind(tirx.floordiv(tirx.max(stop - panels[0], i64(0)) + i64(nb - 1), i64(nb)))
+        with I.serial(i64(0), strips) as number:
+            start = I.Bind(panels[0] + number * i64(nb))
+            end = I.Bind(tirx.min(start + i64(nb), stop))
+
+            def strip(each: Callable[[Panel], None]) -> None:
+                with I.serial(start, end) as index:
+                    each(self._full(index))
+
+            use(strip)
+        self._over_ragged(panels, full, lambda panel: use(alone(panel)))
+
+    def _full(self, index: Expr) -> Panel:
+        return Panel(index * i64(self.frame.nr), None, self.kernel["nv"], index)
+
+    def _over_ragged(self, panels: Share, full: Expr, use: Callable[[Panel], None]) -> None:
+        """The ragged last panel if this share holds it. A share may be empty."""
+        here = tirx.And(panels[0] <= full, panels[1] > full)
         for vectors, condition in self._ragged(full):
             with I.If(tirx.And(here, condition)), I.Then():
-                use(Panel(full * i64(nr), self.n, vectors, full))
+                use(Panel(full * i64(self.frame.nr), self.n, vectors, full))
 
     def _ragged(self, full: Expr) -> list[tuple[int, Expr]]:
         """The widths in vectors that a ragged last panel may have, each with when it has."""
@@ -230,11 +259,13 @@ class Nest:
             index = index + self.frame.first_panel
         return replace(panel, packed=packed, index=index, first=i64(0))
 
-    def write_tiles(self, panel: Panel, chunk: Chunk, rows: Rows, block: Block) -> None:
-        """The full tiles of one block over one panel, then the ragged rest of the rows if the block ends them."""
+    def write_tiles(self, strip: Strip, chunk: Chunk, rows: Rows, block: Block) -> None:
+        """The full tiles of one block, each over all panels of a strip before the next one, then the ragged rest of
+        the rows if the block ends them."""
 
         def tile(row: Expr, height: int, ordinal: Expr, valid: Expr | None = None) -> None:
-            self.tile_type(rows)(self.frame, panel, chunk, rows, row, height, valid).emit(ordinal)
+            tile_type = self.tile_type(rows)
+            strip(lambda panel: tile_type(self.frame, panel, chunk, rows, row, height, valid).emit(ordinal))
 
         with I.serial(i64(0), block.count) as ordinal:
             tile((block.start + ordinal) * i64(self.mr), self.mr, ordinal)
@@ -259,6 +290,11 @@ class Block:
     start: Expr
     count: Expr
     ends: Expr
+
+
+def alone(panel: Panel) -> Strip:
+    """A strip of one panel."""
+    return lambda use: use(panel)
 
 
 def _part(total: Expr, index: Expr, parts: int) -> Share:

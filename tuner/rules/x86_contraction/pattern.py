@@ -224,7 +224,12 @@ def elementwise_problem(
 
 def group_of(kernel: MicroKernel) -> int:
     """Elements of k in a step of a kernel."""
-    return dict(kernel.values).get("group", 1)
+    return kernel.get("group")
+
+
+def panels_of_strip(kernel: MicroKernel) -> int:
+    """Panels that a tile of rows goes over before the next tile; 1 where the kernel's rule has no such axis."""
+    return kernel.get("nb")
 
 
 def holds_partial(dtype: str) -> bool:

@@ -28,7 +28,7 @@ from tuner.program.target import Hardware
 from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
 from tuner.rules.intrinsics import DotProduct
-from tuner.rules.space import MicroKernel
+from tuner.rules.space import LEFT_OUT, MicroKernel
 from tuner.rules.x86_contraction.pattern import Product, contraction_of
 
 Floats = NDArray[np.float64]
@@ -119,8 +119,9 @@ class Formula:
         self.hardware, self.task, self.rates = hardware, task, task.rates
         self.contraction: Product = contraction or contraction_of(task.workload)
         extents = self.contraction.by_role(extents)
-        values = np.array([[value for _, value in kernel.values] for kernel in kernels], np.float64)
-        names = [name for name, _ in kernels[0].values]
+        every = [dict(kernel.values) for kernel in kernels]
+        names = sorted({*every[0], "nb"})
+        values = np.array([[each.get(name, LEFT_OUT) for name in names] for each in every], np.float64)
         self.of = {name: values[:, index : index + 1] for index, name in enumerate(names)}
         self.mr, self.nv, self.ku = self.of["mr"], self.of["nv"], self.of["ku"]
         self.lanes = hardware.lanes()
@@ -150,6 +151,7 @@ class Formula:
         # Where vectors run along k, the rows of a tile go by all columns before the next ones.
         mb = np.where(self.by_dots, 1.0, self.of["mb"])
         self.blocks = np.maximum(np.ceil(self.tiles / mb), 1)
+        self.strips = np.ceil(self.panels / self.of["nb"])
         kc = np.where(self.of["kc"] > 0, self.of["kc"], np.inf)
         self.chunks = np.maximum(np.ceil(self.k / kc), 1)
         self.steps = self.k / self.chunks
@@ -158,6 +160,8 @@ class Formula:
         self.is_packed = (self.of["pack"] > 0) & ~self.by_dots
         self.right_bytes = np.where(self.is_packed, REGISTER_BYTES, self.words.right_bytes)
         self.panel_bytes = self.steps * self.nr * self.right_bytes
+        self.strip_bytes = np.minimum(self.of["nb"], np.maximum(self.panels, 1)) * self.panel_bytes
+        self.tile_bytes = self.mr * self.steps * self.left_bytes
         self.block_bytes = np.minimum(self.tiles + 1, mb) * self.mr * self.steps * self.left_bytes
 
     def _words(self, groups: Floats) -> Words:
@@ -211,8 +215,11 @@ class Formula:
         issue = np.maximum((work + widened) / self.hardware.fma_per_cycle, (vectors + rows) / c.loads)
         step = np.maximum(np.maximum(issue, operations / c.decode), c.fma_latency) + c.turn / self.ku
         # A panel that stays in L1 is read from L2 by the first tile alone.
-        stays = self.panel_bytes + self.mr * self.steps * self.left_bytes < 0.8 * self.hardware.l1d_bytes
-        from_l2 = vectors * self.lanes * self.right_bytes / c.l2_bytes
+        stays = self.strip_bytes + self.tile_bytes < 0.8 * self.hardware.l1d_bytes
+        # The rate was fitted to tiles whose rows come from L2, too; in a strip they do so once.
+        panel, row = vectors * self.lanes * self.right_bytes, rows * self.left_bytes
+        kept = (self.of["nb"] > 1) & (self.tile_bytes < 0.5 * self.hardware.l1d_bytes)
+        from_l2 = np.where(kept, panel / (panel + row), 1.0) * panel / c.l2_bytes
         step = np.where(stays, step, np.maximum(step, from_l2) + c.l2_exposed * np.minimum(step, from_l2))
         store = c.store * np.where(self.of["fetch"] > 0, c.fetched, 1.0)
         stores = rows * vectors * (store + c.again * (self.chunks - 1))
@@ -223,14 +230,17 @@ class Formula:
         c, l2 = self.rates, self.hardware.l2_bytes
         right = self.columns * self.k * self.right_bytes
         stays = right + self.block_bytes < 0.8 * l2
-        cycles = np.where(stays, right / c.l2_bytes, self.blocks * right / c.l3_bytes)
+        # A strip that does not stay in L2 comes again for every tile.
+        is_wide = (self.of["nb"] > 1) & (self.strip_bytes > 0.8 * l2)
+        times = np.where(is_wide, np.maximum(self.tiles, 1), self.blocks)
+        cycles = np.where(stays, right / c.l2_bytes, times * right / c.l3_bytes)
         if not self.contraction.right_is_constant:
             # Rows of the operand lie n elements apart: a new page for each step of k once they are long.
             cycles = cycles * np.where(self.of["pack"] > 0, 1.0, np.where(self.n * 4 > 2048, 2.0, 1.2))
-        # The rows of a block: once from L3; for every panel if they do not stay in L2 beside two panels.
+        # The rows of a block: once from L3; for every strip if they do not stay in L2 beside two strips.
         left = self.rows * self.k * self.words.left_bytes
-        again = self.block_bytes + 2 * self.panel_bytes > 0.8 * l2
-        passes = np.where(again, self.panels + (self.ragged > 0), 1.0)
+        again = self.block_bytes + 2 * self.strip_bytes > 0.8 * l2
+        passes = np.where(again, self.strips + (self.ragged > 0), 1.0)
         return np.asarray(cycles + passes * left / c.l3_bytes)
 
     def _output(self) -> Floats:

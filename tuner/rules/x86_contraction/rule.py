@@ -7,6 +7,8 @@ The right operand is ``[k, n]`` or ``[n, k]``; all three may have a batch axis `
 ``mr``    rows of the register tile
 ``nv``    vectors in a row of the register tile; ``nr = nv * lanes`` columns, also the width of a packed panel
 ``mb``    tiles that share a panel of the right operand before the next panel is taken: a block of ``mb * mr`` rows
+``nb``    panels of a strip: a tile goes over all of them before the next tile does, its rows staying in the first
+          cache and the strip in the second one
 ``kc``    steps of k that a block goes through before the next ones, so that its operands stay in cache; 0: all
 ``ku``    steps of k unrolled
 ``near``  steps of k by which the packed operand is prefetched within its stream; 0: not
@@ -42,25 +44,25 @@ from tuner.rules._base import Extents, Refused
 from tuner.rules.layout import Layout, PanelLayout
 from tuner.rules.space import Axis, MicroKernel, SearchSpace
 from tuner.rules.x86_contraction import prior
+from tuner.rules.x86_contraction.axes import (
+    ALONG_K,
+    WIDEST_BLOCK,
+    canonicalised,
+    check,
+    ragged_axes,
+    thread_axes,
+    tile_axes,
+)  # fmt: skip
 from tuner.rules.x86_contraction.pattern import (
     DTYPE,
     Contraction,
-    Product,
     contraction_of,
     group_of,
     holds_partial,
     match,
+    panels_of_strip,
 )  # fmt: skip
-
-MAX_BODY = 768
-"""Fused multiply-adds in the unrolled code of one kernel, all its ragged variants together: bounds compile time and
-keeps the loops in the instruction cache."""
-WIDEST_BLOCK = 256
-MOST_PACKED_ROWS = 512
-LOOP_ADDRESSES = 5
-"""Registers of the stack, the panel, the output and the loop's counters."""
-ALONG_K = {"mb": WIDEST_BLOCK, "kc": 0, "ku": 1, "near": 0, "ahead": 0, "fetch": 0, "rows": 0, "tail": 0, "edge": 0}
-"""The canonical values of the axes that are don't-care where vectors run along k."""
+from tuner.rules.x86_contraction.turns import check_turns
 
 
 class X86Contraction:
@@ -90,6 +92,7 @@ class X86Contraction:
         axes = (
             *tile_axes(workload.sizes[contraction.k].constant),
             Axis("rows", "rows are packed at each call", (0, 1)),
+            Axis("nb", "panels that a tile goes over before the next one", (1, 2, 4, 8, 16), is_added=True),
             *ragged_axes("n" in contraction.dynamic),
             Axis("pack", "panels are packed at each call", _packings(task, contraction)),
             *thread_axes(task.threads, contraction.batch is not None),
@@ -98,14 +101,18 @@ class X86Contraction:
 
         def checked(kernel: MicroKernel) -> None:
             check(kernel, contraction, task.threads, hardware)
+            check_turns(kernel, hardware)
             _check_words(kernel, contraction)
+            if panels_of_strip(kernel) > 1 and not _has_strips(kernel, contraction):
+                text = f"nb={kernel['nb']} pack={kernel['pack']} mb={kernel['mb']}"
+                raise IllegalKernel(f"{text}: strips need all panels packed, or read along n, and mb above 1")
 
         return SearchSpace(
             self.name,
             self.version,
             axes,
             check=checked,
-            canonicalise=lambda values: _canonical_words(canonicalised(values, contraction), contraction),
+            canonicalise=lambda values: _canonical(values, contraction),
         )
 
     def safe_kernel(self, task: SearchTask) -> MicroKernel:
@@ -143,39 +150,6 @@ class X86Contraction:
         return emit(task, kernel, self.layouts(task, kernel), name)
 
 
-def tile_axes(steps: int | None) -> tuple[Axis, ...]:
-    """The register tile and the loops around it. ``steps`` of k, None where it is dynamic: a chunk that holds all of a
-    fixed k is no other than 0."""
-    chunks = (0, *(kc for kc in (128, 192, 256, 384, 512, 768) if steps is None or kc < steps))
-    return (
-        Axis("mr", "rows of the register tile", (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14)),
-        Axis("nv", "vectors in a row of the register tile", (1, 2, 3, 4, 5, 6)),
-        Axis("mb", "tiles that share a panel", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, WIDEST_BLOCK)),
-        Axis("kc", "steps of k in a chunk", chunks),
-        Axis("ku", "steps of k unrolled", (1, 2, 4, 8)),
-        Axis("near", "steps of k prefetched in the stream", (0, 8, 16, 32)),
-        Axis("ahead", "steps of k to a row of the next panel", (0, 1, 2, 4, 8, 16, 32)),
-        Axis("fetch", "the output is prefetched", (0, 1)),
-    )
-
-
-def ragged_axes(is_dynamic: bool) -> tuple[Axis, ...]:
-    """Code for ragged ends; ``is_dynamic``: whether the extent of n is."""
-    return (
-        Axis("tail", "ragged rows have exact code", (0, 1)),
-        Axis("edge", "ragged columns have exact code", (0, 1) if is_dynamic else (0,)),
-    )
-
-
-def thread_axes(threads: int, has_batch: bool) -> tuple[Axis, ...]:
-    """How threads share the work."""
-    shares = tuple(t for t in range(1, threads + 1) if threads % t == 0)
-    return (
-        Axis("tb", "threads along the batch", shares if has_batch else (1,)),
-        Axis("tn", "threads along n", shares),
-    )
-
-
 def _packings(task: SearchTask, contraction: Contraction) -> tuple[int, ...]:
     """Choices of ``pack``. Vectors along k waste no lanes on columns that a panel of a vector's width does not have."""
     hardware, dots = task.known_target.hardware, contraction.pack_of_dots
@@ -192,6 +166,16 @@ def _group_axes(contraction: Contraction, hardware: Hardware) -> tuple[Axis, ...
     """The instructions to choose from; no axis where every step is one element."""
     groups = tuple(contraction.dots(hardware))
     return () if groups == (1,) else (Axis("group", "elements of k per instruction", groups),)
+
+
+def _has_strips(values: Mapping[str, int] | MicroKernel, contraction: Contraction) -> bool:
+    """Whether tiles can go over strips, and that makes a difference: one tile has all panels before it anyway."""
+    return values["pack"] not in (1, contraction.pack_of_dots) and values["mb"] > 1
+
+
+def _canonical(values: Mapping[str, int], contraction: Contraction) -> dict[str, int]:
+    canonical = _canonical_words(canonicalised(values, contraction), contraction)
+    return canonical if _has_strips(canonical, contraction) else canonical | {"nb": 1}
 
 
 def _canonical_words(values: Mapping[str, int], contraction: Contraction) -> dict[str, int]:
@@ -213,97 +197,3 @@ def _check_words(kernel: MicroKernel, contraction: Contraction) -> None:
     if dict(kernel.values) != _canonical_words(dict(kernel.values), contraction):
         text = f"kc={kernel['kc']} rows={kernel['rows']} group={group_of(kernel)}"
         raise IllegalKernel(f"{text}: an output of {contraction.out_dtype} needs kc=0, a ragged last word rows=1")
-
-
-def canonicalised(values: Mapping[str, int], contraction: Product) -> dict[str, int]:
-    """The values with one choice for axes that are don't-care beside the others."""
-    canonical, pack = dict(values), values["pack"]
-    constant = contraction.right_is_constant
-    if pack == contraction.pack_of_dots:
-        canonical |= ALONG_K
-    if pack == 1:
-        canonical["mb"] = WIDEST_BLOCK
-    if not (constant or pack):
-        canonical["near"] = 0
-    if not (constant or pack == 2):
-        canonical["ahead"] = 0
-    if values["mr"] == 1:
-        canonical["tail"] = 0
-    if values["nv"] == 1:
-        canonical["edge"] = 0
-    return canonical
-
-
-def check(kernel: MicroKernel, contraction: Product, threads: int, hardware: Hardware, copies: int = 1) -> None:
-    """Raises IllegalKernel for what the hardware cannot carry. ``copies``: how often all of the code is written."""
-    _check_size(kernel, hardware, copies)
-    if "k" in contraction.dynamic:
-        _check_addresses(kernel, hardware)
-    _check_supply(kernel, contraction.right_is_constant)
-    # Both operands are read in place, by vectors along k (dots.py).
-    if kernel["pack"] == contraction.pack_of_dots:
-        _check_dots(kernel)
-    if threads % (kernel["tb"] * kernel["tn"]):
-        raise IllegalKernel(f"tb={kernel['tb']} tn={kernel['tn']} do not divide {threads} threads")
-
-
-def _check_size(kernel: MicroKernel, hardware: Hardware, copies: int) -> None:
-    """Registers and code."""
-    mr, nv, ku, edge = kernel["mr"], kernel["nv"], kernel["ku"], kernel["edge"]
-    # Every accumulator and one row of the right operand are live at once, and a broadcast beside them.
-    need = mr * nv + nv + 1
-    if need > hardware.vector_registers:
-        raise IllegalKernel(f"mr={mr} nv={nv} needs {need} vector registers, there are {hardware.vector_registers}")
-    # The compiler loads rows of an unrolled loop ahead of their use: too many and it spills accumulators.
-    if ku * nv > hardware.vector_registers:
-        raise IllegalKernel(f"ku={ku} nv={nv} load {ku * nv} vectors in a turn, limit {hardware.vector_registers}")
-    if kernel["tail"] and mr == 1:
-        raise IllegalKernel("tail=1 needs mr above 1: tiles of one row leave no ragged rest")
-    if edge and nv == 1:
-        raise IllegalKernel("edge=1 needs nv above 1: panels of one vector leave no fewer")
-    body = ku * mr * nv
-    body = body * (mr + 1) // 2 if kernel["tail"] else 2 * body
-    body = body * (nv + 3) // 2 if edge else body
-    limit = MAX_BODY * (2 if edge or copies > 1 else 1)
-    is_plain = copies > 1 and (ku, kernel["tail"], edge) == (1, 0, 0)
-    if body * copies > limit and not is_plain:
-        body, text = body * copies, f"ku={ku} tail={kernel['tail']} edge={edge}"
-        raise IllegalKernel(f"{text} unroll {body} operations, limit {limit}")
-
-
-def _check_addresses(kernel: MicroKernel, hardware: Hardware) -> None:
-    """Rows that are read in place, a distance apart that is not known when code is generated.
-
-    Each has an address of its own. With more than there are registers for, the compiler loads an address once in a
-    turn, the row's elements of all its steps with it, and spills accumulators for these: half the speed.
-    """
-    mr, nv, steps = kernel["mr"], kernel["nv"], max(kernel["ku"], kernel["ahead"])
-    if kernel["rows"] or steps == 1 or mr <= hardware.address_registers - LOOP_ADDRESSES:
-        return
-    need = mr * nv + nv + mr
-    if need > hardware.vector_registers:
-        text = f"mr={mr} nv={nv} rows=0 holds {need} vectors in a turn of {steps} steps"
-        remedy = "rows a dynamic distance apart need turns of one step (ku=1 ahead=0 or 1), or rows=1"
-        raise IllegalKernel(f"{text}, limit {hardware.vector_registers}: {remedy}")
-
-
-def _check_supply(kernel: MicroKernel, constant: bool) -> None:
-    """Packing and prefetching."""
-    mr, mb, pack = kernel["mr"], kernel["mb"], kernel["pack"]
-    if kernel["rows"] and mb * mr > MOST_PACKED_ROWS:
-        raise IllegalKernel(f"mb={mb} mr={mr} packs {mb * mr} rows, limit {MOST_PACKED_ROWS}")
-    if pack == 1 and mb != WIDEST_BLOCK:
-        raise IllegalKernel(f"pack=1 lets all rows share a panel: needs mb={WIDEST_BLOCK}, got {mb}")
-    if kernel["near"] and not (constant or pack):
-        raise IllegalKernel(f"near={kernel['near']} needs a packed operand to stream from")
-    if kernel["ahead"] and not (constant or pack == 2):
-        raise IllegalKernel(f"ahead={kernel['ahead']} needs every panel packed")
-    if 0 < kernel["ahead"] < kernel["ku"]:
-        raise IllegalKernel(f"ahead={kernel['ahead']} needs whole turns of ku={kernel['ku']} steps")
-
-
-def _check_dots(kernel: MicroKernel) -> None:
-    for name, value in ALONG_K.items():
-        if kernel[name] != value:
-            given = f"pack={kernel['pack']} reads both operands along k"
-            raise IllegalKernel(f"{given}: needs {name}={value}, got {kernel[name]}")

@@ -15,7 +15,7 @@ from tuner.rules.vector.dtypes import as_bits, cast, stored
 from tuner.rules.vector.memory import DTYPE, prefetch
 from tuner.rules.x86_contraction.epilogue import is_short, through_epilogue
 from tuner.rules.x86_contraction.frame import Chunk, Frame, Panel, Rows
-from tuner.rules.x86_contraction.pattern import holds_partial
+from tuner.rules.x86_contraction.pattern import holds_partial, panels_of_strip
 
 Expr = Any
 
@@ -161,13 +161,14 @@ class Tile:
 
     def _fetch_next_panel(self, position: Expr) -> None:
         """Spread the fetch of the next panel over the tiles of this one: one of its rows for each group of steps.
+        The next one is that of the next strip.
 
         The last panel runs past the end of the buffer, which costs a wasted prefetch and no fault.
         """
         if self.kernel["ahead"] and self.panel.packed is not None:
             index, *place = self._packed(position, i64(0))
             for v in range(self.panel.vectors):
-                prefetch(self.panel.packed, [index + i64(1), place[0], self._line(v)])
+                prefetch(self.panel.packed, [index + i64(panels_of_strip(self.kernel)), place[0], self._line(v)])
 
     # -- after ----------------------------------------------------------------------------------------------------
     def _finish(self) -> None:

@@ -35,7 +35,7 @@ from tuner.rules.signature import dim_expr, i64
 from tuner.rules.space import MicroKernel
 from tuner.rules.vector.dot_products import imported
 from tuner.rules.vector.memory import Vectors, part_of, workspace
-from tuner.rules.x86_contraction.emit import Block, Nest, Share
+from tuner.rules.x86_contraction.emit import Block, Nest, Share, alone
 from tuner.rules.x86_contraction.frame import Chunk, Panel, Rows
 from tuner.rules.x86_contraction.tile import Tile
 from tuner.rules.x86_gathered.copied import ColumnCopy, CopiedTile, column_copy
@@ -238,7 +238,8 @@ class _Nest(Nest):
             def chunk(chunk: Chunk) -> None:
                 if self.kernel["pack"] == 1:
                     self.pack_panel(self.placed(panel, packed, panels, chunk), chunk)
-                self.write_tiles(self.placed(_within(self.frame, panel), packed, panels, chunk), chunk, Rows(), block)
+                placed = self.placed(_within(self.frame, panel), packed, panels, chunk)
+                self.write_tiles(alone(placed), chunk, Rows(), block)
 
             with self._results(block, (panel.column, self.frame.columns_in(panel)), i64(0)):
                 self.chunks(chunk)
@@ -260,10 +261,10 @@ class _Nest(Nest):
         with image_rows(self.frame, first, I.Bind(count)) as rows:
 
             def chunk(chunk: Chunk) -> None:
-                self.over(
-                    panels,
-                    lambda panel: self.write_tiles(self.placed(panel, packed, panels, chunk), chunk, rows, block),
-                )
+                def use(panel: Panel) -> None:
+                    self.write_tiles(alone(self.placed(panel, packed, panels, chunk)), chunk, rows, block)
+
+                self.over(panels, use)
 
             self.chunks(chunk)
 

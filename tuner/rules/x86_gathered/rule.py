@@ -33,8 +33,8 @@ from tuner.rules._base import Extents, Refused
 from tuner.rules.intrinsics import DotProduct
 from tuner.rules.layout import CutLayout, Layout, MatrixLayout
 from tuner.rules.space import Axis, MicroKernel, SearchSpace
+from tuner.rules.x86_contraction.axes import WIDEST_BLOCK, canonicalised, check, ragged_axes, thread_axes, tile_axes
 from tuner.rules.x86_contraction.pattern import DTYPE, group_of
-from tuner.rules.x86_contraction.rule import WIDEST_BLOCK, canonicalised, check, ragged_axes, thread_axes, tile_axes
 from tuner.rules.x86_gathered import prior
 from tuner.rules.x86_gathered.form import IN_COPY, IN_IMAGE, Form
 from tuner.rules.x86_gathered.operands import Operand, dims_of, outer_role

@@ -20,8 +20,8 @@ from tuner.rules._base import Extents, Refused
 from tuner.rules.layout import Layout, MatrixLayout
 from tuner.rules.space import Axis, MicroKernel, SearchSpace
 from tuner.rules.x86_contraction import prior
+from tuner.rules.x86_contraction.axes import canonicalised, check, ragged_axes, thread_axes, tile_axes
 from tuner.rules.x86_contraction.pattern import holds_partial
-from tuner.rules.x86_contraction.rule import canonicalised, check, ragged_axes, thread_axes, tile_axes
 from tuner.rules.x86_grouped.pattern import grouped_of, match
 
 ROW_BYTES = 8

@@ -26,8 +26,8 @@ from tuner.program.workload import Workload
 from tuner.rules._base import Extents, Refused
 from tuner.rules.layout import Layout, PanelLayout
 from tuner.rules.space import Axis, MicroKernel, SearchSpace
+from tuner.rules.x86_contraction.axes import canonicalised, check, ragged_axes, thread_axes, tile_axes
 from tuner.rules.x86_contraction.pattern import holds_partial
-from tuner.rules.x86_contraction.rule import canonicalised, check, ragged_axes, thread_axes, tile_axes
 from tuner.rules.x86_quantized import prior
 from tuner.rules.x86_quantized.pattern import match, quantized_of
 

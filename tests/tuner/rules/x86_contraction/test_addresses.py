@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
+from tests.compiled import spills
 from tests.fakes import V3, WIDE, T
 from tuner.errors import IllegalKernel
-from tuner.library.codegen import compiled, kernel_module
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.rules import space_of
@@ -19,7 +17,6 @@ VALUES = {
     "mr": 14, "nv": 2, "mb": 24, "kc": 0, "ku": 2, "near": 0, "ahead": 0, "fetch": 0, "rows": 0, "tail": 0, "edge": 0,
     "pack": 0, "tb": 1, "tn": 1,
 }  # fmt: skip
-SPILL = re.compile(r"vmov[au]ps\s+%zmm\d+,.*\(%rsp\)")
 
 
 def space(target: Target, k: object = T) -> SearchSpace:
@@ -64,9 +61,3 @@ def test_the_count_of_spills_sees_them() -> None:
     task = SearchTask("matmul", {"m": T, "n": T, "k": T}, (T,), target=WIDE)
     refused = MicroKernel("x86_contraction", space(WIDE).rule_version, tuple(VALUES.items()))
     assert spills(task, refused) > VALUES["mr"] * VALUES["nv"]
-
-
-def spills(task: SearchTask, kernel: MicroKernel) -> int:
-    """Stores of whole vectors to the stack, in all of the code."""
-    (module,) = compiled(task, kernel_module(task, kernel)).mod._collect_dso_modules()
-    return len(SPILL.findall(str(module.inspect_source("asm"))))

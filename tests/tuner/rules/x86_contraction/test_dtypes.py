@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import built_problems, loaded, runnable
+from tests.shares import diagonal
 from tuner.library.codegen import build_candidate
 from tuner.program.build import workload_from_json
 from tuner.program.target import Target, native
@@ -103,8 +104,7 @@ EPILOGUES: Mapping[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", EPILOGUES)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("name", "seed"), diagonal(EPILOGUES, range(3), every=3))
 def test_epilogues_follow_the_dtypes_of_their_stages(name: str, seed: int) -> None:
     text = EPILOGUES[name]["program"]
     task = task_of(workload_of(text, 300, dtype=EPILOGUES[name]["dtype"]))
@@ -158,8 +158,7 @@ def test_an_infinity_stays_in_its_row(k: int, depth: str | None) -> None:
     assert np.isfinite(out[[0, 2, 3]].astype(float)).all()
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("pair", "seed"), diagonal(PAIRS, range(3), every=3))
 def test_weights_of_dynamic_dims_are_packed(pair: tuple[str, str, str], seed: int) -> None:
     left, right, out = pair
     extents, dtypes = {"m": 5, "n": "3*T", "k": "2*T+1"}, {"x": left, "w": right, "out": out}

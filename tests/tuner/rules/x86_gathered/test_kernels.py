@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import built_problems, runnable
+from tests.shares import diagonal, shares
 from tests.tuner.rules.x86_gathered.random_contractions import contractions
 from tuner.program.build import workload_from_json
 from tuner.program.target import Target, native
@@ -26,20 +27,29 @@ def task_of(workload: Workload, threads: int = 1) -> SearchTask:
     return SearchTask(workload, shape_vars=variables, target=native(), threads=threads)
 
 
-def problems_at(workload: Workload, sizes: tuple[int, ...], seed: int, threads: int) -> list[str]:
-    """What is wrong with the safe kernel and a random one where every shape variable has each of some sizes."""
+SAFE, RANDOM = slice(0, 1), slice(1, 2)
+
+
+def problems_at(
+    workload: Workload, sizes: tuple[int, ...], seed: int, threads: int, which: slice = slice(None)
+) -> list[str]:
+    """What is wrong with the safe kernel and a random one where every shape variable has each of some sizes.
+
+    ``which``: SAFE or RANDOM for one of the two.
+    """
     task = task_of(workload, threads)
     shapes = [workload.dims(dict.fromkeys(workload.variables, size)) for size in sizes]
     shapes = [dims for dims in shapes if min(dims.values(), default=0) >= 0 and workload.is_consistent(dims)]
     rule = rules_of(task)[0]
-    kernels = dict.fromkeys([rule.safe_kernel(task), rule.space(task).sample(np.random.default_rng(seed))])
+    kernels = dict.fromkeys([rule.safe_kernel(task), rule.space(task).sample(np.random.default_rng(seed))][which])
     distinct = [dict(items) for items in dict.fromkeys(tuple(dims.items()) for dims in shapes)]
     return [problem for kernel in kernels for problem in built_problems(task, kernel, distinct)]
 
 
-@settings(max_examples=12, suppress_health_check=list(HealthCheck), deadline=None)
+@shares(3)
+@settings(max_examples=4, suppress_health_check=list(HealthCheck), deadline=None)
 @given(workload=contractions(), seed=st.integers(0, 2**32 - 1), threads=st.sampled_from([1, 2]))
-def test_random_contractions_are_right(workload: Workload, seed: int, threads: int) -> None:
+def test_random_contractions_are_right(share: int, workload: Workload, seed: int, threads: int) -> None:
     assert problems_at(workload, (0, 1, 6, 19), seed, threads) == [], workload.program
 
 
@@ -76,8 +86,7 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("name", "seed"), diagonal(CONVOLUTIONS, [0, 1], every=2))
 def test_convolutions_are_right_in_every_way_of_gathering(name: str, seed: int) -> None:
     task = task_of(CONVOLUTIONS[name])
     assert rule_of(RULE.safe_kernel(task)).name == rules_of(task)[0].name == RULE.name
@@ -123,8 +132,7 @@ IMAGES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", IMAGES)
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("name", "threads"), diagonal(IMAGES, [1, 2], every=2))
 def test_rows_read_in_a_copy_of_the_image_are_right(name: str, threads: int) -> None:
     workload = IMAGES[name]
     task = task_of(workload, threads)
@@ -166,8 +174,7 @@ def in_copy(task: SearchTask, join: int, seed: int) -> MicroKernel | None:
     return next((kernel for kernel in some if (kernel["pack"], kernel["join"]) == (IN_COPY, join)), None)
 
 
-@pytest.mark.parametrize("name", PIXELS)
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("name", "threads"), diagonal(PIXELS, [1, 2], every=2))
 def test_panels_read_in_a_copy_of_the_image_are_right(name: str, threads: int) -> None:
     workload = PIXELS[name]
     task = task_of(workload, threads)

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import built_problems
-from tests.tuner.rules.x86_gathered.test_kernels import problems_at, task_of
+from tests.shares import shares
+from tests.tuner.rules.x86_gathered.test_kernels import RANDOM, SAFE, problems_at, task_of
 from tuner.program.build import workload_from_json
 from tuner.program.workload import Workload
 from tuner.rules.layout import CutLayout
@@ -113,11 +114,13 @@ KERNELS: Mapping[str, Workload] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_kernels_of_phases_are_right(name: str) -> None:
+@pytest.mark.parametrize(("at", "name"), [*enumerate(KERNELS)])
+@shares(2)
+def test_kernels_of_phases_are_right(share: int, at: int, name: str) -> None:
     assert form_of(KERNELS[name]).phases
+    which = (RANDOM, SAFE)[(at + share) % 2]
     # One thread or two.
-    assert problems_at(KERNELS[name], (1, 2, 7), 0, 1 + len(name) % 2) == []
+    assert problems_at(KERNELS[name], (1, 2, 7), 0, 1 + len(name) % 2, which) == []
 
 
 @st.composite
@@ -137,9 +140,10 @@ def workloads(draw: st.DrawFn) -> Workload:
     return transposed(rank, draw(st.sampled_from(["float32", "float32", "bfloat16"])), epilogue, **args)
 
 
-@settings(max_examples=6, suppress_health_check=list(HealthCheck), deadline=None)
+@shares(3)
+@settings(max_examples=2, suppress_health_check=list(HealthCheck), deadline=None)
 @given(workload=workloads(), seed=st.integers(0, 2**32 - 1), threads=st.sampled_from([1, 2]))
-def test_drawn_transposed_convolutions_are_right(workload: Workload, seed: int, threads: int) -> None:
+def test_drawn_transposed_convolutions_are_right(share: int, workload: Workload, seed: int, threads: int) -> None:
     assert problems_at(workload, (1, 2, 6), seed, threads) == [], workload.to_json()
 
 

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import built_problems, runnable
+from tests.shares import diagonal, shares
 from tests.tuner.rules.x86_gathered.random_contractions import contractions
 from tests.tuner.rules.x86_gathered.test_kernels import task_of
 from tuner.program.build import workload_from_json
@@ -42,9 +43,12 @@ def problems(task: SearchTask, sizes: tuple[int, ...], seed: int) -> list[str]:
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
-@settings(max_examples=4, suppress_health_check=list(HealthCheck), deadline=None)
+@shares(2)
+@settings(max_examples=2, suppress_health_check=list(HealthCheck), deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 9), threads=st.sampled_from([1, 2]))
-def test_random_contractions_are_right(pair: tuple[str, str], data: st.DataObject, seed: int, threads: int) -> None:
+def test_random_contractions_are_right(
+    share: int, pair: tuple[str, str], data: st.DataObject, seed: int, threads: int
+) -> None:
     workload = data.draw(contractions(pair))
     task = task_of(workload, threads)
     if taken(task):
@@ -86,11 +90,10 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-@pytest.mark.parametrize("name", FORMS)
-@pytest.mark.parametrize("second", [0, pytest.param(1, marks=pytest.mark.soak)])
-def test_convolutions_are_right_in_every_way_of_gathering(second: int, name: str, layout: str) -> None:
-    position = 2 * list(FORMS).index(name) + second
+@pytest.mark.parametrize(("name", "layout"), diagonal(FORMS, ["nchw", "nhwc"], every=2))
+@shares(2)
+def test_convolutions_are_right_in_every_way_of_gathering(share: int, name: str, layout: str) -> None:
+    position = 2 * list(FORMS).index(name) + share
     pair = PAIRS[position % len(PAIRS)]
     out = ("float32", "int8")[position % 2] if pair[0] != "bfloat16" else ("float32", "bfloat16")[position % 2]
     task = task_of(conv(*pair, out, layout=layout, **FORMS[name]), 1 + position % 2)
@@ -98,8 +101,9 @@ def test_convolutions_are_right_in_every_way_of_gathering(second: int, name: str
     assert problems(task, (1, 2, 7), position) == []
 
 
-@pytest.mark.parametrize("mcpu", ["x86-64-v3", "x86-64-v4", "icelake-server", "znver4"])
-@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+@pytest.mark.parametrize(
+    ("mcpu", "pair"), diagonal(["x86-64-v3", "x86-64-v4", "icelake-server", "znver4"], PAIRS, every=2)
+)
 def test_the_default_is_right_on_every_target(mcpu: str, pair: tuple[str, str]) -> None:
     layout = ("nchw", "nhwc")[PAIRS.index(pair) % 2]
     workload = conv(*pair, layout=layout, **FORMS["few channels"])
@@ -117,9 +121,9 @@ BOTH_NEW = {
 }
 
 
-@pytest.mark.parametrize("name", BOTH_NEW)
-@pytest.mark.parametrize("k", [32, 37, "T"])
-@pytest.mark.parametrize("pair", PAIRS[1:4:2] + PAIRS[-1:], ids="-".join)
+@pytest.mark.parametrize(
+    ("pair", "k", "name"), diagonal(PAIRS[1:4:2] + PAIRS[-1:], [32, 37, "T"], BOTH_NEW, every=3)
+)
 def test_operands_that_are_new_at_every_call_are_interleaved(pair: tuple[str, str], k: int | str, name: str) -> None:
     extents = {"a": 2, "b": 3, "m": "T", "n": 19, "k": k}
     dtype = dict(zip("xy", pair, strict=True))

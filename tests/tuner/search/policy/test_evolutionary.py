@@ -58,13 +58,18 @@ def measured_round(policy: Search, task: SearchTask = TASK, trials: int = 1000) 
     return suggestions
 
 
+def axes_apart(one: MicroKernel, other: MicroKernel) -> int:
+    """The axes in which two kernels of one rule differ."""
+    names = {name for kernel in (one, other) for name, _ in kernel.values}
+    return sum(one.get(name) != other.get(name) for name in names)
+
+
 def test_the_second_round_is_of_unlike_kernels_that_theory_finds_good() -> None:
     policy = Search()
     first = measured_round(policy)
     kernels = [suggestion.kernel for suggestion in policy.suggest(1000)]
     assert 4 <= len(kernels) <= QUICK.diverse_kernels - len(first)
-    unlike = [sum(a != b for a, b in zip(one.values, other.values, strict=True)) for one, other in pairwise(kernels)]
-    assert min(unlike) >= 2
+    assert min(axes_apart(one, other) for one, other in pairwise(kernels)) >= 2
     shapes = [instance.shape for instance in TASK.instances]
     latency = PairCostModel(TASK).predict([*kernels, *policy.theory], shapes).latency_s
     mean = np.log(latency).mean(axis=1)
@@ -135,10 +140,7 @@ def test_before_it_ends_the_model_is_put_to_the_test_by_unlike_kernels() -> None
     tried = {kernel for _ in range(2 + ENDING.max_idle_rounds) for kernel in as_predicted(policy)}
     test = as_predicted(policy)
     assert ENDING.test_kernels // 2 < len(test) <= ENDING.test_kernels
-    axes_apart = [
-        min(sum(a != b for a, b in zip(kernel.values, other.values, strict=True)) for other in tried) for kernel in test
-    ]
-    assert min(axes_apart) >= 3
+    assert min(axes_apart(kernel, other) for kernel in test for other in tried) >= 3
 
 
 def test_after_a_test_that_the_model_passes_the_neighbours_of_the_fastest_are_measured_until_none_is_left() -> None:

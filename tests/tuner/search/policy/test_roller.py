@@ -59,7 +59,7 @@ def test_they_are_good_by_theory(tiles: list[Suggestion]) -> None:
     for suggestion in tiles[:3]:
         shapes = [instance.shape for instance in suggestion.instances]
         times = model.predict([suggestion.kernel, *drawn], shapes).latency_s
-        assert (times[1:] < times[0]).mean(axis=0).min() < 0.05
+        assert (times[1:] < times[0]).mean(axis=0).min() < 0.1
 
 
 def test_what_was_measured_changes_nothing(tiles: list[Suggestion]) -> None:

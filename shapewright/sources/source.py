@@ -14,13 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from shapewright.torch.covering import covers
-from shapewright.torch.libraries import kept_folder, load_library
-from shapewright.torch.libraries import provide as provide_folders
+from shapewright.sources.covering import covers
+from shapewright.sources.libraries import kept_folder, load_library
+from shapewright.sources.libraries import provide as provide_folders
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library.package import MANIFEST
 from tuner.program.build import workload_from_stored
 from tuner.program.instance import program_key
+from tuner.program.same_cpu import cores_by_fingerprint
 from tuner.program.target import Target, native
 from tuner.program.workload import JsonObject, Workload
 
@@ -49,6 +50,11 @@ class Match:
     library: Library
     how: str
     source: str
+
+    def other_cores(self, target: Target) -> int | None:
+        """The number of cores that it was tuned on, where ``target`` has another one."""
+        cores = self.library.tuned_on_cores
+        return None if cores == target.hardware.cores else cores
 
 
 class Source(Protocol):
@@ -82,9 +88,11 @@ class Candidate:
         return f"it is for a CPU with {', '.join(missing)}" if missing else ""
 
     def rank(self, target: Target) -> tuple[Any, ...]:
-        """The best first: made for this very target, for the widest ranges, then by digest."""
+        """The best first: made for this very target, for its CPU, for the widest ranges, then by digest."""
         width = sum(high - low for low, high in self.manifest.get("ranges", {}).values())
-        return self.manifest.get("target_fingerprint") != target.fingerprint, -width, self.manifest["digest"]
+        made_for = self.manifest.get("target_fingerprint")
+        is_other_cpu = made_for != target.fingerprint and made_for not in cores_by_fingerprint(target)
+        return made_for != target.fingerprint, is_other_cpu, -width, self.manifest["digest"]
 
 
 def fitting_of(
@@ -112,12 +120,12 @@ class Directory:
     def _by_program(self) -> dict[str, list[Candidate]]:
         if not self._path.is_dir():
             raise SourceAway(f"{self._path} is not a directory")
-        found: dict[str, list[Candidate]] = {}
+        by_program: dict[str, list[Candidate]] = {}
         for folder in _folders(self._path):
             candidate = _in_folder(folder)
             if candidate is not None:
-                found.setdefault(program_key(candidate.workload.canonical), []).append(candidate)
-        return found
+                by_program.setdefault(program_key(candidate.workload.canonical), []).append(candidate)
+        return by_program
 
     def folders(self) -> dict[str, Path]:
         """Where each library lies, by digest. Raises SourceAway."""
@@ -201,7 +209,7 @@ def source_of(given: str | Path, target: Target | None = None) -> Source:
         raise InvalidInput("source", f"{given!r} is none", SOURCES)
     path = Path(given).expanduser()
     if path.is_file():
-        from shapewright.torch.snapshots import SnapshotFile  # noqa: PLC0415 - it is a source itself
+        from shapewright.sources.snapshots import SnapshotFile  # noqa: PLC0415 - it is a source itself
 
         return SnapshotFile(path, target)
     return Directory(path, target)
@@ -219,13 +227,13 @@ def provide(directory: str | Path) -> int:
 
 def _folders(path: Path) -> Iterable[Path]:
     """``path`` and the folders below it, in order."""
-    found, level = [path], [path]
+    folders, level = [path], [path]
     for _ in range(DEPTH):
         level = sorted(each for folder in level for each in folder.iterdir() if each.is_dir())
-        found += level
-    if len(found) > MOST_FOLDERS:
+        folders += level
+    if len(folders) > MOST_FOLDERS:
         raise SourceAway(f"{path} has more than {MOST_FOLDERS} folders: name the one with the libraries")
-    return found
+    return folders
 
 
 def _in_folder(folder: Path) -> Candidate | None:

@@ -7,10 +7,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from shapewright.torch.libraries import keep, kept_folder
-from shapewright.torch.sources import SOURCES, Directory, Match, Source, SourceAway, SourceLike, source_of
+from shapewright.sources.libraries import keep, kept_folder
+from shapewright.sources.source import SOURCES, Directory, Match, Source, SourceAway, SourceLike, source_of
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.program.target import Target, native
 from tuner.program.workload import Workload
@@ -33,30 +31,35 @@ class Finder:
         self._target = target
         self._threads = threads
         self._strict = strict
-        self._found: dict[str, Match | str] = {}
+        self._matches: dict[str, Match | str] = {}
         self.notes: list[str] = []
 
     def find(self, workload: Workload, *, may_miss: bool = False) -> Match | str:
         """The library for ``workload``, or why there is none. With ``strict`` raises ShapewrightError for the latter,
         unless it ``may_miss``: another workload would do as well."""
-        if workload.key not in self._found:
-            self._found[workload.key] = self._first(workload)
-        found = self._found[workload.key]
-        if isinstance(found, str) and self._strict and not may_miss:
-            raise ShapewrightError(f"{workload}: {found}; tune it, or leave strict out")
-        return found
+        if workload.key not in self._matches:
+            self._matches[workload.key] = self._first(workload)
+        match = self._matches[workload.key]
+        if isinstance(match, str) and self._strict and not may_miss:
+            raise ShapewrightError(f"{workload}: {match}; tune it, or leave strict out")
+        return match
 
     def _first(self, workload: Workload) -> Match | str:
         reasons: dict[str, None] = {}
         for threads in dict.fromkeys((self._threads, 1)):
             for source in list(self._sources):
-                found = self._asked(source, workload, threads)
-                if isinstance(found, Match):
+                match = self._asked(source, workload, threads)
+                if isinstance(match, Match):
                     if threads != self._threads:
                         self.note(f"{workload} runs on one thread: no library of it is for {self._threads}")
-                    keep(found.library)
-                    return found
-                reasons.setdefault(found)
+                    if (cores := match.other_cores(self._target)) is not None:
+                        self.note(
+                            f"{source.name} has libraries that were tuned on {cores} cores, here are "
+                            f"{self._target.hardware.cores}"
+                        )
+                    keep(match.library)
+                    return match
+                reasons.setdefault(match)
         return "; ".join(filter(None, reasons)) or "no source answers"
 
     def _asked(self, source: Source, workload: Workload, threads: int) -> Match | str:
@@ -86,17 +89,18 @@ class Finder:
             warnings.warn(f"shapewright: {text}", stacklevel=2)
 
 
-def finder_of(source: SourceLike | None, *, strict: bool = False, threads: int | None = None) -> Finder:
+def finder_of(
+    source: SourceLike | None, *, strict: bool = False, threads: int = 1, target: Target | None = None
+) -> Finder:
     """A finder for what the user gave; None is the service of SHAPEWRIGHT_URL, or of `shapewright up`.
 
-    ``threads``: PyTorch's number of threads if it is left out. Raises InvalidInput.
+    ``target``: what libraries must run on, this machine if it is None. Raises InvalidInput.
     """
     from shapewright.defaults import service_url  # noqa: PLC0415
 
     given = service_url() if source is None else source
-    target = native()
+    target = target or native()
     several: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     if not several:
         raise InvalidInput("source", "is empty", SOURCES)
-    count = torch.get_num_threads() if threads is None else threads
-    return Finder([source_of(each, target) for each in several], target, threads=count, strict=strict)
+    return Finder([source_of(each, target) for each in several], target, threads=threads, strict=strict)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from shapewright.snapshot import Entry, Snapshot
-from shapewright.torch.libraries import kept_folder, load_library
-from shapewright.torch.sources import Candidate, Match, SourceAway, candidate_of, fitting_of
+from shapewright.sources.libraries import kept_folder, load_library
+from shapewright.sources.source import Candidate, Match, SourceAway, candidate_of, fitting_of
 from tuner.errors import ShapewrightError
 from tuner.library.package import MANIFEST
 from tuner.program.instance import program_key

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from shapewright.client import Client
+from shapewright.errors import ServiceNotFound
 from shapewright.library import load
 from shapewright.snapshot.writing import chosen, offers_of, write_snapshot
-from shapewright.torch.finder import Finder, finder_of
-from shapewright.torch.libraries import keep, kept_folder, load_library
-from shapewright.torch.sources import Directory, Match, SourceAway, provide, source_of
+from shapewright.sources.finder import Finder, finder_of
+from shapewright.sources.libraries import keep, kept_folder, load_library
+from shapewright.sources.source import Directory, Match, SourceAway, provide, source_of
 from tests.serving import lease
 from tests.shapewright.cli_bed import Bed
-from tests.shapewright.torch.conftest import TASKS, M, altered, save_library
+from tests.shapewright.libraries import TASKS, M, altered, save, save_library
 from tests.shapewright.torch.models import WIDTH
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.program.build import make_workload
 from tuner.program.target import native
+from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 
 SQUARE = make_workload("dense", {"m": "16*T", "n": WIDTH, "k": WIDTH}, epilogue=["bias"])
@@ -129,6 +131,46 @@ def test_a_service_serves_and_its_downloads_are_kept(bed: Bed, libraries: Path) 
     assert isinstance(found(bed.url, UNKNOWN), str)
 
 
+def test_a_service_serves_what_was_tuned_on_other_cores_and_says_so(bed: Bed, tmp_path: Path) -> None:
+    here = native()
+    there = replace(here, hardware=replace(here.hardware, cores=here.hardware.cores + 2))
+    task = SearchTask("dense", {"m": M, "n": WIDTH, "k": WIDTH}, (M,), target=there, epilogue=("bias",))
+    save(tmp_path / "there", task)
+    job = {"name": "square", "workload": SQUARE.to_json(), "shape_vars": {"T": {"min": 1, "max": 2}}}
+    Client(bed.url).submit({**job, "target": there.to_json(), "budget": {"trials": 1}})
+    held = lease(bed.storage)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "there").iterdir()}
+    manifest = json.loads(files["manifest.json"])
+    bed.storage.save_library(held, held.tasks[0].id, files, manifest, json.loads(files["dispatch.json"]))
+
+    finder = finder_of(bed.url, threads=1)
+    match = finder.find(SQUARE)
+    assert isinstance(match, Match)
+    assert match.library.tuned_on_cores == there.hardware.cores
+    assert f"tuned on {there.hardware.cores} cores, here are {here.hardware.cores}" in finder.notes[0]
+    with Client(bed.url) as client:
+        served = client.served(SQUARE, target=here.fingerprint)
+        assert (served["digest"], served["tuned_on_cores"]) == (manifest["digest"], there.hardware.cores)
+        assert "tuned_on_cores" not in client.served(SQUARE, target=there.fingerprint)
+        assert client.pull(SQUARE, target=here.fingerprint).digest == manifest["digest"]
+        for asked in ({"threads": 3}, {"alias": "production"}, {"digest": manifest["digest"]}):
+            with pytest.raises(ServiceNotFound):
+                client.served(SQUARE, target=here.fingerprint, **asked)
+
+
+def test_a_library_of_this_very_target_comes_first(libraries: Path, tmp_path: Path) -> None:
+    here = native()
+    for name, cores in (("a", here.hardware.cores + 2), ("b", here.hardware.cores)):
+        target = replace(here, hardware=replace(here.hardware, cores=cores))
+        save(
+            tmp_path / name,
+            SearchTask("dense", {"m": M, "n": WIDTH, "k": WIDTH}, (M,), target=target, epilogue=("bias",)),
+        )
+    match = found(tmp_path)
+    assert isinstance(match, Match)
+    assert (match.library.tuned_on_cores, match.other_cores(here)) == (here.hardware.cores, None)
+
+
 def test_a_service_that_is_away_is_told_once_and_what_was_kept_serves(libraries: Path, free_port: int) -> None:
     keep(load_library(libraries / "square"))
     url = f"http://127.0.0.1:{free_port}"
@@ -167,8 +209,7 @@ def test_without_one_for_so_many_threads_a_library_of_one_serves_and_says_so(lib
     assert "runs on one thread: no library of it is for 2" in finder.notes[0]
     save_library(tmp_path / "both" / "two", "dense", {"m": M, "n": WIDTH, "k": WIDTH}, (M,), ("bias",), threads=2)
     altered(libraries / "square", tmp_path / "both" / "one")
-    torch.set_num_threads(2)
-    match = finder_of(tmp_path / "both").find(SQUARE)
+    match = finder_of(tmp_path / "both", threads=2).find(SQUARE)
     assert isinstance(match, Match)
     assert match.library.manifest["threads"] == 2
 
@@ -186,7 +227,7 @@ def test_libraries_are_provided_for_models_that_are_loaded_later(libraries: Path
 
 
 def test_a_directory_with_too_many_folders_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shapewright.torch.sources.MOST_FOLDERS", 3)
+    monkeypatch.setattr("shapewright.sources.source.MOST_FOLDERS", 3)
     for name in "abcd":
         (tmp_path / name).mkdir()
     with pytest.raises(SourceAway, match="more than 3 folders"):

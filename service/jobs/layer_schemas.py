@@ -1,0 +1,94 @@
+"""What ``GET /v1/jobs/{job_id}/layers`` answers."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from service.jobs.layers import Layer, Layers
+from service.jobs.schemas import OutcomeOut
+from tuner.program.jobspec import counts_of
+from tuner.storage import Job
+
+
+class LayerOut(BaseModel):
+    """A workload of a job as a layer of a model. ``names``: the first of its ``count`` places in the model.
+
+    ``time_s`` is its count times ``objective_s``, ``share`` that of the sum over all layers on its target. Null is not
+    known. ``state`` is one of a job's states, ``activity`` what its search is doing.
+    """
+
+    position: int
+    names: list[str]
+    count: int
+    workload_key: str
+    workload: str
+    shapes: dict[str, list[str]]
+    target_fingerprint: str
+    threads: int
+    state: str
+    activity: str
+    trials: int
+    objective_s: float | None
+    time_s: float | None
+    share: float | None
+    speedup_vs_default: float | None
+    label: str
+
+    @staticmethod
+    def of(layer: Layer) -> LayerOut:
+        row, outcome = layer.row, layer.outcome
+        return LayerOut(
+            position=row.position,
+            names=list(layer.names),
+            count=row.count,
+            workload_key=row.workload_key,
+            workload=str(row.task.workload),
+            shapes={name: list(dims) for name, dims in layer.shapes.items()},
+            target_fingerprint=row.target_fingerprint,
+            threads=row.task.threads,
+            state=layer.state.value,
+            activity=layer.summary.activity if layer.summary else "",
+            trials=layer.summary.trials if layer.summary else 0,
+            objective_s=outcome.objective_s,
+            time_s=layer.time_s,
+            share=layer.share,
+            speedup_vs_default=outcome.speedup_vs_default,
+            label=outcome.label,
+        )
+
+
+class LayersOut(BaseModel):
+    """A part of a job's layers, in the order of its job file. ``next`` is the position of the next part.
+
+    ``operators``: the counts of all layers added up. ``remaining_s`` and ``expected_end`` say when the budget is spent
+    at the present rate; they are null unless the job runs.
+    """
+
+    job_id: str
+    name: str
+    state: str
+    layer_count: int
+    operators: int
+    outcome: OutcomeOut
+    budget_share: float | None
+    remaining_s: float | None
+    expected_end: str | None
+    items: list[LayerOut]
+    next: int | None
+
+    @staticmethod
+    def of(job: Job, layers: Layers, count: int) -> LayersOut:
+        after = layers.items[-1].row.position + 1 if layers.items else count
+        return LayersOut(
+            job_id=job.id,
+            name=job.name,
+            state=job.state.value,
+            layer_count=count,
+            operators=sum(counts_of(job.spec)),
+            outcome=OutcomeOut.model_validate(layers.outcome, from_attributes=True),
+            budget_share=layers.budget_share,
+            remaining_s=layers.remaining_s,
+            expected_end=layers.expected_end,
+            items=list(map(LayerOut.of, layers.items)),
+            next=after if after < count else None,
+        )

@@ -1,0 +1,123 @@
+"""The layers of a job: its workloads as a model has them, each with its share of the time of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from service.jobs.outcome import outcome_of
+from tuner.program.dims import DimExpr
+from tuner.program.jobspec import counts_of, parse_budget
+from tuner.program.layers import layers_of
+from tuner.program.workload import Workload
+from tuner.search.outcome import Outcome
+from tuner.search.summary import JobSummary, SearchSummary
+from tuner.storage import Job, JobState, SearchTaskRow
+
+WALL_S = "wall_s"
+"""The member of a job's summary with its wall time; where one search runs at a time it is the sum of theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A search task of a job as a part of a model. ``summary``: None before its search begins.
+
+    ``time_s``: its count times its weighted time, with the best kernels so far; ``share``: of the sum of these over
+    all layers on its target that have one. ``shapes``: of its operands, over the shape variables.
+    """
+
+    row: SearchTaskRow
+    names: tuple[str, ...]
+    state: JobState
+    summary: SearchSummary | None
+    time_s: float | None
+    share: float | None
+    shapes: Mapping[str, tuple[str, ...]]
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.summary.outcome if self.summary else Outcome()
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Some layers of a job, and what holds for all of them.
+
+    ``remaining_s``: seconds until its budget is spent, by the clock or by the rate of its trials; None unless it runs.
+    """
+
+    items: tuple[Layer, ...]
+    outcome: Outcome
+    budget_share: float | None
+    remaining_s: float | None
+
+    @property
+    def expected_end(self) -> str | None:
+        """When the budget is spent at this rate, in UTC. A search may end before."""
+        if self.remaining_s is None:
+            return None
+        return (datetime.now(UTC) + timedelta(seconds=self.remaining_s)).isoformat(timespec="seconds")
+
+
+def layers_in(job: Job, rows: Sequence[SearchTaskRow]) -> Layers:
+    """The layers of ``rows``, any search tasks of the job; shares are of all of its tasks."""
+    summary, names = JobSummary.from_json(job.summary), layers_of(job.spec)
+    times = _times(summary, job)
+    targets = len(job.spec.get("targets") or [None])
+    whole_s = [sum(time_s for position, time_s in times.items() if position % targets == at) for at in range(targets)]
+    items = tuple(
+        Layer(
+            row,
+            names[row.position] if row.position < len(names) else (),
+            _state(job, row, summary.tasks.get(row.position)),
+            summary.tasks.get(row.position),
+            times.get(row.position),
+            times[row.position] / whole_s[row.position % targets] if row.position in times else None,
+            shapes_of(row.task.workload),
+        )
+        for row in rows
+    )
+    spent = _spent(job, summary)
+    runs = job.state is JobState.RUNNING and bool(summary.tasks)
+    return Layers(items, outcome_of(job, summary), spent.budget_share, spent.remaining_s if runs else None)
+
+
+def by_share(layers: Sequence[Layer]) -> list[Layer]:
+    """The largest part of the time first, those without a time last."""
+    return sorted(layers, key=lambda layer: -(layer.share or 0.0))
+
+
+def shapes_of(workload: Workload) -> dict[str, tuple[str, ...]]:
+    """The dims of every operand, over the shape variables."""
+    symbols: dict[str, DimExpr] = dict(workload.symbol_exprs)
+    return {operand.name: tuple(str(dim.substituted(symbols)) for dim in operand.dims) for operand in workload.operands}
+
+
+def _times(summary: JobSummary, job: Job) -> dict[int, float]:
+    """By position what a run of the model spends in a layer, of the layers that have been timed."""
+    counts = counts_of(job.spec)
+    return {
+        position: counts[position] * each.outcome.objective_s
+        for position, each in summary.tasks.items()
+        if each.outcome.objective_s and position < len(counts)
+    }
+
+
+def _state(job: Job, row: SearchTaskRow, summary: SearchSummary | None) -> JobState:
+    if row.done or job.state is JobState.COMPLETED:
+        return JobState.COMPLETED
+    if job.state.ended:
+        return job.state
+    return JobState.WAITING if summary is None or job.state is JobState.WAITING else job.state
+
+
+def _spent(job: Job, summary: JobSummary) -> SearchSummary:
+    """What of the budget the searches have taken together."""
+    budget, elapsed_s = parse_budget(job.spec.get("budget")), job.summary.get(WALL_S)
+    return SearchSummary(
+        trials=sum(each.trials for each in summary.tasks.values()),
+        trials_budget=budget.trials,
+        elapsed_s=sum(each.elapsed_s for each in summary.tasks.values()) if elapsed_s is None else float(elapsed_s),
+        seconds_budget=budget.seconds,
+    )

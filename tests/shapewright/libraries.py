@@ -1,0 +1,55 @@
+"""Real libraries, each of the one kernel that is right everywhere: nothing is searched."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from shapewright.download import write
+from tests.shapewright.torch.models import CLASSES, HEADS, INNER, WIDTH
+from tuner.library.build import build_library
+from tuner.library.dispatcher import Dispatcher, Leaf
+from tuner.library.package import MANIFEST
+from tuner.program.target import native
+from tuner.program.task import SearchTask
+from tuner.program.workload import ShapeVar
+from tuner.rules import safe_kernel
+
+M, N, B, S = (ShapeVar(name, range(1, 33)) for name in "MNBS")
+
+
+def _dense(n: int, k: int, *epilogue: str) -> tuple[Any, ...]:
+    return "dense", {"m": M, "n": n, "k": k}, (M,), epilogue
+
+
+TASKS: dict[str, tuple[Any, ...]] = {
+    "square": _dense(WIDTH, WIDTH, "bias"),
+    "in-proj": _dense(3 * WIDTH, WIDTH, "bias"),
+    "up": _dense(INNER, WIDTH, "bias"),
+    "up-gelu": _dense(INNER, WIDTH, "bias", "gelu"),
+    "down": _dense(WIDTH, INNER, "bias"),
+    "head": _dense(CLASSES, WIDTH, "bias"),
+    "layer-norm": ("layer_norm", {"m": M, "n": WIDTH}, (M,), ()),
+    "softmax": ("softmax", {"m": M, "n": N}, (M, N), ()),
+    "attention": ("attention", {"b": B, "h": HEADS, "i": S, "j": S, "d": WIDTH // HEADS}, (B, S), ()),
+}
+
+
+def save_library(directory: Path, op: str, args: Any, variables: Any, epilogue: Any = (), **task: Any) -> Path:
+    """A library of the safe kernel, written to ``directory``."""
+    save(directory, SearchTask(op, args, variables, target=native(), epilogue=epilogue, **task))
+    return directory
+
+
+def save(directory: Path, task: SearchTask) -> None:
+    write(build_library(Dispatcher(task, (safe_kernel(task),), 0, Leaf(0)), None).files, directory)
+
+
+def altered(library: Path, directory: Path, **manifest: Any) -> Path:
+    """A copy of a library whose manifest says something else."""
+    shutil.copytree(library, directory)
+    data = json.loads((directory / MANIFEST).read_text())
+    (directory / MANIFEST).write_text(json.dumps({**data, **manifest}))
+    return directory

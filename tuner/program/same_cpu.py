@@ -1,0 +1,36 @@
+"""Targets that differ in their number of cores alone: the same instructions, caches and code for as many threads.
+
+A fingerprint names every field of a target, cores included, and records are kept by it. For a lookup of a library, one
+that was tuned on another number of cores of the same CPU is better than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+from tuner.program.target import Target
+
+MOST_CORES = 512
+"""Machines with more are known by their own fingerprint alone."""
+
+
+@lru_cache(maxsize=16)
+def cores_by_fingerprint(target: Target) -> Mapping[str, int]:
+    """The number of cores by fingerprint, of ``target`` with every number of cores but its own."""
+    return {
+        replace(target, hardware=replace(target.hardware, cores=cores)).fingerprint: cores
+        for cores in range(1, MOST_CORES + 1)
+        if cores != target.hardware.cores
+    }
+
+
+def other_cores(target: Target, fingerprints: Collection[str], threads: int = 1) -> list[tuple[str, int]]:
+    """Those of ``fingerprints`` that are ``target`` with other cores, each with how many: the nearest number first.
+
+    Both have enough cores for ``threads``: none where ``target`` has not.
+    """
+    known = cores_by_fingerprint(target) if target.hardware.cores >= threads else {}
+    fitting = [(name, known[name]) for name in set(fingerprints) if known.get(name, 0) >= threads]
+    return sorted(fitting, key=lambda item: (abs(item[1] - target.hardware.cores), -item[1]))
