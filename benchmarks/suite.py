@@ -60,14 +60,19 @@ def suite_here(
 ) -> tuple[str, Target, list[Benchmark]]:
     """The name of the suite of ``suite_parser``'s options, this machine, and the workloads that are asked for.
 
-    Limits the threads of libraries first. Ends the process with exit code 2 where the suite has no such workload.
+    Limits the threads of libraries first. Ends the process with exit code 2, and says why, where the suite cannot be
+    read, has no such workload, or the machine is not such a target.
     """
     limit_threads(options.threads)
-    target = target_here()
-    name, benchmarks = read_suite(options.suite, target, options.threads)
-    chosen = [each for each in benchmarks if options.workload in (None, each.name)]
-    if not chosen:
-        print(f"{name} has no workload {options.workload!r}", file=sys.stderr)
+    try:
+        target = target_here()
+        name, benchmarks = read_suite(options.suite, target, options.threads)
+        chosen = [each for each in benchmarks if options.workload in (None, each.name)]
+        if not chosen:
+            names = ", ".join(each.name for each in benchmarks)
+            raise InvalidInput("workload", f"{name} has none called {options.workload!r}", f"one of: {names}")
+    except (InvalidInput, OSError) as error:
+        print(error, file=sys.stderr)
         sys.exit(2)
     return name, target, chosen
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.suite import read_suite
+from benchmarks.contenders import THREAD_VARIABLES
+from benchmarks.suite import read_suite, suite_here, suite_parser
 from tuner.errors import InvalidInput
 from tuner.program.target import native
 
@@ -50,6 +51,31 @@ def test_a_suite_names_any_operator_or_program(tmp_path: Path) -> None:
     softmax, scaled = read_suite(suite, native(), 1)[1]
     assert [benchmark.name for benchmark in (softmax, scaled)] == ["small", "scaled"]
     assert [tensor.name for tensor in scaled.task.workload.operands] == ["x", "s", "y"]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (TINY.replace("op: dense", "op: dens"), (), "workloads[0].op: 'dens' is not in the catalogue"),
+        (TINY, ("--workload", "large"), "workload: tiny has none called 'large' (one of: small)"),
+        (None, (), "No such file"),
+    ],
+    ids=["operator", "workload", "file"],
+)
+def test_a_suite_that_cannot_be_run_ends_the_command_with_the_reason(
+    text: str | None, options: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for name in THREAD_VARIABLES:  # they are set for good; this one puts them back
+        monkeypatch.setenv(name, "1")
+    suite = tmp_path / "suite.yaml"
+    if text is not None:
+        suite.write_text(text)
+    parsed = suite_parser(None).parse_args([str(suite), *options, "--json", str(tmp_path / "out.json")])
+    with pytest.raises(SystemExit) as ended:
+        suite_here(parsed)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.soak
