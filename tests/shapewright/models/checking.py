@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
+from torch.export import Dim
 from torch.fx import Interpreter
 
 from shapewright.models.fx import lift
@@ -19,6 +21,17 @@ TARGET = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids"})
 CLOSE = 2e-4
 """Of the reference's float64 to PyTorch's float32, for values of about 1."""
 Shapes = Sequence[Sequence[int]]
+
+
+class Formula(nn.Module):  # type: ignore[misc]
+    """A function of tensors and of the parameters of some layers."""
+
+    def __init__(self, function: Callable[..., Any], *layers: nn.Module) -> None:
+        super().__init__()
+        self.function, self.layers = function, nn.ModuleList(layers)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*self.layers, *inputs)
 
 
 def exported(model: torch.nn.Module, example: Sequence[Any], dynamic: Any) -> Any:
@@ -66,6 +79,24 @@ def check_values(program: Any, lifting: Lifting, inputs: Sequence[Any]) -> None:
     for op in lifting.ops:
         found, right = reference(op, values, sizes), values[op.output].numpy()
         np.testing.assert_allclose(found, right, rtol=CLOSE, atol=CLOSE, err_msg=f"{op.nodes} {op.workload}")
+
+
+def lifted(function: Callable[..., Any], *tensors: Any, layers: tuple[nn.Module, ...] = (), rows: int = 0) -> Lifting:
+    """What is made of a function, its first axis dynamic, checked at two sizes; ``rows`` counts the dynamic inputs."""
+    count = rows or len(tensors)
+    shapes = tuple({0: Dim("m", min=1, max=64)} if place < count else None for place in range(len(tensors)))
+    program = exported(Formula(function, *layers), tensors, (shapes,))
+    lifting = lifting_of(program)
+    for size in (1, 5):
+        values = [torch.randn(size, *each.shape[1:]) if n < count else each for n, each in enumerate(tensors)]
+        check_values(program, lifting, values)
+    return lifting
+
+
+def labels(lifting: Lifting) -> list[str]:
+    """``dense + bias + gelu`` of each, in order."""
+    names = (str(op.workload) for op in lifting.ops)
+    return [name.partition("(")[0].strip() + name.rpartition(")")[2] for name in names]
 
 
 def reference(op: LiftedOp, tensors: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:

@@ -1,0 +1,175 @@
+"""Operators of PyTorch, alone and in short chains, to workloads: each computes the same, or is left for a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+from torch.nn import functional
+
+from tests.shapewright.models.checking import Formula, exported, labels, lifted, lifting_of
+
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "relu": torch.relu,
+    "silu": functional.silu,
+    "sigmoid": torch.sigmoid,
+    "clamp": functional.relu6,
+    "leaky_relu": functional.leaky_relu,
+    "elu": functional.elu,
+    "hardswish": functional.hardswish,
+    "hardsigmoid": functional.hardsigmoid,
+    "square": lambda x: x**2,
+    "sub": lambda x: 1.0 - x,
+    "div": lambda x: x / -3.0,
+    "maximum": lambda x: x.clamp(min=-0.5),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_fused(name: str) -> None:
+    found = lifted(lambda layer, x: ACTIVATIONS[name](layer(x)), torch.randn(3, 16), layers=(nn.Linear(16, 8),))
+    assert labels(found) == [f"dense + bias + {name}"]
+    assert not found.left
+
+
+SPELLED: dict[str, Callable[[Any], Any]] = {
+    "gelu": lambda x: 0.5 * x * (1.0 + torch.erf(x / 2.0**0.5)),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * torch.pow(x, 3)))),
+    "silu": lambda x: x * torch.sigmoid(x),
+}
+
+
+@pytest.mark.parametrize("name", SPELLED)
+def test_activations_that_are_spelled_out(name: str) -> None:
+    layer, x = nn.Linear(16, 8), torch.randn(3, 16)
+    spelled = lifted(lambda layer, x: SPELLED[name](layer(x)), x, layers=(layer,))
+    own = lifted(lambda layer, x: ACTIVATIONS[name](layer(x)), x, layers=(layer,))
+    assert [op.workload.key for op in spelled.ops] == [op.workload.key for op in own.ops]
+
+
+def test_attention_that_is_spelled_out_is_attention() -> None:
+    def spelled(q: Any, k: Any, v: Any) -> Any:
+        return torch.softmax(q @ k.transpose(-2, -1) / 4.0, -1) @ v
+
+    tensors = tuple(torch.randn(2, 3, 5, 16) for _ in range(3))
+    own = lifted(functional.scaled_dot_product_attention, *tensors)
+    assert [op.workload.key for op in lifted(spelled, *tensors).ops] == [op.workload.key for op in own.ops]
+    assert labels(own) == ["attention"]
+
+
+def test_masks_of_floats_are_added_and_those_of_bools_left() -> None:
+    def masked(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    tensors = tuple(torch.randn(2, 3, 5, 16) for _ in range(3))
+    found = lifted(masked, *tensors, torch.randn(1, 1, 5, 5), rows=3)
+    assert labels(found) == ["attention"]
+    assert [operand.tensor for operand in found.ops[0].operands] == ["q", "k", "mask", "v"]
+    left = lifted(masked, *tensors, torch.ones(1, 1, 5, 5, dtype=torch.bool), rows=3)
+    assert not left.ops
+    assert "mask of bools" in left.left[0].reason
+
+
+def test_queries_that_share_a_key() -> None:
+    def own(q: Any, k: Any, v: Any) -> Any:
+        return functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+    def repeated(q: Any, k: Any, v: Any) -> Any:
+        return functional.scaled_dot_product_attention(q, _twice(k), _twice(v))
+
+    tensors = (torch.randn(2, 4, 5, 16), torch.randn(2, 2, 5, 16), torch.randn(2, 2, 5, 16))
+    found = lifted(own, *tensors)
+    assert labels(found) == ["attention"]
+    assert [op.workload.key for op in lifted(repeated, *tensors).ops] == [op.workload.key for op in found.ops]
+
+
+def _twice(x: Any) -> Any:
+    """Each head twice, as models have it that were written before PyTorch's attention could share keys."""
+    b, g, s, d = x.shape
+    return x[:, :, None].expand(b, g, 2, s, d).reshape(b, 2 * g, s, d)
+
+
+def test_products_of_tensors_that_are_new() -> None:
+    x, y = torch.randn(3, 5, 8), torch.randn(3, 8, 6)
+    assert labels(lifted(torch.matmul, x, y)) == ["batch_matmul_nn"]
+    assert labels(lifted(lambda x, y: x @ y.transpose(1, 2), x, torch.randn(3, 6, 8))) == ["batch_matmul_nt"]
+    assert labels(lifted(torch.matmul, torch.randn(3, 8), torch.randn(8, 6), rows=1)) == ["matmul"]
+    assert labels(lifted(functional.linear, torch.randn(3, 8), torch.randn(6, 8), rows=1)) == ["linear"]
+
+
+CONVOLUTIONS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "conv1d": (nn.Conv1d(6, 8, 3, padding="same", groups=2), (3, 6, 9)),
+    "conv2d": (nn.Conv2d(4, 8, (3, 5), stride=2, padding=1, dilation=2), (3, 4, 17, 19)),
+    "conv3d": (nn.Conv3d(2, 4, 2), (2, 2, 4, 5, 6)),
+    "conv2d_transpose": (nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1), (2, 4, 5, 6)),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(name: str) -> None:
+    layer, shape = CONVOLUTIONS[name]
+    assert labels(lifted(lambda layer, x: layer(x), torch.randn(shape), layers=(layer,))) == [f"{name} + bias"]
+
+
+def test_reductions_over_any_neighbouring_axes() -> None:
+    x = torch.randn(3, 8, 6)
+    assert labels(lifted(lambda x: x.sum(-1), x)) == ["reduce_sum"]
+    assert labels(lifted(lambda x: x.amax((1, 2), keepdim=True), x)) == ["reduce_max"]
+    assert labels(lifted(lambda x: x.mean(1), x)) == ["reduce"]
+
+
+def test_elementwise_chains_are_one_pass_and_a_lone_step_is_left() -> None:
+    x, y = torch.randn(3, 8, 6), torch.randn(6)
+    chain = lifted(lambda x, y: torch.tanh((x + y) * 2.0), x, y, rows=1)
+    assert labels(chain) == ["add + mul + tanh"]
+    assert len(chain.ops[0].output_view) == 2, "axes that every tensor has are joined"
+    lone = lifted(lambda x, y: x + y, x, y, rows=1)
+    assert not lone.ops
+    assert "gains nothing" in lone.left[0].reason
+
+
+def test_what_is_read_twice_is_not_fused_away() -> None:
+    def residual(layer: Any, x: Any) -> Any:
+        y = layer(x)
+        return torch.tanh(y) * y
+
+    assert labels(lifted(residual, torch.randn(3, 8), layers=(nn.Linear(8, 8),))) == ["dense + bias", "tanh + mul"]
+
+
+def test_what_is_changed_in_place_is_fused_where_nothing_else_reads_it() -> None:
+    def own(layer: Any, x: Any) -> Any:
+        return torch.relu_(layer(x).add_(x))
+
+    def given(layer: Any, x: Any) -> Any:
+        return layer(torch.relu_(x))
+
+    assert labels(lifted(own, torch.randn(3, 8), layers=(nn.Linear(8, 8),))) == ["dense + bias + add + relu"]
+    left = lifted(given, torch.randn(3, 8), layers=(nn.Linear(8, 8),)).left
+    assert any("in place" in one.reason for one in left)
+
+
+LEFT: dict[str, tuple[Callable[..., Any], tuple[nn.Module, ...], str]] = {
+    "strides": (lambda c, x: c(x), (nn.Conv2d(4, 4, 3, stride=(1, 2)),), "stride [1, 2] differs"),
+    "training": (lambda x: functional.dropout(x, 0.5, training=True), (), "dropout of training"),
+    "axis": (lambda x: torch.softmax(x, 1), (), "another axis than the last"),
+    "unknown": (lambda x: torch.cumsum(x, 1), (), "cumsum: the operator has no translation"),
+    "integers": (lambda x: (x > 0).sum(-1), (), "none of float32"),
+    "statistics": (
+        lambda x: functional.batch_norm(x, None, None, training=True), (), "its statistics are those of the batch"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_what_is_left_has_its_reason(case: str) -> None:
+    function, layers, reason = LEFT[case]
+    program = exported(Formula(function, *layers), (torch.randn(3, 4, 8, 8),), (({0: Dim("batch", min=1, max=4)},),))
+    lifting = lifting_of(program)
+    assert not lifting.ops
+    assert any(reason in one.reason for one in lifting.left), lifting.left
