@@ -131,8 +131,8 @@ def timed(model: str, threads: int, libraries: Path, number: int) -> tuple[list[
         there = {
             name: stack.enter_context(contender(name, model, threads, libraries)) for name in (EAGER, COMPILED, OURS)
         }
-        for batch in MODELS[model].batches:
-            # The largest first: what is compiled for it holds for all but length 1.
+        # The largest first: what is compiled for them holds for all but a batch or a length of 1.
+        for batch in sorted(MODELS[model].batches, reverse=True):
             for length in reversed(lengths_of(model, number)):
                 rows.append(_row(model, batch, length, there, skipped, compile_s))
                 say(_line(rows[-1]))

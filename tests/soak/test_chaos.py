@@ -248,8 +248,9 @@ def test_every_fault_at_once_costs_no_record(seed: int, own_server: PostgresServ
 
     for outcome in (calm, broken):
         check(outcome)
-    # A fifth of the candidates fails at all its instances, and others are tried: 4 % is one standard deviation.
-    assert broken.valid == pytest.approx(calm.valid, rel=0.15)
+    # A fifth of the candidates fails at all its instances, and others are tried: 4 % is one standard deviation. Shares,
+    # for the finalists' part of the trials may be used or not.
+    assert broken.valid / sum(broken.trials) == pytest.approx(calm.valid / sum(calm.trials), rel=0.15)
     assert broken.objectives == pytest.approx(calm.objectives, rel=0.05)
     left = [psutil.Process(pid).cmdline() for pid in set(psutil.pids()) - before if psutil.pid_exists(pid)]
     assert not [line for line in left if WORKER in line and any(own_server.get_uri(name) in line for name in names)]

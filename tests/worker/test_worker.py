@@ -19,7 +19,7 @@ from tuner.program.target import native
 from tuner.storage import Job, JobState, Storage
 from tuner.storage.sql import open_storage
 
-LIMIT_S = 150.0
+LIMIT_S = 600.0
 STOP_S = 25.0
 CODE = (
     "import sys; from pathlib import Path; from worker.run import run_worker;"
@@ -140,9 +140,9 @@ def test_a_running_job_is_cancelled_and_the_worker_takes_the_next(storage: Stora
     long, short = submitted(storage, job(trials=5000)), submitted(storage, job(trials=0))
     worker = workers.start()
     wait_for(lambda: storage.get_job(long.id).trials >= 4, LIMIT_S)
-    killed = searches(worker)
-    assert len(killed) == 2, "one for the job, and one in store"
-    for process in killed:
+    # One for the job, and one in store, which starts while the job already runs.
+    wait_for(lambda: len(searches(worker)) == 2, LIMIT_S)
+    for process in searches(worker):
         process.kill()
     kept = trial_names(storage, long.id)
     wait_for(lambda: storage.get_job(long.id).trials >= len(kept) + 4, LIMIT_S)
