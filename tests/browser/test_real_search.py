@@ -43,7 +43,8 @@ def test_from_the_printed_link_to_the_code_of_a_kernel(start: Callable[..., Up],
     expect(page, "#log", "baselines measured")
     expect(page, "h2", "The library")
     expect(page, "#state", "completed")
-    assert "NumPy" in page.locator("#headline").inner_text()
+    # NumPy's products are left out where a loaded device is too slow for them.
+    assert "the default" in page.locator("#headline").inner_text()
     for name in ("roofline", "latency_by_shape", "dispatch"):
         drawn(page, name)
     page.locator("tbody th a").first.click()
