@@ -23,8 +23,9 @@ from worker.ray_builder import RayBuilder
 
 def build(task, kernel):
     import ray, time
+    from tuner.library.package import CompiledKernel
     time.sleep(0.5)
-    return ray.get_runtime_context().get_node_id().encode()
+    return CompiledKernel(ray.get_runtime_context().get_node_id().encode())
 
 here = {"num_cpus": 1}
 nodes = Nodes(initialize_head=True, head_node_args={**here, "include_dashboard": False})
