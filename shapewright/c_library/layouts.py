@@ -1,4 +1,4 @@
-"""Packed layouts as initializers of ``sw_matrices`` in C: the same elements at the same places as ``Layout.pack``."""
+"""Packed layouts in C, as statements that write the same elements to the same places as ``Layout.pack``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from tuner.errors import ShapewrightError
 from tuner.program.dims import DimExpr
-from tuner.rules.layout import CutLayout, Layout, MatrixLayout, PanelLayout
+from tuner.program.dtypes import DTYPES
+from tuner.program.workload import Tensor
+from tuner.rules.layout import CutLayout, Layout, MatrixLayout, PanelLayout, WinogradLayout
 
 Text = Callable[[DimExpr | int], str]
 """Writes a size as an expression of C."""
@@ -23,6 +25,25 @@ class _Dim:
     size: DimExpr
     stride: DimExpr
     first: DimExpr = ZERO
+
+
+def packs(layout: Layout, tensor: Tensor, parameter: str, text: Text) -> str:
+    """The statements that pack ``parameter``, which has the elements of a constant, into ``packed``."""
+    if isinstance(layout, WinogradLayout):
+        return f"  sw_filter(&(const sw_taps){_taps(layout, text)}, {parameter}, packed);"
+    dtype = DTYPES[tensor.dtype]
+    matrices = ",\n    ".join(matrices_of(layout, tensor.dims, text))
+    return (
+        f"  const sw_matrices sw_list[] = {{\n    {matrices}}};\n"
+        "  for (size_t i = 0; i < sizeof sw_list / sizeof *sw_list; i++)\n"
+        f"    sw_pack(&sw_list[i], (const char *){parameter}, packed, {dtype.bytes}, {int(dtype.kind == 'i')});"
+    )
+
+
+def _taps(layout: WinogradLayout, text: Text) -> str:
+    kernels, channels, *_ = (layout.sizes[dim] for dim in layout.order)
+    strides = ", ".join(text(math.prod(layout.sizes[dim + 1 :])) for dim in layout.order)
+    return f"{{{text(kernels)}, {text(channels)}, {text(layout.packed_shape(layout.sizes)[1])}, {{{strides}}}}}"
 
 
 def matrices_of(layout: Layout, dims: Sequence[DimExpr], text: Text) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 
-from shapewright.c_library.layouts import matrices_of
+from shapewright.c_library.layouts import packs
 from tuner.errors import InvalidInput
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import packed_layouts
@@ -18,7 +18,7 @@ from tuner.program.dtypes import DTYPES
 from tuner.program.range_text import format_ranges
 from tuner.program.target import FROM_LINUX
 from tuner.program.workload import JsonObject, Tensor, Workload
-from tuner.rules.layout import Layout
+from tuner.rules.layout import Layout, WinogradLayout
 
 NAME = re.compile("[a-z_][a-z0-9_]{0,63}", re.IGNORECASE)
 C_TYPES = {
@@ -147,6 +147,11 @@ class CSource:
     def _packed(self) -> list[Tensor]:
         return [each for each in self.workload.inputs if each.name in self.layouts]
 
+    def _packers(self) -> dict[str, int]:
+        """Which functions of the runtime pack constants."""
+        filters = [isinstance(self.layouts[each.name], WinogradLayout) for each in self._packed]
+        return {"SW_PACKS": int(not all(filters)), "SW_FILTERS": int(any(filters))}
+
     # -- the source -------------------------------------------------------------------------------------------------
     def source(self, kernels: bytes) -> str:
         """``kernels``: the object file that it is linked with, which tells what of a runtime they call."""
@@ -154,7 +159,7 @@ class CSource:
         dims = max(1, *(len(self._shape(each)) for each in workload.operands))
         defines = {
             "SW_THREADS": self.manifest["threads"], "SW_OPERANDS": len(workload.operands), "SW_DIMS": dims,
-            "SW_MAX_SIZE": f"INT64_C({MAX_DIM})", "SW_PACKS": int(bool(self._packed)),
+            "SW_MAX_SIZE": f"INT64_C({MAX_DIM})", **self._packers(),
             "SW_WORKSPACES": int(b"__TVMBackendAllocWorkspace" in kernels),
             "SW_PARALLEL": int(b"__TVMBackendParallelLaunch" in kernels),
         }  # fmt: skip
@@ -209,9 +214,7 @@ class CSource:
             checks="\n".join(self._checks(self.symbols_of(tensor))),
             bytes=self.text(size),
             elements=self.text(math.prod(tensor.dims, start=DimExpr.of(1))),
-            matrices=",\n    ".join(matrices_of(layout, tensor.dims, self.text)),
-            item=dtype.bytes,
-            signed=int(dtype.kind == "i"),
+            written=packs(layout, tensor, self.operands[tensor.name], self.text),
         )
 
 

@@ -118,6 +118,17 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             extents={"m": "T", "n": 20, "k": 70}, constant=["w", "s"], dtype={"w": "uint8", "s": "bfloat16"},
         ),
     },
+    "x86_winograd": {
+        "conv2d": _op("conv2d", epilogue=("bias", "relu"), b="T", c=17, h=7, w=9, o=18, r=3, s=3, pad=1),
+        "height": _op("conv2d", epilogue=("bias", "gelu", "add"), b=2, c=16, h=4, w=37, o=21, r=3, s=3),
+        "wide": _op("conv2d", b="T", c=16, h=3, w=40, o=16, r=3, s=3, pad=2),
+        "program": _program(
+            "y[o, b, p, q] = sum(c, r, s) x[c, b, p + r - 1, q + s] * w[r, o, s, c]\n"
+            "out[o, b, p, q] = max(y[o, b, p, q], z[b])",
+            extents={"b": "T", "c": 16, "p": 5, "q": 3, "o": 16, "r": 3, "s": 3}, shapes={"x": ["c", "b", 5, 5]},
+            constant=["w"], padded={"x": 0.5},
+        ),
+    },
     "x86_gathered": {
         "conv2d": _op("conv2d", epilogue=("bias", "relu"), b=2, c=3, h="T", w=19, o=5, r=3, s=3, stride=2, pad=1),
         "conv2d-batch": _op("conv2d", epilogue=("bias", "gelu", "add"), b="T", c=5, h=7, w=7, o=9, r=3, s=3, pad=1),

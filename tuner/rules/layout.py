@@ -17,6 +17,9 @@ LINE_BYTES = 64
 LINE_ELEMENTS = LINE_BYTES // 4
 """Elements of four bytes in a cache line."""
 
+FILTER = ((1.0, 0.0, 0.0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0.0, 0.0, 1.0))
+"""G of F(2, 3): what is multiplied for two outputs of three taps."""
+
 Size = TypeVar("Size", int, DimExpr)
 """Of a dim: of one array, or of every array of a workload."""
 
@@ -206,6 +209,36 @@ class CutLayout:
         return {"kind": "cut", "parts": parts, "sizes": list(self.sizes)}
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class WinogradLayout:
+    """Taps of a convolution, transformed for minimal filtering: ``[16 * kernels, channels]``, rows as those of a
+    MatrixLayout of panels of 1.
+
+    ``sizes`` of the weight; ``order``: its dims that are kernels, channels, and the taps down and across, 3 of each.
+    Row ``p * kernels + o`` is element ``p`` (down * 4 + across) of ``G g G^T`` of the taps ``g`` of kernel ``o`` (Lavin
+    and Gray, CVPR 2016, section 4.1), computed in float64.
+    """
+
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]
+
+    def packed_shape(self, shape: Sequence[Size]) -> tuple[int, ...]:
+        kernels, channels, *_ = (self.sizes[dim] for dim in self.order)
+        lines = -(-channels // LINE_ELEMENTS)
+        return len(FILTER) ** 2 * kernels, (lines | 1) * LINE_ELEMENTS
+
+    def pack(self, array: NDArray[Any]) -> NDArray[Any]:
+        """``array``: of ``sizes``, float32, any strides. The result is contiguous."""
+        taps, points = array.transpose(self.order).astype(np.float64), np.array(FILTER)
+        rows = np.einsum("ir,ocrs,js->ijoc", points, taps, points)
+        packed = np.zeros(self.packed_shape(array.shape), array.dtype)
+        packed[:, : taps.shape[1]] = rows.reshape(len(packed), taps.shape[1])
+        return packed
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "winograd", "sizes": list(self.sizes), "order": list(self.order)}
+
+
 def _words_json(group: int, offset: int) -> dict[str, int]:
     """What of a layout's words is not as usual."""
     usual = {"group": (group, 1), "offset": (offset, 0)}
@@ -224,7 +257,9 @@ def layout_from_json(data: Mapping[str, Any]) -> Layout:
     if data.get("kind") == "cut":
         parts = tuple(_part_from_json(part) for part in data["parts"])
         return CutLayout(parts, tuple(map(int, data["sizes"])))
-    raise InvalidInput("packed_layouts", f"{data!r} is not known", "kind: panels, matrices, or cut")
+    if data.get("kind") == "winograd":
+        return WinogradLayout(tuple(map(int, data["sizes"])), tuple(map(int, data["order"])))
+    raise InvalidInput("packed_layouts", f"{data!r} is not known", "kind: panels, matrices, cut, or winograd")
 
 
 def _part_from_json(data: Mapping[str, Any]) -> tuple[tuple[tuple[int, int, int, int], ...], MatrixLayout]:

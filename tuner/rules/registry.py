@@ -29,6 +29,7 @@ from tuner.rules.x86_contraction import X86Contraction
 from tuner.rules.x86_gathered import X86Gathered
 from tuner.rules.x86_grouped import X86Grouped
 from tuner.rules.x86_quantized import X86Quantized
+from tuner.rules.x86_winograd import X86Winograd
 
 MAX_WORKSPACE_BYTES = 8 * 2**30
 """Of a call's intermediates, at the largest shape of a range."""
@@ -42,6 +43,7 @@ RULES: tuple[ScheduleRule, ...] = (
     RowReduction(),
     Windows(),
     X86Gathered(),
+    X86Winograd(),
     ColumnReduction(),
     Injective(),
     Fallback(),

@@ -18,14 +18,16 @@ from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import DISPATCH, MANIFEST
 from tuner.program.task import SearchTask
 from tuner.program.workload import Tensor
-from tuner.rules import safe_kernel
+from tuner.rules import rules_of, safe_kernel
 
 Array = NDArray[Any]
 
 
-def files_of(task: SearchTask) -> Mapping[str, bytes]:
-    """A library of the safe kernel."""
-    return build_library(Dispatcher(task, (safe_kernel(task),), 0, Leaf(0)), "job-1").files
+def files_of(task: SearchTask, rule: str | None = None) -> Mapping[str, bytes]:
+    """A library of the safe kernel; of that rule, if one is named."""
+    own = next((each for each in rules_of(task) if each.name == rule), None)
+    kernel = own.safe_kernel(task) if own else safe_kernel(task)
+    return build_library(Dispatcher(task, (kernel,), 0, Leaf(0)), "job-1").files
 
 
 class CLibrary:

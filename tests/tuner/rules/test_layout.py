@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tuner.errors import InvalidInput
 from tuner.program.dims import DimExpr
-from tuner.rules.layout import LINE_ELEMENTS, CutLayout, MatrixLayout, PanelLayout, layout_from_json
+from tuner.rules.layout import LINE_ELEMENTS, CutLayout, MatrixLayout, PanelLayout, WinogradLayout, layout_from_json
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 16))
@@ -130,6 +130,21 @@ def test_a_cut_weight_is_packed_part_by_part() -> None:
     assert layout_from_json(json.loads(json.dumps(layout.to_json()))) == layout
     with pytest.raises(InvalidInput, match="kind: matrices"):
         layout_from_json({"kind": "cut", "sizes": [], "parts": [{"taken": [], "layout": PanelLayout(8).to_json()}]})
+
+
+def test_taps_are_transformed_for_minimal_filtering() -> None:
+    # A weight [r, o, s, c].
+    weight = np.random.default_rng(0).standard_normal((3, 5, 3, 7)).astype(np.float32)
+    layout = WinogradLayout(weight.shape, (1, 3, 0, 2))
+    packed = layout.pack(weight)
+    assert packed.shape == layout.packed_shape(weight.shape) == (16 * 5, LINE_ELEMENTS)
+    assert packed.dtype == np.float32
+    points = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+    for o, c in np.ndindex(5, 7):
+        expected = points @ weight[:, o, :, c].astype(np.float64) @ points.T
+        assert (packed[:, c].reshape(4, 4, 5)[:, :, o] == expected.astype(np.float32)).all()
+    assert not packed[:, 7:].any()
+    assert layout_from_json(json.loads(json.dumps(layout.to_json()))) == layout
 
 
 @pytest.mark.parametrize(("group", "offset"), [(2, 0), (4, 0), (4, 128)])

@@ -38,7 +38,8 @@ def scatter(frame: FormFrame, buffer: Expr, rows: Range, columns: Range, skipped
             count = tirx.truncdiv(last - first + i64(lanes - 1), i64(lanes))
             with I.serial(i64(0), count) as v:
                 column = I.Bind(first + v * i64(lanes))
-                _store(frame, {**of_row, **values, inner: column}, buffer, (r, skipped + column + shift), last, lanes)
+                place = r, skipped + column + shift
+                store_results(frame, {**of_row, **values, inner: column}, buffer, place, last, lanes)
 
 
 def in_vectors(frame: FormFrame) -> bool:
@@ -62,7 +63,7 @@ def step_of_results(frame: FormFrame) -> int:
     return next((each.step for each in places if each.axis == axis), 1)
 
 
-def _store(
+def store_results(
     frame: FormFrame, values: Values, buffer: Expr, place: tuple[Expr, Expr], last: Expr, lanes: int
 ) -> None:  # fmt: skip
     """One vector of results, those before ``last`` along the last axis of n, through the stages."""

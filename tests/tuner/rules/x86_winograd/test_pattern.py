@@ -1,0 +1,62 @@
+"""Which convolutions the rule takes, and the sizes of their products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tuner.program.build import workload_from_json
+from tuner.program.workload import Workload
+from tuner.rules import Refused, extents_of
+from tuner.rules.x86_winograd.pattern import Convolution, Products, match
+
+SIZES = {"b": "T", "c": 16, "h": 7, "w": 10, "o": 18, "r": 3, "s": 3}
+
+
+def conv2d(dtype: Any = "float32", **args: Any) -> Workload:
+    return workload_from_json({"op": "conv2d", "args": {**SIZES, **args}, "dtype": dtype})
+
+
+def taken(workload: Workload) -> Convolution:
+    result = match(workload)
+    assert isinstance(result, Convolution)
+    return result
+
+
+def test_a_convolution_has_the_sizes_of_its_output() -> None:
+    own = taken(conv2d(pad=1))
+    assert (own.channels, own.kernels, own.height, own.width) == (16, 18, 7, 10)
+    assert (own.tile_rows, own.tiles_in_row) == (4, 5)
+    assert taken(conv2d()).height == 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"stride": 2, "pad": 1}, "step of 1"),
+        ({"dilation": 2}, "3 x 3"),
+        ({"r": 1, "s": 3}, "3 x 3"),
+        ({"c": 12}, "fewer than 16 channels"),
+        ({"o": 8}, "fewer than 16 channels"),
+        ({"groups": 2, "o": 32}, "step of 1"),
+        ({"layout": "nhwc"}, "channels outside"),
+        ({"dtype": "bfloat16"}, "not float32"),
+        ({"h": "T", "b": 1}, "step of 1"),
+    ],
+)
+def test_others_are_refused(fields: dict[str, Any], reason: str) -> None:
+    answer = match(conv2d(**fields))
+    assert isinstance(answer, Refused)
+    assert reason in answer.reason
+
+
+def test_products_are_of_blocks_of_about_the_same_size() -> None:
+    workload = conv2d(pad=1)
+    extents = Products(taken(workload), 3).by_role(extents_of(workload, [{"T": 1}, {"T": 3}]))
+    # 4 and 12 rows of 5 tiles, in 2 and 4 blocks.
+    assert {role: sizes.tolist() for role, sizes in extents.items()} == {
+        "b": [32, 64], "m": [18, 18], "n": [10, 15], "k": [16, 16],
+    }  # fmt: skip
+    assert np.all(extents["n"] > 0)
