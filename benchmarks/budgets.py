@@ -89,9 +89,12 @@ def run(name: str, seconds: int, is_busy: bool, core: int) -> Run:
             assert process.stderr is not None
             process.stderr.readline()
             first_s = time.monotonic() - began_s
-            said = process.stderr.read()
-            code = process.wait(LONGEST_S)
-            wall_s = time.monotonic() - began_s
+            try:
+                _, said = process.communicate(timeout=LONGEST_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise SystemExit(f"{name} with {seconds} s has not ended after {LONGEST_S:g} s") from None
+            code, wall_s = process.returncode, time.monotonic() - began_s
         if code:
             raise SystemExit(f"{name} with {seconds} s failed: {said[-2000:]}")
         events = _events(output)

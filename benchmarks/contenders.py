@@ -179,6 +179,8 @@ def in_own_process(
     args = (theirs, name, workload.to_json(), library, threads, target)
     process = context.Process(target=_serve, args=args, daemon=True)
     process.start()
+    # So that the end of the process ends the wait for its answer.
+    theirs.close()
     try:
         _answer(name, ours)
 
@@ -200,7 +202,10 @@ def in_own_process(
 def _answer(name: str, connection: Connection) -> float:
     if not connection.poll(ANSWER_S):
         raise TimeoutError(f"{name} did not answer within {ANSWER_S:g} s")
-    answer = connection.recv()
+    try:
+        answer = connection.recv()
+    except EOFError:
+        raise DoesNotApply(f"the process of {name} has died") from None
     if isinstance(answer, Exception):
         raise answer
     return float(answer)

@@ -98,5 +98,7 @@ def said_under(variables: Mapping[str, str]) -> dict[str, str]:
         )
     except subprocess.CalledProcessError as error:
         raise RuntimeError(f"PyTorch does not run under {dict(variables)}: {error.stderr[-500:]}") from error
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"PyTorch gave no answer in {SAY_S:g} s under {dict(variables)}") from error
     matches = {name: pattern.search(done.stdout) for name, pattern in SAID.items()}
     return {name: match.group(1) if match else "said nothing" for name, match in matches.items()}

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from benchmarks.contenders import METASCHEDULE, OURS, PEAK
 from benchmarks.instructions import limit_instructions, restricted
 from benchmarks.suite import Benchmark, suite_here, suite_parser
+from tuner.errors import InvalidInput
 from tuner.program.target import native
 
 if TYPE_CHECKING:
@@ -47,7 +48,11 @@ METASCHEDULE_TRIALS = 256
 def main() -> int:
     options = _options()
     name, target, benchmarks = suite_here(options, partial(restricted, options.mcpu) if options.mcpu else native)
-    limited = limit_instructions(target) if options.mcpu else None
+    try:
+        limited = limit_instructions(target) if options.mcpu else None
+    except (InvalidInput, RuntimeError) as error:
+        print(error, file=sys.stderr)
+        return 2
     # Only now: PyTorch and TVM read the environment when they are loaded.
     from benchmarks.document import Report, document_of, summary_of  # noqa: PLC0415
     from tuner.measure.roof import peak_work  # noqa: PLC0415

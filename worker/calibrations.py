@@ -27,7 +27,7 @@ RatesOf = Callable[[str, SearchTask, Callable[[], bool]], Rates]
 AGAIN_S = 1800.0
 """How long a device is left alone that could not be calibrated: searches must not wait for it one after another."""
 TURN_S = 120.0
-"""How long a search waits for another one's calibration: twice what one may take once compilers have started."""
+"""How long a search waits for another one's calibration: twice what one may take."""
 LOOK_S = 0.5
 
 log = logging.getLogger(__name__)

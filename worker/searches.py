@@ -137,6 +137,9 @@ class JobSearches:
         spent_s = self._spent_s
         wall_s = self._wall.begin(self._lanes, spent_s)
         self._budget = lane_budget(self.job.budget, self._lanes, spent_s, wall_s)
+        if self._wall.kept_s() is not None:
+            # What was spent before, and the time of a loss, are no part of that budget any more.
+            self._uncharged = Uncharged(self.clock(), spent_s, self.clock)
         self._reset()
         side_by_side(self._lane, self._lanes)
 

@@ -91,8 +91,11 @@ def kernel_of(storage: LibraryStorage, job: Job, row: SearchTaskRow, view: Searc
 
 
 def _axes(row: SearchTaskRow, kernel: MicroKernel) -> tuple[tuple[str, int, str], ...]:
-    docs = {axis.name: axis.doc for axis in rule_of(kernel).space(row.task).axes}
-    return tuple((name, value, docs.get(name, "")) for name, value in kernel.values)
+    space = rule_of(kernel).space(row.task)
+    # A kernel of an earlier version of the rule may have other axes.
+    values = space.values_of(kernel) if space.has_axes_of(kernel) else dict(kernel.values)
+    docs = {axis.name: axis.doc for axis in space.axes}
+    return tuple((name, value, docs.get(name, "")) for name, value in values.items())
 
 
 def _timings(view: SearchView, kernel: MicroKernel, own: list[MeasureResult]) -> list[Timing]:

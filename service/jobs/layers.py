@@ -12,7 +12,7 @@ from tuner.program.jobspec import counts_of, parse_budget
 from tuner.program.layers import layers_of
 from tuner.program.workload import Workload
 from tuner.search.outcome import Outcome
-from tuner.search.summary import JobSummary, SearchSummary
+from tuner.search.summary import JobSummary, SearchSummary, Stage
 from tuner.storage import Job, JobState, SearchTaskRow
 
 WALL_S = "wall_s"
@@ -100,7 +100,8 @@ def _times(summary: JobSummary, job: Job) -> dict[int, float]:
     return {
         position: counts[position] * each.outcome.objective_s
         for position, each in summary.tasks.items()
-        if each.outcome.objective_s and position < len(counts)
+        # Before anything is measured it is what theory expects.
+        if each.phase != Stage.THEORY and each.outcome.objective_s and position < len(counts)
     }
 
 

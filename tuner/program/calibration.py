@@ -10,7 +10,7 @@ from tuner.program.rates import TYPICAL, Rates
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject
 
-VERSION = 2
+VERSION = 3
 """Names the probes, the fit and the theory that is fitted. A change of any of them takes another: what was measured
 for an earlier one is made again."""
 

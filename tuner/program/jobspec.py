@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 from tuner.errors import MAX_SHOWN, InvalidInput, shown
 from tuner.program.build import workload_from_json
 from tuner.program.effort import limited
-from tuner.program.layers import check_layers
+from tuner.program.layers import check_layers, items_of
 from tuner.program.target import Target
 from tuner.program.task import MAX_INSTANCES, SearchTask, parse_instances, parse_shape_vars, parse_target
 from tuner.program.webhook import parse_priority, parse_webhook
@@ -280,8 +280,7 @@ def _seed(seed: object) -> int:
 
 def counts_of(source: Mapping[str, Any]) -> list[int]:
     """How often the model holds the workload of each search task, in order, of a job file that was checked."""
-    workloads, targets = source.get("workloads") or [source.get("workload")], source.get("targets") or ["native"]
-    return [item.get("count", 1) if isinstance(item, Mapping) else 1 for item in workloads for _ in targets]
+    return [item.get("count", 1) if isinstance(item, Mapping) else 1 for item in items_of(source)]
 
 
 def _is_int(value: object, low: int, high: int) -> TypeGuard[int]:

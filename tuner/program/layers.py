@@ -32,5 +32,10 @@ def layer_name(text: str) -> str:
 
 def layers_of(source: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The names for each search task, in order, of a job file that was checked; empty where none were given."""
+    return [tuple(item.get("layers", ())) if isinstance(item, Mapping) else () for item in items_of(source)]
+
+
+def items_of(source: Mapping[str, Any]) -> list[Any]:
+    """By search task, in order, what a job file that was checked says of its workload."""
     workloads, targets = source.get("workloads") or [source.get("workload")], source.get("targets") or ["native"]
-    return [tuple(item.get("layers", ())) if isinstance(item, Mapping) else () for item in workloads for _ in targets]
+    return [item for item in workloads for _ in targets]

@@ -18,7 +18,10 @@ MOST_CORES = 512
 
 @lru_cache(maxsize=16)
 def cores_by_fingerprint(target: Target) -> Mapping[str, int]:
-    """The number of cores by fingerprint, of ``target`` with every number of cores but its own."""
+    """The number of cores by fingerprint, of ``target`` with every number of cores but its own; nothing for one with
+    more than MOST_CORES."""
+    if target.hardware.cores > MOST_CORES:
+        return {}
     return {
         replace(target, hardware=replace(target.hardware, cores=cores)).fingerprint: cores
         for cores in range(1, MOST_CORES + 1)

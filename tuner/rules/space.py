@@ -1,13 +1,12 @@
-"""Micro-kernels: frozen vectors of tile sizes and annotations, and the spaces they are drawn from."""
+"""Micro-kernels: frozen vectors of tile sizes and annotations, and the space of one rule that they are drawn from."""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ Step = tuple[str, int]
 """A direction of a space: an axis by name, and -1 or 1 for the choice before or after."""
 
 
-LEFT_OUT = 1
+DEFAULT_CHOICE = 1
 """The first choice of every axis that is added to a version of a rule (Axis.is_added)."""
 
 
@@ -42,7 +41,7 @@ class MicroKernel:
                 return value
         raise KeyError(axis)
 
-    def get(self, axis: str, default: int = LEFT_OUT) -> int:
+    def get(self, axis: str, default: int = DEFAULT_CHOICE) -> int:
         """The choice of an axis that not every kernel has."""
         return dict(self.values).get(axis, default)
 
@@ -71,13 +70,17 @@ class Axis:
     """One decision of a space: its name, what it means, and the values it can take in ascending order.
 
     ``is_added``: kernels of this version of the rule were stored before there was such an axis. They are those with its
-    first choice, LEFT_OUT, which stands in no kernel's values.
+    first choice, DEFAULT_CHOICE, which stands in no kernel's values.
     """
 
     name: str
     doc: str
     choices: tuple[int, ...]
     is_added: bool = False
+
+    def __post_init__(self) -> None:
+        if self.is_added and self.choices[0] != DEFAULT_CHOICE:
+            raise ValueError(f"axis {self.name}: an added axis begins with {DEFAULT_CHOICE}, not {self.choices[0]}")
 
 
 @dataclass(frozen=True)
@@ -101,19 +104,24 @@ class SearchSpace:
         for axis in self.axes:
             if chosen[axis.name] not in axis.choices:
                 raise IllegalKernel(f"{axis.name}={chosen[axis.name]} is not one of {axis.choices}")
-        kept = (axis for axis in self.axes if not (axis.is_added and chosen[axis.name] == LEFT_OUT))
+        kept = (axis for axis in self.axes if not (axis.is_added and chosen[axis.name] == DEFAULT_CHOICE))
         kernel = MicroKernel(self.rule, self.rule_version, tuple((axis.name, chosen[axis.name]) for axis in kept))
         self.check(kernel)
         return kernel
+
+    def has_axes_of(self, kernel: MicroKernel) -> bool:
+        """Whether a kernel has a value for each axis, and for no other: a file may hold kernels of a later release."""
+        names, added = {name for name, _ in kernel.values}, {axis.name for axis in self.axes if axis.is_added}
+        every = {axis.name for axis in self.axes}
+        return every - added <= names <= every
 
     def values_of(self, kernel: MicroKernel) -> dict[str, int]:
         """A kernel's choice of every axis, of those that its values leave out, too."""
         return self._chosen(dict(kernel.values))
 
     def _chosen(self, values: Mapping[str, int]) -> dict[str, int]:
-        return {
-            axis.name: values.get(axis.name, LEFT_OUT) if axis.is_added else values[axis.name] for axis in self.axes
-        }
+        added = {axis.name: DEFAULT_CHOICE for axis in self.axes if axis.is_added}
+        return {axis.name: {**added, **values}[axis.name] for axis in self.axes}
 
     def legal(self, values: Mapping[str, int]) -> MicroKernel | None:
         """The micro-kernel with these values, canonicalised; None if it is not legal."""
@@ -204,98 +212,3 @@ class SearchSpace:
             if (child := self.legal(values)) is not None:
                 return child
         return first
-
-
-class KernelSpace(Protocol):
-    """What a policy draws micro-kernels from: the space of one rule, or the union of several."""
-
-    @property
-    def size(self) -> int:
-        """How many points there are before their check."""
-
-    def points(self) -> Iterator[MicroKernel]:
-        """Every legal micro-kernel; only for spaces small enough to list."""
-
-    def sample(self, rng: np.random.Generator) -> MicroKernel:
-        """A legal micro-kernel."""
-
-    def mutate(self, kernel: MicroKernel, rng: np.random.Generator) -> MicroKernel:
-        """A legal micro-kernel near ``kernel``; itself if there is none."""
-
-    def neighbours(self, kernel: MicroKernel) -> list[MicroKernel]:
-        """The legal micro-kernels one step away."""
-
-    def steps(self, kernel: MicroKernel) -> dict[Step, MicroKernel]:
-        """The same by axis and direction."""
-
-    def position(self, kernel: MicroKernel) -> list[float]:
-        """For each axis of the kernel's rule where its choice stands among all of them, from 0 to 1."""
-
-    def axes_of(self, kernel: MicroKernel) -> tuple[Axis, ...]:
-        """The axes of the kernel's rule, in order."""
-
-    def smallest(self) -> list[MicroKernel]:
-        """The legal micro-kernels with the first choice of every axis, or of all but one."""
-
-    def crossover(self, first: MicroKernel, second: MicroKernel, rng: np.random.Generator) -> MicroKernel:
-        """A legal mix of two; ``first`` if there is none."""
-
-
-@dataclass(frozen=True)
-class UnionSpace:
-    """The spaces of several rules as one. A kernel belongs to the space of the rule that it names."""
-
-    spaces: tuple[SearchSpace, ...]
-
-    def space_of(self, kernel: MicroKernel) -> SearchSpace:
-        """Raises IllegalKernel for a kernel of a rule that is not among these."""
-        for space in self.spaces:
-            if space.rule == kernel.rule:
-                return space
-        raise IllegalKernel(f"{kernel} is of rule {kernel.rule}, not one of {', '.join(s.rule for s in self.spaces)}")
-
-    def has_rule_of(self, kernel: MicroKernel) -> bool:
-        """Whether the kernel is of one of these rules, and of the same version of it."""
-        return (kernel.rule, kernel.rule_version) in {(space.rule, space.rule_version) for space in self.spaces}
-
-    @property
-    def size(self) -> int:
-        """How many points there are before ``check``."""
-        return sum(space.size for space in self.spaces)
-
-    def points(self) -> Iterator[MicroKernel]:
-        """Every legal micro-kernel; only for spaces small enough to list."""
-        return itertools.chain.from_iterable(space.points() for space in self.spaces)
-
-    def sample(self, rng: np.random.Generator) -> MicroKernel:
-        """A legal micro-kernel of any of the spaces, each space as likely as any other."""
-        index = int(rng.integers(len(self.spaces))) if len(self.spaces) > 1 else 0
-        return self.spaces[index].sample(rng)
-
-    def mutate(self, kernel: MicroKernel, rng: np.random.Generator) -> MicroKernel:
-        """As SearchSpace.mutate, within the kernel's own space."""
-        return self.space_of(kernel).mutate(kernel, rng)
-
-    def neighbours(self, kernel: MicroKernel) -> list[MicroKernel]:
-        """As SearchSpace.neighbours, within the kernel's own space."""
-        return self.space_of(kernel).neighbours(kernel)
-
-    def steps(self, kernel: MicroKernel) -> dict[Step, MicroKernel]:
-        """As SearchSpace.steps, within the kernel's own space."""
-        return self.space_of(kernel).steps(kernel)
-
-    def position(self, kernel: MicroKernel) -> list[float]:
-        """As SearchSpace.position, within the kernel's own space."""
-        return self.space_of(kernel).position(kernel)
-
-    def axes_of(self, kernel: MicroKernel) -> tuple[Axis, ...]:
-        """The axes of the kernel's own space."""
-        return self.space_of(kernel).axes
-
-    def smallest(self) -> list[MicroKernel]:
-        """Those of every space."""
-        return [kernel for space in self.spaces for kernel in space.smallest()]
-
-    def crossover(self, first: MicroKernel, second: MicroKernel, rng: np.random.Generator) -> MicroKernel:
-        """As SearchSpace.crossover; ``first`` if the parents are of different rules."""
-        return first if first.rule != second.rule else self.space_of(first).crossover(first, second, rng)

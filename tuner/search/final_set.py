@@ -18,7 +18,7 @@ from tuner.search import finalize
 from tuner.search.budget import BudgetTracker
 from tuner.search.chosen import EXTRA_FINALISTS, Chosen, VerificationFailed
 from tuner.search.cost_model import CostModel
-from tuner.search.forecast import Forecast
+from tuner.search.forecast import SAMPLE_WORK, Forecast
 from tuner.search.observations import latency_table
 from tuner.search.policy import Suggestion
 from tuner.search.summary import SearchSummary, Stage
@@ -36,8 +36,6 @@ VERIFY_BATCH = 16
 """Shapes verified between two checks of ``should_stop``, at most."""
 TURN_S = 1.0
 """What is verified between two looks at the clock, and two signs of life, takes about that."""
-SAMPLE_WORK = 2e9
-"""Operations (see Workload.work) of the instance that the time of a verification is learned from, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,10 @@ class FinalSet:
         if build.binary is not None:
             for each in dims:
                 problems = [problem for _, problem in self._verify_at(build, [each])]
-                self._enter_wrong([self._failure(kernels[0], problem) for problem in problems])
+                if problems:
+                    # It is out of the search now, whatever another shape would show.
+                    self._enter_wrong([self._failure(kernels[0], problems[0])])
+                    return
 
     # -- timing ---------------------------------------------------------------------------------------------------
     def time_finalists(self) -> None:

@@ -14,8 +14,11 @@ LINK_S, IR_SHARE = 0.5, 0.4
 writing down the IR of each of its kernels adds, as a part of its build."""
 VERIFY_RATE, SHAPE_S = 6e9, 0.02
 """Operations (see Workload.work) a second of a verification, and what each shape adds, before any was timed."""
+SAMPLE_WORK = 2e9
+"""Operations (see Workload.work) of the instance that the time of a verification is learned from, at most."""
 SMALL_SHARE = 0.01
-"""A shape of less than this part of the largest one's operations tells what each shape adds, not the rate."""
+"""A shape of less than this part of the operations of the largest one, or of SAMPLE_WORK, tells what each shape adds,
+not the rate."""
 LEAST_SHARE = 0.1
 """Of the time of larger shapes, what their operations take at least."""
 MARGIN = 1.15
@@ -28,7 +31,7 @@ class Forecast:
     def __init__(self, task: SearchTask, builds: KeptBuilds, trials: Trials) -> None:
         self._task, self._builds, self._trials = task, builds, trials
         largest = max(task.workload.work(task.workload.dims(shape)) for shape in task.shapes())
-        self._small_work = SMALL_SHARE * largest
+        self._small_work = SMALL_SHARE * min(largest, SAMPLE_WORK)
         self._small, self._small_s = 0, 0.0
         self._large, self._large_s, self._work = 0, 0.0, 0.0
 

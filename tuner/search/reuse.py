@@ -18,7 +18,8 @@ from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import DISQUALIFYING, PROTOCOL, MeasureResult, TuningRecord
-from tuner.rules.space import MicroKernel, UnionSpace
+from tuner.rules.kernel_space import UnionSpace
+from tuner.rules.space import MicroKernel
 from tuner.search import finalize
 from tuner.search.cost_model import MAX_WARM_PAIRS, CostModel, WarmRecord
 from tuner.search.observations import Measured, ShapeKey, at_reference_speed, latency_table, reference_anchor_s
@@ -183,10 +184,8 @@ def _is_usable(space: UnionSpace, kernel: MicroKernel) -> bool:
     """Whether the task can use a kernel as it stands: of the same version of a rule, and legal for it."""
     if not space.has_rule_of(kernel):
         return False
-    own, names = space.space_of(kernel), {name for name, _ in kernel.values}
-    added = {axis.name for axis in own.axes if axis.is_added}
-    others = {axis.name for axis in own.axes} - added
-    return others <= names <= others | added and own.legal(own.values_of(kernel)) == kernel
+    own = space.space_of(kernel)
+    return own.has_axes_of(kernel) and own.legal(own.values_of(kernel)) == kernel
 
 
 def _is_comparable(record: TuningRecord) -> bool:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.tuner.strategies import KERNELS
 from tuner.errors import IllegalKernel
-from tuner.rules.space import Axis, MicroKernel, SearchSpace, UnionSpace
+from tuner.rules.kernel_space import UnionSpace
+from tuner.rules.space import Axis, MicroKernel, SearchSpace
 
 
 def _even(kernel: MicroKernel) -> None:

@@ -28,10 +28,12 @@ from tuner.program.target import Hardware
 from tuner.program.task import SearchTask
 from tuner.rules._base import Extents
 from tuner.rules.intrinsics import DotProduct
-from tuner.rules.space import LEFT_OUT, MicroKernel
+from tuner.rules.layout import LINE_BYTES
+from tuner.rules.space import DEFAULT_CHOICE, MicroKernel
 from tuner.rules.x86_contraction.pattern import Product, contraction_of
 
 Floats = NDArray[np.float64]
+PAGE_BYTES = 4096
 REGISTER_BYTES = 4
 """Of a word once it is loaded, or packed at the call."""
 WIDENED = {
@@ -120,8 +122,10 @@ class Formula:
         self.contraction: Product = contraction or contraction_of(task.workload)
         extents = self.contraction.by_role(extents)
         every = [dict(kernel.values) for kernel in kernels]
-        names = sorted({*every[0], "nb"})
-        values = np.array([[each.get(name, LEFT_OUT) for name in names] for each in every], np.float64)
+        # The one axis that was added to rules with this theory: the other ones every kernel has.
+        every = [{"nb": DEFAULT_CHOICE, **each} for each in every]
+        names = sorted(every[0])
+        values = np.array([[each[name] for name in names] for each in every], np.float64)
         self.of = {name: values[:, index : index + 1] for index, name in enumerate(names)}
         self.mr, self.nv, self.ku = self.of["mr"], self.of["nv"], self.of["ku"]
         self.lanes = hardware.lanes()
@@ -151,7 +155,10 @@ class Formula:
         # Where vectors run along k, the rows of a tile go by all columns before the next ones.
         mb = np.where(self.by_dots, 1.0, self.of["mb"])
         self.blocks = np.maximum(np.ceil(self.tiles / mb), 1)
-        self.strips = np.ceil(self.panels / self.of["nb"])
+        # Of one tile, or one panel, the order of the loops makes no difference.
+        several = np.minimum(self.tiles + (self.rest > 0), mb) > 1
+        self.nb = np.where(several, np.minimum(self.of["nb"], np.maximum(self.panels, 1)), 1.0)
+        self.strips = np.ceil(self.panels / self.nb)
         kc = np.where(self.of["kc"] > 0, self.of["kc"], np.inf)
         self.chunks = np.maximum(np.ceil(self.k / kc), 1)
         self.steps = self.k / self.chunks
@@ -160,7 +167,7 @@ class Formula:
         self.is_packed = (self.of["pack"] > 0) & ~self.by_dots
         self.right_bytes = np.where(self.is_packed, REGISTER_BYTES, self.words.right_bytes)
         self.panel_bytes = self.steps * self.nr * self.right_bytes
-        self.strip_bytes = np.minimum(self.of["nb"], np.maximum(self.panels, 1)) * self.panel_bytes
+        self.strip_bytes = self.nb * self.panel_bytes
         self.tile_bytes = self.mr * self.steps * self.left_bytes
         self.block_bytes = np.minimum(self.tiles + 1, mb) * self.mr * self.steps * self.left_bytes
 
@@ -218,12 +225,29 @@ class Formula:
         stays = self.strip_bytes + self.tile_bytes < 0.8 * self.hardware.l1d_bytes
         # The rate was fitted to tiles whose rows come from L2, too; in a strip they do so once.
         panel, row = vectors * self.lanes * self.right_bytes, rows * self.left_bytes
-        kept = (self.of["nb"] > 1) & (self.tile_bytes < 0.5 * self.hardware.l1d_bytes)
+        kept = (self.nb > 1) & (self.tile_bytes < 0.5 * self.hardware.l1d_bytes)
         from_l2 = np.where(kept, panel / (panel + row), 1.0) * panel / c.l2_bytes
+        # Rows that push each other out of L1 bring a line from L2 for each of their elements.
+        missing = self._missing(rows)
+        stays, from_l2 = stays & (missing == 0), from_l2 + missing * rows * LINE_BYTES / c.l2_bytes
         step = np.where(stays, step, np.maximum(step, from_l2) + c.l2_exposed * np.minimum(step, from_l2))
         store = c.store * np.where(self.of["fetch"] > 0, c.fetched, 1.0)
         stores = rows * vectors * (store + c.again * (self.chunks - 1))
         return np.asarray(self.k * step + self.chunks * c.tile + stores)
+
+    def _missing(self, rows: Floats) -> Floats:
+        """The share of so many rows of the left operand that push each other out of L1: rows that are read in place a
+        power of two apart fall on the same sets. All do once there are half as many again as ways. A way of an L1 that
+        is looked up by virtual addresses is a page."""
+        stride, ways = self._row_stride(), self.hardware.l1d_bytes / PAGE_BYTES
+        in_set = np.ceil(rows * np.gcd(stride.astype(np.int64), PAGE_BYTES) / PAGE_BYTES)
+        share = np.clip(2 * (in_set / ways - 1), 0.0, 1.0)
+        return np.asarray(np.where((self.of["rows"] == 0) & (stride > 0), share, 0.0))
+
+    def _row_stride(self) -> Floats:
+        """[kernels, shapes] bytes from a row of the left operand to the next one where it is read in place; 0: they are
+        packed so that they do not fall on one set."""
+        return np.asarray(self.k * self.words.left_bytes)
 
     # -- memory ---------------------------------------------------------------------------------------------------
     def _stream(self) -> Floats:
@@ -231,7 +255,7 @@ class Formula:
         right = self.columns * self.k * self.right_bytes
         stays = right + self.block_bytes < 0.8 * l2
         # A strip that does not stay in L2 comes again for every tile.
-        is_wide = (self.of["nb"] > 1) & (self.strip_bytes > 0.8 * l2)
+        is_wide = (self.nb > 1) & (self.strip_bytes > 0.8 * l2)
         times = np.where(is_wide, np.maximum(self.tiles, 1), self.blocks)
         cycles = np.where(stays, right / c.l2_bytes, times * right / c.l3_bytes)
         if not self.contraction.right_is_constant:

@@ -73,6 +73,12 @@ class _Formula(plain.Formula):
     """Panels in a copy stay in L2, and what is streamed is the left operand alone: once for each copy if a block of its
     rows stays there, too, and otherwise for each panel."""
 
+    def _row_stride(self) -> Floats:
+        form = self.contraction
+        assert isinstance(form, Form)
+        stride = super()._row_stride()
+        return stride if form.left.kind == "view" else np.zeros_like(stride)
+
     def _stream(self) -> Floats:
         form = self.contraction
         assert isinstance(form, Form)

@@ -24,7 +24,7 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
 from tuner.records import MeasureResult, speed_correction
 from tuner.rules import Refused, by_rule, extents_of, is_current, rule_of, rules_of
-from tuner.rules.space import MicroKernel
+from tuner.rules.space import MicroKernel, SearchSpace
 from tuner.search.cost_model import refit
 from tuner.search.cost_model._base import Prediction, WarmRecord
 from tuner.search.cost_model.residual import Residual
@@ -69,9 +69,9 @@ class PairCostModel:
         together: dict[tuple[Hashable, ...], list[WarmRecord]] = {}
         for each in warm[:MAX_WARM_PAIRS]:
             record = each.record
-            place = record.workload_key, record.target_fingerprint, record.result.kernel.rule
-            together.setdefault((place, record.result.instance.values, each.weight), []).append(each)
-        tasks: dict[Hashable, SearchTask | None] = {}
+            origin = record.workload_key, record.target_fingerprint, record.result.kernel.rule
+            together.setdefault((origin, record.result.instance.values, each.weight), []).append(each)
+        tasks: dict[Hashable, _Similar | None] = {}
         for (group, *_), alike in together.items():
             self._learn_warm(tasks, group, alike)
 
@@ -176,33 +176,42 @@ class PairCostModel:
                 latency_s[row[kernel], column[tuple(pairs.shape.items())]] = time_s
         return Observed(self._task, tuple(row), tuple(shapes.values()), latency_s)
 
-    def _learn_warm(
-        self, tasks: dict[Hashable, SearchTask | None], place: Hashable, warm: Sequence[WarmRecord]
-    ) -> None:
-        """Learn from records at one instance; ``place`` names their workload, target and rule.
+    def _learn_warm(self, tasks: dict[Hashable, _Similar | None], origin: Hashable, warm: Sequence[WarmRecord]) -> None:
+        """Learn from records at one instance; ``origin`` names their workload, target and rule.
 
-        ``tasks``: those made before, by place. Records of a rule, or a version of it, that this task does not use are
-        left out.
+        ``tasks``: those made before, by origin. Records of a rule, or a version of it, that this task does not use are
+        left out, and so are kernels with other axes than the rule gives them here.
         """
         result = at_reference_speed([each.record.result for each in warm], self._warm_anchor_s)
         usable = [r for r in result if r.ok and r.kernel.rule in self._rules and is_current(r.kernel)]
         if not usable:
             return
         try:
-            if place not in tasks:
-                tasks[place] = _similar_task(warm[0], self._task)
-            if (task := tasks[place]) is not None:
-                self._learn(task, usable, warm[0].weight, is_own=False)
+            if origin not in tasks:
+                tasks[origin] = _similar_task(warm[0], self._task)
+            if (similar := tasks[origin]) is None:
+                return
+            known = [result for result in usable if similar.space.has_axes_of(result.kernel)]
+            if known:
+                self._learn(similar.task, known, warm[0].weight, is_own=False)
         except (ArithmeticError, KeyError, ValueError) as error:
             # Records may come from a file: one that fits no rule teaches nothing, and harms no search.
             if len(warm) > 1:
                 for each in warm:
-                    self._learn_warm(tasks, place, [each])
+                    self._learn_warm(tasks, origin, [each])
             else:
                 log.info("a record of %s is left out: %s", warm[0].record.workload_key, error)
 
 
-def _similar_task(warm: WarmRecord, like: SearchTask) -> SearchTask | None:
+@dataclass(frozen=True, slots=True)
+class _Similar:
+    """The task of records of another search, and the space of their rule for it."""
+
+    task: SearchTask
+    space: SearchSpace
+
+
+def _similar_task(warm: WarmRecord, like: SearchTask) -> _Similar | None:
     """A task around the workload of a record, for its features alone: as many threads, the record's one shape.
 
     None where the kernel's rule does not take that workload any more.
@@ -211,6 +220,7 @@ def _similar_task(warm: WarmRecord, like: SearchTask) -> SearchTask | None:
     workload = workload_from_json(warm.workload)
     variables = tuple(ShapeVar(name, (value,)) for name, value in record.result.instance.values)
     task = SearchTask(workload, shape_vars=variables, instances=None, target=target, threads=record.threads)
-    if isinstance(rule_of(record.result.kernel).match(workload, target), Refused):
+    rule = rule_of(record.result.kernel)
+    if isinstance(rule.match(workload, target), Refused):
         return None
-    return task
+    return _Similar(task, rule.space(task))
