@@ -20,10 +20,10 @@ from tuner.rules.attention import Attention
 from tuner.rules.column_reduction import ColumnReduction
 from tuner.rules.fallback import Fallback
 from tuner.rules.injective import Injective
-from tuner.rules.kernel_space import UnionSpace
 from tuner.rules.layout import Layout
 from tuner.rules.row_reduction import RowReduction
 from tuner.rules.space import MicroKernel
+from tuner.rules.union_space import UnionSpace
 from tuner.rules.windows import Windows
 from tuner.rules.x86_chain import X86Chain
 from tuner.rules.x86_contraction import X86Contraction

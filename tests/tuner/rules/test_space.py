@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.tuner.strategies import KERNELS
 from tuner.errors import IllegalKernel
-from tuner.rules.kernel_space import UnionSpace
 from tuner.rules.space import Axis, MicroKernel, SearchSpace
+from tuner.rules.union_space import UnionSpace
 
 
 def _even(kernel: MicroKernel) -> None:

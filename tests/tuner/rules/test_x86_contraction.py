@@ -251,3 +251,20 @@ def test_theory_knows_padding_balance_and_threads() -> None:
     # Two threads halve a large shape; one tile cannot be shared along m, but can along n.
     assert 1.7 < latency(2048) / latency(2048, threads=2) <= 2.01
     assert latency(8, threads=2, tn=2) < latency(8, threads=2, tn=1)
+
+
+def test_theory_sees_rows_that_push_each_other_out_of_the_first_cache() -> None:
+    """Rows of 4 KiB fall on one set of L1, which has 8 ways on this CPU: 14 of them are too many."""
+    target = Target.from_json({"kind": "llvm", "mcpu": "znver4", "num-cores": 1})
+
+    def prior_s(k: int, **changed: int) -> float:
+        workload = workload_from_json({"op": "dense", "args": {"m": "T", "n": 1024, "k": k}})
+        task = SearchTask(workload, shape_vars=(ShapeVar("T", range(1, 513)),), target=target)
+        values = dict.fromkeys(("ahead", "edge", "fetch", "kc", "near", "pack", "rows"), 0) | {"tb": 1, "tn": 1}
+        kernel = RULE.space(task).kernel({**values, "ku": 2, "mb": 16, "mr": 14, "nv": 2, "tail": 1, **changed})
+        return float(RULE.prior_latency_s(task, [kernel], extents_of(workload, [{"T": 256}]))[0, 0]) / k
+
+    assert target.hardware.l1d_bytes == 32 * 1024
+    assert prior_s(1024) > 1.05 * prior_s(1032)
+    assert prior_s(1024, mr=8, nv=3) < 1.02 * prior_s(1032, mr=8, nv=3)
+    assert prior_s(1024, rows=1) < 1.02 * prior_s(1032, rows=1)

@@ -9,8 +9,8 @@ import numpy as np
 from tests.fakes import TASK, measured
 from tuner.program.task import SearchTask
 from tuner.rules import space_of
-from tuner.rules.kernel_space import KernelSpace
 from tuner.rules.space import MicroKernel, SearchSpace
+from tuner.rules.union_space import KernelSpace
 from tuner.search.cost_model import PairCostModel
 from tuner.search.policy import RandomSearch, TheorySettings
 
