@@ -11,6 +11,7 @@ import pytest
 from tests.fakes import FakeClock
 from tests.worker.curves import leased
 from tests.worker.scripted import Tools, tuned
+from tuner.measure import DeviceLost
 from tuner.program.jobspec import Budget
 from tuner.search.summary import EndedBy, SearchSummary, Stage
 from tuner.search.tuning import Tuned
@@ -128,6 +129,26 @@ def test_a_job_that_has_no_time_for_anything_ends_with_libraries(storage: SqlSto
         job = LeasedJob(lease, storage, heartbeat, Retry())
         JobSearches(job, Tools(), bed.open, lambda: False, clock=passing).run()
     assert bed.clock() <= 1000 + 4 * 10 + 4 * bed.library_s + 5
+
+
+@pytest.mark.parametrize("tasks", [1, 4])
+def test_seconds_that_are_lost_with_a_device_count_once(storage: SqlStorage, tasks: int) -> None:
+    """Of a job that ran on several devices before, whose wall time counts."""
+    bed, losses = Timed(), [DeviceLost("gone")]
+
+    def opening(task: Any, **given: Any) -> TimedSearch:
+        if losses:
+            bed.clock.now_s += 30.0
+            raise losses.pop()
+        return bed.open(task, **given)
+
+    lease = leased(storage, (1,) * tasks, budget={"seconds": 100.0})
+    lease = replace(lease, job=replace(lease.job, summary={"wall_s": 10.0}))
+    began_s = bed.clock()
+    with Heartbeat(storage, lease, 30.0, 5.0) as heartbeat:
+        job = LeasedJob(lease, storage, heartbeat, Retry())
+        JobSearches(job, Tools(), opening, lambda: False, clock=bed.clock).run()
+    assert 85.0 <= bed.clock() - began_s <= 93.0
 
 
 def test_a_search_is_told_to_be_planning_before_it_is_opened(storage: SqlStorage) -> None:

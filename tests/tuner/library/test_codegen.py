@@ -92,12 +92,22 @@ def test_sampled_kernels_compute_what_the_reference_does(seed: int) -> None:
     assert built_problems(task, kernel, rows(0, 1, 13, 130)) == [], str(kernel)
 
 
-@pytest.mark.parametrize(("pack", "threads"), [(0, 1), (1, 2)])
-def test_every_dim_of_a_matmul_may_be_dynamic(pack: int, threads: int) -> None:
+@pytest.mark.parametrize(
+    ("pack", "threads", "values"),
+    [
+        (0, 1, {}),
+        (1, 2, {}),
+        (0, 1, {"mb": 3, "nb": 2, "nv": 1, "edge": 0}),
+        (2, 2, {"mb": 3, "nb": 4, "nv": 2, "edge": 1, "tn": 2}),
+    ],
+)
+def test_every_dim_of_a_matmul_may_be_dynamic(pack: int, threads: int, values: dict[str, int]) -> None:
     s = ShapeVar("S", range(0, 65))
     task = SearchTask("matmul", {"m": T, "n": 2 * s, "k": s}, (T, s), target=NATIVE, threads=threads)
-    kernel = kernel_of(task, pack=pack, mr=4, nv=2, ku=4, tail=1)
+    kernel = kernel_of(task, **({"pack": pack, "mr": 4, "nv": 2, "ku": 4, "tail": 1} | values))
     shapes = [(1, 1, 1), (0, 4, 3), (5, 0, 3), (5, 3, 0), (0, 0, 0), (7, 33, 5), (40, 64, 32), (33, 130, 65)]
+    # More panels than any of these strips has.
+    shapes.append((41, 5 * kernel["nv"] * NATIVE.hardware.lanes() + 3, 21))
     dims = [dict(zip("mnk", shape, strict=True)) for shape in shapes]
     assert built_problems(task, kernel, dims) == []
 

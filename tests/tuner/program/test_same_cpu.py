@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tuner.program.same_cpu import cores_by_fingerprint, other_cores
+from tuner.program.same_cpu import MOST_CORES, cores_by_fingerprint, other_cores
 from tuner.program.target import Target
 
 FOUR = Target.from_json({"kind": "llvm", "mcpu": "znver4", "num-cores": 4})
@@ -18,6 +18,17 @@ def test_the_nearest_number_of_cores_comes_first() -> None:
     there = [on(cores) for cores in (1, 2, 6, 16, 4)]
     assert [cores for _, cores in other_cores(FOUR, there)] == [6, 2, 1, 16]
     assert [name for name, _ in other_cores(FOUR, there)] == [on(cores) for cores in (6, 2, 1, 16)]
+
+
+def test_a_fingerprint_is_that_of_the_target_as_a_job_file_gives_it() -> None:
+    six = Target.from_json({"kind": "llvm", "mcpu": "znver4", "num-cores": 6}).fingerprint
+    assert other_cores(FOUR, [six]) == [(six, 6)]
+
+
+def test_machines_of_very_many_cores_are_known_by_themselves_alone() -> None:
+    large = Target.from_json({"kind": "llvm", "mcpu": "znver4", "num-cores": MOST_CORES + 1})
+    assert other_cores(large, [on(4), on(MOST_CORES)]) == []
+    assert other_cores(FOUR, [large.fingerprint]) == []
 
 
 def test_both_have_cores_for_the_threads() -> None:

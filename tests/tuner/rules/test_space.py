@@ -57,6 +57,18 @@ def test_a_kernel_of_before_an_axis_was_added_is_the_one_with_its_first_choice()
     assert set(BEFORE.points()) < set(AFTER.points())
 
 
+def test_an_added_axis_begins_with_what_kernels_without_it_do() -> None:
+    with pytest.raises(ValueError, match="an added axis begins with 1, not 2"):
+        Axis("c", "third", (2, 4), is_added=True)
+
+
+def test_a_space_tells_kernels_of_its_axes() -> None:
+    old, new = BEFORE.kernel({"a": 2, "b": 2}), AFTER.kernel({"a": 2, "b": 2, "c": 4})
+    assert (AFTER.has_axes_of(old), AFTER.has_axes_of(new)) == (True, True)
+    assert (BEFORE.has_axes_of(old), BEFORE.has_axes_of(new)) == (True, False)
+    assert not AFTER.has_axes_of(MicroKernel("rule", 3, (("a", 2), ("c", 4))))
+
+
 def test_every_move_can_change_an_added_axis() -> None:
     rng, old = np.random.default_rng(0), BEFORE.kernel({"a": 2, "b": 2})
     new = AFTER.kernel({"a": 2, "b": 2, "c": 4})

@@ -268,3 +268,19 @@ def test_theory_sees_rows_that_push_each_other_out_of_the_first_cache() -> None:
     assert prior_s(1024) > 1.05 * prior_s(1032)
     assert prior_s(1024, mr=8, nv=3) < 1.02 * prior_s(1032, mr=8, nv=3)
     assert prior_s(1024, rows=1) < 1.02 * prior_s(1032, rows=1)
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 2304), (8, 2304), (512, 48), (512, 40), (0, 2304)])
+def test_strips_that_change_no_code_change_no_prediction(m: int, n: int) -> None:
+    """Strips that one tile goes over, and strips of one panel."""
+    found = SearchTask("dense", {"m": T, "n": n, "k": 768}, (T,), target=WIDE)
+    kernels = [RULE.space(found).kernel(PLAIN | {"nb": nb}) for nb in (1, 16)]
+    without, strips = RULE.prior_latency_s(found, kernels, extents_of(found.workload, [{"T": m}]))[:, 0]
+    assert without == strips
+
+
+def test_strips_of_several_panels_and_tiles_are_predicted_otherwise() -> None:
+    found = SearchTask("dense", {"m": T, "n": 2304, "k": 768}, (T,), target=WIDE)
+    kernels = [RULE.space(found).kernel(PLAIN | {"nb": nb}) for nb in (1, 16)]
+    without, strips = RULE.prior_latency_s(found, kernels, extents_of(found.workload, [{"T": 512}]))[:, 0]
+    assert without != strips

@@ -14,8 +14,10 @@ from tests.fakes import TASK
 from tests.searching import known, make_quick, records
 from tests.shares import diagonal
 from tuner.library.dispatcher import Dispatcher
+from tuner.program.task import SearchTask
+from tuner.program.workload import ShapeVar
 from tuner.records import ErrorKind, Phase
-from tuner.search.forecast import Forecast
+from tuner.search.forecast import SAMPLE_WORK, Forecast
 from tuner.search.tuning import Tuned
 from tuner.search.verification import verified_at
 
@@ -97,6 +99,32 @@ def test_what_each_shape_adds_to_a_verification_is_not_taken_for_work() -> None:
         forecast.verified([{"m": size}], shape_s + largest_s * work({"m": size}) / LARGEST)
     assert forecast.verify_s([{"m": 128}]) == pytest.approx(shape_s + largest_s, rel=0.25)
     assert forecast.verify_s([{"m": 1}] * 10) == pytest.approx(10 * shape_s, rel=0.25)
+
+
+def test_where_shapes_are_huge_the_rate_is_learned_from_the_sample() -> None:
+    """One of SAMPLE_WORK operations is hundreds of times smaller than the largest."""
+    task = SearchTask("dense", {"m": "T", "n": 8192, "k": 8192}, (ShapeVar("T", range(1, 4097)),), target=TASK.target)
+    forecast, work, rate = Forecast(task, cast(Any, None), cast(Any, None)), task.workload.work, 2e10
+    assert work({"m": 4096}) > 2e11
+    sample = max(m for m in range(1, 4097) if work({"m": m}) <= SAMPLE_WORK)
+    for m in (1, sample):
+        forecast.verified([{"m": m}], 0.1 + work({"m": m}) / rate)
+    assert forecast.verify_s([{"m": 4096}]) == pytest.approx(0.1 + work({"m": 4096}) / rate, rel=0.25)
+
+
+def test_a_default_that_is_wrong_is_verified_at_no_further_shape() -> None:
+    """Before the trials, where the time of a verification is learned."""
+    bench = Bench(0.1, 0.1)
+    verify, asked = bench.runner.verify, list[str]()
+
+    def wrong_at_first(task: Any, build: Any, dims: Any, *rest: Any) -> Any:
+        asked.append(str(build.kernel))
+        result = verify(task, build, dims, *rest)
+        return [(dims[0], "1e9 off")] if len(asked) == 1 else result
+
+    bench.runner.verify = wrong_at_first  # type: ignore[method-assign]
+    bench.tune(seconds=30)
+    assert asked[0] not in asked[1:]
 
 
 def test_where_no_time_is_left_the_floor_is_verified_all_the_same() -> None:

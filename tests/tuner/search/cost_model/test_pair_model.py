@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from tests.fakes import TASK, latency_s
@@ -60,6 +62,24 @@ def test_records_that_say_nothing_about_this_rule_are_passed_over() -> None:
     ]
     assert PairCostModel(TASK, warm=useless).pairs == 0
     assert PairCostModel(TASK, warm=[*useless, record(MeasureResult(kernel, instance, 1e-6))]).pairs == 1
+
+
+def test_records_of_kernels_with_other_axes_are_passed_over() -> None:
+    """As a file of a newer release may hold them: their features are longer than those of others."""
+    known = warm_records()[:30]
+    newer = [
+        record(replace(each.record.result, kernel=replace(kernel, values=(*kernel.values, ("newer", 4)))))
+        for each in known
+        if (kernel := each.record.result.kernel)
+    ]
+    lacking = [
+        record(replace(each.record.result, kernel=replace(kernel, values=kernel.values[1:])))
+        for each in known
+        if (kernel := each.record.result.kernel)
+    ]
+    model = PairCostModel(TASK, warm=[*newer[:15], *known, *lacking, *newer[15:]])
+    assert model.pairs == len(known) == 30
+    assert np.isfinite(model.predict(kernels(4, 9), [{"T": 24}]).latency_s).all()
 
 
 def test_extents_are_arrays_over_the_shapes() -> None:
