@@ -168,7 +168,7 @@ def _by_gain(budget: Budget, left: Budget, tasks: Sequence[Standing], lanes: Lan
         left = Budget((left.trials or 0) - more, left.seconds)
 
 
-def _room_s(tasks: Sequence[Standing], position: int, lanes: Lanes) -> float:
+def _capacity_s(tasks: Sequence[Standing], position: int, lanes: Lanes) -> float:
     """What a task may take from now on, so that all that was promised still ends within the wall time.
 
     Lanes that are never idle while there is work end it within ``(sum - longest) / count + longest`` (Graham, "Bounds
@@ -178,15 +178,15 @@ def _room_s(tasks: Sequence[Standing], position: int, lanes: Lanes) -> float:
     if len(others) < lanes.count:
         return lanes.left_s
     total, longest = sum(others), max(others)
-    room = lanes.left_s - total / lanes.count
-    return room if room >= longest else lanes.count * (lanes.left_s - longest) - total + longest
+    capacity_s = lanes.left_s - total / lanes.count
+    return capacity_s if capacity_s >= longest else lanes.count * (lanes.left_s - longest) - total + longest
 
 
 def _fitting(left: Budget, tasks: Sequence[Standing], position: int, lanes: Lanes) -> Budget:
     """What of ``left`` a task can still use in the wall time that is left."""
     if left.seconds is None:
         return left
-    more_s = _room_s(tasks, position, lanes) - tasks[position].unspent_s
+    more_s = _capacity_s(tasks, position, lanes) - tasks[position].unspent_s
     return Budget(left.trials, max(0.0, min(left.seconds, more_s)))
 
 
@@ -195,7 +195,7 @@ def _capped(allowance: Budget, tasks: Sequence[Standing], position: int, lanes: 
     if allowance.seconds is None:
         return allowance
     task = tasks[position]
-    most_s = max(task.reserved.seconds or 0.0, task.spent_s + _room_s(tasks, position, lanes))
+    most_s = max(task.reserved.seconds or 0.0, task.spent_s + _capacity_s(tasks, position, lanes))
     return Budget(allowance.trials, min(allowance.seconds, most_s))
 
 
@@ -222,7 +222,7 @@ def _minimum(budget: Budget, left: Budget, tasks: Sequence[Standing], position: 
         trials = max(task.trials, min(math.ceil(part * budget.trials / len(tasks)), most))
     if budget.seconds is not None and left.seconds is not None:
         part = GUARANTEED if (1 - GUARANTEED) * budget.seconds >= MIN_SECONDS else 1.0
-        # As much for each that waits still ends in time, by the bound of _room_s.
+        # As much for each that waits still ends in time, by the bound of _capacity_s.
         promised_s = sum(other.unspent_s for other in tasks if not other.is_done)
         in_time_s = (lanes.count * lanes.left_s - promised_s) / (waiting - 1 + lanes.count)
         most_s = task.spent_s + max(0.0, min(left.seconds / waiting, in_time_s))

@@ -167,8 +167,8 @@ class JobActors:
         """Arguments as of Search. Raises what that raises, and SearchLost."""
         with self._lock:
             self._processes = [process for process in self._processes if not process.is_lost]
-            roomy = (process for process in self._processes if process.searches < SEARCHES_PER_ACTOR)
-            process = next(roomy, None)
+            with_capacity = (process for process in self._processes if process.searches < SEARCHES_PER_ACTOR)
+            process = next(with_capacity, None)
             if process is None:
                 process = self._take()
                 self._processes.append(process)

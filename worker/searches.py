@@ -20,15 +20,15 @@ from tuner.search.tuning import FINISH_S, Cancelled, Finishing
 from tuner.storage import SearchTaskRow
 from tuner.storage.jsonl import SharedRecord
 from worker import open_searches
-from worker.budget import ONE_LANE, Lanes, Standing, ending_allowance, is_worth_waiting, lane_budget, next_piece
+from worker.budget import Standing, ending_allowance, is_worth_waiting, next_piece
 from worker.calibrations import RatesOf, typical
 from worker.lanes import side_by_side
 from worker.leased_job import LeasedJob
 from worker.libraries import Libraries
 from worker.open_searches import OpenSearches
+from worker.shared_budget import SharedBudget
 from worker.task_search import OpenSearch, TaskSearch, Tools
 from worker.turns import Turn, advanced, ended
-from worker.uncharged import Uncharged
 from worker.wall_time import WallTime
 
 __all__ = ["JobSearches", "OpenSearch", "TaskSearch", "Tools"]
@@ -71,9 +71,6 @@ class JobSearches:
     """A lane has raised: no turn is taken any more."""
     _is_failing: bool = False
     """It raised something else than that the job is cancelled: the others stop at once."""
-    _budget: Budget = field(default_factory=lambda: Budget(0, 0.0))
-    """What all lanes have to give out."""
-    _lanes: int = 1
     _devices: int = 1
     """The most that there were when lanes were counted."""
     _runner: Runner | None = None
@@ -82,8 +79,9 @@ class JobSearches:
     """By the fingerprint of the target, and threads."""
 
     def __post_init__(self) -> None:
-        self._wall = WallTime(self.job.wall_s, self.clock)
-        given = self._should_stop, self._wall.kept_s
+        wall = WallTime(self.job.wall_s, self.clock)
+        self._budget = SharedBudget(self.job.budget, wall, self.clock)
+        given = self._should_stop, wall.kept_s
         self._open = OpenSearches(self.job, self.tools, self.open_search, self.shared, *given, self._at_rates)
         self._libraries = Libraries(self.job, *given)
 
@@ -92,7 +90,7 @@ class JobSearches:
         BuilderLost, and what a search raises; of what several lanes raise what decides most of the job's end."""
         self._find_rates()
         self._standings = [self._stored_standing(row) for row in self.job.lease.tasks]
-        self._uncharged = Uncharged(self.began_s or self.clock(), self._spent_s, self.clock)
+        self._budget.begin(self.began_s or self.clock(), self._spent_s)
         losses, known = 0, -1
         try:
             while not all(standing.is_done for standing in self._standings):
@@ -133,15 +131,9 @@ class JobSearches:
         most = min(left, MAX_LANES, open_searches.MAX_LIVE)
         # After a loss devices come back one by one: there will be as many as before.
         self._devices = max(self._devices, self._shared_runner().devices)
-        self._lanes = max(1, min(most, self._devices))
-        spent_s = self._spent_s
-        wall_s = self._wall.begin(self._lanes, spent_s)
-        self._budget = lane_budget(self.job.budget, self._lanes, spent_s, wall_s)
-        if self._wall.kept_s() is not None:
-            # What was spent before, and the time of a loss, are no part of that budget any more.
-            self._uncharged = Uncharged(self.clock(), spent_s, self.clock)
+        self._budget.divide(max(1, min(most, self._devices)), self._spent_s)
         self._reset()
-        side_by_side(self._lane, self._lanes)
+        side_by_side(self._lane, self._budget.count)
 
     def _reset(self) -> None:
         self._turns.clear()
@@ -176,14 +168,14 @@ class JobSearches:
                 if not idle:
                     return None
                 budget = self._given_out()
-                piece = next_piece(budget, tasks, self._lanes_now())
+                piece = next_piece(budget, tasks, self._budget.lanes())
                 if piece is not None or not is_worth_waiting(budget, tasks):
                     return self._begin_turn(*(piece or (idle[0], None)))
                 self._changed.wait(LOOK_S)
         return None
 
     def _begin_turn(self, position: int, allowance: Budget | None) -> Turn:
-        has = allowance or ending_allowance(self._given_out(), self._now(), position, self._lanes_now())
+        has = allowance or ending_allowance(self._given_out(), self._now(), position, self._budget.lanes())
         self._turns[position] = turn = Turn(position, has, self.clock(), is_ending=allowance is None)
         return turn
 
@@ -195,21 +187,11 @@ class JobSearches:
             for position, standing in enumerate(self._standings)
         ]
 
-    def _lanes_now(self) -> Lanes:
-        seconds, wall_s = self.job.budget.seconds, self._wall.kept_s()
-        if self._lanes == 1 or seconds is None or wall_s is None:
-            return ONE_LANE
-        return Lanes(self._lanes, max(0.0, seconds - wall_s))
-
     def _given_out(self) -> Budget:
-        """The budget that the searches share. On several lanes all seconds are counted by the clock."""
-        if self._lanes > 1:
-            return self._budget
-        return self._uncharged.without(self._budget, self._spent_s, shared=len(self._standings) > 1)
+        return self._budget.given_out(self._spent_s, tasks=len(self._standings))
 
     def _late_s(self) -> float:
-        is_counted = self._lanes > 1 or self.job.budget.seconds is None
-        return 0.0 if is_counted else self._uncharged.late_s(self._spent_s)
+        return self._budget.late_s(self._spent_s)
 
     @property
     def _spent_s(self) -> float:
@@ -269,7 +251,7 @@ class JobSearches:
 
     def _finalize(self, turn: Turn) -> None:
         if turn.position not in self._open:
-            # Opened again after a loss, or for want of room: with its records, and its allowance.
+            # Opened again after a loss, or where too many were open: with its records, and its allowance.
             self._explore(replace(turn, is_ending=True))
         search = self._search(turn.position)
         with self._comparing() as runner:
@@ -280,7 +262,7 @@ class JobSearches:
     @contextmanager
     def _comparing(self) -> Iterator[Runner]:
         """What two libraries are compared by: one device for all of their calls, which other lanes leave alone."""
-        if self._lanes == 1:
+        if self._budget.count == 1:
             yield self._shared_runner()
             return
         runner = self.tools.runner(self.job.device)
