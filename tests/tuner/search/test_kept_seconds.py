@@ -122,7 +122,7 @@ def test_a_default_that_is_wrong_is_verified_at_no_further_shape() -> None:
         result = verify(task, build, dims, *rest)
         return [(dims[0], "1e9 off")] if len(asked) == 1 else result
 
-    bench.runner.verify = wrong_at_first  # type: ignore[method-assign]
+    bench.runner.verify = wrong_at_first  # type: ignore[method-assign, assignment]
     bench.tune(seconds=30)
     assert asked[0] not in asked[1:]
 
