@@ -21,7 +21,7 @@ def test_both_orders_have_as_many_candidates(program: str) -> None:
 def test_what_the_librarys_call_takes_counts_for_its_order() -> None:
     case = benchmark("mlp", 64, (8,), TASK.known_target, threads=1)
     fused, unfused = candidates(case.task, {"T": 8}, top=1, seed=0)
-    lost = figures({fused: 2.0, unfused: 1.5}, fused, (1.25, 1.0))
+    lost = figures({fused: 2.0, unfused: 1.5}, fused, (1.0, 1.25))
     assert (lost["fused_s"], lost["unfused_s"], lost["dispatched_s"], lost["chosen"]) == (1.0, 1.5, 1.0, "fused")
     assert (lost["loss"], lost["order"], lost["noise"]) == (0.0, 0.0, 0.25)
     lost = figures({fused: 2.0, unfused: 1.5}, fused, (3.0, 3.0))
