@@ -57,6 +57,10 @@ class Convolution:
     def tiles_in_row(self) -> int:
         return -(-self.width // OUTPUTS)
 
+    def block_bytes(self, lines: int) -> int:
+        """Of the panels and the sums of so many rows of tiles."""
+        return 4 * POINTS * (self.channels + self.kernels) * lines * self.tiles_in_row
+
     def images(self, extents: Extents) -> NDArray[np.int64]:
         """The number of images."""
         return self.form.part_size(self.form.n[0], extents)

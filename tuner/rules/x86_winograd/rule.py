@@ -32,10 +32,16 @@ from tuner.rules.space import Axis, MicroKernel, SearchSpace
 from tuner.rules.x86_contraction.axes import check, tile_axes
 from tuner.rules.x86_contraction.turns import check_turns
 from tuner.rules.x86_winograd import prior
-from tuner.rules.x86_winograd.pattern import Products, match
+from tuner.rules.x86_winograd.pattern import Convolution, Products, match
 from tuner.rules.x86_winograd.products import TILE_AXES, as_product, convolution_of
 
 LINES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+MOST_BLOCK_BYTES = 64 * 2**20
+"""Of the panels and the sums of a block of more than one row of tiles: far more than any L2."""
+
+
+FEW_LINES = 4
+"""Of the safe kernel, at most."""
 
 
 class X86Winograd:
@@ -52,15 +58,16 @@ class X86Winograd:
         return convolution if isinstance(convolution, Refused) else convolution.form.roles
 
     def workspace_bytes(self, task: SearchTask) -> int:
-        """0: all that is kept is of one block."""
-        return 0
+        """What is kept of a block, in each thread."""
+        own = convolution_of(task.workload)
+        return task.threads * own.block_bytes(_lines(own)[-1])
 
     def space(self, task: SearchTask) -> SearchSpace:
         hardware, convolution = task.known_target.hardware, convolution_of(task.workload)
         axes = (
             *(axis for axis in tile_axes(convolution.channels) if axis.name in TILE_AXES),
             Axis("tail", "ragged rows have exact code", (0, 1)),
-            Axis("lines", "rows of tiles in a block", LINES),
+            Axis("lines", "rows of tiles in a block", _lines(convolution)),
         )
         products = Products(convolution, 1)
 
@@ -79,7 +86,8 @@ class X86Winograd:
         """A square-ish tile, and about as many tiles in a block as keep it in L2."""
         wide = task.known_target.hardware.vector_registers >= 32
         tile = {"mr": 8, "nv": 3} if wide else {"mr": 4, "nv": 2}
-        return self.space(task).kernel({**tile, "ku": 1, "tail": 0, "lines": 4})
+        lines = max(lines for lines in _lines(convolution_of(task.workload)) if lines <= FEW_LINES)
+        return self.space(task).kernel({**tile, "ku": 1, "tail": 0, "lines": lines})
 
     def prior_latency_s(
         self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
@@ -100,3 +108,8 @@ class X86Winograd:
         from tuner.rules.x86_winograd.emit import emit  # noqa: PLC0415 - the one import that needs TVM
 
         return emit(task, kernel, self.layouts(task, kernel), name)
+
+
+def _lines(convolution: Convolution) -> tuple[int, ...]:
+    """The rows of tiles that a block may have: one, or as many as MOST_BLOCK_BYTES holds."""
+    return tuple(lines for lines in LINES if lines == 1 or convolution.block_bytes(lines) <= MOST_BLOCK_BYTES)

@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 
 from tuner.program.build import workload_from_json
+from tuner.program.shape_vars import ShapeVar
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.rules import Refused, extents_of
+from tuner.rules.x86_winograd import X86Winograd
 from tuner.rules.x86_winograd.pattern import Convolution, Products, match
+from tuner.rules.x86_winograd.rule import LINES
+
+SERVER = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
 
 SIZES = {"b": "T", "c": 16, "h": 7, "w": 10, "o": 18, "r": 3, "s": 3}
 
@@ -60,3 +67,19 @@ def test_products_are_of_blocks_of_about_the_same_size() -> None:
         "b": [32, 64], "m": [18, 18], "n": [10, 15], "k": [16, 16],
     }  # fmt: skip
     assert np.all(extents["n"] > 0)
+
+
+def test_blocks_of_wide_images_have_fewer_rows() -> None:
+    rule, narrow, wide = X86Winograd(), conv2d(pad=1), conv2d(pad=1, c=256, w=4096, o=256)
+
+    def task(workload: Workload, threads: int = 1) -> SearchTask:
+        return SearchTask(workload, shape_vars=(ShapeVar("T", (1, 2)),), target=SERVER, threads=threads)
+
+    def lines(workload: Workload) -> tuple[int, ...]:
+        return next(axis.choices for axis in rule.space(task(workload)).axes if axis.name == "lines")
+
+    assert lines(narrow) == LINES
+    # A row of 2048 tiles is 64 MiB.
+    assert lines(wide) == (1,)
+    assert rule.safe_kernel(task(wide))["lines"] == 1
+    assert rule.workspace_bytes(task(wide, threads=2)) == 2 * 64 * 2**20
