@@ -78,13 +78,14 @@ class Run:
 
 
 def run(name: str, seconds: int, is_busy: bool, core: int) -> Run:
-    """Raises SystemExit if the command fails."""
+    """Raises SystemExit if the command fails, or does not end."""
     budget = {"seconds": seconds} if seconds else {"trials": 0}
     with tempfile.TemporaryDirectory(prefix="budgets-") as folder, _neighbour(core if is_busy else None):
         job, output = Path(folder) / "job.json", Path(folder) / "out"
         job.write_text(json.dumps({"name": name, **JOBS[name], "budget": budget}))
         command = [sys.executable, "-m", "shapewright", "tune", str(job), "-o", str(output), "--json"]
         began_s = time.monotonic()
+        # Not buffered: what ``readline`` read beyond the line, ``communicate`` would not see.
         with _on(core, command) as process:
             assert process.stderr is not None
             process.stderr.readline()
@@ -94,9 +95,10 @@ def run(name: str, seconds: int, is_busy: bool, core: int) -> Run:
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise SystemExit(f"{name} with {seconds} s has not ended after {LONGEST_S:g} s") from None
-            code, wall_s = process.returncode, time.monotonic() - began_s
+            code = process.returncode
+            wall_s = time.monotonic() - began_s
         if code:
-            raise SystemExit(f"{name} with {seconds} s failed: {said[-2000:]}")
+            raise SystemExit(f"{name} with {seconds} s failed: {said.decode(errors='replace')[-2000:]}")
         events = _events(output)
     phases, silent_s = _phases(events)
     trials: dict[int, int] = {}
@@ -107,9 +109,9 @@ def run(name: str, seconds: int, is_busy: bool, core: int) -> Run:
     return Run(name, seconds, is_busy, wall_s, wall_s - seconds, first_s, silent_s, phases, counts)
 
 
-def _on(core: int, command: Sequence[str]) -> subprocess.Popen[str]:
+def _on(core: int, command: Sequence[str]) -> subprocess.Popen[bytes]:
     pinned = ["taskset", "-c", str(core), *command]
-    return subprocess.Popen(pinned, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(pinned, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, bufsize=0)
 
 
 @contextmanager

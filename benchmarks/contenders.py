@@ -179,14 +179,17 @@ def in_own_process(
     args = (theirs, name, workload.to_json(), library, threads, target)
     process = context.Process(target=_serve, args=args, daemon=True)
     process.start()
-    # So that the end of the process ends the wait for its answer.
+    # Held by that process alone: its end is the end of the connection.
     theirs.close()
     try:
         _answer(name, ours)
 
         def samples(shape: Shape) -> Sampler:
             def sample(number: int) -> float:
-                ours.send((dict(shape), number))
+                try:
+                    ours.send((dict(shape), number))
+                except BrokenPipeError:
+                    raise DoesNotApply("its process died") from None
                 return float(_answer(name, ours))
 
             # Raises DoesNotApply where the contender does not serve the shape.
@@ -205,7 +208,7 @@ def _answer(name: str, connection: Connection) -> float:
     try:
         answer = connection.recv()
     except EOFError:
-        raise DoesNotApply(f"the process of {name} has died") from None
+        raise DoesNotApply("its process died") from None
     if isinstance(answer, Exception):
         raise answer
     return float(answer)

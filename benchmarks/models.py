@@ -115,8 +115,8 @@ def lengths_of(model: str, number: int) -> list[int]:
     from benchmarks.model_zoo import MODELS  # noqa: PLC0415
 
     lengths = MODELS[model].lengths
-    indices = np.linspace(0, len(lengths) - 1, min(number, len(lengths)))
-    return sorted({lengths[round(index)] for index in indices})
+    positions = np.linspace(0, len(lengths) - 1, min(number, len(lengths)))
+    return sorted({lengths[round(position)] for position in positions})
 
 
 # -- timing ---------------------------------------------------------------------------------------------------------
@@ -128,14 +128,11 @@ def timed(model: str, threads: int, libraries: Path, number: int) -> tuple[list[
     compile_s: dict[str, float] = {}
     rows = []
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="shapewright-inductor-"))
-        # Each compiles everything, whatever was compiled on this machine before.
-        there = {
-            name: stack.enter_context(
-                contender(name, model, threads, libraries, {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/{name}"})
-            )
-            for name in (EAGER, COMPILED, OURS)
-        }
+        folder, there = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shapewright-inductor-"))), {}
+        for name in (EAGER, COMPILED, OURS):
+            # What Inductor kept of earlier runs would make a first compilation look quick.
+            fresh = {"TORCHINDUCTOR_CACHE_DIR": str(folder / name)}
+            there[name] = stack.enter_context(contender(name, model, threads, libraries, fresh))
         # The largest first: what is compiled for them holds for all but a batch or a length of 1.
         for batch in sorted(MODELS[model].batches, reverse=True):
             for length in reversed(lengths_of(model, number)):
@@ -171,7 +168,7 @@ def _row(
         "rivals_s": {name: seconds for name, seconds in times.items() if name != OURS},
         "flops": _flops(model, batch, length),
         "peak_fraction": None,
-        "max_abs_error": float(np.max(errors)),
+        "max_abs_error": float(np.max(errors)),  # NaN if one is
         "tolerance": TOLERANCE * max(1.0, *(float(np.abs(each).max()) for each in expected)),
     }
 

@@ -191,7 +191,7 @@ def figures(
     seconds: Mapping[MicroKernel, float], chosen: MicroKernel, readings: tuple[float, float]
 ) -> dict[str, Any]:  # fmt: skip
     """What kernels of both orders took, and what the library's call, of the kernel ``chosen``, took twice."""
-    # As often timed as the others are: the second reading is for the noise alone.
+    # The first reading alone: the least of two would be of twice the samples that each kernel has.
     dispatched = readings[0]
     times = {order: min(second for kernel, second in seconds.items() if kernel[AXIS] == order) for order in ORDERS}
     # The library's own call counts for its order, too.

@@ -125,7 +125,8 @@ def against_best(row: Row) -> float | None:
 def doubtful(rows: Sequence[Row]) -> list[Row]:
     """Rows to be timed again: those whose ratio against the best rival is below SUSPECT, the worst and the best tenth.
 
-    What disturbs a machine is as often beside a rival as beside ours.
+    Both tenths, because what disturbs a machine is as often beside a rival as beside ours: to time only low ratios
+    again would raise the mean. All below SUSPECT, because a row that ours loses is reported by itself.
     """
     ratios = sorted((ratio, index) for index, row in enumerate(rows) if (ratio := against_best(row)) is not None)
     tenth = math.ceil(EXTREME_SHARE * len(ratios))

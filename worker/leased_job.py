@@ -16,7 +16,7 @@ from tuner.records import TuningRecord
 from tuner.rules import rules_of
 from tuner.search.comparison import Contender
 from tuner.search.reuse import NOTHING, Knowledge, is_related
-from tuner.search.summary import JobSummary, SearchSummary
+from tuner.search.summary import WALL_S, JobSummary, SearchSummary
 from tuner.search.tuning import Tuned
 from tuner.storage import (
     Comparison,
@@ -40,10 +40,6 @@ T = TypeVar("T")
 
 MAX_OTHERS, MAX_RELATED, MAX_RELATED_TARGETS = 6000, 1000, 8
 """Records of a rule that are read as priors: of this target, of a related one, and of how many related ones."""
-
-
-WALL_S = "wall_s"
-"""The member of a job's summary that says what wall time its searches took, where several ran at once."""
 
 
 class SearchStorage(JobStorage, LeaseStorage, RecordStorage, LibraryStorage, DeviceStorage, Protocol):

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from tuner.program.workload import JsonObject
 from tuner.records import Baselines, MeasureResult
-from tuner.search.summary import JobSummary, SearchSummary
+from tuner.search.summary import WALL_S, JobSummary, SearchSummary
 from tuner.storage import Lease, NewEvent, SearchTaskRow
-from worker.leased_job import WALL_S, LeasedJob
+from worker.leased_job import LeasedJob
 
 
 class LeaseRecorder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,11 +92,13 @@ def kernel_of(storage: LibraryStorage, job: Job, row: SearchTaskRow, view: Searc
 
 
 def _axes(row: SearchTaskRow, kernel: MicroKernel) -> tuple[tuple[str, int, str], ...]:
-    space = rule_of(kernel).space(row.task)
-    # A kernel of an earlier version of the rule may have other axes.
-    values = space.values_of(kernel) if space.has_axes_of(kernel) else dict(kernel.values)
+    """By name, with added axes that the kernel's values leave out."""
+    space, values = rule_of(kernel).space(row.task), dict(kernel.values)
     docs = {axis.name: axis.doc for axis in space.axes}
-    return tuple((name, value, docs.get(name, "")) for name, value in values.items())
+    # One of a file may lack an axis of its rule: it is shown as it is.
+    with suppress(KeyError):
+        values |= space.values_of(kernel)
+    return tuple((name, value, docs.get(name, "")) for name, value in sorted(values.items()))
 
 
 def _timings(view: SearchView, kernel: MicroKernel, own: list[MeasureResult]) -> list[Timing]:

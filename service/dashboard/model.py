@@ -47,9 +47,15 @@ def model_fragment(
 
 
 def _model(jobs: JobStorage, job_id: str, order: Order, page: int) -> dict[str, Any]:
-    """Raises NotFound. In the model's order the layers of the page are read, in another one all of them."""
-    job, first = jobs.get_job(job_id), (page - 1) * LAYERS
+    """Raises NotFound. In the model's order the layers of the page are read, in another one all of them.
+
+    A page after the last one is the last one.
+    """
+    job = jobs.get_job(job_id)
     counts = counts_of(job.spec)
+    pages = max(1, -(-len(counts) // LAYERS))
+    page = min(page, pages)
+    first = (page - 1) * LAYERS
     if order is Order.MODEL:
         layers = layers_in(job, jobs.search_tasks(job_id, first, LAYERS))
         shown = list(layers.items)
@@ -58,6 +64,6 @@ def _model(jobs: JobStorage, job_id: str, order: Order, page: int) -> dict[str, 
         shown = by_share(layers.items)[first : first + LAYERS]
     return {
         "job": job, "layers": layers, "shown": shown, "order": order, "page_number": page, "count": len(counts),
-        "operators": sum(counts), "pages": max(1, -(-len(counts) // LAYERS)),
+        "operators": sum(counts), "pages": pages,
         "targets": len(job.spec.get("targets") or [None]),
     }  # fmt: skip

@@ -12,11 +12,8 @@ from tuner.program.jobspec import counts_of, parse_budget
 from tuner.program.layers import layers_of
 from tuner.program.workload import Workload
 from tuner.search.outcome import Outcome
-from tuner.search.summary import JobSummary, SearchSummary, Stage
+from tuner.search.summary import WALL_S, JobSummary, SearchSummary, Stage
 from tuner.storage import Job, JobState, SearchTaskRow
-
-WALL_S = "wall_s"
-"""The member of a job's summary with its wall time; where one search runs at a time it is the sum of theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +92,13 @@ def shapes_of(workload: Workload) -> dict[str, tuple[str, ...]]:
 
 
 def _times(summary: JobSummary, job: Job) -> dict[int, float]:
-    """By position what a run of the model spends in a layer, of the layers that have been timed."""
+    """By position what a run of the model spends in a layer, of the layers that have been timed. While the default is
+    timed, what is known is mostly theory's."""
     counts = counts_of(job.spec)
     return {
         position: counts[position] * each.outcome.objective_s
         for position, each in summary.tasks.items()
-        # Before anything is measured it is what theory expects.
-        if each.phase != Stage.THEORY and each.outcome.objective_s and position < len(counts)
+        if each.outcome.objective_s and each.phase != Stage.THEORY and position < len(counts)
     }
 
 

@@ -22,7 +22,7 @@ from tuner.errors import InvalidInput
 def device_calibrate(threads: int, seconds: float, data_dir: Path | None, json_output: bool) -> None:
     """Measure this machine once, for `tune` and `sw.tune`.
 
-    Searches here then begin with a theory of this very machine. It takes a minute at most, less on a machine that does
+    Searches here then begin with a theory of this very machine. It takes at most --seconds, less on a machine that does
     nothing else. What was measured is kept in the data directory. Workers measure their devices by themselves.
     """
     began_s = time.monotonic()

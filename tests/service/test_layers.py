@@ -60,6 +60,19 @@ def test_a_running_job_tells_when_its_budget_is_spent(api: TestClient, storage: 
     assert (answer["outcome"]["known"], answer["outcome"]["searches"]) == (1, 1)
 
 
+def test_what_theory_expects_is_no_time_of_a_layer(api: TestClient, storage: Storage) -> None:
+    timed = SearchSummary(Stage.SEARCH, trials=20, objective_s=2e-3)
+    job = running(storage, SearchSummary(Stage.THEORY, objective_s=1e-3), timed)
+    first, second = api.get(f"/v1/jobs/{job.id}/layers").json()["items"]
+    assert (first["time_s"], first["share"], second["share"]) == (None, None, 1.0)
+
+
+def test_the_page_says_what_is_not_known_yet(api: TestClient, storage: Storage) -> None:
+    none, timed = running(storage), running(storage, SearchSummary(Stage.SEARCH, trials=20, objective_s=2e-3))
+    assert "Nothing has been measured yet." in api.get(f"/jobs/{none.id}/model").text
+    assert "Not yet compared with the default everywhere." in api.get(f"/jobs/{timed.id}/model").text
+
+
 def test_the_wall_time_of_searches_that_run_at_once_counts_once(api: TestClient, storage: Storage) -> None:
     job = submitted(storage, **MODEL | {"budget": {"seconds": 100}})
     held = lease(storage)
@@ -90,7 +103,7 @@ def test_layers_come_in_parts(api: TestClient, storage: Storage) -> None:
         page = api.get(f"/jobs/{job.id}/model?{query}").text
         return [html.unescape(link) for link in re.findall(r'<th scope="row"><a href="([^"]*)"', page)]
 
-    assert [len(rows(query)) for query in ("", "page=2", "page=3", "order=share&page=2")] == [50, 10, 0, 10]
+    assert [len(rows(query)) for query in ("", "page=2", "page=3", "order=share&page=2")] == [50, 10, 10, 10]
     assert rows("page=2")[0] == f"/jobs/{job.id}?task=50"
 
 

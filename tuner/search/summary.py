@@ -27,6 +27,9 @@ class Stage(StrEnum):
     DONE = "done"
 
 
+WALL_S = "wall_s"
+"""The member of a job's summary with its wall time, once several of its searches ran at once: before, it is the sum of
+theirs."""
 PAST_SEARCH = (Stage.BUILD, Stage.VERIFY, Stage.DONE)
 """Stages after the last trial."""
 _ACTIVITIES: Mapping[str, str] = {
