@@ -128,6 +128,21 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             extents={"b": "T", "c": 16, "p": 5, "q": 3, "o": 16, "r": 3, "s": 3}, shapes={"x": ["c", "b", 5, 5]},
             constant=["w"], padded={"x": 0.5},
         ),
+        "taps-across-first": _program(
+            "out[b, o, p, q] = sum(c, s, r) x[b, c, p + r - 1, q + s - 1] * w[o, c, r, s]",
+            extents={"b": "T", "c": 16, "p": 5, "q": 4, "o": 16, "r": 3, "s": 3}, shapes={"x": ["b", "c", 5, 4]},
+            constant=["w"], padded={"x": 0},
+        ),
+        "kernels-outermost": _program(
+            "z[o, b, p, q] = sum(c, r, s) x[b, c, p + r, q + s] * w[o, c, r, s]\n"
+            "out[o, b, p, q] = max(z[o, b, p, q] + g[o], 0)",
+            extents={"b": "T", "c": 16, "p": 3, "q": 35, "o": 17, "r": 3, "s": 3}, constant=["w"],
+        ),
+        "fewer-images": _program(
+            "out[b, o, p, q] = sum(c, r, s) x[b, c, p + r - 1, q + s - 1] * w[o, c, r, s]",
+            extents={"b": "T", "c": 16, "p": 4, "q": 4, "o": 16, "r": 3, "s": 3}, shapes={"x": [2, "c", 4, 4]},
+            constant=["w"], padded={"x": 0},
+        ),
     },
     "x86_gathered": {
         "conv2d": _op("conv2d", epilogue=("bias", "relu"), b=2, c=3, h="T", w=19, o=5, r=3, s=3, stride=2, pad=1),

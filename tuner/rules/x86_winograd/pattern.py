@@ -8,8 +8,9 @@ the 16 elements, and the sums are transformed back.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -30,6 +31,8 @@ TAPS, OUTPUTS = 3, 2
 """Along each axis: taps, and outputs of a tile."""
 TILE = TAPS + OUTPUTS - 1
 POINTS = TILE * TILE
+WIDEST_PANEL = 96
+"""Tiles, of which the last panel may have as many too many."""
 FEWEST_CHANNELS = 16
 """With fewer, on either side, transforms cost more than the multiplications that are saved."""
 
@@ -58,8 +61,8 @@ class Convolution:
         return -(-self.width // OUTPUTS)
 
     def block_bytes(self, lines: int) -> int:
-        """Of the panels and the sums of so many rows of tiles."""
-        return 4 * POINTS * (self.channels + self.kernels) * lines * self.tiles_in_row
+        """Of the panels and the sums of so many rows of tiles, no less."""
+        return 4 * POINTS * (self.channels + self.kernels) * (lines * self.tiles_in_row + WIDEST_PANEL)
 
     def images(self, extents: Extents) -> NDArray[np.int64]:
         """The number of images."""
@@ -82,12 +85,16 @@ def match(workload: Workload) -> Convolution | Refused:
         return Refused(f"not windows of {TAPS} x {TAPS} neighbours")
     if {workload.tensors[tensor].dtype for tensor in (columns.read.tensor, form.left.tensor)} != {DTYPE}:
         return Refused(f"operands are not {DTYPE}")
+    padding = dict(workload.padding).get(columns.read.tensor, 0.0)
+    if not math.isfinite(padding):
+        return Refused(f"differences of a padding of {padding} are no numbers")
     weight = next(read for read in workload.program.reads if read.tensor == form.left.tensor)
     kernels = form.parts[form.m[0]].extent.constant or 0
     if not _is_whole(form, weight) or min(columns.channels, kernels) < FEWEST_CHANNELS:
         return Refused(f"fewer than {FEWEST_CHANNELS} channels, or groups of them")
     sizes = columns.channels, kernels, *columns.sizes
-    return Convolution(form, columns, weight.tensor, axes_of_read(weight), *sizes)
+    # Results go through a buffer: no stage runs within the products.
+    return Convolution(replace(form, out_roles=None), columns, weight.tensor, axes_of_read(weight), *sizes)
 
 
 def _is_whole(form: Form, weight: Read) -> bool:

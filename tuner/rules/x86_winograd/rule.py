@@ -99,8 +99,9 @@ class X86Winograd:
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         own = convolution_of(task.workload)
-        (kernels,), (down, across, channels) = own.form.m, own.form.k
-        order = tuple(own.axes.index(name) for name in (kernels, channels, down, across))
+        # By the image: the axes of a sum stand in any order.
+        names = own.form.m[0], own.columns.channel, *(dim.window for dim in own.columns.dims[1:])
+        order = tuple(own.axes.index(name) for name in names if name is not None)
         sizes = tuple(task.workload.sizes[name].constant or 0 for name in own.axes)
         return {own.weight: WinogradLayout(sizes, order)}
 

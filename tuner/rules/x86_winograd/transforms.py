@@ -50,21 +50,28 @@ class Transforms:
         across = columns.dims[2].first
         for i in range(TILE):
             y = bound_unless_known(down * i64(OUTPUTS) + i64(i + columns.dims[1].first))
-            end = end_inside([y], at[1:2], at[2])
-            for v in range(-(-self.in_row // self.lanes)):
+            end = end_inside([image, y], at[:2], at[2])
+
+            def vector(v: Expr, i: int = i, y: Expr = y, end: Expr = end) -> None:
+                to = self.frame.vectors.ramp(row * i64(self.in_row) + v * i64(self.lanes))
                 for j in range(0, TILE, OUTPUTS):
-                    x = OUTPUTS * v * self.lanes + j + across
-                    low, high = (self._line(channel, image, y, x + half * self.lanes, end) for half in range(2))
+                    x = bound_unless_known(v * i64(OUTPUTS * self.lanes) + i64(j + across))
+                    pair = [self._line(channel, image, y, x + i64(half * self.lanes), end) for half in range(2)]
                     for odd in range(OUTPUTS):
-                        value = shuffled([low, high], [2 * lane + odd for lane in range(self.lanes)])
-                        to = self.frame.vectors.ramp(row * i64(self.in_row) + i64(v * self.lanes))
+                        value = shuffled(pair, [2 * lane + odd for lane in range(self.lanes)])
                         I.buffer_store(picked, value, [i64(i * TILE + j + odd), to])
 
-    def _line(self, channel: Expr, image: Expr, y: Expr, x: int, end: Expr) -> Expr:
+            if self.in_row <= self.lanes:
+                vector(i64(0))
+                continue
+            with I.serial(i64(0), i64(-(-self.in_row // self.lanes))) as v:
+                vector(v)
+
+    def _line(self, channel: Expr, image: Expr, y: Expr, x: Expr, end: Expr) -> Expr:
         """A vector of a line of the image from ``x`` on, padded."""
         frame, columns = self.frame, self.own.columns
-        mask = lanes_inside(i64(x), end, self.lanes)
-        of_dims = dict(zip(columns.at, (image, y, frame.vectors.ramp(i64(x))), strict=True))
+        mask = lanes_inside(x, end, self.lanes)
+        of_dims = dict(zip(columns.at, (image, y, frame.vectors.ramp(x)), strict=True))
         index = frame.index({columns.channel: channel})
         places = Reader(frame.task.workload, frame.function, frame.buffers, index, 1, None).indices(columns.read)
         place = [of_dims.get(position, value) for position, value in enumerate(places)]

@@ -79,7 +79,7 @@ def test_blocks_of_wide_images_have_fewer_rows() -> None:
         return next(axis.choices for axis in rule.space(task(workload)).axes if axis.name == "lines")
 
     assert lines(narrow) == LINES
-    # A row of 2048 tiles is 64 MiB.
+    # A row of 2048 tiles is 67 MiB.
     assert lines(wide) == (1,)
     assert rule.safe_kernel(task(wide))["lines"] == 1
-    assert rule.workspace_bytes(task(wide, threads=2)) == 2 * 64 * 2**20
+    assert rule.workspace_bytes(task(wide, threads=2)) == 2 * 4 * 16 * 512 * (2048 + 96)
