@@ -123,8 +123,7 @@ class MatrixLayout:
         batch, rows, steps = self._sizes()
         words = -(-steps // self.group) + bool(self.offset)
         if self.panel == 1:
-            lines = -(-words // LINE_ELEMENTS)
-            return batch * rows, (lines | 1) * LINE_ELEMENTS * self.group
+            return batch * rows, _row_elements(words) * self.group
         return batch * -(-rows // self.panel), words, self.panel * self.group
 
     def pack(self, array: NDArray[Any]) -> NDArray[Any]:
@@ -224,8 +223,7 @@ class WinogradLayout:
 
     def packed_shape(self, shape: Sequence[Size]) -> tuple[int, ...]:
         kernels, channels, *_ = (self.sizes[dim] for dim in self.order)
-        lines = -(-channels // LINE_ELEMENTS)
-        return len(FILTER) ** 2 * kernels, (lines | 1) * LINE_ELEMENTS
+        return len(FILTER) ** 2 * kernels, _row_elements(channels)
 
     def pack(self, array: NDArray[Any]) -> NDArray[Any]:
         """``array``: of ``sizes``, float32, any strides. The result is contiguous."""
@@ -237,6 +235,11 @@ class WinogradLayout:
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "winograd", "sizes": list(self.sizes), "order": list(self.order)}
+
+
+def _row_elements(elements: int) -> int:
+    """How far apart rows of so many elements are: an odd number of cache lines."""
+    return (-(-elements // LINE_ELEMENTS) | 1) * LINE_ELEMENTS
 
 
 def _words_json(group: int, offset: int) -> dict[str, int]:

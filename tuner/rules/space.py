@@ -120,8 +120,8 @@ class SearchSpace:
         return self._chosen(dict(kernel.values))
 
     def _chosen(self, values: Mapping[str, int]) -> dict[str, int]:
-        added = {axis.name: DEFAULT_CHOICE for axis in self.axes if axis.is_added}
-        return {axis.name: {**added, **values}[axis.name] for axis in self.axes}
+        chosen = {**{axis.name: DEFAULT_CHOICE for axis in self.axes if axis.is_added}, **values}
+        return {axis.name: chosen[axis.name] for axis in self.axes}
 
     def legal(self, values: Mapping[str, int]) -> MicroKernel | None:
         """The micro-kernel with these values, canonicalised; None if it is not legal."""

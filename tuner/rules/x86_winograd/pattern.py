@@ -27,6 +27,8 @@ from tuner.rules.x86_gathered.columns import Columns
 from tuner.rules.x86_gathered.form import Form
 from tuner.rules.x86_gathered.pattern import forms
 
+IMAGE_DIMS = 3
+"""The images, and the rows and columns of one."""
 TAPS, OUTPUTS = 3, 2
 """Along each axis: taps, and outputs of a tile."""
 TILE = TAPS + OUTPUTS - 1
@@ -77,7 +79,7 @@ def match(workload: Workload) -> Convolution | Refused:
         return Refused(f"not a convolution: {found.reason}")
     form = found[-1]
     columns = form.columns
-    if form.phases or form.outer or columns is None or len(form.m) != 1 or len(columns.dims) != TAPS:
+    if form.phases or form.outer or columns is None or len(form.m) != 1 or len(columns.dims) != IMAGE_DIMS:
         return Refused("not a convolution of images with channels outside, a step of 1 and constant weights")
     images, *axes = columns.dims
     taps = [form.parts[dim.window].extent.constant if dim.window is not None else None for dim in axes]

@@ -86,6 +86,6 @@ def _transforms(task: SearchTask, products: Products, extents: Extents) -> Float
     own, lanes = products.convolution, task.known_target.hardware.lanes()
     rows = own.images(extents) * own.tile_rows
     vectors = _vectors(task, products, extents) / lanes
-    lines = rows * -(-own.tiles_in_row // lanes) * LINE
-    cycles = own.channels * (lines + vectors * INPUT) + own.kernels * (vectors + lines / LINE) * OUTPUT
+    of_rows = rows * -(-own.tiles_in_row // lanes)
+    cycles = own.channels * (of_rows * LINE + vectors * INPUT) + own.kernels * (vectors + of_rows) * OUTPUT
     return np.asarray(cycles / task.threads, np.float64)
