@@ -60,6 +60,9 @@ def extended(graph: Graph, draft: Draft, taken: Collection[str]) -> Draft | None
             return _normalized(graph, passed, reader)
         if reader.op not in TEXT or graph.shape(reader.name) != graph.shape(passed.node):
             return None
+        if reader.dtype != graph[passed.node].dtype:
+            # A half that becomes a float was rounded: fused, it would not be.
+            return None
         return _appended(graph, passed, reader)
     except CannotLift:
         return None

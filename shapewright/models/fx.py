@@ -1,7 +1,7 @@
-"""Graphs of torch.fx as the neutral graph: of ``torch.export``, of TorchDynamo, and of AOTAutograd behind it.
+"""Graphs of torch.fx in the normal form of ``shapewright.models.aten`` as the neutral graph.
 
-Operations are known by the names of ATen's overload packets, of functions and of methods; shapes and dtypes come from
-``meta["val"]`` (or ``"example_value"``). Imports torch only where a graph is at hand.
+Operators are known by ATen's overloads and their schemas, shapes and dtypes by ``meta["val"]``. Imports torch only
+where a graph is at hand.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from shapewright.models.fx_calls import ELEMENTWISE_NAMES, Call
-from shapewright.models.fx_operators import TRANSLATIONS
-from shapewright.models.graph import VIEWS, CannotLift, Graph, Input, Node, Shape
+from shapewright.models.fx_calls import Call
+from shapewright.models.fx_operators import TRANSLATIONS, WITHOUT_MEANING
+from shapewright.models.graph import CannotLift, Graph, Input, Node, Shape
 from shapewright.models.lifted import Lifting
 from shapewright.models.lifting import lift_graph
 from shapewright.models.patterns import recognised
@@ -21,10 +21,13 @@ from shapewright.models.translated import Translated
 from tuner.errors import InvalidInput
 from tuner.program.target import Target
 
-PARTS = frozenset({"slice", "select", "split", "chunk", "split_with_sizes", "unbind", "tensor_split", "narrow"})
+PARTS = frozenset({
+    "aten.slice.Tensor", "aten.select.int", "aten.split.Tensor", "aten.split_with_sizes.default", "aten.unbind.int",
+    "<built-in function getitem>",
+})  # fmt: skip
 """Views of a part of a tensor: nothing is computed, and nothing is told about it."""
-IN_PLACE = frozenset({"iadd", "isub", "imul", "itruediv"})
-"""Python's operators that change their first operand."""
+NUMBERS = {"aten.full.default": "fill_value", "aten.scalar_tensor.default": "s"}
+"""Operators that make a tensor of one number; those without axes are read as the number."""
 
 
 def lift(
@@ -33,7 +36,7 @@ def lift(
     names: Mapping[str, str] | None = None,
     target: Target | None = None,
 ) -> Lifting:
-    """Lift a ``torch.fx.GraphModule``.
+    """Lift a ``torch.fx.GraphModule`` of ATen's operators.
 
     ``constants``: placeholders whose values stay (weights that became inputs); ``get_attr`` nodes always do. ``names``:
     shape variables by symbol of the graph; a symbol that is left out keeps its own name.
@@ -50,9 +53,11 @@ def graph_of(module: Any, constants: Collection[str] = ()) -> Graph:
         if node.op == "output":
             outputs = tuple(dict.fromkeys(_nodes_in(node.args)))
             continue
+        if returns_nothing(node):
+            continue
         value = _value(module, node)
         shape, dtype = _described(value)
-        source = node.args[0].name if node.op == "call_function" and _name(node) == "getitem" else ""
+        source = node.args[0].name if str(node.target) == "<built-in function getitem>" else ""
         if source in several:
             # What computes several values is known by the first of them, which is read from it.
             nodes[node.name] = _first_of(node, nodes, several) if node.args[1] == 0 else Node(node.name, "part")
@@ -61,6 +66,12 @@ def graph_of(module: Any, constants: Collection[str] = ()) -> Graph:
         if isinstance(value, list | tuple) and nodes[node.name].op != "part":
             several[node.name] = node.name
     return recognised(Graph(nodes, outputs))
+
+
+def returns_nothing(node: Any) -> bool:
+    """Whether a node checks something and has no value: it does not count as a reader."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and not schema.returns
 
 
 def _first_of(node: Any, nodes: dict[str, Node], several: dict[str, str]) -> Node:
@@ -78,63 +89,50 @@ def _node(node: Any, nodes: Mapping[str, Node], constants: Collection[str], shap
         return Node(node.name, "constant", (), {}, shape, dtype)
     if node.op == "placeholder":
         return Node(node.name, "input", (), {}, shape, dtype)
-    op = _name(node)
     sources = tuple(dict.fromkeys(_nodes_in((node.args, node.kwargs))))
     if not dtype:
         return Node(node.name, "scalar", sources, {}, shape, dtype)
-    if op in PARTS or (op == "getitem" and isinstance(node.args[0], type(node))):
+    if str(node.target) in PARTS:
         return Node(node.name, "part", sources, {}, shape, dtype)
     try:
-        translated = _translated(node, op, nodes, shape, dtype)
+        translated = _translated(node, nodes, shape, dtype)
     except CannotLift as reason:
-        return Node(node.name, "unknown", sources, {}, shape, dtype, f"{op}: {reason}")
+        return Node(node.name, "unknown", sources, {}, shape, dtype, f"{_named(node)}: {reason}")
     return Node(node.name, translated.op, translated.inputs, translated.attrs, shape, dtype)
 
 
-def _translated(node: Any, op: str, nodes: Mapping[str, Node], shape: Shape | None, dtype: str) -> Translated:
-    if isinstance(_value(None, node), list | tuple) and any(user.args[1] != 0 and user.users for user in node.users):
-        raise CannotLift("an output beside the first one is read")
-    if _is_in_place(node, op):
-        op = op[1:] if op in IN_PLACE else op.removesuffix("_")
-        _check_overwritten(node, nodes)
-    call = Call(node, _input, nodes, shape, dtype)
-    if op in ELEMENTWISE_NAMES:
-        return call.elementwise(ELEMENTWISE_NAMES[op])
+def _translated(node: Any, nodes: Mapping[str, Node], shape: Shape | None, dtype: str) -> Translated:
+    op = str(node.target)
     if op not in TRANSLATIONS:
         raise CannotLift("the operator has no translation")
+    if isinstance(_value(None, node), list | tuple) and any(user.args[1] != 0 and user.users for user in node.users):
+        raise CannotLift("an output beside the first one is read")
+    call = Call(node, _input, nodes, shape, dtype)
     translated = TRANSLATIONS[op](call)
+    call.check_read(*WITHOUT_MEANING.get(op, ()))
     if _nodes_in(tuple(translated.attrs.values())):
         raise CannotLift("an argument that must be constant is computed")
     return translated
-
-
-def _is_in_place(node: Any, op: str) -> bool:
-    return op in IN_PLACE or (op.endswith("_") and not op.endswith("__")) or bool(node.kwargs.get("inplace"))
-
-
-def _check_overwritten(node: Any, nodes: Mapping[str, Node]) -> None:
-    """Raise CannotLift unless what is changed in place is a new tensor that nothing else reads."""
-    changed = node.args[0]
-    source = nodes.get(str(getattr(changed, "name", "")))
-    if source is None or len(changed.users) > 1 or source.op in (*VIEWS, "input", "constant", "part"):
-        raise CannotLift("it changes a tensor in place that others may read")
 
 
 def _input(value: Any) -> Input:
     """A node's argument. Raises CannotLift for what is neither a node nor a number nor nothing."""
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value
-    if hasattr(value, "op") and hasattr(value, "users"):
-        return str(value.name)
+    if _is_node(value):
+        number = value.args[-1] if str(value.target) in NUMBERS and not value.meta["val"].shape else None
+        return number if type(number) in (int, float) else str(value.name)
     raise CannotLift(f"the argument {value!r} is no tensor")
 
 
-def _name(node: Any) -> str:
-    """``linear`` of aten.linear.default, of torch.nn.functional.linear, or of a method."""
-    if isinstance(node.target, str):
-        return str(node.target)
+def _named(node: Any) -> str:
+    """``linear`` of aten.linear.default; other targets by their own name."""
     packet = getattr(node.target, "overloadpacket", node.target)
     return str(getattr(packet, "__name__", packet))
+
+
+def _is_node(value: Any) -> bool:
+    return hasattr(value, "op") and hasattr(value, "users")
 
 
 def _nodes_in(value: Any) -> list[str]:
@@ -142,11 +140,11 @@ def _nodes_in(value: Any) -> list[str]:
         return [name for each in value.values() for name in _nodes_in(each)]
     if isinstance(value, list | tuple):
         return [name for each in value for name in _nodes_in(each)]
-    return [str(value.name)] if hasattr(value, "op") and hasattr(value, "users") else []
+    return [str(value.name)] if _is_node(value) else []
 
 
 def _value(module: Any, node: Any) -> Any:
-    value = node.meta.get("val", node.meta.get("example_value"))
+    value = node.meta.get("val")
     if value is None and node.op == "get_attr":
         value = module
         for part in str(node.target).split("."):

@@ -1,63 +1,61 @@
-"""Calls in graphs of torch.fx, and their arguments by place or by name."""
+"""Calls of ATen's operators, their arguments by the names of the schema."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shapewright.models.graph import CannotLift, Input, Node, Shape
-from shapewright.models.translated import Translated
-
-ELEMENTWISE_NAMES: Mapping[str, str] = {
-    **{name: name for name in ("relu", "sigmoid", "tanh", "silu", "exp", "log", "sqrt", "rsqrt", "erf", "sin", "cos")},
-    **{name: name for name in ("abs", "neg", "reciprocal", "square", "floor", "round", "maximum", "minimum", "sub")},
-    **{name: name for name in ("add", "mul", "div", "hardswish", "hardsigmoid")},
-    "truediv": "div",
-}
-"""By name the neutral operation: tensors and numbers in the same order."""
-PLAIN_KEYWORDS = frozenset({"input", "other", "self", "inplace", "alpha", "out", "rounding_mode", "decimals"})
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A node that calls an operator. ``shape`` and ``dtype`` are those of its first output."""
+    """A node that calls an operator. ``shape`` and ``dtype`` are those of its first output.
+
+    A translation reads the arguments that it knows. Those that it does not must have their defaults: an argument that
+    nobody reads never changes what is computed.
+    """
 
     node: Any
     input_of: Callable[[Any], Input]
     nodes: Mapping[str, Node]
     shape: Shape | None
     dtype: str
+    _given: dict[str, Any] = field(default_factory=dict)
+    _read: set[str] = field(default_factory=set)
 
-    def arg(self, position: int, *names: str, default: Any = None) -> Any:
-        """An argument by its place, or by one of its names."""
-        if position < len(self.node.args):
-            return self.node.args[position]
-        return next((self.node.kwargs[name] for name in names if name in self.node.kwargs), default)
+    def __post_init__(self) -> None:
+        arguments = self.node.target._schema.arguments
+        self._given.update(zip((each.name for each in arguments), self.node.args, strict=False))
+        self._given.update(self.node.kwargs)
 
-    def tensor(self, position: int, *names: str) -> Input:
-        return self.input_of(self.arg(position, *names))
+    def arg(self, name: str) -> Any:
+        """An argument, or the schema's default of it."""
+        self._read.add(name)
+        if name in self._given:
+            return self._given[name]
+        return next(each.default_value for each in self.node.target._schema.arguments if each.name == name)
 
-    def elementwise(self, op: str) -> Translated:
-        """Its positional arguments, and ``other``. Raises CannotLift for arguments that change what is computed."""
-        kwargs = self.node.kwargs
-        changed = [name for name in kwargs if name not in PLAIN_KEYWORDS]
-        if changed or kwargs.get("alpha", 1) != 1 or kwargs.get("rounding_mode") or kwargs.get("decimals", 0):
-            raise CannotLift(f"its arguments {', '.join(f'{k}={v}' for k, v in kwargs.items())} are not translated")
-        given = [self.arg(0, "input", "self")]
-        if op in BINARY:
-            given.append(self.arg(1, "other"))
-        return Translated(op, tuple(map(self.input_of, given)))
+    def tensor(self, name: str) -> Input:
+        """An argument that is a tensor, a number or nothing. Raises CannotLift for others."""
+        return self.input_of(self.arg(name))
 
-    def rank(self, name: Input) -> int:
-        """Axes of an input. Raises CannotLift where its shape is not known."""
-        shape = self.nodes[name].shape if isinstance(name, str) else None
+    def rank(self, name: str) -> int:
+        """Axes of the tensor that is given for ``name``. Raises CannotLift where its shape is not known."""
+        source = self.tensor(name)
+        shape = self.nodes[source].shape if isinstance(source, str) else None
         if shape is None:
-            raise CannotLift(f"the shape of {name} is not known")
+            raise CannotLift(f"the shape of {source} is not known")
         return len(shape)
 
-
-BINARY = frozenset({"add", "sub", "mul", "div", "maximum", "minimum"})
+    def check_read(self, *without_meaning: str) -> None:
+        """Raise CannotLift for an argument that was not read and is not its default."""
+        for each in self.node.target._schema.arguments:
+            if each.name in self._read or each.name in without_meaning or each.name not in self._given:
+                continue
+            if not each.has_default_value() or self._given[each.name] != each.default_value:
+                raise CannotLift(f"its argument {each.name}={self._given[each.name]} is not translated")
 
 
 def constant_numbers(values: Any, rank: int) -> tuple[int, ...]:

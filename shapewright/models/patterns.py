@@ -169,7 +169,23 @@ GELU_TANH = _halved(
     ("add", ("tanh", ("mul", ("add", "x", ("mul", CUBE, 0.044715)), math.sqrt(2 / math.pi))), 1.0)
 )  # fmt: skip
 SILU = ("mul", "x", ("sigmoid", "x"))
-RMS_NORM = ("mul", "gamma", _over_root("x", ("add", ("mean", _squared("x")), "eps")))
+BATCHED = ("reshape", ("matmul", ("reshape", "x"), ("reshape", "y")))
+"""A product of more than three axes, as PyTorch carries it out."""
+
+
+def _rooted(x: Pattern) -> Pattern:
+    """x over the root of the mean of its squares."""
+    return _over_root(x, ("add", ("mean", _squared(x)), "eps"))
+
+
+WIDENED = ("cast", "x")
+"""Halves are normalised in float32, and rounded before the weight or behind it."""
+PLAIN_RMS_NORM = [_rooted("x"), ("cast", _rooted(WIDENED))]
+RMS_NORM = [
+    ("mul", "gamma", _rooted("x")),
+    ("mul", "gamma", ("cast", _rooted(WIDENED))),
+    ("cast", ("mul", "gamma", _rooted(WIDENED))),
+]
 CENTRED = ("sub", "x", ("mean", "x"))
 PLAIN_NORM = _over_root(CENTRED, ("add", ("mean", _squared(CENTRED)), "eps"))
 LAYER_NORM = ("add", ("mul", "gamma", PLAIN_NORM), "beta")
@@ -191,12 +207,37 @@ def _unary(op: str) -> Callable[[Graph, Node, Bound], Made]:
 
 def _norm(op: str, *vectors: str) -> Callable[[Graph, Node, Bound], Made]:
     def make(graph: Graph, root: Node, bound: Bound) -> Made:
-        eps = bound["eps"]
+        eps, x = bound["eps"], bound["x"]
         if isinstance(eps, str) or eps is None or not all(_is_vector(graph, bound[name]) for name in vectors):
             return None
-        return op, (bound["x"], *(bound[name] for name in vectors)), {"rank": 1, "eps": float(eps)}
+        if not isinstance(x, str) or graph[x].dtype != root.dtype or (not vectors and _is_scaled(graph, root)):
+            return None
+        return op, (x, *(bound[name] for name in vectors)), {"rank": 1, "eps": float(eps)}
 
     return make
+
+
+def _is_scaled(graph: Graph, root: Node) -> bool:
+    """Whether what reads a value multiplies it by a vector: the norm with its weight is one operator."""
+    reader = graph.only_reader(root.name)
+    while reader is not None and reader.op in ("cast", "identity"):
+        reader = graph.only_reader(reader.name)
+    return reader is not None and reader.op == "mul" and any(_is_vector(graph, each) for each in reader.inputs)
+
+
+def _batched(graph: Graph, root: Node, bound: Bound) -> Made:
+    """The product of the operands before they were flattened, where only their leading axes were."""
+    product = graph.source(root.inputs[0])
+    x, y = (graph[str(bound[name])].shape for name in "xy")
+    flat = [graph[each].shape for each in product.sources]
+    if len(flat) != 2 or root.shape is None or None in (x, y, *flat) or len(product.shape or ()) != 3:
+        return None
+    assert x is not None and y is not None
+    is_same = len(x) == len(y) == len(root.shape) > 3 and x[:-2] == y[:-2] == root.shape[:-2]
+    kept = all(one is not None and one[-2:] == other[-2:] for one, other in zip(flat, (x, y), strict=True))
+    if not is_same or not kept or root.shape[-2:] != (x[-2], y[-1]):
+        return None
+    return "matmul", (bound["x"], bound["y"]), {}
 
 
 def _is_vector(graph: Graph, value: Input) -> bool:
@@ -226,7 +267,9 @@ REWRITES = (
     Rewrite(GELU, _unary("gelu")),
     Rewrite(GELU_TANH, _unary("gelu_tanh")),
     Rewrite(SILU, _unary("silu")),
+    Rewrite(BATCHED, _batched),
     Rewrite(RMS_NORM, _norm("rms_norm", "gamma")),
+    Rewrite(PLAIN_RMS_NORM, _norm("rms_norm")),
     Rewrite(LAYER_NORM, _norm("layer_norm", "gamma", "beta")),
     Rewrite(ATTENTION, _attention),
 )

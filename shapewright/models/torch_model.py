@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shapewright.models.aten import decomposed
 from shapewright.models.fx import graph_of
 from shapewright.models.model import Model, Place
 from tuner.errors import InvalidInput
@@ -48,6 +49,8 @@ def from_file(path: Path) -> Model:
 
 def from_program(program: Any) -> Model:
     """A ``torch.export.ExportedProgram``."""
+    names = _names(program)
+    program = decomposed(program)
     specs = program.graph_signature.input_specs
     # A cache is a buffer, too, but none that stays.
     changed = set(program.graph_signature.buffers_to_mutate.values())
@@ -61,7 +64,7 @@ def from_program(program: Any) -> Model:
                 places.setdefault(str(dim), []).append((node.name, axis))
     ranges = {str(symbol): _range(limits) for symbol, limits in program.range_constraints.items()}
     known = {symbol: sizes for symbol, sizes in ranges.items() if sizes is not None}
-    return Model(graph, places, known, _names(program))
+    return Model(graph, places, known, names)
 
 
 def _range(limits: Any) -> range | None:

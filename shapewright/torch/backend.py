@@ -1,21 +1,26 @@
 """The backend of torch.compile: ``torch.compile(model, backend="shapewright", dynamic=True, options={"source": ...})``.
 
-TorchDynamo's graph is lifted into workloads; what has a library is replaced by ``torch.ops.shapewright.call``; the rest
-goes to Inductor, or runs as it is. Sizes stay symbolic, so other lengths need no new compilation.
+TorchDynamo's graph is brought to ATen's functional form and lifted into workloads; what has a library is replaced by
+``torch.ops.shapewright.call``; the rest goes to Inductor, or runs as it is. Sizes stay symbolic, so other lengths need
+no new compilation. Where anything goes wrong on the way, the graph is PyTorch's alone.
 """
 
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+from torch._dynamo.exc import RestartAnalysis, SkipFrame
 
-from shapewright.sources.finder import finder_of
-from shapewright.sources.reports import Report
-from shapewright.torch.graphs import constants_of, replace_lifted, with_constant_floats
+from shapewright.sources.finder import Finder, finder_of
+from shapewright.sources.reports import Kept, Replaced, Report
+from shapewright.torch.graphs import replace_lifted
 from shapewright.torch.lowering import register
+from shapewright.torch.normal_form import Compiled, NothingReplaced, as_it_is, by_inductor
 from shapewright.torch.reports import note_compiled
 from tuner.errors import InvalidInput
 
@@ -38,24 +43,35 @@ def shapewright(
     ``options``: ``source`` (a URL, a directory, a snapshot file, or several; the service of SHAPEWRIGHT_URL if left
     out), ``strict`` (raise where a source is away, or a workload has no library), ``threads`` (of the libraries;
     PyTorch's own number if left out), ``rest`` (``inductor`` or ``eager``: what runs the rest), ``inductor`` (its
-    options), ``report`` (a ``Report`` that is filled in). ``mode`` is Inductor's. Raises InvalidInput.
+    options), ``report`` (a ``Report`` that is filled in). ``mode`` is Inductor's. Raises InvalidInput for options;
+    whatever else goes wrong leaves the graph to PyTorch, with a warning and a reason in the report, but for ``strict``.
     """
     given = _checked(options or {})
     report: Report = given.get("report") or Report()
     note_compiled(report)
-    with_constant_floats(graph)
+    compiler = _compiler(given, mode)
     trained = [each for each in example_inputs if isinstance(each, torch.Tensor) and each.requires_grad]
     if torch.is_grad_enabled() and trained:
         report.note([TRAINING])
-    else:
+        return compiler(graph, example_inputs, None)
+    try:
         threads = given.get("threads") or torch.get_num_threads()
         finder = finder_of(given.get("source"), strict=bool(given.get("strict")), threads=threads)
-        replace_lifted(graph, constants_of(graph), finder, report)
-        report.note(finder.notes)
-    logger.info("%s", report)
-    if given.get("rest", "inductor") == "eager":
-        return graph.forward  # type: ignore[no-any-return]
-    return _inductor(graph, example_inputs, mode, given.get("inductor") or {})
+    except InvalidInput:
+        raise
+    except Exception as error:
+        return _left(compiler, graph, example_inputs, given, report, error)
+    try:
+        return _with_libraries(graph, example_inputs, finder, report, compiler)
+    except NothingReplaced:
+        return compiler(graph, example_inputs, None)
+    except (RestartAnalysis, SkipFrame):
+        # TorchDynamo's own: it traces again, with what it has learned.
+        raise
+    except Exception as error:
+        return _left(compiler, graph, example_inputs, given, report, error)
+    finally:
+        logger.info("%s", report)
 
 
 def _checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -69,12 +85,51 @@ def _checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
     return options
 
 
-def _inductor(
-    graph: torch.fx.GraphModule, example_inputs: Sequence[Any], mode: str | None, options: Mapping[str, Any]
-) -> Callable[..., Any]:
-    from torch._inductor import list_mode_options  # noqa: PLC0415 - seconds, for those who compile
-    from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415
-
+def _compiler(options: Mapping[str, Any], mode: str | None) -> Callable[..., Compiled]:
+    if options.get("rest", "inductor") == "eager":
+        return as_it_is
     register()
-    patches = {**(list_mode_options(mode) if mode else {}), **options}
-    return compile_fx(graph, list(example_inputs), config_patches=patches)  # type: ignore[no-any-return]
+    return partial(by_inductor, mode=mode, options=options.get("inductor") or {})
+
+
+def _with_libraries(
+    graph: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    finder: Finder,
+    report: Report,
+    compiler: Callable[..., Compiled],
+) -> Compiled:
+    replaced: list[Replaced] = []
+
+    def rewrite(module: torch.fx.GraphModule, constants: frozenset[str]) -> bool:
+        found = replace_lifted(module, constants, finder)
+        report.kept += found.kept
+        report.note(finder.notes)
+        replaced[:] = found.replaced
+        return bool(replaced)
+
+    compiled = compiler(graph, example_inputs, rewrite)
+    # Only now is it known that they are called.
+    report.replaced += replaced
+    return compiled
+
+
+def _left(
+    compiler: Callable[..., Compiled],
+    graph: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: Mapping[str, Any],
+    report: Report,
+    error: Exception,
+) -> Compiled:
+    """PyTorch's own, since ``error`` came up on the way to ours. Raises it again where ``strict`` is asked for."""
+    if options.get("strict"):
+        raise error
+    # PyTorch's first: what it refuses itself is no fault of ours, and comes out as it always does.
+    compiled = compiler(graph, example_inputs, None)
+    first, *_ = str(error).splitlines() or [""]
+    reason = f"{type(error).__name__}: {first}"
+    report.kept.append(Kept("the whole graph", "a graph", reason))
+    logger.warning("a graph is left to PyTorch", exc_info=error)
+    warnings.warn(f"shapewright: a graph is left to PyTorch: {reason}", stacklevel=2)
+    return compiled

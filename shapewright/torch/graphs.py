@@ -1,58 +1,33 @@
-"""Graphs of TorchDynamo rewritten: groups of nodes that were lifted become calls of tuned libraries."""
+"""Graphs rewritten: groups of nodes that were lifted become calls of tuned libraries."""
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_or
-from torch.nn import functional
 
 from shapewright.models.fx import lift
 from shapewright.models.lifted import LiftedOp, Operand
 from shapewright.sources.finder import Finder
 from shapewright.sources.reports import Kept, Report
 from shapewright.sources.source import Match
-from shapewright.torch.op import call
+from shapewright.torch.op import call, prepared
 from shapewright.torch.plan import DTYPES, Plan, Taken
 from shapewright.torch.reports import Replaced
 
-IN_PLACE = "the graph changes tensors in place"
+aten = torch.ops.aten
 
 
-def with_constant_floats(graph: fx.GraphModule) -> None:
-    """Floats that are attributes of modules (``eps``) as constants, guarded by their values: with ``dynamic=True``
-    TorchDynamo takes them for inputs."""
-    for node in list(graph.graph.nodes):
-        value = node.meta.get("example_value")
-        if node.op == "call_method" and node.target == "item" and isinstance(value, torch.SymFloat):
-            node.replace_all_uses_with(float(value))
-            graph.graph.erase_node(node)
-    graph.recompile()
+def replace_lifted(graph: fx.GraphModule, constants: frozenset[str], finder: Finder) -> Report:
+    """Put calls of libraries in the place of what ``finder`` has one for, in a graph of the normal form.
 
-
-def constants_of(graph: fx.GraphModule) -> frozenset[str]:
-    """The inputs that stay from call to call: parameters and buffers."""
-    return frozenset(
-        node.name
-        for node in graph.graph.nodes
-        if node.op == "placeholder"
-        and (
-            isinstance(node.meta.get("example_value"), torch.nn.Parameter)
-            or "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
-        )
-    )
-
-
-def replace_lifted(graph: fx.GraphModule, constants: frozenset[str], finder: Finder, report: Report) -> None:
-    """Put calls of libraries in the place of what ``finder`` has one for; say in ``report`` what was done, and why
-    the rest was not. Raises ShapewrightError where the finder is strict."""
-    _without_needless_mutation(graph)
-    if any(map(_mutates, graph.graph.nodes)):
-        report.kept.append(Kept("the whole graph", "a graph", IN_PLACE))
-        return
+    ``constants``: the placeholders that stay from call to call. Returns what was replaced, and why the rest was not.
+    Raises ShapewrightError where the finder is strict.
+    """
+    report = Report()
+    _without_checks(graph)
     lifting = lift(graph, constants)
     report.kept += [Kept(left.node, left.op, left.reason) for left in lifting.left]
     rewriting = _Rewriting(graph)
@@ -68,11 +43,20 @@ def replace_lifted(graph: fx.GraphModule, constants: frozenset[str], finder: Fin
         report.replaced.append(
             Replaced(where, str(op.workload), op.workload.key, digest, match.how, match.source, threads, strided, plans)
         )
-    if report.replaced:
-        # A library's output may have other strides than what it stands for.
-        _views_as_reshapes(graph)
     graph.graph.lint()
     graph.recompile()
+    return report
+
+
+def _without_checks(graph: fx.GraphModule) -> None:
+    """What only looks at dtypes and sizes, which are known by now, reads no value."""
+    for node in reversed(graph.graph.nodes):
+        if node.target is aten._assert_tensor_metadata.default:
+            graph.graph.erase_node(node)
+
+
+COPIES = frozenset({aten.clone.default, aten.view.default, aten._unsafe_view.default})
+"""What stands between a value and a copy of it in a row."""
 
 
 class _Rewriting:
@@ -117,7 +101,11 @@ class _Rewriting:
 
     def _is_in_a_row(self, operand: Operand) -> bool:
         axes = [axis for group in operand.view for axis in group]
-        value = _value(self._nodes[operand.node])
+        node = self._nodes[operand.node]
+        # The normal form copies by itself what a view or a product needs in a row.
+        while node.target in COPIES:
+            node = node.args[0]
+        value = _value(node)
         expected: Any = 1
         for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
             if not statically_known_true(sym_or(size == 1, stride == expected)):
@@ -138,6 +126,8 @@ class _Rewriting:
             for operand, tensor in zip(op.operands, op.workload.inputs, strict=True)
         )  # fmt: skip
         plan = Plan(match.library.digest, operands, op.output_view, op.workload.outputs[0].dtype).text()
+        # What keeps a library from being called shows here, and not in the model's first call.
+        prepared(plan)
         with self._graph.inserting_before(last):
             names = sorted(name for dim in op.output_shape for name in dim.variables)
             symbols = {name: fx.Proxy(self._symbol(name)) for name in names}
@@ -155,7 +145,7 @@ class _Rewriting:
         symbol = self._symbols[name]
         if isinstance(symbol, fx.Node):
             return symbol
-        return self._graph.call_function(torch.ops.aten.sym_size.int, symbol)
+        return self._graph.call_function(aten.sym_size.int, symbol)
 
 
 def _inputs(op: LiftedOp) -> list[str]:
@@ -168,65 +158,8 @@ def _read(operand: Operand) -> tuple[str | None, ...]:
 
 
 def _value(node: fx.Node) -> Any:
-    return node.meta.get("val", node.meta.get("example_value"))
+    return node.meta.get("val")
 
 
 def _plain(size: Any) -> Any:
     return size.node if isinstance(size, fx.Proxy) else size
-
-
-# -- tensors that are changed in place ----------------------------------------------------------------------------
-def _mutates(node: fx.Node) -> bool:
-    """Whether a node writes to one of its inputs."""
-    if node.op not in ("call_function", "call_method"):
-        return False
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    name = str(name).partition(".")[0]
-    in_place = name.endswith("_") and not name.endswith("__")
-    return in_place or node.target in IN_PLACE_OPERATORS or "out" in node.kwargs or bool(node.kwargs.get("inplace"))
-
-
-IN_PLACE_OPERATORS = frozenset(
-    {
-        operator.setitem,
-        operator.delitem,
-        *(
-            getattr(operator, name)
-            for name in (
-                "iadd",
-                "isub",
-                "imul",
-                "imatmul",
-                "itruediv",
-                "ifloordiv",
-                "imod",
-                "ipow",
-                "iand",
-                "ior",
-                "ixor",
-            )
-        ),
-    }
-)
-
-
-def _without_needless_mutation(graph: fx.GraphModule) -> None:
-    """``relu(x, inplace=True)`` as ``relu(x)`` where nobody else reads x, which was computed here for it alone."""
-    for node in graph.graph.nodes:
-        source = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
-        if node.kwargs.get("inplace") and source is not None and len(source.users) == 1 and source.target in FRESH:
-            node.kwargs = {**node.kwargs, "inplace": False}
-
-
-FRESH = frozenset({
-    functional.linear, functional.batch_norm, functional.layer_norm, torch.conv1d, torch.conv2d, torch.conv3d,
-    operator.add, torch.add, torch.matmul, operator.matmul,
-})  # fmt: skip
-"""Functions whose result is a new tensor, never a view of another."""
-
-
-def _views_as_reshapes(graph: fx.GraphModule) -> None:
-    for node in graph.graph.nodes:
-        sizes = node.args[1:] if node.op == "call_method" and node.target == "view" else ()
-        if sizes and not isinstance(sizes[0], torch.dtype):
-            node.target = "reshape"

@@ -56,7 +56,7 @@ def _lowered(operands: Sequence[Any], sizes: Sequence[Any], text: str) -> Any:
             # As they are: the library's packed form is found by the weight's own storage and version.
             inputs += [ir.ExternKernel.realize_input(tensor) for tensor in tensors]
         else:
-            inputs += [ir.ExternKernel.require_contiguous(_viewed(tensor, taken.view)) for tensor in tensors]
+            inputs += [_in_a_row(_viewed(tensor, taken.view)) for tensor in tensors]
     order = _order(plan.output, len(sizes))
     result = ir.ExternKernelOut(
         layout=ir.FixedLayout(
@@ -70,6 +70,13 @@ def _lowered(operands: Sequence[Any], sizes: Sequence[Any], text: str) -> Any:
     out = lowering.view(ir.TensorBox.create(result), [sizes[axis] for axis in order])
     back = sorted(range(len(order)), key=order.__getitem__)
     return out if back == list(range(len(back))) else lowering.permute(out, back)
+
+
+def _in_a_row(tensor: Any) -> Any:
+    from torch._inductor import ir  # noqa: PLC0415
+
+    # A single value is in a row before it is computed at all.
+    return ir.ExternKernel.realize_input(ir.ExternKernel.require_contiguous(tensor))
 
 
 def _viewed(tensor: Any, view: View) -> Any:

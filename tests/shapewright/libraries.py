@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from shapewright.download import write
+from shapewright.sources.libraries import load_library
+from shapewright.sources.source import Match
 from tests.shapewright.torch.models import CLASSES, HEADS, INNER, WIDTH
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import MANIFEST
 from tuner.program.target import native
 from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar
+from tuner.program.workload import ShapeVar, Workload
 from tuner.rules import safe_kernel
 
 M, N, B, S = (ShapeVar(name, range(1, 33)) for name in "MNBS")
@@ -45,6 +47,22 @@ def save_library(directory: Path, op: str, args: Any, variables: Any, epilogue: 
 
 def save(directory: Path, task: SearchTask) -> None:
     write(build_library(Dispatcher(task, (safe_kernel(task),), 0, Leaf(0)), None).files, directory)
+
+
+class OnDemand:
+    """A source that has a library for every workload: built when it is first asked for, kept in ``folder``."""
+
+    name = "on demand"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find(self, workload: Workload, threads: int) -> Match | str:
+        directory = self._folder / workload.key
+        if not directory.is_dir():
+            variables = tuple(ShapeVar(name, range(1, 33)) for name in sorted(workload.variables))
+            save(directory, SearchTask(workload, None, variables, target=native(), threads=threads))
+        return Match(load_library(directory), "exact", self.name)
 
 
 def altered(library: Path, directory: Path, **manifest: Any) -> Path:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.export import Dim
 from torch.fx import Interpreter
 
+from shapewright.models.aten import decomposed
 from shapewright.models.fx import lift
 from shapewright.models.lifted import LiftedOp, Lifting, unviewed
 from tuner.program.reference import compute
@@ -35,7 +36,8 @@ class Formula(nn.Module):  # type: ignore[misc]
 
 
 def exported(model: torch.nn.Module, example: Sequence[Any], dynamic: Any) -> Any:
-    return torch.export.export(model.eval(), tuple(example), dynamic_shapes=dynamic)
+    """In the normal form that is lifted."""
+    return decomposed(torch.export.export(model.eval(), tuple(example), dynamic_shapes=dynamic))
 
 
 def constants_of(program: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from functools import cache
 from typing import Any
@@ -11,7 +12,10 @@ from torch import nn
 from torch.export import Dim
 from torch.nn import functional
 
+from shapewright.models.aten import decomposed
 from shapewright.models.fx import lift
+from shapewright.models.lifted import Lifting
+from shapewright.torch.normal_form import NothingReplaced, as_it_is
 from tests.shapewright.models.checking import TARGET, check_values, constants_of, exported, labels, lifting_of
 from tests.shapewright.models.nets import DecoderBlock, Encoder, Pictures
 
@@ -50,32 +54,35 @@ def test_equal_layers_are_one_workload() -> None:
 
 
 def test_operators_that_were_decomposed_are_the_same_workloads() -> None:
-    program = encoder().run_decompositions()
-    decomposed = lifting_of(program)
-    check_values(program, decomposed, (torch.randint(0, 50, (3, 7)),))
+    example = (torch.zeros(2, 5, dtype=torch.long),)
+    exported_again = torch.export.export(Encoder().eval(), example, dynamic_shapes=({0: BATCH, 1: LENGTH},))
+    program = decomposed(exported_again.run_decompositions())
+    found = lifting_of(program)
+    check_values(program, found, (torch.randint(0, 50, (3, 7)),))
     lifting = lifting_of(encoder())
     own = {label: op.workload.key for label, op in zip(labels(lifting), lifting.ops, strict=True)}
-    found = {op.workload.key for op in decomposed.ops}
-    assert {own[label] for label in ("layer_norm", "dense + bias", "dense + bias + gelu")} <= found
+    keys = {op.workload.key for op in found.ops}
+    assert {own[label] for label in ("layer_norm", "dense + bias", "dense + bias + gelu")} <= keys
 
 
-def test_dynamos_graphs_have_weights_among_their_inputs() -> None:
-    graphs: list[Any] = []
+def test_compiled_graphs_have_the_workloads_of_exported_ones() -> None:
+    found: list[Lifting] = []
+
+    def rewrite(graph: Any, constants: frozenset[str]) -> bool:
+        found.append(lift(graph, constants, target=TARGET))
+        return False
 
     def backend(graph: Any, inputs: Any) -> Any:
-        graphs.append(graph)
+        with contextlib.suppress(NothingReplaced):
+            as_it_is(graph, inputs, rewrite)
         return graph.forward
 
     torch.compiler.reset()
-    with torch.no_grad(), torch._dynamo.config.patch(specialize_float=True):
+    with torch.no_grad():
         torch.compile(Encoder().eval(), backend=backend, dynamic=True)(torch.zeros(2, 5, dtype=torch.long))
-    (graph,) = graphs
-    weights = {node.name for node in graph.graph.nodes if node.op == "placeholder" and "parameters" in node.name}
-    found = lift(graph, weights, target=TARGET)
-    assert not any("beside the first" in one.reason for one in found.left), "x[:, 0] is a part of one value"
-    # TorchDynamo may still take the constants of modules for inputs: their operators are left.
-    own = {op.workload.key for op in lifting_of(encoder()).ops if "layer_norm" not in str(op.workload)}
-    assert own <= {op.workload.key for op in found.ops}
+    (lifting,) = found
+    assert not any("beside the first" in one.reason for one in lifting.left), "x[:, 0] is a part of one value"
+    assert {op.workload.key for op in lifting_of(encoder()).ops} == {op.workload.key for op in lifting.ops}
 
 
 def test_a_decoder_block() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,11 @@ import torch
 
 import shapewright as sw
 from shapewright.sources import finder
-from tests.shapewright.libraries import save
+from shapewright.sources.finder import Finder
+from shapewright.torch import backend
+from tests.shapewright.libraries import OnDemand, save
 from tests.shapewright.torch.models import Encoder, words
+from tests.shapewright.torch.replacing import Replacing
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 
@@ -25,6 +29,20 @@ def encoder_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for task in sw.extract(Encoder().eval(), (words(2, 7),), (dims,)):
         save(folder / task.workload.key, SearchTask(task.workload, None, task.shape_vars, target=native()))
     return folder
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> OnDemand:
+    """A library for whatever is asked for."""
+    return OnDemand(tmp_path_factory.mktemp("on-demand"))
+
+
+@pytest.fixture
+def replacing(built: OnDemand, monkeypatch: pytest.MonkeyPatch) -> Replacing:
+    """Compiles functions with libraries of ``built``."""
+    found = partial(Finder, [built], native(), threads=1, strict=False)
+    monkeypatch.setattr(backend, "finder_of", lambda *_, **__: found())
+    return Replacing()
 
 
 @pytest.fixture(autouse=True)

@@ -176,19 +176,15 @@ class _InPlace(nn.Module):  # type: ignore[misc]
         return self.up(y)
 
 
-def test_a_graph_that_changes_tensors_in_place_is_left_alone(libraries: Path) -> None:
-    model, x = _InPlace(is_needless=False), torch.randn(2, 3, WIDTH)
+@pytest.mark.parametrize("is_needless", [True, False])
+def test_what_is_written_in_place_is_no_obstacle(is_needless: bool, libraries: Path) -> None:
+    model, x = _InPlace(is_needless), torch.randn(2, 3, WIDTH)
+    mine, own = x.clone(), x.clone()
     with torch.no_grad():
-        assert close(compiled(model, libraries)(x.clone()), model(x.clone()))
-    assert [kept.reason for kept in sw.torch.report().kept] == ["the graph changes tensors in place"]
-
-
-def test_an_activation_in_place_of_what_nobody_else_reads_is_no_obstacle(libraries: Path) -> None:
-    model, x = _InPlace(is_needless=True), torch.randn(2, 3, WIDTH)
-    with torch.no_grad():
-        assert close(compiled(model, libraries)(x), model(x))
-    report = sw.torch.report()
-    assert not [kept for kept in report.kept if "in place" in kept.reason]
+        assert close(compiled(model, libraries)(mine), model(own))
+    assert close(mine, own)
+    reasons = {kept.reason for kept in sw.torch.report().kept}
+    assert reasons <= {"no library for this workload", "a single pass over memory on its own: a kernel gains nothing"}
 
 
 def test_strict_raises_and_otherwise_pytorch_takes_over(libraries: Path, tmp_path: Path) -> None:

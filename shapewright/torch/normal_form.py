@@ -1,0 +1,206 @@
+"""A graph of TorchDynamo compiled by way of the normal form of ``shapewright.models.aten``.
+
+AOTAutograd brings the graph there: what is written in place, transforms, autocast and arguments by keyword are resolved
+by the time that anything is lifted. ``Rewritten`` is called with that graph, and hands on one in which PyTorch's own
+decompositions have been carried out around the calls of libraries, with the strides that PyTorch's code would see.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._guards import TracingContext, detect_fake_mode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import optimization_hint, statically_known_true, sym_or
+
+from shapewright.models.graph import CannotLift
+
+aten = torch.ops.aten
+VIEWS = frozenset({aten.view.default, aten._unsafe_view.default})
+"""Views that strides may forbid: with other strides than they were traced for they become reshapes."""
+LOOK_AT_STRIDES = frozenset({
+    aten.as_strided, aten.as_strided_copy, aten.as_strided_scatter, aten.sym_stride, aten.sym_storage_offset,
+})  # fmt: skip
+"""Operators of ATen whose result depends on how their inputs lie in memory."""
+
+Compiled = Callable[..., Any]
+
+
+class NothingReplaced(Exception):
+    """No part of a graph has a library."""
+
+
+class Rewritten:
+    """What AOTAutograd's graphs go through. ``rewrite(graph, constants)`` changes one in place and says whether it did.
+
+    Inductor takes it for a pass over its graphs (``CustomGraphPass``). Raises NothingReplaced.
+    """
+
+    def __init__(
+        self, rewrite: Callable[[fx.GraphModule, frozenset[str]], bool], table: Mapping[Any, Callable[..., Any]]
+    ) -> None:
+        self._rewrite, self._table = rewrite, table
+
+    def __call__(self, graph: fx.Graph) -> None:
+        module = graph.owning_module
+        if not self._rewrite(module, _constants(graph)):
+            raise NothingReplaced
+        _replace_by(module, _traced(module, self._table))
+
+    def uuid(self) -> bytes:
+        """Keys of Inductor's cache hold the graph that comes out of this: nothing is to be added."""
+        return uuid.UUID(int=0).bytes
+
+
+def by_inductor(
+    graph: fx.GraphModule, inputs: Sequence[Any], rewrite: Any, mode: str | None, options: Mapping[str, Any]
+) -> Compiled:
+    """Compiled by Inductor, as it would compile ``graph`` itself where ``rewrite`` is None."""
+    from torch._functorch import config as functorch_config  # noqa: PLC0415 - seconds, for those who compile
+    from torch._inductor import list_mode_options  # noqa: PLC0415
+    from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415
+    from torch._inductor.decomposition import select_decomp_table  # noqa: PLC0415
+
+    patches = {**(list_mode_options(mode) if mode else {}), **options}
+    if rewrite is None:
+        return compile_fx(graph, list(inputs), config_patches=patches)  # type: ignore[no-any-return]
+    patches["joint_custom_pre_pass"] = _pass(Rewritten(rewrite, select_decomp_table()))
+    # Its cache knows the graph before the pass, and not which libraries there are.
+    with functorch_config.patch(enable_autograd_cache=False):
+        return compile_fx(graph, list(inputs), config_patches=patches, decompositions={})  # type: ignore[no-any-return]
+
+
+def _pass(rewritten: Rewritten) -> Any:
+    from torch._inductor.custom_graph_pass import CustomGraphPass  # noqa: PLC0415
+
+    class Pass(CustomGraphPass):  # type: ignore[misc]
+        def __call__(self, graph: fx.Graph) -> None:
+            rewritten(graph)
+
+        def uuid(self) -> bytes:
+            return rewritten.uuid()
+
+    return Pass()
+
+
+def as_it_is(graph: fx.GraphModule, inputs: Sequence[Any], rewrite: Any) -> Compiled:
+    """Run operator by operator, as ``graph`` itself would where ``rewrite`` is None."""
+    if rewrite is None:
+        return graph.forward  # type: ignore[no-any-return]
+    from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func  # noqa: PLC0415
+
+    rewritten = Rewritten(rewrite, {})
+
+    def compiler(module: fx.GraphModule, _: Sequence[Any]) -> Compiled:
+        rewritten(module.graph)
+        return make_boxed_func(module.forward)  # type: ignore[no-any-return]
+
+    return aot_module_simplified(graph, list(inputs), fw_compiler=compiler, decompositions={})  # type: ignore[no-any-return]
+
+
+def _constants(graph: fx.Graph) -> frozenset[str]:
+    """The inputs that stay from call to call: parameters and buffers that the graph does not write to."""
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    kept = set(metadata.static_input_indices or ()) if metadata is not None else set()
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    written = {each for node in graph.nodes if _is_mutable(node) for each in node.all_input_nodes}
+    return frozenset(node.name for place, node in enumerate(inputs) if place in kept and node not in written)
+
+
+def _is_mutable(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
+# -- traced again ---------------------------------------------------------------------------------------------------
+def _traced(module: fx.GraphModule, table: Mapping[Any, Callable[..., Any]]) -> fx.GraphModule:
+    """The graph with the decompositions of ``table``, and shapes and strides as they are now."""
+    inputs = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+    mode = detect_fake_mode(inputs)
+
+    def run(*given: Any) -> Any:
+        with fx.traceback.preserve_node_meta():
+            return _Interpreter(module).run(*given)
+
+    with torch.no_grad(), mode:
+        return make_fx(run, decomposition_table=dict(table), _allow_non_fake_inputs=True)(*inputs)
+
+
+class _Interpreter(fx.Interpreter):  # type: ignore[misc]
+    """Runs a graph in which some values have other strides than those that it was traced with."""
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return super().call_function(aten.reshape.default if target in VIEWS else target, args, kwargs)
+
+    def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if not _looks_at_strides(n):
+            return super().fetch_args_kwargs_from_env(n)  # type: ignore[no-any-return]
+        known = {node: _with_strides_of(self.env[node], node.meta.get("val")) for node in n.all_input_nodes}
+        return fx.map_arg(n.args, known.__getitem__), fx.map_arg(n.kwargs, known.__getitem__)
+
+
+def _looks_at_strides(node: fx.Node) -> bool:
+    """Whether a node's value depends on how its inputs lie in memory: outputs do, and what is not ATen's may."""
+    if node.op == "output":
+        return True
+    if node.op != "call_function" or type(node.target).__module__ == "builtins":
+        return False
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return isinstance(node.target, torch._ops.HigherOrderOperator)
+    if node.target.namespace not in ("aten", "prims", "shapewright"):
+        return True
+    return node.target is aten.view.dtype or node.target.overloadpacket in LOOK_AT_STRIDES
+
+
+def _with_strides_of(value: Any, before: Any) -> Any:
+    """``value`` where it lies as ``before`` does, else a copy that does.
+
+    Raises CannotLift where ``before`` lies in some other way than its axes in another order.
+    """
+    if not isinstance(value, torch.Tensor) or not isinstance(before, torch.Tensor):
+        return value
+    if value.layout is not torch.strided or before.layout is not torch.strided or _is_same(value, before.stride()):
+        return value
+    # The sizes of ``before`` are of another trace: its strides are made anew of those of this one.
+    stride: Any = 1
+    strides = [stride] * value.dim()
+    for axis in sorted(range(value.dim()), key=lambda axis: (optimization_hint(before.stride(axis)), -axis)):
+        strides[axis] = stride
+        stride = stride * value.shape[axis]
+    copied = value.new_empty_strided(value.shape, strides)
+    if not _is_same(copied, before.stride()):
+        raise CannotLift(f"a value with the strides {before.stride()} cannot be made")
+    return aten.copy.default(copied, value)
+
+
+def _is_same(tensor: torch.Tensor, strides: Sequence[Any]) -> bool:
+    pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
+    return all(statically_known_true(sym_or(size <= 1, mine == wanted)) for size, mine, wanted in pairs)
+
+
+def _replace_by(module: fx.GraphModule, traced: fx.GraphModule) -> None:
+    """The nodes of ``traced`` in the place of the module's own, whose inputs and output stay."""
+    graph = module.graph
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    output = graph.output_node()
+    output.args = ((),)
+    for node in reversed(graph.nodes):
+        if node.op not in ("placeholder", "output"):
+            graph.erase_node(node)
+    for node in traced.graph.nodes:
+        if node.op == "get_attr":
+            setattr(module, str(node.target), getattr(traced, str(node.target)))
+    known = dict(zip((node for node in traced.graph.nodes if node.op == "placeholder"), inputs, strict=True))
+    with graph.inserting_before(output):
+        for node in traced.graph.nodes:
+            if node.op == "output":
+                output.args = (fx.map_arg(node.args[0], known.__getitem__),)
+            elif node not in known:
+                known[node] = graph.node_copy(node, known.__getitem__)
+    graph.lint()
+    module.recompile()
