@@ -104,7 +104,7 @@ def _matches(graph: Graph, pattern: Pattern, value: Input, bound: Bound) -> Iter
             yield Match(bound, frozenset())
     elif isinstance(value, str):
         node = graph[value]
-        if node.op == "identity":
+        if node.op == "identity" or (node.op == "expand" and node.shape == graph[node.sources[0]].shape):
             for match in _matches(graph, pattern, node.inputs[0], bound):
                 yield Match(match.bound, match.nodes | {value})
         elif _is(graph, node, pattern[0]):
@@ -173,6 +173,7 @@ RMS_NORM = ("mul", "gamma", _over_root("x", ("add", ("mean", _squared("x")), "ep
 CENTRED = ("sub", "x", ("mean", "x"))
 PLAIN_NORM = _over_root(CENTRED, ("add", ("mean", _squared(CENTRED)), "eps"))
 LAYER_NORM = ("add", ("mul", "gamma", PLAIN_NORM), "beta")
+BATCHED = ("reshape", ("matmul", ("reshape", "x"), ("reshape", "y")))
 PRODUCT = [
     ("matmul", ("mul", "q", "q_scale"), ("mul", "k", "k_scale")),
     ("matmul", ("mul", "q", "q_scale"), "k"),
@@ -213,16 +214,37 @@ def _attention(graph: Graph, root: Node, bound: Bound) -> Made:
     q, k, v, mask = bound["q"], bound["k"], bound["v"], bound.get("mask")
     if not all(isinstance(each, str) for each in (q, k, v)) or isinstance(mask, int | float):
         return None
+    if isinstance(mask, str) and graph[mask].dtype == "bool":
+        # It is added here, as 0 and 1; attention would hide by it.
+        return None
     keys = graph.source(k)
     rank = len(keys.shape or ())
     if rank not in (3, 4) or any(len(graph[str(each)].shape or ()) != rank for each in (q, v)):
         return None
     is_swapped = keys.op == "permute" and tuple(keys.attrs["order"]) == swapped(rank)
-    attrs = {"causal": False, "scale": scale, "transposed_keys": not is_swapped}
+    # A plain softmax of a row that is hidden whole is NaN, and so is what is made of it.
+    nan_rows = not graph.source(root.inputs[0]).attrs.get("safe", False)
+    attrs = {"causal": False, "scale": scale, "transposed_keys": not is_swapped, "nan_rows": nan_rows}
     return "attention", (q, keys.inputs[0] if is_swapped else k, v, mask), attrs
 
 
+def _batched(graph: Graph, root: Node, bound: Bound) -> Made:
+    """A product for each of several leading axes, which were one axis on the way."""
+    x, y = bound["x"], bound["y"]
+    if not isinstance(x, str) or not isinstance(y, str):
+        return None
+    whole, left, right = root.shape, graph[x].shape, graph[y].shape
+    if not whole or not left or not right or not 3 < len(whole) == len(left) == len(right):
+        return None
+    is_product = whole[:-2] == left[:-2] == right[:-2] and whole[-2:] == (left[-2], right[-1])
+    inner = graph.source(root.inputs[0])
+    rows = [graph.source(each).shape for each in inner.inputs[:2]]
+    is_kept = all(flat and flat[1:] == each[-2:] for flat, each in zip(rows, (left, right), strict=True))
+    return ("matmul", (x, y), {}) if is_product and is_kept and left[-1] == right[-2] else None
+
+
 REWRITES = (
+    Rewrite(BATCHED, _batched),
     Rewrite(GELU, _unary("gelu")),
     Rewrite(GELU_TANH, _unary("gelu_tanh")),
     Rewrite(SILU, _unary("silu")),
