@@ -206,6 +206,20 @@ def test_convolutions(name: str) -> None:
     assert labels(lifted(lambda layer, x: layer(x), torch.randn(shape), layers=(layer,))) == [f"{name} + bias"]
 
 
+DEPTHWISE: dict[str, nn.Module] = {
+    "wide": nn.Conv2d(1152, 1152, 5, padding=2, groups=1152),
+    "two for each": nn.Conv2d(1152, 2304, 3, padding=1, groups=1152, bias=False),
+    "strided": nn.Conv2d(1152, 1152, 3, stride=2, padding=1, groups=1152),
+}
+
+
+@pytest.mark.parametrize("name", DEPTHWISE)
+def test_depthwise_convolutions_of_any_number_of_channels_have_a_rule(name: str) -> None:
+    found = lifted(lambda layer, x: torch.relu(layer(x)), torch.randn(2, 1152, 14, 14), layers=(DEPTHWISE[name],))
+    assert labels(found)[0].endswith("+ relu")
+    assert not found.left
+
+
 def test_reductions_over_any_neighbouring_axes() -> None:
     x = torch.randn(3, 8, 6)
     assert labels(lifted(lambda x: x.sum(-1), x)) == ["reduce_sum"]
