@@ -25,17 +25,22 @@ PROGRAM = (
     "e[b, h, i, j] = exp(scores[b, h, i, j] - top[b, h, i])\n"
     "z[b, h, i] = sum(j) e[b, h, i, j]\n"
     "mixed[b, h, i, d] = sum(j) e[b, h, i, j] * v[{v}]\n"
-    "out[{out}] = mixed[b, h, i, d] / z[b, h, i]"
+    "out[{out}] = {result}"
 )
 """The catalogue's attention with other orders of axes, or with a mask."""
+RESULT = "mixed[b, h, i, d] / z[b, h, i]"
+GUARDED = f"where(top[b, h, i] == -inf, 0.0, {RESULT})"
+"""Rows of which a mask hides every column are 0."""
 PLAIN = {"q": "bhid", "k": "bhjd", "v": "bhjd"}
 """Axes of the catalogue's operands; ``g`` stands in the place of ``h`` where several heads share a key."""
 
 
 def attention(operation: Operation) -> Draft:
-    """q, k, v of [b, h, ., d], or without h; a mask of floats that is added; causal where queries are as many as keys.
+    """q, k, v of [b, h, ., d], or without h; a mask of floats that is added, or of bools that say what is seen.
 
-    ``transposed_keys``: k comes as [b, h, d, j]; ``heads_behind``: all come as [b, ., h, d].
+    ``transposed_keys``: k comes as [b, h, d, j]; ``heads_behind``: all come as [b, ., h, d]; ``from_end``: the last
+    query sees all keys where it is causal, in place of the first one seeing the first; ``nan_rows``: what sees no key
+    is NaN, in place of 0.
     """
     graph = operation.graph
     nodes = [operation.tensor(place) for place in range(3)]
@@ -50,11 +55,8 @@ def attention(operation: Operation) -> Draft:
         nodes, names = _shared(graph, nodes, names)
     sizes = _sizes(graph, nodes, names)
     share = _share(sizes)
-    scale, causal, mask = _scale(operation, sizes["d"]), bool(operation.attr("causal")), operation.input(3)
-    if causal and sizes["i"] != sizes["j"]:
-        raise CannotLift(f"causal attention of {sizes['i']} queries to {sizes['j']} keys")
-    if causal and mask is not None:
-        raise CannotLift("a mask beside a causal one")
+    scale, mask = _scale(operation, sizes["d"]), operation.input(3)
+    seen = _seen(operation, sizes)
     if len(names[0]) == 3:
         laid = {name: _viewed(name, node, axes) for name, node, axes in zip("qkv", nodes, names, strict=True)}
         behind_it, out = None, "bhid"
@@ -64,18 +66,22 @@ def attention(operation: Operation) -> Draft:
     operands = [operand for operand, _ in laid.values()]
     orders = {name: axes for name, (_, axes) in laid.items()}
     view: View = tuple((names[0].index(axis),) if axis in names[0] else () for axis in out)
-    if mask is None and (orders, out) == (PLAIN, "bhid"):
+    if mask is None and (orders, out) == (PLAIN, "bhid") and seen in ("", FROM_END):
         own = {} if scale is None else {"scale": scale}
-        own |= {"causal": True} if causal else {}
+        own |= {"causal": True} if seen else {}
         draft = draft_of("attention", {**sizes, **own}, operands, operation, view)
     else:
         added, read = (None, "") if mask is None else _mask(operation, mask, sizes, names[0])
+        is_bool = added is not None and mask is not None and mask.dtype == "bool"
+        may_be_nan = mask is None or operation.node.attrs.get("nan_rows", False)
         text = PROGRAM.format(
-            scores=_scores(scale, sizes["d"], causal, read),
+            scores=_scores(scale, sizes["d"], seen, read, is_bool),
+            result=RESULT if may_be_nan else GUARDED,
             **{name: ", ".join(axes).replace("g", share) for name, axes in {**orders, "out": out}.items()},
         )
         args = {axis: size for axis, size in sizes.items() if axis != "g"}
-        draft = draft_of(ProgramOp(text), args, [*operands, *([added] if added else [])], operation, view)
+        dtypes = {"mask": "bool"} if is_bool else {}
+        draft = draft_of(ProgramOp(text), args, [*operands, *([added] if added else [])], operation, view, dtypes)
     return draft if behind_it is None else replace(draft, nodes=(*draft.nodes, behind_it.name), view=each(4))
 
 
@@ -133,12 +139,25 @@ def _scale(operation: Operation, d: DimExpr) -> float | None:
     return None if scale is None or (usual and math.isclose(scale, usual, rel_tol=1e-6)) else float(scale)
 
 
-def _scores(scale: float | None, d: DimExpr, causal: bool, mask: str) -> str:
+FROM_END = "j <= i + (extent(j) - extent(i))"
+"""What a causal mask leaves visible, as the catalogue writes it; the same as ``j <= i`` where sizes are equal."""
+
+
+def _seen(operation: Operation, sizes: dict[str, DimExpr]) -> str:
+    """The condition under which a causal mask leaves a key visible; nothing where there is no such mask."""
+    if not operation.attr("causal"):
+        return ""
+    if sizes["j"] == DimExpr.of(0):
+        raise CannotLift("there are no keys")
+    return FROM_END if sizes["i"] == sizes["j"] or operation.node.attrs.get("from_end") else "j <= i"
+
+
+def _scores(scale: float | None, d: DimExpr, seen: str, mask: str, is_bool: bool) -> str:
     """The scores of the products, as the catalogue writes them."""
-    scaled = f"{1.0 / math.sqrt(d.constant or 1) if scale is None else scale!r} * dots[b, h, i, j]"
-    if causal:
-        return f"where(j <= i + (extent(j) - extent(i)), {scaled}, -inf)"
-    return f"{scaled} + {mask}" if mask else scaled
+    scores = f"{1.0 / math.sqrt(d.constant or 1) if scale is None else scale!r} * dots[b, h, i, j]"
+    if mask:
+        scores = f"where({mask}, {scores}, -inf)" if is_bool else f"{scores} + {mask}"
+    return f"where({seen}, {scores}, -inf)" if seen else scores
 
 
 # -- how operands lie -----------------------------------------------------------------------------------------------
@@ -170,8 +189,6 @@ def _transposed_back(operation: Operation, axes: str) -> tuple[Node | None, str]
 def _mask(operation: Operation, mask: Node, sizes: dict[str, DimExpr], queries: str) -> tuple[Operand, str]:
     """The mask along those axes of the scores that it has, and how it is read."""
     graph = operation.graph
-    if mask.dtype == "bool":
-        raise CannotLift("a mask of bools gives 0 where it hides a whole row, and the program would give NaN")
     while mask.op in ("expand", "identity"):
         mask = graph[mask.sources[0]]
     shape, axes = graph.shape(mask.name), "bhij" if "h" in queries else "bij"

@@ -86,10 +86,14 @@ class Draft:
 
 
 def draft_of(
-    op: str | ProgramOp, args: Mapping[str, Any], operands: Sequence[Operand], operation: Operation, view: View
-) -> Draft:
-    """An operator of the catalogue, or a program, for one node, whose value has its output's axes through ``view``."""
-    base = _made(op, tuple(args.items()))
+    op: str | ProgramOp, args: Mapping[str, Any], operands: Sequence[Operand], operation: Operation, view: View,
+    dtypes: Mapping[str, str] | None = None,
+) -> Draft:  # fmt: skip
+    """An operator of the catalogue, or a program, for one node, whose value has its output's axes through ``view``.
+
+    ``dtypes``: those of tensors that can only be of one, conditions of bools.
+    """
+    base = _made(op, tuple(args.items()), _frozen(dict(dtypes)) if dtypes else "float32")
     if not isinstance(op, str):
         sizes = ", ".join(f"{name}={dim}" for name, dim in args.items())
         base = _labelled(base, f"{operation.node.op}({sizes})")
@@ -244,7 +248,8 @@ def _joined(draft: Draft) -> Draft:
 
 def _dtypes(draft: Draft, graph: Graph, node: Node) -> dict[str, str]:
     types = {operand.tensor: graph[operand.node].dtype for operand in draft.operands} | {"out": node.dtype}
+    conditions = {name for name, dtype in (draft.base.dtypes if draft.base else ()) if dtype == "bool"}
     for tensor, dtype in types.items():
-        if dtype not in DTYPES:
+        if dtype not in DTYPES and not (dtype == "bool" and tensor in conditions):
             raise CannotLift(f"{tensor} is {dtype or 'of an unknown dtype'}, none of {', '.join(DTYPES)}")
     return types

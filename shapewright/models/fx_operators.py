@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shapewright.models.fx_calls import Call, constant_numbers
-from shapewright.models.graph import CannotLift
+from shapewright.models.graph import CannotLift, Input
 from shapewright.models.translated import Translated, clamped, literal, power
 
 Translation = Callable[[Call], Translated]
@@ -67,11 +67,29 @@ def _softmax(call: Call) -> Translated:
     return Translated("softmax", (call.tensor("self"),), {"axis": call.arg("dim")})
 
 
+def _safe_softmax(call: Call) -> Translated:
+    """Rows that are -inf as a whole give 0."""
+    if call.arg("dtype") is not None and _dtype(call, "self") != call.dtype:
+        raise CannotLift("it changes the dtype")
+    return Translated("softmax", (call.tensor("self"),), {"axis": call.arg("dim"), "safe": True})
+
+
 def _attention(call: Call) -> Translated:
     if call.arg("dropout_p"):
         raise CannotLift("it has dropout")
-    inputs = tuple(map(call.tensor, ("query", "key", "value", "attn_mask")))
+    inputs = (*map(call.tensor, ("query", "key", "value")), _mask(call))
     return Translated("attention", inputs, {"causal": call.arg("is_causal"), "scale": call.arg("scale")})
+
+
+def _mask(call: Call) -> Input:
+    """A mask of bools, where PyTorch made one of floats of it."""
+    mask = call.tensor("attn_mask")
+    node = call.nodes[mask] if isinstance(mask, str) else None
+    return node.inputs[0] if node is not None and node.op == "where" and node.inputs[1:] == HIDING else mask
+
+
+HIDING = (0.0, float("-inf"))
+"""What is added to the scores of keys that are seen, and that are not."""
 
 
 def _reduce(kind: str, *, over_all: bool = False, has_dtype: bool = True) -> Translation:
@@ -237,6 +255,7 @@ TRANSLATIONS: Mapping[str, Translation] = {
     "aten._fused_rms_norm.default": _rms_norm,
     "aten._native_batch_norm_legit_no_training.default": _batch_norm,
     "aten._softmax.default": _softmax,
+    "aten._safe_softmax.default": _safe_softmax,
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
     **{f"aten.{kind}.default": _reduce(kind, over_all=True) for kind in ("sum", "mean")},
     "aten.sum.dim_IntList": _reduce("sum"),

@@ -10,8 +10,9 @@ A node has a neutral name of its operation. Tensors come as names of other nodes
     layer_norm x [gamma] [beta] {rank, eps}           over the last ``rank`` axes
     rms_norm x [gamma] {rank, eps}
     batch_norm x gamma beta mean var {eps}            of inference, axis 1 has the channels
-    softmax x {axis}
-    attention q k v [mask] {causal, scale}            [b, h, i, d], [b, h, j, d], [b, h, j, d]; scale None is 1/sqrt(d)
+    softmax x {axis}                                  ``safe``: rows of -inf give 0, in place of NaN
+    attention q k v [mask] {causal, scale}            [b, h, i, d], [b, h, j, d], [b, h, j, d]; scale None is 1/sqrt(d);
+                                                      causal hides j > i; see ``shapewright.models.attention``
     max_pool, avg_pool x {window, stride, pad, dilation: tuples}
     reduce x {kind, axes, keep}                       sum, mean, max
     unknown ...                                       ``reason`` says why

@@ -104,7 +104,7 @@ def _matches(graph: Graph, pattern: Pattern, value: Input, bound: Bound) -> Iter
             yield Match(bound, frozenset())
     elif isinstance(value, str):
         node = graph[value]
-        if node.op == "identity":
+        if node.op == "identity" or (node.op == "expand" and node.shape == graph[node.sources[0]].shape):
             for match in _matches(graph, pattern, node.inputs[0], bound):
                 yield Match(match.bound, match.nodes | {value})
         elif _is(graph, node, pattern[0]):
@@ -169,8 +169,6 @@ GELU_TANH = _halved(
     ("add", ("tanh", ("mul", ("add", "x", ("mul", CUBE, 0.044715)), math.sqrt(2 / math.pi))), 1.0)
 )  # fmt: skip
 SILU = ("mul", "x", ("sigmoid", "x"))
-BATCHED = ("reshape", ("matmul", ("reshape", "x"), ("reshape", "y")))
-"""A product of more than three axes, as PyTorch carries it out."""
 
 
 def _rooted(x: Pattern) -> Pattern:
@@ -189,6 +187,8 @@ RMS_NORM = [
 CENTRED = ("sub", "x", ("mean", "x"))
 PLAIN_NORM = _over_root(CENTRED, ("add", ("mean", _squared(CENTRED)), "eps"))
 LAYER_NORM = ("add", ("mul", "gamma", PLAIN_NORM), "beta")
+BATCHED = ("reshape", ("matmul", ("reshape", "x"), ("reshape", "y")))
+"""A product of more than three axes, as PyTorch carries it out."""
 PRODUCT = [
     ("matmul", ("mul", "q", "q_scale"), ("mul", "k", "k_scale")),
     ("matmul", ("mul", "q", "q_scale"), "k"),
@@ -225,21 +225,6 @@ def _is_scaled(graph: Graph, root: Node) -> bool:
     return reader is not None and reader.op == "mul" and any(_is_vector(graph, each) for each in reader.inputs)
 
 
-def _batched(graph: Graph, root: Node, bound: Bound) -> Made:
-    """The product of the operands before they were flattened, where only their leading axes were."""
-    product = graph.source(root.inputs[0])
-    x, y = (graph[str(bound[name])].shape for name in "xy")
-    flat = [graph[each].shape for each in product.sources]
-    if len(flat) != 2 or root.shape is None or None in (x, y, *flat) or len(product.shape or ()) != 3:
-        return None
-    assert x is not None and y is not None
-    is_same = len(x) == len(y) == len(root.shape) > 3 and x[:-2] == y[:-2] == root.shape[:-2]
-    kept = all(one is not None and one[-2:] == other[-2:] for one, other in zip(flat, (x, y), strict=True))
-    if not is_same or not kept or root.shape[-2:] != (x[-2], y[-1]):
-        return None
-    return "matmul", (bound["x"], bound["y"]), {}
-
-
 def _is_vector(graph: Graph, value: Input) -> bool:
     return isinstance(value, str) and len(graph[value].shape or ()) == 1
 
@@ -254,20 +239,40 @@ def _attention(graph: Graph, root: Node, bound: Bound) -> Made:
     q, k, v, mask = bound["q"], bound["k"], bound["v"], bound.get("mask")
     if not all(isinstance(each, str) for each in (q, k, v)) or isinstance(mask, int | float):
         return None
+    if isinstance(mask, str) and graph[mask].dtype == "bool":
+        # It is added here, as 0 and 1; attention would hide by it.
+        return None
     keys = graph.source(k)
     rank = len(keys.shape or ())
     if rank not in (3, 4) or any(len(graph[str(each)].shape or ()) != rank for each in (q, v)):
         return None
     is_swapped = keys.op == "permute" and tuple(keys.attrs["order"]) == swapped(rank)
-    attrs = {"causal": False, "scale": scale, "transposed_keys": not is_swapped}
+    # A plain softmax of a row that is hidden whole is NaN, and so is what is made of it.
+    nan_rows = not graph.source(root.inputs[0]).attrs.get("safe", False)
+    attrs = {"causal": False, "scale": scale, "transposed_keys": not is_swapped, "nan_rows": nan_rows}
     return "attention", (q, keys.inputs[0] if is_swapped else k, v, mask), attrs
 
 
+def _batched(graph: Graph, root: Node, bound: Bound) -> Made:
+    """A product for each of several leading axes, which were one axis on the way."""
+    x, y = bound["x"], bound["y"]
+    if not isinstance(x, str) or not isinstance(y, str):
+        return None
+    whole, left, right = root.shape, graph[x].shape, graph[y].shape
+    if not whole or not left or not right or not 3 < len(whole) == len(left) == len(right):
+        return None
+    is_product = whole[:-2] == left[:-2] == right[:-2] and whole[-2:] == (left[-2], right[-1])
+    inner = graph.source(root.inputs[0])
+    rows = [graph.source(each).shape for each in inner.inputs[:2]]
+    is_kept = all(flat and flat[1:] == each[-2:] for flat, each in zip(rows, (left, right), strict=True))
+    return ("matmul", (x, y), {}) if is_product and is_kept and left[-1] == right[-2] else None
+
+
 REWRITES = (
+    Rewrite(BATCHED, _batched),
     Rewrite(GELU, _unary("gelu")),
     Rewrite(GELU_TANH, _unary("gelu_tanh")),
     Rewrite(SILU, _unary("silu")),
-    Rewrite(BATCHED, _batched),
     Rewrite(RMS_NORM, _norm("rms_norm", "gamma")),
     Rewrite(PLAIN_RMS_NORM, _norm("rms_norm")),
     Rewrite(LAYER_NORM, _norm("layer_norm", "gamma", "beta")),

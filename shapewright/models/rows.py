@@ -17,6 +17,12 @@ PLAIN_NORM = (
     "out[m, n] = centred[m, n] * rsqrt(square[m] / extent(n) + {eps!r})"
 )
 PLAIN_RMS = "square[m] = sum(n) x[m, n] * x[m, n]\nout[m, n] = x[m, n] * rsqrt(square[m] / extent(n) + {eps!r})"
+SAFE_SOFTMAX = (
+    "top[m] = max(n) x[m, n]\n"
+    "e[m, n] = exp(x[m, n] - top[m])\n"
+    "z[m] = sum(n) e[m, n]\n"
+    "out[m, n] = where(top[m] == -inf, 0.0, e[m, n] / z[m])"
+)
 REDUCERS = {"sum": "sum", "mean": "sum", "max": "max"}
 
 
@@ -45,14 +51,15 @@ def _norm(operation: Operation, op: str, plain: str, names: tuple[str, ...]) -> 
 
 
 def softmax(operation: Operation) -> Draft:
-    """Over the last axis."""
+    """Over the last axis. ``safe``: a row of nothing but -inf gives 0, in place of NaN."""
     rank = len(operation.shape)
     if not rank:
         raise CannotLift("a softmax of a single number")
     if int(operation.attr("axis")) % rank != rank - 1:
         raise CannotLift("it is over another axis than the last one")
     x, view, (m, n) = _rows(operation, 1)
-    return draft_of("softmax", {"m": m, "n": n}, (x,), operation, view)
+    op = ProgramOp(SAFE_SOFTMAX) if operation.node.attrs.get("safe") else "softmax"
+    return draft_of(op, {"m": m, "n": n}, (x,), operation, view)
 
 
 def _rows(operation: Operation, rank: int) -> tuple[Operand, View, Shape]:

@@ -12,10 +12,11 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from shapewright.checking import Checker
+from shapewright.models.defects import defect
 from shapewright.models.lifted import LiftedOp
 from shapewright.models.lifting import lift_graph
 from shapewright.models.relax_model import MAIN, read_function
-from shapewright.relax.calls import Calls, symbols_of
+from shapewright.relax.calls import Calls
 from shapewright.relax.linking import Linkable, linkable
 from shapewright.sources.finder import Finder, finder_of
 from shapewright.sources.reports import Kept, Replaced, Report
@@ -119,14 +120,20 @@ class _Applying:
     def _function(self, module: Any, name: str, function: Any, linked: dict[str, Any]) -> Any | None:
         """The function with calls; None if nothing was replaced."""
         try:
-            symbols, read = symbols_of(function), read_function(function)
-        except ShapewrightError as error:
-            self.report.kept.append(Kept(name, "a function", str(error)))
+            return self._changed(module, name, function, linked)
+        except ShapewrightError:
+            raise
+        except Exception as error:  # a defect of ours must not end the build
+            self.report.kept.append(Kept(name, "a function", defect(error, name)))
             return None
+
+    def _changed(self, module: Any, name: str, function: Any, linked: dict[str, Any]) -> Any | None:
         prefix = "" if name == MAIN else f"{name}: "
+        read = read_function(function)
         lifting = lift_graph(read.model.graph, self.target)
         self.report.kept += [Kept(prefix + left.node, left.op, left.reason) for left in lifting.left]
-        calls = Calls(read.model.graph, read.values, symbols, _scopes(function))
+        symbols = {read.sizes(variable): variable for variable in relax.analysis.defined_symbolic_vars(function)}
+        calls = Calls(read.model.graph, read.values, symbols, read.scopes)
         chosen: list[_Chosen] = []
         replaced: list[Replaced] = []
         for op in lifting.ops:
@@ -168,16 +175,6 @@ class _Applying:
 def _is_read(function: Any) -> bool:
     is_read = isinstance(function, relax.Function) and hasattr(function.body, "blocks")
     return is_read and not any(name in (function.attrs or {}) for name in OUTLINED)
-
-
-def _scopes(function: Any) -> dict[str, int]:
-    """By variable that is known in one dataflow block alone: the number of that block."""
-    return {
-        str(binding.var.name): number
-        for number, block in enumerate(function.body.blocks)
-        for binding in block.bindings
-        if isinstance(binding.var, relax.DataflowVar)
-    }
 
 
 @mutator

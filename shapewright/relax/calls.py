@@ -13,7 +13,6 @@ from shapewright.models.relax_model import CONSTANT
 from shapewright.models.views import product
 from shapewright.relax.linking import Linkable
 from shapewright.sources.source import Match
-from tuner.errors import ShapewrightError
 from tuner.program.dims import DimExpr
 
 Visit = Callable[[Any], Any]
@@ -35,7 +34,8 @@ class Calls:
 
     def unfit(self, op: LiftedOp) -> str:
         """Why a lifted operation cannot be a call here; empty if it can."""
-        missing = sorted(name for dim in op.output_shape for name in dim.variables if name not in self._symbols)
+        dims = [*op.output_shape, *(dim for operand in op.operands for dim in self._graph.shape(operand.node))]
+        missing = sorted(name for dim in dims for name in dim.variables if name not in self._symbols)
         if missing:
             return f"the size {missing[0]} is not at hand"
         scopes = {self._scopes[name] for name in (*op.nodes, *_inputs(op)) if name in self._scopes}
@@ -109,15 +109,6 @@ class Calls:
 
 
 _UNBOUND = "its weight {} is a parameter: bind its value first, by relax.transform.BindParams"
-
-
-def symbols_of(function: Any) -> dict[str, Any]:
-    """The symbolic sizes of a function by name. Raises ShapewrightError where two have one name."""
-    variables: dict[str, Any] = {}
-    for variable in relax.analysis.defined_symbolic_vars(function):
-        if not variables.setdefault(str(variable.name), variable).same_as(variable):
-            raise ShapewrightError(f"two of its sizes are called {variable.name}: rename one")
-    return variables
 
 
 def _read(operand: Operand) -> tuple[str, ...]:

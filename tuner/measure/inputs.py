@@ -35,14 +35,31 @@ FEW = Domain(-8, 8)
 """Integers, so that some are equal and no sum overflows; those of 8 bits have their whole range."""
 DIVISORS = Domain(1, 8)
 SHIFTS = Domain(0, 7)
+HIDDEN, ALONE = 4, 0.125
+"""One of so many lines of a mask is hidden whole; the share of elements that are hidden in the others."""
 
 
 def random_inputs(workload: Workload, dims: Mapping[str, int]) -> tuple[Array, ...]:
     """All inputs in call order for these values of the symbols."""
-    return tuple(
+    arrays = (
         random_array(tensor.name, tensor.shape(dims), tensor.dtype, domain_of(workload, tensor.name, dims))
         for tensor in workload.inputs
     )
+    masks = _uses(workload.program).masks
+    return tuple(
+        _hiding(tensor.name, array) if tensor.name in masks else array
+        for tensor, array in zip(workload.inputs, arrays, strict=True)
+    )
+
+
+def _hiding(name: str, array: Array) -> Array:
+    """A mask that hides some elements, and some lines along its last axis as a whole."""
+    if array.dtype.kind in "iu" or not array.ndim or not array.size:
+        return array
+    rng = np.random.default_rng([zlib.crc32(name.encode()), 1, *array.shape])
+    lines = np.arange(array.size // array.shape[-1]).reshape((*array.shape[:-1], 1))
+    hidden = (lines % HIDDEN == 1) | (rng.random(array.shape) < ALONE)
+    return np.where(hidden, np.asarray(False if array.dtype == bool else -np.inf, array.dtype), array)
 
 
 def random_array(name: str, shape: Sequence[int], dtype: str = "float32", domain: Domain = REALS) -> Array:
@@ -95,11 +112,13 @@ def _indexed_sizes(workload: Workload, name: str, dims: Mapping[str, int]) -> It
 
 @dataclass(frozen=True, slots=True)
 class _Uses:
-    """Inputs that must be positive, that are shifted by, and whose bits are taken apart."""
+    """Inputs that must be positive, that are shifted by, and whose bits are taken apart; and those that hide elements
+    where the program asks whether all of them are hidden, that is, whether something is -inf."""
 
     positive: frozenset[str]
     shifts: frozenset[str]
     bits: frozenset[str]
+    masks: frozenset[str]
 
 
 @cache
@@ -107,6 +126,7 @@ def _uses(program: Program) -> _Uses:
     positive: set[str] = set()
     shifts: set[str] = set()
     bits: set[str] = set()
+    masks: set[str] = set()
     for node in (node for stage in program.stages for node in walk(stage.body)):
         match node:
             case Call(function="log" | "sqrt" | "rsqrt", args=(argument,)):
@@ -118,10 +138,30 @@ def _uses(program: Program) -> _Uses:
                 shifts |= _read_by(right)
             case Binary(operator="&" | "|", left=left, right=right):
                 bits |= _read_by(left) | _read_by(right)
+            case Binary(operator="==", left=Read(tensor=tensor), right=Const(value=value)) if value == -np.inf:
+                masks |= _added(program, program.stage[tensor].body) if tensor in program.stage else {tensor}
             case _:
                 pass
     inputs = frozenset(program.inputs)
-    return _Uses(frozenset(positive), frozenset(shifts) & inputs, frozenset(bits) & inputs)
+    return _Uses(
+        frozenset(positive), frozenset(shifts) & inputs, frozenset(bits) & inputs, frozenset(masks - positive) & inputs
+    )
+
+
+def _added(program: Program, expr: Expr) -> set[str]:
+    """The inputs of which a single element makes an expression -inf: those that are added, and conditions."""
+    match expr:
+        case Read(tensor=tensor) if tensor in program.stage:
+            stage = program.stage[tensor]
+            return _added(program, stage.body) if stage.reducer in (None, "max") else set()
+        case Read(tensor=tensor):
+            return {tensor}
+        case Binary(operator="+" | "&", left=left, right=right):
+            return _added(program, left) | _added(program, right)
+        case Call(function="where", args=args):
+            return set().union(*(_added(program, arg) for arg in args))
+        case _:
+            return set()
 
 
 def _signed(program: Program, expr: Expr) -> set[str]:

@@ -63,10 +63,14 @@ class Epilogue:
     whole: bool = False
 
 
-def _integer(least: int) -> Callable[[object], int]:
+MAX_GROUPS = 2**20
+"""Groups of channels are as many as channels in depthwise layers; they cost a program nothing."""
+
+
+def _integer(least: int, most: int = 1024) -> Callable[[object], int]:
     def check(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 1024:
-            raise ValueError(f"an integer from {least} to 1024")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ValueError(f"an integer from {least} to {most}")
         return value
 
     return check
@@ -97,7 +101,7 @@ def _layout(value: object) -> str:
 STRIDE = Setting(1, "step between windows, on every spatial axis", _integer(1))
 PAD = Setting(0, "zeros around the input, on every side", _integer(0))
 DILATION = Setting(1, "step between the elements of a window", _integer(1))
-GROUPS = Setting(1, "groups of channels that do not mix", _integer(1))
+GROUPS = Setting(1, "groups of channels that do not mix", _integer(1, MAX_GROUPS))
 LAYOUT = Setting("nchw", "of x and out: nchw or nhwc", _layout)
 GROUP = Setting(32, "steps of k that share a scale", _integer(1))
 EPS = Setting(1e-5, "added to the variance", _number)

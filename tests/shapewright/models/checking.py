@@ -83,6 +83,17 @@ def check_values(program: Any, lifting: Lifting, inputs: Sequence[Any]) -> None:
         np.testing.assert_allclose(found, right, rtol=CLOSE, atol=CLOSE, err_msg=f"{op.nodes} {op.workload}")
 
 
+def compare(module: Any, lifting: Lifting, inputs: Sequence[Any]) -> None:
+    """The same for a graph of fixed sizes that has no constants."""
+    recording = _Recording(module)
+    with torch.no_grad():
+        recording.run(*inputs)
+    for op in lifting.ops:
+        found, right = reference(op, recording.values, {}), recording.values[op.output].numpy()
+        assert found.shape == right.shape, f"{op.nodes} {op.workload}"
+        np.testing.assert_allclose(found, right, rtol=CLOSE, atol=CLOSE, err_msg=f"{op.nodes} {op.workload}")
+
+
 def lifted(function: Callable[..., Any], *tensors: Any, layers: tuple[nn.Module, ...] = (), rows: int = 0) -> Lifting:
     """What is made of a function, its first axis dynamic, checked at two sizes; ``rows`` counts the dynamic inputs."""
     count = rows or len(tensors)

@@ -15,6 +15,7 @@ from tvm import relax, tirx
 
 import shapewright as sw
 from tests.shapewright.models.checking import TARGET
+from tests.shapewright.models.relax_modules import alike, branches
 from tuner.errors import InvalidInput
 
 WEIGHTS = {"w": (32, 32), "bias": (32,), "gamma": (32,)}
@@ -81,3 +82,69 @@ def test_loops_are_left_with_the_reason() -> None:
 def test_a_module_without_a_main_function_is_refused() -> None:
     with pytest.raises(InvalidInput, match="no Relax function main"):
         sw.extract(tvm.IRModule({}))
+
+
+# -- what Relax allows ------------------------------------------------------------------------------------------------
+def test_variables_and_sizes_that_are_called_alike_are_told_apart() -> None:
+    found = sw.extract(alike(), shape_vars={"n": range(1, 9), "n_1": range(2, 5)}, target=TARGET)
+    assert [task.count for task in found] == [1, 1], "their sizes are two"
+    assert [[var.name for var in task.shape_vars] for task in found] == [["n"], ["n_1"]]
+    assert len({task.workload.key for task in found}) == 1
+    assert str(found[0].workload).startswith("dense")
+
+
+UNKNOWN: dict[str, tuple[relax.Type, str]] = {
+    "a shape": (relax.TensorType(ndim=2, dtype="float32"), "shape"),
+    "a rank": (relax.TensorType(ndim=-1, dtype="float32"), "shape"),
+    "a dtype": (relax.TensorType((4, 8), None), "dtype"),
+}
+STEPS: dict[str, Any] = {
+    "softmax": relax.op.nn.softmax,
+    "relu": relax.op.nn.relu,
+    "mean": lambda x: relax.op.mean(x, axis=[-1]),
+    "whole sum": relax.op.sum,
+    "permute": relax.op.permute_dims,
+    "norm": lambda x: relax.op.nn.rms_norm(x, relax.const(np.ones(8, "float32")), axes=[-1]),
+    "matmul": lambda x: relax.op.matmul(x, relax.const(np.ones((8, 8), "float32"))),
+    "add": lambda x: relax.op.add(x, relax.const(np.ones(8, "float32"))),
+}
+
+
+REFUSED_BY_TVM = {("a dtype", "norm")}
+
+
+@pytest.mark.parametrize(
+    ("unknown", "step"), [(one, step) for one in UNKNOWN for step in STEPS if (one, step) not in REFUSED_BY_TVM]
+)
+def test_what_is_not_known_is_a_reason(unknown: str, step: str) -> None:
+    info, reason = UNKNOWN[unknown]
+    x = relax.Var("x", info)
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            first = builder.emit(STEPS[step](x))
+            out = builder.emit_output(relax.op.exp(relax.op.negative(first)))
+        builder.emit_func_output(out)
+    found = sw.extract(builder.finalize(), target=TARGET)
+    assert not len(found)
+    assert all("defect" not in one.reason for one in found.left)
+    assert any(reason in one.reason for one in found.left) or step == "permute"
+
+
+def test_tuples_branches_casts_and_shapes() -> None:
+    found = sw.extract(branches(), shape_vars={"n": range(1, 9)}, target=TARGET)
+    assert {str(task.workload).partition("(")[0] for task in found} <= {"softmax", "add + softmax"}
+    assert sum(task.count for task in found) == 2
+    assert all("defect" not in one.reason for one in found.left)
+
+
+def test_a_call_of_something_else_that_is_called_like_an_operator_is_left() -> None:
+    x = relax.Var("x", relax.TensorType((4, 32), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            foreign = relax.Call(relax.ExternFunc("relu"), [x], None, [relax.TensorType((4, 32), "float32")])
+            out = builder.emit_output(relax.op.nn.softmax(builder.emit(foreign)))
+        builder.emit_func_output(out)
+    found = sw.extract(builder.finalize(), target=TARGET)
+    assert [str(task.workload).partition("(")[0] for task in found] == ["softmax"]

@@ -16,10 +16,11 @@ import tvm_ffi
 from tvm import relax, tirx
 
 import shapewright as sw
-from shapewright.relax import linking
+from shapewright.relax import applying, linking
 from shapewright.snapshot.writing import chosen, offers_of, write_snapshot
 from shapewright.sources import libraries as libraries_by_digest
 from tests.shapewright.libraries import altered
+from tests.shapewright.models.relax_modules import alike, branches
 from tests.shapewright.torch.models import INNER, WIDTH
 from tuner.errors import InvalidInput, ShapewrightError
 
@@ -195,3 +196,39 @@ def test_what_is_no_source_or_number_of_threads_is_refused() -> None:
         sw.relax.ApplyTuned("libraries", threads=0)
     with pytest.raises(InvalidInput, match="target"):
         sw.relax.ApplyTuned("libraries", "cuda")
+
+
+def test_variables_that_are_called_alike_get_the_values_of_their_own(libraries: Path) -> None:
+    module = sw.relax.ApplyTuned(libraries)(alike())
+    assert [each.workload.split("(")[0] for each in sw.relax.report().replaced] == ["dense", "dense"]
+    given = [_random(size, WIDTH) for size in (3, 5)]
+    for found, right in zip(_run(module, *given), _run(alike(), *given), strict=True):
+        assert np.allclose(found, right, 1e-4, 1e-4)
+
+
+def test_what_stands_before_and_behind_branches_tuples_and_casts_is_replaced(libraries: Path) -> None:
+    module = sw.relax.ApplyTuned(libraries)(branches())
+    assert {each.workload.split("(")[0] for each in sw.relax.report().replaced} == {"softmax"}
+    pair = [_random(4, WIDTH), _random(4, WIDTH)]
+    for flag in (True, False):
+        given = (pair, _random(4, WIDTH) * 2, np.array(flag))
+        for found, right in zip(_run(module, *given), _run(branches(), *given), strict=True):
+            assert np.allclose(found, right, 1e-4, 1e-4)
+
+
+def test_a_defect_of_our_own_leaves_the_function_as_it_was(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise IndexError("of ours")
+
+    monkeypatch.setattr(applying, "lift_graph", fail)
+    module = bound_module()
+    assert sw.relax.ApplyTuned(libraries)(module).same_as(module)
+    assert [each.reason for each in sw.relax.report().kept] == ["a defect of Shapewright: IndexError: of ours"]
+
+
+def _run(module: Any, *given: Any) -> list[np.ndarray[Any, Any]]:
+    def tensors(value: Any) -> Any:
+        return list(map(tensors, value)) if isinstance(value, list) else tvm.runtime.tensor(value)
+
+    machine = relax.VirtualMachine(built(module), tvm.cpu())
+    return [each.numpy() for each in machine["main"](*map(tensors, given))]

@@ -90,3 +90,21 @@ def test_operators_are_defined_at_values_of_both_signs(op: str, args: Mapping[st
     inputs = random_inputs(workload, {})
     assert all(array.min() < 0 < array.max() for array in inputs)
     assert all(np.isfinite(output).all() for output in compute(workload, inputs, {}))
+
+
+MASKED = "s[m, k] = {score}; top[m] = max(k) s[m, k]; out[m] = where(top[m] == -inf, 0.0, top[m])"
+
+
+@pytest.mark.parametrize("score", ["x[m, k] * y[k] + mask[m, k]", "where(mask[m, k], x[m, k] * y[k], -inf)"])
+def test_masks_hide_lines_where_a_program_asks_for_that(score: str) -> None:
+    """A line that is hidden whole is rare among random ones, and is what such a program is written for."""
+    text = MASKED.format(score=score)
+    fields = {"extents": {"m": 40, "k": 30}, "dtype": {"mask": "bool"} if "where(mask" in score else "float32"}
+    workload = workload_from_json({"program": text, **fields})
+    arrays = dict(zip((tensor.name for tensor in workload.inputs), random_inputs(workload, {}), strict=True))
+    hidden = ~arrays["mask"] if arrays["mask"].dtype == bool else np.isneginf(arrays["mask"])
+    assert 0 < hidden.all(axis=1).sum() < 20
+    assert hidden[~hidden.all(axis=1)].any()
+    assert not any(np.isneginf(arrays[name]).any() for name in "xy")
+    plain = workload_from_json({"program": text.replace("== -inf", "== 0"), **fields})
+    assert not any(np.isneginf(each).any() for each in random_inputs(plain, {}) if each.dtype != bool)

@@ -231,6 +231,12 @@ def test_a_transposed_convolution_undoes_the_sizes_of_a_convolution(stride: int,
     assert 13 - stride < wide <= 13
 
 
+@pytest.mark.parametrize("op", ["conv1d", "conv2d", "conv2d_transpose"])
+def test_there_are_as_many_groups_as_channels_where_these_are_many(op: str) -> None:
+    args = op_args(op) | {"c": 4096, "o": 4096, "groups": 4096}
+    assert make_workload(op, args).outputs[0].dims[1].constant == 4096
+
+
 def test_a_dynamic_plane_keeps_its_symbols() -> None:
     conv = make_workload("conv2d", {**CONV, "h": "H", "w": "W", "r": 3, "s": 3, "pad": 1})
     dims = conv.dims({"H": 5, "W": 6})
@@ -269,6 +275,7 @@ def test_bfloat16_means_in_and_out_with_wider_sums() -> None:
         ("conv2d", {"pad": -1}, "args.pad", "-1 is not allowed", "from 0 to 1024"),
         ("conv2d", {"layout": "chwn"}, "args.layout", "'chwn' is not allowed", "nchw or nhwc"),
         ("conv2d", {"layout": ["nchw"]}, "args.layout", "is not allowed", "nchw or nhwc"),
+        ("conv2d", {"groups": 2**20 + 1}, "args.groups", "1048577 is not allowed", "from 1 to 1048576"),
         ("conv2d", {"groups": 3}, "args.groups", "3 groups do not divide c=4 and o=6", "multiples of groups"),
         ("conv2d", {"groups": 2, "c": "C"}, "args.groups", "c=C", "constants"),
         ("conv2d_transpose", {"groups": 4}, "args.groups", "4 groups do not divide", "multiples"),

@@ -35,7 +35,7 @@ def mask_of(score: Expr) -> Mask:
     bounds: list[Bound] = []
     others: list[Expr] = []
     inside = score
-    while isinstance(inside, Call) and inside.function == "where" and _is_hidden(inside.args[2]):
+    while isinstance(inside, Call) and inside.function == "where" and is_hidden(inside.args[2]):
         for condition in _conjuncts(inside.args[0]):
             bound = _bound(condition)
             if bound is None:
@@ -48,7 +48,8 @@ def mask_of(score: Expr) -> Mask:
     return Mask(score, inside, tuple(bounds))
 
 
-def _is_hidden(expr: Expr) -> bool:
+def is_hidden(expr: Expr) -> bool:
+    """Whether it is -inf, the score of what is hidden."""
     if isinstance(expr, Neg):
         return isinstance(expr.operand, Const) and expr.operand.value == math.inf
     return isinstance(expr, Const) and expr.value == -math.inf

@@ -9,6 +9,7 @@
 
 Elementwise stages between these are put into their readers first, so that it does not matter into how many of them a
 program divides the work. The division by ``z`` may also stand before the second contraction, as in softmax(scores) . v.
+The quotient may be ``where(top[.., i] == -inf, 0, quotient)``: then rows that see no column are 0, and NaN otherwise.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from tuner.program.expr import Axis, Binary, Call, Expr, Read, axes_of, reads, rebuild
+from tuner.program.expr import Axis, Binary, Call, Const, Expr, Read, axes_of, reads, rebuild
 from tuner.program.inline import MAX_NODES, node_count, substituted
 from tuner.program.notation import Stage
 from tuner.program.workload import Workload
 from tuner.rules._base import Refused
 from tuner.rules.access import axes_of_read, is_plain, stride
-from tuner.rules.attention.bounds import mask_of
+from tuner.rules.attention.bounds import is_hidden, mask_of
 from tuner.rules.attention.chain import DOTS, QUOTIENT, Chain, storage_problem
 
 
@@ -70,6 +71,7 @@ class _Matching:
         (self.mixed,) = longer
         (self.total,) = (stage for stage in rest if stage is not self.mixed)
         self.inner = names
+        self.is_guarded = False
 
     # -- the parts ------------------------------------------------------------------------------------------------
     def chain(self) -> Chain:
@@ -121,12 +123,25 @@ class _Matching:
         v, weight = (body.left, body.right) if isinstance(body.left, Read) else (body.right, body.left)
         _need(isinstance(v, Read) and v.tensor not in self.inner, "the last sum is not of exponentials times a tensor")
         assert isinstance(v, Read)
+        weight = self._guarded_by(Read(self.top.tensor, tuple(map(Axis, self.top.axes))), weight) or weight
         is_divided = isinstance(weight, Binary) and weight.operator == "/"
         if isinstance(weight, Binary) and is_divided:
             _need(weight.right == Read(self.total.tensor, self._top_index()), "the exponentials are divided otherwise")
             weight = weight.left
         _need(_is_exponential(weight, score, self.top), "the last sum is not of exp(scores - their maximum)")
+        _need(is_divided or not self.is_guarded, "exponentials are 0 where a row is hidden, and so is their sum")
         return v, e, is_divided
+
+    def _guarded_by(self, top: Read, expr: Expr) -> Expr | None:
+        """The second value of ``where(top == -inf, 0, value)``; None for what is none."""
+        if not (isinstance(expr, Call) and expr.function == "where"):
+            return None
+        condition, zero, value = expr.args
+        asks = isinstance(condition, Binary) and (condition.operator, condition.left) == ("==", top)
+        if not (asks and isinstance(condition, Binary) and is_hidden(condition.right) and _is_zero(zero)):
+            return None
+        self.is_guarded = True
+        return value
 
     def _top_index(self) -> tuple[Axis, ...]:
         """How the sum of exponentials is read, in the maximum's names."""
@@ -165,7 +180,7 @@ class _Matching:
         axis = {**{new: old for old, new in {**batch, row: "i", j: "j"}.items()}, "d": d, "e": e}
         chain = Chain(
             axis, tuple(batch.values()), q, k, v, mask, out, out_axes, self.workload.program.outputs[0],
-            stride(k, "j") == 1, is_divided_first,
+            stride(k, "j") == 1, is_divided_first, self.is_guarded,
         )  # fmt: skip
         problem = storage_problem(self.workload, chain)
         _need(problem is None, str(problem))
@@ -190,7 +205,9 @@ class _Matching:
         else:
             total = tuple(Axis(names[own_name.name]) for own_name in self._top_index())
             quotient = Binary("/", Read(self.mixed.tensor, tuple(map(Axis, inner))), Read(self.total.tensor, total))
-            body = rebuild(body, lambda node: Read(QUOTIENT, ()) if node == quotient else node)
+            top = Read(self.top.tensor, tuple(Axis(names[axis]) for axis in self.top.axes))
+            whole = rebuild(body, lambda node: Read(QUOTIENT, ()) if self._guarded_by(top, node) == quotient else node)
+            body = whole if self.is_guarded else _marked_all(body, quotient)
         _need(not {read.tensor for read in reads(body)} & self.inner, "the output is not made of the quotient alone")
         return body, tuple(outer[axis] for axis in last.axes)
 
@@ -239,6 +256,14 @@ def _marked(expr: Expr, tensor: str, marker: str, at: tuple[Expr, ...] | None = 
         Read(marker, ()) if isinstance(node, Read) and node.tensor == tensor and at in (None, node.indices) else node
     )
     return rebuild(expr, change)
+
+
+def _marked_all(expr: Expr, quotient: Expr) -> Expr:
+    return rebuild(expr, lambda node: Read(QUOTIENT, ()) if node == quotient else node)
+
+
+def _is_zero(expr: Expr) -> bool:
+    return isinstance(expr, Const) and expr.value == 0
 
 
 def _is_plain(read: Read) -> bool:

@@ -40,13 +40,13 @@ class Row:
         if self.frame.is_blocked:
             old = bound(room.top[self.local])
             top = bound(tirx.max(old, top))
-            safe = bound(tirx.Select(top < constant(LOWEST, DTYPE, 1), constant(0, DTYPE, 1), top))
+            safe = _safe(top)
             factor = bound(exp(combined("-", old, safe)))
             I.buffer_store(room.top, top, [self.local])
             I.buffer_store(room.factor, factor, [self.local])
             total = bound(room.total[self.local] * factor) + self._exponentials(safe)
         else:
-            total = self._exponentials(top)
+            total = self._exponentials(_safe(top) if self.frame.chain.is_guarded else top)
         I.buffer_store(room.total, total, [self.local])
 
     # -- the maximum --------------------------------------------------------------------------------------------------
@@ -111,3 +111,8 @@ class Row:
 
     def _place(self, column: Expr) -> list[Expr]:
         return [self.local, self.frame.vectors.ramp(column - self.start)]
+
+
+def _safe(top: Expr) -> Expr:
+    """0 in the place of -inf: the exponentials of what is hidden are 0 then, also where all of it is."""
+    return bound(tirx.Select(top < constant(LOWEST, DTYPE, 1), constant(0, DTYPE, 1), top))

@@ -87,7 +87,12 @@ class _Sums:
 
 def write(frame: Frame, row: Expr, local: Expr, e: Expr, value: Expr, limit: Expr | None) -> None:
     """A vector of sums, divided by that of the row's exponentials and through what is behind it, to the output."""
-    quotient = bound(value * tirx.Broadcast(bound(frame.room.total[local]), frame.lanes))
+    reciprocal = bound(tirx.Broadcast(bound(frame.room.total[local]), frame.lanes))
+    quotient = bound(value * reciprocal)
+    if frame.chain.is_guarded:
+        # Whatever stands at the values of a row that is hidden whole.
+        nothing = frame.vectors.zero()
+        quotient = bound(tirx.Select(tirx.EQ(reciprocal, nothing), nothing, quotient))
     result = bound(frame.value(frame.chain.out, quotient, "e", limit, i=row, e=e))
     index = {**frame.index, "i": row, "e": e}
     *outer, last = (index[axis] for axis in frame.chain.out_axes)
@@ -100,10 +105,14 @@ def write(frame: Frame, row: Expr, local: Expr, e: Expr, value: Expr, limit: Exp
 def invert_totals(frame: Frame, first: Expr, count: Expr) -> None:
     """Sums of exponentials as their reciprocals: each is 1 or more, or 0 where every column is hidden."""
     with I.serial(first, first + count) as local:
-        reciprocal = constant(1, DTYPE, 1) / bound(frame.room.total[local])
-        if frame.chain.is_divided_first:
+        total = bound(frame.room.total[local])
+        reciprocal = constant(1, DTYPE, 1) / total
+        nothing = constant(0, DTYPE, 1)
+        if frame.chain.is_guarded:
+            # Not "total != 0": of NaN that is false in TVM, and a sum that is NaN is none of nothing.
+            reciprocal = tirx.Select(tirx.EQ(total, nothing), nothing, bound(reciprocal))
+        elif frame.chain.is_divided_first:
             # A sum over nothing is 0, whatever it is a sum of.
-            nothing = constant(0, DTYPE, 1)
             reciprocal = tirx.Select(frame.extent["j"] > i64(0), bound(reciprocal), nothing)
         I.buffer_store(frame.room.total, reciprocal, [local])
 

@@ -22,6 +22,15 @@ z[b, i] = sum(j) p[b, i, j]
 o[b, i, e] = sum(j) p[b, i, j] * v[b, j, e]
 out[b, i, e] = o[b, i, e] / z[b, i]"""
 
+GUARDED = SOFTMAX.replace("o[b, i, e] / z[b, i]", "where(top[b, i] == -inf, 0.0, o[b, i, e] / z[b, i])")
+"""Rows of which every column is hidden are 0, as in PyTorch."""
+GUARDED_FIRST = """
+top[b, i] = max(j) s[b, i, j]
+p[b, i, j] = exp(s[b, i, j] - top[b, i])
+z[b, i] = sum(j) p[b, i, j]
+w[b, i, j] = where(top[b, i] == -inf, 0, p[b, i, j] / z[b, i])
+out[b, i, e] = sum(j) w[b, i, j] * v[b, j, e]"""
+
 
 def chain(score: str = "a[b, i, j]", behind: str = SOFTMAX, **fields: Any) -> dict[str, Any]:
     """A job's workload: scores made of the products ``a``, and the softmax behind them."""

@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import Call, loaded, problems
-from tests.tuner.rules.attention.programs import NARROW, attention, chain, kernel_of, task_of
+from tests.tuner.rules.attention.programs import (
+    GUARDED,
+    GUARDED_FIRST,
+    NARROW,
+    attention,
+    chain,
+    kernel_of,
+    task_of,
+)
 from tuner.library.codegen import build_candidate
 from tuner.measure.inputs import random_inputs
 from tuner.measure.verify import Case
@@ -46,6 +54,12 @@ PROGRAMS: Mapping[str, Mapping[str, Any]] = {
         "where(seg[i] == seg[j], a[b, i, j] * 0.3, -inf)", extents={"i": "T", "j": "T"}, dtype={"seg": "int32"},
         domain={"seg": [0, 3]},
     ),
+    "masked": chain("a[b, i, j] * 0.5 + mask[i, j]", GUARDED),
+    "masked-causal": chain(
+        "where(j <= i + (extent(j) - extent(i)), where(mask[b, j], a[b, i, j], -inf), -inf)", GUARDED,
+        dtype={"mask": "bool"},
+    ),
+    "masked-first": chain("where(mask[b, i, j], a[b, i, j], -inf)", GUARDED_FIRST, dtype={"mask": "bool"}),
     "sizes": chain("a[b, i, j] * 0.25 + bias[j]", extents={"b": 1, "d": "D", "e": "E"}),
 }  # fmt: skip
 
@@ -65,6 +79,12 @@ CASES = (
     ("window-ahead", "whole", "native", 2),
     ("segments", "online-padded", "native", 1),
     ("segments", "safe", "avx2", 1),
+    ("masked", "online", "native", 1),
+    ("masked", "whole-padded", "avx2", 2),
+    ("masked-causal", "online-padded", "avx2", 1),
+    ("masked-causal", "whole", "native", 1),
+    ("masked-first", "safe", "native", 2),
+    ("masked-first", "in-place-whole", "sse", 1),
     ("sizes", "online", "native", 2),
     ("sizes", "in-place-whole", "avx2", 1),
 )
@@ -182,3 +202,28 @@ def test_hidden_columns_are_not_read() -> None:
     call([q, k, v, spoilt])
     np.testing.assert_array_equal(spoilt[:, :, :45], clean[:, :, :45])
     assert np.isnan(spoilt[:, :, 48:]).all()
+
+
+@pytest.mark.parametrize("kernel", ["online", "whole-padded"])
+def test_rows_that_a_mask_hides_whole_are_zero(kernel: str) -> None:
+    """And nothing else is: neither rows of NaN, nor those of which the mask leaves a single column."""
+    of = built("masked", kernel, "native", 1)
+    dims = dict(zip(of[0].workload.symbols, (9, 40), strict=True))
+
+    def hide(inputs: list[Any]) -> None:
+        names = [tensor.name for tensor in of[0].workload.inputs]
+        mask, q = inputs[names.index("mask")], inputs[names.index("q")]
+        mask[...] = -np.inf
+        mask[3, 7], mask[4, 39], mask[5, 2] = 0.0, -3.0, np.nan
+        q[:, 6] = np.nan
+
+    task, _, call = of
+    inputs = [array.copy() for array in random_inputs(task.workload, dims)]
+    hide(inputs)
+    out = np.zeros((2, 9, 8), np.float32)
+    call([*inputs, out])
+    assert (out[:, [0, 1, 2, 7, 8]] == 0).all()
+    assert np.isfinite(out[:, [3, 4]]).all()
+    assert (out[:, [3, 4]] != 0).all()
+    assert np.isnan(out[:, [5, 6]]).all()
+    assert _with_inputs(of, dims, hide) is None

@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tuner.rules.attention.programs import NARROW, PRODUCTS, RULE, SOFTMAX, attention, chain, task_of
+from tests.tuner.rules.attention.programs import (
+    GUARDED,
+    GUARDED_FIRST,
+    NARROW,
+    PRODUCTS,
+    RULE,
+    SOFTMAX,
+    attention,
+    chain,
+    task_of,
+)
 from tuner.errors import IllegalKernel
 from tuner.program.build import workload_from_json
 from tuner.program.expr import text_of
@@ -66,6 +76,19 @@ def test_the_axis_that_k_does_not_have_counts_the_rows() -> None:
     assert matched({"program": text, "extents": {"b": 2, "h": 4, "i": 4, "j": "S", "d": 8, "e": 8}}).axis["i"] == "i"
 
 
+@pytest.mark.parametrize(
+    ("behind", "is_guarded"),
+    [
+        (SOFTMAX, False),
+        (GUARDED, True),
+        (GUARDED_FIRST, True),
+        (GUARDED.replace("z[b, i])", "z[b, i]) + r[e]"), True),
+    ],
+)
+def test_rows_that_are_hidden_whole_may_be_zero(behind: str, is_guarded: bool) -> None:
+    assert matched(chain("a[b, i, j] + mask[i, j]", behind)).is_guarded == is_guarded
+
+
 PADDED_STAGE = {
     **chain(padded={"t": 1.5}),
     "program": f"t[j] = bias[j] * 2\n{PRODUCTS}\ns[b, i, j] = a[b, i, j] + t[j - 1]{SOFTMAX}",
@@ -81,6 +104,11 @@ PADDED_STAGE = {
         (chain("a[b, i, j] + a[b, j, i]", extents={"i": "T", "j": "T"}), "at one place"),
         (chain(behind=SOFTMAX.replace("/ z[b, i]", "* z[b, i]")), "not made of the quotient alone"),
         (chain(behind=SOFTMAX.replace("/ z[b, i]", "/ z[b, e]"), extents={"i": 8}), "not made of the quotient alone"),
+        (chain(behind=GUARDED.replace("-inf, 0.0,", "-inf, 1.0,")), "not made of the quotient alone"),
+        (chain(behind=GUARDED.replace("== -inf", "== 0.0")), "not made of the quotient alone"),
+        (chain(behind=GUARDED.replace("z[b, i])", "z[b, i] + r[e])")), "not made of the quotient alone"),
+        (chain(behind=GUARDED + " + o[b, i, e] / z[b, i]"), "not made of the quotient alone"),
+        (chain(behind=SOFTMAX.replace("v[b, j, e]", "where(top[b, i] == -inf, 0, v[b, j, e])")), "times a tensor"),
         (chain(outputs=["z", "out"]), "more than one output"),
         (chain(dtype={"v": "int8"}), "v is int8, none of"),
         (chain(dtype={"z": "float16"}), "z is float16, not float32"),

@@ -1,0 +1,51 @@
+"""Modules of Relax with what its text and its importers seldom have, and Relax allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+WIDTH = 32
+
+
+def rows(size: Any) -> Any:
+    return relax.TensorType((size, WIDTH), "float32")
+
+
+def alike() -> Any:
+    """Two dense layers; every variable is called x, and both sizes n."""
+    rng = np.random.default_rng(3)
+    weight, bias = (relax.const(rng.standard_normal(shape).astype("float32")) for shape in ((WIDTH, WIDTH), (WIDTH,)))
+    sizes = [tirx.Var("n", "int64") for _ in range(2)]
+    params = [relax.Var("x", rows(size)) for size in sizes]
+    outputs, bindings = [], []
+    for size, param in zip(sizes, params, strict=True):
+        product, out = relax.DataflowVar("x", rows(size)), relax.Var("x", rows(size))
+        bindings += [relax.VarBinding(product, relax.op.matmul(param, weight))]
+        bindings += [relax.VarBinding(out, relax.op.add(product, bias))]
+        outputs.append(out)
+    body = relax.SeqExpr([relax.DataflowBlock(bindings)], relax.Tuple(outputs))
+    function = relax.Function(params, body, relax.TupleType([rows(size) for size in sizes]))
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    return relax.transform.Normalize()(module)
+
+
+def branches() -> Any:
+    """A tuple as input, values behind branches, a cast to a shape that is known from there on, and a shape."""
+    n = tirx.Var("n", "int64")
+    pair, flag = relax.Var("pair", relax.TupleType([rows(n)] * 2)), relax.Var("flag", relax.TensorType((), "bool"))
+    loose = relax.Var("loose", relax.TensorType(ndim=2, dtype="float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [pair, loose, flag]):
+        x = builder.emit(pair[0])
+        whole = builder.emit(relax.op.nn.softmax(x))
+        builder.emit(relax.op.shape_of(x))
+        known = builder.match_cast(loose, rows(n))
+        total = builder.emit(relax.op.nn.softmax(relax.op.add(known, x)))
+        either = builder.emit(relax.If(flag, relax.op.add(whole, total), whole))
+        both = builder.emit(relax.Tuple([either, total]))
+        builder.emit_func_output(both)
+    return relax.transform.Normalize()(builder.finalize())

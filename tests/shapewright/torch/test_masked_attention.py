@@ -1,0 +1,48 @@
+"""Attention with masks of floats and of bools through the backend, rows that are hidden whole among them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import shapewright as sw
+from shapewright.torch import Report
+from tests.shapewright.libraries import save
+from tuner.program.target import native
+from tuner.program.task import SearchTask
+
+
+class Padded(nn.Module):  # type: ignore[misc]
+    """Sequences of these lengths, padded to the longest."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        mask = (torch.arange(x.shape[2]) < lengths)[:, None, None, :]
+        if self.kind == "floats":
+            mask = torch.where(mask, 0.0, -torch.inf)
+        return functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+
+@pytest.mark.parametrize("kind", ["bools", "floats"])
+def test_rows_that_a_mask_hides_whole_are_zero_as_in_eager(kind: str, tmp_path: Path) -> None:
+    lengths, dims = torch.tensor([[9], [4], [0]]), ({2: torch.export.Dim("length", min=2, max=64)}, None)
+    (task,) = sw.extract(Padded(kind).eval(), (torch.randn(3, 2, 9, 16), lengths), dims)
+    save(tmp_path / "masked", SearchTask(task.workload, None, task.shape_vars, target=native()))
+    report = Report()
+    options = {"source": tmp_path, "report": report, "rest": "eager"}
+    compiled = torch.compile(Padded(kind).eval(), backend="shapewright", options=options)
+    for size in (7, 33):
+        x = torch.randn(3, 2, size, 16)
+        torch._dynamo.mark_dynamic(x, 2)
+        with torch.no_grad():
+            found, right = compiled(x, lengths), Padded(kind)(x, lengths)
+        assert (right[2] == 0).all()
+        torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-5)
+    assert len(report.replaced) == 1, report
