@@ -154,7 +154,9 @@ def _with(
     """A stage of ``op``; the operand among ``inputs`` is read along ``dims``."""
     operand = next((each for each in inputs if isinstance(each, Operand)), None)
     texts = [each if isinstance(each, str) else f"{{{each.tensor}}}" for each in inputs]
-    is_whole, is_channel = dims == tuple(range(len(draft.axes))), dims == (draft.axes.index(draft.channel),)
+    # The catalogue's epilogues read tensors along axes, and a single number has none.
+    is_whole = bool(draft.axes) and dims == tuple(range(len(draft.axes)))
+    is_channel = [draft.axes[dim] for dim in dims] == [draft.channel]
     stands_alone = operand is None and op != "add"
     epilogue = epilogue_of(op, is_whole, is_channel) if operand or stands_alone else None
     reads = ((operand.tensor, dims),) if operand else ()

@@ -5,10 +5,11 @@ A node that computes is either lifted, as part of one LiftedOp, or listed with t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from shapewright.models import attention, contractions, rows
+from shapewright.models.defects import defect
 from shapewright.models.draft import Draft, lifted, reasons, rules_of
 from shapewright.models.elementwise import COSTLY, TEXT
 from shapewright.models.fusing import biased, elementwise, extended, preceded
@@ -44,8 +45,9 @@ MIN_ELEMENTWISE = 2
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """An operator's own program, before anything is fused behind it. ``rules`` take it, the preferred one first."""
+    """The program of an operator, ``node``. ``rules`` take it where nothing is fused, the preferred one first."""
 
+    node: str
     draft: Draft
     op: LiftedOp
     rules: tuple[str, ...]
@@ -57,72 +59,86 @@ class _Begun:
 
 
 def lift_graph(graph: Graph, target: Target | None = None) -> Lifting:
-    """Workloads for ``target``, this machine if it is None, and what was left, in the order of the graph."""
-    target = target or native()
+    """Workloads for ``target``, this machine if it is None, and what was left, in the order of the graph.
+
+    A defect of our own that is met at a node leaves that node, and what was put together with it.
+    """
     order = {name: place for place, name in enumerate(graph.nodes)}
-    taken: dict[str, LiftedOp] = {}
-    left: dict[str, str] = {}
+    work = _Work(graph, target or native(), {}, {})
     # Elementwise nodes are offered to operators first; what two operators could take goes to the larger one.
-    operators = [node for node in graph if node.op not in QUIET and node.op not in TEXT]
-    begun = _begun(graph, operators, target, left)
-    rows: list[_Begun] = []
-    for each in sorted(begun, key=lambda each: (-each.work, order[each.draft.node])):
-        grown = _grown(graph, each, target, taken)
-        taken |= dict.fromkeys(grown.draft.nodes, grown.op)
-        rows += [grown] if graph[each.draft.node].op in ROWS else []
+    operators = (node for node in graph if node.op not in QUIET and node.op not in TEXT)
+    begun = [each for node in operators if (each := work.begun(node))]
+    begun.sort(key=lambda each: (-each.work, order[each.draft.node]))
+    grown = [longer for each in begun if (longer := work.grown(each))]
     # What stands before rows and behind no operator: it is computed as they are read.
-    for each in rows:
-        grown = _grown(graph, each, target, taken, preceded)
-        taken |= dict.fromkeys(grown.draft.nodes, grown.op)
+    for each in grown:
+        if graph[each.node].op in ROWS:
+            work.grown(each, preceded)
     for node in graph:
-        if node.op in TEXT and node.name not in taken:
-            for each in _begun(graph, [node], target, left):
-                grown = _grown(graph, each, target, taken)
-                if len(grown.draft.nodes) >= MIN_ELEMENTWISE or node.op in COSTLY:
-                    taken |= dict.fromkeys(grown.draft.nodes, grown.op)
-                else:
-                    left[node.name] = "a single pass over memory on its own: a kernel gains nothing"
-    ops = {op.output: op for op in taken.values()}
+        if node.op in TEXT and node.name not in work.taken and (own := work.begun(node)):
+            work.grown(own)
+    ops = {op.output: op for op in work.taken.values()}
     in_order = sorted(ops.values(), key=lambda op: order[op.output])
-    rest = (Left(node.name, node.op, left[node.name]) for node in graph if node.name in left)
-    return Lifting(tuple(in_order), tuple(one for one in rest if one.node not in taken))
-
-
-def _begun(graph: Graph, nodes: Iterable[Node], target: Target, left: dict[str, str]) -> list[_Begun]:
-    """The nodes that a program can be made of; the reasons of the others go into ``left``."""
-    found = []
-    for node in nodes:
-        try:
-            draft = _draft(Operation(graph, node))
-            op = lifted(draft, graph)
-        except (CannotLift, InvalidInput) as error:
-            left[node.name] = _reason(error)
-            continue
-        rules = rules_of(op.workload, target)
-        if rules:
-            found.append(_Begun(draft, op, rules))
-        else:
-            left[node.name] = reasons(op.workload, target)
-    return found
+    rest = (Left(node.name, node.op, work.left[node.name]) for node in graph if node.name in work.left)
+    return Lifting(tuple(in_order), tuple(one for one in rest if one.node not in work.taken))
 
 
 Longer = Callable[[Graph, Draft, Collection[str]], Draft | None]
 
 
-def _grown(graph: Graph, begun: _Begun, target: Target, taken: Collection[str], longer_of: Longer = extended) -> _Begun:
-    """An operator with what can be fused behind it, or in front of it."""
-    draft, op = begun.draft, begun.op
-    while (longer := longer_of(graph, draft, taken)) is not None:
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What becomes of the nodes of a graph: ``taken`` by an operation, or ``left`` for a reason."""
+
+    graph: Graph
+    target: Target
+    taken: dict[str, LiftedOp]
+    left: dict[str, str]
+
+    def begun(self, node: Node) -> _Begun | None:
+        """A program of the node alone; None, and a reason, if there is none."""
         try:
-            more = lifted(longer, graph)
-        except (CannotLift, InvalidInput):
-            # With this stage it is no program any more (too many of them, another dtype): it ends before it.
-            break
-        # A longer program must not lose the rule that its operator is best with.
-        if begun.rules[0] not in rules_of(more.workload, target):
-            break
-        draft, op = longer, more
-    return replace(begun, draft=draft, op=op)
+            draft = _draft(Operation(self.graph, node))
+            op = lifted(draft, self.graph)
+            rules = rules_of(op.workload, self.target)
+            if not rules:
+                raise CannotLift(reasons(op.workload, self.target))
+            return _Begun(node.name, draft, op, rules)
+        except (CannotLift, InvalidInput) as error:
+            self.left[node.name] = _reason(error)
+        except Exception as error:  # a defect of ours, of whatever kind, must not end the model
+            self.left[node.name] = defect(error, node.name)
+        return None
+
+    def grown(self, begun: _Begun, longer_of: Longer = extended) -> _Begun | None:
+        """Take an operator with what can be fused behind it, or in front of it."""
+        try:
+            grown = self._grown(begun, longer_of)
+        except Exception as error:  # as above
+            self.left[begun.node] = defect(error, begun.node)
+            for name in begun.draft.nodes:
+                self.taken.pop(name, None)
+            return None
+        is_chain = begun.draft.base is None
+        if is_chain and len(grown.draft.nodes) < MIN_ELEMENTWISE and self.graph[begun.node].op not in COSTLY:
+            self.left[begun.node] = "a single pass over memory on its own: a kernel gains nothing"
+            return None
+        self.taken.update(dict.fromkeys(grown.draft.nodes, grown.op))
+        return grown
+
+    def _grown(self, begun: _Begun, longer_of: Longer) -> _Begun:
+        draft, op = begun.draft, begun.op
+        while (longer := longer_of(self.graph, draft, self.taken)) is not None:
+            try:
+                more = lifted(longer, self.graph)
+            except (CannotLift, InvalidInput):
+                # With this stage it is no program any more (too many of them, another dtype): it ends before it.
+                break
+            # A longer program must not lose the rule that its operator is best with.
+            if begun.rules[0] not in rules_of(more.workload, self.target):
+                break
+            draft, op = longer, more
+        return replace(begun, draft=draft, op=op)
 
 
 def _reason(error: CannotLift | InvalidInput) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from shapewright.models.defects import defect
 from shapewright.models.elementwise import COMMUTATIVE
 from shapewright.models.graph import OUTPUT, Graph, Input, Node
 from shapewright.models.operands import swapped
@@ -64,6 +65,15 @@ def _inner(graph: Graph, found: Node) -> set[str]:
 
 
 def _rewritten(graph: Graph, root: Node) -> Node | None:
+    """The node that takes the place of ``root``, if there is one; a defect of ours leaves it as it is."""
+    try:
+        return _first_rewrite(graph, root)
+    except Exception as error:
+        defect(error, root.name)
+        return None
+
+
+def _first_rewrite(graph: Graph, root: Node) -> Node | None:
     for rewrite in REWRITES:
         for match in _matches(graph, rewrite.pattern, root.name, {}):
             if not _is_closed(graph, match, root.name):

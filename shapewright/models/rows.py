@@ -47,6 +47,8 @@ def _norm(operation: Operation, op: str, plain: str, names: tuple[str, ...]) -> 
 def softmax(operation: Operation) -> Draft:
     """Over the last axis."""
     rank = len(operation.shape)
+    if not rank:
+        raise CannotLift("a softmax of a single number")
     if int(operation.attr("axis")) % rank != rank - 1:
         raise CannotLift("it is over another axis than the last one")
     x, view, (m, n) = _rows(operation, 1)

@@ -124,6 +124,27 @@ def test_reductions_over_any_neighbouring_axes() -> None:
     assert labels(lifted(lambda x: x.mean(1), x)) == ["reduce"]
 
 
+SINGLE_NUMBERS: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
+    "doubled": (lambda x: x.sum() * 2, ["reduce + mul"]),
+    "activated": (lambda x: torch.relu(x.amax()), ["reduce + relu"]),
+    "with a reader": (lambda x: x / (x * x).sum().sqrt(), ["mul + reduce + sqrt"]),
+    "of two": (lambda x: x.sum() + x.mean(), ["reduce", "reduce + add"]),
+    "kept": (lambda x: torch.tanh(x.mean((0, 1), keepdim=True)) - 1, ["reduce + tanh + sub"]),
+    "chained": (lambda x: torch.tanh(x.sum() * 2 + 1), ["reduce + mul + add + tanh"]),
+}
+
+
+@pytest.mark.parametrize("name", SINGLE_NUMBERS)
+def test_what_reads_a_single_number_is_fused(name: str) -> None:
+    function, expected = SINGLE_NUMBERS[name]
+    assert labels(lifted(function, torch.randn(3, 8))) == expected
+
+
+def test_softmax_of_a_single_number_is_left() -> None:
+    found = lifted(lambda x: torch.softmax(x.sum(), 0), torch.randn(3, 8))
+    assert [one.reason for one in found.left] == ["a softmax of a single number"]
+
+
 def test_elementwise_chains_are_one_pass_and_a_lone_step_is_left() -> None:
     x, y = torch.randn(3, 8, 6), torch.randn(6)
     chain = lifted(lambda x, y: torch.tanh((x + y) * 2.0), x, y, rows=1)
