@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from shapewright.models.defects import defect
 from shapewright.models.graph import CannotLift, Graph, Node, Shape
 from shapewright.models.model import Model
 from shapewright.models.onnx_dims import Dims, dtype_of
@@ -26,7 +27,6 @@ from tuner.program.dims import DimExpr
 PARTS = frozenset({"Slice", "Split"})
 OVERRIDDEN_SINCE = 4
 """The version of the file's format since which an initializer that is an input too is only its default."""
-FAILED = "its translation failed"
 CHECK = "onnx.checker.check_model says more"
 
 
@@ -146,7 +146,7 @@ class _Reader:
             self._left(node, outputs[0], f"{node.op_type}: {reason}")
         except Exception as error:
             # A node that is left leaves the others as they are, whatever went wrong.
-            self._left(node, outputs[0], f"{node.op_type}: {FAILED} ({type(error).__name__}: {error})"[:200])
+            self._left(node, outputs[0], f"{node.op_type}: {defect(error, f'a node {node.op_type} of ONNX')}")
         for output in outputs:
             if output not in self._nodes and output in self._read:
                 self._add(Node(output, "part", (outputs[0],), {}, *self._told(output)))

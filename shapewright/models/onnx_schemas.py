@@ -74,10 +74,8 @@ def _standard(name: str, opset: int) -> Operator:
         schema = onnx.defs.get_schema(name, opset, "")
     except onnx.defs.SchemaError as error:
         raise CannotLift("the operator has no translation") from error
-    if schema.since_version > KNOWN_OPSET:
-        raise CannotLift(
-            f"its meaning of operator set {schema.since_version} is not known, only those to {KNOWN_OPSET}"
-        )
+    if opset > onnx.defs.onnx_opset_version() or schema.since_version > KNOWN_OPSET:
+        raise CannotLift(f"what it means in operator set {opset} is not known")
     return Operator(name, schema.since_version, {each: _default(value) for each, value in schema.attributes.items()})
 
 
