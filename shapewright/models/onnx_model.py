@@ -6,23 +6,28 @@ give are taken.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shapewright.models.graph import CannotLift, Graph, Input, Node, Shape
-from shapewright.models.model import Model, Place
-from shapewright.models.onnx_operators import TRANSLATIONS, Call
-from shapewright.models.onnx_values import Values, computed, followed, is_short
+from shapewright.models.defects import defect
+from shapewright.models.graph import CannotLift, Graph, Node, Shape
+from shapewright.models.model import Model
+from shapewright.models.onnx_dims import Dims, dtype_of
+from shapewright.models.onnx_operators import TRANSLATIONS
+from shapewright.models.onnx_schemas import Call, Operator, Operators, attribute_value
+from shapewright.models.onnx_values import Values, folded, is_kept, shape_values
 from shapewright.models.patterns import recognised
 from shapewright.models.translated import Translated
-from tuner.errors import InvalidInput
-from tuner.program.dims import MAX_DIM, DimExpr, parse_dim
+from tuner.errors import InvalidInput, shown
+from tuner.program.dims import DimExpr
 
 PARTS = frozenset({"Slice", "Split"})
+OVERRIDDEN_SINCE = 4
+"""The version of the file's format since which an initializer that is an input too is only its default."""
+CHECK = "onnx.checker.check_model says more"
 
 
 def from_file(path: Path) -> Model:
@@ -38,7 +43,7 @@ def from_file(path: Path) -> Model:
 
 
 def from_onnx(proto: Any) -> Model:
-    """An ``onnx.ModelProto``."""
+    """An ``onnx.ModelProto``. Raises InvalidInput where it is none that could run."""
     return _Reader(_inferred(proto)).model()
 
 
@@ -48,190 +53,185 @@ def _inferred(proto: Any) -> Any:
     try:
         return onnx.shape_inference.infer_shapes(proto, data_prop=True)
     except Exception as error:  # classes of its own, which differ between releases
-        reason = f"ONNX finds it inconsistent: {str(error).splitlines()[0][:200]}"
-        raise InvalidInput("model", reason, "onnx.checker.check_model says more") from error
+        reason = f"ONNX finds it inconsistent: {(str(error).splitlines() or [''])[0][:200]}"
+        raise InvalidInput("model", reason, CHECK) from error
 
 
 class _Reader:
     """Goes through the nodes in order, and keeps what is known of every value."""
 
     def __init__(self, proto: Any) -> None:
+        graph = proto.graph
         self._proto = proto
-        self._opset = max((each.version for each in proto.opset_import if each.domain in ("", "ai.onnx")), default=0)
+        self._operators = Operators(proto)
         self._nodes: dict[str, Node] = {}
-        self._integers: dict[str, Values] = {}
-        self._numbers: dict[str, float] = {}
-        self._symbols: dict[str, str] = {}
-        self._places: dict[str, list[Place]] = {}
-        self._declared = {each.name: each.type for each in (*proto.graph.value_info, *proto.graph.output)}
+        self._values: dict[str, Values] = {}
+        self._dims = Dims(graph)
+        self._declared = {each.name: each.type for each in (*graph.value_info, *graph.output)}
+        self._read = {name for node in graph.node for name in (*node.input, *_captured(node))}
+        self._read |= {each.name for each in graph.output}
 
     def model(self) -> Model:
         graph = self._proto.graph
+        given = {value.name for value in graph.input} if self._proto.ir_version >= OVERRIDDEN_SINCE else set()
         for tensor in graph.initializer:
-            self._constant(tensor.name, tensor)
+            if tensor.name not in given:
+                self._constant(tensor.name, tensor)
+        for tensor in graph.sparse_initializer:
+            if tensor.values.name not in given:
+                self._sparse(tensor.values.name, tensor)
+        held = set(self._nodes)
         for value in graph.input:
-            if value.name not in self._nodes:
-                self._input(value)
+            if value.name not in held:
+                self._add(Node(value.name, "input", (), {}, *self._dims.input(value)))
         for node in graph.node:
             self._node(node)
-        read = Graph(self._nodes, tuple(dict.fromkeys(each.name for each in graph.output)))
-        names = {symbol: name for name, symbol in self._symbols.items()}
-        return Model(recognised(read), self._places, {}, names)
+        outputs = tuple(dict.fromkeys(each.name for each in graph.output))
+        for name in outputs:
+            self._require(name, "the model returns")
+        return Model(recognised(Graph(self._nodes, outputs)), self._dims.places, {}, self._dims.names)
 
-    # -- values -----------------------------------------------------------------------------------------------------
+    def _add(self, node: Node) -> None:
+        if node.name in self._nodes:
+            raise InvalidInput("model", f"two values are called {shown(node.name)}", CHECK)
+        self._nodes[node.name] = node
+
+    def _require(self, name: str, reader: str) -> None:
+        if name not in self._nodes:
+            raise InvalidInput("model", f"{reader} {shown(name)}, which nothing before it computes", CHECK)
+
+    # -- constants --------------------------------------------------------------------------------------------------
     def _constant(self, name: str, tensor: Any) -> None:
         import onnx  # noqa: PLC0415
 
+        dtype, shape = dtype_of(tensor.data_type), tuple(DimExpr.of(int(size)) for size in tensor.dims)
+        self._add(Node(name, "constant", (), {}, shape, dtype))
+        if tensor.data_location != onnx.TensorProto.EXTERNAL and is_kept(dtype, tensor.dims):
+            try:
+                self._values[name] = onnx.numpy_helper.to_array(tensor)
+            except (ValueError, TypeError) as error:
+                raise InvalidInput("model", f"the constant {shown(name)} is not of its own shape", CHECK) from error
+
+    def _sparse(self, name: str, tensor: Any) -> None:
         shape = tuple(DimExpr.of(int(size)) for size in tensor.dims)
-        dtype = _dtype(tensor.data_type)
-        self._nodes[name] = Node(name, "constant", (), {}, shape, dtype)
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            return
-        if dtype in ("int64", "int32") and is_short(tensor.dims):
-            values = onnx.numpy_helper.to_array(tensor).reshape(-1)
-            # An end of a slice may be the largest number that there is.
-            self._integers[name] = tuple(DimExpr.of(max(-MAX_DIM, min(int(value), MAX_DIM))) for value in values)
-        if math.prod(tensor.dims) == 1:
-            self._numbers[name] = _shortest(onnx.numpy_helper.to_array(tensor).reshape(-1)[0])
+        self._add(Node(name, "constant", (), {}, shape, dtype_of(tensor.values.data_type)))
 
-    def _input(self, value: Any) -> None:
-        kind = value.type.tensor_type
-        dims = tuple(self._dim(dim, f"{value.name}_{axis}") for axis, dim in enumerate(kind.shape.dim))
-        self._nodes[value.name] = Node(value.name, "input", (), {}, dims, _dtype(kind.elem_type))
-        for axis, dim in enumerate(dims):
-            if dim.constant is None:
-                self._places.setdefault(str(dim), []).append((value.name, axis))
+    def _constant_node(self, name: str, attrs: Mapping[str, Any]) -> None:
+        """Raises CannotLift where it has no one value."""
+        import onnx  # noqa: PLC0415
 
-    def _dim(self, dim: Any, otherwise: str) -> DimExpr:
-        """A dim of the file: a size, the text of an expression, or a name, which may be no identifier."""
-        if dim.HasField("dim_value"):
-            return DimExpr.of(int(dim.dim_value))
-        text = dim.dim_param or otherwise
-        try:
-            return parse_dim(text)
-        except InvalidInput:
-            kept = "".join(char if char.isascii() and char.isalnum() else "_" for char in text)[:30]
-            symbol = self._symbols.setdefault(
-                text, f"{kept if kept[:1].isalpha() else f'd_{kept}'}_{len(self._symbols)}"
-            )
-            return DimExpr.var(symbol)
-
-    def _told(self, name: str) -> tuple[Shape | None, str]:
-        """What the file or ONNX's inference says of a value."""
-        kind = self._declared[name].tensor_type if name in self._declared else None
-        if kind is None:
-            return None, ""
-        known = kind.HasField("shape") and all(d.HasField("dim_value") or d.dim_param for d in kind.shape.dim)
-        shape = tuple(self._dim(dim, "") for dim in kind.shape.dim) if known else None
-        return shape, _dtype(kind.elem_type)
+        if len(attrs) != 1:
+            raise CannotLift(f"it has {len(attrs)} values")
+        ((kind, value),) = attrs.items()
+        if kind == "value":
+            self._constant(name, value)
+        elif kind == "sparse_value":
+            self._sparse(name, value)
+        else:
+            dtype = {"float": np.float32, "int": np.int64, "string": object}[kind.removeprefix("value_").rstrip("s")]
+            self._constant(name, onnx.numpy_helper.from_array(np.array(value, dtype=dtype), name))
 
     # -- nodes ------------------------------------------------------------------------------------------------------
     def _node(self, node: Any) -> None:
-        import onnx  # noqa: PLC0415
-
-        attrs = {each.name: _attribute(onnx.helper.get_attribute_value(each)) for each in node.attribute}
-        name = node.output[0]
-        if node.op_type == "Constant":
-            self._constant_node(name, attrs)
+        outputs = [each for each in node.output if each]
+        for each in filter(None, node.input):
+            self._require(each, f"{node.op_type} reads")
+        if not outputs:
             return
-        sources = tuple(each for each in dict.fromkeys((*node.input, *_captured(node))) if each in self._nodes)
-        integers = tuple(self._integers.get(each) for each in node.input)
-        shape, dtype = self._told(name)
-        known = self._followed(node, attrs, integers)
-        if known is not None:
-            self._integers[name] = known
-            self._nodes[name] = Node(name, "scalar", sources, {}, shape, dtype or "int64")
-            if len(known) == 1 and known[0].constant is not None:
-                self._numbers[name] = float(known[0].constant)
-            return
-        number = computed(node.op_type, [self._numbers.get(each) for each in node.input])
-        if number is not None:
-            self._numbers[name] = number
-            self._nodes[name] = Node(name, "scalar", sources, {}, shape, dtype or self._dtype_of(sources))
-            return
-        if node.op_type in PARTS:
-            for output in node.output:
-                given, kind = self._told(output)
-                self._nodes[output] = Node(output, "part", sources, {}, given, kind or self._dtype_of(sources))
-            return
-        shape, translated, reason = self._translated(node, attrs, integers, shape)
-        dtype = dtype or self._dtype_of(sources)
-        place = node.name or name
-        if translated is None:
-            self._nodes[name] = Node(name, "unknown", sources, {}, shape, dtype, reason, place=place)
-        else:
-            self._nodes[name] = Node(
-                name, translated.op, translated.inputs, translated.attrs, shape, dtype, place=place
-            )
-        for output in filter(None, node.output[1:]):
-            given, kind = self._told(output)
-            self._nodes[output] = Node(output, "part", (name,), {}, given, kind)
-
-    def _translated(
-        self, node: Any, attrs: Mapping[str, Any], integers: tuple[Values | None, ...], told: Shape | None
-    ) -> tuple[Shape | None, Translated | None, str]:
-        inputs: tuple[Input, ...] = tuple(self._numbers.get(each, each or None) for each in node.input)
-        shapes = tuple(self._nodes[each].shape if each in self._nodes else None for each in node.input)
-        call = Call(node.op_type, inputs, attrs, shapes, integers, self._opset)
-        if node.op_type == "Cast" and node.input[0] in self._nodes:
-            is_same = self._nodes[node.input[0]].dtype == _dtype(attrs["to"])
-            return (
-                (shapes[0], Translated("identity", inputs), "") if is_same else (shapes[0], None, "Cast: another dtype")
-            )
-        if node.op_type not in TRANSLATIONS:
-            return told, None, f"{node.op_type}: the operator has no translation"
         try:
-            translated, shape = TRANSLATIONS[node.op_type](call)
+            self._known(node, self._operators.operator(node))
+        except InvalidInput:
+            raise
         except CannotLift as reason:
-            return told, None, f"{node.op_type}: {reason}"
-        return shape or told, translated, ""
+            self._left(node, outputs[0], f"{node.op_type}: {reason}")
+        except Exception as error:
+            # A node that is left leaves the others as they are, whatever went wrong.
+            self._left(node, outputs[0], f"{node.op_type}: {defect(error, f'a node {node.op_type} of ONNX')}")
+        for output in outputs:
+            if output not in self._nodes and output in self._read:
+                self._add(Node(output, "part", (outputs[0],), {}, *self._told(output)))
 
-    def _followed(self, node: Any, attrs: Mapping[str, Any], integers: tuple[Values | None, ...]) -> Values | None:
-        """The integers that a node computes from shapes."""
+    def _known(self, node: Any, operator: Operator) -> None:
+        """A node of ONNX's own operators. Raises CannotLift where it is left."""
+        given = {each.name: attribute_value(each) for each in node.attribute}
+        attrs = {**operator.defaults, **given}
+        if "to" in attrs:
+            attrs["to"] = dtype_of(attrs["to"])
+        name = node.output[0]
+        value = self._value(node, attrs)
+        if node.op_type == "Constant":
+            self._constant_node(name, given)
+        elif value is not None:
+            self._values[name] = value
+            dtype = "int64" if value.dtype == object else value.dtype.name
+            self._add(Node(name, "scalar", self._sources(node), {}, tuple(map(DimExpr.of, value.shape)), dtype))
+        elif node.op_type in PARTS:
+            for output in filter(None, node.output):
+                shape, dtype = self._told(output)
+                self._add(Node(output, "part", self._sources(node), {}, shape, dtype or self._dtype(node)))
+        else:
+            self._translate(node, self._call(node, operator, given), attrs)
+
+    def _translate(self, node: Any, call: Call, attrs: Mapping[str, Any]) -> None:
+        name, (told, dtype) = node.output[0], self._told(node.output[0])
+        if any(each in self._read for each in node.output[1:] if each) or not name:
+            raise CannotLift("what it gives beside its first output is read")
+        translated, shape = self._translated(call, attrs)
+        shape, place = told if shape is None else shape, node.name or name
+        self._add(Node(name, translated.op, translated.inputs, translated.attrs, shape, dtype or self._dtype(node),
+                       place=place))  # fmt: skip
+
+    def _translated(self, call: Call, attrs: Mapping[str, Any]) -> tuple[Translated, Shape | None]:
+        if call.op == "Cast":
+            if attrs["to"] != self._nodes[call.inputs[0] or ""].dtype or not attrs["to"]:
+                raise CannotLift("another dtype")
+            return Translated("identity", call.inputs), call.shapes[0]
+        if call.op not in TRANSLATIONS:
+            raise CannotLift("the operator has no translation")
+        try:
+            found = TRANSLATIONS[call.op](call)
+            call.require_all_read()
+        except InvalidInput as error:  # of dims
+            raise CannotLift(error.problem) from error
+        return found
+
+    def _call(self, node: Any, operator: Operator, given: Mapping[str, Any]) -> Call:
+        inputs = [each or None for each in node.input]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        shapes = tuple(self._nodes[each].shape if each else None for each in inputs)
+        values = tuple(self._values.get(each) if each else None for each in inputs)
+        return Call(operator, tuple(inputs), given, shapes, values, sum(map(bool, node.output)))
+
+    def _value(self, node: Any, attrs: Mapping[str, Any]) -> Values | None:
+        """What a node computes of known values, or of shapes."""
+        if len(node.output) != 1:
+            return None
         if node.op_type == "Shape":
-            shape = self._nodes[node.input[0]].shape if node.input[0] in self._nodes else None
-            return None if shape is None else shape[attrs.get("start", 0) : attrs.get("end")]
-        return followed(node.op_type, integers, attrs)
+            shape = self._nodes[node.input[0]].shape
+            return None if shape is None else shape_values(shape[attrs.get("start") or 0 : attrs.get("end")])
+        return folded(node.op_type, [self._values.get(each) for each in node.input], attrs)
 
-    def _constant_node(self, name: str, attrs: Mapping[str, Any]) -> None:
-        import onnx  # noqa: PLC0415
+    def _left(self, node: Any, name: str, reason: str) -> None:
+        shape, dtype = self._told(name)
+        place = node.name or name
+        self._add(Node(name, "unknown", self._sources(node), {}, shape, dtype, reason, place=place))
 
-        if "value" in attrs:
-            self._constant(name, attrs["value"])
-            return
-        value = next(iter(attrs.values()))
-        listed = list(value) if isinstance(value, list | tuple) else [value]
-        is_float = any(isinstance(each, float) for each in listed)
-        kind = onnx.TensorProto.FLOAT if is_float else onnx.TensorProto.INT64
-        dims = [len(listed)] if isinstance(value, list | tuple) else []
-        self._constant(name, onnx.helper.make_tensor(name, kind, dims, listed))
+    def _told(self, name: str) -> tuple[Shape | None, str]:
+        """What the file or ONNX's inference says of a value."""
+        return self._dims.told(self._declared[name]) if name in self._declared else (None, "")
 
-    def _dtype_of(self, sources: tuple[str, ...]) -> str:
-        return next((self._nodes[each].dtype for each in sources if self._nodes[each].dtype), "")
+    def _sources(self, node: Any) -> tuple[str, ...]:
+        return tuple(each for each in dict.fromkeys((*node.input, *_captured(node))) if each in self._nodes)
+
+    def _dtype(self, node: Any) -> str:
+        """That of the first input, which all operators that are translated keep."""
+        return self._nodes[node.input[0]].dtype if node.input and node.input[0] else ""
 
 
-def _captured(node: Any) -> list[str]:
+def _captured(node: Any) -> Iterator[str]:
     """What the graphs in a node, the branches of an If, may read from outside."""
-    graphs = [graph for each in node.attribute for graph in (each.g, *each.graphs)]
-    return [name for graph in graphs for inner in graph.node for name in (*inner.input, *_captured(inner))]
-
-
-def _attribute(value: Any) -> Any:
-    if isinstance(value, float):
-        return _shortest(np.float32(value))
-    return value.decode() if isinstance(value, bytes) else value
-
-
-def _shortest(value: Any) -> float:
-    """What a number was before it was stored: 1e-5, not 9.999999747e-06."""
-    return float(str(value))
-
-
-def _dtype(number: int) -> str:
-    """NumPy's name of an element type, empty where there is none."""
-    import onnx  # noqa: PLC0415
-
-    try:
-        return str(onnx.helper.tensor_dtype_to_np_dtype(number).name)
-    except (KeyError, ValueError):
-        return ""
+    for graph in (graph for each in node.attribute for graph in (each.g, *each.graphs)):
+        yield from (each.name for each in graph.output)
+        for inner in graph.node:
+            yield from (*inner.input, *_captured(inner))

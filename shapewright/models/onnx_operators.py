@@ -1,63 +1,59 @@
-"""ONNX's operators in neutral terms, with the shapes of what they give."""
+"""ONNX's operators in neutral terms, with the shapes of what they give: each as its operator set has it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from shapewright.models.graph import ONE, CannotLift, Input, Shape
-from shapewright.models.onnx_values import Values, broadcast_shapes, constants, reshaped, windows
+from shapewright.models.graph import ONE, CannotLift, Shape
+from shapewright.models.onnx_schemas import Call, axis_of
+from shapewright.models.onnx_values import broadcast_shapes, dims_of, reshaped, windows
 from shapewright.models.translated import Translated, clamped, literal, power
+from shapewright.models.views import product
 
 ELEMENTWISE_NAMES: Mapping[str, str] = {
     **{name: name.lower() for name in ("Relu", "Sigmoid", "Tanh", "Erf", "Exp", "Log", "Sqrt", "Abs", "Neg", "Sin")},
     **{name: name.lower() for name in ("Cos", "Floor", "Round", "Reciprocal", "HardSwish", "Softplus")},
+}
+"""By name the neutral operation of one tensor."""
+BINARY_NAMES: Mapping[str, str] = {
     **{name: name.lower() for name in ("Add", "Sub", "Mul", "Div")},
     "Max": "maximum",
     "Min": "minimum",
+    "Sum": "add",
 }
-"""By name the neutral operation: tensors and numbers in the same order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One node of an ONNX graph: its inputs, their shapes, numbers among them, and known integers."""
-
-    op: str
-    inputs: tuple[Input, ...]
-    attrs: Mapping[str, Any]
-    shapes: tuple[Shape | None, ...]
-    integers: tuple[Values | None, ...]
-    opset: int
-
-    def input(self, position: int) -> Input:
-        return self.inputs[position] if position < len(self.inputs) else None
-
-    def shape(self, position: int) -> Shape:
-        """Raises CannotLift where it is not known."""
-        shape = self.shapes[position] if position < len(self.shapes) else None
-        if shape is None:
-            raise CannotLift(f"the shape of input {position} is not known")
-        return shape
-
-    def listed(self, position: int, name: str) -> list[int] | None:
-        """Integers that older operator sets have as an attribute, newer ones as an input."""
-        if name in self.attrs:
-            return list(self.attrs[name])
-        if self.input(position) is None:
-            return None
-        return constants(self.integers[position], name)
-
+"""By name that of two."""
+NUMPY_BROADCASTS = {"Add": 7, "Sub": 7, "Mul": 7, "Div": 7, "Pow": 7, "Gemm": 7}
+"""The operator sets since which operands are broadcast as in NumPy; for the others it is 8."""
 
 Result = tuple[Translated, Shape | None]
 
 
 def _elementwise(call: Call) -> Result:
-    if len(call.inputs) > 2:
-        raise CannotLift(f"{call.op} of {len(call.inputs)} tensors")
-    shapes = [call.shape(place) for place, each in enumerate(call.inputs) if isinstance(each, str)]
-    return Translated(ELEMENTWISE_NAMES[call.op], call.inputs), broadcast_shapes(shapes)
+    return Translated(ELEMENTWISE_NAMES[call.op], call.tensors(1)), call.shape(0)
+
+
+def _binary(call: Call) -> Result:
+    count = len(call.inputs)
+    if count == 1:
+        return _identity(call)
+    if count != 2 or call.op not in BINARY_NAMES:
+        raise CannotLift(f"it is of {count} tensors")
+    return Translated(BINARY_NAMES[call.op], (call.operand(0), call.operand(1))), _broadcast(call)
+
+
+def _broadcast(call: Call) -> Shape:
+    """The shape of two operands together. Before NumPy's rules the second one was laid along axes of the first."""
+    x, y = call.shape(0), call.shape(1)
+    if call.version >= NUMPY_BROADCASTS.get(call.op, 8):
+        return broadcast_shapes([x, y])
+    axis, is_broadcast = call.attr("axis"), call.attr("broadcast")
+    if not is_broadcast and x != y:
+        raise CannotLift("operands of different shapes, which operator sets of that time do not broadcast")
+    is_behind = len(y) <= len(x) and (axis is None or axis % (len(x) or 1) == len(x) - len(y))
+    if not is_behind or broadcast_shapes([x, y]) != x:
+        raise CannotLift(f"the second operand is broadcast from axis {axis} on")
+    return x
 
 
 def _matmul(call: Call) -> Result:
@@ -65,202 +61,248 @@ def _matmul(call: Call) -> Result:
     if min(len(x), len(y)) < 2:
         raise CannotLift("a product of vectors")
     shape = (*broadcast_shapes([x[:-2], y[:-2]]), x[-2], y[-1])
-    return Translated("matmul", call.inputs), shape
+    return Translated("matmul", call.tensors(2)), shape
 
 
 def _gemm(call: Call) -> Result:
-    attrs = call.attrs
-    if attrs.get("transA", 0) or attrs.get("alpha", 1.0) != 1 or (len(call.inputs) > 2 and attrs.get("beta", 1.0) != 1):
-        raise CannotLift("transA, or alpha or beta that are not 1")
-    is_nk, w = bool(attrs.get("transB", 0)), call.shape(1)
-    return Translated("linear" if is_nk else "matmul", call.inputs), (call.shape(0)[0], w[0] if is_nk else w[1])
+    has_c, is_nk, w = call.tensor(2) is not None, bool(call.attr("transB")), call.shape(1)
+    is_scaled = call.attr("alpha") != 1 or (has_c and call.attr("beta") != 1)
+    if call.attr("transA") or is_scaled or len(call.shape(0)) != 2 or len(w) != 2:
+        raise CannotLift("transA, or alpha or beta that are not 1, or no matrices")
+    shape = (call.shape(0)[0], w[0] if is_nk else w[1])
+    is_strict = has_c and call.version < NUMPY_BROADCASTS["Gemm"] and not call.attr("broadcast")
+    if has_c and (call.shape(2) != shape if is_strict else broadcast_shapes([call.shape(2), shape]) != shape):
+        raise CannotLift("C is not of the product's shape")
+    call.attr("beta"), call.attr("broadcast")
+    return Translated("linear" if is_nk else "matmul", call.tensors(3)), shape
 
 
+# -- windows --------------------------------------------------------------------------------------------------------
 def _window_attrs(call: Call, rank: int) -> dict[str, tuple[int, ...]]:
-    attrs = call.attrs
-    if attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        raise CannotLift(f"auto_pad {attrs['auto_pad']}")
-    pads = tuple(attrs.get("pads", (0,) * 2 * rank))
-    if pads[:rank] != pads[rank:]:
+    auto_pad, given = call.attr("auto_pad"), call.attr("pads")
+    if auto_pad not in ("NOTSET", "VALID") or (auto_pad == "VALID" and any(given or ())):
+        raise CannotLift(f"auto_pad {auto_pad}")
+    pads = tuple(given or (0,) * 2 * rank)
+    if pads[:rank] != pads[rank:] or min(pads, default=0) < 0:
         raise CannotLift(f"pads {list(pads)} differ between the sides")
-    return {
-        "stride": tuple(attrs.get("strides", (1,) * rank)),
-        "pad": pads[:rank],
-        "dilation": tuple(attrs.get("dilations", (1,) * rank)),
-    }
+    attrs = {"stride": tuple(call.attr("strides") or (1,) * rank), "pad": pads[:rank]}
+    attrs["dilation"] = tuple(call.attr("dilations") or (1,) * rank)
+    if any(len(each) != rank for each in attrs.values()) or min((*attrs["stride"], *attrs["dilation"]), default=1) < 1:
+        raise CannotLift(f"strides, pads or dilations are none of {rank} axes")
+    return attrs
+
+
+def _spatial(call: Call) -> tuple[Shape, Shape, dict[str, tuple[int, ...]]]:
+    """The image, the weight, and the window of a convolution."""
+    x, w = call.shape(0), call.shape(1)
+    kernel = call.attr("kernel_shape")
+    if len(x) != len(w) or len(x) < 3 or (kernel and [dim.constant for dim in w[2:]] != list(kernel)):
+        raise CannotLift("the image, the weight and kernel_shape do not agree")
+    return x, w, _window_attrs(call, len(w) - 2)
 
 
 def _conv(call: Call) -> Result:
-    x, w = call.shape(0), call.shape(1)
-    attrs = _window_attrs(call, len(w) - 2)
+    x, w, attrs = _spatial(call)
     shape = (x[0], w[0], *windows(x, w[2:], attrs))
-    return Translated("conv", call.inputs, {**attrs, "groups": call.attrs.get("group", 1), "transposed": False}), shape
+    return Translated("conv", call.tensors(3), {**attrs, "groups": call.attr("group"), "transposed": False}), shape
 
 
 def _conv_transpose(call: Call) -> Result:
-    x, w = call.shape(0), call.shape(1)
-    if any(call.attrs.get("output_padding", ())) or "output_shape" in call.attrs:
+    x, w, attrs = _spatial(call)
+    if any(call.attr("output_padding") or ()) or call.attr("output_shape"):
         raise CannotLift("output_padding or output_shape")
-    attrs, groups = _window_attrs(call, len(w) - 2), call.attrs.get("group", 1)
+    groups = call.attr("group")
     parts = zip(x[2:], w[2:], attrs["stride"], attrs["pad"], attrs["dilation"], strict=True)
     spatial = tuple((size - 1) * step - 2 * pad + (width - 1) * wide + 1 for size, width, step, pad, wide in parts)
     shape = (x[0], w[1] * groups, *spatial)
-    return Translated("conv", call.inputs, {**attrs, "groups": groups, "transposed": True}), shape
+    return Translated("conv", call.tensors(3), {**attrs, "groups": groups, "transposed": True}), shape
 
 
 def _pool(call: Call) -> Result:
-    x = call.shape(0)
-    window = tuple(call.attrs["kernel_shape"])
+    x, window = call.shape(0), tuple(call.attr("kernel_shape") or ())
+    if not window or len(x) != len(window) + 2:
+        raise CannotLift("kernel_shape is missing, or not of the image's axes")
     attrs = _window_attrs(call, len(window))
-    if call.attrs.get("ceil_mode", 0):
-        raise CannotLift("ceil_mode")
-    if call.op == "AveragePool" and any(attrs["pad"]) and not call.attrs.get("count_include_pad", 0):
+    counts = call.attr("count_include_pad")
+    if call.op == "AveragePool" and any(attrs["pad"]) and not counts:
         raise CannotLift("its means do not count the padding")
+    call.attr("storage_order")  # of the indices alone, which are no output of what is lifted
     shape = (*x[:2], *windows(x, [ONE * width for width in window], attrs))
     op = "max_pool" if call.op == "MaxPool" else "avg_pool"
-    return Translated(op, call.inputs[:1], {**attrs, "window": window}), shape
+    return Translated(op, call.tensors(1), {**attrs, "window": window}), shape
 
 
 def _global_mean(call: Call) -> Result:
     x = call.shape(0)
     attrs = {"kind": "mean", "axes": list(range(2, len(x))), "keep": True}
-    return Translated("reduce", call.inputs, attrs), (*x[:2], *(ONE for _ in x[2:]))
+    return Translated("reduce", call.tensors(1), attrs), (*x[:2], *(ONE for _ in x[2:]))
 
 
-def _norm(op: str) -> Callable[[Call], Result]:
+# -- rows -----------------------------------------------------------------------------------------------------------
+def _norm(op: str, count: int) -> Callable[[Call], Result]:
     def translate(call: Call) -> Result:
         x = call.shape(0)
-        axis = call.attrs.get("axis", -1)
-        attrs = {"rank": -axis if axis < 0 else len(x) - axis, "eps": call.attrs.get("epsilon", 1e-5)}
-        return Translated(op, call.inputs, attrs), x
+        attrs = {"rank": len(x) - axis_of(call.attr("axis"), len(x)), "eps": call.attr("epsilon")}
+        return Translated(op, call.tensors(count), attrs), x
 
     return translate
 
 
 def _batch_norm(call: Call) -> Result:
-    if call.attrs.get("training_mode", 0):
+    is_test = call.attr("is_test") if call.version < 7 else not call.attr("training_mode")
+    # Between an attribute that says so and another one, it was the number of the outputs.
+    if not is_test or (call.version < 14 and call.outputs > 1):
         raise CannotLift("its statistics are those of the batch")
-    return Translated("batch_norm", call.inputs, {"eps": call.attrs.get("epsilon", 1e-5)}), call.shape(0)
+    call.attr("momentum")  # of the statistics, which are not updated
+    return Translated("batch_norm", call.tensors(5), {"eps": call.attr("epsilon")}), call.shape(0)
 
 
 def _softmax(call: Call) -> Result:
     x = call.shape(0)
-    axis = call.attrs.get("axis", -1 if call.opset >= 13 else 1)
-    if call.opset < 13 and axis % len(x) != len(x) - 1:
+    axis = axis_of(call.attr("axis"), len(x))
+    if call.version < 13 and axis != len(x) - 1:
         raise CannotLift("it is over several axes, as before operator set 13")
-    return Translated("softmax", call.inputs, {"axis": axis}), x
+    return Translated("softmax", call.tensors(1), {"axis": axis}), x
 
 
 def _attention(call: Call) -> Result:
     q, v = call.shape(0), call.shape(2)
-    if len(q) != 4 or len(call.inputs) > 4 or call.attrs.get("softcap", 0.0) or call.attrs.get("qk_matmul_output_mode"):
-        raise CannotLift("it is of three axes, with a cache, or with a cap")
-    attrs = {"causal": bool(call.attrs.get("is_causal", 0)), "scale": call.attrs.get("scale")}
-    return Translated("attention", (*call.inputs, None)[:4], attrs), (*q[:3], v[3])
+    if len(q) != 4 or len(v) != 4:
+        raise CannotLift("its tensors do not have four axes")
+    attrs = {"causal": bool(call.attr("is_causal")), "scale": call.attr("scale")}
+    return Translated("attention", (*call.tensors(4), None)[:4], attrs), (*q[:3], v[3])
 
 
 def _reduce(call: Call) -> Result:
-    x = call.shape(0)
-    axes = call.listed(1, "axes") or list(range(len(x)))
-    axes, keep = [axis % len(x) for axis in axes], bool(call.attrs.get("keepdims", 1))
+    x, given, keep = call.shape(0), call.integers("axes", 1), bool(call.attr("keepdims"))
+    is_noop = call.attr("noop_with_empty_axes")
+    if given == [] and call.attr("axes") is not None:
+        raise CannotLift("its attribute axes is empty")
+    if not given and is_noop:
+        return Translated("identity", call.tensors(1)), x
+    axes = sorted({axis_of(axis, len(x)) for axis in given or range(len(x))})
     shape = tuple(ONE if axis in axes else dim for axis, dim in enumerate(x) if keep or axis not in axes)
     kind = call.op.removeprefix("Reduce").lower()
-    return Translated("reduce", call.inputs[:1], {"kind": kind, "axes": axes, "keep": keep}), shape
+    return Translated("reduce", call.tensors(1), {"kind": kind, "axes": axes, "keep": keep}), shape
 
 
 # -- elementwise with attributes ------------------------------------------------------------------------------------
 def _gelu(call: Call) -> Result:
-    op = "gelu_tanh" if call.attrs.get("approximate", "none") == "tanh" else "gelu"
-    return Translated(op, call.inputs), call.shape(0)
+    names = {"none": "gelu", "tanh": "gelu_tanh"}
+    if call.attr("approximate") not in names:
+        raise CannotLift(f"approximate {call.attr('approximate')}")
+    return Translated(names[call.attr("approximate")], call.tensors(1)), call.shape(0)
 
 
-def _sloped(op: str, default: float) -> Callable[[Call], Result]:
-    return lambda call: (
-        Translated(op, call.inputs, {"slope": literal(call.attrs.get("alpha", default))}),
-        call.shape(0),
-    )
+def _sloped(op: str) -> Callable[[Call], Result]:
+    return lambda call: (Translated(op, call.tensors(1), {"slope": literal(call.attr("alpha"))}), call.shape(0))
 
 
 def _hard_sigmoid(call: Call) -> Result:
-    if abs(call.attrs.get("alpha", 0.2) - 1 / 6) > 1e-6 or abs(call.attrs.get("beta", 0.5) - 0.5) > 1e-6:
+    if abs(call.attr("alpha") - 1 / 6) > 1e-6 or abs(call.attr("beta") - 0.5) > 1e-6:
         raise CannotLift("another slope than 1/6")
-    return Translated("hardsigmoid", call.inputs), call.shape(0)
+    return Translated("hardsigmoid", call.tensors(1)), call.shape(0)
 
 
 def _clip(call: Call) -> Result:
-    low, high = call.attrs.get("min", call.input(1)), call.attrs.get("max", call.input(2))
-    return clamped(call.inputs[0], low, high), call.shape(0)
+    is_attribute = "min" in call.operator.defaults
+    low, high = (call.attr("min"), call.attr("max")) if is_attribute else (call.number(1), call.number(2))
+    if any(len(shape or ()) for shape in call.shapes[1:]):
+        raise CannotLift("its bounds are no scalars")
+    if low is None and high is None:
+        return _identity(call)
+    return clamped(call.tensor(0), low, high), call.shape(0)
 
 
 def _pow(call: Call) -> Result:
-    return power(call.inputs[0], call.input(1)), call.shape(0)
+    return power(call.tensor(0), call.number(1)), _broadcast(call)
 
 
 # -- views ----------------------------------------------------------------------------------------------------------
 def _reshape(call: Call) -> Result:
-    wanted = call.integers[1]
-    shape = None if wanted is None else reshaped(call.shape(0), wanted, not call.attrs.get("allowzero", 0))
-    return Translated("reshape", call.inputs[:1]), shape
+    is_attribute = "shape" in call.operator.defaults
+    wanted = tuple(ONE * size for size in call.attr("shape") or ()) if is_attribute else dims_of(call.value(1))
+    copies_zero = not call.attr("allowzero")
+    return Translated("reshape", call.tensors(1)), (
+        None if wanted is None else reshaped(call.shape(0), wanted, copies_zero)
+    )
 
 
 def _flatten(call: Call) -> Result:
-    x, axis = call.shape(0), call.attrs.get("axis", 1)
-    ends = x[:axis], x[axis:]
-    shape = []
-    for part in ends:
-        size = ONE
-        for dim in part:
-            size = size * dim
-        shape.append(size)
-    return Translated("reshape", call.inputs[:1]), tuple(shape)
+    x, axis = call.shape(0), call.attr("axis")
+    if not -len(x) <= axis <= len(x):
+        raise CannotLift(f"there is no axis {axis} of {len(x)}")
+    return Translated("reshape", call.tensors(1)), (product(x[:axis]), product(x[axis:]))
 
 
 def _unsqueeze(call: Call) -> Result:
-    x, axes = call.shape(0), call.listed(1, "axes") or []
+    x, axes = call.shape(0), call.integers("axes", 1) or []
     rank = len(x) + len(axes)
-    places, rest = {axis % rank for axis in axes}, iter(x)
-    return Translated("reshape", call.inputs[:1]), tuple(ONE if n in places else next(rest) for n in range(rank))
+    places = {axis_of(axis, rank) for axis in axes}
+    if len(places) != len(axes):
+        raise CannotLift(f"axes {axes} repeat one")
+    rest = iter(x)
+    return Translated("reshape", call.tensors(1)), tuple(ONE if n in places else next(rest) for n in range(rank))
 
 
 def _squeeze(call: Call) -> Result:
-    x, axes = call.shape(0), call.listed(1, "axes")
-    gone = {axis % len(x) for axis in axes} if axes is not None else {n for n, dim in enumerate(x) if dim == ONE}
-    return Translated("reshape", call.inputs[:1]), tuple(dim for n, dim in enumerate(x) if n not in gone)
+    x, axes = call.shape(0), call.integers("axes", 1)
+    if axes is None and any(dim.constant is None for dim in x):
+        raise CannotLift("it drops every axis of size 1, and a dynamic one may be")
+    if axes == []:
+        raise CannotLift("its axes are empty")
+    gone = {n for n, dim in enumerate(x) if dim == ONE} if axes is None else {axis_of(axis, len(x)) for axis in axes}
+    return Translated("reshape", call.tensors(1)), tuple(dim for n, dim in enumerate(x) if n not in gone)
 
 
 def _transpose(call: Call) -> Result:
     x = call.shape(0)
-    order = tuple(call.attrs.get("perm", tuple(reversed(range(len(x))))))
-    return Translated("permute", call.inputs, {"order": order}), tuple(x[axis] for axis in order)
+    order = tuple(call.attr("perm") or reversed(range(len(x))))
+    if sorted(order) != list(range(len(x))):
+        raise CannotLift(f"perm {list(order)} of {len(x)} axes")
+    return Translated("permute", call.tensors(1), {"order": order}), tuple(x[axis] for axis in order)
 
 
 def _expand(call: Call) -> Result:
-    wanted = call.integers[1]
+    wanted = dims_of(call.value(1))
     shape = None if wanted is None else broadcast_shapes([call.shape(0), wanted])
-    return Translated("expand", call.inputs[:1]), shape
+    return Translated("expand", call.tensors(1)), shape
 
 
 def _identity(call: Call) -> Result:
-    return Translated("identity", call.inputs[:1]), call.shape(0)
+    return Translated("identity", call.tensors(1)), call.shapes[0]
+
+
+def _dropout(call: Call) -> Result:
+    """Nothing at inference. Training is an attribute first, no matter of the operator later, and an input at last."""
+    training: Any = call.version < 7 and not call.attr("is_test")
+    if call.version >= 12 and call.tensor(2) is not None:
+        known = call.value(2)
+        training = known is None or bool(known.any())
+    if training:
+        raise CannotLift("it drops elements, or may")
+    call.attr("ratio"), call.attr("seed"), call.tensor(1)  # of training
+    return _identity(call)
 
 
 TRANSLATIONS: Mapping[str, Callable[[Call], Result]] = {
     **dict.fromkeys(ELEMENTWISE_NAMES, _elementwise),
+    **dict.fromkeys((*BINARY_NAMES, "Mean"), _binary),
     "MatMul": _matmul,
     "Gemm": _gemm,
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
     **dict.fromkeys(("MaxPool", "AveragePool"), _pool),
     "GlobalAveragePool": _global_mean,
-    "LayerNormalization": _norm("layer_norm"),
-    **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), _norm("rms_norm")),
+    "LayerNormalization": _norm("layer_norm", 3),
+    **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), _norm("rms_norm", 2)),
     "BatchNormalization": _batch_norm,
     "Softmax": _softmax,
     "Attention": _attention,
     **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax"), _reduce),
     "Gelu": _gelu,
-    "LeakyRelu": _sloped("leaky_relu", 0.01),
-    "Elu": _sloped("elu", 1.0),
+    "LeakyRelu": _sloped("leaky_relu"),
+    "Elu": _sloped("elu"),
     "HardSigmoid": _hard_sigmoid,
     "Clip": _clip,
     "Pow": _pow,
@@ -270,6 +312,7 @@ TRANSLATIONS: Mapping[str, Callable[[Call], Result]] = {
     "Squeeze": _squeeze,
     "Transpose": _transpose,
     "Expand": _expand,
-    **dict.fromkeys(("Identity", "Dropout"), _identity),
+    "Identity": _identity,
+    "Dropout": _dropout,
 }
 """By name what translates a node, and tells the shape that it gives. Raises CannotLift with the reason."""
