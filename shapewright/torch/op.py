@@ -55,8 +55,8 @@ def _fake(operands: Sequence[torch.Tensor], sizes: Sequence[Any], plan: str) -> 
 # -- derivatives --------------------------------------------------------------------------------------------------
 _any_requires_grad = torch._C._any_requires_grad
 _is_grad_enabled = torch.is_grad_enabled
-_CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU) | torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)
-_PLAIN = _CPU_KEYS.raw_repr()
+_Keys, _Key = torch._C.DispatchKeySet, torch._C.DispatchKey
+_PLAIN = (_Keys(_Key.CPU) | _Keys(_Key.AutogradCPU)).raw_repr()
 """The keys of a call on the CPU that nobody traces, transforms or replays."""
 
 
