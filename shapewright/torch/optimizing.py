@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from shapewright.sources.finder import Finder, finder_of
 from shapewright.sources.reports import Kept, Report
 from shapewright.sources.source import Match, SourceLike
 from shapewright.torch import modules as tuned
-from shapewright.torch.modules import Bound, bound_rows, bound_whole
+from shapewright.torch.modules import Bound, Tuned, bound_rows, bound_whole
 from shapewright.torch.reports import Replaced
 from tuner.errors import InvalidInput
 from tuner.program.build import make_workload
@@ -46,34 +48,66 @@ def optimize(
     SHAPEWRIGHT_URL if left out), a directory of libraries, a snapshot file, or several. ``threads``: of the libraries,
     PyTorch's own number if left out. ``sw.torch.report(model)`` tells what was replaced. With ``strict`` raises
     ShapewrightError where a source cannot be asked, or a module has no library.
+
+    Libraries compute in inference. Where a derivative is wanted (backward, forward mode, ``torch.func``), under
+    autocast, for tensors of other classes and layouts, and while ``torch.jit`` traces, PyTorch's own forward runs, with
+    one warning. Weights are packed when they are first used, and again when PyTorch has counted a change of them, or a
+    fused optimizer has stepped. A write that it does not count (``weight.data.copy_``, NumPy, DLPack, memory that other
+    processes write) has to be followed by ``sw.torch.forget()``; SHAPEWRIGHT_CHECK_WEIGHTS=1 finds those that are not.
     """
     if not isinstance(model, nn.Module):
         raise InvalidInput("model", f"{type(model).__name__} is none", "a torch.nn.Module")
     finder = finder_of(source, strict=strict, threads=torch.get_num_threads() if threads is None else threads)
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    result, report = copy.deepcopy(model, shared), Report()
+    report = Report()
+    result = copied(model, report)
+    theirs = {*model.modules(), *_inner(result)}
     for name, module in list(result.named_modules()):
-        if type(module) in SWAPS:
-            _swap(name or type(module).__name__, module, finder, report)
-    for layer in result.modules():
-        if isinstance(layer, nn.TransformerEncoderLayer) and any(
-            isinstance(each, tuned.Tuned) for each in layer.modules()
-        ):
-            # Its fast path computes the whole layer from the weights, past the modules in it.
-            layer.activation_relu_or_gelu = 0
+        if module not in theirs:
+            _swap(name or type(module).__name__, module, finder, report, strict)
+    for layer in list(result.modules()):
+        if type(layer) is nn.TransformerEncoderLayer and any(isinstance(each, Tuned) for each in layer.modules()):
+            _become(layer, tuned.TunedEncoderLayer, {}, report)
+    if not isinstance(result, Tuned):
+        # torch.jit.script puts what it compiles in the places of modules: of a copy, then.
+        result.__dict__["__prepare_scriptable__"] = functools.partial(_scriptable, result)
     report.note(finder.notes)
     result.shapewright_report = report
     return result
 
 
-def _swap(name: str, module: nn.Module, finder: Finder, report: Report) -> None:
-    swap, parts_of = SWAPS[type(module)]
-    bound: dict[str, Bound] = {}
-    try:
-        parts = list(parts_of(module))
-    except Unfit as error:
-        report.kept.append(Kept(name, type(module).__name__, str(error)))
+def _inner(model: nn.Module) -> Iterator[nn.Module]:
+    """Modules that MultiheadAttention reads, and never calls."""
+    for each in model.modules():
+        if type(each) is nn.MultiheadAttention:
+            yield from each.children()
+
+
+def _swap(name: str, module: nn.Module, finder: Finder, report: Report, strict: bool) -> None:
+    """Give ``module`` its tuned form. Whatever is in the way leaves it as it is; where ``strict``, faults raise."""
+    base = next((each for each in SWAPS if isinstance(module, each)), None)
+    if base is None:
         return
+    found = Report()
+    try:
+        bound = _bound(name, module, base, finder, found)
+        if bound:
+            _become(module, SWAPS[base][0], bound, report)
+    except Unfit as error:
+        found = Report(kept=[Kept(name, type(module).__name__, str(error))])
+    except Exception as error:
+        if strict:
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        finder.warn(f"{name} stays as it was: {reason}")
+        found = Report(kept=[Kept(name, type(module).__name__, reason)])
+    report.kept += found.kept
+    report.replaced += found.replaced
+
+
+def _bound(name: str, module: nn.Module, base: type[nn.Module], finder: Finder, report: Report) -> dict[str, Bound]:
+    """The libraries of a module, by part. Raises Unfit."""
+    parts = _parts(module, base)
+    bound: dict[str, Bound] = {}
     for part in parts:
         where = name if len(parts) == 1 else f"{name}.{part.name}"
         matched = _match(part, finder)
@@ -89,10 +123,79 @@ def _swap(name: str, module: nn.Module, finder: Finder, report: Report) -> None:
                 where, str(workload), workload.key, match.library.digest, match.how, match.source, threads, plans=plans
             )
         )
-    if bound:
-        module.__class__ = swap
-        module.bound = bound
-        module.shapewright_report = report
+    return bound
+
+
+def _parts(module: nn.Module, base: type[nn.Module]) -> list[Part]:
+    if type(module) is not base:
+        raise Unfit(f"it is a subclass of {base.__name__}, and what that computes is not known")
+    for each in module.modules():
+        if "parametrizations" in each._modules or any(isinstance(value, torch.Tensor) for value in vars(each).values()):
+            raise Unfit("a tensor of it is no parameter and no buffer: it is computed anew, and would be packed anew")
+    try:
+        return list(SWAPS[base][1](module))
+    except InvalidInput as error:
+        raise Unfit(f"no library can be made for it: {error}") from None
+
+
+def _become(module: nn.Module, kind: type[nn.Module], bound: dict[str, Bound], report: Report) -> None:
+    # torch.fx leaves modules of this place whole, as it does those that they replace.
+    module.__dict__["__module__"] = type(module).__module__
+    module.__class__ = kind
+    module.bound = bound
+    module.shapewright_report = report
+
+
+def _scriptable(model: nn.Module) -> nn.Module:
+    """A copy of an optimized model for torch.jit.script, which puts PyTorch's own modules into it."""
+    result = copied(model, Report())
+    del result.__dict__["__prepare_scriptable__"]
+    return result
+
+
+# -- copies -------------------------------------------------------------------------------------------------------
+def copied(model: nn.Module, report: Report) -> nn.Module:
+    """A copy of the modules of ``model``, which shares its tensors, and what cannot be copied. Raises InvalidInput."""
+    shared: dict[int, Any] = {
+        id(leaf): leaf
+        for module in model.modules()
+        for leaf in tree_leaves(vars(module))
+        if isinstance(leaf, torch.Tensor) or (isinstance(leaf, torch.jit.ScriptModule) and leaf is not model)
+    }
+    try:
+        return copy.deepcopy(model, dict(shared))
+    except Exception:
+        _share_others(model, shared, report)
+    try:
+        return copy.deepcopy(model, shared)
+    except Exception as error:
+        raise InvalidInput("model", f"cannot be copied ({error})", "a model that copy.deepcopy copies") from error
+
+
+def _share_others(model: nn.Module, shared: dict[int, Any], report: Report) -> None:
+    """Add to ``shared`` what has no copy: attributes of modules, or modules, of whose parts none is to blame."""
+    others = {**shared, **{id(each): each for each in model.modules()}}
+    for name, module in model.named_modules():
+        for attribute, value in vars(module).items():
+            if (error := _no_copy(value, dict(others))) is not None:
+                shared[id(value)] = others[id(value)] = value
+                _note_shared(report, f"{name}.{attribute}".lstrip("."), value, error)
+        alone = {key: value for key, value in others.items() if value is not module}
+        if module is not model and (error := _no_copy(module, alone)) is not None:
+            shared[id(module)] = module
+            _note_shared(report, name, module, error)
+
+
+def _no_copy(value: Any, memo: dict[int, Any]) -> Exception | None:
+    try:
+        copy.deepcopy(value, memo)
+    except Exception as error:
+        return error
+    return None
+
+
+def _note_shared(report: Report, where: str, value: Any, error: Exception) -> None:
+    report.kept.append(Kept(where, type(value).__name__, f"it cannot be copied, and is shared with the model: {error}"))
 
 
 def _match(part: Part, finder: Finder) -> tuple[Match, Workload] | str:
@@ -114,6 +217,8 @@ def _dtype(*tensors: torch.Tensor | None) -> str:
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in given}
     if dtypes not in ({"float32"}, {"bfloat16"}, {"float16"}):
         raise Unfit(f"its parameters are of {', '.join(sorted(dtypes))}")
+    if any(type(tensor) not in (torch.Tensor, nn.Parameter) or tensor.layout is not torch.strided for tensor in given):
+        raise Unfit("its parameters are sparse, or of a class of their own")
     if any(tensor.is_inference() for tensor in given):
         raise Unfit("its parameters were made in inference mode: a change of them could not be noticed")
     if any(tensor.device.type != "cpu" for tensor in given):
@@ -142,9 +247,11 @@ def _layer_norm(module: nn.LayerNorm) -> Iterator[Part]:
 def _rms_norm(module: nn.RMSNorm) -> Iterator[Part]:
     if len(module.normalized_shape) != 1 or module.weight is None:
         raise Unfit("it normalises several axes, or has no weight")
-    eps = torch.finfo(module.weight.dtype).eps if module.eps is None else module.eps
+    dtype = _dtype(module.weight)
+    # PyTorch computes in float32 where a parameter has less, and takes that one's.
+    eps = torch.finfo(torch.float32).eps if module.eps is None else module.eps
     args = {"m": "M", "n": module.normalized_shape[0], "eps": eps}
-    yield Part("rms_norm", (make_workload("rms_norm", args, _dtype(module.weight)),))
+    yield Part("rms_norm", (make_workload("rms_norm", args, dtype),))
 
 
 def _softmax(module: nn.Softmax) -> Iterator[Part]:

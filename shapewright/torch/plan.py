@@ -120,12 +120,14 @@ class Call:
 
     def __call__(self, operands: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
         if self._flat is None or len(sizes) != self._rank:
-            result = torch.empty(_joined(self._view, sizes), dtype=self._dtype)
-            if result.numel():
-                self._run([*[get(operands) for get in self._operands], result])
-            return unviewed(result, self._view, sizes)
+            # The result is a view, which must not know what it is a view of: whoever called may write to it.
+            with torch._C._AutoDispatchBelowADInplaceOrView():
+                result = torch.empty(_joined(self._view, sizes), dtype=self._dtype, device="cpu")
+                if result.numel():
+                    self._run([*[get(operands) for get in self._operands], result])
+                return unviewed(result, self._view, sizes)
         # Sizes one by one: PyTorch reads a list more slowly.
-        out = torch.empty(*sizes, dtype=self._dtype)
+        out = torch.empty(*sizes, dtype=self._dtype, device="cpu")
         if 0 not in sizes:
             values = [get(operands) for get in self._operands]
             values.append(self._flat(out))
