@@ -7,7 +7,6 @@ regions around every operand. Slower means beyond noise, by ``tuner.search.compa
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -166,7 +165,8 @@ class Checker:
 def _runnable(name: str, manifest: JsonObject, files: Mapping[str, bytes]) -> Contender:
     """The library, if it can be run here. Raises ShapewrightError."""
     check_cpu(manifest)
-    library = Contender.of(manifest, json.loads(files[package.DISPATCH]), files)
+    dispatcher, toolchain = package.dispatcher_of(files, manifest), manifest.get("toolchain") or {}
+    library = Contender(manifest["digest"], dispatcher, files[package.LIBRARY], toolchain)
     _check_layouts(name, manifest, library.dispatcher)
     return library
 

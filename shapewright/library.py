@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import json
 import os
 import tempfile
 import threading
@@ -21,6 +20,7 @@ from shapewright.packed import PackedWeight, packed_sizes
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import package as files_of
 from tuner.library.dispatcher import Dispatcher
+from tuner.library.manifest import AGAIN
 from tuner.measure.tensors import tensor_of
 from tuner.program.target import native
 from tuner.program.workload import JsonObject, Workload
@@ -214,10 +214,10 @@ def load(
 
 def library_of(files: Mapping[str, bytes], source: Path) -> Library:
     """The library of these files, loaded; ``source`` is where they were read. Raises ShapewrightError."""
-    manifest = files_of.check_files(files)
+    manifest = files_of.check_files(files, source)
     check_cpu(manifest)
-    dispatcher = Dispatcher.from_json(json.loads(files[files_of.DISPATCH]))
-    return Library(source, manifest, dispatcher, _load_module(files[files_of.LIBRARY]))
+    dispatcher = files_of.dispatcher_of(files, manifest, source)
+    return Library(source, manifest, dispatcher, _load_module(files[files_of.LIBRARY], source / files_of.LIBRARY))
 
 
 def _of_snapshot(
@@ -246,14 +246,20 @@ def check_cpu(manifest: JsonObject) -> None:
         )
 
 
-def _load_module(binary: bytes) -> Any:
+def _load_module(binary: bytes, source: Path) -> Any:
     """The module in ``binary``, from a file of its own: the loader takes a path that it has seen for the library that
-    it loaded from there, even if the file has been replaced since."""
+    it loaded from there, even if the file has been replaced since. ``source`` is where it was read."""
     _load_runtime()
     with tempfile.NamedTemporaryFile(prefix="shapewright-", suffix=".so") as file:
         file.write(binary)
         file.flush()
-        return _ffi().load_module(file.name)
+        try:
+            module = _ffi().load_module(file.name)
+            module[ENTRY]  # asked for once: what has no such function is no library
+        except (AttributeError, OSError, RuntimeError, ValueError) as error:
+            reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+            raise ShapewrightError(f"{source} cannot be loaded ({reason[0]}): {AGAIN}") from error
+        return module
 
 
 @cache

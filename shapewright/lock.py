@@ -15,7 +15,7 @@ from typing import Any
 
 from shapewright.download import write
 from tuner.errors import InvalidInput, ShapewrightError, shown
-from tuner.library.package import FILES, MANIFEST
+from tuner.library.package import FILES, MANIFEST, read_manifest
 from tuner.program.workload import JsonObject
 
 FORMAT, VERSION = "shapewright-lock", 1
@@ -49,7 +49,7 @@ class Locked:
         except ValueError:
             problem = f"{folder} is not below {base}, where the lock file is"
             raise InvalidInput("--lock", problem, "pull into a folder beside the lock file, or below") from None
-        manifest = json.loads((folder / MANIFEST).read_bytes())
+        manifest = read_manifest(folder)
         names = (MANIFEST, *manifest["files"])
         files = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
         return Locked(directory, **{name: manifest[name] for name in FACTS}, files=files)

@@ -6,7 +6,6 @@ verified, so it is verified again.
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ from shapewright.checking import Checker
 from tuner.errors import ShapewrightError
 from tuner.library.codegen import toolchain
 from tuner.library.dispatcher import Dispatcher
-from tuner.library.package import IR
+from tuner.library.package import IR, inflated
 from tuner.program.workload import JsonObject
 
 
@@ -30,7 +29,7 @@ def ir_of(files: Mapping[str, bytes], manifest: JsonObject) -> Any:
         raise ShapewrightError(
             f"the library was built by {told[0]}, here is {told[1]}: install that TVM, or tune again"
         )
-    return tvm.ir.load_json(gzip.decompress(files[IR]).decode())
+    return tvm.ir.load_json(inflated(files, IR).decode())
 
 
 def verify(checker: Checker, dispatcher: Dispatcher, binary: bytes) -> None:

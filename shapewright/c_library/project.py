@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Mapping
 from importlib.resources import files as resources
@@ -11,7 +10,6 @@ from pathlib import Path
 from shapewright.c_library.source import C_TYPES, CSource
 from shapewright.download import write
 from tuner.library import package
-from tuner.library.dispatcher import Dispatcher
 from tuner.program.workload import Tensor
 
 TEMPLATES = {
@@ -31,7 +29,7 @@ def write_project(files: Mapping[str, bytes], directory: str | Path, name: str) 
     from shapewright.c_library.build import link, object_file  # noqa: PLC0415 - TVM, for those who want it
 
     manifest = package.check_files(files)
-    dispatcher = Dispatcher.from_json(json.loads(files[package.DISPATCH]))
+    dispatcher = package.dispatcher_of(files, manifest)
     texts = CSource(name, manifest, dispatcher)
     library = f"lib/libshapewright_{name}.so"
     made = {

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shapewright.recompiling import ir_of, verify
 from tuner.errors import ShapewrightError
 from tuner.library.codegen import compiled
-from tuner.library.dispatcher import Dispatcher
 from tuner.library.machine_code import linked, object_code
-from tuner.library.package import DISPATCH, ENTRY, check_files, read_files
+from tuner.library.package import ENTRY, check_files, dispatcher_of, read_files
 
 if TYPE_CHECKING:
     from shapewright.checking import Checker
@@ -45,7 +43,7 @@ def _made(library: Library, checker: Checker) -> Linkable:
     manifest = check_files(files)
     if manifest["digest"] != digest:
         raise ShapewrightError(f"{library.directory} has another library than the one that was loaded from it")
-    dispatcher = Dispatcher.from_json(json.loads(files[DISPATCH]))
+    dispatcher = dispatcher_of(files, manifest, library.directory)
     name, module = f"shapewright_{digest[:32]}", ir_of(files, manifest)
     entry = module.get_global_var(ENTRY)
     module.update_func(entry, module[entry].with_attr("global_symbol", name))

@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tuner.errors import ShapewrightError
 from tuner.library import package
-from tuner.library.dispatcher import Dispatcher, made_for
+from tuner.library.dispatcher import made_for
 from tuner.program.range_text import Ranges, format_ranges
 from tuner.program.spans import span_from_json, span_to_json
 from tuner.program.workload import JsonObject
@@ -97,10 +96,7 @@ class Entry:
     def of_files(files: Mapping[str, bytes], created_at: str | None = None) -> Entry:
         """Of a library's files, checked, of any release that this version reads. Raises ShapewrightError."""
         manifest = package.check_files(files)
-        try:
-            task = Dispatcher.from_json(json.loads(files[package.DISPATCH])).task
-        except (KeyError, TypeError, ValueError) as error:
-            raise ShapewrightError(f"{package.DISPATCH} cannot be read ({error}): pull the library again") from None
+        task = package.dispatcher_of(files, manifest).task
         return Entry(
             digest=manifest["digest"],
             # Not the manifest's: earlier releases called workloads and targets differently.

@@ -7,13 +7,12 @@ by more than 3 %. A library that does not say when it was built counts as the ol
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 
 from shapewright.snapshot.entries import Entry
 from tuner.library import choice
 from tuner.library.dispatcher import Dispatcher
-from tuner.library.package import DISPATCH
+from tuner.library.package import MANIFEST, dispatcher_of, manifest_of
 from tuner.program.range_text import Ranges
 from tuner.program.workload import format_shape
 from tuner.records import PROTOCOL
@@ -31,7 +30,7 @@ def best_of(entries: Sequence[Entry], read: Read, ranges: Ranges | None = None) 
     ordered = sorted(entries, key=_age)
     if len(ordered) == 1:
         return ordered[0]
-    dispatchers = [Dispatcher.from_json(json.loads(read(entry)[DISPATCH])) for entry in ordered]
+    dispatchers = [dispatcher_of(files, manifest_of(files[MANIFEST])) for files in map(read, ordered)]
     points = choice.points_of([each.task for each in dispatchers], ranges or ordered[0].made_for)
     candidates = [
         choice.Candidate(entry.digest, _times(dispatcher, points, entry.protocol == PROTOCOL))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -362,6 +364,36 @@ def _manifest(**change: Any) -> Change:
     return write
 
 
+def _without(field: str) -> Change:
+    def write(directory: Path) -> None:
+        manifest = json.loads((directory / files_of.MANIFEST).read_text())
+        del manifest[field]
+        (directory / files_of.MANIFEST).write_text(json.dumps(manifest))
+
+    return write
+
+
+def _in_place_of(name: str, make: Change) -> Change:
+    def put(directory: Path) -> None:
+        (directory / name).unlink()
+        make(directory / name)
+
+    return put
+
+
+def _rebuilt(name: str, content: bytes) -> Change:
+    """A file of other content, of which the manifest knows."""
+
+    def write(directory: Path) -> None:
+        (directory / name).write_bytes(content)
+        digests = json.loads((directory / files_of.MANIFEST).read_text())["files"]
+        parts = {part: (directory / part).read_bytes() for part in (files_of.LIBRARY, files_of.DISPATCH)}
+        digests |= {name: hashlib.sha256(content).hexdigest()}
+        _manifest(files=digests, digest=files_of.digest_of(parts))(directory)
+
+    return write
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -387,6 +419,31 @@ def test_a_library_that_is_not_whole_is_refused(copy: Path, change: Change, says
         load(copy)
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (_manifest(threads=100_000), r"manifest.json: threads: 100000 is not an integer from 1 to 1024 \(pull"),
+        (_manifest(threads=1024), r"manifest.json: threads: is 1024, the library is for 1 \(pull"),
+        (_manifest(target=None), r"manifest.json: target: None is not a target"),
+        (_manifest(ranges={"m": [None, 1]}), r"manifest.json: ranges: "),
+        (_without("target"), r"manifest.json: target: is missing \(pull"),
+        (lambda copy: (copy / files_of.MANIFEST).write_text("[" * 200_000), "manifest.json is not JSON .*: pull"),
+        (_in_place_of(files_of.MANIFEST, os.mkfifo), "manifest.json is not a regular file: pull"),
+        (_in_place_of(files_of.LIBRARY, os.mkfifo), "library.so is not a regular file: pull"),
+        (_in_place_of(files_of.DISPATCH, os.mkdir), "dispatch.json is not a regular file: pull"),
+        (_in_place_of(files_of.IR, lambda file: file.symlink_to("/dev/zero")), "ir.json.gz is not a regular file"),
+        (_rebuilt(files_of.LIBRARY, b"no machine code"), "library.so cannot be loaded .*: pull"),
+        (_rebuilt(files_of.DISPATCH, b"{}"), "dispatch.json cannot be read .*: pull"),
+    ],
+)
+def test_a_library_that_says_or_is_something_odd_is_refused_by_its_file(copy: Path, change: Change, says: str) -> None:
+    before = threading.active_count()
+    change(copy)
+    with pytest.raises(ShapewrightError, match=f"^{re.escape(str(copy))}/{says}"):
+        load(copy)
+    assert threading.active_count() == before
+
+
 def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ShapewrightError, match="is not a directory: pull a library there first"):
         load(tmp_path / "nowhere")
@@ -398,12 +455,7 @@ def test_a_library_for_another_cpu_is_refused_before_it_is_loaded(copy: Path) ->
     target = native()
     beyond = replace(target, hardware=replace(target.hardware, features=(*target.hardware.features, "avx10_9")))
     _manifest(target=beyond.to_json())(copy)
-    (copy / files_of.LIBRARY).write_bytes(b"would crash")
-    content = (copy / files_of.LIBRARY).read_bytes()
-    manifest = json.loads((copy / files_of.MANIFEST).read_text())
-    digests = manifest["files"] | {files_of.LIBRARY: hashlib.sha256(content).hexdigest()}
-    digest = files_of.digest_of({name: (copy / name).read_bytes() for name in (files_of.LIBRARY, files_of.DISPATCH)})
-    _manifest(files=digests, digest=digest)(copy)
+    _rebuilt(files_of.LIBRARY, b"would crash")(copy)
     with pytest.raises(ShapewrightError, match="this CPU lacks avx10_9"):
         load(copy)
 

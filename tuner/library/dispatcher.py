@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.errors import ShapewrightError
+from tuner.errors import ShapewrightError, shown
 from tuner.program.range_text import Ranges
 from tuner.program.spans import span_of, span_of_extent, span_to_json
 from tuner.program.task import SearchTask
@@ -247,7 +247,7 @@ class Dispatcher:
         Raises ShapewrightError for a format that this version does not know.
         """
         if data.get("format") not in (AXES_FORMAT, FORMAT):
-            problem = f"dispatch table of format {data.get('format')!r}"
+            problem = f"dispatch table of format {shown(data.get('format'))}"
             raise ShapewrightError(f"{problem}: this version reads formats {AXES_FORMAT} to {FORMAT}")
         task = SearchTask.from_json(data["task"])
         is_old = data["format"] == AXES_FORMAT

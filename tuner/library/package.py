@@ -6,14 +6,19 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import os
+import stat
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.errors import ShapewrightError
-from tuner.library.dispatcher import Dispatcher, made_for
+from tuner.errors import InvalidInput, ShapewrightError, shown
+from tuner.library.dispatcher import Dispatcher, Leaf, TableRow, Tree, kernel_json, made_for
+from tuner.library.manifest import AGAIN, MALFORMED, check_fields, is_count, is_kernel, reason, workload_of
+from tuner.program.documents import read_json
 from tuner.program.range_text import format_ranges
+from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, Workload
 from tuner.records import PROTOCOL
 from tuner.rules import layouts_of
@@ -26,6 +31,9 @@ ENTRY = "kernel"
 """The function that a library exports."""
 FILES = (LIBRARY, DISPATCH, MANIFEST, IR, KERNELS)
 """Every file that a library may have."""
+MOST_BYTES = {".so": 1 << 30, ".json": 16 << 20, ".gz": 1 << 28}
+"""Of a file, by its suffix; libraries are a few MiB."""
+MOST_INFLATED = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,37 +114,79 @@ def kernel_scripts(files: Mapping[str, bytes]) -> dict[str, str]:
     if KERNELS not in files:
         return {}
     try:
-        data = json.loads(gzip.decompress(files[KERNELS]))
-    except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise ShapewrightError(f"{KERNELS} cannot be read ({error}): pull the library again") from None
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        result = data.get("format") if isinstance(data, dict) else None
-        raise ShapewrightError(f"{KERNELS} has format {result!r}, this version reads format {FORMAT}")
-    return {name: str(kernel["script"]) for name, kernel in data["kernels"].items()}
+        data = json.loads(inflated(files, KERNELS))
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            result = data.get("format") if isinstance(data, dict) else None
+            raise ShapewrightError(f"{KERNELS} has format {shown(result)}, this version reads format {FORMAT}")
+        return {name: str(kernel["script"]) for name, kernel in data["kernels"].items()}
+    except MALFORMED as error:
+        raise ShapewrightError(f"{KERNELS} cannot be read ({reason(error)}): {AGAIN}") from None
 
 
 def read_files(directory: Path) -> dict[str, bytes]:
-    """The files of the library in a directory, unchecked; those that it has. Raises OSError."""
-    return {name: (directory / name).read_bytes() for name in FILES if (directory / name).is_file()}
+    """The files of the library in a directory, unchecked; those that it has. Raises ShapewrightError."""
+    return {name: _content(directory / name) for name in FILES if os.path.lexists(directory / name)}
 
 
-def check_files(files: Mapping[str, bytes]) -> JsonObject:
-    """The parsed manifest, once every file is there and is what the manifest says. Raises ShapewrightError."""
-    if MANIFEST not in files:
-        raise ShapewrightError(f"{MANIFEST} is missing: this is not a library")
+def read_manifest(directory: Path) -> JsonObject:
+    """The manifest of the library in a directory, checked; its other files are not read. Raises ShapewrightError."""
+    return manifest_of(_content(directory / MANIFEST), str(directory / MANIFEST))
+
+
+def _content(file: Path) -> bytes:
+    """The bytes of a file: whatever else stands in its place is not opened, as reading it might never end."""
     try:
-        manifest: JsonObject = json.loads(files[MANIFEST])
-    except ValueError as error:
-        raise ShapewrightError(f"{MANIFEST} is not JSON ({error}): pull the library again") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        status, most = file.stat(), MOST_BYTES[file.suffix]
+        if not stat.S_ISREG(status.st_mode):
+            raise ShapewrightError(f"{file} is not a regular file: {AGAIN}")
+        with file.open("rb") as opened:
+            content = opened.read(most + 1) if status.st_size <= most else b""
+    except OSError as error:
+        raise ShapewrightError(f"{file} cannot be read ({error.strerror or error}): {AGAIN}") from error
+    if max(status.st_size, len(content)) > most:
+        raise ShapewrightError(f"{file} has more than {most} bytes, a library's has fewer: {AGAIN}")
+    return content
+
+
+def manifest_of(content: bytes, name: str = MANIFEST) -> JsonObject:
+    """The parsed manifest, every field what this version takes. ``name`` is where it was read.
+
+    Raises InvalidInput naming file and field, ShapewrightError for what is no manifest of this format.
+    """
+    manifest = _parsed(content, name)
+    check_fields(manifest, name)
+    return manifest
+
+
+def check_files(files: Mapping[str, bytes], source: Path = Path()) -> JsonObject:
+    """The parsed manifest, once every file is there and is what the manifest says, and the manifest is what this
+    version takes. ``source`` is where the files were read. Raises ShapewrightError."""
+    name = str(source / MANIFEST)
+    if MANIFEST not in files:
+        raise ShapewrightError(f"{name} is missing: this is not a library")
+    manifest = _parsed(files[MANIFEST], name)
+    broken = _broken(files, manifest["files"])
+    if broken or digest_of(files) != manifest.get("digest"):
+        listed = ", ".join(str(source / each) for each in broken) or name
+        raise ShapewrightError(f"{listed} is not what was built: {AGAIN}")
+    check_fields(manifest, name)
+    return manifest
+
+
+def _parsed(content: bytes, name: str) -> JsonObject:
+    """The manifest with format and files as they must be."""
+    try:
+        manifest = read_json(content, "")
+    except InvalidInput as error:
+        if error.field:
+            raise InvalidInput(f"{name}: {error.field}", error.problem, AGAIN) from None
+        raise ShapewrightError(f"{name} is not JSON ({error.problem}): {AGAIN}") from None
+    if not isinstance(manifest, dict) or not is_count(manifest.get("format"), FORMAT):
         result = manifest.get("format") if isinstance(manifest, dict) else None
-        raise ShapewrightError(f"{MANIFEST} has format {result!r}, this version reads format {FORMAT}")
+        raise ShapewrightError(f"{name} has format {shown(result)}, this version reads format {FORMAT}")
     digests = manifest.get("files")
     if not isinstance(digests, dict) or not {LIBRARY, DISPATCH} <= set(digests):
-        raise ShapewrightError(f"{MANIFEST} does not name {LIBRARY} and {DISPATCH}: pull the library again")
-    broken = _broken(files, digests)
-    if broken or digest_of(files) != manifest.get("digest"):
-        raise ShapewrightError(f"{', '.join(broken) or MANIFEST} is not what was built: pull the library again")
+        raise ShapewrightError(f"{name} does not name {LIBRARY} and {DISPATCH}: {AGAIN}")
     return manifest
 
 
@@ -146,6 +196,74 @@ def _broken(files: Mapping[str, bytes], digests: Mapping[str, str]) -> Sequence[
         for name, digest in digests.items()
         if name not in files or hashlib.sha256(files[name]).hexdigest() != digest
     ]
+
+
+def dispatcher_of(files: Mapping[str, bytes], manifest: JsonObject, source: Path = Path()) -> Dispatcher:
+    """The dispatcher of checked files. Raises ShapewrightError for a dispatch table that this version cannot read, or
+    whose library is another than its manifest says."""
+    name = str(source / DISPATCH)
+    try:
+        dispatcher = Dispatcher.from_json(json.loads(files[DISPATCH]))
+        _check_table(dispatcher)
+        dispatcher.task.known_target  # noqa: B018 - raises where none is named
+    except (*MALFORMED, ShapewrightError) as error:
+        raise ShapewrightError(f"{name} cannot be read ({reason(error)}): {AGAIN}") from None
+    _check_agreement(manifest, dispatcher.task, str(source / MANIFEST))
+    return dispatcher
+
+
+def _check_agreement(manifest: JsonObject, task: SearchTask, name: str) -> None:
+    """Raise InvalidInput where a manifest says of a library what its dispatch table does not: libraries are looked for
+    by their manifests, and run by their tables."""
+    if manifest["threads"] != task.threads:
+        problem = f"is {manifest['threads']}, the library is for {task.threads}"
+        raise InvalidInput(f"{name}: threads", problem, AGAIN)
+    if workload_of(manifest).key != task.workload.key:
+        raise InvalidInput(f"{name}: workload", f"is not that of the library, {task.workload}", AGAIN)
+    hidden = sorted(set(task.known_target.hardware.features) - set(manifest["target"]["hardware"]["features"]))
+    if hidden:
+        raise InvalidInput(f"{name}: target", f"leaves out {', '.join(hidden)}, which the library uses", AGAIN)
+
+
+def _check_table(dispatcher: Dispatcher) -> None:
+    """Raise ValueError where a table names kernels or shapes that there are not."""
+    numbers = [dispatcher.safe_kernel, *_numbers(dispatcher.tree), *(row.kernel for row in dispatcher.table)]
+    if not all(type(number) is int and 0 <= number < len(dispatcher.kernels) for number in numbers):
+        raise ValueError(f"not every kernel is one of {len(dispatcher.kernels)}")
+    if not all(map(is_kernel, map(kernel_json, dispatcher.kernels))):
+        raise ValueError("a kernel's values are not numbers")
+    if not all(_is_row(dispatcher, row) for row in dispatcher.table):
+        raise ValueError("a row of the table is not a shape with its seconds")
+
+
+def _numbers(tree: Tree) -> Iterator[int]:
+    if isinstance(tree, Leaf):
+        yield tree.kernel
+        return
+    if type(tree.at_most) is not int:
+        raise ValueError(f"{shown(tree.at_most)} is no size")
+    yield from _numbers(tree.then)
+    yield from _numbers(tree.otherwise)
+
+
+def _is_row(dispatcher: Dispatcher, row: TableRow) -> bool:
+    names = {var.name for var in dispatcher.task.shape_vars}
+    seconds = row.predicted_latency_s, row.measured_latency_s or 0.0
+    is_shape = set(row.shape) == names and all(type(size) is int for size in row.shape.values())
+    return is_shape and all(isinstance(each, int | float) for each in seconds)
+
+
+def inflated(files: Mapping[str, bytes], name: str) -> bytes:
+    """What a compressed file of a library holds, up to MOST_INFLATED. Raises ShapewrightError."""
+    stream = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        content = stream.decompress(files[name], MOST_INFLATED)
+    except zlib.error as error:
+        raise ShapewrightError(f"{name} cannot be read ({error}): {AGAIN}") from None
+    if not stream.eof:
+        why = "it is cut off" if len(content) < MOST_INFLATED else f"it holds more than {MOST_INFLATED} bytes"
+        raise ShapewrightError(f"{name} cannot be read ({why}): {AGAIN}")
+    return content
 
 
 def _text(data: JsonObject) -> bytes:

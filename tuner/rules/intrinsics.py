@@ -11,7 +11,9 @@ rule for them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -88,3 +90,21 @@ _PERMUTES = {64: "avx512f", 32: "avx2"}
 def permutes(hardware: Hardware) -> bool:
     """Whether vectors of 32-bit words are made of any lanes of two others (vector/permutation.py)."""
     return _PERMUTES.get(hardware.vector_bytes) in hardware.features
+
+
+_is_fusing: ContextVar[bool] = ContextVar("is_fusing", default=False)
+
+
+@contextmanager
+def fusing(hardware: Hardware) -> Iterator[None]:
+    """What is written inside is for ``hardware``: code may differ by what it has (``is_fusing``)."""
+    token = _is_fusing.set(not {"fma", "asimd"}.isdisjoint(hardware.features))
+    try:
+        yield
+    finally:
+        _is_fusing.reset(token)
+
+
+def is_fusing() -> bool:
+    """Whether a multiplication and an addition round once (``vector.arithmetic.multiply_add``)."""
+    return _is_fusing.get()

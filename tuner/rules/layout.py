@@ -10,12 +10,14 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.errors import InvalidInput
+from tuner.errors import InvalidInput, shown
 from tuner.program.dims import DimExpr
 
 LINE_BYTES = 64
 LINE_ELEMENTS = LINE_BYTES // 4
 """Elements of four bytes in a cache line."""
+MOST_ELEMENTS = 2**48
+"""Of an array: no memory holds more."""
 
 FILTER = ((1.0, 0.0, 0.0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0.0, 0.0, 1.0))
 """G of F(2, 3): what is multiplied for two outputs of three taps."""
@@ -249,24 +251,53 @@ def _words_json(group: int, offset: int) -> dict[str, int]:
 
 
 def layout_from_json(data: Mapping[str, Any]) -> Layout:
-    """Read what ``to_json`` of a layout wrote. Raises InvalidInput for a kind that this version does not know."""
+    """Read what ``to_json`` of a layout wrote. Raises InvalidInput for a kind that this version does not know, and for
+    numbers that no layout has."""
     if data.get("kind") == "panels":
-        return PanelLayout(int(data["panel"]), int(data.get("group", 1)), int(data.get("offset", 0)))
+        return PanelLayout(*_words(data))
     if data.get("kind") == "matrices":
-        batch, rows, steps = (tuple(map(int, data[group])) for group in ("batch", "rows", "steps"))
-        dims = tuple(tuple(map(int, dim)) for dim in data["dims"])
-        further = int(data.get("group", 1)), int(data.get("offset", 0))
-        return MatrixLayout(dims, batch, rows, steps, int(data["panel"]), *further)
+        dims = tuple(_sizes(dim) for dim in data["dims"])
+        parts = sum(map(len, dims))
+        batch, rows, steps = (_sizes(data[group], parts - 1) for group in ("batch", "rows", "steps"))
+        return MatrixLayout(dims, batch, rows, steps, *_words(data))
     if data.get("kind") == "cut":
-        parts = tuple(_part_from_json(part) for part in data["parts"])
-        return CutLayout(parts, tuple(map(int, data["sizes"])))
+        sizes = _sizes(data["sizes"])
+        return CutLayout(tuple(_part_from_json(part, sizes) for part in data["parts"]), sizes)
     if data.get("kind") == "winograd":
-        return WinogradLayout(tuple(map(int, data["sizes"])), tuple(map(int, data["order"])))
-    raise InvalidInput("packed_layouts", f"{data!r} is not known", "kind: panels, matrices, cut, or winograd")
+        sizes = _sizes(data["sizes"])
+        return WinogradLayout(sizes, _sizes(data["order"], len(sizes) - 1))
+    raise InvalidInput("packed_layouts", f"{shown(data)} is not known", "kind: panels, matrices, cut, or winograd")
 
 
-def _part_from_json(data: Mapping[str, Any]) -> tuple[tuple[tuple[int, int, int, int], ...], MatrixLayout]:
+def _part_from_json(
+    data: Mapping[str, Any], sizes: Sequence[int]
+) -> tuple[tuple[tuple[int, int, int, int], ...], MatrixLayout]:
     layout = layout_from_json(data["layout"])
     if not isinstance(layout, MatrixLayout):
-        raise InvalidInput("packed_layouts", f"{data!r} is not known", "parts of kind: matrices")
-    return tuple((int(a), int(b), int(c), int(d)) for a, b, c, d in data["taken"]), layout
+        raise InvalidInput("packed_layouts", f"{shown(data)} is not known", "parts of kind: matrices")
+    return tuple(_taken(each, sizes) for each in data["taken"]), layout
+
+
+def _taken(data: Sequence[Any], sizes: Sequence[int]) -> tuple[int, int, int, int]:
+    """A dim of a weight of ``sizes``, and the first, the end and the step of its indices."""
+    dim, first, end, step = data
+    _sizes([dim, *map(abs, data)])
+    indices = range(first, end, step)
+    if dim >= len(sizes) or any(not 0 <= index < sizes[dim] for index in (*indices[:1], *indices[-1:])):
+        raise InvalidInput("packed_layouts", f"{shown(data)} are not indices of {shown(sizes)}", "those of one dim")
+    return dim, first, end, step
+
+
+def _words(data: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Panel, group and offset."""
+    offset = data.get("offset", 0)
+    panel, group, _ = _sizes([data["panel"], data.get("group", 1), abs(offset)])
+    if not panel or not group:
+        raise InvalidInput("packed_layouts", f"panels of {panel} in groups of {group}", "1 or more")
+    return panel, group, offset
+
+
+def _sizes(data: Sequence[Any], most: int = MOST_ELEMENTS) -> tuple[int, ...]:
+    if not all(type(size) is int and 0 <= size <= most for size in data):
+        raise InvalidInput("packed_layouts", f"{shown(data)} are not sizes", f"integers from 0 to {most}")
+    return tuple(data)

@@ -20,6 +20,7 @@ from tuner.rules.attention import Attention
 from tuner.rules.column_reduction import ColumnReduction
 from tuner.rules.fallback import Fallback
 from tuner.rules.injective import Injective
+from tuner.rules.intrinsics import fusing
 from tuner.rules.layout import Layout
 from tuner.rules.row_reduction import RowReduction
 from tuner.rules.space import MicroKernel
@@ -155,4 +156,5 @@ def by_rule(kernels: Sequence[MicroKernel]) -> Iterator[tuple[ScheduleRule, list
 
 def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
     """The private PrimFunc of a kernel, by its rule (see ScheduleRule.emit). Imports TVM."""
-    return rule_of(kernel).emit(task, kernel, name)
+    with fusing(task.known_target.hardware):
+        return rule_of(kernel).emit(task, kernel, name)

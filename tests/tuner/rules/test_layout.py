@@ -132,6 +132,24 @@ def test_a_cut_weight_is_packed_part_by_part() -> None:
         layout_from_json({"kind": "cut", "sizes": [], "parts": [{"taken": [], "layout": PanelLayout(8).to_json()}]})
 
 
+@pytest.mark.parametrize(
+    "taken", [[2, 0, 1, 1], [1, 0, 4, 1], [1, 3, 0, -1], [1, 0, 1, 0], [1, 0, 2**60, 1], [True, 0, 1, 1]]
+)
+def test_indices_that_a_weight_has_not_are_refused(taken: list[int]) -> None:
+    part = {"taken": [taken], "layout": LINES_OF_NONE.to_json()}
+    with pytest.raises(ValueError, match=r"not indices|not sizes|must not be zero"):
+        layout_from_json({"kind": "cut", "sizes": [2, 3], "parts": [part]})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"panel": 0}, {"panel": -1}, {"panel": "4"}, {"panel": 10**30}, {"group": 0}, {"rows": [9]}, {"dims": [[-1]]}],
+)
+def test_numbers_that_no_layout_has_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput, match="packed_layouts: "):
+        layout_from_json(GROUPED.to_json() | change)
+
+
 def test_taps_are_transformed_for_minimal_filtering() -> None:
     # A weight [r, o, s, c].
     weight = np.random.default_rng(0).standard_normal((3, 5, 3, 7)).astype(np.float32)

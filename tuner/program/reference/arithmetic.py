@@ -32,11 +32,12 @@ UNIT: Mapping[str, float] = {"float64": 2.0**-51, "float32": 2.0**-23, "float16"
 multiply by reciprocals and the reference rounds too; the unit roundoff of what is only stored."""
 RANGES: Mapping[str, tuple[float, float]] = {
     "float64": (2.0**-1022, float(np.finfo(np.float64).max)),
-    "float32": (2.0**-126, float(np.finfo(np.float32).max)),
+    "float32": (2.0**-125, float(np.finfo(np.float32).max)),
     "float16": (2.0**-14, 65504.0),
-    "bfloat16": (2.0**-126, float(np.finfo(np.float32).max)),
+    "bfloat16": (2.0**-125, 2.0**128 - 2.0**120),
 }
-"""The smallest normal number, below which kernels may flush to zero, and the largest one."""
+"""The number below which kernels may flush to zero, the smallest normal one or (float32's exp) the next power of two;
+and the largest one."""
 FUNCTION_UNITS = 4.0
 """The same for scalar functions, in UNITs: vectorised kernels approximate them by polynomials."""
 SATURATING = frozenset({"tanh", "erf", "sigmoid", "sin", "cos", "log"})

@@ -40,14 +40,39 @@ def bound(value: Expr) -> Expr:
     Not a binding: TVM puts what a name is bound to in the place of the name over and over, and a chain of values each
     of which is used twice would take time exponential in its length.
     """
-    dtype, lanes = element_type(value), lanes_of(value)
-    if dtype == "bool":
+    if element_type(value) == "bool":
         byte = bound(cast(value, "uint8"))
         return tirx.NE(byte, like(0, byte))
-    slot = I.alloc_buffer((lanes,), dtype)
-    place = tirx.Ramp(0, 1, lanes) if lanes > 1 else 0
-    I.buffer_store(slot, value, [place])
+    slot, place = _slot(value)
     return slot[place]
+
+
+def _slot(value: Expr) -> tuple[Expr, Expr]:
+    """A buffer that holds ``value``, and the index of all of it."""
+    lanes = lanes_of(value)
+    slot, place = I.alloc_buffer((lanes,), element_type(value)), tirx.Ramp(0, 1, lanes) if lanes > 1 else 0
+    I.buffer_store(slot, value, [place])
+    return slot, place
+
+
+def replaced(value: Expr, where: Expr, other: Callable[[], Expr]) -> Expr:
+    """``value``, but what ``other`` gives in the lanes of ``where``; its code is passed over where there is none."""
+    (slot, place), where = _slot(value), bound(where)
+    some = tirx.call_llvm_intrin("bool", "llvm.vector.reduce.or", where) if lanes_of(value) > 1 else where
+    rarely = tirx.call_llvm_intrin("bool", "llvm.expect", some, tirx.IntImm("bool", 0))
+    with I.If(rarely), I.Then():
+        I.buffer_store(slot, tirx.Select(where, bound(other()), slot[place]), [place])
+    return slot[place]
+
+
+def calls(name: str, x: Expr) -> Expr:
+    """A function of the C library for each lane of ``x``, which gives what it takes. ``x`` is used several times: bind
+    it."""
+    lanes, dtype = lanes_of(x), element_type(x)
+    if lanes == 1:
+        return tirx.call_pure_extern(dtype, name, x)
+    places = [tirx.IntImm("int32", lane) for lane in range(lanes)]
+    return tirx.Shuffle([tirx.call_pure_extern(dtype, name, tirx.Shuffle([x], [lane])) for lane in places], places)
 
 
 def bound_unless_known(value: Expr) -> Expr:

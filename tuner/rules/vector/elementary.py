@@ -10,7 +10,7 @@ log        1.5e-7 relative
 tanh       3.5e-7 relative
 sigmoid    1.5e-7 relative; 0 below -88.72
 erf        4e-7 relative
-sin, cos   1e-7 absolute for ``|x| <= 1e7``
+sin, cos   1e-7 absolute
 =========  ===========================================
 """
 
@@ -22,7 +22,8 @@ from typing import Any
 
 from tvm import tirx
 
-from tuner.rules.vector.arithmetic import bound, like, multiply_add
+from tuner.rules.intrinsics import is_fusing
+from tuner.rules.vector.arithmetic import bound, calls, like, multiply_add, replaced
 from tuner.rules.vector.dtypes import constant, lanes_of, vector_type
 
 Expr = Any
@@ -30,6 +31,8 @@ Expr = Any
 LN2_HIGH, LN2_LOW = 0.693145751953125, 1.42860677e-6
 """Their sum is log(2); multiples of the first up to 2^10 are exact."""
 LEAST_NORMAL = 2.0**-126
+HALF_PI_HIGH, HALF_PI_LOW = 1.5707963705062866, -4.371138828673793e-08
+"""Their sum is pi / 2."""
 
 # 2 * exp(r) = 2 + 2 * r + r^2 * P(r) for |r| <= log(2) / 2.
 _EXP = (0.9999998807907104, 0.3333304226398468, 0.08333677798509598, 0.016737421974539757, 0.0027629232499748468)
@@ -121,26 +124,48 @@ def _odd_rational(x: Expr, above: Sequence[float], below: Sequence[float], most:
 
 
 def _wave(x: Expr, quarters: int) -> Expr:
-    """sin(x + quarters * pi / 2): less the nearest multiple of pi / 2 in float64, then by the quarter."""
-    lanes = lanes_of(x)
-    double = bound(tirx.Cast(vector_type("float64", lanes), x))
-    # Adding 3 * 2^51 rounds to an integer and leaves it in the low bits.
-    shift = like(1.5 * 2.0**52, double)
-    shifted = bound(multiply_add(double, like(2.0 / math.pi, double), shift))
-    rest = multiply_add(bound(shifted - shift), like(-math.pi / 2.0, double), double)
-    r = bound(tirx.Cast(vector_type("float32", lanes), rest))
-    bits = tirx.reinterpret(vector_type("uint64", lanes), shifted)
-    quarter = bound(tirx.Cast(vector_type("uint32", lanes), bits) + _integer(quarters, x))
+    """sin(x + quarters * pi / 2): less the nearest multiple of pi / 2, then by the quarter.
+
+    The C library's for a vector with a lane for which that is not exact enough: elsewhere a comparison and a jump.
+    """
+    nearest, r, most = _turned(x) if is_fusing() else _turned_in_float64(x)
+    quarter = bound(nearest + _integer(quarters, x))
     square = bound(r * r)
     sine = multiply_add(bound(square * r), polynomial(square, _SIN), r)
     inner = multiply_add(square, polynomial(square, _COS), like(-0.5, x))
     cosine = multiply_add(square, inner, like(1.0, x))
     is_odd = tirx.NE(tirx.bitwise_and(quarter, _integer(1, x)), _integer(0, x))
-    value = bound(tirx.Select(is_odd, cosine, sine))
-    is_negative = tirx.NE(tirx.bitwise_and(quarter, _integer(2, x)), _integer(0, x))
-    return tirx.Select(is_negative, like(0.0, x) - value, value)
+    sign = tirx.shift_left(tirx.bitwise_and(quarter, _integer(2, x)), _integer(30, x))
+    value = _float(tirx.bitwise_xor(_bits(tirx.Select(is_odd, cosine, sine)), sign))
+    room = multiply_add(x, x * like(-1.0, x), like(most**2, x))
+    return replaced(value, _signed_bits(room) < _signed(0, x), lambda: calls(_WAVES[quarters], x))
 
 
+def _turned(x: Expr) -> tuple[Expr, Expr, float]:
+    """The low bits of the multiple of pi / 2 that is nearest to ``x``, what is left of ``x`` beyond it, and the largest
+    ``x`` for which that holds: further out the multiple may be the second nearest. Each step is rounded once, the first
+    not at all, since what it leaves has few enough bits."""
+    # Adding 3 * 2^22 rounds to an integer and leaves it in the low bits.
+    shift = like(1.5 * 2.0**23, x)
+    shifted = bound(multiply_add(x, like(2.0 / math.pi, x), shift))
+    n = bound(shifted - shift)
+    r = _minus_multiple(_minus_multiple(x, n, HALF_PI_HIGH), n, HALF_PI_LOW)
+    return _bits(shifted), bound(r), 4e5
+
+
+def _turned_in_float64(x: Expr) -> tuple[Expr, Expr, float]:
+    """The same without fused multiply-adds."""
+    lanes = lanes_of(x)
+    double = bound(tirx.Cast(vector_type("float64", lanes), x))
+    # Adding 3 * 2^51 does there what 3 * 2^22 does in float32.
+    shift = like(1.5 * 2.0**52, double)
+    shifted = bound(multiply_add(double, like(2.0 / math.pi, double), shift))
+    rest = multiply_add(bound(shifted - shift), like(-math.pi / 2.0, double), double)
+    bits = tirx.reinterpret(vector_type("uint64", lanes), shifted)
+    return tirx.Cast(vector_type("uint32", lanes), bits), bound(tirx.Cast(vector_type("float32", lanes), rest)), 1e7
+
+
+_WAVES = ("sinf", "cosf")
 _TWO_THIRDS = 0x3F2AAAAB
 
 

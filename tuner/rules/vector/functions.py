@@ -8,8 +8,8 @@ from typing import Any
 from tvm import tirx
 
 from tuner.rules.vector import elementary
-from tuner.rules.vector.arithmetic import bound, like, maximum, minimum
-from tuner.rules.vector.dtypes import element_type, lanes_of
+from tuner.rules.vector.arithmetic import bound, calls, like, maximum, minimum
+from tuner.rules.vector.dtypes import element_type
 
 Expr = Any
 Function = Callable[..., Expr]
@@ -72,8 +72,4 @@ def _scalar_calls(name: str, x: Expr) -> Expr:
         return like(1.0, x) / (like(1.0, x) + _scalar_calls("exp", like(0.0, x) - x))
     if name not in _OF_THE_C_LIBRARY:
         raise ValueError(f"{name} of {element_type(x)} has no code")
-    lanes = lanes_of(x)
-    if lanes == 1:
-        return tirx.call_pure_extern("float64", name, x)
-    x, places = bound(x), [tirx.IntImm("int32", lane) for lane in range(lanes)]
-    return tirx.Shuffle([tirx.call_pure_extern("float64", name, tirx.Shuffle([x], [lane])) for lane in places], places)
+    return calls(name, bound(x))

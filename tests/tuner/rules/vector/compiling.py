@@ -16,6 +16,7 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.library.codegen import LOWERING
 from tuner.program.target import Target, native
+from tuner.rules.intrinsics import fusing
 from tuner.rules.layout import row_major
 from tuner.rules.signature import i64
 from tuner.rules.vector.arithmetic import bound
@@ -50,7 +51,7 @@ def elementwise(
     """
     lanes = lanes or target.hardware.lanes()
     dtypes = [*inputs, *(dtype for dtype, _ in outputs)]
-    with IRBuilder() as builder, I.prim_func():
+    with fusing(target.hardware), IRBuilder() as builder, I.prim_func():
         I.func_name("kernel")
         I.func_attr({"tirx.noalias": True, "global_symbol": "kernel"})
         n = tirx.Var("n", "int64")
