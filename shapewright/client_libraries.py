@@ -12,6 +12,7 @@ import httpx
 
 from shapewright import download
 from shapewright.asking import RangesLike, WorkloadLike, key_of, library_query, part, target_named, task_of
+from shapewright.connection import MAX_ANSWER
 from shapewright.errors import ServiceNotFound
 from tuner.library.package import MANIFEST
 from tuner.program.same_cpu import other_cores
@@ -29,7 +30,7 @@ class LibraryRequests:
     def _json(self, method: str, path: str, **request: Any) -> JsonObject:
         raise NotImplementedError
 
-    def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
+    def _send(self, method: str, path: str, most: int = MAX_ANSWER, **request: Any) -> httpx.Response:
         raise NotImplementedError
 
     # -- which library --------------------------------------------------------------------------------------------
@@ -221,7 +222,7 @@ class LibraryRequests:
     def library_files(self, workload: WorkloadLike, digest: str) -> dict[str, bytes]:
         """The files of the library of that digest, by name. Raises BadDownload."""
         path = f"/v1/workloads/{key_of(workload)}/library"
-        response = self._send("GET", path, params={"digest": digest})
+        response = self._send("GET", path, download.MAX_BYTES, params={"digest": digest})
         download.check_transfer(response.content, response.headers.get("Content-Digest"))
         files = download.unpack(response.content)
         download.check(files, digest)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import click
 
+from shapewright import defaults
 from shapewright.cli import (
     admin,
     check,
@@ -54,6 +55,7 @@ for _group in GROUPS:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line (this process's own unless given) and exit with its code."""
     without_torch.install()
+    defaults.ensure_home()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
