@@ -17,7 +17,7 @@ from shapewright.asking import part as _part
 from shapewright.asking import symbols_text as _symbols_text
 from shapewright.asking import task_of as _task_of
 from shapewright.client_libraries import LibraryRequests
-from shapewright.connection import MAX_ANSWER, MAX_PROBLEM, lines_of, open_http, read_json, read_whole
+from shapewright.connection import MAX_ANSWER, MAX_PROBLEM, Fields, lines_of, open_http, read_json, read_whole
 from shapewright.errors import BadDownload, NotAllowed, Refused, ServiceError, ServiceNotFound, ServiceUnreachable
 from shapewright.sse import MAX_EVENT, Frame, frames
 from tuner.errors import InvalidInput
@@ -98,7 +98,7 @@ class Client(LibraryRequests):
         """The same with all its search tasks: an answer has no more than the first of many."""
         while (first := job.get("tasks_next")) is not None:
             page = self._json("GET", f"/v1/jobs/{_part(job['id'])}/tasks", params={"first": first})
-            job["tasks"] += page["items"]
+            job["tasks"] += page.rows("items")
             job["tasks_next"] = page["next"]
         return job
 
@@ -109,7 +109,7 @@ class Client(LibraryRequests):
         while len(jobs) < limit:
             params = {"state": state, "cursor": cursor, "limit": min(200, limit - len(jobs))}
             page = self._json("GET", "/v1/jobs", params=params)
-            jobs += page["items"]
+            jobs += page.rows("items")
             cursor = page["cursor"]
             if cursor is None:
                 break
@@ -126,7 +126,7 @@ class Client(LibraryRequests):
         """Every trial stored so far with ``seq`` above ``after``, in order."""
         while True:
             page = self._json("GET", f"/v1/jobs/{_part(job_id)}/trials", params={"after": after})
-            yield from page["items"]
+            yield from page.rows("items")
             if page["after"] == after:
                 return
             after = page["after"]
@@ -158,8 +158,7 @@ class Client(LibraryRequests):
 
     # -- what is known --------------------------------------------------------------------------------------------
     def devices(self) -> list[JsonObject]:
-        items: list[JsonObject] = self._json("GET", "/v1/devices")["items"]
-        return items
+        return self._json("GET", "/v1/devices").rows("items")
 
     def best(
         self,
@@ -189,8 +188,7 @@ class Client(LibraryRequests):
         A query is ``{"workload": as in a job, "shape", "target", "threads", "job"}``, or has a ``workload_key``.
         """
         body = {"queries": [dict(query) for query in queries]}
-        answers: list[JsonObject] = self._json("POST", "/v1/lookup", json=body)["answers"]
-        return answers
+        return self._json("POST", "/v1/lookup", json=body).rows("answers")
 
     # -- records ----------------------------------------------------------------------------------------------------
     def export_records(self, workloads: Sequence[WorkloadLike] = ()) -> Iterator[bytes]:
@@ -212,7 +210,7 @@ class Client(LibraryRequests):
         return self._json("POST", "/v1/records", content=iter(lines), headers=headers, timeout=IMPORT_TIMEOUT)
 
     # -- requests -------------------------------------------------------------------------------------------------
-    def _json(self, method: str, path: str, **request: Any) -> JsonObject:
+    def _json(self, method: str, path: str, **request: Any) -> Fields:
         return read_json(self._send(method, path, **request).content, f"{self.url}{path}")
 
     def _send(self, method: str, path: str, most: int = MAX_ANSWER, **request: Any) -> httpx.Response:

@@ -137,6 +137,13 @@ class Fields(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         raise ServiceError(f"the answer has no {name!r}; is this URL a Shapewright service?")
 
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """The objects that a field lists. Raises ServiceError."""
+        rows = self[name]
+        if not isinstance(rows, list) or not all(isinstance(row, Fields) for row in rows):
+            raise ServiceError(f"{name!r} of the answer lists no objects; is this URL a Shapewright service?")
+        return rows
+
 
 def read_json(content: bytes, url: str) -> Fields:
     """The object that an answer is. Raises ServiceError."""

@@ -8,7 +8,9 @@ import tempfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from urllib.parse import quote
 
+from tuner.errors import InvalidInput
 from tuner.plain_files import read_plain
 
 DEFAULT_PORT = 8321
@@ -90,4 +92,14 @@ def database_url(directory: Path | None = None) -> str:
     """``SHAPEWRIGHT_DATABASE_URL``, or the SQLite file of the data directory."""
     if url := os.environ.get("SHAPEWRIGHT_DATABASE_URL"):
         return url
-    return f"sqlite:///{((directory or data_dir()) / 'tuning.db').resolve()}"
+    return sqlite_url((directory or data_dir()) / "tuning.db")
+
+
+def sqlite_url(file: Path) -> str:
+    """The URL of a SQLite file, whatever characters its path has. Raises InvalidInput for what is no text."""
+    path = str(file.resolve())
+    try:
+        return f"sqlite:///{quote(path)}"
+    except UnicodeEncodeError:
+        problem = f"the path {os.fsencode(path)!r} is not text in UTF-8"
+        raise InvalidInput("", problem, "choose another folder") from None

@@ -9,7 +9,7 @@ from typing import Any
 
 from shapewright.sources.libraries import keep, kept_folder
 from shapewright.sources.source import SOURCES, Directory, Match, Source, SourceAway, SourceLike, source_of
-from tuner.errors import InvalidInput, ShapewrightError
+from tuner.errors import InvalidInput, ShapewrightError, clean
 from tuner.plain_files import is_folder
 from tuner.program.target import Target, native
 from tuner.program.workload import Workload
@@ -110,6 +110,7 @@ class Finder:
 
     def _warn(self, text: str) -> None:
         """A note that is worth a warning, too."""
+        text = clean(text)
         if text not in self.notes:
             self.notes.append(text)
             self._news.append(text)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from shapewright.cli.up import exclusive, next_step, scratch
+from shapewright.cli.exclusive import exclusive
+from shapewright.cli.up import next_step, scratch
 from shapewright.cli.up_parts import Plan
 from tests.shapewright.conftest import Shapewright
 
@@ -32,7 +33,7 @@ def test_a_data_directory_in_use_is_named_with_who_uses_it(
     code = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from shapewright.cli.up import exclusive\n"
+        "from shapewright.cli.exclusive import exclusive\n"
         "with exclusive(Path(sys.argv[1])):\n"
         "    print('locked', flush=True)\n"
         "    time.sleep(300)\n"

@@ -18,6 +18,9 @@ from tuner.library.package import DISPATCH, LIBRARY, MANIFEST
 Break = Callable[[Path, Path], object]
 """Makes a broken library of a good one, in a folder that does not exist yet."""
 
+THREADS: tuple[Any, ...] = (0, -1, 2, 100_000, 1.5, "1", True, [])
+TARGETS: tuple[Any, ...] = ({}, [], "x", {"hardware": None})
+RANGES: tuple[Any, ...] = (None, [], {"m": 1}, {"m": [1]}, {"m": ["a", None]})
 NESTED = b'{"digest": ' + b"[" * 200_000
 
 
@@ -65,10 +68,10 @@ def _is(name: str, make: Callable[[Path], object]) -> Break:
 FOLDERS: Mapping[str, Break] = {
     **{f"without {name}": _without(name) for name in ("target", "digest", "threads", "workload", "files", "format")},
     **{f"{name} is null": _says(**{name: None}) for name in ("target", "digest", "threads", "workload", "files")},
-    **{f"threads is {value}": _says(threads=value) for value in (0, -1, 2, 100_000, 1.5, "1", True, [])},
-    **{f"target is {value}": _says(target=value) for value in ({}, [], "x", {"hardware": None})},
+    **{f"threads is {value}": _says(threads=value) for value in THREADS},
+    **{f"target is {value}": _says(target=value) for value in TARGETS},
     "features are numbers": _says(target={"mcpu": "x", "hardware": {"features": [1, 2]}}),
-    **{f"ranges is {value}": _says(ranges=value) for value in (None, [], {"m": 1}, {"m": [1]}, {"m": ["a", None]})},
+    **{f"ranges is {value}": _says(ranges=value) for value in RANGES},
     "ranges are no numbers": _says(ranges={"m": [float("nan"), float("inf")]}),
     "digest is a path": _says(digest="../../../../etc"),
     "digest is of another": _says(digest="0" * 64),

@@ -27,14 +27,15 @@ def build(model: nn.Module, sources: list[str | Path]) -> tuple[object, list[str
     return fast, [str(each.message) for each in caught if "shapewright" in str(each.message)]
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def test_with_every_source_broken_in_every_way_pytorch_computes_and_one_warning_says_so(
     libraries: Path, tmp_path: Path
 ) -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.LayerNorm(WIDTH))
     with ExitStack() as stack:
         urls = [stack.enter_context(answering(answer)) for answer in SERVICES.values()]
-        sources = [*spoiled(libraries, tmp_path), *urls, tmp_path / "missing", "~nobody/here", "a" * 5000, "\0"]
+        missing = [tmp_path / "missing", "~nobody/here", "a" * 5000, "\0"]
+        sources: list[str | Path] = [*spoiled(libraries, tmp_path), *urls, *missing]
         fast, warned = build(model, sources)
     given = torch.rand(7, WIDTH)
     assert close(fast(given), model(given))  # type: ignore[operator]
@@ -44,7 +45,7 @@ def test_with_every_source_broken_in_every_way_pytorch_computes_and_one_warning_
     assert len(sw.torch.report().replaced) == 0
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def test_beside_broken_sources_a_whole_one_serves(libraries: Path, tmp_path: Path) -> None:
     fast, warned = build(nn.Linear(WIDTH, WIDTH), [*spoiled(libraries, tmp_path), libraries])
     assert len(warned) == 1
