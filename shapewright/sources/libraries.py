@@ -85,6 +85,7 @@ def keep(library: Library) -> None:
         files = {
             name: (library.directory / name).read_bytes() for name in FILES if (library.directory / name).is_file()
         }
+        defaults.data_dir().mkdir(0o700, parents=True, exist_ok=True)
         write(files, folder)
     except OSError as error:
         warnings.warn(

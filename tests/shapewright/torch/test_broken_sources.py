@@ -34,7 +34,7 @@ def test_with_every_source_broken_in_every_way_pytorch_computes_and_one_warning_
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.LayerNorm(WIDTH))
     with ExitStack() as stack:
         urls = [stack.enter_context(answering(answer)) for answer in SERVICES.values()]
-        missing = [tmp_path / "missing", "~nobody/here", "a" * 5000, "\0"]
+        missing: list[str | Path] = [tmp_path / "missing", "~nobody/here", "a" * 5000, "\0"]
         sources: list[str | Path] = [*spoiled(libraries, tmp_path), *urls, *missing]
         fast, warned = build(model, sources)
     given = torch.rand(7, WIDTH)
