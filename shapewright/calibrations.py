@@ -30,7 +30,8 @@ def kept(target: Target, threads: int, directory: Path | None = None) -> Calibra
 def keep(calibration: Calibration, target: Target, directory: Path | None = None) -> Path:
     """Write it in place of an earlier one; the file. Raises OSError."""
     path = calibration_file(target, calibration.threads, directory)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.parent.mkdir(0o700, parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(calibration.to_json(), indent=1) + "\n")
     fresh.replace(path)

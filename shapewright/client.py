@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from json import JSONDecodeError, loads
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,20 +17,22 @@ from shapewright.asking import part as _part
 from shapewright.asking import symbols_text as _symbols_text
 from shapewright.asking import task_of as _task_of
 from shapewright.client_libraries import LibraryRequests
+from shapewright.connection import MAX_ANSWER, MAX_PROBLEM, Fields, lines_of, open_http, read_json, read_whole
 from shapewright.errors import BadDownload, NotAllowed, Refused, ServiceError, ServiceNotFound, ServiceUnreachable
-from shapewright.sse import Frame, frames
+from shapewright.sse import MAX_EVENT, Frame, frames
 from tuner.errors import InvalidInput
 from tuner.program.workload import JsonObject
 
 __all__ = ["BadDownload", "Client", "NotAllowed", "Refused", "ServiceError", "ServiceNotFound", "ServiceUnreachable"]
 
-TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 # An open stream is never silent for longer than 15 s: the service sends comments to keep it alive.
 STREAM_TIMEOUT = httpx.Timeout(45.0, connect=5.0)
 # A service stores what it is sent before it takes more.
 IMPORT_TIMEOUT = httpx.Timeout(120.0, connect=5.0)
 LONGEST_PAUSE_S = 5.0
 END_COMMENT = "end"
+MAX_DETAIL = 4000
+"""Characters of what a service says is wrong."""
 
 
 class Client(LibraryRequests):
@@ -57,7 +58,7 @@ class Client(LibraryRequests):
         self._clock = clock
         self._sleep = sleep
         try:
-            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=TIMEOUT)
+            self._http = open_http(self.url, headers)
         except httpx.InvalidURL as error:
             raise InvalidInput("url", f"{self.url!r} is not one: {error}", "as in http://127.0.0.1:8321") from None
         except UnicodeEncodeError:
@@ -97,7 +98,7 @@ class Client(LibraryRequests):
         """The same with all its search tasks: an answer has no more than the first of many."""
         while (first := job.get("tasks_next")) is not None:
             page = self._json("GET", f"/v1/jobs/{_part(job['id'])}/tasks", params={"first": first})
-            job["tasks"] += page["items"]
+            job["tasks"] += page.rows("items")
             job["tasks_next"] = page["next"]
         return job
 
@@ -108,7 +109,7 @@ class Client(LibraryRequests):
         while len(jobs) < limit:
             params = {"state": state, "cursor": cursor, "limit": min(200, limit - len(jobs))}
             page = self._json("GET", "/v1/jobs", params=params)
-            jobs += page["items"]
+            jobs += page.rows("items")
             cursor = page["cursor"]
             if cursor is None:
                 break
@@ -125,7 +126,7 @@ class Client(LibraryRequests):
         """Every trial stored so far with ``seq`` above ``after``, in order."""
         while True:
             page = self._json("GET", f"/v1/jobs/{_part(job_id)}/trials", params={"after": after})
-            yield from page["items"]
+            yield from page.rows("items")
             if page["after"] == after:
                 return
             after = page["after"]
@@ -146,7 +147,7 @@ class Client(LibraryRequests):
                     if frame.comment == END_COMMENT:
                         return
                     if frame.data:
-                        event: JsonObject = loads(frame.data)
+                        event = read_json(frame.data.encode(), self.url)
                         yield event
                         after = event["seq"]
             except ServiceUnreachable:
@@ -157,8 +158,7 @@ class Client(LibraryRequests):
 
     # -- what is known --------------------------------------------------------------------------------------------
     def devices(self) -> list[JsonObject]:
-        items: list[JsonObject] = self._json("GET", "/v1/devices")["items"]
-        return items
+        return self._json("GET", "/v1/devices").rows("items")
 
     def best(
         self,
@@ -188,8 +188,7 @@ class Client(LibraryRequests):
         A query is ``{"workload": as in a job, "shape", "target", "threads", "job"}``, or has a ``workload_key``.
         """
         body = {"queries": [dict(query) for query in queries]}
-        answers: list[JsonObject] = self._json("POST", "/v1/lookup", json=body)["answers"]
-        return answers
+        return self._json("POST", "/v1/lookup", json=body).rows("answers")
 
     # -- records ----------------------------------------------------------------------------------------------------
     def export_records(self, workloads: Sequence[WorkloadLike] = ()) -> Iterator[bytes]:
@@ -197,11 +196,9 @@ class Client(LibraryRequests):
         params = {"workload": [_key_of(workload) for workload in workloads]}
         try:
             with self._http.stream("GET", "/v1/records", params=params, timeout=STREAM_TIMEOUT) as response:
-                if response.is_error:
-                    response.read()
-                self._check(response)
+                self._check_stream(response)
                 yield from response.iter_bytes()
-        except httpx.TransportError as error:
+        except httpx.HTTPError as error:
             raise self._unreachable(error) from error
 
     def import_records(self, lines: Iterable[bytes]) -> JsonObject:
@@ -213,20 +210,16 @@ class Client(LibraryRequests):
         return self._json("POST", "/v1/records", content=iter(lines), headers=headers, timeout=IMPORT_TIMEOUT)
 
     # -- requests -------------------------------------------------------------------------------------------------
-    def _json(self, method: str, path: str, **request: Any) -> JsonObject:
-        response = self._send(method, path, **request)
-        try:
-            document: JsonObject = response.json()
-        except ValueError:
-            raise ServiceError(f"{self.url}{path} did not answer in JSON; is this URL a Shapewright service?") from None
-        return document
+    def _json(self, method: str, path: str, **request: Any) -> Fields:
+        return read_json(self._send(method, path, **request).content, f"{self.url}{path}")
 
-    def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
+    def _send(self, method: str, path: str, most: int = MAX_ANSWER, **request: Any) -> httpx.Response:
         if "params" in request:
             request["params"] = {name: value for name, value in request["params"].items() if value is not None}
         try:
-            response = self._http.request(method, path, **request)
-        except httpx.TransportError as error:
+            with self._http.stream(method, path, **request) as coming:
+                response = read_whole(coming, most, self._clock)
+        except httpx.HTTPError as error:
             raise self._unreachable(error) from error
         self._check(response)
         return response
@@ -236,12 +229,14 @@ class Client(LibraryRequests):
         path = f"/v1/jobs/{_part(job_id)}/events" + ("" if follow else "?follow=false")
         try:
             with self._http.stream("GET", path, headers=headers, timeout=STREAM_TIMEOUT) as response:
-                if response.is_error:
-                    response.read()
-                self._check(response)
-                yield from frames(response.iter_lines())
-        except httpx.TransportError as error:
+                self._check_stream(response)
+                yield from frames(lines_of(response.iter_bytes(), MAX_EVENT))
+        except httpx.HTTPError as error:
             raise self._unreachable(error) from error
+
+    def _check_stream(self, response: httpx.Response) -> None:
+        if not response.is_success:
+            self._check(read_whole(response, MAX_PROBLEM, self._clock))
 
     def _unreachable(self, error: Exception) -> ServiceUnreachable:
         reason = str(error) or type(error).__name__
@@ -253,14 +248,15 @@ class Client(LibraryRequests):
         if response.is_success:
             return
         problem = _problem_of(response)
-        detail = str(problem.get("detail") or f"{response.status_code} {response.reason_phrase}")
+        detail = str(problem.get("detail") or f"{response.status_code} {response.reason_phrase}")[:MAX_DETAIL]
         if response.status_code == 403:
             raise NotAllowed(f"not allowed at {self.url}: {detail}", problem)
         if response.status_code == 401:
             # The service's text is about a header; here a key comes from one of these.
             file = defaults.key_file(self._data_dir)
             where = f"give one (--key, or key=), set SHAPEWRIGHT_API_KEY, or see that {file} holds it"
-            raise NotAllowed(f"not allowed at {self.url}: {problem.get('problem', detail)}; {where}", problem)
+            said = str(problem.get("problem", detail))[:MAX_DETAIL]
+            raise NotAllowed(f"not allowed at {self.url}: {said}; {where}", problem)
         if response.status_code == 404:
             raise ServiceNotFound(detail, problem)
         if response.status_code in (502, 503, 504):
@@ -272,7 +268,6 @@ class Client(LibraryRequests):
 
 def _problem_of(response: httpx.Response) -> JsonObject:
     try:
-        document = response.json()
-    except (JSONDecodeError, UnicodeDecodeError):
+        return read_json(response.content, "")
+    except ServiceError:
         return {}  # a proxy's page, not the service's answer
-    return document if isinstance(document, dict) else {}

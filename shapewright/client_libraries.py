@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +11,7 @@ import httpx
 
 from shapewright import download
 from shapewright.asking import RangesLike, WorkloadLike, key_of, library_query, part, target_named, task_of
+from shapewright.connection import MAX_ANSWER, Fields, read_json
 from shapewright.errors import ServiceNotFound
 from tuner.library.package import MANIFEST
 from tuner.program.same_cpu import other_cores
@@ -26,10 +26,10 @@ PAGE = 200
 class LibraryRequests:
     """Requests about libraries, for a class that sends them."""
 
-    def _json(self, method: str, path: str, **request: Any) -> JsonObject:
+    def _json(self, method: str, path: str, **request: Any) -> Fields:
         raise NotImplementedError
 
-    def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
+    def _send(self, method: str, path: str, most: int = MAX_ANSWER, **request: Any) -> httpx.Response:
         raise NotImplementedError
 
     # -- which library --------------------------------------------------------------------------------------------
@@ -93,8 +93,7 @@ class LibraryRequests:
 
     def libraries_of_job(self, job_id: str) -> list[JsonObject]:
         """What a job has built so far, in the order of its search tasks."""
-        items: list[JsonObject] = self._json("GET", f"/v1/jobs/{part(job_id)}/libraries")["items"]
-        return items
+        return self._json("GET", f"/v1/jobs/{part(job_id)}/libraries").rows("items")
 
     def dispatcher(
         self,
@@ -209,8 +208,7 @@ class LibraryRequests:
     def aliases(self, workload: WorkloadLike, target: str | None = None) -> list[JsonObject]:
         """The names of a workload's libraries, each with its library."""
         params = {"target": target}
-        items: list[JsonObject] = self._json("GET", f"/v1/workloads/{key_of(workload)}/aliases", params=params)["items"]
-        return items
+        return self._json("GET", f"/v1/workloads/{key_of(workload)}/aliases", params=params).rows("items")
 
     def promotions(
         self, workload: WorkloadLike, alias: str | None = None, target: str | None = None, limit: int = PAGE
@@ -221,7 +219,7 @@ class LibraryRequests:
     def library_files(self, workload: WorkloadLike, digest: str) -> dict[str, bytes]:
         """The files of the library of that digest, by name. Raises BadDownload."""
         path = f"/v1/workloads/{key_of(workload)}/library"
-        response = self._send("GET", path, params={"digest": digest})
+        response = self._send("GET", path, download.MAX_BYTES, params={"digest": digest})
         download.check_transfer(response.content, response.headers.get("Content-Digest"))
         files = download.unpack(response.content)
         download.check(files, digest)
@@ -230,16 +228,16 @@ class LibraryRequests:
     def _download(self, key: str, digest: str, directory: Path) -> JsonObject:
         files = self.library_files(key, digest)
         download.write(files, directory)
-        manifest: JsonObject = json.loads(files[MANIFEST])
-        return manifest
+        return read_json(files[MANIFEST], MANIFEST)
 
     def _items(self, path: str, limit: int, **params: object) -> Iterator[JsonObject]:
         """The first ``limit`` items of a list that comes in pages."""
         cursor: str | None = None
         while limit > 0:
             page = self._json("GET", path, params={**params, "cursor": cursor, "limit": min(PAGE, limit)})
-            yield from page["items"]
-            limit -= len(page["items"])
+            rows = page.rows("items")
+            yield from rows
+            limit -= len(rows)
             cursor = page["cursor"]
             if cursor is None:
                 return

@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import lzma
 import os
+import struct
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +19,11 @@ from tuner.errors import ShapewrightError
 from tuner.library.package import MANIFEST, check_files
 from tuner.program.workload import JsonObject
 
+UNREADABLE = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError),
+    *(RuntimeError, ValueError, KeyError, OverflowError),
+)
+"""What zipfile raises of an archive that is damaged, encrypted, packed in another way, or none."""
 MAX_BYTES = 1 << 30
 """The most that the files of one library may hold; libraries are a few MiB."""
 
@@ -33,7 +41,7 @@ def unpack(content: bytes) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as packed:
             return {info.filename: packed.read(info) for info in _members(packed)}
-    except zipfile.BadZipFile as error:
+    except UNREADABLE as error:
         raise BadDownload(f"the download is not an archive ({error}); is this URL a Shapewright service?") from None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tuner.errors import ShapewrightError
+from tuner.errors import InvalidInput, ShapewrightError
 
 
 class ServiceError(ShapewrightError):
@@ -33,3 +33,8 @@ class ServiceNotFound(ServiceError):
 
 class BadDownload(ServiceError):
     """The download is incomplete, or not what was requested. Nothing was written."""
+
+
+class BadEnvironment(InvalidInput):
+    """What the environment says of proxies, certificates or keys cannot be used. ``field``: the variable, or the
+    file."""

@@ -6,6 +6,7 @@ It is JSON, sorted, to be kept under version control beside the build.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -14,8 +15,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from shapewright.download import write
+from shapewright.replacing import replaced
 from tuner.errors import InvalidInput, ShapewrightError, shown
 from tuner.library.package import FILES, MANIFEST, read_manifest
+from tuner.plain_files import read_plain
 from tuner.program.workload import JsonObject
 
 FORMAT, VERSION = "shapewright-lock", 1
@@ -70,10 +73,8 @@ class Locked:
 def read_lock(file: Path) -> tuple[Locked, ...]:
     """The libraries of a lock file, by folder. Raises InvalidInput on ``--locked``, OSError."""
     remedy = "`shapewright pull WORKLOAD -o DIR --lock FILE` writes one"
-    if file.stat().st_size > MAX_BYTES:
-        raise InvalidInput("--locked", f"{file} has more than {MAX_BYTES} bytes", remedy)
     try:
-        data = json.loads(file.read_bytes())
+        data = json.loads(read_plain(file, MAX_BYTES))
         if data["format"] != FORMAT:
             raise ValueError(f"format {shown(data['format'])}")
         if data["version"] != VERSION:
@@ -82,7 +83,11 @@ def read_lock(file: Path) -> tuple[Locked, ...]:
         return tuple(Locked.from_json(each) for each in data["libraries"])
     except InvalidInput:
         raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except OSError as error:
+        if error.errno not in (errno.EFBIG, errno.EINVAL):
+            raise
+        raise InvalidInput("--locked", f"{file} {error.strerror}", remedy) from None
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidInput("--locked", f"{file} is not a lock file ({error})", remedy) from None
 
 
@@ -95,12 +100,8 @@ def write_lock(file: Path, folders: Iterable[Path]) -> tuple[Locked, ...]:
     locked |= {each.directory: each for each in (Locked.of_folder(folder, file.parent) for folder in folders)}
     result = tuple(locked[name] for name in sorted(locked))
     data = {"format": FORMAT, "version": VERSION, "libraries": [each.to_json() for each in result]}
-    part = file.with_name(f"{file.name}.part")
-    try:
-        part.write_text(json.dumps(data, indent=1) + "\n")
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)
+    with replaced(file) as out:
+        out.write((json.dumps(data, indent=1) + "\n").encode())
     return result
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shapewright.calibrations import at_kept_rates
+from shapewright.defaults import ensure_home
 from shapewright.download import write
 from shapewright.library import Library, load
 from shapewright.progress import rows_of, table
@@ -131,6 +132,7 @@ def tune_here(
     # Before the compiler is loaded, which takes seconds.
     collector.say(SearchSummary(Stage.PLAN, trials_budget=budget.trials, seconds_budget=budget.seconds))
 
+    ensure_home()
     from tuner.measure.local import local_tools  # noqa: PLC0415 - TVM, for those who tune
 
     task = task if task.target else task.on(native())

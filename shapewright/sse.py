@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from shapewright.errors import ServiceError
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -16,10 +18,21 @@ class Frame:
     comment: str = ""
 
 
-def frames(lines: Iterable[str]) -> Iterator[Frame]:
-    """The complete frames of a stream. An incomplete one at the end is dropped, as the standard says."""
+MAX_EVENT = 4 << 20
+"""Characters of one event."""
+
+
+def frames(lines: Iterable[str], most: int = MAX_EVENT) -> Iterator[Frame]:
+    """The complete frames of a stream. An incomplete one at the end is dropped, as the standard says.
+
+    Raises ServiceError for one of more than ``most`` characters.
+    """
     fields: dict[str, list[str]] = {}
+    size = 0
     for line in lines:
+        size = size + len(line) + 1 if line else 0
+        if size > most:
+            raise ServiceError(f"an event has more than {most} characters; is this URL a Shapewright service?")
         if line:
             name, _, value = line.partition(":")
             fields.setdefault(name or "comment", []).append(value.removeprefix(" "))

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shapewright.defaults import sqlite_url
 from tuner.errors import InvalidInput
 from tuner.program.task import SearchTask
 from tuner.storage.jsonl import MAX_LINE, SharedRecord, read_records
@@ -69,7 +70,7 @@ def _of_database(path: Path, tasks: Sequence[SearchTask]) -> Iterator[SharedReco
     """The records of the tasks' workloads, on every target that the database knows."""
     from tuner.storage.sql import open_storage  # noqa: PLC0415 - only for a directory
 
-    with closing(open_storage(f"sqlite:///{path.resolve()}")) as storage:
+    with closing(open_storage(sqlite_url(path))) as storage:
         storage.check()
         wanted = {(task.workload.key, task.threads): task.workload.canonical for task in tasks}
         for target in storage.list_targets():

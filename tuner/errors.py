@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 
 MAX_SHOWN = 60
 """Characters of a wrong value that a message repeats."""
+
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What would move a terminal's cursor, set its title or turn text around; and halves of characters."""
 
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = _repr.maxlong = MAX_SHOWN
@@ -46,3 +50,8 @@ def shown(value: object) -> str:
     """A wrong value as a message repeats it, however long or deep it is."""
     text = _repr.repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+
+
+def clean(text: str, *, as_json: bool = False) -> str:
+    """A text that may come from elsewhere, as a terminal can show it: what would control that is spelled out."""
+    return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}" if as_json else ascii(found[0])[1:-1], text)

@@ -8,21 +8,32 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import ray
 
+from tuner.errors import InvalidInput
 from tuner.measure.processes import process_directory, temporary_directory
 
 log = logging.getLogger(__name__)
 
-MAX_DIRECTORY = 40
-"""Characters: Ray puts Unix sockets some 65 characters below its directory, and their paths end at 107."""
+MAX_DIRECTORY = 42
+"""Bytes: Ray puts Unix sockets some 65 below its directory, and their paths end at 107."""
+SESSIONS = "s"
+"""Ray's own directory, in one that is closed to others: Ray opens its own to all, and candidates are compiled there."""
+SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
+"""Temporary folders for where the user's own has too long a name."""
+MOST_LOGS = 100
+"""Log files of Ray's processes that have ended. Each job has processes of its own, with several files each."""
+PROCESS_LOG = re.compile(r".*[-_](\d+)\.(?:out|err|log)(?:\.\d+)?")
+"""The log of a process, whose number its name ends with."""
 OBJECT_STORE_BYTES = 80 * 2**20
 """Ray's minimum: only binaries of a few kilobytes pass through."""
 ASK_EVERY_S = 5.0
@@ -50,7 +61,7 @@ class Cluster:
                     num_cpus=cores or len(os.sched_getaffinity(0)),
                     include_dashboard=False,
                     object_store_memory=OBJECT_STORE_BYTES,
-                    _temp_dir=str(self._directory),
+                    _temp_dir=str(self._directory / SESSIONS),
                     _node_ip_address="127.0.0.1",
                     **options,
                 )
@@ -69,12 +80,19 @@ class Cluster:
         # Calls to a dead cluster hang.
         if time.monotonic() >= self._ask_again_s and self.alive():
             self._cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
+            self._sweep()
             self._ask_again_s = time.monotonic() + ASK_EVERY_S
         return self._cores
 
     def alive(self) -> bool:
         """Whether Ray's daemons on this machine run; calls to a cluster that has lost one hang instead of failing."""
         return ray.is_initialized() and all(_is_running(daemon) for daemon in self._daemons)
+
+    def _sweep(self) -> None:
+        """Remove the oldest logs of processes that have ended, but for MOST_LOGS."""
+        if self._directory is not None:
+            for path in ended_logs(self._directory / SESSIONS / "session_latest" / "logs")[:-MOST_LOGS]:
+                path.unlink(missing_ok=True)
 
     def stop(self) -> None:
         """Disconnect; end the cluster if this worker started it."""
@@ -87,13 +105,38 @@ class Cluster:
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
+def ended_logs(folder: Path) -> list[Path]:
+    """The log files there of processes that have ended, the oldest first."""
+    found = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        match = PROCESS_LOG.fullmatch(path.name)
+        with suppress(FileNotFoundError):  # rotated meanwhile
+            if match and not psutil.pid_exists(int(match[1])):
+                found.append((path.lstat().st_mtime, path))
+    return [path for _, path in sorted(found)]
+
+
 def _directory(data_dir: Path) -> Path:
-    """A directory for this process's cluster, in ``data_dir`` if the path is short enough for Ray."""
-    data_dir.mkdir(parents=True, exist_ok=True)
+    """A directory for this process's cluster, closed to others: in ``data_dir`` if the path is short enough for Ray,
+    else in a temporary folder. Raises InvalidInput where there is none."""
+    data_dir.mkdir(0o700, parents=True, exist_ok=True)
     wanted = process_directory(data_dir.resolve(), "ray")
-    if len(str(wanted)) <= MAX_DIRECTORY:
+    if _is_short(wanted):
+        wanted.mkdir(0o700, exist_ok=True)
+        wanted.chmod(0o700)
         return wanted
-    return temporary_directory("sw-ray")
+    for folder in (tempfile.gettempdir(), *SHORT_FOLDERS):
+        with suppress(OSError):  # there is no such folder, or it is closed
+            made = temporary_directory("sw-ray", Path(folder))
+            if _is_short(made):
+                return made
+            made.rmdir()
+    problem = f"{tempfile.gettempdir()} and {data_dir} have names too long for Ray's sockets: {MAX_DIRECTORY} bytes"
+    raise InvalidInput("TMPDIR", problem, "name a shorter one, or a shorter --data-dir")
+
+
+def _is_short(directory: Path) -> bool:
+    return len(os.fsencode(directory / SESSIONS)) <= MAX_DIRECTORY
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tuner.errors import InvalidInput
 from tuner.measure import DeviceLost
-from tuner.measure.addresses import Address
+from tuner.measure.addresses import Address, address_text
 from tuner.measure.connecting import PROTOCOL_ERRORS, Connected, OutOfTime, Tracker, within
 from tuner.measure.rpc_names import DESCRIBE, ID_SEPARATOR, device_key
 from tuner.program.target import Target
@@ -251,7 +251,7 @@ def _check_identity(about: JsonObject, tracker_key: str) -> None:
 
 
 def _where(address: Address) -> str:
-    return "{}:{}".format(*address)
+    return address_text(address)
 
 
 def _job_key(tracker_key: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from tuner.errors import InvalidInput
 from tuner.measure import Builder, BuilderLost, Runner
 from tuner.measure.addresses import Address
 from tuner.measure.connecting import Tracker, within
@@ -83,6 +84,8 @@ class RayTools:
             self._close()
             try:
                 self._cluster = self._start()
+            except InvalidInput:
+                raise
             except (RuntimeError, OSError, ValueError) as error:
                 raise BuilderLost(f"Ray did not start: {error}") from error
             set_on_signals(self._stop)

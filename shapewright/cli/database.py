@@ -154,7 +154,7 @@ def prune(
 
 def _unused(url: str) -> AbstractContextManager[Any]:
     """Holds off an `up` that would use the database, and refuses if one does."""
-    from shapewright.cli.up import exclusive  # noqa: PLC0415  (only this command needs it)
+    from shapewright.cli.exclusive import exclusive  # noqa: PLC0415  (only this command needs it)
     from tuner.storage.sql.engine import parse_url  # noqa: PLC0415
 
     parsed = parse_url(url)

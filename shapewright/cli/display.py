@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 from shapewright.cli.outcomes import OUTCOME_COLUMNS, outcome_rows
 from shapewright.cli.output import table
 from tuner.durations import format_duration
+from tuner.errors import clean
 from tuner.search.outcome import Outcome, total_of
 from tuner.search.summary import PAST_SEARCH, SearchSummary
 
@@ -162,9 +164,10 @@ class PlainDisplay:
 
     def show(self, view: JobView) -> None:
         what = (view.state, view.current, view.summary.phase, view.libraries, view.message)
-        line = f"{view.job_id}  {view.line()}"
+        line = clean(f"{view.job_id}  {view.line()}").replace("\n", " ")
         if line != self._line and (what != self._shown or self._clock() - self._last_s >= PLAIN_EVERY_S):
-            print(line, file=self._stream, flush=True)
+            with suppress(OSError):
+                print(line, file=self._stream, flush=True)
             self._shown, self._last_s, self._line = what, self._clock(), line
 
     def __enter__(self) -> Self:
@@ -217,8 +220,8 @@ def panel(view: JobView) -> RenderableType:
     if view.task.speedups:
         rows.add_row("speed-up", Text(f"{view.summary.outcome}  {sparkline(view.task.speedups)}"))
     for text in filter(None, (view.error, view.message)):
-        rows.add_row("", Text(text))
-    title = view.name or view.job_id
+        rows.add_row("", Text(clean(text)))
+    title = clean(view.name or view.job_id).replace("\n", " ")
     place = f", search task {view.current + 1}" if view.current else ""
     shown = Group(rows, *(Text(line, no_wrap=True) for line in _lines(view)))
     return Panel(shown, title=Text(title + place), title_align="left", expand=False)
@@ -230,7 +233,7 @@ def _state(view: JobView) -> RenderableType:
     from rich.text import Text  # noqa: PLC0415
 
     if view.state != "RUNNING":
-        return Text(view.state)
+        return Text(clean(view.state))
     return Spinner("dots", Text(f"{view.state} ({view.summary.activity})"))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import click
 
+from shapewright import defaults
 from shapewright.cli import (
     admin,
     check,
@@ -26,7 +27,7 @@ from shapewright.cli import (
     tune,
     up,
 )
-from shapewright.cli.output import CommandFailed, ExitCode, failure_of, report, say
+from shapewright.cli.output import CommandFailed, ExitCode, drop_stdout, failure_of, report, say
 from tuner import without_torch
 
 DEBUG = "SHAPEWRIGHT_DEBUG"
@@ -54,7 +55,32 @@ for _group in GROUPS:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line (this process's own unless given) and exit with its code."""
     without_torch.install()
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    defaults.ensure_home()
+    _open_streams()
+    line = sys.argv[1:] if arguments is None else arguments
+    sys.exit(_flushed(run(line), line))
+
+
+def _open_streams() -> None:
+    """Have stdout and stderr lead somewhere, and take every character: a program may be started without them, or with
+    ones that know few."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            setattr(sys, name, os.fdopen(number, "w", closefd=False))
+        getattr(sys, name).reconfigure(errors="backslashreplace")
+
+
+def _flushed(code: int, arguments: Sequence[str]) -> int:
+    """The exit code, once stdout has taken what was printed."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop_stdout()
+    except OSError as error:
+        drop_stdout()
+        return code or _failed(failure_of(error) or _bug(error), arguments)
+    return code
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -73,7 +99,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _failed(failure: CommandFailed, arguments: Sequence[str]) -> int:
-    report(failure, "--json" in arguments)
+    try:
+        report(failure, "--json" in arguments)
+    except OSError:
+        drop_stdout()
     return failure.code
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import shlex
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from shapewright import defaults
-from shapewright.cli.output import CommandFailed, ExitCode
+from shapewright.cli.output import CommandFailed, ExitCode, say
 
 if TYPE_CHECKING:
     from tuner.program.jobspec import JobSpec
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+DATA = frozenset({"tuning.db", "client.key", "up.lock", "libraries", "calibrations", "logs"})
+"""What a data directory holds."""
 LONGEST_S = 1e9
 """Seconds: the longest wait that can be requested, about thirty years."""
 
@@ -147,8 +152,29 @@ def open_database(url: str | None, directory: Path | None) -> Storage:
 
 
 def private(directory: Path) -> Path:
-    """As ``writable``, for the data directory: a new one is its owner's alone, because it holds keys and logs."""
-    return writable(directory, "--data-dir", 0o700)
+    """As ``writable``, for the data directory: it is its owner's alone, because it holds keys, records and logs.
+
+    One that others could enter is closed to them if it is a data directory or empty; any other is refused.
+    """
+    writable(directory, "--data-dir", 0o700)
+    status = directory.stat()
+    if not status.st_mode & 0o077:
+        return directory
+    if status.st_uid != os.geteuid():
+        say(f"the data directory {directory} belongs to another user, and may be open to others")
+    elif status.st_mode & stat.S_ISVTX or not _is_data_directory(directory):
+        problem = f"the data directory {directory} is open to others and holds other files"
+        remedy = f"name one for this alone with --data-dir, or chmod 700 {shlex.quote(str(directory))}"
+        raise CommandFailed(ExitCode.REFUSED, f"{problem}; {remedy}", field="--data-dir")
+    else:
+        directory.chmod(0o700)
+        say(f"the data directory {directory} was open to others; it is closed to them now (mode 700)")
+    return directory
+
+
+def _is_data_directory(directory: Path) -> bool:
+    names = {each.name for each in directory.iterdir() if not each.name.startswith(".")} - {"lost+found"}
+    return not names or not names.isdisjoint(DATA)
 
 
 def writable(directory: Path, option: str, mode: int = 0o777) -> Path:

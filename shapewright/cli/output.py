@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from typing import Any, TypeVar
 
 import click
 
-from tuner.errors import InvalidInput, ShapewrightError
+from tuner.errors import InvalidInput, ShapewrightError, clean
 
 Document = dict[str, Any] | list[dict[str, Any]]
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -43,6 +44,8 @@ _KINDS = {
     ExitCode.INTERRUPTED: "interrupted",
 }
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What a write fails with that nobody else is to blame for; the error of a file that is open names none."""
 _NAMED = ("field", "problem", "remedy")
 """The members of a problem document that say which input was wrong."""
 
@@ -73,22 +76,34 @@ def as_json(command: Command) -> Command:
 def emit(document: Document, json_output: bool, text: str) -> None:
     """The result of a command: the document as JSON, or the text that a person reads."""
     if json_output:
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        click.echo(clean(json.dumps(document, indent=2, ensure_ascii=False), as_json=True))
     elif text:
-        click.echo(text)
+        click.echo(clean(text))
 
 
 def say(message: str) -> None:
-    """A line of progress, for people: on stderr."""
-    click.echo(message, err=True)
+    """A line of progress, for people: on stderr. One that nobody can be told ends nothing."""
+    with suppress(OSError):
+        click.echo(clean(message), err=True)
 
 
 def report(failure: CommandFailed, json_output: bool) -> None:
-    """Print why a command failed: on stdout as JSON with --json, on stderr otherwise."""
+    """Print why a command failed: on stdout as JSON with --json, on stderr otherwise, or where stdout takes nothing."""
     if json_output:
-        emit(failure.document(), True, "")
-    else:
-        say(f"shapewright: {failure}")
+        try:
+            emit(failure.document(), True, "")
+        except OSError:
+            drop_stdout()
+        else:
+            return
+    say(f"shapewright: {failure}")
+
+
+def drop_stdout() -> None:
+    """What stdout could not take is dropped, or the interpreter tries again as it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
 
 
 def emit_last(document: Document, json_output: bool, text: str) -> None:
@@ -114,7 +129,7 @@ def quiet_stdout() -> Iterator[None]:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table with aligned columns, for people."""
-    lines = [list(header), *([str(cell) for cell in row] for row in rows)]
+    lines = [list(header), *([clean(str(cell)).replace("\n", " ") for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
     return "\n".join("  ".join(cells).rstrip() for cells in padded)
@@ -140,6 +155,8 @@ def failure_of(error: Exception) -> CommandFailed | None:
     if isinstance(error, ModuleNotFoundError) and _is_foreign(error):
         remedy = "pip install shapewright, or 'shapewright[server]' to serve"
         return CommandFailed(ExitCode.REFUSED, f"this needs {error.name}, which is not installed: {remedy}")
+    if isinstance(error, OSError) and error.errno in FULL and not error.filename:
+        return CommandFailed(ExitCode.REFUSED, f"cannot write: {error.strerror}; make room, or write elsewhere")
     if isinstance(error, OSError) and error.filename:
         return CommandFailed(ExitCode.REFUSED, f"{error.filename}: {error.strerror}", field=str(error.filename))
     return None

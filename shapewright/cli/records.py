@@ -12,6 +12,7 @@ from shapewright.cli import options
 from shapewright.cli.jobs import client
 from shapewright.cli.libraries import resolve
 from shapewright.cli.output import as_json, emit
+from shapewright.replacing import replaced
 
 if TYPE_CHECKING:
     from shapewright.asking import WorkloadLike
@@ -57,16 +58,11 @@ def import_records(*, file: Path, url: str | None, key: str | None, json_output:
 
 def _write(service: Client, workloads: Sequence[WorkloadLike], file: Path) -> int:
     """Write the whole file or none; the number of records, a line each after the header."""
-    part = file.with_name(f"{file.name}.part")
     lines = 0
-    try:
-        with part.open("wb") as out:
-            for piece in service.export_records(workloads):
-                lines += piece.count(b"\n")
-                out.write(piece)
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)
+    with replaced(file) as out:
+        for piece in service.export_records(workloads):
+            lines += piece.count(b"\n")
+            out.write(piece)
     return max(0, lines - 1)
 
 

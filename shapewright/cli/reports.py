@@ -11,6 +11,7 @@ import click
 from shapewright.cli import options
 from shapewright.cli.jobs import client, not_found_hint
 from shapewright.cli.output import as_json, emit
+from shapewright.replacing import replaced
 from tuner.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ def report(source: str, file: Path, url: str | None, key: str | None, json_outpu
     from shapewright.report import render  # noqa: PLC0415  (keeps --help fast)
 
     job = _read(source, url, key)
-    file.write_text(render(job), encoding="utf-8")
+    with replaced(file) as out:
+        out.write(render(job).encode(errors="replace"))
     facts = {"file": str(file), "job_id": job.facts["id"], "state": job.facts["state"], "tasks": len(job.tasks)}
     emit(facts, json_output, f"{file}: job {job.facts['id']}, {job.facts['state']}, {job.facts['trials']} trials")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from shapewright.cli.output import ExitCode
 from shapewright.cli.rotation import rotate
 from shapewright.watchdog import DEADLINE_S, GRACE_S, marked_environment
 
@@ -22,6 +23,10 @@ STEADY_S = 60.0
 STOP_S = 15.0
 """A part that was asked to end is killed after this; a worker may need most of it to give its job back."""
 TAIL_LINES = 5
+MOST_DEATHS = 5
+"""In a row, before all parts were ready: `up` ends then."""
+MOST_SAID = 300
+"""Characters of the line that a part said last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,12 @@ class _Child:
     started_s: float
     delay_s: float = FIRST_DELAY_S
     due_s: float | None = None
+    deaths: int = 0
+    """In a row."""
+
+    def cannot_start(self, code: int) -> bool:
+        """Whether it is no use to start it again: what it was told can never work, or it died each time."""
+        return self.part.essential or code == ExitCode.REFUSED or self.deaths >= MOST_DEATHS
 
 
 @dataclass
@@ -82,7 +93,7 @@ class Supervisor:
             code = child.process.poll()
             if code is None:
                 continue
-            if child.part.essential and not self.settled:
+            if not self.settled and child.cannot_start(code):
                 return f"{child.part.name} ended with {exit_text(code)}; {self.tail(child.part.name)}"
             self._restart(child, code)
         return None
@@ -119,12 +130,18 @@ class Supervisor:
         now = self.clock()
         if child.due_s is None:
             if now - child.started_s >= STEADY_S:
-                child.delay_s = FIRST_DELAY_S
-            child.due_s = now + child.delay_s
-            self.say(f"{child.part.name} ended with {exit_text(code)}; starting it again in {child.delay_s:g} s")
+                child.delay_s, child.deaths = FIRST_DELAY_S, 0
+            child.due_s, child.deaths = now + child.delay_s, child.deaths + 1
+            why = f" ({last})" if (last := self._last_line(child.part)) else ""
+            self.say(f"{child.part.name} ended with {exit_text(code)}{why}; starting it again in {child.delay_s:g} s")
             child.delay_s = min(LONGEST_DELAY_S, child.delay_s * 2)
         elif now >= child.due_s:
             child.process, child.started_s, child.due_s = self._spawn(child.part), now, None
+
+    def _last_line(self, part: Part) -> str:
+        """What it said last, for a reason is found there most of the time."""
+        lines = self._log_of(part).read_text(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")[:MOST_SAID]
 
     def _spawn(self, part: Part) -> subprocess.Popen[bytes]:
         # Appending, so that what is written after a rotation begins at the new end of the file.

@@ -16,8 +16,10 @@ import click
 
 from shapewright.cli import options
 from shapewright.cli.display import Display, JobView, display_for
+from shapewright.cli.exclusive import exclusive
 from shapewright.cli.jobs import emit_outcome
 from shapewright.cli.output import CommandFailed, ExitCode, as_json, quiet_stdout, say
+from shapewright.defaults import sqlite_url
 
 if TYPE_CHECKING:
     from tuner.measure import Builder, Runner
@@ -61,7 +63,13 @@ def tune(
     shared = _shared(source, spec)
     # Neither signal raises: a second one, as `timeout` sends it, must not close the builder and the device under a
     # search that is about to end.
-    with quiet_stdout(), closing(_storage(directory)) as storage, stop_on_signals() as stop:
+    options.writable(directory, "--output")
+    with (
+        exclusive(directory.resolve(), "tune", "--output"),
+        quiet_stdout(),
+        closing(_storage(directory)) as storage,
+        stop_on_signals() as stop,
+    ):
         lease = _lease(storage, spec, stop)
         _run(storage, lease, stop, shared, _rates_of(calibration), began_s)
         ended = storage.get_job(lease.job.id)
@@ -138,7 +146,7 @@ def _shared(source: str | None, spec: JobSpec) -> list[SharedRecord]:
 def _storage(directory: Path) -> Storage:
     from tuner.storage.sql import open_storage, upgrade  # noqa: PLC0415  (keeps --help fast)
 
-    url = f"sqlite:///{options.writable(directory, '--output').resolve() / 'tuning.db'}"
+    url = sqlite_url(directory / "tuning.db")
     upgrade(url)
     return open_storage(url)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shlex
 import shutil
@@ -20,6 +19,7 @@ import click
 
 from shapewright import defaults
 from shapewright.cli import options
+from shapewright.cli.exclusive import exclusive
 from shapewright.cli.logins import login_link
 from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, say
 from shapewright.cli.supervise import Part, Supervisor, wait_until
@@ -76,23 +76,6 @@ def up(
         finally:
             storage.close()
     say("stopped; nothing is left running")
-
-
-@contextmanager
-def exclusive(directory: Path) -> Iterator[None]:
-    """Hold the lock of the data directory: another `up` there is refused. The lock ends with the process."""
-    with (directory / "up.lock").open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            what = f"data directory {directory} is in use by pid {file.read().strip()} (another up)"
-            remedy = "stop it, or choose another with --data-dir"
-            raise CommandFailed(ExitCode.REFUSED, f"{what}; {remedy}", field="--data-dir") from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
 
 
 def _prepared(plan: Plan) -> Storage:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from shapewright.defaults import sqlite_url
 from shapewright.errors import ServiceNotFound
 from tuner.errors import InvalidInput
 from tuner.figures import SearchView, view_of
@@ -111,7 +112,7 @@ def from_directory(directory: Path) -> ReportedJob:
     database = directory / DATABASE
     if not database.is_file():
         raise InvalidInput("ID_OR_DIR", f"there is no {DATABASE} in {directory}", "a directory of `shapewright tune`")
-    with closing(open_storage(f"sqlite:///{database.resolve()}")) as storage:
+    with closing(open_storage(sqlite_url(database))) as storage:
         try:
             storage.check()
             return _newest(storage, directory)

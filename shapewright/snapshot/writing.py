@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
+from shapewright.replacing import replaced
 from shapewright.snapshot.entries import LIST, Entry, comment_of, list_bytes, member
 from shapewright.snapshot.order import KEPT, best_of, newest_of
 from shapewright.snapshot.reading import Snapshot
@@ -101,20 +101,16 @@ def write_snapshot(file: str | Path, offers: Sequence[Offer]) -> Snapshot:
     damaged or not the one that was offered, OSError.
     """
     file = Path(file)
-    part = file.with_name(f"{file.name}.part")
-    try:
-        with part.open("wb") as out:
-            with zipfile.ZipFile(out, "w") as archive:
-                entries = tuple(_write(archive, offer) for offer in offers)
-                listed = list_bytes(entries)
-                archive.writestr(_member(LIST), listed)
-                archive.comment = comment_of(listed)
-            out.flush()
-            os.fsync(out.fileno())
-        Snapshot(part)
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)
+    if file.exists() and not file.is_file():
+        raise InvalidInput("file", f"{file} is no file to be replaced", "name one that is new, or a snapshot")
+    with replaced(file) as out:
+        with zipfile.ZipFile(out, "w") as archive:
+            entries = tuple(_write(archive, offer) for offer in offers)
+            listed = list_bytes(entries)
+            archive.writestr(_member(LIST), listed)
+            archive.comment = comment_of(listed)
+        out.flush()
+        Snapshot(Path("/proc/self/fd", str(out.fileno())))
     return Snapshot(file)
 
 

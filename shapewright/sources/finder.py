@@ -9,19 +9,24 @@ from typing import Any
 
 from shapewright.sources.libraries import keep, kept_folder
 from shapewright.sources.source import SOURCES, Directory, Match, Source, SourceAway, SourceLike, source_of
-from tuner.errors import InvalidInput, ShapewrightError
+from tuner.errors import InvalidInput, ShapewrightError, clean
+from tuner.plain_files import is_folder
 from tuner.program.target import Target, native
 from tuner.program.workload import Workload
 
 AWAY_S = 60.0
 """How long a source that could not be asked is left alone: a model has many graphs, and each asks anew."""
 
+MOST_TOLD = 5
+"""Problems that one warning spells out."""
+
 _away: dict[str, tuple[float, str]] = {}
 
 
 class Finder:
     """Asks ``sources`` in turn. A source that is away is told once and asked no more; what was kept of earlier builds
-    takes its place. With ``strict`` it raises instead.
+    takes its place. With ``strict`` it raises instead. A library that cannot be used is left out and told, the others
+    of its source serve.
 
     ``notes``: what a report has to say about the sources, in order.
     """
@@ -33,6 +38,8 @@ class Finder:
         self._strict = strict
         self._matches: dict[str, Match | str] = {}
         self.notes: list[str] = []
+        self._news: list[str] = []
+        self._is_told = False
 
     def find(self, workload: Workload, *, may_miss: bool = False) -> Match | str:
         """The library for ``workload``, or why there is none. With ``strict`` raises ShapewrightError for the latter,
@@ -45,6 +52,12 @@ class Finder:
         return match
 
     def _first(self, workload: Workload) -> Match | str:
+        try:
+            return self._in_turn(workload)
+        finally:
+            self._tell()
+
+    def _in_turn(self, workload: Workload) -> Match | str:
         reasons: dict[str, None] = {}
         for threads in dict.fromkeys((self._threads, 1)):
             for source in list(self._sources):
@@ -64,29 +77,53 @@ class Finder:
 
     def _asked(self, source: Source, workload: Workload, threads: int) -> Match | str:
         try:
-            if source.name in _away and time.monotonic() < _away[source.name][0]:
-                raise SourceAway(_away[source.name][1])
-            return source.find(workload, threads)
+            return self._answer(source, workload, threads)
         except SourceAway as error:
             if _away.get(source.name, (0.0, ""))[0] < time.monotonic():
                 _away[source.name] = (time.monotonic() + AWAY_S, str(error))
             if self._strict:
                 raise
             self._sources.remove(source)
-            self.warn(f"{error}; libraries that were kept earlier serve in its place, and what has none is not tuned")
-            if not any(each.name == str(kept_folder()) for each in self._sources) and kept_folder().is_dir():
+            self._warn(f"{error}; libraries that were kept earlier serve in its place, and what has none is not tuned")
+            if not any(each.name == str(kept_folder()) for each in self._sources) and is_folder(kept_folder()):
                 self._sources.append(Directory(kept_folder(), self._target))
                 return self._asked(self._sources[-1], workload, threads)
             return ""
+
+    def _answer(self, source: Source, workload: Workload, threads: int) -> Match | str:
+        """What a source says. Raises SourceAway, and that alone: no source can break a build."""
+        if source.name in _away and time.monotonic() < _away[source.name][0]:
+            raise SourceAway(_away[source.name][1])
+        try:
+            return source.find(workload, threads)
+        except SourceAway:
+            raise
+        except Exception as error:
+            raise SourceAway(f"{source.name} cannot be used: {type(error).__name__}: {error}") from error
+        finally:
+            for what, reason in source.left_out.items():
+                self._warn(f"{what} is left out: {reason}")
 
     def note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 
-    def warn(self, text: str) -> None:
+    def _warn(self, text: str) -> None:
+        """A note that is worth a warning, too."""
+        text = clean(text)
         if text not in self.notes:
             self.notes.append(text)
-            warnings.warn(f"shapewright: {text}", stacklevel=2)
+            self._news.append(text)
+
+    def _tell(self) -> None:
+        """Warn, once for each finder: of what the first workload with any trouble brought to light. What comes to light
+        later is in the notes."""
+        if self._news and not self._is_told:
+            self._is_told = True
+            more = len(self._news) - MOST_TOLD
+            told = [*self._news[:MOST_TOLD], *([f"and {more} more, which the report's notes name"] if more > 0 else [])]
+            self._news.clear()
+            warnings.warn(f"shapewright: {'; '.join(told)}", stacklevel=2)
 
 
 def finder_of(

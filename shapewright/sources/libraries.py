@@ -7,9 +7,10 @@ source is not at hand. Files are written whole or not at all, and are checked ag
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from shapewright import defaults
 from shapewright.download import write
 from tuner.errors import ShapewrightError
 from tuner.library.package import FILES
+from tuner.plain_files import is_folder
 
 if TYPE_CHECKING:
     from shapewright.library import Library
@@ -32,6 +34,18 @@ _lock = threading.Lock()
 def kept_folder() -> Path:
     """Where libraries are kept, each in a folder of its digest."""
     return defaults.data_dir() / "libraries"
+
+
+def fetched(digest: str, fetch: Callable[[Path], object]) -> Path:
+    """The folder that ``fetch`` wrote the library of that digest into: the one where it is kept, if it can be."""
+    folder = kept_folder() / digest
+    try:
+        fetch(folder)
+    except OSError:
+        # What cannot be kept serves this process; `keep` says so.
+        folder = Path(tempfile.mkdtemp(prefix="shapewright-")) / digest
+        fetch(folder)
+    return folder
 
 
 def load_library(directory: Path) -> Library:
@@ -51,23 +65,27 @@ def library_of(digest: str) -> Library:
     if library is not None:
         return library
     folder = _provided.get(digest, kept_folder() / digest)
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise ShapewrightError(
             f"the model needs the library {digest[:12]}, which is neither loaded nor in {kept_folder()}: "
             "load what has it, as in sw.torch.provide(SOURCE), or set SHAPEWRIGHT_DATA_DIR to where it was kept"
         )
-    return load_library(folder)
+    library = load_library(folder)
+    if library.digest != digest:
+        raise ShapewrightError(f"{folder} holds the library {library.digest[:12]}, not {digest[:12]}: remove it")
+    return library
 
 
 def keep(library: Library) -> None:
     """Keep the files of a loaded library for later processes; where that fails, say so and go on."""
     folder = kept_folder() / library.digest
-    if folder.is_dir():
+    if is_folder(folder):
         return
     try:
         files = {
             name: (library.directory / name).read_bytes() for name in FILES if (library.directory / name).is_file()
         }
+        defaults.data_dir().mkdir(0o700, parents=True, exist_ok=True)
         write(files, folder)
     except OSError as error:
         warnings.warn(

@@ -6,24 +6,35 @@ A source answers for one workload at a time: a loaded library, or why there is n
 
 from __future__ import annotations
 
-import json
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from shapewright.defaults import expanded
+from shapewright.sources.candidates import (
+    MOST_MANIFEST,
+    Candidate,
+    LeftOut,
+    candidate_of,
+    digest_in,
+    fitting_of,
+    opened,
+    opened_as,
+)
 from shapewright.sources.covering import covers
-from shapewright.sources.libraries import kept_folder, load_library
+from shapewright.sources.libraries import fetched, kept_folder
 from shapewright.sources.libraries import provide as provide_folders
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library.package import MANIFEST
-from tuner.program.build import workload_from_stored
+from tuner.plain_files import is_file, is_folder, read_plain
 from tuner.program.instance import program_key
-from tuner.program.same_cpu import cores_by_fingerprint
 from tuner.program.target import Target, native
-from tuner.program.workload import JsonObject, Workload
+from tuner.program.workload import Workload
 
 if TYPE_CHECKING:
     from shapewright.client import Client
@@ -64,48 +75,12 @@ class Source(Protocol):
     def name(self) -> str:
         """What the user gave."""
 
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Why libraries that it has do not count, by what names them; more may be found with every workload."""
+
     def find(self, workload: Workload, threads: int) -> Match | str:
         """The library for ``workload`` with so many threads, or why there is none. Raises SourceAway."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A library by its manifest, and where its files are."""
-
-    directory: Path
-    manifest: JsonObject
-
-    @cached_property
-    def workload(self) -> Workload:
-        return workload_from_stored(json.dumps(self.manifest["workload"]))
-
-    def misfit(self, threads: int, target: Target) -> str:
-        """Why it cannot serve here; empty if it can."""
-        if self.manifest["threads"] != threads:
-            return f"it is for {self.manifest['threads']} threads, not {threads}"
-        hardware = (self.manifest.get("target") or {}).get("hardware", {})
-        missing = sorted(set(hardware.get("features", ())) - set(target.hardware.features))
-        return f"it is for a CPU with {', '.join(missing)}" if missing else ""
-
-    def rank(self, target: Target) -> tuple[Any, ...]:
-        """The best first: made for this very target, for its CPU, for the widest ranges, then by digest."""
-        width = sum(high - low for low, high in self.manifest.get("ranges", {}).values())
-        made_for = self.manifest.get("target_fingerprint")
-        is_other_cpu = made_for != target.fingerprint and made_for not in cores_by_fingerprint(target)
-        return made_for != target.fingerprint, is_other_cpu, -width, self.manifest["digest"]
-
-
-def fitting_of(
-    by_program: Mapping[str, Sequence[Candidate]], workload: Workload, threads: int, target: Target
-) -> list[Candidate] | str:
-    """The libraries that can serve a workload here, the best first; or why there is none."""
-    alike = [each for each in by_program.get(program_key(workload.canonical), ()) if covers(each.workload, workload)]
-    if not alike:
-        return "no library for this workload"
-    fitting = [each for each in alike if not each.misfit(threads, target)]
-    if not fitting:
-        return alike[0].misfit(threads, target)
-    return sorted(fitting, key=lambda each: (each.workload.key != workload.key, each.rank(target)))
 
 
 class Directory:
@@ -113,23 +88,24 @@ class Directory:
 
     def __init__(self, path: Path, target: Target) -> None:
         self.name = str(path)
+        self.left_out: dict[str, str] = {}
         self._path = path
         self._target = target
 
     @cached_property
     def _by_program(self) -> dict[str, list[Candidate]]:
-        if not self._path.is_dir():
+        if not is_folder(self._path):
             raise SourceAway(f"{self._path} is not a directory")
         by_program: dict[str, list[Candidate]] = {}
-        for folder in _folders(self._path):
-            candidate = _in_folder(folder)
+        for folder in self._folders():
+            candidate = self._in_folder(folder)
             if candidate is not None:
                 by_program.setdefault(program_key(candidate.workload.canonical), []).append(candidate)
         return by_program
 
     def folders(self) -> dict[str, Path]:
         """Where each library lies, by digest. Raises SourceAway."""
-        return {each.manifest["digest"]: each.directory for alike in self._by_program.values() for each in alike}
+        return {each.digest: each.directory for alike in self._by_program.values() for each in alike}
 
     def find(self, workload: Workload, threads: int) -> Match | str:
         fitting = fitting_of(self._by_program, workload, threads, self._target)
@@ -139,12 +115,53 @@ class Directory:
         # One that is damaged leaves its place to the next.
         for each in fitting:
             try:
-                library = load_library(each.directory)
-            except ShapewrightError as error:
-                reason = str(error)
-                continue
-            return Match(library, "exact" if each.workload.key == workload.key else "covers", self.name)
+                return Match(opened(each, each.directory), each.match_of(workload), self.name)
+            except LeftOut as error:
+                reason = self.left_out[str(each.directory)] = str(error)
         return reason
+
+    def _folders(self) -> list[Path]:
+        """The directory and the folders below it, in order; each once, whatever links lead to it."""
+        folders, level, seen = [self._path], [self._path], set[tuple[int, int]]()
+        for _ in range(DEPTH):
+            level = [each for folder in level for each in self._below(folder) if _is_new(each, seen)]
+            folders += level
+            if len(folders) > MOST_FOLDERS:
+                raise SourceAway(f"{self._path} has more than {MOST_FOLDERS} folders: name the one with the libraries")
+        return folders
+
+    def _below(self, folder: Path) -> list[Path]:
+        try:
+            with os.scandir(folder) as entries:
+                there = (Path(each.path) for each in entries if is_folder(each.path))
+                return sorted(islice(there, MOST_FOLDERS + 1))
+        except OSError as error:
+            if folder == self._path:
+                raise SourceAway(f"{folder} cannot be read: {error.strerror}") from error
+            self.left_out[str(folder)] = f"it cannot be read: {error.strerror}"
+            return []
+
+    def _in_folder(self, folder: Path) -> Candidate | None:
+        try:
+            return candidate_of(folder, read_plain(folder / MANIFEST, MOST_MANIFEST))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.left_out.setdefault(str(folder), f"{MANIFEST}: {error.strerror}")
+        except ShapewrightError as error:
+            self.left_out[str(folder)] = str(error)
+        return None
+
+
+def _is_new(folder: Path, seen: set[tuple[int, int]]) -> bool:
+    try:
+        status = folder.stat()
+    except OSError:
+        return False
+    if (status.st_dev, status.st_ino) in seen:
+        return False
+    seen.add((status.st_dev, status.st_ino))
+    return True
 
 
 class Service:
@@ -154,21 +171,33 @@ class Service:
         from shapewright.client import Client  # noqa: PLC0415 - for those who have a service
 
         self.name = url
+        self.left_out: dict[str, str] = {}
         self._target = target
-        self._client = client or Client(url)
+        self._unusable = ""
+        try:
+            self._client = client or Client(url)
+        except InvalidInput as error:
+            if error.field == "url":
+                raise
+            # The environment is not what the build asked for: its libraries are missed, the build goes on.
+            self._unusable = str(error)
 
     def find(self, workload: Workload, threads: int) -> Match | str:
-        from shapewright.errors import BadDownload, NotAllowed, ServiceError, ServiceNotFound  # noqa: PLC0415
+        from shapewright.errors import BadDownload, ServiceError, ServiceNotFound  # noqa: PLC0415
 
+        if self._unusable:
+            raise SourceAway(f"{self.name}: {self._unusable}")
         try:
             key, digest = self._served(workload, threads)
-            return Match(self._library(key, digest), "exact" if key == workload.key else "covers", self.name)
+            library = self._library(key, digest)
+            if not covers(library.workload, workload) or library.dispatcher.task.threads != threads:
+                raise LeftOut("it is not the library that was asked for")
+            return Match(library, "exact" if key == workload.key else "covers", self.name)
         except ServiceNotFound as error:
             return str(error)
-        except BadDownload as error:
+        except (BadDownload, LeftOut) as error:
+            self.left_out.setdefault(f"a library of {self.name}", str(error))
             return str(error)
-        except NotAllowed as error:
-            raise SourceAway(f"{self.name}: {error}") from error
         except ServiceError as error:
             raise SourceAway(f"{self.name}: {error}") from error
 
@@ -178,7 +207,7 @@ class Service:
 
         try:
             served = self._client.served(workload, target=self._target.fingerprint, threads=threads)
-            return workload.key, served["digest"]
+            return workload.key, digest_in(served)
         except ServiceNotFound:
             if workload.symbols:
                 raise
@@ -186,18 +215,16 @@ class Service:
         answer = self._client.best(workload, {}, self._target.fingerprint, threads)
         if not answer.get("digest"):
             raise ServiceNotFound(f"{self.name} has no library for {workload}")
-        return answer["workload_key"], answer["digest"]
+        return answer["workload_key"], digest_in(answer)
 
     def _library(self, key: str, digest: str) -> Library:
+        """The library of a digest: the one that was kept, if it is whole, or else a download."""
         folder = kept_folder() / digest
-        if not folder.is_dir():
-            try:
-                self._client.download_library(key, folder, digest=digest)
-            except OSError:
-                # What cannot be kept serves this process; `keep` says so.
-                folder = Path(tempfile.mkdtemp(prefix="shapewright-")) / digest
-                self._client.download_library(key, folder, digest=digest)
-        return load_library(folder)
+        if is_folder(folder):
+            with suppress(LeftOut):
+                return opened_as(digest, folder)
+        folder = fetched(digest, lambda into: self._client.download_library(key, into, digest=digest))
+        return opened_as(digest, folder)
 
 
 def source_of(given: str | Path, target: Target | None = None) -> Source:
@@ -207,8 +234,8 @@ def source_of(given: str | Path, target: Target | None = None) -> Source:
         return Service(given, target)
     if not isinstance(given, str | Path):
         raise InvalidInput("source", f"{given!r} is none", SOURCES)
-    path = Path(given).expanduser()
-    if path.is_file():
+    path = expanded(given)
+    if is_file(path):
         from shapewright.sources.snapshots import SnapshotFile  # noqa: PLC0415 - it is a source itself
 
         return SnapshotFile(path, target)
@@ -220,34 +247,6 @@ def provide(directory: str | Path) -> int:
 
     Returns how many there are. Raises ShapewrightError if it is no directory.
     """
-    folders = Directory(Path(directory).expanduser(), native()).folders()
+    folders = Directory(expanded(directory), native()).folders()
     provide_folders(folders)
     return len(folders)
-
-
-def _folders(path: Path) -> Iterable[Path]:
-    """``path`` and the folders below it, in order."""
-    folders, level = [path], [path]
-    for _ in range(DEPTH):
-        level = sorted(each for folder in level for each in folder.iterdir() if each.is_dir())
-        folders += level
-    if len(folders) > MOST_FOLDERS:
-        raise SourceAway(f"{path} has more than {MOST_FOLDERS} folders: name the one with the libraries")
-    return folders
-
-
-def _in_folder(folder: Path) -> Candidate | None:
-    try:
-        return candidate_of(folder, (folder / MANIFEST).read_bytes())
-    except OSError:
-        return None
-
-
-def candidate_of(directory: Path, manifest: bytes) -> Candidate | None:
-    """The library of a manifest; None of what this version cannot read."""
-    try:
-        candidate = Candidate(directory, json.loads(manifest))
-        readable = candidate.workload.canonical and candidate.manifest["digest"] and candidate.manifest["threads"]
-        return candidate if readable else None
-    except (ValueError, TypeError, KeyError, ShapewrightError):
-        return None

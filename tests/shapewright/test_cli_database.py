@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shapewright.cli.up import exclusive
+from shapewright.cli.exclusive import exclusive
 from tests.contract.samples import job_spec, leased, results
 from tests.contract.test_storage_sharing import drawn
 from tests.serving import register_local

@@ -6,12 +6,15 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from shapewright.cli.up import exclusive, next_step, scratch
+from shapewright.cli.exclusive import exclusive
+from shapewright.cli.supervise import MOST_DEATHS, Part, Supervisor
+from shapewright.cli.up import next_step, scratch
 from shapewright.cli.up_parts import Plan
 from tests.shapewright.conftest import Shapewright
 
@@ -32,7 +35,7 @@ def test_a_data_directory_in_use_is_named_with_who_uses_it(
     code = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from shapewright.cli.up import exclusive\n"
+        "from shapewright.cli.exclusive import exclusive\n"
         "with exclusive(Path(sys.argv[1])):\n"
         "    print('locked', flush=True)\n"
         "    time.sleep(300)\n"
@@ -66,6 +69,65 @@ def test_a_data_directory_that_is_made_is_for_its_owner_alone(
     with socket.create_server(("127.0.0.1", free_port)):
         assert shapewright("up", "--port", free_port, "--data-dir", tmp_path / "a" / "b").code == 2
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
+
+
+def test_a_data_directory_that_is_open_to_others_is_closed(shapewright: Shapewright, tmp_path: Path) -> None:
+    for name in ("tuning.db", "libraries", "lost+found", ""):
+        place = tmp_path / f"with {name}"
+        (place / name).mkdir(parents=True) if name != "tuning.db" else place.mkdir()
+        place.chmod(0o755)
+        ran = shapewright("db", "upgrade", "--data-dir", place)
+        assert (ran.code, stat.S_IMODE(place.stat().st_mode)) == (0, 0o700)
+        assert "is closed to them now" in ran.err
+        assert shapewright("db", "upgrade", "--data-dir", place).err == ""
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o1777])
+def test_a_directory_of_other_things_that_is_open_to_others_is_refused(
+    mode: int, shapewright: Shapewright, tmp_path: Path
+) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / ("tuning.db" if mode & stat.S_ISVTX else "thesis.tex")).touch()
+    (tmp_path / "open").chmod(mode)
+    ran = shapewright("db", "upgrade", "--data-dir", tmp_path / "open", "--json")
+    assert (ran.code, ran.error["field"]) == (2, "--data-dir")
+    assert "chmod 700" in ran.error["message"]
+    assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == mode
+
+
+def supervised(tmp_path: Path, program: str, settled: bool = False) -> tuple[str | None, list[str]]:
+    """What a supervisor of a part that ends at once says in the end, and on the way."""
+    said: list[str] = []
+    hours = iter(range(0, 10**9, 30))
+    with Supervisor(tmp_path / "logs", said.append, lambda: float(next(hours))) as supervisor:
+        supervisor.settled = settled
+        supervisor.start(Part("worker", (sys.executable, "-c", program)))
+        message = None
+        while message is None and len(said) < 10:
+            time.sleep(0.01)
+            message = supervisor.check()
+    return message, said
+
+
+def test_a_part_that_dies_each_time_ends_up_with_the_reason(tmp_path: Path) -> None:
+    message, said = supervised(tmp_path, "import sys; sys.exit('TMPDIR is too long')")
+    assert len(said) == MOST_DEATHS
+    assert "worker ended with exit code 1 (TMPDIR is too long); starting it again in 0.5 s" in said[0]
+    assert message is not None
+    assert "TMPDIR is too long" in message
+
+
+def test_a_part_that_can_never_start_ends_up_at_once(tmp_path: Path) -> None:
+    message, said = supervised(tmp_path, "import sys; print('TMPDIR is too long'); sys.exit(2)")
+    assert said == []
+    assert message is not None
+    assert "TMPDIR is too long" in message
+
+
+def test_a_part_of_a_service_that_runs_is_started_again_with_the_reason_told(tmp_path: Path) -> None:
+    message, said = supervised(tmp_path, "import sys; sys.exit('the disk is full')", settled=True)
+    assert message is None
+    assert all("the disk is full" in line for line in said)
 
 
 @pytest.mark.parametrize("line", [["up"], ["serve"], ["db", "upgrade"], ["keys", "list"]])

@@ -5,18 +5,26 @@ from __future__ import annotations
 import socket
 from ipaddress import ip_address
 
-from tuner.errors import InvalidInput
+from tuner.errors import InvalidInput, shown
 
 Address = tuple[str, int]
 """Host and port."""
 
 
 def parse_address(text: str, field: str = "address") -> Address:
-    """``HOST:PORT``. Raises InvalidInput on ``field``."""
+    """``HOST:PORT``, or ``[HOST]:PORT`` for an address of IPv6. Raises InvalidInput on ``field``."""
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise InvalidInput(field, f"{text!r} is not an address", "as in 127.0.0.1:9190")
-    return host, int(port)
+    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
+    bare = host.removeprefix("[").removesuffix("]") if host.startswith("[") and host.endswith("]") else host
+    if not bare or not is_port or (":" in bare) != (bare != host) or set(bare) & set("[]/ \t\n"):
+        raise InvalidInput(field, f"{shown(text)} is not an address", "as in 127.0.0.1:9190 or [::1]:9190")
+    return bare, int(port)
+
+
+def address_text(address: Address) -> str:
+    """What ``parse_address`` reads."""
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def local_address(peer: Address) -> str:

@@ -19,7 +19,7 @@ from tvm.rpc.base import RPC_TRACKER_MAGIC, TrackerCode, recvall, recvjson, send
 
 from tuner.errors import ShapewrightError
 from tuner.measure._base import DeviceBusy, DeviceLost, Interrupted, never
-from tuner.measure.addresses import Address
+from tuner.measure.addresses import Address, address_text
 from tuner.measure.sockets import connections
 
 T = TypeVar("T")
@@ -128,7 +128,7 @@ class Tracker:
         self.port = port
 
     def __str__(self) -> str:
-        return f"tracker {self.host}:{self.port}"
+        return f"tracker {address_text((self.host, self.port))}"
 
     def servers(self) -> list[tuple[str, tuple[str, int]]]:
         """(key, address) of every device that is registered now, busy ones included. Raises DeviceLost."""
@@ -173,7 +173,7 @@ class Tracker:
             session = connect_server(host, port, match, session_timeout_s, min(left, 2.0), interrupted)
             if session is not None:
                 return Connected(session, (host, port))
-            problem, is_away = f"the device at {host}:{port} does not answer", False
+            problem, is_away = f"the device at {address_text((host, port))} does not answer", False
         kind = DeviceBusy if is_away else DeviceLost
         raise kind(f"no device {key!r} from {self} within {wait_s:g} s: {problem}")
 

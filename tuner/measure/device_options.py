@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, replace
 
 from tuner.errors import MAX_SHOWN, InvalidInput
-from tuner.measure.addresses import Address, is_everywhere, local_address, parse_address
+from tuner.measure.addresses import Address, address_text, is_everywhere, local_address, parse_address
 from tuner.measure.confinement import DEFAULT_LIMITS, Limits, parse_memory
 from tuner.program.target import MAX_CORES
 
@@ -44,7 +44,7 @@ def placed(options: DeviceOptions) -> DeviceOptions:
     try:
         own = local_address(options.tracker)
     except OSError as error:
-        where = "{}:{}".format(*options.tracker)
+        where = address_text(options.tracker)
         raise InvalidInput(
             "--tracker", f"no network leads to {where}: {error.strerror}", "name it as in 10.0.0.7:9190"
         ) from None

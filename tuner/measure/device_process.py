@@ -32,7 +32,7 @@ from tvm.rpc.server import PopenRPCServerState
 
 from tuner.joining import Claim
 from tuner.measure import bench
-from tuner.measure.addresses import Address, is_loopback
+from tuner.measure.addresses import Address, address_text, is_loopback
 from tuner.measure.child import announce, orphaned
 from tuner.measure.confinement import NOT_CONFINED, check, clean_environment, confine, keep_sockets
 from tuner.measure.device_options import HERE, DeviceOptions, parse_options, placed
@@ -174,7 +174,7 @@ def _listen(options: DeviceOptions) -> PopenRPCServerState:
 def _say_where(options: DeviceOptions, port: int) -> None:
     known = "no tracker"
     if options.tracker is not None:
-        known = "tracker {}:{} as {}:{}".format(*options.tracker, options.address, port)
+        known = f"tracker {address_text(options.tracker)} as {address_text((str(options.address), port))}"
     log.info("device %s listens at %s:%d, known to %s", _id_of(options), options.host, port, known)
     if not is_loopback(options.host or HERE):
         log.warning("whoever reaches %s:%d can run code here: private networks only", options.host, port)

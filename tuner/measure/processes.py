@@ -52,11 +52,12 @@ def process_directory(parent: Path, prefix: str) -> Path:
     return parent / f"{prefix}-{os.getpid()}"
 
 
-def temporary_directory(prefix: str) -> Path:
+def temporary_directory(prefix: str, folder: Path | None = None) -> Path:
     """A new directory for this process's own files in the temporary folder, which others use as well. Directories that
     processes of this user left behind when they were killed are removed."""
-    remove_left(Path(tempfile.gettempdir()), prefix)
-    return Path(tempfile.mkdtemp(prefix=f"{prefix}-{os.getpid()}-"))
+    folder = folder or Path(tempfile.gettempdir())
+    remove_left(folder, prefix)
+    return Path(tempfile.mkdtemp(prefix=f"{prefix}-{os.getpid()}-", dir=folder))
 
 
 def remove_left(parent: Path, prefix: str) -> None:

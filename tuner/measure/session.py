@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from tuner.errors import InvalidInput
 from tuner.measure._base import DeviceLost, Interrupted, WrongDevice, never
+from tuner.measure.addresses import address_text
 from tuner.measure.connecting import PROTOCOL_ERRORS, Connected, OutOfTime, within
 from tuner.measure.rpc_names import OPEN
 from tuner.program.cpus import SPOKEN
@@ -63,7 +64,7 @@ class Session:
             raise
         except (*PROTOCOL_ERRORS, OutOfTime, InvalidInput) as error:
             connected.hang_up()
-            where = "{}:{}".format(*connected.address)
+            where = address_text(connected.address)
             raise DeviceLost(f"the device at {where} cannot prepare for {task.workload}: {brief(error)}") from error
         _check_target(task, target, name)
         _check_threads(task, cores, name)

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from tuner.errors import MAX_SHOWN, InvalidInput
 from tuner.measure._base import DeviceLost
-from tuner.measure.addresses import Address, free_port
+from tuner.measure.addresses import Address, address_text, free_port
 from tuner.measure.connecting import Tracker
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Gate:
 
     def command(self, here: int, tracker: Address, port: int) -> list[str]:
         """Forwards ``here`` to the tracker, as the host knows it, and the host's ``port`` to the same one here."""
-        where = "{}:{}".format(*tracker)
+        where = address_text(tracker)
         line = ["ssh", "-N", "-T", *(["-F", str(self.config)] if self.config else [])]
         line += [f"-o{name}={value}" for name, value in OPTIONS.items()]
         line += [f"-p{self.port}"] if self.port else []
@@ -150,7 +150,8 @@ class Tunnel:
             if self._failed is not None:
                 return self._failed
             self._look()
-        log.warning("the tracker %s:%d of %s does not answer through the tunnel", *self.at_gate, self.gate.host)
+        where = address_text(self.at_gate)
+        log.warning("the tracker %s of %s does not answer through the tunnel", where, self.gate.host)
         self._opened.set()
         return ""
 

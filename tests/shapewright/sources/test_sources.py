@@ -240,6 +240,9 @@ def test_a_finder_asks_for_each_workload_once(libraries: Path) -> None:
     class Counting:
         name = "counting"
 
+        def __init__(self) -> None:
+            self.left_out: dict[str, str] = {}
+
         def find(self, workload: Workload, threads: int) -> Match | str:
             asked.append(workload.key)
             return ""

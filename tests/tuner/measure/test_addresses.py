@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from tuner.errors import InvalidInput
-from tuner.measure.addresses import is_loopback, local_address
+from tuner.measure.addresses import address_text, is_loopback, local_address, parse_address
 from tuner.measure.device_options import DeviceOptions, placed
 
 TRACKER = ("127.0.0.2", 9190)
@@ -36,3 +38,29 @@ def test_loopback_is_told_from_what_others_reach() -> None:
     assert [is_loopback(host) for host in ("127.0.0.1", "127.8.8.8", "localhost", "::1")] == [True] * 4
     assert [is_loopback(host) for host in ("", "0.0.0.0", "198.18.7.1", "nowhere.invalid")] == [False] * 4
     assert local_address(("127.0.0.1", 1)) == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:9190", ("127.0.0.1", 9190)),
+        ("tracker:1", ("tracker", 1)),
+        ("[::1]:9410", ("::1", 9410)),
+        ("[fe80::1%eth0]:65535", ("fe80::1%eth0", 65535)),
+    ],
+)
+def test_an_address_is_read_as_it_is_written(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text) == address
+    assert address_text(address) == text
+
+
+@pytest.mark.parametrize("text", ["::1:9410", "::1", "[::1]", "[::1]9410", "[a]:1", ":1", "a:0", "a:65536", "a:٣"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"\[::1\]:9190"):
+        parse_address(text, "--tracker")
+
+
+def test_a_tracker_of_ipv6_is_reached() -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as listening:
+        found = placed(DeviceOptions(tracker=("::1", listening.getsockname()[1])))
+    assert (found.host, found.address) == ("::1", "::1")

@@ -1,0 +1,30 @@
+"""Files that others wrote, read with care: of a pipe, a device or an endless file nothing is waited for."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def read_plain(path: Path, most: int) -> bytes:
+    """The content of a regular file of at most ``most`` bytes. Raises OSError for anything else."""
+    # A pipe that nobody writes to would be waited for as it is opened.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", closefd=True) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"has more than {most} bytes", str(path))
+    return content
+
+
+def is_folder(path: str | Path) -> bool:
+    """As ``Path.is_dir``, which raises where a folder above is closed, or the name too long."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def is_file(path: str | Path) -> bool:
+    """As ``Path.is_file``, which raises where a folder above is closed, or the name too long."""
+    return os.path.isfile(path)  # noqa: PTH113
