@@ -46,6 +46,10 @@ class IllegalKernel(ShapewrightError, ValueError):
     """A micro-kernel that the hardware or the rule cannot carry; the message holds the need and the limit."""
 
 
+class MachineFailed(ShapewrightError):
+    """This machine could not do it: it lacks a linker, or room on a disk. Whatever it was done for is not to blame."""
+
+
 def shown(value: object) -> str:
     """A wrong value as a message repeats it, however long or deep it is."""
     text = _repr.repr(value)

@@ -19,6 +19,7 @@ from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles
 from tuner.measure import BuilderLost, BuildResult, never
 from tuner.measure.building import Build, Link, Objects, build_one, link_one, link_timeout_s, linked, lost_build
+from tuner.measure.machine import oom_kills
 from tuner.program.task import SearchTask
 from tuner.rules.space import MicroKernel
 from worker.actor_pool import GONE, ActorPool, Slot
@@ -56,6 +57,8 @@ class _Running:
     slot: Slot
     index: int
     started_s: float
+    oom_kills: int
+    """Of this machine before it."""
 
 
 class RayBuilder:
@@ -95,14 +98,14 @@ class RayBuilder:
             return _Batch(self, task, kernels).results()
 
     def library(self, dispatcher: Dispatcher, job_id: str | None, objects: Objects) -> LibraryFiles:
-        limit_s, began = link_timeout_s(dispatcher), time.monotonic()
+        limit_s, began, kills = link_timeout_s(dispatcher), time.monotonic(), oom_kills()
         with self._calling():
             answer = self._linked(dispatcher, job_id, objects, limit_s)
             if answer is None and time.monotonic() - began < limit_s:
                 # The actor may have died before it was asked.
                 began = time.monotonic()
                 answer = self._linked(dispatcher, job_id, objects, limit_s)
-        return linked(answer, dispatcher, time.monotonic() - began)
+        return linked(answer, dispatcher, time.monotonic() - began, is_killed=oom_kills() > kills)
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no thread builds. Ray must not be shut down before: whoever calls it then starts a cluster."""
@@ -254,7 +257,7 @@ class _Batch:
     def _begin(self, slot: Slot, index: int) -> None:
         slot.uses += 1
         reference = slot.actor.build.remote(self._task, self._kernels[index], self._timeout_s)
-        self._running[reference] = _Running(slot, index, time.monotonic())
+        self._running[reference] = _Running(slot, index, time.monotonic(), oom_kills())
 
     def _ended(self) -> list[Any]:
         """References of builds that are done or out of time; waits a while for one, or for an actor to start."""
@@ -281,5 +284,5 @@ class _Batch:
             self._died.add(build.index)
             self._todo.append(build.index)
         else:
-            kernel = self._kernels[build.index]
-            self._results[build.index] = answer or lost_build(kernel, spent_s, self._timeout_s)
+            kernel, is_killed = self._kernels[build.index], oom_kills() > build.oom_kills
+            self._results[build.index] = answer or lost_build(kernel, spent_s, self._timeout_s, is_killed=is_killed)

@@ -6,22 +6,22 @@ another architecture needs a linker that knows it, and neither a compiler nor a 
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tvm
-from tvm.support.cc import create_shared
+from tvm.support.cc import get_cc
 
-from tuner.errors import ShapewrightError
+from tuner.errors import MachineFailed, ShapewrightError
 from tuner.program.cpus import SPOKEN, TRIPLES, features_of
 from tuner.program.target import Target
 
-Link = Callable[..., None]
 LLVM_FEATURES = {
     "avx512_vnni": "+avx512vnni",
     "avx512_bf16": "+avx512bf16",
@@ -31,8 +31,18 @@ LLVM_FEATURES = {
 """Features that rules ask for, which a CPU may have beyond those of its ``mcpu``."""
 
 
-class NoLinker(ShapewrightError):
+LINK_TRIES = 2
+"""A linker that fails is started again: what it lacked for a moment, memory above all, is no fault of the code."""
+ROOM_BYTES = 1 << 16
+"""What linking needs beside twice its objects, at least: that there is no room for it says why it failed."""
+
+
+class NoLinker(MachineFailed):
     """Nothing here links for the architecture of a target."""
+
+
+class LinkFailed(ShapewrightError):
+    """A linker that links other code refuses these objects."""
 
 
 def tvm_target(target: Target) -> Any:
@@ -46,37 +56,32 @@ def tvm_target(target: Target) -> Any:
 
 
 def shared_object(executable: Any, target: Target) -> bytes:
-    """The bytes of a shared object with the code of what ``tvm.compile`` returned. Raises NoLinker."""
-    link = _link_with(linker_for(target.architecture)) if _is_foreign(target) else None
-    with tempfile.TemporaryDirectory(prefix="shapewright-build-") as folder:
-        path = Path(folder) / "library.so"
-        executable.export_library(str(path), fcompile=link)
-        return path.read_bytes()
+    """The bytes of a shared object with the code of what ``tvm.compile`` returned. Raises as ``linked`` does."""
+    return linked([object_code(executable)], target, {})
 
 
 def object_code(executable: Any) -> bytes:
     """The bytes of an object file with the code of what ``tvm.compile`` returned."""
-    with tempfile.TemporaryDirectory(prefix="shapewright-build-") as folder:
-        path = Path(folder) / "code.o"
-        executable.mod.write_to_file(str(path))
-        return path.read_bytes()
+    # In memory: LLVM ends the whole process where a disk is full.
+    with os.fdopen(os.memfd_create("code.o"), "rb") as file:
+        executable.mod.write_to_file(f"/proc/self/fd/{file.fileno()}", "o")
+        return file.read()
 
 
 def linked(objects: Sequence[bytes], target: Target, aliases: Mapping[str, str]) -> bytes:
     """The bytes of a shared object of ``objects``. ``aliases``: by a name that one of them uses, what it means.
 
-    What an object calls is that of this library, whatever others in the process are called. Raises NoLinker.
+    What an object calls is that of this library, whatever others in the process are called. Raises LinkFailed, and
+    MachineFailed or OSError where no code could be linked.
     """
     options = ["-Bsymbolic", *(f"--defsym={name}={symbol}" for name, symbol in aliases.items())]
+    linker, prefix = _linker(target)
     with tempfile.TemporaryDirectory(prefix="shapewright-link-") as folder:
         paths = [Path(folder) / f"{number}.o" for number in range(len(objects))]
         for path, content in zip(paths, objects, strict=True):
             path.write_bytes(content)
-        output, names = Path(folder) / "library.so", [str(path) for path in paths]
-        if _is_foreign(target):
-            _link_with(linker_for(target.architecture), options)(str(output), names)
-        else:
-            create_shared(str(output), names, [f"-Wl,{option}" for option in options])
+        output = Path(folder) / "library.so"
+        _link([*linker, *(prefix + option for option in options)], linker, output, paths)
         return output.read_bytes()
 
 
@@ -97,13 +102,49 @@ def _is_foreign(target: Target) -> bool:
     return target.architecture != platform.machine()
 
 
-def _link_with(linker: str, options: Sequence[str] = ()) -> Link:
-    """As ``export_library`` calls it: makes a shared object of object files."""
+def _linker(target: Target) -> tuple[list[str], str]:
+    """The command that links for a target, and what an option of the linker begins with there. Raises NoLinker."""
+    if _is_foreign(target):
+        return [linker_for(target.architecture), "-shared"], ""
+    compiler = get_cc()
+    if compiler is None:
+        raise NoLinker("no C compiler is on the PATH: apt-get install gcc, or set CXX")
+    return [compiler, "-shared", "-fPIC"], "-Wl,"
 
-    def link(output: str, objects: Sequence[str], **_: object) -> None:
-        command = [linker, "-shared", *options, "-o", output, *objects]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"{linker} failed: {done.stderr.strip()[-2000:]}")
 
-    return link
+def _link(command: Sequence[str], linker: Sequence[str], output: Path, objects: Sequence[Path]) -> None:
+    """Run ``command``, which is ``linker`` with options. Raises LinkFailed, MachineFailed."""
+    for _ in range(LINK_TRIES):
+        problem = _problem_of(command, output, objects)
+        if problem is None:
+            return
+    why = _problem_of_machine(linker, output, objects)
+    if why is not None:
+        raise MachineFailed(f"nothing can be linked here: {why}")
+    raise LinkFailed(problem)
+
+
+def _problem_of(command: Sequence[str], output: Path, objects: Sequence[Path]) -> str | None:
+    """Why a linker did not do it; None if it did. Raises MachineFailed if it cannot be started, or was killed."""
+    line = [*command, "-o", str(output), *map(str, objects)]
+    try:
+        done = subprocess.run(line, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except OSError as error:
+        raise MachineFailed(f"{command[0]} cannot be started: {error.strerror}") from error
+    if not done.returncode:
+        return None
+    said = done.stdout.decode(errors="replace").strip()[-2000:]
+    return f"{command[0]} failed (exit status {done.returncode}): {said}"
+
+
+def _problem_of_machine(linker: Sequence[str], output: Path, objects: Sequence[Path]) -> str | None:
+    """Why ``linker`` would fail here over any code: there is no room, or it cannot even link the first object without
+    the others. None if it would not."""
+    try:
+        with output.open("wb") as file:
+            file.write(bytes(ROOM_BYTES + 2 * sum(path.stat().st_size for path in objects)))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return str(error)
+    return _problem_of(linker, output, objects[:1])

@@ -23,7 +23,7 @@ from tuner.measure.guarded import Array, Guarded
 from tuner.measure.inputs import Domain, domain_of, random_array
 from tuner.measure.levels import measure_levels
 from tuner.measure.limits import time_limit
-from tuner.measure.machine import failure_kind
+from tuner.measure.machine import failure_kind, told
 from tuner.measure.roof import measure_roof
 from tuner.measure.rpc_names import BASELINES, DESCRIBE, JOIN, LEVELS, OPEN, TRIAL, VERIFY
 from tuner.measure.signer import Signer
@@ -78,7 +78,7 @@ class Bench:
             call = self._load(binary)[ENTRY]
             return self._check(call, layouts_of(self._task, kernel), Case.of(self._task.workload, dims))
         except Exception as error:  # a build that raises is a result
-            return f"{type(error).__name__}: {error}"[-MAX_ERROR:]
+            return told(error)[:MAX_ERROR]
 
     def baselines(self, instances: Sequence[WorkloadInstance], binary: bytes) -> Baselines:
         """The device's roof, measured with ``binary``, and NumPy's products at these instances."""

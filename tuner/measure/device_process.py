@@ -15,12 +15,11 @@ import socket
 import struct
 import sys
 import threading
-import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
@@ -28,7 +27,7 @@ from typing import NoReturn
 import numpy.ma
 import numpy.random  # noqa: F401 - sessions may be unable to read them, as another user
 from tvm.rpc import base
-from tvm.rpc.server import PopenRPCServerState
+from tvm.rpc import server as rpc_server
 
 from tuner.joining import Claim
 from tuner.measure import bench
@@ -40,7 +39,7 @@ from tuner.measure.processes import DEVICE, set_on_signals
 from tuner.measure.rpc_names import device_key
 from tuner.measure.session_folder import FolderWatch
 from tuner.measure.signer import TOKEN, Signer, with_signer
-from tuner.measure.sockets import connections, unhurried
+from tuner.measure.sockets import connections, listen, unhurried
 from tuner.program.target import Target, native
 from tuner.program.workload import JsonObject
 
@@ -51,8 +50,7 @@ SILENT_S = 3
 FOREVER = struct.pack("ll", 0, 0)
 LOOK_S = 0.2
 """How often the process looks whether it is still wanted."""
-RESTART_S = 0.5
-PORTS = 100
+FIRST_PORT, PORTS = 9091, 100
 KILLED = f"error code -{int(signal.SIGKILL)}"
 """What TVM's server says of a session that was killed: by the kernel, when memory ran out."""
 
@@ -99,7 +97,8 @@ def describe(options: DeviceOptions, server: str) -> JsonObject:
 
 def serve(options: DeviceOptions, ready: Ready, should_stop: Callable[[], bool]) -> None:
     """Serve sessions, one after another, until ``should_stop``. TVM's server gives up when a session's process
-    crashes, so it is started again on the same port."""
+    crashes, so it is started again on the same socket: whoever gives its port up may find it taken. Raises
+    InvalidInput, and OSError where it cannot listen."""
     options = placed(options)
     if options.cores:
         os.sched_setaffinity(0, options.cores)
@@ -116,19 +115,21 @@ def serve(options: DeviceOptions, ready: Ready, should_stop: Callable[[], bool])
     os.register_at_fork(after_in_child=lambda: _begin_session(options))
     threading.excepthook = sessions.ended
     base.connect_with_retry = unhurried(base.connect_with_retry)
-    state = _listen(options)
-    watch = FolderWatch(home, sessions.asked)
-    _say_where(options, state.port)
-    ready(options, state.port)
-    while not should_stop():
-        state.thread.join(LOOK_S)
-        with _logged("looking at the folder of a session"):
-            watch.look(state.thread)
-        if not state.thread.is_alive():
-            state.sock.close()
-            with _logged("leaving the folder of a session"):
-                watch.clear()
-            state = _listen_again(replace(options, port=state.port), should_stop)
+    rpc_server.logger.setLevel(logging.ERROR)
+    with _listen(options) as listener:
+        port = listener.getsockname()[1]
+        thread = _serve_on(listener, port, options)
+        watch = FolderWatch(home, sessions.asked)
+        _say_where(options, port)
+        ready(options, port)
+        while not should_stop():
+            thread.join(LOOK_S)
+            with _logged("looking at the folder of a session"):
+                watch.look(thread)
+            if not thread.is_alive():
+                with _logged("leaving the folder of a session"):
+                    watch.clear()
+                thread = _serve_on(listener, port, options)
 
 
 @contextmanager
@@ -153,22 +154,23 @@ def serve_until_stopped(options: DeviceOptions, ready: Ready) -> NoReturn:
     os._exit(0)
 
 
-def _listen(options: DeviceOptions) -> PopenRPCServerState:
-    first = options.port or 9091
-    state = PopenRPCServerState(
-        options.host,
-        first,
-        first + (1 if options.port else PORTS),
-        tracker_addr=options.tracker,
-        key=device_key(options.key, _id_of(options)) if options.tracker else options.key,
-        custom_addr=options.address,
-        silent=True,
-        # Else two devices of one machine could come by the same port.
-        reuse_addr=options.port != 0,
-    )
+def _listen(options: DeviceOptions) -> socket.socket:
+    first, ports = (options.port, 1) if options.port else (FIRST_PORT, PORTS)
+    listener = listen(HERE if options.host is None else options.host, range(first, first + ports))
     # Connections inherit it: one that does not say what it wants is dropped, and keeps nobody else away.
-    state.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", SILENT_S, 0))
-    return state
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", SILENT_S, 0))
+    return listener
+
+
+def _serve_on(listener: socket.socket, port: int, options: DeviceOptions) -> threading.Thread:
+    """TVM's server, in a thread of its own: it registers with the tracker, and ends with the first session that
+    crashes."""
+    key = device_key(options.key, _id_of(options)) if options.tracker else options.key
+    arguments = (listener, port, key, options.tracker, None, options.address)
+    # TVM's own way to it binds a socket of its own.
+    thread = threading.Thread(target=rpc_server._listen_loop, args=arguments, name="server", daemon=True)
+    thread.start()
+    return thread
 
 
 def _say_where(options: DeviceOptions, port: int) -> None:
@@ -182,17 +184,6 @@ def _say_where(options: DeviceOptions, port: int) -> None:
 
 def _id_of(options: DeviceOptions) -> str:
     return options.device_id or f"{socket.gethostname()}:{options.key or 'local'}"
-
-
-def _listen_again(options: DeviceOptions, should_stop: Callable[[], bool]) -> PopenRPCServerState:
-    while True:
-        try:
-            return _listen(options)
-        except (OSError, ValueError) as error:
-            if should_stop():
-                raise
-            log.warning("port %d is not free yet: %s", options.port, error)
-            time.sleep(RESTART_S)
 
 
 def _begin_session(options: DeviceOptions) -> None:

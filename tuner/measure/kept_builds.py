@@ -9,11 +9,13 @@ from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles
 from tuner.measure._base import Builder, BuildResult
 from tuner.program.task import SearchTask
+from tuner.records import ErrorKind
 from tuner.rules.space import MicroKernel
 
 
 class KeptBuilds:
-    """The builds of one search task by ``builder``, kept for whoever measures a kernel again.
+    """The builds of one search task by ``builder``, kept for whoever measures a kernel again. One that the machine
+    failed over is not: it is made again when it is asked for.
 
     ``beside``: how many kernels may be built at once while something is measured; 0: none are built ahead of time. All
     calls of the builder come from one thread. Close it before the builder.
@@ -31,7 +33,10 @@ class KeptBuilds:
         for kernel in kernels:
             if kernel in self._coming:
                 self._builds |= {build.kernel: build for build in self._coming.pop(kernel).result()}
-        return [self._builds[kernel] for kernel in kernels]
+        results = [self._builds[kernel] for kernel in kernels]
+        for kernel in {each.kernel for each in results if each.error_kind is ErrorKind.MACHINE}:
+            del self._builds[kernel]
+        return results
 
     def library(self, dispatcher: Dispatcher, job_id: str | None) -> LibraryFiles:
         """A library by the builder, of what it built, once that is idle. Raises what the builder raises."""

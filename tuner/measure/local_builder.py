@@ -20,6 +20,7 @@ from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles
 from tuner.measure._base import BuildResult
 from tuner.measure.building import Build, Link, Objects, build_one, link_one, link_timeout_s, linked, lost_build
+from tuner.measure.machine import oom_kills
 from tuner.program.task import SearchTask
 from tuner.rules.space import MicroKernel
 
@@ -70,19 +71,20 @@ class LocalBuilder:
 
     def library(self, dispatcher: Dispatcher, job_id: str | None, objects: Objects) -> LibraryFiles:
         limit_s = link_timeout_s(dispatcher)
-        answer, spent_s = self._in_child(link_one, self._link, dispatcher, job_id, objects, limit_s)
-        return linked(answer, dispatcher, spent_s)
+        answer, spent_s, is_killed = self._in_child(link_one, self._link, dispatcher, job_id, objects, limit_s)
+        return linked(answer, dispatcher, spent_s, is_killed=is_killed)
 
     def _build_one(self, task: SearchTask, kernel: MicroKernel) -> BuildResult:
-        result, spent_s = self._in_child(build_one, self._build, task, kernel, self._timeout_s)
-        return result or lost_build(kernel, spent_s, self._timeout_s)
+        result, spent_s, is_killed = self._in_child(build_one, self._build, task, kernel, self._timeout_s)
+        return result or lost_build(kernel, spent_s, self._timeout_s, is_killed=is_killed)
 
-    def _in_child(self, function: Callable[..., T], *args: Any) -> tuple[T | None, float]:
-        """What it returns, None if its process ended under it; and the seconds that it took."""
+    def _in_child(self, function: Callable[..., T], *args: Any) -> tuple[T | None, float, bool]:
+        """What it returns, None if its process ended under it; the seconds that it took; and whether memory ran out
+        meanwhile, which ends whatever process is the largest."""
         if self._closed.is_set():
             raise RuntimeError("this builder is closed")
         worker = self._free.get()
-        started = time.monotonic()
+        started, kills = time.monotonic(), oom_kills()
         try:
             if not worker.is_alive():
                 worker.kill()
@@ -92,11 +94,11 @@ class LocalBuilder:
                 started = time.monotonic()
             worker.send(function, args)
             result: T | None = worker.recv()
-            return result, time.monotonic() - started
+            return result, time.monotonic() - started, False
         except (ChildProcessError, EOFError, struct.error, pickle.UnpicklingError):
             spent_s = time.monotonic() - started
             worker.kill()
-            return None, spent_s
+            return None, spent_s, oom_kills() > kills
         finally:
             if self._closed.is_set():
                 # It may have been started after the others were ended.

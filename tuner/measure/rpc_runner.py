@@ -16,6 +16,7 @@ from tuner.measure._base import (
     never,
     share_ends,
 )
+from tuner.measure.machine import MACHINE
 from tuner.measure.roof_kernels import levels_binary, roof_binary
 from tuner.measure.rpc_names import BASELINES, LEVELS, TRIAL, VERIFY
 from tuner.measure.session import GRACE_S, OPEN_TIMEOUT_S, Connect, Session, SessionDied
@@ -224,7 +225,9 @@ class RpcRunner:
                 problem: str | None = self._ask(session, VERIFY, data, build.binary, interrupted)
         except SessionDied as death:
             place = ", ".join(f"{name}={value}" for name, value in dims.items())
-            return f"the device's process died, or took longer than {VERIFY_TIMEOUT_S:g} s, at {place}: {death}"
+            problem = f"the device's process died, or took longer than {VERIFY_TIMEOUT_S:g} s, at {place}: {death}"
+            self._open(task, interrupted)
+            return MACHINE + problem if self._cause(session, death)[0] is ErrorKind.MACHINE else problem
         return problem
 
 

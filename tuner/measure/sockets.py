@@ -1,17 +1,23 @@
-"""The TCP connections of this process, whoever opened them: TVM's own are known to its native code alone."""
+"""The TCP sockets of this process: where it listens, and its connections, whoever opened them: TVM's own are known to
+its native code alone."""
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from tvm.rpc import base
+
 TCP = (socket.AF_INET, socket.AF_INET6)
 RECONNECT_S = 1.0
+BACKLOG = 1
+"""A device has one session at a time."""
 Connect = Callable[..., socket.socket]
 
 
@@ -26,6 +32,22 @@ def unhurried(connect: Connect) -> Connect:
         return connect(*args)
 
     return connect_later
+
+
+def listen(host: str, ports: Sequence[int]) -> socket.socket:
+    """A socket that listens at the first of ``ports`` that is free. Raises OSError, which names them if all are
+    taken."""
+    family = base.get_addr_family((host, ports[0]))
+    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+    for port in ports:
+        try:
+            # With SO_REUSEADDR: connections of a server that has ended do not keep its successor away.
+            return socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    which = f"port {ports[0]} is" if len(ports) == 1 else f"ports {ports[0]} to {ports[-1]} are"
+    raise OSError(errno.EADDRINUSE, f"{which} in use at {host}")
 
 
 def connections() -> list[socket.socket]:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import LIBRARY, LibraryFiles
-from tuner.measure import BuildResult, Interrupted, KeptBuilds, Runner
+from tuner.measure import BuilderLost, BuildResult, Interrupted, KeptBuilds, Runner
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase
@@ -198,6 +198,8 @@ class FinalSet:
                 return Tuned(files.files, files.manifest, files.dispatch, summary)
             self._enter_wrong(wrong)
         problem = f"the last: {wrong[0].kernel}: {wrong[0].error}"
+        if all(result.error_kind is ErrorKind.MACHINE for result in wrong):
+            raise BuilderLost(f"no library for {self._task.workload} can be built and verified here; {problem}")
         raise VerificationFailed(f"{VERIFY_ROUNDS} sets of kernels for {self._task.workload} were wrong; {problem}")
 
     def _built_set(self) -> tuple[list[MicroKernel], list[MeasureResult]]:
@@ -207,7 +209,7 @@ class FinalSet:
         """
         kernels, failed = self._affordable_set(), list[MeasureResult]()
         at_once = max(1, self._builds.beside)
-        while missing := [kernel for kernel in kernels if not self._builds.has(kernel)]:
+        while not failed and (missing := [kernel for kernel in kernels if not self._builds.has(kernel)]):
             self._trials.check_stop()
             self._trials.report_progress(Stage.BUILD, len(kernels) - len(missing), len(kernels))
             for build in self._builds.build(missing[:at_once]):

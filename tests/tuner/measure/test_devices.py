@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -16,10 +19,12 @@ import pytest
 
 from tests.measuring import CRASH, RIGHT, TASK, request
 from tuner.measure import DeviceLost
-from tuner.measure.addresses import parse_address
+from tuner.measure.addresses import free_port, parse_address
 from tuner.measure.child import Child, ChildFailed
-from tuner.measure.connecting import OutOfTime, Tracker, connect_server, within
+from tuner.measure.confinement import clean_environment
+from tuner.measure.connecting import Connected, OutOfTime, Tracker, connect_server, within
 from tuner.measure.local_device import MODULE, LocalDevice
+from tuner.measure.processes import DEVICE
 from tuner.measure.rpc_runner import RpcRunner
 from tuner.records import ErrorKind
 
@@ -35,6 +40,57 @@ def test_a_device_that_was_killed_is_started_again(tmp_path: Path) -> None:
         assert device.pid != before
         assert [result.error_kind for result in runner.run(TASK, [request(CRASH, 2)])] == [ErrorKind.CRASH]
         runner.close()
+
+
+# Runs a device beside which another server wants its port, whenever a session has died.
+_RIVAL = """
+import errno, socket, sys
+from pathlib import Path
+from tuner.measure import device_process, session_folder
+
+log, taken, clear = Path(sys.argv.pop(1)), [], session_folder.FolderWatch.clear
+
+def clear_and_take(self):
+    clear(self)
+    try:
+        taken.append(socket.create_server(("127.0.0.1", int(sys.argv[2]))))
+        log.open("a").write("taken ")
+    except OSError as error:
+        log.open("a").write(errno.errorcode[error.errno] + " ")
+
+session_folder.FolderWatch.clear = clear_and_take
+device_process.main()
+"""
+
+
+def test_a_device_whose_sessions_crash_never_gives_its_port_up(tmp_path: Path) -> None:
+    """Else another device of the machine comes by it, and this one is lost."""
+    port, log = free_port(), tmp_path / "log"
+    line = [sys.executable, "-c", _RIVAL, str(log), "--port", str(port)]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, env=clean_environment(DEVICE)) as process:
+        try:
+            assert process.stdout is not None and json.loads(process.stdout.readline())["port"] == port
+            runner = RpcRunner(partial(connected, port), timeout_s=5.0)
+            requests = [request(CRASH, 1), request(RIGHT, 2), request(CRASH, 3), request(RIGHT, 4)]
+            kinds = [result.error_kind for result in runner.run(TASK, requests)]
+            runner.close()
+        finally:
+            process.kill()
+    assert kinds == [ErrorKind.CRASH, None, ErrorKind.CRASH, None]
+    assert set(log.read_text().split()) == {"EADDRINUSE"}
+
+
+def connected(port: int, life_s: float, interrupted: Callable[[], bool]) -> Connected:
+    session = connect_server("127.0.0.1", port, "", life_s, 20.0, interrupted)
+    if session is None:
+        raise DeviceLost(f"nobody answers at port {port}")
+    return Connected(session, ("127.0.0.1", port))
+
+
+def test_devices_of_one_machine_take_the_ports_that_are_free(tmp_path: Path) -> None:
+    with LocalDevice(tmp_path) as first, LocalDevice(tmp_path) as second:
+        ports = {each.connect(5.0).address[1] for each in (first, second)}
+        assert len(ports) == 2
 
 
 def test_a_device_ends_with_its_parent_and_leaves_nothing(tmp_path: Path) -> None:

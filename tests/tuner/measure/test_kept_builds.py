@@ -12,6 +12,7 @@ from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import LibraryFiles
 from tuner.measure import BuilderLost, BuildResult, KeptBuilds
 from tuner.program.task import SearchTask
+from tuner.records import ErrorKind
 from tuner.rules.space import MicroKernel
 
 A, B, C, D = (MicroKernel("r", 1, (("a", value),)) for value in range(4))
@@ -115,3 +116,25 @@ def test_what_is_dropped_is_not_built_unless_it_was_begun() -> None:
     spy.go.set()
     assert [build.kernel for build in builds.build([A, C])] == [A, C]
     assert spy.asked == [[A], [C]]
+
+
+def test_what_the_machine_failed_over_is_built_again_when_it_is_asked_for() -> None:
+    class Full(Spy):
+        """Has no room for its first two builds of B."""
+
+        def build(self, task: SearchTask, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
+            results = super().build(task, kernels)
+            if sum(B in asked for asked in self.asked) > 2:
+                return results
+            full = {B: BuildResult(B, None, 0.0, ErrorKind.MACHINE, "no space left")}
+            return [full.get(result.kernel, result) for result in results]
+
+    spy = Full()
+    builds = KeptBuilds(TASK, spy, beside=1)
+    assert [build.error_kind for build in builds.build([A, B])] == [None, ErrorKind.MACHINE]
+    assert builds.has(A) and not builds.has(B)
+    builds.start([A, B])
+    assert [build.error_kind for build in builds.build([B, A, B])] == [ErrorKind.MACHINE, None, ErrorKind.MACHINE]
+    assert [build.error_kind for build in builds.build([B])] == [None]
+    assert spy.asked == [[A, B], [B], [B]]
+    builds.close()

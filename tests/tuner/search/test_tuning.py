@@ -17,7 +17,7 @@ from tests.searching import Bench, known, make_quick, records
 from tuner.errors import InvalidInput
 from tuner.library import codegen, package
 from tuner.library.dispatcher import Dispatcher, Tree, choose
-from tuner.measure import DeviceLost
+from tuner.measure import BuilderLost, BuildResult, DeviceLost
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
 from tuner.records import ErrorKind, MeasureResult, Phase
@@ -395,6 +395,21 @@ def test_when_every_kernel_fails_the_search_fails_within_its_budget() -> None:
         bench.tune(30)
     assert len(bench.results) <= 30
     assert not any(result.ok for result in bench.results)
+
+
+def test_a_machine_that_can_build_nothing_leaves_the_search_to_another_attempt() -> None:
+    """Its kernels are not to blame, and were tried again."""
+    bench = Bench()
+    build = bench.builder._build
+
+    def full(kernel: MicroKernel) -> BuildResult:
+        return replace(build(kernel), binary=None, error_kind=ErrorKind.MACHINE, error="no space left")
+
+    bench.builder._build = full  # type: ignore[method-assign]
+    with pytest.raises(BuilderLost, match=r"no library .* can be built .* no space left"):
+        bench.tune(30)
+    assert {result.error_kind for result in bench.results} == {ErrorKind.MACHINE}
+    assert len(bench.builder.built) > len(set(bench.builder.built))
 
 
 def test_when_theory_fails_the_search_goes_on_to_what_works() -> None:
