@@ -80,6 +80,8 @@ def reduce(operation: Operation) -> Draft:
         raise CannotLift(f"reductions of kind {kind} are not lifted")
     source = operation.tensor(0)
     shape = operation.graph.shape(source.name)
+    if not shape:
+        raise CannotLift("it reduces a single value")
     axes = sorted(axis % len(shape) for axis in operation.attr("axes"))
     if not axes or axes != list(range(axes[0], axes[-1] + 1)):
         raise CannotLift("the axes that it is over are not neighbours")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -98,7 +99,8 @@ def _swap(name: str, module: nn.Module, finder: Finder, report: Report, strict: 
         if strict:
             raise
         reason = f"{type(error).__name__}: {error}"
-        finder.warn(f"{name} stays as it was: {reason}")
+        finder.note(f"{name} stays as it was: {reason}")
+        warnings.warn(f"shapewright: {name} stays as it was: {reason}", stacklevel=3)
         found = Report(kept=[Kept(name, type(module).__name__, reason)])
     report.kept += found.kept
     report.replaced += found.replaced

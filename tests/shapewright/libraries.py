@@ -56,6 +56,7 @@ class OnDemand:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.left_out: dict[str, str] = {}
 
     def find(self, workload: Workload, threads: int) -> Match | str:
         directory = self._folder / workload.key

@@ -3,11 +3,11 @@ the manifest that names them."""
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import json
 import os
-import stat
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from pathlib import Path
 from tuner.errors import InvalidInput, ShapewrightError, shown
 from tuner.library.dispatcher import Dispatcher, Leaf, TableRow, Tree, kernel_json, made_for
 from tuner.library.manifest import AGAIN, MALFORMED, check_fields, is_count, is_kernel, reason, workload_of
+from tuner.plain_files import read_plain
 from tuner.program.documents import read_json
 from tuner.program.range_text import format_ranges
 from tuner.program.task import SearchTask
@@ -134,18 +135,17 @@ def read_manifest(directory: Path) -> JsonObject:
 
 
 def _content(file: Path) -> bytes:
-    """The bytes of a file: whatever else stands in its place is not opened, as reading it might never end."""
     try:
-        status, most = file.stat(), MOST_BYTES[file.suffix]
-        if not stat.S_ISREG(status.st_mode):
-            raise ShapewrightError(f"{file} is not a regular file: {AGAIN}")
-        with file.open("rb") as opened:
-            content = opened.read(most + 1) if status.st_size <= most else b""
+        return read_plain(file, MOST_BYTES[file.suffix])
     except OSError as error:
-        raise ShapewrightError(f"{file} cannot be read ({error.strerror or error}): {AGAIN}") from error
-    if max(status.st_size, len(content)) > most:
-        raise ShapewrightError(f"{file} has more than {most} bytes, a library's has fewer: {AGAIN}")
-    return content
+        raise ShapewrightError(f"{file} {_problem(error)}: {AGAIN}") from error
+
+
+def _problem(error: OSError) -> str:
+    """What is wrong with a file: its own faults as they are, those of reading it in brackets."""
+    if error.errno in (errno.EINVAL, errno.EFBIG):
+        return str(error.strerror)
+    return f"cannot be read ({error.strerror or error})"
 
 
 def manifest_of(content: bytes, name: str = MANIFEST) -> JsonObject:

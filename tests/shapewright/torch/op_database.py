@@ -1,0 +1,135 @@
+"""PyTorch's own database of operators (OpInfo) through the backend, with libraries that replace what they can.
+
+Each operator has a reader behind it, which a kernel may fuse. Its inputs come as they are, with other strides, and a
+second time with twice as many rows, which is no new graph where PyTorch itself makes none.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree
+
+from tests.shapewright.torch.replacing import Replacing, same
+
+SAMPLES = 3
+"""Of an operator, dtype and layout: the first ones, which differ most."""
+Function = Callable[..., Any]
+
+
+@dataclass
+class Outcomes:
+    """``wrong``: where PyTorch's compiler is right without libraries; ``counted``: by kind of outcome how many."""
+
+    wrong: list[str] = field(default_factory=list)
+    counted: Counter[str] = field(default_factory=Counter)
+    replaced: set[str] = field(default_factory=set)
+
+
+def operators(dtype: torch.dtype) -> list[Any]:
+    """Those that a CPU has for ``dtype``, in order."""
+    return [op for op in op_db if dtype in op.dtypes]
+
+
+def check(op: Any, dtype: torch.dtype, replacing: Replacing, outcomes: Outcomes) -> None:
+    """Compare compiled samples of an operator with eager ones, strides and dtypes included."""
+    for place, sample in enumerate(_samples(op, dtype)):
+        for layout in ("as it is", "strided"):
+            flat, tree = _pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+            given = [_laid(each, layout) for each in flat]
+            positions = [n for n, each in enumerate(given) if isinstance(each, torch.Tensor)]
+            name = f"{op.formatted_name} {dtype} {place} {layout}"
+            outcome = _outcome(_read(op, given, tree, positions), [given[n] for n in positions], replacing, op.name, outcomes)
+            outcomes.counted[outcome.partition(":")[0]] += 1
+            if outcome.startswith("wrong"):
+                outcomes.wrong.append(f"{name}: {outcome}")
+
+
+def _samples(op: Any, dtype: torch.dtype) -> Iterator[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for place, sample in enumerate(op.sample_inputs("cpu", dtype, requires_grad=False)):
+            if place == SAMPLES:
+                return
+            yield sample
+
+
+def _laid(value: Any, layout: str) -> Any:
+    """A tensor with gaps between its elements and its axes the other way round, where it has several."""
+    if layout == "as it is" or not isinstance(value, torch.Tensor) or value.dim() < 2 or value.layout != torch.strided:
+        return value
+    order = range(value.dim() - 1, -1, -1)
+    return value.permute(*order).contiguous().permute(*order)
+
+
+def _read(op: Any, given: Sequence[Any], tree: Any, positions: Sequence[int]) -> Function:
+    def function(*tensors: torch.Tensor) -> Any:
+        values = list(given)
+        for position, tensor in zip(positions, tensors, strict=True):
+            values[position] = tensor
+        first, args, kwargs = _pytree.tree_unflatten(values, tree)
+        found = op.op(first, *args, **kwargs)
+        return _pytree.tree_map(lambda each: torch.relu(each * 2) if _is_float(each) else each, found)
+
+    return function
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.layout is torch.strided
+
+
+def _outcome(
+    function: Function, tensors: list[torch.Tensor], replacing: Replacing, name: str, outcomes: Outcomes
+) -> str:
+    """``same``, ``not compared: why``, or ``wrong: what`` where PyTorch's compiler alone is right."""
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            right, again = (_called(function, tensors) for _ in range(2))
+            same(again, right)
+        except Exception as error:
+            return f"not compared: {type(error).__name__}"
+        calls = [tensors, *([doubled] if (doubled := _doubled(function, tensors)) else [])]
+        problem = _problem(replacing.compiled(function, dynamic=None), function, calls)
+        if replacing.report.replaced:
+            outcomes.replaced.add(name)
+        if left := [kept.reason for kept in replacing.report.kept if kept.where == "the whole graph"]:
+            problem = problem or f"left as a whole: {left[0]}"
+        if not problem:
+            return "same"
+        torch._dynamo.reset()
+        own = _problem(torch.compile(function, backend="aot_eager"), function, calls)
+        return f"not compared: {own}" if own else f"wrong: {problem}"
+
+
+def _problem(fast: Function, function: Function, calls: list[list[torch.Tensor]]) -> str:
+    try:
+        for tensors in calls:
+            for each in tensors:
+                if each.dim() and each.shape[0] > 1:
+                    torch._dynamo.maybe_mark_dynamic(each, 0)
+            same(_called(fast, tensors), _called(function, tensors))
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:300]}"
+    return ""
+
+
+def _called(function: Function, tensors: Sequence[torch.Tensor]) -> Any:
+    torch.manual_seed(0)
+    return function(*[each.clone(memory_format=torch.preserve_format) for each in tensors])
+
+
+def _doubled(function: Function, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+    """The inputs with twice as many rows, where the operator takes them."""
+    twice = [torch.cat([each, each]) if each.dim() and _is_float(each) else each for each in tensors]
+    try:
+        _called(function, twice)
+    except Exception:
+        return None
+    return twice
