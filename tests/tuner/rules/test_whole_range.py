@@ -27,7 +27,7 @@ FURTHER = (
     "sin(x[i]) * cos(x[i])", "where(x[i] > y[i], x[i], y[i])", "1 / x[i]", "cast(x[i], int32)", "cast(x[i], bool)",
 )  # fmt: skip
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-BITS = {"float32": np.uint32, "float64": np.uint64, "float16": np.uint16, "bfloat16": np.uint16}
+BITS: dict[str, Any] = {"float32": np.uint32, "float64": np.uint64, "float16": np.uint16, "bfloat16": np.uint16}
 CallOf = Callable[[bytes], Callable[[Sequence[NDArray[Any]]], object]]
 """A binary, ready to be called."""
 T = ShapeVar("T", range(1, 65))
