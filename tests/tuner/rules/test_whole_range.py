@@ -71,6 +71,22 @@ def test_functions_are_right_for_numbers_of_every_size(dtype: str) -> None:
     assert wrong(functions, dtype, native(), 100_000, loaded) == []
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
+def test_shifts_by_any_number_of_bits_are_those_of_numpy(dtype: str) -> None:
+    text = "left[i] = x[i] << y[i]\nright[i] = x[i] >> y[i]"
+    types = dict.fromkeys(("x", "y", "left", "right"), dtype)
+    task = SearchTask(ProgramOp(text), {"i": T}, (T,), target=native(), dtype=types)
+    info: Any = np.iinfo(dtype)
+    numbers = [1, 5, info.max, info.min, -3 if info.min else 3]
+    amounts = [*range(70), info.max, *((-1, -8, info.min) if info.min else ())]
+    x, y = (each.ravel() for each in np.meshgrid(np.array(numbers, dtype), np.array(amounts, dtype)))
+    left, right = np.zeros_like(x), np.zeros_like(x)
+    loaded(build_candidate(task, safe_kernel(task)))([x, y, left, right])
+    wanted = expected(task.workload, [x, y], dict.fromkeys(task.workload.symbols, len(x)))
+    for result, its in zip((left, right), wanted, strict=True):
+        np.testing.assert_array_equal(result, its.value)
+
+
 def test_functions_are_right_for_numbers_of_every_size_on_aarch64(tmp_path: Path) -> None:
     program = caller(tmp_path)
     functions = [f"{name}(x[i])" for name in FUNCTIONS]
