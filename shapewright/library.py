@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import os
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from shapewright.asking import RangesLike, WorkloadLike, key_of
+from shapewright.callers import callers, pool
 from shapewright.operands import Operands, as_array, dtype_name, shape_text
 from shapewright.packed import PackedWeight, packed_sizes
 from tuner.errors import InvalidInput, ShapewrightError
@@ -28,15 +27,8 @@ from tuner.rules.layout import aligned
 from tuner.rules.space import MicroKernel
 
 ENTRY = "kernel"
-MOST_THREADS = "TVM_NUM_THREADS"
-BIG_CORES = 1
-"""TVM's mode of a pool whose threads go to the fastest cores, which on most machines are all."""
 REFUSALS = (TypeError, ValueError, RuntimeError, BufferError)
 """What a kernel raises for operands that it does not take as they are."""
-
-
-_pool = threading.local()
-"""How many threads TVM's pool of the calling thread has been told to use."""
 
 
 class Library:
@@ -133,15 +125,15 @@ class Library:
     def __call__(self, *operands: Any) -> None:
         """Compute; the outputs are written. Raises InvalidInput for operands that do not fit.
 
-        A library tuned for several threads runs on TVM's pool, which every calling thread has for itself; its size is
-        set at the thread's first call.
+        A library tuned for several threads runs on TVM's pool, which a calling thread has for itself; its size is set
+        at the thread's first call. Past a number of calling threads others call for them (``shapewright.callers``).
         """
         self.run(self._with_packed(operands) if self._constants else operands)
 
     def run(self, operands: Sequence[Any]) -> None:
         """The same with the tensors of packed weights in their places, for callers that keep apart whose they are."""
-        if self._threads > 1 and getattr(_pool, "threads", 0) != self._threads:
-            _size_pool(self._threads)
+        if self._threads > 1 and pool.threads != self._threads and not callers.is_ready(self._threads):
+            return callers.hand_over(lambda: self.run(operands), self._threads)
         try:
             self._function(*operands)
         except REFUSALS as error:
@@ -271,24 +263,6 @@ def _load_runtime() -> None:
         if runtime.is_file():
             _ffi()  # libtvm_ffi.so, which the runtime needs
             ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
-
-
-def _size_pool(threads: int) -> None:
-    """Have parallel loops that this thread starts run on so many threads; TVM's own choice is half of the machine's.
-
-    TVM reads the most that it may use from the environment when it makes a thread's pool, which ``configure`` does.
-    """
-    configure = _ffi().get_global_func("runtime.config_threadpool")
-    before = os.environ.get(MOST_THREADS)
-    os.environ[MOST_THREADS] = str(max(threads, int(before or 0)))
-    try:
-        configure(BIG_CORES, threads)
-    finally:
-        if before is None:
-            del os.environ[MOST_THREADS]
-        else:
-            os.environ[MOST_THREADS] = before
-    _pool.threads = threads
 
 
 def _ffi() -> Any:

@@ -27,7 +27,7 @@ FURTHER = (
     "sin(x[i]) * cos(x[i])", "where(x[i] > y[i], x[i], y[i])", "1 / x[i]", "cast(x[i], int32)", "cast(x[i], bool)",
 )  # fmt: skip
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-BITS = {"float32": np.uint32, "float64": np.uint64, "float16": np.uint16, "bfloat16": np.uint16}
+BITS: dict[str, Any] = {"float32": np.uint32, "float64": np.uint64, "float16": np.uint16, "bfloat16": np.uint16}
 CallOf = Callable[[bytes], Callable[[Sequence[NDArray[Any]]], object]]
 """A binary, ready to be called."""
 T = ShapeVar("T", range(1, 65))
@@ -69,6 +69,22 @@ def wrong(functions: Sequence[str], dtype: str, target: Target, count: int, call
 def test_functions_are_right_for_numbers_of_every_size(dtype: str) -> None:
     functions = [*(f"{name}(x[i])" for name in FUNCTIONS), *FURTHER]
     assert wrong(functions, dtype, native(), 100_000, loaded) == []
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
+def test_shifts_by_any_number_of_bits_are_those_of_numpy(dtype: str) -> None:
+    text = "left[i] = x[i] << y[i]\nright[i] = x[i] >> y[i]"
+    types = dict.fromkeys(("x", "y", "left", "right"), dtype)
+    task = SearchTask(ProgramOp(text), {"i": T}, (T,), target=native(), dtype=types)
+    info: Any = np.iinfo(dtype)
+    numbers = [1, 5, info.max, info.min, -3 if info.min else 3]
+    amounts = [*range(70), info.max, *((-1, -8, info.min) if info.min else ())]
+    x, y = (each.ravel() for each in np.meshgrid(np.array(numbers, dtype), np.array(amounts, dtype)))
+    left, right = np.zeros_like(x), np.zeros_like(x)
+    loaded(build_candidate(task, safe_kernel(task)))([x, y, left, right])
+    wanted = expected(task.workload, [x, y], dict.fromkeys(task.workload.symbols, len(x)))
+    for result, its in zip((left, right), wanted, strict=True):
+        np.testing.assert_array_equal(result, its.value)
 
 
 def test_functions_are_right_for_numbers_of_every_size_on_aarch64(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import tvm
 from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
@@ -149,6 +150,16 @@ OPERATORS: Mapping[str, Binary] = {
 }
 """Operators by their sign. Both operands have one dtype; ``/`` is of floats, ``%`` and shifts of integers; ``//``
 rounds down; comparisons give bool."""
+
+
+def shifted(sign: str, a: Expr, b: Expr) -> Expr:
+    """``a << b`` or ``a >> b`` for any ``b``, as NumPy has it: past the number of bits nothing but the sign is left.
+    LLVM takes such a shift for whatever suits it. Operands are used several times: bind them."""
+    last = 8 * int(tvm.DataType(element_type(a)).itemsize) - 1
+    inside = tirx.bitwise_and(b, like(~last, b))
+    is_inside = tirx.EQ(inside, like(0, b))
+    past = like(0, a) if sign == "<<" else tirx.shift_right(a, like(last, a))
+    return tirx.Select(is_inside, OPERATORS[sign](a, tirx.bitwise_and(b, like(last, b))), past)
 
 
 def combined(sign: str, a: Expr, b: Expr) -> Expr:

@@ -11,12 +11,13 @@ from tvm import tirx
 from tuner.program import expr as ast
 from tuner.program.dtypes import promoted
 from tuner.program.shapes import ElementTypes
-from tuner.rules.vector.arithmetic import OPERATORS, bound, combined, like
+from tuner.rules.vector.arithmetic import OPERATORS, bound, combined, like, shifted
 from tuner.rules.vector.dtypes import cast, constant, element_type, lanes_of
 from tuner.rules.vector.functions import apply
 
 Expr = Any
 
+_SHIFTS = frozenset({"<<", ">>"})
 _UNFENCED = frozenset({"+", "*", "&", "|", "<<", ">>", "%"})
 
 
@@ -71,6 +72,8 @@ class Evaluator:
         left, right = (self.value(operand, dtype) for operand in operands)
         if dtype == "bool":
             return combined(expr.operator, left, right)
+        if expr.operator in _SHIFTS and any(isinstance(node, ast.Read) for node in ast.walk(expr.right)):
+            return shifted(expr.operator, bound(left), bound(right))
         # The simplifier takes floats for real numbers: what could cancel is fenced off (see arithmetic.py).
         if expr.operator in _UNFENCED or isinstance(expr.right, ast.Const):
             return OPERATORS[expr.operator](left, right)
