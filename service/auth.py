@@ -64,16 +64,15 @@ class Auth:
             return _refused("the request carries no API key", "")
         if (known := self._keys.remembered(secret)) is not None:
             return known
-        # Whose key was good a moment ago is not kept out by others at the same address.
-        if not self._keys.was_good(secret) and (refusal := await self._rates.attempts_left(scope)) is not None:
+        if not self._keys.may_be_good(secret) and (refusal := await self._rates.attempts_left(scope)) is not None:
             return refusal
         try:
             key = await self._keys.find(secret)
         except StorageUnavailable as error:
             return storage_unavailable(error, self._settings, known_caller=False)
         if key is None:
-            await self._rates.failed(scope)
-            return _refused("the API key is not known, has expired, or was revoked", ', error="invalid_token"')
+            what = "the API key is not known, has expired, or was revoked"
+            return await self._rates.failed(scope) or _refused(what, ', error="invalid_token"')
         return key
 
     async def _too_many(self, key: ApiKey, scope: Scope) -> ProblemResponse | None:

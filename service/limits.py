@@ -12,6 +12,8 @@ from service.settings import Settings
 
 STREAMED = frozenset({("POST", "/v1/records")})
 """Routes that read their bodies themselves, bounded in another way: no part of such a body is kept."""
+ANONYMOUS = 16 * 1024
+"""Bytes of a body that comes without a key, as the form to sign in with does."""
 
 
 class BodyLimit:
@@ -25,15 +27,15 @@ class BodyLimit:
         if scope["type"] != "http" or (scope["method"], path_of(scope)) in STREAMED:
             await self._app(scope, receive, send)
             return
-        body = await self._read(Headers(scope=scope).get("content-length"), receive)
+        limit = self._settings.max_body_bytes if "api_key" in scope.get("state", {}) else ANONYMOUS
+        body = await self._read(Headers(scope=scope).get("content-length"), receive, limit)
         if isinstance(body, bytes):
             await self._app(scope, _replayed(body, receive), send)
         elif body is not None:
             await self._refuse(body, scope, receive, send)
 
-    async def _read(self, length: str | None, receive: Receive) -> bytes | ProblemResponse | None:
+    async def _read(self, length: str | None, receive: Receive, limit: int) -> bytes | ProblemResponse | None:
         """The body; a problem if it is too large or too slow; None if the client has disconnected."""
-        limit = self._settings.max_body_bytes
         if length is not None and length.isdecimal() and int(length[:18]) > limit:
             return _too_large(limit)
         chunks = bytearray()

@@ -6,17 +6,23 @@ import asyncio
 import errno
 import gc
 import logging
+import os
 import resource
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from service.app import DEFAULTS, create_app
 from service.dependencies import EventStreams
+from service.heads import BoundedProtocol, Waiting
 from service.housekeeping import keep_house
 from service.paths import parse_prefix
 from service.settings import Settings
@@ -134,13 +140,30 @@ def _tune_garbage_collection() -> None:
     gc.set_threshold(COLLECT_AFTER, 50, 1000)
 
 
+def behind_proxy(app: ASGIApp, trusted: str) -> ASGIApp:
+    """What proxies at the ``trusted`` addresses say of clients counts. With none, ``X-Forwarded-Proto`` of this machine
+    does, and nobody's ``X-Forwarded-For``: every program here could give itself an address."""
+    if trusted:
+        return cast(ASGIApp, ProxyHeadersMiddleware(cast(Any, app), trusted))
+    inner = cast(ASGIApp, ProxyHeadersMiddleware(cast(Any, app), "127.0.0.1"))
+
+    async def anonymous(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [each for each in scope.get("headers", ()) if each[0] != b"x-forwarded-for"]
+        await inner({**scope, "headers": headers}, receive, send)
+
+    return anonymous
+
+
 class Server(uvicorn.Server):
     """On a signal it ends open event streams first, and returns instead of re-raising the signal."""
 
     def __init__(self, app: FastAPI, shutdown_s: float, on_ready: Callable[[str], None]) -> None:
         config = uvicorn.Config(
-            app,
+            behind_proxy(app, os.environ.get("FORWARDED_ALLOW_IPS", "")),
+            proxy_headers=False,
             lifespan="off",
+            http=partial(BoundedProtocol, waiting=Waiting()),  # type: ignore[arg-type]  # it is called as a class is
+            ws="none",
             log_config=None,  # logging is the caller's: standard output may hold a document
             access_log=False,
             server_header=False,

@@ -55,6 +55,11 @@ def cross_site_reason(scope: Scope) -> str:
     return f"its Origin is {origin!r} and its Host {host!r}; a proxy in between has to pass the Host on"
 
 
+def is_from_elsewhere(headers: Headers) -> bool:
+    """Whether a browser says that another site made it ask: by a link there, or by an image that nobody sees."""
+    return headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+
+
 def _host_of(origin: str) -> str:
     try:
         return urlsplit(origin).netloc.lower()

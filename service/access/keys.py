@@ -9,12 +9,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 
-from tuner.storage import AccessStorage, ApiKey, StorageUnavailable
+from tuner.storage import AccessStorage, ApiKey, StorageUnavailable, is_unguessable
 
 MOST = 4096
 """Keys remembered; those not used for longest are forgotten first."""
+UNKNOWN_THREADS = 4
 USE_EVERY_S = 60.0
 """How often the last use of a key is written at most."""
 
@@ -39,6 +40,8 @@ class Keys:
         self._clock = clock
         self._found: OrderedDict[str, _Found] = OrderedDict()
         self._used_s: dict[str, float] = {}
+        # Threads of their own: however many wrong keys come, no known one waits behind them.
+        self._unknown = CapacityLimiter(UNKNOWN_THREADS)
         self._writer = ThreadPoolExecutor(1, "key-use")
 
     def remembered(self, secret: str) -> ApiKey | None:
@@ -53,10 +56,16 @@ class Keys:
         """Whether this was a key's secret when it was last looked up."""
         return secret in self._found
 
+    def may_be_good(self, secret: str) -> bool:
+        """Whether it is looked up however many wrong ones came from its address: nobody can guess one, so that others
+        there, or pages in its owner's browser, must not keep it out."""
+        return self.was_good(secret) or is_unguessable(secret)
+
     async def find(self, secret: str) -> ApiKey | None:
         """The key as the database has it now. Raises StorageUnavailable."""
         asked_at_s = self._clock()
-        key = await to_thread.run_sync(self._storage.find_key, secret)
+        limiter = None if self.was_good(secret) else self._unknown
+        key = await to_thread.run_sync(self._storage.find_key, secret, limiter=limiter)
         if key is None:
             self.forget(secret)
             return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from ipaddress import ip_address, ip_network
+from typing import Literal
 
 from limits import RateLimitItem, parse
 from limits.aio.storage import MemoryStorage
@@ -12,11 +14,13 @@ from starlette.types import Scope
 from service.problems import ProblemResponse, problem
 from service.settings import Settings
 
+Attempt = Literal["keys", "links"]
 NOWHERE = "-"
 SAID = {
     "requests": "all requests of this key",
     "changes": "the requests of this key that change something",
-    "attempts": "wrong keys from this address",
+    "keys": "wrong keys from this address",
+    "links": "wrong links to sign in from this address",
 }
 
 
@@ -36,16 +40,18 @@ class Rates:
             refused = await self._hit(self._changes, "changes", key_id)
         return refused
 
-    async def attempts_left(self, scope: Scope) -> ProblemResponse | None:
-        """Whether this address has failed too often to try another key."""
-        if self._attempts is None or await self._limiter.test(self._attempts, "attempts", address_of(scope)):
+    async def attempts_left(self, scope: Scope, kind: Attempt = "keys") -> ProblemResponse | None:
+        """Whether this address has failed too often to try another one."""
+        if self._attempts is None or await self._limiter.test(self._attempts, kind, network_of(scope)):
             return None
-        return await self._refusal(self._attempts, "attempts", address_of(scope))
+        return await self._refusal(self._attempts, kind, network_of(scope))
 
-    async def failed(self, scope: Scope) -> None:
-        """Count a key or a link that was wrong."""
+    async def failed(self, scope: Scope, kind: Attempt = "keys") -> ProblemResponse | None:
+        """Count one that was wrong; what to answer in place of that if there were too many before."""
+        refusal = await self.attempts_left(scope, kind)
         if self._attempts is not None:
-            await self._limiter.hit(self._attempts, "attempts", address_of(scope))
+            await self._limiter.hit(self._attempts, kind, network_of(scope))
+        return refusal
 
     async def _hit(self, item: RateLimitItem | None, what: str, who: str) -> ProblemResponse | None:
         if item is None or await self._limiter.hit(item, what, who):
@@ -64,6 +70,16 @@ def address_of(scope: Scope) -> str:
     """The client's address: a proxy's own, unless the server was told to trust what that says of its clients."""
     client = scope.get("client")
     return client[0] if client else NOWHERE
+
+
+def network_of(scope: Scope) -> str:
+    """The client's address; of IPv6 the network, which one client has all addresses of."""
+    address = address_of(scope)
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return address
+    return address if parsed.version == 4 else str(ip_network((int(parsed) >> 64 << 64, 64)))
 
 
 def _parsed(rate: str) -> RateLimitItem | None:

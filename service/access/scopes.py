@@ -29,8 +29,8 @@ class _Authorized(HTTPBearer):
 
 _authorized = _Authorized(
     scheme_name=SCHEME,
-    description="An API key, as `shapewright keys create` prints it. Scopes: read, submit, admin; each includes the "
-    "ones before it. A browser's cookie holds such a key too.",
+    description="An API key, as `shapewright keys create` prints it. Scopes: read, submit, promote, admin; each "
+    "includes the ones before it. A browser's cookie holds such a key too.",
 )
 
 
@@ -40,6 +40,7 @@ async def _open() -> None:
 
 READ = Security(_authorized, scopes=[Scope.READ.value])
 SUBMIT = Security(_authorized, scopes=[Scope.SUBMIT.value])
+PROMOTE = Security(_authorized, scopes=[Scope.PROMOTE.value])
 ADMIN = Security(_authorized, scopes=[Scope.ADMIN.value])
 OPEN = Security(_open, scopes=[])
 """For routes that need no key. Which those are is decided in ``service.auth``; this only says that it is meant."""

@@ -6,6 +6,7 @@ requested last stay in memory, and only new records are read.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Annotated, Protocol, cast
 from anyio import CapacityLimiter
 from fastapi import Depends, Request
 
+from tuner.errors import ShapewrightError
 from tuner.figures.view import SearchView, compared_at, progress_of
 from tuner.library.dispatcher import Dispatcher
 from tuner.program.calibration import Levels
@@ -30,7 +32,11 @@ from tuner.storage import (
     NotFound,
     RecordStorage,
     SearchTaskRow,
+    StorageUnavailable,
 )
+from tuner.storage.errors import reading
+
+_log = logging.getLogger(__name__)
 
 BATCH = 5000
 MOST_KEPT = 400_000
@@ -157,10 +163,19 @@ def levels_of(storage: DeviceStorage, job: Job, row: SearchTaskRow) -> Levels | 
 
 
 def library_of(storage: LibraryStorage, job: Job, row: SearchTaskRow) -> Artifact | None:
-    """The library of this search, None before it is built."""
+    """The library of this search, None before it is built, or if it cannot be read."""
     if not row.done:
         return None
     try:
-        return storage.latest_artifact(row.workload_key, row.target_fingerprint, job.id)
+        result = storage.latest_artifact(row.workload_key, row.target_fingerprint, job.id)
+        with reading(f"the dispatch table of library {result.digest}"):
+            Dispatcher.from_json(result.dispatch)
+        return result
     except NotFound:
+        return None
+    except StorageUnavailable:
+        raise
+    except ShapewrightError as error:
+        # What else is known of the search can still be shown.
+        _log.error("%s", error)
         return None

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Response
 
-from service.access.scopes import READ, SUBMIT
+from service.access.scopes import PROMOTE, READ
 from service.dependencies import CallerDep, Cursor, LibrariesDep, Limit, StorageDep
 from service.json_response import JsonResponse
 from service.libraries import service
@@ -128,14 +128,14 @@ def aliases(place: PlaceDep, storage: LibrariesDep) -> AliasList:
     return AliasList(items=[AliasOut.of(alias) for alias in storage.list_aliases(place)])
 
 
-@router.post("/workloads/{key}/aliases/{name}", dependencies=[SUBMIT], responses=answers(409))
+@router.post("/workloads/{key}/aliases/{name}", dependencies=[PROMOTE], responses=answers(409))
 def promote(name: AliasName, place: PlaceDep, body: PromotionIn, storage: LibrariesDep, caller: CallerDep) -> AliasOut:
     """Give a name to a library, and the rule by which it may move on."""
     order = PromotionOrder(caller.name, body.reason, body.at_least_percent, caller.id)
     return AliasOut.of(storage.promote(_named(place, name), body.digest, order))
 
 
-@router.post("/workloads/{key}/aliases/{name}/rollback", dependencies=[SUBMIT], responses=answers(409))
+@router.post("/workloads/{key}/aliases/{name}/rollback", dependencies=[PROMOTE], responses=answers(409))
 def roll_back(name: AliasName, place: PlaceDep, body: RollBackIn, storage: LibrariesDep, caller: CallerDep) -> AliasOut:
     """Give a name back to the library that had it before. Its rule ends: what was taken back does not come again."""
     order = PromotionOrder(caller.name, body.reason, actor=caller.id)

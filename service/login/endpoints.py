@@ -12,14 +12,14 @@ from starlette.responses import RedirectResponse, Response
 
 from service import session
 from service.access.keys import Keys
-from service.access.rates import Rates
+from service.access.rates import Attempt, Rates
 from service.access.scopes import OPEN
 from service.dependencies import AccessDep, KeysDep, RatesDep
 from service.login.pages import login_page
 from service.paths import local_path, url_for_path
 from service.problems import Refusal
 from service.templating import NO_STORE
-from tuner.storage import ApiKey
+from tuner.storage import ApiKey, is_unguessable
 
 router = APIRouter(include_in_schema=False)
 
@@ -45,14 +45,17 @@ async def show_login(
     """The page to sign in on; with a good ``token``, a cookie at once."""
     if token is None:
         return login_page(request.scope, local_path(target))
-    await _refuse_too_many(request, rates)
+    if session.is_from_elsewhere(request.headers):
+        return login_page(request.scope, local_path(target), 403, "elsewhere")
+    if not is_unguessable(token):
+        await _refuse_too_many(request, rates, "links")
     redeemed = await to_thread.run_sync(storage.redeem_login, token, session.MAX_AGE_S)
     if redeemed is not None:
         return _signed_in(request, redeemed[1], target)
     if await _session_key(request, keys) is not None:
         # The same link opened again, or reloaded, in the browser that used it.
         return _redirect(request, local_path(target))
-    await rates.failed(request.scope)
+    await _failed(request, rates, "links")
     return login_page(request.scope, local_path(target), 401, "spent")
 
 
@@ -60,11 +63,12 @@ async def show_login(
 async def sign_in(request: Request, form: FormDep, keys: KeysDep, rates: RatesDep) -> Response:
     """Take the API key in the field ``key`` into the cookie."""
     secret, target = form.get("key", "").strip(), form.get("next", "/")
-    await _refuse_too_many(request, rates)
+    if not keys.may_be_good(secret):
+        await _refuse_too_many(request, rates, "keys")
     if secret and await keys.find(secret) is not None:
         return _signed_in(request, secret, target)
     if secret:
-        await rates.failed(request.scope)
+        await _failed(request, rates, "keys")
     return login_page(request.scope, local_path(target), 401, "unknown" if secret else "empty")
 
 
@@ -79,9 +83,15 @@ async def sign_out(request: Request, storage: AccessDep, keys: KeysDep) -> Respo
     return response
 
 
-async def _refuse_too_many(request: Request, rates: Rates) -> None:
-    """Raises Refusal when too many wrong keys or links came from the client's address."""
-    if (refusal := await rates.attempts_left(request.scope)) is not None:
+async def _refuse_too_many(request: Request, rates: Rates, kind: Attempt) -> None:
+    """Raises Refusal when too many wrong ones came from the client's address."""
+    if (refusal := await rates.attempts_left(request.scope, kind)) is not None:
+        raise Refusal(refusal)
+
+
+async def _failed(request: Request, rates: Rates, kind: Attempt) -> None:
+    """Count a wrong one. Raises Refusal where there were too many before."""
+    if (refusal := await rates.failed(request.scope, kind)) is not None:
         raise Refusal(refusal)
 
 

@@ -12,8 +12,9 @@ from service.templating import Templates
 
 TEMPLATES = Templates(Path(__file__).parent / "templates")
 
-Failure = Literal["", "spent", "unknown", "empty"]
-"""Why the last attempt failed: its link was used, its key is unknown, or there was no key."""
+Failure = Literal["", "spent", "unknown", "empty", "elsewhere"]
+"""Why the last attempt failed: its link was used, its key is unknown, there was no key, or another site opened the
+link."""
 
 
 def login_page(scope: Scope, target: str, status: int = 200, failure: Failure = "") -> HTMLResponse:

@@ -124,18 +124,19 @@ def _on_abandoned(request: Request, _: Exception) -> ProblemResponse:
 
 
 def _on_corrupt_data(request: Request, error: Exception) -> ProblemResponse:
-    return _logged(request, error, "corrupt-data", "Something in the tuning database cannot be read")
+    # Not 500: what was stored is lost, and asking again brings nothing back.
+    return _logged(request, error, "corrupt-data", "Something in the tuning database cannot be read", 410)
 
 
 def _on_defect(request: Request, error: Exception) -> ProblemResponse:
     return _logged(request, error, "defect", "The service has a defect")
 
 
-def _logged(request: Request, error: Exception, name: str, title: str) -> ProblemResponse:
+def _logged(request: Request, error: Exception, name: str, title: str, status: int = 500) -> ProblemResponse:
     """The problem of an error that is none of the client's: it is told under which id the log has the rest."""
     number = secrets.token_hex(8)
     what = f"{request.method} {request.url.path}"
     _log.error("problem %s: %s: %s", number, what, error, exc_info=error)
     detail = f"{what} failed; the service's log says why, under problem {number}"
     headers = {"X-Request-Id": getattr(request.state, "request_id", "")}
-    return problem(500, name, title, detail, headers, id=number, instance=f"urn:shapewright:problem:{number}")
+    return problem(status, name, title, detail, headers, id=number, instance=f"urn:shapewright:problem:{number}")

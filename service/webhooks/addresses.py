@@ -12,6 +12,13 @@ from tuner.errors import ShapewrightError
 Resolve = Callable[[str, int], Sequence[Any]]
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 """IPv6 addresses that a gateway translates to the IPv4 address in their last four bytes."""
+UNICAST = ipaddress.ip_network("2000::/3")
+"""All that was ever given out of IPv6: site-local addresses (fec0::/10) and what has no meaning yet lie outside."""
+SPECIAL = [
+    ipaddress.ip_network(each)
+    for each in ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
+]
+"""Protocols, tunnels (6to4, Teredo) and documentation: some hold an IPv4 address, and nobody receives there."""
 
 
 class Forbidden(ShapewrightError):
@@ -40,9 +47,10 @@ def is_public(text: str) -> bool:
     """Whether anybody on the internet could reach it: not loopback, private, link-local, shared or multicast."""
     address = ipaddress.ip_address(text.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
-        if address in NAT64:
-            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        if inner is not None and not is_public(str(inner)):
+        inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in NAT64 else address.ipv4_mapped
+        if inner is not None:
+            return is_public(str(inner))
+        if address not in UNICAST:
             return False
-    return address.is_global and not address.is_multicast and not address.is_reserved
+    is_special = any(address in network for network in SPECIAL if network.version == address.version)
+    return address.is_global and not (is_special or address.is_multicast or address.is_reserved)

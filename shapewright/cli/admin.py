@@ -44,7 +44,7 @@ def keys() -> None:
     multiple=True,
     default=("submit",),
     show_default=True,
-    help="What it allows: read, submit or admin, each including the ones before it; may be repeated.",
+    help="What it allows: read, submit, promote or admin, each including the ones before it; may be repeated.",
 )
 @click.option("--owner", default="", help="Whose jobs it submits; several keys may share one [default: the key's id].")
 @click.option("--expires-in", metavar="TIME", help="As in 90d, 12h or 30m [default: it does not expire].")

@@ -72,7 +72,8 @@ def test_each_scope_includes_the_ones_before_it() -> None:
     assert allowed == {
         Scope.READ: [Scope.READ],
         Scope.SUBMIT: [Scope.READ, Scope.SUBMIT],
-        Scope.ADMIN: [Scope.READ, Scope.SUBMIT, Scope.ADMIN],
+        Scope.PROMOTE: [Scope.READ, Scope.SUBMIT, Scope.PROMOTE],
+        Scope.ADMIN: [Scope.READ, Scope.SUBMIT, Scope.PROMOTE, Scope.ADMIN],
     }
 
 

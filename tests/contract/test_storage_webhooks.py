@@ -98,3 +98,18 @@ def test_of_many_senders_at_once_one_gets_a_message(database_url: str) -> None:
             claimed = at_once([partial(storage.claim_delivery, HOLD_S) for storage in storages])
 
             assert sum(each is not None for each in claimed) == 1
+
+
+def test_keys_and_hosts_with_enough_under_way_are_passed_over(storage: Storage) -> None:
+    keys = [storage.create_key(name)[0] for name in ("a", "b")]
+    urls = ["https://one.example/x", "https://ONE.example?y", "https://one.example.org/z", "https://two.example:81/"]
+    for key in keys:
+        for url in urls:
+            storage.request_cancel(storage.create_job(job_spec(webhook={"url": url}), actor=key.id)[0].id)
+
+    def claimed(*hosts: str) -> list[tuple[str, str]]:
+        result = iter(lambda: storage.claim_delivery(HOLD_S, [keys[0].id], hosts), None)
+        return [(each.api_key_id, each.host) for each in result]
+
+    assert claimed("https://one.example", "https://two.example:81") == [(keys[1].id, "https://one.example.org")]
+    assert claimed() == [(keys[1].id, host) for host in ["https://one.example"] * 2 + ["https://two.example:81"]]

@@ -211,7 +211,7 @@ def test_a_job_of_ordinary_size_is_answered_whole(api: TestClient) -> None:
     assert api.get(f"/v1/jobs/{made['id']}/tasks?first=7").json() == {"items": [], "next": None}
 
 
-def test_a_row_that_cannot_be_read_is_the_services_fault(
+def test_a_row_that_cannot_be_read_is_gone_and_the_log_says_why(
     api: TestClient, storage: Storage, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = api.post("/v1/jobs", json=JOB).json()
@@ -220,7 +220,7 @@ def test_a_row_that_cannot_be_read_is_the_services_fault(
         connection.execute(update(search_tasks).values(task={"workload": {"op": "nosuch"}}))
     for path in (f"/v1/jobs/{made['id']}", f"/v1/jobs/{made['id']}/tasks"):
         answer = api.get(path)
-        assert_problem(answer, 500)
+        assert_problem(answer, 410)
         problem = answer.json()
         assert problem["type"] == "urn:shapewright:corrupt-data"
         assert problem["id"] in problem["detail"]

@@ -1,7 +1,7 @@
 """The tuning database: the Storage protocols and what they exchange. ``tuner.storage.sql`` implements them."""
 
 from tuner.storage._base import Storage
-from tuner.storage.access import AccessStorage, ApiKey, NewKey, Quota, Scope
+from tuner.storage.access import AccessStorage, ApiKey, NewKey, Quota, Scope, is_unguessable
 from tuner.storage.activity import ActiveJob, Activity, ActivityStorage, DeviceUse, Slot
 from tuner.storage.audit import AuditEntry, AuditStorage
 from tuner.storage.device_tokens import DeviceToken, DeviceTokenStorage, Joined, JoinKey, RefusedDevice, TokenState
@@ -141,4 +141,5 @@ __all__ = [
     "WorkloadForm",
     "WorkloadRow",
     "WorkloadStorage",
+    "is_unguessable",
 ]

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from secrets import token_urlsafe
 from typing import Any, Protocol
 
 from tuner.errors import InvalidInput
@@ -18,8 +19,10 @@ class Scope(StrEnum):
     """Looking at everything: jobs, trials, kernels, libraries, devices."""
     SUBMIT = "submit"
     """Submitting jobs, and cancelling and resuming those of the key's owner."""
+    PROMOTE = "promote"
+    """What is served under a name: who builds by ``production`` runs what a key of this scope chose."""
     ADMIN = "admin"
-    """Everybody's jobs, priorities above 0, the audit trail, what is served under a name."""
+    """Everybody's jobs, priorities above 0, the audit trail."""
 
     def includes(self, other: Scope) -> bool:
         order = list(Scope)
@@ -85,6 +88,21 @@ class NewKey:
     owner: str = ""
     ttl_s: float | None = None
     quota: Quota = NO_QUOTA
+
+
+PREFIX = "sw_"
+RANDOM_CHARACTERS = 43
+"""Of 32 random bytes, in base64."""
+
+
+def fresh_secret() -> str:
+    return PREFIX + token_urlsafe(32)
+
+
+def is_unguessable(secret: str) -> bool:
+    """Whether it has the form of a secret, or of a link's token, that this package makes of random bytes. Secrets that
+    somebody chose may be short."""
+    return len(secret.removeprefix(PREFIX)) >= RANDOM_CHARACTERS
 
 
 def parse_scopes(names: Iterable[str]) -> tuple[Scope, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tuner.errors import ShapewrightError
 
@@ -35,12 +36,39 @@ class CorruptData(ShapewrightError):
     """Something stored cannot be read: nobody's input is wrong, the database is."""
 
 
+class Unreadable:
+    """In place of a stored value that cannot be read: an object, or an array, that says so to whoever looks at it."""
+
+    reason: str
+
+
+class _UnreadableObject(dict[str, Any], Unreadable):
+    pass
+
+
+class _UnreadableArray(list[Any], Unreadable):
+    pass
+
+
+def unreadable(reason: str, shape: type[dict[str, Any]] | type[list[Any]]) -> Unreadable:
+    """``{"unreadable": reason}``, or an empty array."""
+    result = _UnreadableObject({"unreadable": reason}) if shape is dict else _UnreadableArray()
+    result.reason = reason
+    return result
+
+
 @contextmanager
-def reading(what: str) -> Iterator[None]:
-    """Inside, ``what`` is read back from the database: whatever is wrong with it is raised as CorruptData."""
+def reading(what: str, *stored: object) -> Iterator[None]:
+    """Inside, ``what`` is read back from the database: whatever is wrong with it is raised as CorruptData.
+
+    ``stored``: the values that it is read from, none of which may be Unreadable.
+    """
+    for value in stored:
+        if isinstance(value, Unreadable):
+            raise CorruptData(f"{what} is stored in a form that cannot be read: {value.reason}")
     try:
         yield
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise CorruptData(f"{what} is stored in a form that cannot be read: {error}") from error
 
 

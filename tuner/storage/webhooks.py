@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from tuner.program.workload import JsonObject
 from tuner.storage.access import hash_of
@@ -21,6 +23,17 @@ class Delivery:
     payload: JsonObject
     attempts: int
     signing_key: bytes
+    api_key_id: str = ""
+
+    @property
+    def host(self) -> str:
+        """Scheme, host and port, as they stand in the URL."""
+        return host_of(self.url)
+
+
+def host_of(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}".lower()
 
 
 def signing_key(secret_sha256: str) -> bytes:
@@ -37,8 +50,13 @@ def webhook_secret(secret: str) -> str:
 class WebhookStorage(Protocol):
     """Sending each message at least once, from one of several processes at a time."""
 
-    def claim_delivery(self, hold_s: float) -> Delivery | None:
-        """The message that is due longest, which no other caller gets for ``hold_s`` seconds. None if none is due."""
+    def claim_delivery(
+        self, hold_s: float, not_of_keys: Sequence[str] = (), not_to_hosts: Sequence[str] = ()
+    ) -> Delivery | None:
+        """The message that is due longest, which no other caller gets for ``hold_s`` seconds. None if none is due.
+
+        Those of jobs of these API keys, and to these hosts (as of a Delivery), are left.
+        """
 
     def finish_delivery(self, delivery: Delivery) -> None:
         """It was delivered."""

@@ -13,11 +13,11 @@ from fastapi.testclient import TestClient
 from service.access.scopes import READ, require_scopes
 from service.app import create_app
 from tests.service.access.conftest import SETTINGS, Caller
-from tests.serving import JOB, assert_problem
-from tuner.storage import NewKey, Quota, Scope, Storage
+from tests.serving import JOB, assert_problem, lease, register_local, store_library
+from tuner.storage import AliasQuery, NewKey, Quota, Scope, Storage
 
 OPEN = {"/healthz", "/readyz"}
-BELOW = {Scope.READ: (), Scope.SUBMIT: (Scope.READ,), Scope.ADMIN: (Scope.READ, Scope.SUBMIT)}
+BELOW = {scope: tuple(other for other in Scope if scope.includes(other) and other is not scope) for scope in Scope}
 
 
 @pytest.fixture
@@ -89,6 +89,8 @@ def test_every_scope_is_needed_somewhere(app: FastAPI) -> None:
     assert needed["GET", "/v1/jobs"] == ["read"]
     assert needed["POST", "/v1/jobs"] == needed["POST", "/v1/jobs/job_id/cancel"] == ["submit"]
     assert needed["GET", "/v1/audit"] == ["admin"]
+    alias = "/v1/workloads/key/aliases/name"
+    assert needed["POST", alias] == needed["POST", f"{alias}/rollback"] == ["promote"]
 
 
 def test_a_route_that_declares_no_scope_stops_the_service_from_starting() -> None:
@@ -98,6 +100,21 @@ def test_a_route_that_declares_no_scope_stops_the_service_from_starting() -> Non
     app.get("/forgotten")(lambda: None)
     with pytest.raises(RuntimeError, match="/forgotten"):
         require_scopes(app.routes)
+
+
+def test_who_submits_names_no_library(caller: Caller, storage: Storage) -> None:
+    register_local(storage)
+    ada, release = caller(Scope.SUBMIT), caller(Scope.PROMOTE)
+    job = ada.post("/v1/jobs", json=JOB).json()
+    library = store_library(storage, lease(storage))
+    alias = f"/v1/workloads/{job['workload_keys'][0]}/aliases/production"
+    for path in (alias, f"{alias}/rollback"):
+        answer = ada.post(path, json={"digest": library.digest})
+        assert_problem(answer, 403)
+        assert answer.json()["needed_scope"] == "promote"
+    assert storage.list_aliases(AliasQuery(library.workload_key)) == ()
+    assert release.post(alias, json={"digest": library.digest}).status_code == 200
+    assert release.post("/v1/jobs", json=JOB).status_code == 201
 
 
 # -- whose job it is --------------------------------------------------------------------------------------------------

@@ -6,8 +6,10 @@ import base64
 import hashlib
 import hmac
 import json
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -119,8 +121,10 @@ def test_nothing_is_sent_inside(storage: Storage, receiver: Receiver) -> None:
     told: list[str] = []
 
     class Told:
-        def claim_delivery(self, hold_s: float) -> Delivery | None:
-            return storage.claim_delivery(hold_s)
+        def claim_delivery(
+            self, hold_s: float, not_of_keys: Sequence[str] = (), not_to_hosts: Sequence[str] = ()
+        ) -> Delivery | None:
+            return storage.claim_delivery(hold_s, not_of_keys, not_to_hosts)
 
         def finish_delivery(self, delivery: Delivery) -> None:
             raise AssertionError("it was sent")
@@ -134,6 +138,41 @@ def test_nothing_is_sent_inside(storage: Storage, receiver: Receiver) -> None:
 
     assert receiver.got == []
     assert "not a public address" in told[0]
+
+
+def black_hole(stack: ExitStack) -> str:
+    """The URL of a receiver that takes connections and says nothing."""
+    listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    return f"http://127.0.0.1:{listener.getsockname()[1]}/hook"
+
+
+@pytest.mark.parametrize("hosts", [1, 12], ids=["one host, many keys", "one key, many hosts"])
+def test_receivers_that_never_answer_keep_no_other_waiting(storage: Storage, receiver: Receiver, hosts: int) -> None:
+    """Each of them takes ten seconds."""
+    with ExitStack() as stack:
+        urls = [black_hole(stack) for _ in range(hosts)]
+        key, _ = storage.create_key("ci")
+        for number in range(30):
+            actor = key.id if hosts > 1 else storage.create_key(f"ci-{number}")[0].id
+            job, _ = storage.create_job(job_spec(webhook={"url": urls[number % hosts]}), key.owner, actor=actor)
+            storage.request_cancel(job.id)
+        ended_job(storage, receiver.url)
+        with serving(storage, Settings(webhook_private=True)):
+            assert receiver.arrived.wait(LIMIT_S)
+
+
+def test_the_address_that_was_checked_is_the_one_connected_to(storage: Storage, receiver: Receiver) -> None:
+    """A name may lead elsewhere a moment later."""
+    ended_job(storage, f"http://rebound.example:{receiver.server_port}/hook")
+    asked: list[str] = []
+
+    def look_up(host: str, port: int, *, private: bool) -> str:
+        asked.append(host)
+        return "127.0.0.1"
+
+    assert coroutines.run(Sender(storage, look_up=look_up).send_next)
+    assert asked == ["rebound.example"]
+    assert receiver.got[0][0]["host"] == f"rebound.example:{receiver.server_port}"
 
 
 def test_the_service_sends_while_it_runs(storage: Storage, receiver: Receiver) -> None:

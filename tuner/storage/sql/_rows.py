@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Column, Connection, Dialect, Executable, Row, Table, bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tuner.program.workload import JsonObject
-from tuner.storage.errors import LeaseLost, NotFound
+from tuner.storage.errors import CorruptData, LeaseLost, NotFound
 from tuner.storage.events import NewEvent
 from tuner.storage.jobs import Job, JobState
 from tuner.storage.leases import Lease
@@ -22,6 +23,8 @@ from tuner.storage.sql.migrate import REVISION, refuse_other
 from tuner.storage.sql.schema import job_events, jobs
 
 AnyRow = Row[Any]
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 WORKED_ON = (JobState.RUNNING, JobState.CANCELLING)
 
 # Built once: composing a statement takes longer than running it. SQLite knows no row locks and needs none: its writers
@@ -47,6 +50,16 @@ class Part:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+
+def readable(what: str, make: Callable[[AnyRow], T], rows: Iterable[Any]) -> Iterator[T]:
+    """What ``make`` makes of each row. One that is corrupt is left out, with an error in the log: it must not keep the
+    others from who asks for all."""
+    for row in rows:
+        try:
+            yield make(row)
+        except CorruptData as error:
+            _log.error("%s %s is left out: %s", what, row.id, error)
 
 
 def job_of(row: AnyRow, whole: bool = True) -> Job:

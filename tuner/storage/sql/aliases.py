@@ -105,9 +105,9 @@ def promote_by_rule(connection: Connection, saved: Known) -> list[str]:
     )
     promoted = []
     for row in connection.execute(ruled.order_by(_alias.name).with_for_update()).all():
-        (present,) = known_rows(connection, ROWS.where(artifacts.c.id == row.artifact_id))
-        gain = _verified_gain(connection, saved, present)
-        if gain is None or not covers(saved.library.ranges, present.library.ranges):
+        present = next(iter(known_rows(connection, ROWS.where(artifacts.c.id == row.artifact_id))), None)
+        gain = _verified_gain(connection, saved, present) if present else None
+        if present is None or gain is None or not covers(saved.library.ranges, present.library.ranges):
             continue
         percent = 100 * (gain - 1)
         if percent >= row.at_least_percent:
@@ -224,6 +224,7 @@ def _aliases(connection: Connection, query: Select[Any]) -> list[Alias]:
             at_least_percent=row.at_least_percent,
         )
         for row in rows
+        if row.artifact_id in libraries
     ]
 
 

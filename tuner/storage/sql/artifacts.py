@@ -13,7 +13,7 @@ from tuner.library.dispatcher import made_for
 from tuner.program.spans import span_to_json
 from tuner.program.workload import JsonObject
 from tuner.records import PROTOCOL
-from tuner.storage.errors import NotFound
+from tuner.storage.errors import NotFound, reading
 from tuner.storage.events import NewEvent
 from tuner.storage.leases import Lease
 from tuner.storage.libraries import Artifact, Comparison, LibraryQuery, LibraryRow
@@ -23,7 +23,7 @@ from tuner.storage.sql._rows import AnyRow, Part, append_events, find_job, inser
 from tuner.storage.sql.aliases import promote_by_rule
 from tuner.storage.sql.identity import stored_task
 from tuner.storage.sql.jobs import find_task
-from tuner.storage.sql.library_rows import ROWS, known_rows
+from tuner.storage.sql.library_rows import ROWS, known_of, known_rows
 from tuner.storage.sql.replacing import settle
 from tuner.storage.sql.schema import (
     artifact_files,
@@ -106,8 +106,10 @@ class Artifacts(Part):
             known = connection.scalar(select(workloads.c.id).where(workloads.c.key == query.workload_key))
             if known is None:
                 raise NotFound(f"no workload {query.workload_key!r}")
-            result = known_rows(connection, rows.limit(cursors.checked(limit) + 1))
-        return cursors.page("libraries", result, limit, lambda row: row.number, lambda row: row.library)
+            found = connection.execute(rows.limit(cursors.checked(limit) + 1)).all()
+            libraries = {row.number: row.library for row in known_of(connection, found)}
+        page = cursors.page("libraries", found, limit, lambda row: int(row.id), lambda row: libraries.get(row.id))
+        return Page(tuple(library for library in page.items if library is not None), page.cursor)
 
     def libraries_of_job(self, job_id: str) -> tuple[tuple[int, LibraryRow], ...]:
         rows = ROWS.where(search_tasks.c.job_id == job_id).order_by(artifacts.c.id)
@@ -176,6 +178,8 @@ def _select() -> Select[Any]:
 
 
 def _artifact_of(row: AnyRow) -> Artifact:
+    with reading(f"library {row.digest}", row.manifest, row.dispatch):
+        pass
     return Artifact(
         digest=row.digest,
         workload_key=row.key,

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import BigInteger, ColumnElement, DateTime, Integer, Text, bindparam
+from sqlalchemy import JSON, BigInteger, ColumnElement, DateTime, Integer, Text, bindparam
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import Double, TypeDecorator, TypeEngine
+
+from tuner.storage.errors import Unreadable, unreadable
 
 SQLITE_NOW = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now'"
 
@@ -51,6 +54,34 @@ class SafeText(TypeDecorator[str]):
         if value is None or (value.isascii() and "\0" not in value):
             return value
         return safe_text(value)
+
+
+class Json(TypeDecorator[Any]):
+    """JSON whose outermost value is an object (``dict``) or an array (``list``).
+
+    What cannot be read, or is of another shape, becomes Unreadable, and never an error: a row is decoded while all rows
+    of a statement are fetched, so an error there would take the others with it. ``optional``: it may be null.
+    """
+
+    impl = JSON
+    cache_ok = True
+
+    def __init__(self, shape: type[dict[str, Any]] | type[list[Any]], optional: bool = False, **options: bool) -> None:
+        super().__init__(**options)
+        self.shape, self.optional = shape, optional
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        if isinstance(value, self.shape):
+            return value
+        if value is None and self.optional:
+            return None
+        wrong = f"it holds {_kind(value)}, not {_kind(self.shape())}"
+        return unreadable(value.reason if isinstance(value, Unreadable) else wrong, self.shape)
+
+
+def _kind(value: object) -> str:
+    names = {dict: "an object", list: "an array", str: "text", type(None): "null", bool: "true or false"}
+    return names.get(type(value), "a number")
 
 
 class now(FunctionElement[str]):  # noqa: N801  (reads as the SQL function that it is)
@@ -160,6 +191,38 @@ def from_json(text: str | bytes) -> Any:
     except orjson.JSONDecodeError:
         # Lone surrogates; what is not JSON is refused here, too.
         return json.loads(text)
+
+
+DEPTH = 100
+"""Levels of arrays and objects in a column. What was stored has a dozen; writers of JSON give up at 250 and more."""
+
+
+def decoded(text: str | bytes) -> Any:
+    """``from_json`` for columns: Unreadable in place of an error."""
+    try:
+        value = from_json(text)
+        if _braces(text) > DEPTH and _is_deep(value):
+            return unreadable(f"it has more than {DEPTH} levels", dict)
+        return value
+    except (ValueError, RecursionError) as error:
+        return unreadable(f"it is not JSON: {error}", dict)
+
+
+def _braces(text: str | bytes) -> int:
+    return sum(map(text.count, "[{" if isinstance(text, str) else (b"[", b"{")))  # type: ignore[arg-type]
+
+
+def _is_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(DEPTH):
+        level = [item for each in level for item in _items(each) if isinstance(item, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def _items(value: object) -> Iterable[object]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def canonical(value: object) -> str:

@@ -24,7 +24,7 @@ from tuner.storage.devices import (
     SpeedState,
 )
 from tuner.storage.errors import CorruptData, NotFound, reading
-from tuner.storage.sql._rows import AnyRow, Part, insert_new
+from tuner.storage.sql._rows import AnyRow, Part, insert_new, readable
 from tuner.storage.sql.audit import WORKER, audit
 from tuner.storage.sql.columns import later, now
 from tuner.storage.sql.device_tokens import note_use
@@ -60,7 +60,7 @@ class Devices(Part):
     def list_devices(self) -> tuple[Device, ...]:
         with self._database.read() as connection:
             rows = connection.execute(select_devices().order_by(devices.c.key, devices.c.id)).all()
-        return tuple(device for row in rows if (device := _readable(row)) is not None)
+        return tuple(readable("device", device_of, rows))
 
     def device_failed(self, device_id: str, reason: str) -> Device:
         with self._database.write() as connection:
@@ -122,7 +122,8 @@ class Devices(Part):
 
     def list_targets(self) -> tuple[Target, ...]:
         with self._database.read() as connection:
-            return tuple(map(Target.from_json, connection.scalars(select(targets.c.target).order_by(targets.c.id))))
+            rows = connection.execute(select(targets.c.id, targets.c.target).order_by(targets.c.id)).all()
+        return tuple(readable("target", target_of, rows))
 
 
 def select_devices() -> Select[Any]:
@@ -152,15 +153,6 @@ def _changed(connection: Connection, device_id: str, values: Mapping[str, Any]) 
     return device_of(connection.execute(select_devices().where(devices.c.id == device_id)).one())
 
 
-def _readable(row: AnyRow) -> Device | None:
-    """None, and an error in the log, for a row that is corrupt: it must not keep every job from every other device."""
-    try:
-        return device_of(row)
-    except CorruptData as error:
-        _log.error("device %s is left out: %s", row.id, error)
-        return None
-
-
 def _what_for(calibration: JsonObject) -> tuple[Any, ...]:
     return tuple(calibration.get(name) for name in ("target", "threads"))
 
@@ -172,11 +164,25 @@ def _calibrations(stored: Sequence[JsonObject] | None) -> Iterator[Calibration]:
             yield Calibration.from_json(each)
 
 
+def _speed(row: AnyRow) -> DeviceSpeed | None:
+    """None, as before its first job, if it cannot be read: it is measured again."""
+    try:
+        with reading(f"the speed of device {row.id}", row.speed):
+            return None if row.speed is None else DeviceSpeed.from_json(row.speed)
+    except CorruptData as error:
+        _log.error("%s", error)
+        return None
+
+
+def target_of(row: AnyRow) -> Target:
+    """Of a row that has a target as ``target``. Raises CorruptData."""
+    with reading(f"the target of row {row.id}", row.target):
+        return Target.from_json(row.target)
+
+
 def device_of(row: AnyRow) -> Device:
-    with reading(f"the target of device {row.id}"):
+    with reading(f"the target of device {row.id}", row.target):
         target = Target.from_json(row.target)
-    with reading(f"the speed of device {row.id}"):
-        speed = None if row.speed is None else DeviceSpeed.from_json(row.speed)
     return Device(
         id=row.id,
         key=row.key,
@@ -188,7 +194,7 @@ def device_of(row: AnyRow) -> Device:
         failures=row.failures,
         reason=row.reason,
         quarantined_until=row.quarantined_until,
-        speed=speed,
+        speed=_speed(row),
         joined=None if row.token_id is None else Joined(row.token_id, row.server),
         calibrations=tuple(_calibrations(row.calibrations)),
     )

@@ -25,7 +25,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tuner.errors import InvalidInput
 from tuner.storage.errors import StorageUnavailable
-from tuner.storage.sql.columns import from_json, to_json
+from tuner.storage.sql.columns import decoded, to_json
 
 BUSY_S = 30
 """How long a SQLite connection waits for another's write to end, unless its URL says ``?timeout=``."""
@@ -124,7 +124,7 @@ def _sqlite(url: URL) -> Engine:
     engine = create_engine(
         url,
         json_serializer=to_json,
-        json_deserializer=from_json,
+        json_deserializer=decoded,
         connect_args={} if "timeout" in url.query else {"timeout": BUSY_S},
         pool_size=SQLITE_CONNECTIONS,
         max_overflow=0,
@@ -138,6 +138,8 @@ def _sqlite(url: URL) -> Engine:
 def _set_up_sqlite(dbapi_connection: Any, _record: object) -> None:
     # The driver must not begin transactions by itself: _begin_sqlite does, and says which kind.
     dbapi_connection.isolation_level = None
+    # The driver's own decoding raises for a byte that is no UTF-8, and with it all rows of the statement are lost.
+    dbapi_connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     cursor = dbapi_connection.cursor()
     if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         cursor.execute("PRAGMA journal_mode = WAL")
@@ -160,7 +162,7 @@ def _postgresql(url: URL) -> Engine:
     engine = create_engine(
         url,
         json_serializer=to_json,
-        json_deserializer=from_json,
+        json_deserializer=decoded,
         connect_args={**{k: v for k, v in limits.items() if k not in url.query}, "options": options},
         pool_size=POSTGRESQL_CONNECTIONS,
         max_overflow=POSTGRESQL_CONNECTIONS,

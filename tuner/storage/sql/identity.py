@@ -7,12 +7,18 @@ jobs that write the same extent as ``16*T`` and as ``8*S`` share them; the job r
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Row
 
 from tuner.program.task import SearchTask, check_shape, parse_shape
 from tuner.program.workload import JsonObject, Workload, WorkloadInstance, format_shape
-from tuner.storage.errors import reading
+from tuner.storage.errors import CorruptData, reading
+
+_log = logging.getLogger(__name__)
 
 LABEL = "label"
 """Beside the canonical form: what the job that came first with the workload called it."""
@@ -24,7 +30,7 @@ def stored_workload(workload: Workload) -> JsonObject:
 
 def split_label(stored: JsonObject) -> tuple[JsonObject, str]:
     """The canonical form, which ``workload_from_json`` reads, and the label."""
-    return {name: value for name, value in stored.items() if name != LABEL}, str(stored[LABEL])
+    return {name: value for name, value in stored.items() if name != LABEL}, str(stored.get(LABEL, ""))
 
 
 @lru_cache(maxsize=256)
@@ -48,6 +54,20 @@ def job_shapes(task: str) -> Mapping[str, Mapping[str, int]]:
     """
     result = stored_task(task).with_least_shape()
     return {symbols_text(result, instance): instance.shape for instance in result.instances}
+
+
+def shapes_of(rows: Iterable[Row[Any]]) -> Mapping[int, Mapping[str, Mapping[str, int]]]:
+    """By search task, as ``job_shapes``, from rows with its JSON as ``text``.
+
+    One that cannot be read has none: its records stand in symbols.
+    """
+    result = {}
+    for row in rows:
+        try:
+            result[row.id] = job_shapes(row.text)
+        except CorruptData as error:
+            _log.error("search task %s: %s", row.id, error)
+    return result
 
 
 def instance_of(text: str, weight: float, shapes: Mapping[str, Mapping[str, int]]) -> WorkloadInstance:

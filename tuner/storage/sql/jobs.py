@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select, update
 
 from tuner.errors import InvalidInput
 from tuner.program.instance import program_key
@@ -18,7 +18,7 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject
 from tuner.records import Baselines
 from tuner.storage.access import NO_QUOTA, Quota
-from tuner.storage.errors import Conflict, IdempotencyMismatch, NotFound, reading
+from tuner.storage.errors import Conflict, IdempotencyMismatch, NotFound, Unreadable, reading
 from tuner.storage.events import NewEvent
 from tuner.storage.jobs import Job, JobOrder, JobQuery, JobState, JobTable, SearchTaskRow
 from tuner.storage.paging import Page
@@ -207,7 +207,10 @@ def tasks_of(
 
 
 def task_of(row: AnyRow) -> SearchTaskRow:
-    with reading(f"search task {row.id} of job {row.job_id}"):
+    what = f"search task {row.id} of job {row.job_id}"
+    with reading(what, row.task):
+        task = stored_task(json.dumps(row.task))
+    with reading(f"what was timed for {what}", row.baselines):
         baselines = Baselines.from_json(row.baselines)
     return SearchTaskRow(
         id=row.id,
@@ -217,7 +220,7 @@ def task_of(row: AnyRow) -> SearchTaskRow:
         count=row._mapping["count"],
         workload_key=row.key,
         target_fingerprint=row.fingerprint,
-        task=stored_task(json.dumps(row.task)),
+        task=task,
         spent_s=row.spent_s,
         done=row.done,
         baselines=baselines,
@@ -242,8 +245,13 @@ def target_ids(connection: Connection, wanted: Sequence[Target]) -> dict[str, in
     values = {target.fingerprint: target.to_json() for target in wanted}
     rows = [{"fingerprint": name, "target": values[name]} for name in sorted(values)]
     insert_new(connection, targets, rows)
-    query = select(targets.c.fingerprint, targets.c.id).where(targets.c.fingerprint.in_(values))
-    return {row.fingerprint: row.id for row in connection.execute(query)}
+    query = select(targets.c.fingerprint, targets.c.id, targets.c.target).where(targets.c.fingerprint.in_(values))
+    known = connection.execute(query).all()
+    for row in known:
+        if isinstance(row.target, Unreadable):
+            # The fingerprint is a digest of what stood there.
+            connection.execute(update(targets).where(targets.c.id == row.id).values(target=values[row.fingerprint]))
+    return {row.fingerprint: row.id for row in known}
 
 
 def _workload_ids(connection: Connection, tasks: Sequence[SearchTask]) -> dict[str, int]:

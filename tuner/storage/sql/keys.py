@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterable
 
 from sqlalchemy import Connection, bindparam, or_, select, update
 
-from tuner.storage.access import ApiKey, NewKey, Quota, Scope, hash_of
-from tuner.storage.errors import Conflict, NotFound
+from tuner.storage.access import NO_QUOTA, ApiKey, NewKey, Quota, Scope, fresh_secret, hash_of
+from tuner.storage.errors import Conflict, CorruptData, NotFound, reading
 from tuner.storage.sql._rows import AnyRow, Part, insert_new
 from tuner.storage.sql.audit import audit
 from tuner.storage.sql.columns import later, now
 from tuner.storage.sql.schema import api_keys
 
-PREFIX = "sw_"
+_log = logging.getLogger(__name__)
+
 """Lets people, and scanners for leaked secrets, see what they have before them."""
 EVERY_SCOPE = NewKey()
 
@@ -61,10 +63,6 @@ class Keys(Part):
                 connection.execute(update(api_keys).where(api_keys.c.id == key_id, used).values(last_used_at=now()))
 
 
-def fresh_secret() -> str:
-    return PREFIX + secrets.token_urlsafe(32)
-
-
 def add_key(connection: Connection, name: str, secret: str, made: NewKey, actor: str) -> ApiKey:
     """Raises Conflict if the secret is that of another key."""
     key_id = f"key-{secrets.token_hex(6)}"
@@ -102,14 +100,23 @@ def lock_owner(connection: Connection, owner: str) -> None:
 
 
 def _key_of(row: AnyRow) -> ApiKey:
+    """A key whose scopes or quota cannot be read may do nothing."""
+    scopes: tuple[Scope, ...] = ()
+    quota = NO_QUOTA
+    try:
+        with reading(f"what key {row.id} may do", row.scopes, row.quota):
+            quota = Quota.from_json(row.quota)
+            scopes = tuple(scope for scope in Scope if scope.value in row.scopes)
+    except CorruptData as error:
+        _log.error("%s", error)
     return ApiKey(
         id=row.id,
         name=row.name,
         created_at=row.created_at,
         revoked_at=row.revoked_at,
-        scopes=tuple(scope for scope in Scope if scope.value in row.scopes),
+        scopes=scopes,
         owner=row.owner or row.id,
         expires_at=row.expires_at,
         last_used_at=row.last_used_at,
-        quota=Quota.from_json(row.quota),
+        quota=quota,
     )

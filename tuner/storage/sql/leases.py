@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Text, and_, bindparam, cast, f
 from tuner.errors import InvalidInput
 from tuner.program.workload import JsonObject
 from tuner.records import Baselines, MeasureResult
-from tuner.storage.errors import CorruptData
+from tuner.storage.errors import CorruptData, reading
 from tuner.storage.events import NewEvent
 from tuner.storage.jobs import Job, JobState
 from tuner.storage.leases import Lease
@@ -66,6 +66,9 @@ _SUMMED = _COUNTED.values(summary=bindparam("progress", type_=jobs.c.summary.typ
 _ATTEMPTED = select(
     *(jobs.c[name] for name in ("id", "state", "worker", "trials", "failed_attempts", "trials_at_failure"))
 ).where(jobs.c.id == bindparam("job"))
+
+
+_CARRIED = select(jobs.c.spec, jobs.c.summary, jobs.c.webhook).where(jobs.c.id == bindparam("job"))
 
 
 class Leases(Part):
@@ -181,10 +184,18 @@ def _end_abandoned(connection: Connection) -> None:
         end(connection, job_id, JobState.CANCELLED)
 
 
+def _check_readable(connection: Connection, job_id: str) -> None:
+    """Raises CorruptData."""
+    row = connection.execute(_CARRIED, {"job": job_id}).one()
+    for column, value in row._mapping.items():
+        with reading(f"the {column} of job {job_id}", value):
+            continue
+
+
 def _take(connection: Connection, job_id: str, worker: str, lease_s: float) -> Lease | None:
     """The lease of a waiting job, or of one whose worker was lost, unless that was one attempt too many.
 
-    One whose search tasks cannot be read fails: it would stop every worker.
+    One that cannot be read fails: it would stop every worker.
     """
     row = connection.execute(_ATTEMPTED, {"job": job_id}).one()
     if row.state == JobState.RUNNING:
@@ -192,6 +203,7 @@ def _take(connection: Connection, job_id: str, worker: str, lease_s: float) -> L
         if job.state.ended or job.failed_attempts > 1:
             return None  # the next attempt waits
     try:
+        _check_readable(connection, job_id)
         tasks = tasks_of(connection, job_id)
     except CorruptData as error:
         end(connection, job_id, JobState.FAILED, str(error))

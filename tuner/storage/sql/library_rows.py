@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, FromClause, Select, Text, and_, case, cast, or_, select
 
 from tuner.library.dispatcher import symbol_bounds
 from tuner.program.range_text import Ranges
 from tuner.program.spans import span_from_json
+from tuner.storage.errors import Unreadable, reading
 from tuner.storage.libraries import Comparison, LibraryRow
-from tuner.storage.sql._rows import AnyRow
+from tuner.storage.sql._rows import AnyRow, readable
 from tuner.storage.sql.identity import stored_task
 from tuner.storage.sql.schema import (
     artifacts,
@@ -94,14 +96,19 @@ class Known:
     @property
     def comparison(self) -> Comparison | None:
         data = self.library.comparison
-        return None if data is None else Comparison.from_json(data)
+        with reading(f"the comparison of library {self.library.digest}"):
+            return None if data is None else Comparison.from_json(data)
 
 
 def known_rows(connection: Connection, query: Select[tuple[object, ...]]) -> list[Known]:
     """What ``query``, made from ROWS, finds, in its order."""
-    rows = connection.execute(query).all()
+    return known_of(connection, connection.execute(query).all())
+
+
+def known_of(connection: Connection, rows: Sequence[Any]) -> list[Known]:
+    """Of those that can be read."""
     names = _aliases(connection, [row.id for row in rows])
-    return [_known(row, names.get(row.id, ())) for row in rows]
+    return list(readable("library", lambda row: _known(row, names.get(row.id, ())), rows))
 
 
 def _known(row: AnyRow, aliases: Sequence[str]) -> Known:
@@ -115,7 +122,7 @@ def _known(row: AnyRow, aliases: Sequence[str]) -> Known:
         ranges=_ranges(row),
         protocol=row.protocol,
         superseded_by=row.superseding,
-        comparison=row.comparison,
+        comparison=None if isinstance(row.comparison, Unreadable) else row.comparison,
         wrong_kernel=row.wrong_kernel,
         aliases=tuple(aliases),
     )
@@ -123,9 +130,10 @@ def _known(row: AnyRow, aliases: Sequence[str]) -> Known:
 
 
 def _ranges(row: AnyRow) -> Ranges:
-    if row.ranges is None:
-        return symbol_bounds(stored_task(row.task))
-    return {name: span_from_json(span) for name, span in row.ranges.items()}
+    with reading(f"the ranges of library {row.digest}", row.ranges):
+        if row.ranges is None:
+            return symbol_bounds(stored_task(row.task))
+        return {name: span_from_json(span) for name, span in row.ranges.items()}
 
 
 def _aliases(connection: Connection, numbers: Sequence[int]) -> Mapping[int, Sequence[str]]:

@@ -6,10 +6,10 @@ import secrets
 
 from sqlalchemy import Connection, delete, exists, insert, select, update
 
-from tuner.storage.access import ApiKey, NewKey, hash_of
+from tuner.storage.access import ApiKey, NewKey, fresh_secret, hash_of
 from tuner.storage.sql._rows import Part
 from tuner.storage.sql.columns import later, now
-from tuner.storage.sql.keys import add_key, fresh_secret, mark_revoked
+from tuner.storage.sql.keys import add_key, mark_revoked
 from tuner.storage.sql.schema import login_tokens
 
 LOGIN = "login"
@@ -26,6 +26,11 @@ class Logins(Part):
         return token
 
     def redeem_login(self, token: str, key_ttl_s: float | None = None) -> tuple[ApiKey, str] | None:
+        # Read first: a made-up token must not take the turn of one who writes.
+        known = select(login_tokens.c.id).where(login_tokens.c.secret_sha256 == hash_of(token))
+        with self._database.read() as connection:
+            if connection.scalar(known) is None:
+                return None
         secret = fresh_secret()
         with self._database.write() as connection:
             used = _use(connection, token)

@@ -7,10 +7,12 @@ from contextlib import AbstractContextManager
 
 from sqlalchemy import bindparam, select
 
+from tuner.program.build import workload_from_json
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject
 from tuner.records import PROTOCOL
 from tuner.rules.space import MicroKernel
+from tuner.storage.errors import Unreadable, reading
 from tuner.storage.libraries import Comparison
 from tuner.storage.lookups import BuiltLibrary, KernelLatency, Known, LookupScope, NamedTask, WorkloadForm
 from tuner.storage.sql._rows import AnyRow, Part
@@ -85,20 +87,23 @@ class Lookups(Part):
 
     def dispatch_tables(self, numbers: Sequence[int]) -> Mapping[int, JsonObject]:
         rows = self._rows(TABLES, [(number,) for number in numbers])
-        return {row.artifact_id: from_json(row.dispatch) for row in rows}
+        with reading("a dispatch table"):
+            return {row.artifact_id: from_json(row.dispatch) for row in rows}
 
     def kernels(self, ids: Sequence[str]) -> Mapping[str, MicroKernel]:
         rows = self._rows(KERNELS, [(id,) for id in ids])
-        return {row.id: MicroKernel.from_json(from_json(row.kernel)) for row in rows}
+        with reading("a kernel"):
+            return {row.id: MicroKernel.from_json(from_json(row.kernel)) for row in rows}
 
     def workload_forms(self, keys: Sequence[str]) -> Mapping[str, WorkloadForm]:
         rows = self._rows(FORMS, [(key,) for key in keys])
-        return {row.key: _form(row.key, from_json(row.workload)) for row in rows}
+        with reading("a workload"):
+            return {row.key: _checked(_form(row.key, from_json(row.workload))) for row in rows}
 
     def workloads_like(self, program: str, limit: int) -> tuple[WorkloadForm, ...]:
         with self._database.read() as connection:
             rows = connection.execute(_LIKE, {"program": program, "most": limit}).all()
-        return tuple(_form(row.key, row.workload) for row in rows)
+        return tuple(_form(row.key, row.workload) for row in rows if not isinstance(row.workload, Unreadable))
 
     def _rows(self, asking: Asking, questions: Sequence[Sequence[str | int | None]]) -> Sequence[AnyRow]:
         if not questions:
@@ -116,8 +121,14 @@ def _latency_of(row: AnyRow) -> KernelLatency:
 
 
 def _library_of(row: AnyRow) -> BuiltLibrary:
-    comparison = Comparison.from_json(from_json(row.comparison)) if row.comparison else None
+    with reading(f"the comparison of library {row.digest}"):
+        comparison = Comparison.from_json(from_json(row.comparison)) if row.comparison else None
     return BuiltLibrary(row.id, row.digest, row.job_id, row.protocol == PROTOCOL, comparison)
+
+
+def _checked(form: WorkloadForm) -> WorkloadForm:
+    workload_from_json(form.workload)
+    return form
 
 
 def _form(key: str, stored: JsonObject) -> WorkloadForm:

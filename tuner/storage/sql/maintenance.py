@@ -98,18 +98,26 @@ def _stale_libraries(connection: Connection, names: Names) -> Iterator[StaleKnow
     """Of each workload, target and threads the newest library that is served, if another toolchain built it than the
     newest of all."""
     columns = (artifacts.c.workload_id, artifacts.c.target_id, artifacts.c.threads, artifacts.c.superseded_by)
-    query = select(*columns, artifacts.c.manifest["toolchain"].label("toolchain"), artifacts.c.created_at)
-    rows = connection.execute(query.order_by(artifacts.c.id)).all()
-    served = (row for row in rows if row.superseded_by is None)
-    newest: dict[LookupScope, Any] = {(row.workload_id, row.target_id, row.threads): row for row in served}
-    now: JsonObject | None = rows[-1].toolchain if rows else None
-    for (workload_id, target_id, threads), row in newest.items():
-        if row.toolchain != now:
+    # The manifest as it is: a database that looks into it itself refuses the statement for one that is no JSON.
+    query = select(*columns, artifacts.c.manifest, artifacts.c.created_at)
+    newest: dict[LookupScope, tuple[Any, JsonObject]] = {}
+    now: JsonObject = {}
+    for row in connection.execute(query.order_by(artifacts.c.id)):
+        now = toolchain = _toolchain(row.manifest)
+        if row.superseded_by is None:
+            newest[row.workload_id, row.target_id, row.threads] = row, toolchain
+    for (workload_id, target_id, threads), (row, toolchain) in newest.items():
+        if toolchain != now:
             key, label = names[0][workload_id]
-            detail = f"built by {_versions(row.toolchain)}, now {_versions(now)}"
+            detail = f"built by {_versions(toolchain)}, now {_versions(now)}"
             target = names[1][target_id]
             yield StaleKnowledge(key, label, target, threads, "toolchain", detail, 1, row.created_at, False)
 
 
-def _versions(toolchain: JsonObject | None) -> str:
-    return ", ".join(f"{name} {version}" for name, version in sorted((toolchain or {}).items())) or "what is not known"
+def _toolchain(manifest: JsonObject) -> JsonObject:
+    result = manifest.get("toolchain")
+    return result if isinstance(result, dict) else {}
+
+
+def _versions(toolchain: JsonObject) -> str:
+    return ", ".join(f"{name} {version}" for name, version in sorted(toolchain.items())) or "what is not known"

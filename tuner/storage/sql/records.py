@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,9 +13,11 @@ from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
 from tuner.rules.space import MicroKernel
 from tuner.storage.devices import DeviceReading
+from tuner.storage.errors import reading
 from tuner.storage.sql import cursors, latencies
-from tuner.storage.sql._rows import AnyRow, Part, insert_new
-from tuner.storage.sql.identity import instance_of, job_shapes, split_label, stored_task, symbols_text
+from tuner.storage.sql._rows import AnyRow, Part, insert_new, readable
+from tuner.storage.sql.columns import from_json
+from tuner.storage.sql.identity import instance_of, shapes_of, split_label, stored_task, symbols_text
 from tuner.storage.sql.schema import (
     disqualified_kernels,
     jobs,
@@ -261,8 +262,8 @@ def of_jobs(connection: Connection, query: Select[Any]) -> tuple[TuningRecord, .
     """Records with their instances in the shape variables of the jobs that they are of."""
     rows = connection.execute(query).all()
     tasks = {row.search_task_id for row in rows}
-    texts = select(search_tasks.c.id, cast(search_tasks.c.task, Text)).where(search_tasks.c.id.in_(tasks))
-    return records_of(rows, {number: job_shapes(text) for number, text in connection.execute(texts)})
+    texts = select(search_tasks.c.id, cast(search_tasks.c.task, Text).label("text")).where(search_tasks.c.id.in_(tasks))
+    return records_of(rows, shapes_of(connection.execute(texts)))
 
 
 def records_of(
@@ -272,24 +273,33 @@ def records_of(
     # Many trials share a kernel or an instance: each is built once.
     kernels: dict[str, MicroKernel] = {}
     instances: dict[tuple[int | None, str, float], WorkloadInstance] = {}
-    result = []
-    for row in rows:
+
+    def record(row: AnyRow) -> TuningRecord:
         if (kernel := kernels.get(row.kernel_id)) is None:
-            kernel = kernels[row.kernel_id] = MicroKernel.from_json(json.loads(row.kernel))
+            kernel = kernels[row.kernel_id] = _kernel_of(row)
         named = (row.search_task_id if shapes else None, row.instance, row.weight)
         if (instance := instances.get(named)) is None:
             known = (shapes or {}).get(row.search_task_id, {})
             instance = instances[named] = instance_of(row.instance, row.weight, known)
-        result.append(record_of(row, kernel, instance))
-    return tuple(result)
+        return record_of(row, kernel, instance)
+
+    return tuple(readable("record", record, rows))
+
+
+def _kernel_of(row: AnyRow) -> MicroKernel:
+    with reading(f"kernel {row.kernel_id}"):
+        return MicroKernel.from_json(from_json(row.kernel))
 
 
 def record_of(row: AnyRow, kernel: MicroKernel, instance: WorkloadInstance) -> TuningRecord:
+    """Raises CorruptData."""
+    with reading(f"the samples of record {row.id}", row.samples_s):
+        samples_s = tuple(map(float, row.samples_s))
     result = MeasureResult(
         kernel=kernel,
         instance=instance,
         latency_s=row.latency_s,
-        samples_s=tuple(row.samples_s),
+        samples_s=samples_s,
         error_kind=ErrorKind(row.error_kind) if row.error_kind else None,
         error=row.error,
         build_s=row.build_s,

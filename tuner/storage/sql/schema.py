@@ -6,7 +6,6 @@ Alembic's scripts in ``migrations`` make these tables; a test holds the two toge
 from __future__ import annotations
 
 from sqlalchemy import (
-    JSON,
     Boolean,
     Column,
     ForeignKey,
@@ -21,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import Double
 
-from tuner.storage.sql.columns import BigInt, Instant, SafeText, now
+from tuner.storage.sql.columns import BigInt, Instant, Json, SafeText, now
 
 metadata = MetaData(
     naming_convention={
@@ -37,7 +36,7 @@ workloads = Table(
     metadata,
     Column("id", BigInt, primary_key=True),
     Column("key", SafeText, nullable=False, unique=True),
-    Column("workload", JSON, nullable=False),
+    Column("workload", Json(dict), nullable=False),
     # What workloads that differ in their extents alone have in common (identity.program_key).
     Column("program_key", SafeText, nullable=False, server_default="", index=True),
     Column("created_at", Instant, nullable=False, default=now()),
@@ -48,7 +47,7 @@ targets = Table(
     metadata,
     Column("id", BigInt, primary_key=True),
     Column("fingerprint", SafeText, nullable=False, unique=True),
-    Column("target", JSON, nullable=False),
+    Column("target", Json(dict), nullable=False),
     # The reference speed: what the anchor took at the first successful reading that has one. Written once.
     Column("anchor_s", Double),
     Column("created_at", Instant, nullable=False, default=now()),
@@ -65,13 +64,13 @@ devices = Table(
     Column("failures", Integer, nullable=False, default=0, server_default="0"),
     Column("reason", SafeText, nullable=False, default="", server_default=""),
     Column("quarantined_until", Instant),
-    Column("speed", JSON),
+    Column("speed", Json(dict, optional=True)),
     # A list, the newest last: one for each target and number of threads.
-    Column("calibrations", JSON),
+    Column("calibrations", Json(list, optional=True)),
     # How it last joined: the token's id, and the process that did (tuner.joining).
     Column("token_id", SafeText),
     Column("server", SafeText),
-    Column("description", JSON, nullable=False),
+    Column("description", Json(dict), nullable=False),
     Column("registered_at", Instant, nullable=False, default=now()),
     Column("seen_at", Instant, nullable=False, default=now()),
 )
@@ -87,8 +86,8 @@ jobs = Table(
     Column("idempotency_key", SafeText),
     Column("state", SafeText, nullable=False),
     Column("device", SafeText, nullable=False),
-    Column("spec", JSON, nullable=False),
-    Column("summary", JSON, nullable=False),
+    Column("spec", Json(dict), nullable=False),
+    Column("summary", Json(dict), nullable=False),
     Column("error", SafeText, nullable=False, default=""),
     Column("created_at", Instant, nullable=False, default=now()),
     Column("started_at", Instant),
@@ -109,7 +108,7 @@ jobs = Table(
     Column("budget_trials", BigInt),
     Column("budget_seconds", Double),
     # Whom to tell when the job has ended: {"url", "key"}, the key being the one whose secret signs.
-    Column("webhook", JSON(none_as_null=True)),
+    Column("webhook", Json(dict, optional=True, none_as_null=True)),
     UniqueConstraint("owner", "idempotency_key"),
     Index(None, "state", "number"),
     # The queue: every column that a choice reads, so that it reads no rows.
@@ -128,10 +127,10 @@ search_tasks = Table(
     Column("workload_id", ForeignKey("workloads.id"), nullable=False),
     Column("target_id", ForeignKey("targets.id"), nullable=False),
     Column("threads", Integer, nullable=False),
-    Column("task", JSON, nullable=False),
+    Column("task", Json(dict), nullable=False),
     Column("spent_s", Double, nullable=False, default=0.0),
     Column("done", Boolean, nullable=False, default=false()),
-    Column("baselines", JSON),
+    Column("baselines", Json(dict, optional=True)),
     UniqueConstraint("job_id", "position"),
     Index(None, "workload_id", "target_id", "threads", "id"),
     Index(None, "workload_id", "target_id", "job_id"),
@@ -143,7 +142,7 @@ job_events = Table(
     Column("job_id", ForeignKey("jobs.id"), primary_key=True),
     Column("seq", BigInt, primary_key=True, autoincrement=False),
     Column("kind", SafeText, nullable=False),
-    Column("data", JSON, nullable=False),
+    Column("data", Json(dict), nullable=False),
     Column("created_at", Instant, nullable=False, default=now()),
 )
 
@@ -154,7 +153,7 @@ micro_kernels = Table(
     Column("rule", SafeText, nullable=False),
     Column("rule_version", Integer, nullable=False),
     # An object whose keys stand in the order of the rule's axes: JSON keeps it, PostgreSQL's JSONB would not.
-    Column("kernel", JSON, nullable=False),
+    Column("kernel", Json(dict), nullable=False),
 )
 
 tuning_records = Table(
@@ -175,7 +174,7 @@ tuning_records = Table(
     Column("error_kind", SafeText),
     Column("error", SafeText, nullable=False),
     Column("weight", Double, nullable=False),
-    Column("samples_s", JSON, nullable=False),
+    Column("samples_s", Json(list), nullable=False),
     Column("build_s", Double, nullable=False),
     Column("run_s", Double, nullable=False),
     # From the end of the trial on its device to when it was stored: with created_at and run_s, when it ran, by the
@@ -190,7 +189,7 @@ tuning_records = Table(
     # Of records that were imported: a digest of all that identifies them, and the job and the provenance that they
     # came with. Both are null for what was measured here.
     Column("uid", SafeText),
-    Column("origin", JSON(none_as_null=True)),
+    Column("origin", Json(dict, optional=True, none_as_null=True)),
     UniqueConstraint("search_task_id", "kernel_id", "instance", "attempt"),
     Index(None, "search_task_id", "id"),
     Index(None, "workload_id", "target_id", "threads", "id"),
@@ -298,14 +297,14 @@ artifacts = Table(
     Column("workload_id", ForeignKey("workloads.id"), nullable=False),
     Column("target_id", ForeignKey("targets.id"), nullable=False),
     Column("threads", Integer, nullable=False),
-    Column("manifest", JSON, nullable=False),
+    Column("manifest", Json(dict), nullable=False),
     Column("created_at", Instant, nullable=False, default=now()),
     # {symbol: [low, high]}. Null where an earlier version's worker stored it: the search task tells it then.
-    Column("ranges", JSON(none_as_null=True)),
+    Column("ranges", Json(dict, optional=True, none_as_null=True)),
     Column("protocol", SafeText),
     # The library that is served in place of this one; null is served.
     Column("superseded_by", ForeignKey("artifacts.id"), index=True),
-    Column("comparison", JSON(none_as_null=True)),
+    Column("comparison", Json(dict, optional=True, none_as_null=True)),
     UniqueConstraint("search_task_id", "digest"),
     Index(None, "workload_id", "target_id", "id"),
 )
@@ -363,7 +362,7 @@ dispatchers = Table(
     "dispatchers",
     metadata,
     Column("artifact_id", ForeignKey("artifacts.id"), primary_key=True),
-    Column("dispatch", JSON, nullable=False),
+    Column("dispatch", Json(dict), nullable=False),
 )
 
 api_keys = Table(
@@ -376,12 +375,12 @@ api_keys = Table(
     Column("secret_sha256", SafeText, nullable=False, unique=True),
     Column("created_at", Instant, nullable=False, default=now()),
     Column("revoked_at", Instant),
-    Column("scopes", JSON, nullable=False, server_default='["read", "submit", "admin"]'),
+    Column("scopes", Json(list), nullable=False, server_default='["read", "submit", "admin"]'),
     # Whose jobs this key submits; empty: its own id.
     Column("owner", SafeText, nullable=False, server_default=""),
     Column("expires_at", Instant),
     Column("last_used_at", Instant),
-    Column("quota", JSON(none_as_null=True)),
+    Column("quota", Json(dict, optional=True, none_as_null=True)),
 )
 
 login_tokens = Table(
@@ -433,7 +432,7 @@ audit_log = Table(
     Column("actor", SafeText, nullable=False),
     Column("action", SafeText, nullable=False),
     Column("subject", SafeText, nullable=False),
-    Column("detail", JSON, nullable=False),
+    Column("detail", Json(dict), nullable=False),
     Index(None, "subject", "id"),
 )
 
@@ -444,7 +443,7 @@ webhook_deliveries = Table(
     Column("job_id", ForeignKey("jobs.id"), nullable=False),
     Column("url", SafeText, nullable=False),
     Column("api_key_id", SafeText, nullable=False),
-    Column("payload", JSON, nullable=False),
+    Column("payload", Json(dict), nullable=False),
     Column("created_at", Instant, nullable=False, default=now()),
     Column("attempts", Integer, nullable=False, default=0),
     # When it is sent next; null once it was delivered or given up.

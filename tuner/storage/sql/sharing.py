@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -16,12 +17,13 @@ from tuner.program.build import workload_from_json
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject
 from tuner.records import TuningRecord
-from tuner.storage.errors import NotFound
+from tuner.storage.errors import CorruptData, NotFound, Unreadable, reading
 from tuner.storage.jsonl import MAX_TEXT, SharedRecord
 from tuner.storage.sharing import IMPORTED, Imported
 from tuner.storage.sql import cursors
-from tuner.storage.sql._rows import AnyRow, Part, insert_new, insert_returning
+from tuner.storage.sql._rows import AnyRow, Part, insert_new, insert_returning, readable
 from tuner.storage.sql.counts import count_each
+from tuner.storage.sql.devices import target_of
 from tuner.storage.sql.identity import split_label, stored_workload
 from tuner.storage.sql.jobs import target_ids
 from tuner.storage.sql.records import columns_of, insert_kernels, records_of, select_records
@@ -50,16 +52,12 @@ class Sharing(Part):
         with self._database.read() as connection:
             if workload_keys:
                 asked["workload_ids"] = _known_ids(connection, workload_keys)
-            rows = connection.execute(_page_of if workload_keys else _page, asked).all()
-            result = records_of(rows)
-            forms = _forms_of(connection, {row.workload_key for row in rows})
-            wanted = {row.fingerprint for row in rows}
-            query = select(targets.c.fingerprint, targets.c.target).where(targets.c.fingerprint.in_(wanted))
-            by_name = {row.fingerprint: Target.from_json(row.target) for row in connection.execute(query)}
-        return tuple(
-            _shared(record, row, forms[record.workload_key], by_name[record.target_fingerprint])
-            for record, row in zip(result, rows, strict=True)
-        )
+            while rows := connection.execute(_page_of if workload_keys else _page, asked).all():
+                # One of which nothing can be read is passed over: an empty one ends an export.
+                if result := _shared_of(connection, rows):
+                    return result
+                asked["after"] = rows[-1].id
+        return ()
 
     def import_records(self, records: Sequence[SharedRecord]) -> Imported:
         dated = [_dated(shared, index) for index, shared in enumerate(records)]
@@ -110,11 +108,31 @@ def _known_ids(connection: Connection, workload_keys: Sequence[str]) -> list[int
 def _forms_of(connection: Connection, keys: set[str]) -> dict[str, JsonObject]:
     """The canonical form of each workload."""
     query = select(workloads.c.key, workloads.c.workload).where(workloads.c.key.in_(keys))
-    return {row.key: split_label(row.workload)[0] for row in connection.execute(query)}
+    rows = (row for row in connection.execute(query) if not isinstance(row.workload, Unreadable))
+    return {row.key: split_label(row.workload)[0] for row in rows}
 
 
-def _shared(record: TuningRecord, row: AnyRow, workload: JsonObject, target: Target) -> SharedRecord:
-    origin = row.origin or {"job_id": record.job_id, "provenance": {"kind": record.provenance}}
+def _shared_of(connection: Connection, rows: Sequence[AnyRow]) -> tuple[SharedRecord, ...]:
+    """Those that can be read."""
+    result = records_of(rows)
+    forms = _forms_of(connection, {row.workload_key for row in rows})
+    query = select(targets.c.id, targets.c.target, targets.c.fingerprint)
+    named = connection.execute(query.where(targets.c.fingerprint.in_({row.fingerprint for row in rows})))
+    by_name = {target.fingerprint: target for target in readable("target", target_of, named)}
+    origins = {row.id: row.origin for row in rows}
+    return tuple(
+        _shared(record, origins[record.seq], forms[record.workload_key], by_name[record.target_fingerprint])
+        for record in result
+        if record.workload_key in forms and record.target_fingerprint in by_name
+    )
+
+
+def _shared(record: TuningRecord, stored: JsonObject | None, workload: JsonObject, target: Target) -> SharedRecord:
+    origin: JsonObject = {"job_id": record.job_id, "provenance": {"kind": record.provenance}}
+    # Of one that cannot be read, only that it was imported is known.
+    with suppress(CorruptData), reading(f"the origin of record {record.seq}", stored):
+        if stored and stored["provenance"]["kind"] and "job_id" in stored:
+            origin = stored
     # No longer than a reader takes.
     result = replace(record.result, error=record.result.error[:MAX_TEXT])
     kept = replace(

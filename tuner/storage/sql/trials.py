@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -15,10 +16,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Text, bindparam, cast, func, select
 
+from tuner.storage.errors import Unreadable
 from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import AnyRow, Part, find_job
-from tuner.storage.sql.identity import instance_of, job_shapes
+from tuner.storage.sql.columns import decoded
+from tuner.storage.sql.identity import instance_of, shapes_of
 from tuner.storage.sql.schema import micro_kernels, search_tasks, targets, tuning_records, workloads
+
+_log = logging.getLogger(__name__)
 
 # Built once: composing a statement takes longer than running it.
 _record = tuning_records.c
@@ -84,7 +89,8 @@ class Trials(Part):
             asked = {"tasks": page.tasks, "after": page.after, "last": page.last}
             rows = connection.execute(_PAGE, asked).all()
             kernels = connection.execute(_KERNELS, {"ids": sorted({row.kernel_id for row in rows})})
-            named = {row.id: f'"kernel":{row.kernel},"kernel_id":{_text(row.id)}' for row in kernels}
+            known = (row for row in kernels if _is_json(row.kernel, dict))
+            named = {row.id: f'"kernel":{row.kernel},"kernel_id":{_text(row.id)}' for row in known}
         return _texts(rows, about, named), page.last
 
 
@@ -110,14 +116,17 @@ def trial_page(
 
 def _texts(rows: Sequence[Any], about: Mapping[int, AnyRow], kernels: Mapping[str, str]) -> list[str]:
     of_task = {number: _of_task(row) for number, row in about.items()}
-    shapes = {number: job_shapes(row.text) for number, row in about.items()}
+    shapes = shapes_of(about.values())
     instances: dict[tuple[int, str, float], str] = {}
     texts = []
     for values in map(tuple[Any, ...], rows):
         seq, task, protocol, provenance, created_at, kernel_id, named, weight, latency_s, samples = values[:10]
         error_kind, error, build_s, run_s, predicted_s, turn, phase, attempt, anchor_s, device = values[10:]
+        if kernel_id not in kernels or not _is_json(samples, list):
+            _log.error("trial %s is left out: its kernel, or its samples, cannot be read", seq)
+            continue
         if (instance := instances.get((task, named, weight))) is None:
-            instance = json.dumps(instance_of(named, weight, shapes[task]).to_json())
+            instance = json.dumps(instance_of(named, weight, shapes.get(task, {})).to_json())
             instances[task, named, weight] = instance
         texts.append(
             f'{{"seq":{seq},{of_task[task]},"protocol":{_text(protocol)},"provenance":{_text(provenance)},'
@@ -128,6 +137,12 @@ def _texts(rows: Sequence[Any], about: Mapping[int, AnyRow], kernels: Mapping[st
             f'"anchor_s":{_number(anchor_s)},"device":{_text(device)}}}'
         )
     return texts
+
+
+def _is_json(text: str, shape: type) -> bool:
+    """Whether a column can be passed on as it stands."""
+    value = decoded(text)
+    return isinstance(value, shape) and not isinstance(value, Unreadable)
 
 
 def _of_task(row: AnyRow) -> str:
