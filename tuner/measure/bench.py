@@ -20,7 +20,7 @@ from tuner.library.package import ENTRY
 from tuner.measure.baselines import LEAST_CALLS, measure_baselines
 from tuner.measure.confinement import Appetite
 from tuner.measure.guarded import Array, Guarded
-from tuner.measure.inputs import Domain, domain_of, random_array
+from tuner.measure.inputs import Domain, Made, domain_of, random_array
 from tuner.measure.levels import measure_levels
 from tuner.measure.limits import time_limit
 from tuner.measure.machine import failure_kind, told
@@ -53,7 +53,8 @@ class Bench:
         os.environ["TVM_NUM_THREADS"] = str(task.threads)
         self._task = task
         self._directory = directory
-        self._cases = cases(task.workload)
+        self._made: Made = {}
+        self._cases = cases(task.workload, self._made)
         self._arrays: dict[tuple[str, tuple[int, ...], Domain, Layout | None], Array] = {}
         self._anchor = Anchor()
         self._timer = Timer(self._anchor.seconds)
@@ -76,7 +77,7 @@ class Bench:
         """What is wrong with a build at these values of the workload's symbols; None if nothing is."""
         try:
             call = self._load(binary)[ENTRY]
-            return self._check(call, layouts_of(self._task, kernel), Case.of(self._task.workload, dims))
+            return self._check(call, layouts_of(self._task, kernel), Case.of(self._task.workload, dims, self._made))
         except Exception as error:  # a build that raises is a result
             return told(error)[:MAX_ERROR]
 
