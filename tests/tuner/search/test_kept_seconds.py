@@ -275,7 +275,7 @@ def test_a_floor_that_takes_long_is_verified_as_far_as_the_seconds_go(trials: in
         bench.clock.now_s += shape_s * len(dims)
         return verify(task, build, dims, *rest)
 
-    bench.runner.verify = slow  # type: ignore[method-assign]
+    bench.runner.verify = slow  # type: ignore[method-assign, assignment]
     began_s = bench.clock()
     tuned = bench.tune(trials, seconds)
     assert bench.clock() - began_s <= 1.1 * seconds + shape_s
