@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tuner.errors import ShapewrightError
 from tuner.measure import BuilderLost, DeviceLost, Interrupted, Runner
 from tuner.program.jobspec import Budget
 from tuner.search.comparison import COMPARE_S, Contender, compare
-from tuner.search.summary import SearchSummary
+from tuner.search.summary import SearchSummary, Stage
 from tuner.search.tuning import Cancelled, Tuned
 from tuner.storage import Comparison, LeaseLost, NewEvent, StorageUnavailable
 from worker.leased_job import LeasedJob
@@ -20,6 +21,10 @@ COMPARE_SHARE = 0.1
 """The largest share of a task's seconds that is kept for comparing the library with the one that is served."""
 
 
+LATE_SHARE = 0.025
+"""The part of them that it may take, and at most twice as long, where the seconds are over."""
+
+
 @dataclass
 class Libraries:
     """Methods may be called from several threads, each for a position that is its own for the while."""
@@ -27,6 +32,7 @@ class Libraries:
     job: LeasedJob
     should_stop: Callable[[], bool]
     wall_s: Callable[[], float | None]
+    clock: Callable[[], float] = time.monotonic
     _is_served: dict[int, bool] = field(default_factory=dict)
     """By position, whether a library that the new one is to be compared with was there when its search began."""
 
@@ -47,8 +53,15 @@ class Libraries:
         ``after_s``: seconds of that which somebody else has used.
         """
         tuned = search.finalize(self.job.id, allowance, self.reserve_s(position, allowance) + after_s)
-        comparison = self._comparison(position, tuned, runner, _compare_s(allowance))
-        return self._save(position, tuned, comparison)
+        served = self._served(position) if self._is_served[position] else None
+        if served is None or tuned.manifest.get("digest") == served.digest:
+            return self._save(position, tuned, None)
+        began_s, before_s = self.clock(), tuned.summary.elapsed_s
+        self._say(position, replace(tuned.summary, phase=Stage.COMPARE))
+        comparison = self._comparison(position, tuned, served, runner, _limit_s(allowance, before_s + after_s))
+        # It is a part of what the task took, as any other.
+        summary = replace(tuned.summary, elapsed_s=before_s + self.clock() - began_s)
+        return self._save(position, replace(tuned, summary=summary), comparison)
 
     def finish(self, position: int, search: TaskSearch, within_s: float) -> SearchSummary | None:
         """Store the library of what was measured for a task of a job that is cancelled; None where that is too little
@@ -63,11 +76,15 @@ class Libraries:
         return self._save(position, tuned, None, done=False)
 
     def _save(self, position: int, tuned: Tuned, comparison: Comparison | None, *, done: bool = True) -> SearchSummary:
-        row = self.job.lease.tasks[position]
-        told = NewEvent("progress", tuned.summary.to_json())
-        LeaseRecorder(self.job, row, self.wall_s).record([], [told], None, tuned.summary)
-        self.job.save_library(row, tuned, comparison, done=done)
+        self._say(position, tuned.summary)
+        self.job.save_library(self.job.lease.tasks[position], tuned, comparison, done=done)
         return tuned.summary
+
+    def _say(self, position: int, summary: SearchSummary) -> None:
+        """Store how far a task is, and what it took."""
+        told = NewEvent("progress", summary.to_json())
+        row = self.job.lease.tasks[position]
+        LeaseRecorder(self.job, row, self.wall_s).record([], [told], summary.elapsed_s or None, summary)
 
     def _served(self, position: int) -> Contender | None:
         """The library that the new one is to be compared with; None for one that cannot be read, which says so."""
@@ -79,31 +96,39 @@ class Libraries:
             self.job.warn(f"the library that is served cannot be compared with: {error}")
             return None
 
-    def _comparison(self, position: int, tuned: Tuned, runner: Runner, limit_s: float) -> Comparison | None:
+    def _comparison(
+        self, position: int, tuned: Tuned, served: Contender, runner: Runner, limit_s: float
+    ) -> Comparison | None:
         """How the new library does beside the one that is served, in turns on the device. None where that cannot be
-        said: the library is worth more than its comparison."""
-        served = self._served(position) if self._is_served[position] else None
-        if served is None or tuned.manifest.get("digest") == served.digest:
-            return None
-        task = self.job.lease.tasks[position].task
+        said, and where it takes twice as long as it may: the library is worth more than its comparison."""
+        task, until_s = self.job.lease.tasks[position].task, self.clock() + 2 * limit_s
 
         def interrupted() -> bool:
-            return self.should_stop() or self.job.cancelling()
+            return self.should_stop() or self.job.cancelling() or self.clock() > until_s
 
         try:
             # The device may be busy for other lanes.
             runner.ready(task, interrupted)
             new = Contender.of(tuned.manifest, tuned.dispatch, tuned.files)
-            result = compare(task, runner, new, served, limit_s=limit_s, interrupted=interrupted)
+            result = compare(task, runner, new, served, limit_s=limit_s, interrupted=interrupted, clock=self.clock)
         except Interrupted:
-            return None
+            result = None
         except DeviceLost as error:
             self.job.warn(f"the library is not compared with the one that is served: {error}")
             return None
-        if result is not None:
-            against = f"the library served before ({served.digest[:12]})"
+        against = f"the library served before ({served.digest[:12]})"
+        if result is None:
+            self.job.note(f"not compared with {against}: the device could not tell, or not in {limit_s:.3g} s")
+        else:
             self.job.note(f"{result.ratio:.3f} times as fast as {against}, within {100 * result.noise:.1f} %")
         return result
+
+
+def _limit_s(allowance: Budget, spent_s: float) -> float:
+    """What comparing may take where ``spent_s`` of the allowance are gone; a little even where all of it is."""
+    if allowance.seconds is None:
+        return _compare_s(allowance)
+    return min(_compare_s(allowance), max(LATE_SHARE * allowance.seconds, allowance.seconds - spent_s))
 
 
 def _compare_s(budget: Budget) -> float:

@@ -83,7 +83,7 @@ class JobSearches:
         self._budget = SharedBudget(self.job.budget, wall, self.clock)
         given = self._should_stop, wall.kept_s
         self._open = OpenSearches(self.job, self.tools, self.open_search, self.shared, *given, self._at_rates)
-        self._libraries = Libraries(self.job, *given)
+        self._libraries = Libraries(self.job, *given, self.clock)
 
     def run(self) -> None:
         """Until each search task has its library. Raises Cancelled, LeaseLost, StorageUnavailable, DeviceLost,

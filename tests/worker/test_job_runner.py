@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.contract.samples import job_spec, many_tasks, results
-from tests.fakes import FakeRunner
+from tests.fakes import FakeClock, FakeRunner
 from tests.measuring import wait_for
 from tests.worker.scripted import Script, Tools, scripted, tuned
 from tuner.errors import InvalidInput
@@ -31,7 +31,9 @@ from tuner.storage.jsonl import SharedRecord
 from tuner.storage.sql import SqlStorage, attempts, open_storage
 from worker.heartbeat import Heartbeat
 from worker.job_runner import JobRunner
+from worker.leased_job import LeasedJob
 from worker.retry import Retry
+from worker.searches import JobSearches
 
 LEASE_S = 5.0
 BEAT_S = 0.05
@@ -276,6 +278,50 @@ def test_the_new_library_is_compared_with_the_one_that_is_served(storage: SqlSto
     job = storage.list_jobs().items[1]
     said = [event.data["message"] for event in storage.list_events(job.id) if event.kind == "log"]
     assert "times as fast as the library served before (111111111111)" in said[-1]
+
+
+@pytest.mark.parametrize(
+    ("run_s", "spent_s", "most_s", "is_compared"),
+    [(0.25, 40.0, 20.0, True), (10.0, 40.0, 30.0, False), (2.0, 100.0, 7.0, False)],
+    ids=["in time", "takes too long", "no time is left"],
+)
+def test_what_a_comparison_takes_counts_and_is_bounded(
+    storage: SqlStorage, run_s: float, spent_s: float, most_s: float, is_compared: bool
+) -> None:
+    """It is a phase of its own, and a part of the seconds that the task and the job took. The synthetic device ends a
+    trial before it looks whether it is interrupted."""
+    clock, tools = FakeClock(), Served()
+    tools.fake.clock, tools.fake.run_s = clock, run_s
+    give_up = tools.fake.run
+
+    def run(task: SearchTask, requests: Any, interrupted: Callable[[], bool] = lambda: False) -> Any:
+        results = give_up(task, requests, interrupted)
+        return [] if interrupted() else results
+
+    tools.fake.run = run  # type: ignore[method-assign]
+    for number in (1, 2):
+
+        def search(task: SearchTask, number: int = number, **_: Any) -> Tuned:
+            found = library_of(task, number)
+            return replace(found, summary=replace(found.summary, elapsed_s=spent_s))
+
+        lease = lease_of(storage, job_spec(budget={"seconds": 100}))
+        began_s = clock()
+        with Heartbeat(storage, lease, LEASE_S, BEAT_S) as heartbeat:
+            job = LeasedJob(lease, storage, heartbeat, Retry())
+            JobSearches(job, tools, scripted(search), lambda: False, clock=clock).run()
+            job.finish(JobState.COMPLETED)
+    took_s = clock() - began_s
+    assert 0 < took_s <= most_s
+    (row,) = storage.search_tasks(lease.job.id)
+    assert row.spent_s == pytest.approx(spent_s + took_s)
+    events = storage.list_events(lease.job.id)
+    told = [(each.data["phase"], each.data["elapsed_s"]) for each in events if each.kind == "progress"]
+    assert told[-2:] == [("compare", spent_s), ("done", pytest.approx(spent_s + took_s))]
+    said = [each.data["message"] for each in events if each.kind == "log"]
+    assert ("times as fast as the library served" if is_compared else "not compared with the library") in said[-1]
+    ((_, library),) = storage.libraries_of_job(lease.job.id)
+    assert (library.comparison is not None) == is_compared
 
 
 def test_a_device_that_is_lost_in_the_comparison_costs_the_job_nothing_else(storage: SqlStorage) -> None:

@@ -20,12 +20,12 @@ from tuner.library.package import ENTRY
 from tuner.measure.baselines import LEAST_CALLS, measure_baselines
 from tuner.measure.confinement import Appetite
 from tuner.measure.guarded import Array, Guarded
-from tuner.measure.inputs import Domain, domain_of, random_array
+from tuner.measure.inputs import Domain, Made, domain_of, random_array
 from tuner.measure.levels import measure_levels
 from tuner.measure.limits import time_limit
 from tuner.measure.machine import failure_kind, told
 from tuner.measure.roof import measure_roof
-from tuner.measure.rpc_names import BASELINES, DESCRIBE, JOIN, LEVELS, OPEN, TRIAL, VERIFY
+from tuner.measure.rpc_names import BASELINES, DESCRIBE, JOIN, LEVELS, OPEN, PREPARE, TRIAL, VERIFY
 from tuner.measure.signer import Signer
 from tuner.measure.tensors import tensor_of
 from tuner.measure.timing import Anchor, Timed, Timer
@@ -46,19 +46,29 @@ GREEDY = 99
 
 
 class Bench:
-    """Measures candidates of one search task in this process. Inputs and references are made once and kept."""
+    """Measures candidates of one search task in this process. Inputs and references are made once and kept: those that
+    every candidate is verified at by ``prepare``, or at the first trial."""
 
     def __init__(self, task: SearchTask, directory: Path) -> None:
         # Read by TVM when it starts its thread pool, at the first parallel loop of the first candidate.
         os.environ["TVM_NUM_THREADS"] = str(task.threads)
         self._task = task
         self._directory = directory
-        self._cases = cases(task.workload)
+        self._made: Made = {}
+        self._cases: list[Case] | None = None
         self._arrays: dict[tuple[str, tuple[int, ...], Domain, Layout | None], Array] = {}
         self._anchor = Anchor()
         self._timer = Timer(self._anchor.seconds)
         self._loaded = 0
-        self._appetite = Appetite()
+        self._appetite, self._own_before = Appetite(), 0
+
+    def prepare(self) -> list[Case]:
+        """What every candidate is verified at."""
+        if self._cases is None:
+            self._cases = cases(self._task.workload, self._made)
+            # What they take is no candidate's.
+            self._appetite, self._own_before = Appetite(), self._own_bytes()
+        return self._cases
 
     def trial(self, kernel: MicroKernel, binary: bytes, shapes: Sequence[Mapping[str, int]]) -> list[JsonObject]:
         """Verify a candidate and time it on each of ``shapes``: what MeasureResult wants to know of each."""
@@ -76,7 +86,7 @@ class Bench:
         """What is wrong with a build at these values of the workload's symbols; None if nothing is."""
         try:
             call = self._load(binary)[ENTRY]
-            return self._check(call, layouts_of(self._task, kernel), Case.of(self._task.workload, dims))
+            return self._check(call, layouts_of(self._task, kernel), Case.of(self._task.workload, dims, self._made))
         except Exception as error:  # a build that raises is a result
             return told(error)[:MAX_ERROR]
 
@@ -96,11 +106,13 @@ class Bench:
 
     def end_if_greedy(self) -> None:
         """End this process if candidates hold what the next one needs: the last one is blamed, as for a crash."""
-        own = sum(array.nbytes for array in self._arrays.values())
-        if problem := self._appetite.excess(own):
+        if problem := self._appetite.excess(self._own_bytes() - self._own_before):
             sys.stderr.write(f"the session is ended by its last candidate: {problem}\n")
             sys.stderr.flush()
             os._exit(GREEDY)
+
+    def _own_bytes(self) -> int:
+        return sum(array.nbytes for array in (*self._arrays.values(), *self._made.values()))
 
     def _load(self, binary: bytes) -> Any:
         # Each under a name of its own: the loader takes a known path for a library that it has already.
@@ -113,7 +125,7 @@ class Bench:
             path.unlink()
 
     def _verify(self, call: Callable[..., object], layouts: Mapping[str, Layout]) -> str | None:
-        problems = (self._check(call, layouts, case) for case in self._cases)
+        problems = (self._check(call, layouts, case) for case in self.prepare())
         return next((problem for problem in problems if problem), None)
 
     def _check(self, call: Callable[..., object], layouts: Mapping[str, Layout], case: Case) -> str | None:
@@ -155,7 +167,7 @@ def register(describe: Callable[[], JsonObject], signer: Signer) -> None:
     open_bench: list[Bench] = []
 
     def start(request: str) -> str:
-        """Prepare for candidates of one task: inputs, references, threads."""
+        """Begin with one task."""
         signer.close()
         open_bench[:] = [Bench(SearchTask.from_json(json.loads(request)), Path.cwd())]
         return json.dumps(describe())
@@ -167,6 +179,10 @@ def register(describe: Callable[[], JsonObject], signer: Signer) -> None:
             answer = json.dumps(work(open_bench[0], data))
             open_bench[0].end_if_greedy()
             return answer
+
+    def prepare(request: str, _: bytes) -> str:
+        """Make what candidates are verified with: large weights take longer than a trial may."""
+        return limited(request, lambda bench, _: len(bench.prepare()))
 
     def trial(request: str, binary: bytes) -> str:
         """Measure one candidate on the request's shapes."""
@@ -185,6 +201,7 @@ def register(describe: Callable[[], JsonObject], signer: Signer) -> None:
         return limited(request, lambda bench, _: bench.levels(bytes(binary)).to_json())
 
     tvm_ffi.register_global_func(OPEN, start, override=True)
+    tvm_ffi.register_global_func(PREPARE, prepare, override=True)
     tvm_ffi.register_global_func(TRIAL, trial, override=True)
     tvm_ffi.register_global_func(VERIFY, verify, override=True)
     tvm_ffi.register_global_func(BASELINES, baselines, override=True)

@@ -15,7 +15,7 @@ from tuner.program.arrays import NUMPY
 from tuner.program.dtypes import INTEGERS
 from tuner.program.expr import COMPARISONS, Binary, Call, Cast, Const, Expr, Neg, Read, children, walk
 from tuner.program.program import Program
-from tuner.program.workload import Workload
+from tuner.program.workload import Tensor, Workload
 
 Array = NDArray[Any]
 
@@ -39,17 +39,27 @@ HIDDEN, ALONE = 4, 0.125
 """One of so many lines of a mask is hidden whole; the share of elements that are hidden in the others."""
 
 
-def random_inputs(workload: Workload, dims: Mapping[str, int]) -> tuple[Array, ...]:
-    """All inputs in call order for these values of the symbols."""
-    arrays = (
-        random_array(tensor.name, tensor.shape(dims), tensor.dtype, domain_of(workload, tensor.name, dims))
-        for tensor in workload.inputs
-    )
-    masks = _uses(workload.program).masks
-    return tuple(
-        _hiding(tensor.name, array) if tensor.name in masks else array
-        for tensor, array in zip(workload.inputs, arrays, strict=True)
-    )
+Made = dict[tuple[str, Domain], Array]
+"""Inputs that have the same shape whatever the symbols are, by name, and what their values were drawn from."""
+
+
+def random_inputs(workload: Workload, dims: Mapping[str, int], made: Made | None = None) -> tuple[Array, ...]:
+    """All inputs in call order for these values of the symbols. ``made``: those of earlier calls, which are taken from
+    there and added to it: of large weights one copy is enough, and drawing them takes as long as using them."""
+    return tuple(_input(workload, tensor, dims, {} if made is None else made) for tensor in workload.inputs)
+
+
+def _input(workload: Workload, tensor: Tensor, dims: Mapping[str, int], made: Made) -> Array:
+    domain = domain_of(workload, tensor.name, dims)
+    key = (tensor.name, domain)
+    if key in made:
+        return made[key]
+    array = random_array(tensor.name, tensor.shape(dims), tensor.dtype, domain)
+    if tensor.name in _uses(workload.program).masks:
+        array = _hiding(tensor.name, array)
+    if not any(dim.variables for dim in tensor.dims):
+        made[key] = array
+    return array
 
 
 def _hiding(name: str, array: Array) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 OPEN = "shapewright.open"
+PREPARE = "shapewright.prepare"
 TRIAL = "shapewright.trial"
 VERIFY = "shapewright.verify"
 BASELINES = "shapewright.baselines"

@@ -11,6 +11,7 @@ from tuner.measure._base import (
     BASELINES_S,
     BuildResult,
     DeviceFailed,
+    DeviceLost,
     Interrupted,
     RunRequest,
     never,
@@ -18,7 +19,7 @@ from tuner.measure._base import (
 )
 from tuner.measure.machine import MACHINE
 from tuner.measure.roof_kernels import levels_binary, roof_binary
-from tuner.measure.rpc_names import BASELINES, LEVELS, TRIAL, VERIFY
+from tuner.measure.rpc_names import BASELINES, LEVELS, PREPARE, TRIAL, VERIFY
 from tuner.measure.session import GRACE_S, OPEN_TIMEOUT_S, Connect, Session, SessionDied
 from tuner.program.calibration import Levels
 from tuner.program.task import SearchTask
@@ -66,6 +67,8 @@ class RpcRunner:
         self._timeout_s = timeout_s
         self._hold_s = hold_s
         self._session: Session | None = None
+        self._prepared: Session | None = None
+        """The last one that was prepared for trials."""
 
     devices = 1
 
@@ -173,6 +176,20 @@ class RpcRunner:
                 session.connected.hang_up()
             raise
 
+    def _prepare(self, session: Session, interrupted: Callable[[], bool]) -> None:
+        """Have the device make what candidates are verified with, once in a session, at no candidate's expense: whoever
+        verifies a library needs none of it. Raises DeviceLost, Interrupted."""
+        if self._prepared is session:
+            return
+        try:
+            self._ask(session, PREPARE, {"limit_s": OPEN_TIMEOUT_S}, b"", interrupted)
+        except AttributeError:
+            # Of an earlier release, which did it when the session was opened.
+            self._session = session
+        except SessionDied as death:
+            raise DeviceLost(f"device {session.device} cannot prepare for {session.task.workload}: {death}") from death
+        self._prepared = session
+
     def _serves(self, session: Session, task: SearchTask) -> bool:
         return session.task == task and time.monotonic() - session.opened_s <= self._hold_s
 
@@ -183,6 +200,7 @@ class RpcRunner:
         while True:
             try:
                 with self._turn(task, interrupted) as session:
+                    self._prepare(session, interrupted)
                     started = time.monotonic()
                     answers = self._ask(session, TRIAL, data, binary, interrupted)
             except SessionDied as death:

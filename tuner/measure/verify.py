@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.measure.guarded import Array, Guarded, bits
-from tuner.measure.inputs import random_inputs
+from tuner.measure.inputs import Made, random_inputs
 from tuner.measure.ragged import ragged_dims
 from tuner.program.arrays import NUMPY
 from tuner.program.reference import Expected, expected
@@ -25,9 +25,10 @@ class Case:
     expected: tuple[Expected, ...]
 
     @staticmethod
-    def of(workload: Workload, dims: Mapping[str, int]) -> Case:
-        """Random inputs for these values of the symbols. Raises InvalidInput if the program is not defined there."""
-        inputs = random_inputs(workload, dims)
+    def of(workload: Workload, dims: Mapping[str, int], made: Made | None = None) -> Case:
+        """Random inputs for these values of the symbols; ``made``: see ``random_inputs``. Raises InvalidInput if the
+        program is not defined there."""
+        inputs = random_inputs(workload, dims, made)
         return Case(dict(dims), inputs, workload.outputs, expected(workload, inputs, dims))
 
     def check(self, inputs: Sequence[Array], call: Callable[[Sequence[Array]], object]) -> str | None:
@@ -82,6 +83,7 @@ def difference(result: Array, wanted: Expected) -> str | None:
     )
 
 
-def cases(workload: Workload) -> list[Case]:
+def cases(workload: Workload, made: Made | None = None) -> list[Case]:
     """Every case that a candidate of ``workload`` must pass before it is timed."""
-    return [Case.of(workload, dims) for dims in ragged_dims(workload)]
+    made = {} if made is None else made
+    return [Case.of(workload, dims, made) for dims in ragged_dims(workload)]

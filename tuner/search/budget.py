@@ -51,6 +51,11 @@ class BudgetTracker:
     def elapsed_s(self) -> float:
         return self._spent_s + (0.0 if self._is_paused else self._clock() - self._since_s)
 
+    @property
+    def whole_seconds(self) -> float:
+        """Those of the budget, what was used of them included; infinite where they are not limited."""
+        return float("inf") if self.budget.seconds is None else self.budget.seconds
+
     def seconds_left(self, reserve_s: float = 0.0) -> float:
         if self.budget.seconds is None:
             return float("inf")

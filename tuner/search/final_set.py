@@ -31,6 +31,8 @@ TIE_RATIO = 1.03
 """Finalists whose latencies are within this ratio of the fastest one's are timed once more."""
 CONTESTED_RATIO = 1.15
 """The same for kernels of the best set, by their earlier readings, where there is no time for all at every instance."""
+OVER_SHARE = 0.05
+"""Of the seconds, by how much verifying the floor of a library may pass their end."""
 VERIFY_ROUNDS = 4
 VERIFY_BATCH = 16
 """Shapes verified between two checks of ``should_stop``, at most."""
@@ -242,12 +244,12 @@ class FinalSet:
         """Verify the library at many shapes, as many as there is time for but for the floor; a failed trial for each of
         its kernels that is wrong at one of them."""
         build = BuildResult(dispatcher.kernels[0], files.files[LIBRARY], 0.0)
-        at = verified_at(dispatcher)
+        at = verified_at(dispatcher, self._measured.kernels)
         todo, done = list(at.all), 0
         problems: dict[MicroKernel, str] = {}
         while todo:
             self._trials.report_progress(Stage.VERIFY, done, len(at.all))
-            some = self._next_dims(todo, has_to=done < len(at.floor), room=len(at.floor) - done)
+            some = self._next_dims(todo, least=at.least - done, floor=len(at.floor) - done)
             if not some:
                 self._trials.check_stop()
                 self._trials.log(f"verified at {done} of {len(at.all)} shapes: the seconds are over")
@@ -257,11 +259,15 @@ class FinalSet:
             todo, done = todo[len(some) :], done + len(some)
         return [self._failure(kernel, problem) for kernel, problem in problems.items()]
 
-    def _next_dims(self, todo: Sequence[Mapping[str, int]], *, has_to: bool, room: int) -> list[Mapping[str, int]]:
-        """As many of the next as take about TURN_S; what there is no time for is left out, unless it ``has_to`` be."""
-        most_s = TURN_S if has_to else min(TURN_S, self._trials.ends_in_s)
-        most = min(VERIFY_BATCH, room) if has_to else VERIFY_BATCH
-        count = 0 if not has_to and self._forecast.verify_s(todo[:1]) > self._trials.ends_in_s else 1
+    def _next_dims(self, todo: Sequence[Mapping[str, int]], *, least: int, floor: int) -> list[Mapping[str, int]]:
+        """As many of the next as take about TURN_S. What there is no time for is left out: for the first ``floor``
+        there is OVER_SHARE of the seconds more, and the first ``least`` are never left out."""
+        has_to, left_s = least > 0, self._trials.ends_in_s
+        if floor > 0:
+            left_s += OVER_SHARE * self._budget.whole_seconds
+        most_s = TURN_S if has_to else min(TURN_S, left_s)
+        most = min(VERIFY_BATCH, next((room for room in (least, floor) if room > 0), VERIFY_BATCH))
+        count = 0 if not has_to and self._forecast.verify_s(todo[:1]) > left_s else 1
         while count and count < min(most, len(todo)) and self._forecast.verify_s(todo[: count + 1]) <= most_s:
             count += 1
         return list(todo[:count])

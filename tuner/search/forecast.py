@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from tuner.measure import KeptBuilds
 from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
 from tuner.rules.space import MicroKernel
 from tuner.search.trials import Trials
 
@@ -13,7 +15,10 @@ LINK_S, IR_SHARE = 0.5, 0.4
 """What linking a library takes at least, or as long as a build if that takes longer: its ENTRY is compiled. And what
 writing down the IR of each of its kernels adds, as a part of its build."""
 VERIFY_RATE, SHAPE_S = 6e9, 0.02
-"""Operations (see Workload.work) a second of a verification, and what each shape adds, before any was timed."""
+"""Operations (see ``verify_work``) a second of a verification, and what each shape adds, before any was timed."""
+ELEMENT_WORK, FEW_ELEMENTS = 200, 2**20
+"""What an element of a tensor takes: to be drawn, packed, surrounded, compared, and its magnitude summed; and how many
+take no longer than what each shape adds."""
 SAMPLE_WORK = 2e9
 """Operations (see Workload.work) of the instance that the time of a verification is learned from, at most."""
 SMALL_SHARE = 0.01
@@ -23,6 +28,13 @@ LEAST_SHARE = 0.1
 """Of the time of larger shapes, what their operations take at least."""
 MARGIN = 1.15
 """How much longer than that it may take."""
+
+
+def verify_work(workload: Workload, dims: Mapping[str, int]) -> float:
+    """Operations of a verification. Where weights are large, what is done to each of their elements is most of it,
+    however few rows there are."""
+    elements = sum(math.prod(tensor.shape(dims)) for tensor in workload.operands)
+    return workload.work(dims) + ELEMENT_WORK * max(0, elements - FEW_ELEMENTS)
 
 
 class Forecast:
@@ -47,13 +59,16 @@ class Forecast:
             self._small, self._small_s = self._small + len(dims), self._small_s + spent_s
         else:
             self._large, self._large_s = self._large + len(dims), self._large_s + spent_s
-            self._work += work
+            self._work += sum(map(self._work_of, dims))
 
     def verify_s(self, dims: Sequence[Mapping[str, int]]) -> float:
         shape_s = self._small_s / self._small if self._small else SHAPE_S
         work_s = max(LEAST_SHARE * self._large_s, self._large_s - shape_s * self._large)
         rate = self._work / max(1e-6, work_s) if self._large else VERIFY_RATE
-        return MARGIN * (shape_s * len(dims) + sum(map(self._task.workload.work, dims)) / rate)
+        return MARGIN * (shape_s * len(dims) + sum(map(self._work_of, dims)) / rate)
+
+    def _work_of(self, dims: Mapping[str, int]) -> float:
+        return verify_work(self._task.workload, dims)
 
     def build_s(self, kernels: Sequence[MicroKernel]) -> float:
         """Of those that are not built yet, one after another, as long as each took before or the mean."""

@@ -24,13 +24,14 @@ class Stage(StrEnum):
     SELECT = "select"
     BUILD = "build"
     VERIFY = "verify"
+    COMPARE = "compare"
     DONE = "done"
 
 
 WALL_S = "wall_s"
 """The member of a job's summary with its wall time, once several of its searches ran at once: before, it is the sum of
 theirs."""
-PAST_SEARCH = (Stage.BUILD, Stage.VERIFY, Stage.DONE)
+PAST_SEARCH = (Stage.BUILD, Stage.VERIFY, Stage.COMPARE, Stage.DONE)
 """Stages after the last trial."""
 _ACTIVITIES: Mapping[str, str] = {
     Stage.PLAN: "planning",
@@ -40,6 +41,7 @@ _ACTIVITIES: Mapping[str, str] = {
     Stage.SELECT: "timing finalists",
     Stage.BUILD: "building",
     Stage.VERIFY: "verifying",
+    Stage.COMPARE: "comparing with the library that is served",
 }
 """How it is called before people."""
 

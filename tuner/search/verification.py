@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from tuner.library.dispatcher import Dispatcher
+from tuner.rules.space import MicroKernel
 
 VERIFY_SHAPES = 24
 VERIFY_WORK = 6e10
@@ -24,19 +25,22 @@ Dims = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class VerifiedAt:
-    """Values of the symbols to verify a library at. ``floor``: always; ``more``: as far as time allows, in this order.
-    """
+    """Values of the symbols to verify a library at. ``floor``: a little past the end of the seconds, if need be, and
+    the first ``least`` of it always; ``more``: as far as time allows, in this order."""
 
     floor: tuple[Dims, ...]
     more: tuple[Dims, ...]
+    least: int
 
     @property
     def all(self) -> tuple[Dims, ...]:
         return self.floor + self.more
 
 
-def verified_at(dispatcher: Dispatcher) -> VerifiedAt:
-    """The floor: the least sizes, and for each kernel the smallest shape that it serves and a ragged one next to it.
+def verified_at(dispatcher: Dispatcher, verified: Collection[MicroKernel] = ()) -> VerifiedAt:
+    """The floor: the least sizes, and for each kernel the smallest shape that it serves and a ragged one next to it;
+    the least work first. Of it that one shape never is left out, for each kernel that is none of those that were
+    ``verified`` before, as what was timed is.
 
     More: the tuned shapes, some past the range, many of it, and ragged ones in between; VERIFY_WORK in all.
     """
@@ -47,6 +51,8 @@ def verified_at(dispatcher: Dispatcher) -> VerifiedAt:
     least = _least_served(dispatcher, [*range_dims, *edges, *wanted])
     near = [dims for kernel, smallest in least.items() for dims in _ragged_near(dispatcher, kernel, smallest)]
     floor = _distinct([*(dims for dims in edges if workload.is_consistent(dims)), *least.values(), *near])
+    always = _distinct(dims for index, dims in least.items() if dispatcher.kernels[index] not in verified)
+    floor = [*always, *(dims for dims in sorted(floor, key=workload.work) if dims not in always)]
     spent = sum(map(workload.work, floor))
     more: list[Dims] = []
     for dims in _distinct(wanted):
@@ -54,7 +60,7 @@ def verified_at(dispatcher: Dispatcher) -> VerifiedAt:
         if dims not in floor and spent + cost <= VERIFY_WORK:
             more.append(dims)
             spent += cost
-    return VerifiedAt(tuple(floor), tuple(more))
+    return VerifiedAt(tuple(floor), tuple(more), len(always))
 
 
 def _wanted(dispatcher: Dispatcher, range_dims: list[dict[str, int]]) -> Iterable[Dims]:

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tvm.support.cc import get_cc
 
 from tests.measuring import RIGHT, TASK, request
 from tuner.errors import MachineFailed
-from tuner.library import codegen, machine_code
+from tuner.library import codegen
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.machine_code import LinkFailed, NoLinker, linked
 from tuner.library.package import CompiledKernel
@@ -161,7 +162,7 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     return does
 
 
-REAL = machine_code.get_cc()
+REAL = get_cc()
 
 
 @pytest.mark.parametrize(

@@ -253,3 +253,48 @@ def test_a_wrong_default_is_found_out_before_the_end() -> None:
     wrong = [each for each in bench.results if each.error_kind is ErrorKind.WRONG]
     assert len(wrong) == 1
     assert wrong[0].kernel not in served(tuned).kernels
+
+
+# -- shapes that are slow to verify -----------------------------------------------------------------------------------
+def test_large_weights_are_forecast_before_anything_was_verified() -> None:
+    """A few rows of them are a few operations, and gigabytes that are drawn, packed and compared."""
+    rows = ShapeVar("T", range(1, 65))
+    large = SearchTask("dense", {"m": rows, "n": 8192, "k": 8192}, (rows,), target=TASK.target)
+    small = SearchTask("dense", {"m": rows, "n": 256, "k": 256}, (rows,), target=TASK.target)
+    forecasts = [Forecast(task, cast(Any, None), cast(Any, None)) for task in (large, small)]
+    assert forecasts[0].verify_s([{"m": 1}]) > 1.0 > 10 * forecasts[1].verify_s([{"m": 1}])
+
+
+@pytest.mark.parametrize("trials", [None, 0])
+def test_a_floor_that_takes_long_is_verified_as_far_as_the_seconds_go(trials: int | None) -> None:
+    """Each shape takes seconds, however small it is; what was not timed is verified once all the same."""
+    bench, shape_s, seconds = Bench(0.1, 0.1), 4.0, 20.0
+    verify = bench.runner.verify
+
+    def slow(task: Any, build: Any, dims: Any, *rest: Any) -> Any:
+        bench.clock.now_s += shape_s * len(dims)
+        return verify(task, build, dims, *rest)
+
+    bench.runner.verify = slow  # type: ignore[method-assign, assignment]
+    began_s = bench.clock()
+    tuned = bench.tune(trials, seconds)
+    assert bench.clock() - began_s <= 1.1 * seconds + shape_s
+    dispatcher = served(tuned)
+    at = verified_at(dispatcher, set() if trials == 0 else set(dispatcher.kernels))
+    assert at.least == (len(dispatcher.kernels) if trials == 0 else 0)
+    done = bench.runner.verified if trials == 0 else bench.runner.verified[2:]
+    assert {dispatcher.index_for(dims) for each in done for dims in each} >= set(range(at.least))
+    count = sum(map(len, done))
+    assert count < len(at.floor)
+    said = [event.data.get("message", "") for event in bench.recorder.events]
+    assert f"verified at {count} of {len(at.all)} shapes: the seconds are over" in said
+
+
+def test_of_the_floor_the_smallest_shape_of_each_kernel_comes_first_and_then_the_least_work() -> None:
+    dispatcher = served(Bench().tune(60))
+    fresh, known = verified_at(dispatcher), verified_at(dispatcher, dispatcher.kernels)
+    assert (fresh.least, known.least) == (len(dispatcher.kernels), 0)
+    assert {dispatcher.index_for(dims) for dims in fresh.floor[: fresh.least]} == set(range(fresh.least))
+    assert sorted(map(str, fresh.floor)) == sorted(map(str, known.floor))
+    works = [TASK.workload.work(dims) for dims in known.floor]
+    assert works == sorted(works)
