@@ -172,8 +172,8 @@ class Call:
         for name, value in self.given.items():
             if name not in seen and value != self.operator.defaults.get(name):
                 raise CannotLift(f"its attribute {name} = {value!r} is not known"[:200])
-        for position, name in enumerate(self.inputs):
-            if position not in seen and name is not None:
+        for position, source in enumerate(self.inputs):
+            if position not in seen and source is not None:
                 raise CannotLift(f"its input {position} is not known")
 
 

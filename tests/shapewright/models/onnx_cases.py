@@ -228,7 +228,8 @@ def sizes_of(model: Model, values: Values) -> dict[str, int]:
     """By symbol the size that it has in a run: wherever it stands it is the same."""
     sizes: dict[str, int] = {}
     for node in model.graph:
-        for dim, size in zip(node.shape or (), np.shape(values.get(node.name)), strict=False):
+        found = values[node.name].shape if node.name in values else ()
+        for dim, size in zip(node.shape or (), found, strict=False):
             if str(dim).isidentifier():
                 assert sizes.setdefault(str(dim), size) == size, f"{dim} of {node.name} is {size}"
     return sizes

@@ -56,7 +56,7 @@ def test_a_function_of_the_model_is_not_the_operator_of_its_name(domain: str) ->
 
 # -- attributes and inputs ------------------------------------------------------------------------------------------
 QKV = dict.fromkeys("qkv", (1, 2, 4, 8))
-UNKNOWN = {
+UNKNOWN: dict[str, tuple[Any, Any, int]] = {
     "cap": (node("Relu", cap=6.0), {"x": (3, 4)}, 18),
     "broadcast": (node("Add", "xw", axis=0), {"x": (3, 4), "w": (3, 4)}, 18),
     "softcap": (node("Attention", "qkv", softcap=2.0), QKV, 23),
@@ -133,7 +133,7 @@ def test_softmax_before_operator_set_13_is_over_all_axes_from_its_own_on() -> No
 
 @pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean", "ReduceMax"])
 def test_reductions_have_their_axes_where_their_operator_set_has_them(op: str) -> None:
-    right = {"ReduceSum": np.sum, "ReduceMean": np.mean, "ReduceMax": np.max}[op]
+    right: Any = {"ReduceSum": np.sum, "ReduceMean": np.mean, "ReduceMax": np.max}[op]
     after = node("Neg", "y", "z")
     older, newer = 11, 18
     axes = {"a": np.array([1])}
@@ -153,7 +153,7 @@ def test_reductions_have_their_axes_where_their_operator_set_has_them(op: str) -
     assert "empty" in reasons_of(built([nothing], {"x": (3, 4)}, opset=older))["y"]
 
 
-DROPOUTS = {
+DROPOUTS: dict[str, tuple[Any, int, Any, bool]] = {
     "of set 6 in training": (node("Dropout"), 6, {}, False),
     "of set 6 at inference": (node("Dropout", is_test=1), 6, {}, True),
     "of set 7": (node("Dropout", ratio=0.3), 7, {}, True),
@@ -233,7 +233,8 @@ def test_an_output_beside_the_first_one_that_is_read_leaves_the_node() -> None:
 
 @pytest.mark.parametrize("opset", [1, 6, 11, 13])
 def test_clip_has_its_bounds_where_its_operator_set_has_them(opset: int) -> None:
-    attrs, inputs, constants = {"min": -0.5, "max": 0.5}, "x", {}
+    attrs: dict[str, Any] = {"min": -0.5, "max": 0.5}
+    inputs, constants = "x", {}
     if opset >= 11:
         attrs, inputs, constants = {}, "xlh", {"l": np.float32(-0.5), "h": np.float32(0.5)}
     model = built([node("Clip", inputs, **attrs), EXP], {"x": (3, 4)}, constants, opset)

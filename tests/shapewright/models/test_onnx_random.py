@@ -12,7 +12,6 @@ import onnx
 import pytest
 from onnx import helper
 
-from shapewright.models.onnx_model import from_onnx
 from tests.shapewright.models.onnx_cases import check, values_of
 
 OPSETS = (13, 17, 18, 21, 23)
@@ -42,7 +41,9 @@ class Growing:
         values = np.random.default_rng(self.random.randrange(2**31)).standard_normal(shape) * 0.5
         return self.constant(values.astype(np.float32))
 
-    def add(self, op: str, *inputs: str, outputs: int = 1, **attrs: Any) -> str:
+    def add(self, op: str, *inputs: str, **attrs: Any) -> str:
+        """The first output of a node that has one, or ``outputs`` of them."""
+        outputs = attrs.pop("outputs", 1)
         names = [f"v{len(self.nodes)}_{number}" for number in range(outputs)]
         self.nodes.append(helper.make_node(op, list(inputs), names, **attrs))
         return names[0]
@@ -118,7 +119,7 @@ def _computed_number(grown: Growing, x: str, value: Any, random: Random) -> str:
     """A number that is computed from a size, or of constants."""
     if value.ndim and random.random() < 0.5:
         name = grown.add("Gather", grown.add("Shape", x), grown.constant(np.array(random.randrange(value.ndim))))
-        kind = np.int64
+        kind: Any = np.int64
     else:
         kind = random.choice((np.int64, np.int32, np.float32))
         name = grown.constant(kind(random.choice((-7.6, 7.6, 5.0))))
@@ -270,29 +271,29 @@ def grown(seed: int) -> tuple[Any, list[Any]]:
     return growing.model(growing.nodes[-1].output[0] if growing.nodes else "x0"), given
 
 
-def failure(seed: int) -> str:
-    """What is wrong with a random model, if anything."""
-    with np.errstate(all="ignore"):
-        model, inputs = grown(seed)
-        try:
-            check(model, [values_of(model, inputs)], minimum=1)
-        except Exception as error:  # whatever it is, with the seed
-            return f"{seed}: {type(error).__name__}: {str(error)[:500]}"
-    return ""
+def faults(seeds: range) -> tuple[list[str], int]:
+    """What is wrong with random models, and how many of them had something to compare."""
+    found, lifted = [], 0
+    for seed in seeds:
+        with np.errstate(all="ignore"):
+            model, inputs = grown(seed)
+            try:
+                lifted += bool(check(model, [values_of(model, inputs)], minimum=1).compared)
+            except Exception as error:  # whatever it is, with the seed
+                found.append(f"{seed}: {type(error).__name__}: {str(error)[:500]}")
+    return found, lifted
 
 
 def test_random_graphs_are_right() -> None:
-    assert [told for seed in range(40) if (told := failure(seed))] == []
+    found, lifted = faults(range(30))
+    assert found == []
+    assert lifted >= 20
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(8))
 def test_many_random_graphs_are_right(part: int) -> None:
     first = 1000 * (part + 1)
-    assert [told for seed in range(first, first + 500) if (told := failure(seed))] == []
-
-
-def test_a_random_graph_is_a_model() -> None:
-    model, _ = grown(1)
-    onnx.checker.check_model(model)
-    assert from_onnx(model).graph.outputs
+    found, lifted = faults(range(first, first + 500))
+    assert found == []
+    assert lifted >= 400
