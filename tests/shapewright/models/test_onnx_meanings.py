@@ -13,6 +13,7 @@ from onnx import helper
 
 from shapewright.models import onnx_schemas
 from tests.shapewright.models.onnx_cases import Found, built, compared, reasons_of
+from tuner.errors import InvalidInput
 
 X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
 EXP = helper.make_node("Exp", ["y"], ["z"])
@@ -80,6 +81,31 @@ def test_a_node_that_says_what_its_translation_does_not_know_is_left(case: str) 
     constants = {"a": np.array([1])} if "a" in one.input else {}
     model = built([one], inputs, constants, opset)
     assert reasons_of(model)["y"]
+
+
+FORMS = {
+    "no input": (node("Relu", ()), "has 0 inputs"),
+    "no shape's input": (node("Shape", ()), "has 0 inputs"),
+    "too many": (node("Relu", "xx"), "has 2 inputs"),
+    "a number for a list": (node("Transpose", perm=1), "another type"),
+    "a list for a number": (node("Softmax", axis=[1]), "another type"),
+    "an axis that is none": (node("Softmax", axis=2), "no axis 2 of 2"),
+    "axes that are none": (node("Transpose", perm=[0, 0]), "perm [0, 0] of 2 axes"),
+    "windows of other axes": (node("MaxPool", kernel_shape=[2]), "kernel_shape"),
+    "no window": (node("MaxPool"), "kernel_shape"),
+    "a kernel that is none": (node("Conv", "xx"), "do not agree"),
+    "no dtype": (node("Cast"), "another dtype"),
+}
+
+
+@pytest.mark.parametrize("case", FORMS)
+def test_a_node_that_has_not_the_form_of_its_operator_is_left(case: str) -> None:
+    one, reason = FORMS[case]
+    try:
+        left_for = reasons_of(built([one], {"x": (3, 4)}))["y"]
+    except InvalidInput as error:  # ONNX's inference says so first
+        left_for = f"inconsistent {error}"
+    assert reason in left_for or "inconsistent" in left_for
 
 
 def test_an_attribute_with_its_default_says_nothing() -> None:
