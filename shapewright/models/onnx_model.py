@@ -22,7 +22,7 @@ from shapewright.models.onnx_values import Values, folded, is_kept, shape_values
 from shapewright.models.patterns import recognised
 from shapewright.models.translated import Translated
 from tuner.errors import InvalidInput, shown
-from tuner.program.dims import DimExpr
+from tuner.program.dims import MAX_DIM, DimExpr
 
 PARTS = frozenset({"Slice", "Split"})
 OVERRIDDEN_SINCE = 4
@@ -104,8 +104,8 @@ class _Reader:
     def _constant(self, name: str, tensor: Any) -> None:
         import onnx  # noqa: PLC0415
 
-        dtype, shape = dtype_of(tensor.data_type), tuple(DimExpr.of(int(size)) for size in tensor.dims)
-        self._add(Node(name, "constant", (), {}, shape, dtype))
+        dtype = dtype_of(tensor.data_type)
+        self._add(Node(name, "constant", (), {}, _sizes(name, tensor), dtype))
         if tensor.data_location != onnx.TensorProto.EXTERNAL and is_kept(dtype, tensor.dims):
             try:
                 self._values[name] = onnx.numpy_helper.to_array(tensor)
@@ -113,8 +113,7 @@ class _Reader:
                 raise InvalidInput("model", f"the constant {shown(name)} is not of its own shape", CHECK) from error
 
     def _sparse(self, name: str, tensor: Any) -> None:
-        shape = tuple(DimExpr.of(int(size)) for size in tensor.dims)
-        self._add(Node(name, "constant", (), {}, shape, dtype_of(tensor.values.data_type)))
+        self._add(Node(name, "constant", (), {}, _sizes(name, tensor), dtype_of(tensor.values.data_type)))
 
     def _constant_node(self, name: str, attrs: Mapping[str, Any]) -> None:
         """Raises CannotLift where it has no one value."""
@@ -227,6 +226,12 @@ class _Reader:
     def _dtype(self, node: Any) -> str:
         """That of the first input, which all operators that are translated keep."""
         return self._nodes[node.input[0]].dtype if node.input and node.input[0] else ""
+
+
+def _sizes(name: str, tensor: Any) -> Shape:
+    if not all(0 <= size <= MAX_DIM for size in tensor.dims):
+        raise InvalidInput("model", f"the constant {shown(name)} has sizes {list(tensor.dims)}", CHECK)
+    return tuple(DimExpr.of(int(size)) for size in tensor.dims)
 
 
 def _captured(node: Any) -> Iterator[str]:

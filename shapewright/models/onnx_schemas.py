@@ -15,6 +15,10 @@ import numpy as np
 
 from shapewright.models.graph import CannotLift, Input, Shape
 from shapewright.models.onnx_values import Values, integers_of, number_of
+from shapewright.models.translated import Translated
+
+Result = tuple[Translated, Shape | None]
+"""What a node becomes, and its shape where that follows."""
 
 KNOWN_OPSET = 28
 """The newest operator set whose operators the translations were compared with."""
@@ -30,11 +34,27 @@ HINTS = frozenset({"consumed_inputs"})
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """``version``: the operator set that brought this meaning. ``defaults``: by attribute, None where there is none."""
+    """``version``: the operator set that brought this meaning. ``defaults``: by attribute, None where there is none.
+
+    ``kinds``: by attribute the type that it has in a file. ``inputs``: the least and the most that a node has.
+    """
 
     name: str
     version: int
     defaults: Mapping[str, Any]
+    kinds: Mapping[str, int]
+    inputs: tuple[int, int]
+
+    def require_form(self, node: Any, opset: int) -> None:
+        """Raises CannotLift for attributes that it has not, and for numbers of inputs."""
+        unknown = sorted({each.name for each in node.attribute} - set(self.defaults))
+        if unknown:
+            raise CannotLift(f"operator set {opset} has no attribute {', '.join(unknown)} of it")
+        if any(each.type != self.kinds.get(each.name, each.type) for each in node.attribute):
+            raise CannotLift("an attribute is of another type than its operator set says")
+        least, most = self.inputs
+        if not least <= len(node.input) <= most:
+            raise CannotLift(f"it has {len(node.input)} inputs")
 
 
 class Operators:
@@ -54,9 +74,7 @@ class Operators:
         if len(self._opsets) != 1:
             raise CannotLift(f"the model names {len(self._opsets)} operator sets, so what it means is not known")
         operator = _standard(name, self._opsets[0])
-        unknown = sorted({each.name for each in node.attribute} - set(operator.defaults))
-        if unknown:
-            raise CannotLift(f"operator set {self._opsets[0]} has no attribute {', '.join(unknown)} of it")
+        operator.require_form(node, self._opsets[0])
         return operator
 
 
@@ -69,14 +87,16 @@ def _standard(name: str, opset: int) -> Operator:
     import onnx  # noqa: PLC0415 - a frontend for those who have the framework
 
     if name in RUNTIMES_OWN:
-        return Operator(name, opset, RUNTIMES_OWN[name])
+        return Operator(name, opset, RUNTIMES_OWN[name], {}, (2, 2))
     try:
         schema = onnx.defs.get_schema(name, opset, "")
     except onnx.defs.SchemaError as error:
         raise CannotLift("the operator has no translation") from error
     if opset > onnx.defs.onnx_opset_version() or schema.since_version > KNOWN_OPSET:
         raise CannotLift(f"what it means in operator set {opset} is not known")
-    return Operator(name, schema.since_version, {each: _default(value) for each, value in schema.attributes.items()})
+    defaults = {each: _default(value) for each, value in schema.attributes.items()}
+    kinds = {each: int(value.type.value) for each, value in schema.attributes.items()}
+    return Operator(name, schema.since_version, defaults, kinds, (schema.min_input, schema.max_input))
 
 
 def _default(attribute: Any) -> Any:
@@ -172,8 +192,8 @@ class Call:
         for name, value in self.given.items():
             if name not in seen and value != self.operator.defaults.get(name):
                 raise CannotLift(f"its attribute {name} = {value!r} is not known"[:200])
-        for position, name in enumerate(self.inputs):
-            if position not in seen and name is not None:
+        for position, source in enumerate(self.inputs):
+            if position not in seen and source is not None:
                 raise CannotLift(f"its input {position} is not known")
 
 

@@ -74,14 +74,6 @@ def broadcast_shapes(shapes: Sequence[Shape]) -> Shape:
     return tuple(result)
 
 
-def windows(shape: Shape, window: Sequence[DimExpr], attrs: Mapping[str, Sequence[int]]) -> Shape:
-    """The spatial dims that a convolution or a pooling leaves."""
-    parts = zip(shape[2:], window, attrs["stride"], attrs["pad"], attrs["dilation"], strict=True)
-    return tuple(
-        (size + 2 * pad - (width - 1) * dilation - 1) // stride + 1 for size, width, stride, pad, dilation in parts
-    )
-
-
 # -- what is known --------------------------------------------------------------------------------------------------
 def shape_values(shape: Shape) -> Values:
     """A shape as a tensor of it would be."""

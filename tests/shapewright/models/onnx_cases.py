@@ -18,7 +18,7 @@ from onnx.backend.test.case import node as node_cases
 from onnx.reference import ReferenceEvaluator
 
 from shapewright.models import lifting
-from shapewright.models.graph import Graph, Node
+from shapewright.models.graph import Node
 from shapewright.models.lifted import LiftedOp, Lifting, unviewed
 from shapewright.models.model import Model
 from shapewright.models.onnx_model import from_onnx
@@ -156,8 +156,10 @@ def runs_of(case: Case) -> list[Values]:
 def negated(model: Any, runs: Sequence[Values]) -> tuple[Any, list[Values]] | None:
     """The same between two negations: views have something to be fused with, and operators readers and producers.
 
-    None where nothing of it is of floats.
+    None where nothing of it is of floats, or it has no operators of ONNX's own domain.
     """
+    if all(each.domain for each in model.opset_import):
+        return None
     model, held = _copied(model), {tensor.name for tensor in model.graph.initializer}
     graph = model.graph
     ins = {value.name for value in graph.input if value.name not in held and _is_negated(value)}
@@ -213,7 +215,7 @@ def check_values(model: Model, lifted: Lifting, values: Values) -> frozenset[str
     sizes = sizes_of(model, values)
     for node in model.graph:
         if node.name in values:
-            _check_node(model.graph, node, values, sizes)
+            _check_node(node, values, sizes)
     compared: set[str] = set()
     for op in lifted.ops:
         if {op.output, *_sources(op)} <= set(values):
@@ -226,33 +228,45 @@ def sizes_of(model: Model, values: Values) -> dict[str, int]:
     """By symbol the size that it has in a run: wherever it stands it is the same."""
     sizes: dict[str, int] = {}
     for node in model.graph:
-        for dim, size in zip(node.shape or (), np.shape(values.get(node.name)), strict=False):
+        found = values[node.name].shape if node.name in values else ()
+        for dim, size in zip(node.shape or (), found, strict=False):
             if str(dim).isidentifier():
                 assert sizes.setdefault(str(dim), size) == size, f"{dim} of {node.name} is {size}"
     return sizes
 
 
-def _check_node(graph: Graph, node: Node, values: Values, sizes: Mapping[str, int]) -> None:
+def _check_node(node: Node, values: Values, sizes: Mapping[str, int]) -> None:
     found = values[node.name]
     if node.shape is not None:
         assert tuple(dim.evaluate(sizes) for dim in node.shape) == found.shape, f"shape of {node}"
     if node.dtype not in ("", "object"):
         assert node.dtype == found.dtype.name, f"dtype of {node}"
     source = values.get(node.sources[0]) if node.sources else None
-    if node.op == "permute" and source is not None:
-        np.testing.assert_array_equal(found, source.transpose(node.attrs["order"]), str(node))
-    if node.op in ("reshape", "identity") and source is not None:
-        np.testing.assert_array_equal(found, source.reshape(found.shape), str(node))
-    if node.op == "expand" and source is not None:
-        np.testing.assert_array_equal(found, np.broadcast_to(source, found.shape), str(node))
+    viewed = None if source is None else _viewed(node, source, found.shape)
+    if viewed is not None:
+        # What a test expects was rounded elsewhere than what the evaluator computes.
+        close = CLOSE.get(node.dtype, 0.0)
+        np.testing.assert_allclose(found, viewed, rtol=close, atol=close, err_msg=str(node))
+
+
+def _viewed(node: Node, source: Any, shape: tuple[int, ...]) -> Any:
+    """What a view makes of a value; None for other nodes, and for what is not compared."""
+    if source.dtype.kind not in "biufc":
+        return None
+    if node.op == "permute":
+        return source.transpose(node.attrs["order"])
+    if node.op in ("reshape", "identity"):
+        return source.reshape(shape)
+    return np.broadcast_to(source, shape) if node.op == "expand" else None
 
 
 def _check_op(op: LiftedOp, values: Values, sizes: Mapping[str, int]) -> None:
     inputs = [np.asarray(operand.value(values), order="C") for operand in op.operands]
+    right, close = values[op.output], CLOSE[values[op.output].dtype.name]
     with np.errstate(all="ignore"):
         (out,) = compute(op.workload, inputs, op.workload.dims(sizes))
+        out = out.astype(right.dtype).astype(np.float64)  # what is too large for it is infinite
     found = unviewed(out, op.output_view, [dim.evaluate(sizes) for dim in op.output_shape])
-    right, close = values[op.output], CLOSE[values[op.output].dtype.name]
     message = f"{op.nodes}: {op.workload}"
     np.testing.assert_allclose(found, right.astype(np.float64), rtol=close, atol=close, err_msg=message)
 

@@ -7,27 +7,32 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper
+from torch import nn
 from torch.export import Dim
+from torch.nn import functional
 
 import shapewright as sw
 from tests.shapewright.models.checking import TARGET
 from tests.shapewright.models.nets import Encoder, Pictures
+from tests.shapewright.models.onnx_cases import check, reasons_of, values_of
 from tuner.errors import InvalidInput
 from tuner.program.dims import parse_dim
 
 
-def converted(model: Any, example: Any, name: str, axes: dict[int, str]) -> Any:
+def converted(model: Any, example: Any, name: str, axes: dict[int, str], opset: int = 17, **options: Any) -> Any:
     """By PyTorch's exporter that needs no further package."""
     file = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            model, (example,), file, dynamo=False, opset_version=17, input_names=[name], dynamic_axes={name: axes}
-        )
+            model, (example,), file, dynamo=False, opset_version=opset, input_names=[name],
+            dynamic_axes={name: axes}, **options,
+        )  # fmt: skip
     return onnx.load_from_string(file.getvalue())
 
 
@@ -44,6 +49,60 @@ def test_a_model_has_the_same_workloads_from_onnx_and_from_torch(kind: str) -> N
     found = sw.extract(proto, shape_vars={name: range(1, 9) for name in axes.values()}, target=TARGET)
     assert {task.workload.key: task.count for task in found} == {task.workload.key: task.count for task in own}
     assert [task.shape_vars for task in found] == [task.shape_vars for task in own]
+
+
+class Idioms(nn.Module):  # type: ignore[misc]
+    """What exporters spell out: heads that are repeated, masks, statistics over several axes, sizes in arithmetic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.kv, self.norm = nn.Linear(16, 16), nn.Linear(16, 8), nn.GroupNorm(2, 4)
+
+    def forward(self, x: Any) -> Any:
+        b, s, width = x.shape
+        q = self.q(x).view(b, s, 4, width // 4).transpose(1, 2)
+        kv = self.kv(x).view(b, s, 2, 4).transpose(1, 2)
+        kv = kv[:, :, None].expand(b, 2, 2, s, 4).reshape(b, 4, s, 4)
+        mask = torch.full((s, s), -1e4).triu(1)
+        scores = torch.softmax(q @ kv.transpose(-1, -2) / (width // 4) ** 0.5 + mask, -1)
+        mixed = functional.gelu(self.norm(scores @ kv)) * torch.clamp(q, min=0.0)
+        var, mean = torch.var_mean(mixed, (-2, -1), keepdim=True, correction=0)
+        normal = functional.silu((mixed - mean) * torch.rsqrt(var + 1e-5))
+        return normal.transpose(1, 2).flatten(2).mean(1) * (s // 2) + torch.square(x).sum((1, 2), keepdim=True)[:, 0]
+
+
+NETS: dict[str, tuple[Any, Any, dict[int, str]]] = {
+    "encoder": (Encoder, torch.arange(10).reshape(2, 5), {0: "batch", 1: "length"}),
+    "pictures": (Pictures, torch.randn(2, 3, 16, 16), {0: "batch"}),
+    "idioms": (Idioms, torch.randn(2, 5, 16), {0: "batch", 1: "length"}),
+}
+
+
+@pytest.mark.parametrize(
+    ("opset", "options"),
+    [(14, {"do_constant_folding": False}), (18, {}), (18, {"keep_initializers_as_inputs": True})],
+    ids=["unfolded", "folded", "weights-as-inputs"],
+)
+@pytest.mark.parametrize("kind", NETS)
+def test_what_exporters_write_is_right(kind: str, opset: int, options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    make, example, axes = NETS[kind]
+    model = make().eval()
+    proto = converted(model, example, "given", axes, opset, **options)
+    with torch.no_grad():
+        values = values_of(proto, [example.numpy()])
+        np.testing.assert_allclose(values[proto.graph.output[0].name], model(example).numpy(), atol=1e-3)
+    found = check(proto, [values])
+    assert len(found.compared) >= 4
+
+
+def test_a_model_in_training_has_no_norms_of_inference() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Dropout(0.5), nn.ReLU())
+    training = {"training": torch.onnx.TrainingMode.TRAINING, "do_constant_folding": False}
+    proto = converted(model.train(), torch.randn(2, 3, 8, 8), "given", {0: "batch"}, **training)
+    told = " ".join(reasons_of(proto).values())
+    assert "statistics are those of the batch" in told
+    assert "it drops elements" in told
 
 
 def made(nodes: list[Any], inputs: dict[str, tuple[Any, ...]], weights: dict[str, tuple[int, ...]]) -> Any:

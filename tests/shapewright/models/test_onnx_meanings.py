@@ -13,6 +13,7 @@ from onnx import helper
 
 from shapewright.models import onnx_schemas
 from tests.shapewright.models.onnx_cases import Found, built, compared, reasons_of
+from tuner.errors import InvalidInput
 
 X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
 EXP = helper.make_node("Exp", ["y"], ["z"])
@@ -56,7 +57,7 @@ def test_a_function_of_the_model_is_not_the_operator_of_its_name(domain: str) ->
 
 # -- attributes and inputs ------------------------------------------------------------------------------------------
 QKV = dict.fromkeys("qkv", (1, 2, 4, 8))
-UNKNOWN = {
+UNKNOWN: dict[str, tuple[Any, Any, int]] = {
     "cap": (node("Relu", cap=6.0), {"x": (3, 4)}, 18),
     "broadcast": (node("Add", "xw", axis=0), {"x": (3, 4), "w": (3, 4)}, 18),
     "softcap": (node("Attention", "qkv", softcap=2.0), QKV, 23),
@@ -80,6 +81,31 @@ def test_a_node_that_says_what_its_translation_does_not_know_is_left(case: str) 
     constants = {"a": np.array([1])} if "a" in one.input else {}
     model = built([one], inputs, constants, opset)
     assert reasons_of(model)["y"]
+
+
+FORMS = {
+    "no input": (node("Relu", ()), "has 0 inputs"),
+    "no shape's input": (node("Shape", ()), "has 0 inputs"),
+    "too many": (node("Relu", "xx"), "has 2 inputs"),
+    "a number for a list": (node("Transpose", perm=1), "another type"),
+    "a list for a number": (node("Softmax", axis=[1]), "another type"),
+    "an axis that is none": (node("Softmax", axis=2), "no axis 2 of 2"),
+    "axes that are none": (node("Transpose", perm=[0, 0]), "perm [0, 0] of 2 axes"),
+    "windows of other axes": (node("MaxPool", kernel_shape=[2]), "kernel_shape"),
+    "no window": (node("MaxPool"), "kernel_shape"),
+    "a kernel that is none": (node("Conv", "xx"), "do not agree"),
+    "no dtype": (node("Cast"), "another dtype"),
+}
+
+
+@pytest.mark.parametrize("case", FORMS)
+def test_a_node_that_has_not_the_form_of_its_operator_is_left(case: str) -> None:
+    one, reason = FORMS[case]
+    try:
+        left_for = reasons_of(built([one], {"x": (3, 4)}))["y"]
+    except InvalidInput as error:  # ONNX's inference says so first
+        left_for = f"inconsistent {error}"
+    assert reason in left_for or "inconsistent" in left_for
 
 
 def test_an_attribute_with_its_default_says_nothing() -> None:
@@ -133,7 +159,7 @@ def test_softmax_before_operator_set_13_is_over_all_axes_from_its_own_on() -> No
 
 @pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean", "ReduceMax"])
 def test_reductions_have_their_axes_where_their_operator_set_has_them(op: str) -> None:
-    right = {"ReduceSum": np.sum, "ReduceMean": np.mean, "ReduceMax": np.max}[op]
+    right: Any = {"ReduceSum": np.sum, "ReduceMean": np.mean, "ReduceMax": np.max}[op]
     after = node("Neg", "y", "z")
     older, newer = 11, 18
     axes = {"a": np.array([1])}
@@ -153,7 +179,7 @@ def test_reductions_have_their_axes_where_their_operator_set_has_them(op: str) -
     assert "empty" in reasons_of(built([nothing], {"x": (3, 4)}, opset=older))["y"]
 
 
-DROPOUTS = {
+DROPOUTS: dict[str, tuple[Any, int, Any, bool]] = {
     "of set 6 in training": (node("Dropout"), 6, {}, False),
     "of set 6 at inference": (node("Dropout", is_test=1), 6, {}, True),
     "of set 7": (node("Dropout", ratio=0.3), 7, {}, True),
@@ -233,7 +259,8 @@ def test_an_output_beside_the_first_one_that_is_read_leaves_the_node() -> None:
 
 @pytest.mark.parametrize("opset", [1, 6, 11, 13])
 def test_clip_has_its_bounds_where_its_operator_set_has_them(opset: int) -> None:
-    attrs, inputs, constants = {"min": -0.5, "max": 0.5}, "x", {}
+    attrs: dict[str, Any] = {"min": -0.5, "max": 0.5}
+    inputs, constants = "x", {}
     if opset >= 11:
         attrs, inputs, constants = {}, "xlh", {"l": np.float32(-0.5), "h": np.float32(0.5)}
     model = built([node("Clip", inputs, **attrs), EXP], {"x": (3, 4)}, constants, opset)
