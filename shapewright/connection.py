@@ -9,7 +9,9 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import queue
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,13 +34,37 @@ def open_http(url: str, headers: dict[str, str]) -> httpx.Client:
     base = _address(url)
     variable, proxy = _proxy_of(base)
     try:
-        return httpx.Client(
-            base_url=base, headers=headers, timeout=TIMEOUT, trust_env=False, proxy=proxy,
-            verify=_trusted() if base.scheme == "https" else _none_trusted(),
-        )  # fmt: skip
+        trusted = _trusted() if base.scheme == "https" else _none_trusted()
+        transport = _Patient(verify=trusted, trust_env=False, proxy=proxy)
+        return httpx.Client(base_url=base, headers=headers, timeout=TIMEOUT, trust_env=False, transport=transport)
     except ImportError:
         problem = "names a SOCKS proxy, and the package for these is not installed"
         raise BadEnvironment(variable, problem, f"pip install 'httpx[socks]', or {_without(variable, base)}") from None
+
+
+class _Patient(httpx.HTTPTransport):
+    """Waits PATIENCE_S for the head of an answer in all. The time limits of httpx are for single reads: a head that
+    drips, or a service that says `100 Continue` for ever, would pass them."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        # What is sent in pieces may take its time.
+        if "transfer-encoding" in request.headers:
+            return super().handle_request(request)
+        outcome: queue.SimpleQueue[httpx.Response | BaseException] = queue.SimpleQueue()
+        threading.Thread(target=self._answer, args=(request, outcome), daemon=True).start()
+        try:
+            found = outcome.get(timeout=PATIENCE_S)
+        except queue.Empty:
+            raise httpx.ReadTimeout(f"no answer within {PATIENCE_S:g} s", request=request) from None
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def _answer(self, request: httpx.Request, outcome: queue.SimpleQueue[httpx.Response | BaseException]) -> None:
+        try:
+            outcome.put(super().handle_request(request))
+        except BaseException as error:  # raised again by who waits
+            outcome.put(error)
 
 
 def _address(text: str) -> httpx.URL:

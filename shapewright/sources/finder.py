@@ -108,6 +108,12 @@ class Finder:
         if text not in self.notes:
             self.notes.append(text)
 
+    def warn(self, text: str) -> None:
+        """A note, and a warning at once."""
+        if clean(text) not in self.notes:
+            self.notes.append(clean(text))
+            warnings.warn(f"shapewright: {clean(text)}", stacklevel=2)
+
     def _warn(self, text: str) -> None:
         """A note that is worth a warning, too."""
         text = clean(text)

@@ -13,7 +13,7 @@ from shapewright.sources.source import Match
 from tests.shapewright.torch.models import CLASSES, HEADS, INNER, WIDTH
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf
-from tuner.library.package import MANIFEST
+from tuner.library.package import MANIFEST, SEAL
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload
@@ -67,8 +67,9 @@ class OnDemand:
 
 
 def altered(library: Path, directory: Path, **manifest: Any) -> Path:
-    """A copy of a library whose manifest says something else."""
+    """A copy of a library whose manifest says something else, and is one of before manifests were sealed."""
     shutil.copytree(library, directory)
     data = json.loads((directory / MANIFEST).read_text())
+    data.pop(SEAL, None)
     (directory / MANIFEST).write_text(json.dumps({**data, **manifest}))
     return directory

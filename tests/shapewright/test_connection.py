@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from shapewright.client import Client, ServiceError
+from shapewright.client import Client, ServiceError, ServiceUnreachable
 from shapewright.connection import MAX_PROBLEM, lines_of, open_http
 from shapewright.errors import BadEnvironment
 from shapewright.sources.source import SourceAway, source_of
@@ -140,6 +141,21 @@ def test_an_answer_that_drips_is_given_up() -> None:
         pytest.raises(ServiceError, match="too long"),
     ):
         client.devices()
+
+
+@pytest.mark.parametrize("piece", [b"HTTP/1.1 100 Continue\r\n\r\n", b""])
+def test_a_head_that_never_comes_is_given_up(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shapewright.connection.PATIENCE_S", 0.2)
+    ended = threading.Event()
+
+    def endless() -> Iterator[bytes]:
+        while not ended.wait(0.001):
+            yield piece
+
+    with answering(endless) as url, Client(url) as client:
+        with pytest.raises(ServiceUnreachable, match=r"no answer within 0\.2 s"):
+            client.devices()
+        ended.set()
 
 
 def test_a_stream_without_an_end_of_line_is_given_up() -> None:

@@ -359,7 +359,8 @@ def _flip(name: str) -> Change:
 def _manifest(**change: Any) -> Change:
     def write(directory: Path) -> None:
         file = directory / files_of.MANIFEST
-        file.write_text(json.dumps(json.loads(file.read_text()) | change))
+        manifest = json.loads(file.read_text()) | change
+        file.write_text(json.dumps(manifest | {files_of.SEAL: files_of.seal_of(manifest)}))
 
     return write
 
@@ -368,6 +369,7 @@ def _without(field: str) -> Change:
     def write(directory: Path) -> None:
         manifest = json.loads((directory / files_of.MANIFEST).read_text())
         del manifest[field]
+        manifest[files_of.SEAL] = files_of.seal_of(manifest)
         (directory / files_of.MANIFEST).write_text(json.dumps(manifest))
 
     return write

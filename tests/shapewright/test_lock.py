@@ -14,7 +14,7 @@ from tests.shapewright.conftest import Shapewright
 from tests.shapewright.snapshot.samples import pulled, task
 from tests.shapewright.test_cli_libraries import made, wide
 from tuner.errors import InvalidInput
-from tuner.library.package import LIBRARY, MANIFEST
+from tuner.library.package import LIBRARY, MANIFEST, SEAL, seal_of
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -72,7 +72,8 @@ def test_a_library_with_another_manifest_is_refused_and_nothing_is_written(
     write_lock(tmp_path / "x.lock", folders)
     manifest = folders[1] / MANIFEST
     # Still whole, with the same machine code and dispatch table, and so of the same digest.
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"job_id": "job-2"}))
+    other = json.loads(manifest.read_text()) | {"job_id": "job-2"}
+    manifest.write_text(json.dumps(other | {SEAL: seal_of(other)}))
 
     ran = shapewright(
         "pull", "--locked", tmp_path / "x.lock", "--from", tmp_path / "libs", "-o", tmp_path / "a", "--json"

@@ -28,6 +28,8 @@ from tuner.rules.layout import Layout, layout_from_json
 FORMAT = 1
 LIBRARY, DISPATCH, MANIFEST, IR = "library.so", "dispatch.json", "manifest.json", "ir.json.gz"
 KERNELS = "kernels.json.gz"
+SEAL = "manifest_digest"
+"""The field of a manifest that has the SHA-256 of its others; manifests of earlier releases have none."""
 ENTRY = "kernel"
 """The function that a library exports."""
 FILES = (LIBRARY, DISPATCH, MANIFEST, IR, KERNELS)
@@ -91,6 +93,7 @@ def package(
         "packed_layouts": {name: layout.to_json() for name, layout in layouts.items()},
         "kernels": dispatch["kernels"],
     }
+    manifest[SEAL] = seal_of(manifest)
     return LibraryFiles({**files, MANIFEST: _text(manifest)}, manifest, dispatch)
 
 
@@ -105,6 +108,11 @@ def packed_layouts(manifest: JsonObject, workload: Workload) -> dict[str, Layout
 def digest_of(files: Mapping[str, bytes]) -> str:
     """SHA-256 over the shared object and the dispatch table, which together decide what a library does."""
     return hashlib.sha256(files[LIBRARY] + files[DISPATCH]).hexdigest()
+
+
+def seal_of(manifest: JsonObject) -> str:
+    """SHA-256 over all fields of a manifest but SEAL, which says how a library is called: packed, for whom, by what."""
+    return hashlib.sha256(_text({name: value for name, value in manifest.items() if name != SEAL})).hexdigest()
 
 
 def kernel_scripts(files: Mapping[str, bytes]) -> dict[str, str]:
@@ -170,6 +178,8 @@ def check_files(files: Mapping[str, bytes], source: Path = Path()) -> JsonObject
         listed = ", ".join(str(source / each) for each in broken) or name
         raise ShapewrightError(f"{listed} is not what was built: {AGAIN}")
     check_fields(manifest, name)
+    if SEAL in manifest and manifest[SEAL] != seal_of(manifest):
+        raise ShapewrightError(f"{name} is not what was built: {AGAIN}")
     return manifest
 
 

@@ -20,6 +20,7 @@ from tuner.library.package import (
     DISPATCH,
     LIBRARY,
     MANIFEST,
+    SEAL,
     check_files,
     digest_of,
     dispatcher_of,
@@ -28,6 +29,7 @@ from tuner.library.package import (
     package,
     read_files,
     read_manifest,
+    seal_of,
 )
 from tuner.rules import safe_kernel
 
@@ -65,14 +67,16 @@ def changed(data: Any, place: tuple[Any, ...], value: object) -> Any:
 
 
 def with_manifest(manifest: object) -> Mapping[str, bytes]:
-    return {**FOUND.files, MANIFEST: json.dumps(manifest).encode()}
+    sealed = {**manifest, SEAL: seal_of(manifest)} if isinstance(manifest, dict) and SEAL in manifest else manifest
+    return {**FOUND.files, MANIFEST: json.dumps(sealed).encode()}
 
 
 def with_dispatch(content: bytes) -> Mapping[str, bytes]:
     """Files whose digests are right, whatever the table says."""
     files = {**FOUND.files, DISPATCH: content}
     digests = FOUND.manifest["files"] | {DISPATCH: hashlib.sha256(content).hexdigest()}
-    return {**files, MANIFEST: json.dumps(FOUND.manifest | {"files": digests, "digest": digest_of(files)}).encode()}
+    manifest = FOUND.manifest | {"files": digests, "digest": digest_of(files)}
+    return {**with_manifest(manifest), DISPATCH: content}
 
 
 def read(files: Mapping[str, bytes]) -> Dispatcher | None:

@@ -18,6 +18,7 @@ from tuner.library.package import (
     KERNELS,
     LIBRARY,
     MANIFEST,
+    SEAL,
     check_files,
     digest_of,
     kernel_scripts,
@@ -50,6 +51,23 @@ def test_the_digest_names_code_and_dispatch_and_nothing_else() -> None:
     again = package(dispatcher, b"binary", "other ir", {"tvm": "2"}, None, ["other script"])
     assert again.manifest["digest"] == FOUND.manifest["digest"] == digest_of(FOUND.files)
     assert package(dispatcher, b"other", "", {}, None).manifest["digest"] != FOUND.manifest["digest"]
+
+
+@pytest.mark.parametrize("name", [name for name in FOUND.manifest if name not in ("digest", "files", "format")])
+def test_a_manifest_that_was_changed_since_is_noticed(name: str) -> None:
+    without = {key: value for key, value in FOUND.manifest.items() if key != name}
+    # Without its seal it is one of an earlier release.
+    for changed in (FOUND.manifest | {name: None}, *([without] if name != SEAL else [])):
+        with pytest.raises(ShapewrightError):
+            check_files({**FOUND.files, MANIFEST: json.dumps(changed).encode()})
+    other = FOUND.manifest | {"packed_layouts": {"w": {"kind": "panels", "panel": 1}}}
+    with pytest.raises(ShapewrightError, match=r"manifest\.json is not what was built"):
+        check_files({**FOUND.files, MANIFEST: json.dumps(other).encode()})
+
+
+def test_a_manifest_without_a_seal_is_one_of_an_earlier_release() -> None:
+    earlier = {name: value for name, value in FOUND.manifest.items() if name != SEAL}
+    assert check_files({**FOUND.files, MANIFEST: json.dumps(earlier).encode()}) == earlier
 
 
 def test_the_source_of_each_kernel_is_kept_by_its_id() -> None:
