@@ -9,11 +9,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from shapewright.models.fx import lift
 from shapewright.models.lifted import Lifting
-from tests.shapewright.models.checking import TARGET, compare
+from tests.shapewright.models.checking import TARGET, Formula, compare, exported
 
 SIZES = (1, 2, 3, 16, 32)
 """Few, so that shapes meet; sizes of 1 are broadcast, and the larger ones have rules of their own."""
@@ -138,7 +137,7 @@ def lifting_of(inputs: list[tuple[int, ...]], steps: list[Step], kept: list[int]
 
     generator = torch.Generator().manual_seed(5)
     tensors = [torch.rand(shape, generator=generator) * 2 - 1 for shape in inputs]
-    module = make_fx(run, tracing_mode="fake")(*tensors)
+    module = exported(Formula(run), tensors, None).graph_module
     # All but the first are weights, which stay.
     names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
     lifting = lift(module, names[1:], target=TARGET)
@@ -152,7 +151,7 @@ def check(graph: tuple[list[tuple[int, ...]], list[Step], list[int]]) -> None:
     assert not defects, defects
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(graph=graphs())
 def test_random_graphs_are_lifted_right(graph: tuple[list[tuple[int, ...]], list[Step], list[int]]) -> None:
     check(graph)
@@ -160,7 +159,7 @@ def test_random_graphs_are_lifted_right(graph: tuple[list[tuple[int, ...]], list
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
 @given(graph=graphs())
 def test_many_random_graphs_are_lifted_right(graph: tuple[list[tuple[int, ...]], list[Step], list[int]]) -> None:
     check(graph)
