@@ -110,6 +110,8 @@ def lifted(draft: Draft, graph: Graph) -> LiftedOp:
     if draft.base is None:
         draft = _joined(draft)
     workload = _labelled(_workload(draft, _dtypes(draft, graph, node)), _label(draft))
+    if any(dim.constant == 0 for _, dim in workload.extents):
+        raise CannotLift("it has no elements, or a sum of none")
     by_tensor = {operand.tensor: operand for operand in draft.operands}
     operands = tuple(by_tensor[tensor.name] for tensor in workload.inputs)
     covers = tuple(name for each in draft.nodes for name in graph[each].stands_for)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shapewright.models.graph import Graph
-from shapewright.models.lifted import LiftedOp
+from shapewright.models.lifted import Left, LiftedOp
 from shapewright.models.lifting import lift_graph
 from shapewright.models.model import Model, Named, bound, described
 from shapewright.models.tasks import ModelTask, ModelTasks, job_name
@@ -22,6 +22,8 @@ from tuner.program.task import MAX_INSTANCES, parse_target
 
 Weights = Mapping[str, Mapping[int, float]]
 FORMS = "a torch.nn.Module, a torch.export.ExportedProgram, an ONNX model, a Relax IRModule, or a .pt2 or .onnx file"
+OF_ONE_WORKLOAD = "workload"
+"""Where the fields of errors begin that one workload alone is refused for."""
 PER_VARIABLE = 8
 """Sizes of a variable that no weights are given for, beside those that have some."""
 
@@ -63,10 +65,17 @@ def extract(
     variables = tuple(var for var in variables if var.name in used)
     instances = None if weights is None else _instances(variables, weights)
     options = {"target": known, "threads": threads, "max_kernels": max_kernels}
-    tasks = tuple(
-        _task(ops, [_place(graph, op) for op in ops], variables, instances, options) for ops in _distinct(lifting.ops)
-    )
-    return ModelTasks(job_name(name), tasks, lifting.left, variables, instances)
+    tasks: list[ModelTask] = []
+    left = list(lifting.left)
+    for ops in _distinct(lifting.ops):
+        try:
+            tasks.append(_task(ops, [_place(graph, op) for op in ops], variables, instances, options))
+        except InvalidInput as error:
+            if not error.field.startswith(OF_ONE_WORKLOAD):
+                raise
+            # One that is too large, or empty, at sizes of the range; what the others are is not its matter.
+            left += [Left(op.output, str(op.workload), f"{error.field}: {error.problem}") for op in ops]
+    return ModelTasks(job_name(name), tuple(tasks), tuple(left), variables, instances)
 
 
 def _read(model: Any, example_inputs: Any, dynamic_shapes: Any) -> tuple[Model, str]:

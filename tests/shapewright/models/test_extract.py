@@ -14,7 +14,7 @@ from torch.export import Dim
 import shapewright as sw
 from shapewright.models.model import Named
 from shapewright.models.tasks import ModelTasks
-from tests.shapewright.models.checking import TARGET
+from tests.shapewright.models.checking import TARGET, Formula
 from tuner.errors import InvalidInput
 from tuner.program.jobspec import parse_job
 from tuner.program.layers import layers_of
@@ -150,3 +150,15 @@ def test_a_model_of_which_nothing_is_tuned_makes_no_job() -> None:
     assert not len(found)
     with pytest.raises(InvalidInput, match="nothing of it can be tuned"):
         found.job({"trials": 1})
+
+
+def test_what_is_empty_or_too_large_at_some_sizes_leaves_the_others() -> None:
+    def parts(x: Any) -> Any:
+        return torch.softmax(x[7:], -1), torch.softmax(x * 2.0, -1), torch.tanh(x[:, :0] * 2.0)
+
+    dims = (({0: Dim("length", min=10, max=64)},),)
+    found = sw.extract(Formula(parts).eval(), (torch.randn(12, 32),), dims, shape_vars={"length": range(1, 65)})
+    assert [str(task.workload) for task in found] == ["mul + softmax(m=length, n=32)"]
+    reasons = [one.reason for one in found.left]
+    assert any("runs from -6 to 57" in reason for reason in reasons), reasons
+    assert any("no elements" in reason for reason in reasons), reasons
