@@ -70,7 +70,7 @@ def _guarded(keyset: Any, operands: Sequence[torch.Tensor], sizes: Sequence[int]
         raise RuntimeError(NO_DERIVATIVE)
     if not (_is_grad_enabled() and _any_requires_grad(operands)):
         return _below_autograd(keyset, operands, sizes, plan)
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if torch._C._are_functorch_transforms_active():
         raise RuntimeError(NO_DERIVATIVE)
     return _Underivable.apply(keyset, sizes, plan, *operands)  # type: ignore[no-any-return]
 
