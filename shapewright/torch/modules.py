@@ -91,13 +91,15 @@ class Tuned:
 
     bound: dict[str, Bound]
     shapewright_report: Report
+    training: bool
+    parameters: Callable[[], Any]
 
     def called(
         self, plan: str, operands: Sequence[torch.Tensor], sizes: Sequence[int], own: Callable[[], torch.Tensor]
     ) -> torch.Tensor:
         """What the library of ``plan`` gives, or ``own``, PyTorch's, where it fails."""
         try:
-            return call(list(operands), list(sizes), plan)  # type: ignore[no-any-return]
+            return call(list(operands), list(sizes), plan)
         except Exception as error:
             # PyTorch has the last word on its arguments: for those that are wrong it raises here.
             result = own()
@@ -147,7 +149,7 @@ class Tuned:
     def __prepare_scriptable__(self) -> nn.Module:
         """What torch.jit.script takes in its place: the module as it was."""
         kind = original(type(self))
-        module = kind.__new__(kind)
+        module: nn.Module = object.__new__(kind)
         module.__dict__.update(vars(self))
         return restored(module)
 
@@ -336,7 +338,7 @@ class TunedEncoderLayer(Tuned, nn.TransformerEncoderLayer):  # type: ignore[misc
         is_plain = not self.training and src.dim() == 3 and not is_causal
         is_plain = is_plain and not self.must_be_pytorchs(src, *masks) and not self._is_turned(src)
         if not is_plain or self._may_hide_a_row(masks):
-            return super().forward(src, src_mask, src_key_padding_mask, is_causal)  # type: ignore[no-any-return]
+            return super().forward(src, src_mask, src_key_padding_mask, is_causal)
         attend = functools.partial(self._sa_block, attn_mask=src_mask, key_padding_mask=src_key_padding_mask)
         if self.norm_first:
             x = src + attend(self.norm1(src))

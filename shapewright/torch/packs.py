@@ -147,7 +147,8 @@ class Packs:
             sums[first] = now
             return self._made(tensors)
 
-        self.of = self.of_one = of  # type: ignore[method-assign]
+        self.of = of  # type: ignore[method-assign]
+        self.of_one = of  # type: ignore[method-assign,assignment]
 
     def forget(self, storages: Collection[int] | None = None) -> None:
         """All of it, or what was made of tensors in these storages."""
@@ -178,7 +179,7 @@ def _has_storage(tensor: torch.Tensor) -> bool:
     return tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_nested
 
 
-@torch._disable_dynamo
+@torch._disable_dynamo  # type: ignore[untyped-decorator]
 def _forget_stepped(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     if any(map(len, _all)):
         forget([each for group in optimizer.param_groups for each in group["params"]])

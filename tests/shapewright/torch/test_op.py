@@ -120,14 +120,14 @@ def test_weights_of_inference_mode_have_no_version_and_are_packed_at_every_call(
 
 _DERIVATIVES: dict[str, Callable[[Any, torch.Tensor], Any]] = {
     "backward": lambda f, x: f(x.clone().requires_grad_()).sum().backward(),
-    "autograd.grad": lambda f, x: torch.autograd.functional.jacobian(f, x),
+    "autograd.grad": torch.autograd.functional.jacobian,
     "func.grad": lambda f, x: torch.func.grad(lambda z: f(z).sum())(x),
     "vjp": lambda f, x: torch.func.vjp(f, x)[1](x),
     "jvp": lambda f, x: torch.func.jvp(f, (x,), (x,)),
     "jacfwd": lambda f, x: torch.func.jacfwd(f)(x),
     "jacrev": lambda f, x: torch.func.jacrev(f)(x),
     "hessian": lambda f, x: torch.func.hessian(lambda z: f(z).sum())(x),
-    "linearize": lambda f, x: torch.func.linearize(f, x),
+    "linearize": torch.func.linearize,
     "vmap of grad": lambda f, x: torch.func.vmap(torch.func.grad(lambda z: f(z[None]).sum()))(x),
     "grad of vmap": lambda f, x: torch.func.grad(lambda y: torch.func.vmap(lambda z: f(z[None]))(y).sum())(x),
 }
@@ -148,7 +148,7 @@ def test_who_asks_for_a_derivative_is_refused(square: str, name: str, is_recordi
         return
     derivative = _DERIVATIVES.get(name, _dual)
     with torch.set_grad_enabled(is_recording), pytest.raises(RuntimeError, match=r"no derivative.*torch\.no_grad"):
-        derivative(lambda x: call([x, weight, bias], [x.shape[0], WIDTH], text), torch.randn(3, WIDTH))
+        derivative(lambda x: call([x, weight, bias], [x.shape[0], WIDTH], text), torch.randn(3, WIDTH))  # type: ignore[no-untyped-call]
 
 
 def test_a_weights_derivative_is_refused_too_and_only_when_backward_runs(square: str) -> None:

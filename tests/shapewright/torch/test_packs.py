@@ -26,7 +26,7 @@ def _stepped(kind: type[optim.Optimizer], **options: Any) -> Callable[[nn.Parame
     return step
 
 
-class _OfData(optim.Optimizer):
+class _OfData(optim.Optimizer):  # type: ignore[misc]
     def __init__(self, params: Any, lr: float) -> None:
         super().__init__(params, {"lr": lr})
 
