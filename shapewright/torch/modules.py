@@ -22,6 +22,7 @@ from torch.utils._device import DeviceContext
 from shapewright.models.lifted import View
 from shapewright.sources.reports import Report
 from shapewright.torch.op import call
+from shapewright.torch.packs import forget
 from shapewright.torch.plan import DTYPES, Plan, Taken
 from tuner.program.workload import Tensor, Workload
 
@@ -90,13 +91,15 @@ class Tuned:
 
     bound: dict[str, Bound]
     shapewright_report: Report
+    training: bool
+    parameters: Callable[[], Any]
 
     def called(
         self, plan: str, operands: Sequence[torch.Tensor], sizes: Sequence[int], own: Callable[[], torch.Tensor]
     ) -> torch.Tensor:
         """What the library of ``plan`` gives, or ``own``, PyTorch's, where it fails."""
         try:
-            return call(list(operands), list(sizes), plan)  # type: ignore[no-any-return]
+            return call(list(operands), list(sizes), plan)
         except Exception as error:
             # PyTorch has the last word on its arguments: for those that are wrong it raises here.
             result = own()
@@ -137,12 +140,33 @@ class Tuned:
         self.shapewright_report.note([text])
         warnings.warn(f"shapewright: {text}", stacklevel=5)
 
+    def train(self, mode: bool = True) -> Any:
+        """As of any module. Training loops write to weights in many ways: what was packed of them is dropped."""
+        if mode != self.training:
+            forget(list(self.parameters()))
+        return super().train(mode)  # type: ignore[misc]
+
     def __prepare_scriptable__(self) -> nn.Module:
         """What torch.jit.script takes in its place: the module as it was."""
-        kind = next(each for each in type(self).__mro__ if issubclass(each, nn.Module) and not issubclass(each, Tuned))
-        module = kind.__new__(kind)
-        module.__dict__.update({name: value for name, value in vars(self).items() if name not in ADDED})
-        return module
+        kind = original(type(self))
+        module: nn.Module = object.__new__(kind)
+        module.__dict__.update(vars(self))
+        return restored(module)
+
+
+def original(kind: type) -> type[nn.Module]:
+    """What a tuned class is a form of; any other as it is."""
+    return next(each for each in kind.__mro__ if issubclass(each, nn.Module) and not issubclass(each, Tuned))
+
+
+def restored(module: nn.Module) -> nn.Module:
+    """The module again as it was before ``optimize``, in place. One that was parametrized since then stays."""
+    if "parametrizations" not in module._modules:
+        if isinstance(module, Tuned):
+            module.__class__ = original(type(module))
+        for name in ADDED:
+            module.__dict__.pop(name, None)
+    return module
 
 
 ADDED = ("__module__", "__prepare_scriptable__", "bound", "shapewright_report")
@@ -151,12 +175,12 @@ ADDED = ("__module__", "__prepare_scriptable__", "bound", "shapewright_report")
 
 def _obstacle() -> str:
     """What is active that only PyTorch's own operators take part in; empty if nothing is."""
-    if torch.compiler.is_compiling():
-        return AUTOCAST if torch.is_autocast_enabled("cpu") else ""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if torch._C._are_functorch_transforms_active():
         return TRANSFORMED
     if forward_ad._current_level >= 0:
         return TANGENTS
+    if torch.compiler.is_compiling():
+        return AUTOCAST if torch.is_autocast_enabled("cpu") else ""
     if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled("cpu"):
         return AUTOCAST
     if torch._C._get_tracing_state() is not None:
@@ -314,7 +338,7 @@ class TunedEncoderLayer(Tuned, nn.TransformerEncoderLayer):  # type: ignore[misc
         is_plain = not self.training and src.dim() == 3 and not is_causal
         is_plain = is_plain and not self.must_be_pytorchs(src, *masks) and not self._is_turned(src)
         if not is_plain or self._may_hide_a_row(masks):
-            return super().forward(src, src_mask, src_key_padding_mask, is_causal)  # type: ignore[no-any-return]
+            return super().forward(src, src_mask, src_key_padding_mask, is_causal)
         attend = functools.partial(self._sa_block, attn_mask=src_mask, key_padding_mask=src_key_padding_mask)
         if self.norm_first:
             x = src + attend(self.norm1(src))

@@ -70,14 +70,14 @@ def _guarded(keyset: Any, operands: Sequence[torch.Tensor], sizes: Sequence[int]
         raise RuntimeError(NO_DERIVATIVE)
     if not (_is_grad_enabled() and _any_requires_grad(operands)):
         return _below_autograd(keyset, operands, sizes, plan)
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if torch._C._are_functorch_transforms_active():
         raise RuntimeError(NO_DERIVATIVE)
-    return _Underivable.apply(keyset, sizes, plan, *operands)  # type: ignore[no-any-return]
+    return _Underivable.apply(keyset, sizes, plan, *operands)
 
 
 def _below_autograd(keyset: Any, operands: Sequence[torch.Tensor], sizes: Sequence[int], plan: str) -> torch.Tensor:
     with torch._C._AutoDispatchBelowAutograd():
-        return call.redispatch(keyset & torch._C._after_autograd_keyset, list(operands), sizes, plan)  # type: ignore[no-any-return]
+        return call.redispatch(keyset & torch._C._after_autograd_keyset, list(operands), sizes, plan)
 
 
 class _Underivable(torch.autograd.Function):  # type: ignore[misc]

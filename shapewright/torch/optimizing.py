@@ -61,7 +61,12 @@ def optimize(
     finder = finder_of(source, strict=strict, threads=torch.get_num_threads() if threads is None else threads)
     report = Report()
     result = copied(model, report)
-    theirs = {*model.modules(), *_inner(result)}
+    theirs = set(model.modules())
+    for module in result.modules():
+        if isinstance(module, Tuned) and module not in theirs:
+            # Of an optimized model: what has a library now is found anew.
+            tuned.restored(module)
+    theirs.update(_inner(result))
     for name, module in list(result.named_modules()):
         if module not in theirs:
             _swap(name or type(module).__name__, module, finder, report, strict)
@@ -149,9 +154,10 @@ def _become(module: nn.Module, kind: type[nn.Module], bound: dict[str, Bound], r
 
 
 def _scriptable(model: nn.Module) -> nn.Module:
-    """A copy of an optimized model for torch.jit.script, which puts PyTorch's own modules into it."""
+    """A copy of an optimized model for torch.jit.script, with PyTorch's own modules."""
     result = copied(model, Report())
-    del result.__dict__["__prepare_scriptable__"]
+    for module in [result, *result.modules()]:
+        tuned.restored(module)
     return result
 
 

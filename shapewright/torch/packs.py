@@ -2,20 +2,33 @@
 
 A packed form belongs to one library, one constant of it, and one tensor: the storage, the place in it, and the strides.
 It holds as long as the tensor's version is the one that was packed: every in-place operation of PyTorch counts the
-version up, `load_state_dict` and optimizers included. A tensor put in place of another (``.data = ...``) has another
-storage. What changes memory behind PyTorch's back is not seen: through ``weight.data.copy_(...)``, whose version is not
-the weight's, or through NumPy. ``forget`` drops what was packed.
+version up, ``load_state_dict`` included. A tensor put in place of another (``.data = ...``) has another storage. An
+optimizer need not count (those with ``fused=True`` do not): after each step what was made of its parameters is dropped.
+
+Not seen is what else changes memory behind PyTorch's back: ``weight.data.copy_(...)`` and ``weight.data.lerp_(...)``,
+whose version is not the weight's; a tensor that the weight was cut from by ``.data =``; NumPy and DLPack; another
+process. ``forget`` drops what was packed. With SHAPEWRIGHT_CHECK_WEIGHTS=1 every call compares a checksum.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+import warnings
 import weakref
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+CHECK = "SHAPEWRIGHT_CHECK_WEIGHTS"
+UNSEEN = (
+    "shapewright: a constant of a model was changed where PyTorch does not count it, and was packed again since "
+    f"{CHECK} is set. Call sw.torch.forget() after such a change"
+)
 
 
 class _Held:
@@ -56,6 +69,10 @@ class _Entry:
             held.holds_for(other) for held, other in zip(self.others, others, strict=True)
         )
 
+    def is_of(self, storages: Collection[int]) -> bool:
+        """Whether one of its tensors lies in one of these storages, which are alive."""
+        return any(held.cdata in storages for held in (self.first, *self.others))
+
     @property
     def is_dead(self) -> bool:
         return any(held.storage.expired() for held in (self.first, *self.others))
@@ -71,6 +88,8 @@ class Packs:
         self._make = make
         self._entries: dict[int, _Entry] = {}
         self._lock = threading.Lock()
+        if os.environ.get(CHECK, "") not in ("", "0"):
+            self._check()
         _all.add(self)
 
     def of(self, *tensors: torch.Tensor) -> Any:
@@ -115,19 +134,56 @@ class Packs:
                 self._entries = {**alive, tensors[0].data_ptr(): entry}
             return entry.made
 
-    def forget(self) -> None:
+    def _check(self) -> None:
+        """Look at the values of what is asked for, at every call."""
+        sums: dict[int, int] = {}
+
+        def of(*tensors: torch.Tensor) -> Any:
+            now, first = _checksum(tensors), tensors[0].data_ptr()
+            entry = self._entries.get(first)
+            if entry is not None and self._holds(entry, tensors) and sums.get(first) != now:
+                warnings.warn(UNSEEN, stacklevel=2)
+                self.forget()
+            sums[first] = now
+            return self._made(tensors)
+
+        self.of = of  # type: ignore[method-assign]
+        self.of_one = of  # type: ignore[method-assign,assignment]
+
+    def forget(self, storages: Collection[int] | None = None) -> None:
+        """All of it, or what was made of tensors in these storages."""
         with self._lock:
-            self._entries = {}
+            entries = self._entries if storages is not None else {}
+            self._entries = {pointer: each for pointer, each in entries.items() if not each.is_of(storages or ())}
 
     def __len__(self) -> int:
         return len(self._entries)
 
 
-def forget() -> None:
-    """Drop every packed constant: the next call of each library packs anew. For weights that were changed where
-    PyTorch does not see it, as through ``weight.data`` or NumPy."""
+def _checksum(tensors: Sequence[torch.Tensor]) -> int:
+    total = 0
+    for tensor in tensors:
+        total = zlib.crc32(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy(), total)
+    return total
+
+
+def forget(tensors: Sequence[torch.Tensor] | None = None) -> None:
+    """Drop every packed constant, or those made of ``tensors``: the next call of each library packs anew. For weights
+    that were changed where PyTorch does not see it, as through ``weight.data``, NumPy or another process."""
+    storages = None if tensors is None else {each.untyped_storage()._cdata for each in tensors if _has_storage(each)}
     for packs in list(_all):
-        packs.forget()
+        packs.forget(storages)
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    return tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_nested
+
+
+@torch._disable_dynamo  # type: ignore[untyped-decorator]
+def _forget_stepped(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    if any(map(len, _all)):
+        forget([each for group in optimizer.param_groups for each in group["params"]])
 
 
 _all: weakref.WeakSet[Packs] = weakref.WeakSet()
+register_optimizer_step_post_hook(_forget_stepped)

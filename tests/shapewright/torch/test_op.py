@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.autograd import forward_ad
 from torch.nn import functional
 
 import shapewright as sw
@@ -113,6 +116,95 @@ def test_weights_of_inference_mode_have_no_version_and_are_packed_at_every_call(
         for _ in range(2):
             assert close(call([x, weight, bias], [3, WIDTH], text), functional.linear(x, weight, bias))
             weight.add_(1.0)
+
+
+_DERIVATIVES: dict[str, Callable[[Any, torch.Tensor], Any]] = {
+    "backward": lambda f, x: f(x.clone().requires_grad_()).sum().backward(),
+    "autograd.grad": torch.autograd.functional.jacobian,
+    "func.grad": lambda f, x: torch.func.grad(lambda z: f(z).sum())(x),
+    "vjp": lambda f, x: torch.func.vjp(f, x)[1](x),
+    "jvp": lambda f, x: torch.func.jvp(f, (x,), (x,)),
+    "jacfwd": lambda f, x: torch.func.jacfwd(f)(x),
+    "jacrev": lambda f, x: torch.func.jacrev(f)(x),
+    "hessian": lambda f, x: torch.func.hessian(lambda z: f(z).sum())(x),
+    "linearize": torch.func.linearize,
+    "vmap of grad": lambda f, x: torch.func.vmap(torch.func.grad(lambda z: f(z[None]).sum()))(x),
+    "grad of vmap": lambda f, x: torch.func.grad(lambda y: torch.func.vmap(lambda z: f(z[None]))(y).sum())(x),
+}
+
+
+def _dual(f: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    with forward_ad.dual_level():
+        return f(forward_ad.make_dual(x, x))
+
+
+@pytest.mark.parametrize("is_recording", [True, False], ids=["grad", "no_grad"])
+@pytest.mark.parametrize("name", [*_DERIVATIVES, "dual tensors"])
+def test_who_asks_for_a_derivative_is_refused(square: str, name: str, is_recording: bool) -> None:
+    (weight, bias), text = weights(), plan(square)
+    if not is_recording and name in ("backward", "autograd.grad"):
+        with torch.no_grad():
+            assert not call([torch.ones(3, WIDTH, requires_grad=True), weight, bias], [3, WIDTH], text).requires_grad
+        return
+    derivative = _DERIVATIVES.get(name, _dual)
+    with torch.set_grad_enabled(is_recording), pytest.raises(RuntimeError, match=r"no derivative.*torch\.no_grad"):
+        derivative(lambda x: call([x, weight, bias], [x.shape[0], WIDTH], text), torch.randn(3, WIDTH))  # type: ignore[no-untyped-call]
+
+
+def test_a_weights_derivative_is_refused_too_and_only_when_backward_runs(square: str) -> None:
+    layer, x, text = torch.nn.Linear(WIDTH, WIDTH), torch.randn(3, WIDTH), plan(square)
+    ours = call([x, layer.weight, layer.bias], [3, WIDTH], text)
+    assert ours.requires_grad
+    assert close(ours, layer(x))
+    with pytest.raises(RuntimeError, match="no derivative"):
+        ours.sum().backward()
+
+
+def test_compiled_code_refuses_when_its_backward_runs(square: str) -> None:
+    (weight, bias), text = weights(), plan(square)
+    fast = torch.compile(lambda x: call([x, weight, bias], [3, WIDTH], text), backend="aot_eager")
+    x = torch.randn(3, WIDTH, requires_grad=True)
+    ours = fast(x)
+    assert close(ours, functional.linear(x, weight, bias))
+    with pytest.raises(RuntimeError, match="no derivative"):
+        ours.sum().backward()
+
+
+def test_what_is_differentiated_past_the_call_has_its_derivative(square: str) -> None:
+    (weight, bias), x, text = weights(), torch.randn(3, WIDTH), plan(square)
+    expected = functional.linear(x, weight, bias)
+
+    def f(z: torch.Tensor) -> torch.Tensor:
+        return call([x, weight, bias], [3, WIDTH], text) * z
+
+    assert close(torch.func.grad(lambda z: f(z).sum())(x), expected)
+    assert close(torch.func.jvp(f, (x,), (x,))[1], expected * x)
+
+
+def test_vmap_calls_once_for_each_sample(square: str) -> None:
+    (weight, bias), x, text = weights(), torch.randn(4, 3, WIDTH), plan(square)
+
+    def f(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return call([x, weight, bias], [3, WIDTH], text)
+
+    stacked = torch.stack([weight * i for i in range(4)])
+    assert close(torch.func.vmap(f, (0, None))(x, weight), functional.linear(x, weight, bias))
+    turned = torch.func.vmap(f, (1, 0))(x.transpose(0, 1), stacked)
+    assert close(turned, torch.stack([functional.linear(a, b, bias) for a, b in zip(x, stacked, strict=True)]))
+    nested = torch.func.vmap(torch.func.vmap(f, (0, None)), (0, None))(x[None], weight)
+    assert close(nested, functional.linear(x, weight, bias)[None])
+
+
+def test_results_are_made_on_the_cpu_whatever_the_default_device_and_may_be_written_to(square: str) -> None:
+    (weight, bias), x = weights(), torch.randn(5, WIDTH)
+    expected = functional.linear(x, weight, bias)
+    for out in (WHOLE, ((1,), (0,))):
+        sizes = [5, WIDTH] if out is WHOLE else [WIDTH, 5]
+        with torch.no_grad(), torch.device("meta"):
+            ours = call([x, weight, bias], sizes, plan(square, WHOLE, out))
+        assert close(ours if out is WHOLE else ours.t(), expected)
+        ours.mul_(torch.ones((), requires_grad=True))
+        assert ours.requires_grad
 
 
 def test_what_was_packed_goes_with_its_weight(square: str) -> None:
