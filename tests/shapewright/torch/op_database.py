@@ -45,7 +45,8 @@ def check(op: Any, dtype: torch.dtype, replacing: Replacing, outcomes: Outcomes)
             given = [_laid(each, layout) for each in flat]
             positions = [n for n, each in enumerate(given) if isinstance(each, torch.Tensor)]
             name = f"{op.formatted_name} {dtype} {place} {layout}"
-            outcome = _outcome(_read(op, given, tree, positions), [given[n] for n in positions], replacing, op.name, outcomes)
+            tensors = [given[n] for n in positions]
+            outcome = _outcome(_read(op, given, tree, positions), tensors, replacing, op.name, outcomes)
             outcomes.counted[outcome.partition(":")[0]] += 1
             if outcome.startswith("wrong"):
                 outcomes.wrong.append(f"{name}: {outcome}")
