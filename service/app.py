@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from threading import BoundedSemaphore
 
+from anyio import CapacityLimiter
 from fastapi import APIRouter, FastAPI
 from starlette.middleware.gzip import GZipMiddleware
 
@@ -16,7 +17,7 @@ from service.access.scopes import require_scopes
 from service.auth import Auth
 from service.conditional import Conditional
 from service.dashboard import assets, docs, fleet, form, model, pages
-from service.dependencies import IMPORTS, EventStreams
+from service.dependencies import EXPORT_THREADS, IMPORTS, EventStreams
 from service.devices import endpoints as devices
 from service.devices import token_endpoints as device_tokens
 from service.devices.fleet import Fleets
@@ -38,6 +39,7 @@ from service.paths import UnderPrefix, parse_prefix
 from service.records import endpoints as records
 from service.security import SecurityHeaders
 from service.settings import Settings
+from service.starts import PacedStarts
 from service.validation import Validation
 from service.workloads import endpoints as workloads
 from tuner.storage import Storage
@@ -69,6 +71,7 @@ def create_app(storage: Storage, *, settings: Settings = DEFAULTS, root_path: st
     app.state.event_streams = EventStreams(EventHub(storage, settings.event_poll_s))
     app.state.metrics = Metrics()
     app.state.imports = BoundedSemaphore(IMPORTS)
+    app.state.exports = CapacityLimiter(EXPORT_THREADS)
     app.state.searches = Searches(storage)
     app.state.fleets = Fleets(storage)
     app.state.lookups = Lookups(storage)
@@ -102,6 +105,7 @@ def create_app(storage: Storage, *, settings: Settings = DEFAULTS, root_path: st
     app.add_middleware(GZipMiddleware, minimum_size=GZIP_FROM, compresslevel=GZIP_LEVEL)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(Observed, metrics=app.state.metrics)
+    app.add_middleware(PacedStarts)
     app.add_middleware(UnderPrefix, prefix=parse_prefix(root_path))
     return app
 

@@ -29,7 +29,9 @@ from tuner.storage import (
     WorkloadStorage,
 )
 
-EVENT_THREADS = 8
+EVENT_THREADS = 4
+EXPORT_THREADS = 2
+"""Pages of exports that are read at once: the rest of the process's threads and time are for other requests."""
 IMPORTS = 2
 """Imports of records at once; each takes a thread while it lasts."""
 
@@ -66,6 +68,10 @@ async def _storage(request: Request) -> Storage:
 
 async def _imports(request: Request) -> BoundedSemaphore:
     return cast(BoundedSemaphore, request.app.state.imports)
+
+
+async def _exports(request: Request) -> CapacityLimiter:
+    return cast(CapacityLimiter, request.app.state.exports)
 
 
 async def _settings(request: Request) -> Settings:
@@ -108,6 +114,7 @@ SettingsDep = Annotated[Settings, Depends(_settings)]
 EventStreamsDep = Annotated[EventStreams, Depends(_event_streams)]
 SharingDep = Annotated[SharingStorage, Depends(_storage)]
 ImportsDep = Annotated[BoundedSemaphore, Depends(_imports)]
+ExportsDep = Annotated[CapacityLimiter, Depends(_exports)]
 MetricsDep = Annotated[Metrics, Depends(_metrics)]
 CallerDep = Annotated[ApiKey, Depends(_caller)]
 

@@ -79,8 +79,15 @@ class _Reader:
     # A job ends together with a state event: until one arrives there is no need to query the job's state.
     may_have_ended: bool = True
 
-    def read(self) -> tuple[tuple[JobEvent, ...], bool]:
-        """The next events, and whether the job has ended and there are none."""
+    def read(self) -> tuple[bytes, bool]:
+        """The next events as the stream has them, and whether the job has ended and there are none.
+
+        They are put into that form here, in a thread: the loop would wait for 500 at a time.
+        """
+        events, ended = self._read()
+        return b"".join(map(_framed, events)), ended
+
+    def _read(self) -> tuple[tuple[JobEvent, ...], bool]:
         events = self._next()
         if events or not self.may_have_ended:
             return events, False
@@ -120,9 +127,9 @@ async def follow(
                 events, ended = await to_thread.run_sync(reader.read, limiter=streams.limiter)
                 ended |= not (stay or events)
             except StorageUnavailable:
-                events, ended, left_s = (), False, min(left_s, AWAY_S)
-            for event in events:
-                yield _framed(event)
+                events, ended, left_s = b"", False, min(left_s, AWAY_S)
+            if events:
+                yield events
             if ended:
                 yield format_sse_event(comment=END)
                 return

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Annotated
 
 import anyio
-from anyio import from_thread, to_thread
+from anyio import CapacityLimiter, from_thread, to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from service.access.scopes import ADMIN, READ
-from service.dependencies import CallerDep, ImportsDep, SettingsDep, SharingDep, StorageDep
+from service.dependencies import CallerDep, ExportsDep, ImportsDep, SettingsDep, SharingDep, StorageDep
 from service.problems.openapi import answers
 from service.records import service
 from service.records.schemas import ImportOut
@@ -36,9 +36,20 @@ _BODY = {"requestBody": {"required": True, "content": {JSONL: {"schema": _LINES}
     response_class=StreamingResponse,
     responses={200: {"content": {JSONL: {"schema": _LINES}}}, **answers(404)},
 )
-def export_records(storage: SharingDep, workload: WorkloadsQuery = []) -> StreamingResponse:  # noqa: B006  (read only)
+async def export_records(
+    storage: SharingDep,
+    exports: ExportsDep,
+    workload: WorkloadsQuery = [],  # noqa: B006  (read only)
+) -> StreamingResponse:
     """Every tuning record (of these workloads, if any are named) as JSON lines, in the order stored."""
-    return StreamingResponse(service.exported(storage, workload), media_type=JSONL)
+    pieces = await to_thread.run_sync(service.exported, storage, workload, limiter=exports)
+    return StreamingResponse(_in_turn(pieces, exports), media_type=JSONL)
+
+
+async def _in_turn(pieces: Iterator[bytes], exports: CapacityLimiter) -> AsyncIterator[bytes]:
+    """A thread is held for each piece alone: a slow reader holds none."""
+    while (piece := await to_thread.run_sync(next, pieces, None, limiter=exports)) is not None:
+        yield piece
 
 
 # What is imported is seen by everyone.

@@ -26,6 +26,8 @@ def exported(storage: SharingStorage, workload_keys: Sequence[str]) -> Iterator[
         while page or is_first:
             lines = write_records(page)
             yield "".join(lines if is_first else islice(lines, 1, None)).encode()
+            if not page:
+                return
             page, is_first = storage.export_records(workload_keys, page[-1].record.seq, EXPORT_PAGE), False
 
     return pieces()
