@@ -11,10 +11,14 @@ from pathlib import Path
 def read_plain(path: Path, most: int) -> bytes:
     """The content of a regular file of at most ``most`` bytes. Raises OSError for anything else."""
     # A pipe that nobody writes to would be waited for as it is opened.
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", closefd=True) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", str(path))
-        content = file.read(most + 1)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(most + 1)
+    finally:
+        os.close(descriptor)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"has more than {most} bytes", str(path))
     return content
