@@ -4,32 +4,23 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shapewright.snapshot import Entry, Snapshot
-from shapewright.sources.candidates import Candidate, LeftOut, candidate_of, fitting_of, opened
+from shapewright.sources.candidates import Candidate, LeftOut, candidate_of, opened
 from shapewright.sources.libraries import fetched, kept_folder
-from shapewright.sources.source import Match, SourceAway
+from shapewright.sources.source import Listed, SourceAway
 from tuner.errors import ShapewrightError
 from tuner.library.package import MANIFEST
 from tuner.plain_files import is_folder
 from tuner.program.instance import program_key
-from tuner.program.target import Target
-from tuner.program.workload import Workload
 
 if TYPE_CHECKING:
     from shapewright.library import Library
 
 
-class SnapshotFile:
+class SnapshotFile(Listed):
     """What a snapshot has that runs here: of this machine's target first, then of others with the same instructions."""
-
-    def __init__(self, path: Path, target: Target) -> None:
-        self.name = str(path)
-        self.left_out: dict[str, str] = {}
-        self._path = path
-        self._target = target
 
     @cached_property
     def _snapshot(self) -> Snapshot:
@@ -51,21 +42,8 @@ class SnapshotFile:
                 candidate = candidate_of(self._path, self._snapshot.files(entry)[MANIFEST])
                 by_program.setdefault(program_key(candidate.workload.canonical), []).append(candidate)
             except (ShapewrightError, OSError) as error:
-                self._leave_out(digest, error)
+                self.left_out[self._called(digest)] = str(error)
         return by_program
-
-    def find(self, workload: Workload, threads: int) -> Match | str:
-        fitting = fitting_of(self._by_program, workload, threads, self._target)
-        if isinstance(fitting, str):
-            return fitting
-        reason = ""
-        # One that is damaged leaves its place to the next.
-        for each in fitting:
-            try:
-                return Match(self._library(each), each.match_of(workload), self.name)
-            except (ShapewrightError, OSError) as error:
-                reason = self._leave_out(each.digest, error)
-        return reason
 
     def _library(self, candidate: Candidate) -> Library:
         folder = kept_folder() / candidate.digest
@@ -75,6 +53,8 @@ class SnapshotFile:
         entry = self._entries[candidate.digest]
         return opened(candidate, fetched(candidate.digest, lambda into: self._snapshot.extract(entry, into)))
 
-    def _leave_out(self, digest: str, error: Exception) -> str:
-        self.left_out[f"library {digest[:12]} of {self._path}"] = str(error)
-        return str(error)
+    def _named(self, candidate: Candidate) -> str:
+        return self._called(candidate.digest)
+
+    def _called(self, digest: str) -> str:
+        return f"library {digest[:12]} of {self._path}"

@@ -7,6 +7,7 @@ A source answers for one workload at a time: a loaded library, or why there is n
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -83,14 +84,44 @@ class Source(Protocol):
         """The library for ``workload`` with so many threads, or why there is none. Raises SourceAway."""
 
 
-class Directory:
-    """Libraries in a directory: one, or folders of them."""
+class Listed(ABC):
+    """A source that lists its libraries by what their manifests say."""
 
     def __init__(self, path: Path, target: Target) -> None:
         self.name = str(path)
         self.left_out: dict[str, str] = {}
         self._path = path
         self._target = target
+
+    @property
+    @abstractmethod
+    def _by_program(self) -> Mapping[str, Sequence[Candidate]]:
+        """Its libraries by ``program_key``. Raises SourceAway."""
+
+    @abstractmethod
+    def _library(self, candidate: Candidate) -> Library:
+        """One of them, loaded. Raises ShapewrightError and OSError."""
+
+    @abstractmethod
+    def _named(self, candidate: Candidate) -> str:
+        """What people call it."""
+
+    def find(self, workload: Workload, threads: int) -> Match | str:
+        fitting = fitting_of(self._by_program, workload, threads, self._target)
+        if isinstance(fitting, str):
+            return fitting
+        reason = ""
+        # One that is damaged leaves its place to the next.
+        for each in fitting:
+            try:
+                return Match(self._library(each), each.match_of(workload), self.name)
+            except (ShapewrightError, OSError) as error:
+                reason = self.left_out[self._named(each)] = str(error)
+        return reason
+
+
+class Directory(Listed):
+    """Libraries in a directory: one, or folders of them."""
 
     @cached_property
     def _by_program(self) -> dict[str, list[Candidate]]:
@@ -107,18 +138,11 @@ class Directory:
         """Where each library lies, by digest. Raises SourceAway."""
         return {each.digest: each.directory for alike in self._by_program.values() for each in alike}
 
-    def find(self, workload: Workload, threads: int) -> Match | str:
-        fitting = fitting_of(self._by_program, workload, threads, self._target)
-        if isinstance(fitting, str):
-            return fitting
-        reason = ""
-        # One that is damaged leaves its place to the next.
-        for each in fitting:
-            try:
-                return Match(opened(each, each.directory), each.match_of(workload), self.name)
-            except LeftOut as error:
-                reason = self.left_out[str(each.directory)] = str(error)
-        return reason
+    def _library(self, candidate: Candidate) -> Library:
+        return opened(candidate, candidate.directory)
+
+    def _named(self, candidate: Candidate) -> str:
+        return str(candidate.directory)
 
     def _folders(self) -> list[Path]:
         """The directory and the folders below it, in order; each once, whatever links lead to it."""

@@ -7,7 +7,6 @@ decompositions have been carried out around the calls of libraries, with the str
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,7 +36,7 @@ class NothingReplaced(Exception):
 class Rewritten:
     """What AOTAutograd's graphs go through. ``rewrite(graph, constants)`` changes one in place and says whether it did.
 
-    Inductor takes it for a pass over its graphs (``CustomGraphPass``). Raises NothingReplaced.
+    Raises NothingReplaced.
     """
 
     def __init__(
@@ -50,10 +49,6 @@ class Rewritten:
         if not self._rewrite(module, _constants(graph)):
             raise NothingReplaced
         _replace_by(module, _traced(module, self._table))
-
-    def uuid(self) -> bytes:
-        """Keys of Inductor's cache hold the graph that comes out of this: nothing is to be added."""
-        return uuid.UUID(int=0).bytes
 
 
 def by_inductor(
@@ -75,6 +70,7 @@ def by_inductor(
 
 
 def _pass(rewritten: Rewritten) -> Any:
+    """The same as a pass over Inductor's graphs."""
     from torch._inductor.custom_graph_pass import CustomGraphPass  # noqa: PLC0415
 
     class Pass(CustomGraphPass):  # type: ignore[misc]
@@ -82,7 +78,8 @@ def _pass(rewritten: Rewritten) -> Any:
             rewritten(graph)
 
         def uuid(self) -> bytes:
-            return rewritten.uuid()
+            # Keys of Inductor's cache hold the graph that comes out of this: nothing is to be added.
+            return bytes(1)
 
     return Pass()
 
