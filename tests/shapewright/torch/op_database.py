@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -18,8 +19,6 @@ from torch.utils import _pytree
 
 from tests.shapewright.torch.replacing import Replacing, same
 
-SAMPLES = 3
-"""Of an operator, dtype and layout: the first ones, which differ most."""
 Function = Callable[..., Any]
 
 
@@ -37,9 +36,9 @@ def operators(dtype: torch.dtype) -> list[Any]:
     return [op for op in op_db if dtype in op.dtypes]
 
 
-def check(op: Any, dtype: torch.dtype, replacing: Replacing, outcomes: Outcomes) -> None:
-    """Compare compiled samples of an operator with eager ones, strides and dtypes included."""
-    for place, sample in enumerate(_samples(op, dtype)):
+def check(op: Any, dtype: torch.dtype, replacing: Replacing, outcomes: Outcomes, *, samples: int) -> None:
+    """Compare the first ``samples`` of an operator, compiled, with eager ones, strides and dtypes included."""
+    for place, sample in enumerate(_samples(op, dtype, samples)):
         for layout in ("as it is", "strided"):
             flat, tree = _pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
             given = [_laid(each, layout) for each in flat]
@@ -52,13 +51,10 @@ def check(op: Any, dtype: torch.dtype, replacing: Replacing, outcomes: Outcomes)
                 outcomes.wrong.append(f"{name}: {outcome}")
 
 
-def _samples(op: Any, dtype: torch.dtype) -> Iterator[Any]:
+def _samples(op: Any, dtype: torch.dtype, count: int) -> list[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for place, sample in enumerate(op.sample_inputs("cpu", dtype, requires_grad=False)):
-            if place == SAMPLES:
-                return
-            yield sample
+        return list(islice(op.sample_inputs("cpu", dtype, requires_grad=False), count))
 
 
 def _laid(value: Any, layout: str) -> Any:
