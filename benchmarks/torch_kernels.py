@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.operator_programs import PROGRAMS
 from benchmarks.rivals import Call, DoesNotApply, Prepared, tensor_of, torch_module
 from tuner.program.catalogue import OPS
+from tuner.program.target import Hardware, native
 from tuner.program.workload import Workload
 
 Args = Mapping[str, Any]
@@ -36,7 +37,14 @@ def kernel_of(workload: Workload) -> Callable[[Sequence[Any]], Call]:
         raise DoesNotApply(f"its kernels have no epilogue such as that of {name}")
     if name not in KERNELS:
         raise DoesNotApply(f"PyTorch has no kernel for {workload}")
+    if name in OF_BYTES and saturates(native().hardware):
+        raise DoesNotApply("without VNNI, oneDNN adds two products of bytes in 16 bits, and they saturate")
     return lambda tensors: KERNELS[name](args, tensors)
+
+
+def saturates(hardware: Hardware) -> bool:
+    """Whether oneDNN's kernels of bytes are exact for small numbers alone on this CPU."""
+    return "avx2" in hardware.features and "avx512_vnni" not in hardware.features
 
 
 def prepare(workload: Workload) -> Prepared:
@@ -291,6 +299,10 @@ KERNELS: Mapping[str, Kernel] = {
     "mlp": _mlp, "swiglu_mlp": _swiglu_mlp,
     "dense_int4": _int4_dense,
 }  # fmt: skip
+
+
+OF_BYTES = frozenset({"dense_int8", "conv2d_int8", "conv2d_int8_nhwc"})
+"""Kernels of oneDNN that multiply bytes."""
 
 
 def _with_out(function: Any, *operands: Any) -> Call:
