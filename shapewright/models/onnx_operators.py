@@ -107,6 +107,9 @@ def _attention(call: Call) -> Result:
     q, v = call.shape(0), call.shape(2)
     if len(q) != 4 or len(v) != 4:
         raise CannotLift("its tensors do not have four axes")
+    if call.tensor(3) is not None and call.shape(3)[-1:] != call.shape(1)[2:3]:
+        # ONNX fills a shorter one with -inf, also where its last axis is 1.
+        raise CannotLift("its mask is not of as many keys as there are")
     attrs = {"causal": bool(call.attr("is_causal")), "scale": call.attr("scale")}
     return Translated("attention", (*call.tensors(4), None)[:4], attrs), (*q[:3], v[3])
 

@@ -114,6 +114,17 @@ def test_an_attribute_with_its_default_says_nothing() -> None:
     assert compared(built([one], QKV, opset=25), q, q, q).compared == {"y"}
 
 
+@pytest.mark.parametrize("columns", [1, 3, 4])
+def test_a_mask_of_fewer_keys_hides_the_others(columns: int) -> None:
+    one, mask = node("Attention", "qkvm"), np.zeros((4, columns), np.float32)
+    model = built([one], {**QKV, "m": mask.shape}, opset=23)
+    q = np.random.default_rng(0).standard_normal((1, 2, 4, 8)).astype(np.float32)
+    if columns == 4:
+        assert compared(model, q, q, q, mask).compared == {"y"}
+    else:
+        assert "mask" in left_of(model)
+
+
 # -- operator sets --------------------------------------------------------------------------------------------------
 def test_an_operator_set_that_is_newer_than_what_is_known_leaves_its_operators(monkeypatch: Any) -> None:
     with monkeypatch.context() as patch:
