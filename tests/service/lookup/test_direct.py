@@ -136,7 +136,7 @@ def test_what_is_wrong_with_the_database_is_told_by_the_route(
     api: TestClient, held: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = failing(monkeypatch, CorruptData("a row cannot be read"))
-    assert_problem(api.get(f"/v1/workloads/{held.tasks[0].workload_key}/best?shape=T=5"), 500)
+    assert_problem(api.get(f"/v1/workloads/{held.tasks[0].workload_key}/best?shape=T=5"), 410)
     assert len(calls) == 2
 
 
