@@ -17,7 +17,6 @@ from tuner.errors import InvalidInput, ShapewrightError, shown
 from tuner.library.dispatcher import Dispatcher, Leaf, TableRow, Tree, kernel_json, made_for
 from tuner.library.manifest import AGAIN, MALFORMED, check_fields, is_count, is_kernel, reason, workload_of
 from tuner.plain_files import read_plain
-from tuner.program.documents import read_json
 from tuner.program.range_text import format_ranges
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, Workload
@@ -185,6 +184,8 @@ def check_files(files: Mapping[str, bytes], source: Path = Path()) -> JsonObject
 
 def _parsed(content: bytes, name: str) -> JsonObject:
     """The manifest with format and files as they must be."""
+    from tuner.program.documents import read_json  # noqa: PLC0415 - it needs YAML, which devices have not
+
     try:
         manifest = read_json(content, "")
     except InvalidInput as error:
