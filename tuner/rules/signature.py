@@ -38,8 +38,16 @@ def dim_expr(dim: DimExpr, values: Mapping[str, Expr]) -> Expr:
 
 
 def _quotient(atom: Quotient, values: Mapping[str, Expr]) -> Expr:
-    divide = tirx.floordiv if atom.operator == "//" else tirx.floormod
-    return divide(dim_expr(atom.numerator, values), i64(atom.divisor))
+    numerator, divisor = dim_expr(atom.numerator, values), i64(atom.divisor)
+    is_floor = atom.operator == "//"
+    if all(coefficient > 0 or not monomial for monomial, coefficient in atom.numerator.terms):
+        return (tirx.floordiv if is_floor else tirx.floormod)(numerator, divisor)
+    # TVM's FlattenBuffer divides by -c where an axis counts down, and rounds up: of truncating division it knows nothing.
+    rest = tirx.truncmod(numerator, divisor)
+    is_below = rest < i64(0)
+    if is_floor:
+        return tirx.truncdiv(numerator, divisor) - tirx.Select(is_below, i64(1), i64(0))
+    return rest + tirx.Select(is_below, divisor, i64(0))
 
 
 def extents(workload: Workload, values: Mapping[str, Expr]) -> dict[str, Expr]:

@@ -18,7 +18,7 @@ from shapewright.lock import write_lock
 from tests.shapewright.c_library.calling import files_of
 from tests.shapewright.conftest import Shapewright
 from tuner.errors import InvalidInput, ShapewrightError
-from tuner.library.package import MANIFEST
+from tuner.library.package import MANIFEST, SEAL, seal_of
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 
@@ -121,8 +121,8 @@ def test_locked_libraries_are_pulled_in_their_c_form(
 def test_what_cannot_be_made_says_why(
     files: Mapping[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manifest = json.loads(files[MANIFEST])
-    other = {**files, MANIFEST: json.dumps(manifest | {"toolchain": {"tvm": "0.1", "llvm": "9"}}).encode()}
+    manifest = json.loads(files[MANIFEST]) | {"toolchain": {"tvm": "0.1", "llvm": "9"}}
+    other = {**files, MANIFEST: json.dumps(manifest | {SEAL: seal_of(manifest)}).encode()}
     with pytest.raises(ShapewrightError, match=r"was built by llvm 9, tvm 0\.1, here is"):
         write_project(other, tmp_path / "c", "qkv")
     monkeypatch.setenv("CC", "no-such-compiler")

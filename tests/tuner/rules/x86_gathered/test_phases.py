@@ -77,6 +77,10 @@ OTHERS: Mapping[str, Workload] = {
         "program": "out[n, q] = sum(s, c) where((q - s) % 2 == 0, x[(q - s)//2, c], 1) * w[n, s, c]",
         "extents": {"n": 6, "q": 9, "s": 3, "c": 4}, "padded": {"x": 0}, "shapes": {"x": [4, 4]}, "constant": ["w"],
     }),
+    "more columns than a panel of any target has, and one more": workload_from_json({
+        "program": "out[n, q] = sum(s, c) where((q - s) % 2 == 0, x[(q - s)//2, c], 1) * w[n, s, c]",
+        "extents": {"n": 6, "q": 97, "s": 3, "c": 4}, "padded": {"x": 0}, "shapes": {"x": [48, 4]}, "constant": ["w"],
+    }),
 }  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from tuner.rules.x86_quantized.pattern import match, quantized_of
 RULE = X86Quantized()
 HALF = "(w[n, k // 2] >> (4 * (k % 2))) & 15"
 AVX2 = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1})
+AVX512 = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})
 
 
 def workload_of(weight: str, n: int = 37, k: int = 45, behind: str = "", **fields: Any) -> Workload:
@@ -166,7 +167,8 @@ def test_factors_that_many_steps_share_are_found(weight: str, steps: int | None)
 
 
 def test_theory_unpacks_a_panel_once_where_many_rows_use_it() -> None:
-    task = task_of(make_workload("dense_int4", {"m": "T", "n": 3072, "k": 768}))
+    # A tile of 8 x 3 vectors needs the registers of AVX-512.
+    task = task_of(make_workload("dense_int4", {"m": "T", "n": 3072, "k": 768}), target=AVX512)
     space, safe = RULE.space(task), dict(RULE.safe_kernel(task).values)
     values = [{"pack": 0}, {"pack": 1}, {"pack": 0, "ku": 8}, {"pack": 0, "ku": 8, "late": 1}]
     kernels = [space.kernel(space.canonicalise({**safe, "mr": 8, "nv": 3, **each})) for each in values]
