@@ -42,7 +42,7 @@ def _quotient(atom: Quotient, values: Mapping[str, Expr]) -> Expr:
     is_floor = atom.operator == "//"
     if all(coefficient > 0 or not monomial for monomial, coefficient in atom.numerator.terms):
         return (tirx.floordiv if is_floor else tirx.floormod)(numerator, divisor)
-    # TVM's FlattenBuffer divides by -c where an axis counts down, and rounds up: of truncating division it knows nothing.
+    # TVM divides by -c in FlattenBuffer where an axis counts down, and rounds up. It leaves truncating division alone.
     rest = tirx.truncmod(numerator, divisor)
     is_below = rest < i64(0)
     if is_floor:
