@@ -17,8 +17,8 @@ from shapewright.sources.finder import Finder, finder_of
 from shapewright.sources.reports import Kept, Report
 from shapewright.sources.source import Match, SourceLike
 from shapewright.torch import modules as tuned
-from shapewright.torch.modules import Bound, Tuned, bound_rows, bound_whole
 from shapewright.torch.reports import Replaced
+from shapewright.torch.tuned_module import Bound, Tuned, bound_rows, bound_whole, restored
 from tuner.errors import InvalidInput
 from tuner.program.build import make_workload
 from tuner.program.workload import Workload
@@ -65,7 +65,7 @@ def optimize(
     for module in result.modules():
         if isinstance(module, Tuned) and module not in theirs:
             # Of an optimized model: what has a library now is found anew.
-            tuned.restored(module)
+            restored(module)
     theirs.update(_inner(result))
     for name, module in list(result.named_modules()):
         if module not in theirs:
@@ -157,7 +157,7 @@ def _scriptable(model: nn.Module) -> nn.Module:
     """A copy of an optimized model for torch.jit.script, with PyTorch's own modules."""
     result = copied(model, Report())
     for module in [result, *result.modules()]:
-        tuned.restored(module)
+        restored(module)
     return result
 
 

@@ -106,8 +106,14 @@ def span_to_json(span: Span) -> Any:
 
 
 def span_from_json(data: Any) -> Span:
-    """Read what ``span_to_json`` wrote."""
-    if isinstance(data, Mapping):
-        return span_of(data["values"])
-    low, high, *step = data
+    """Read what ``span_to_json`` wrote. Raises ValueError for what is no set of sizes."""
+    is_listed = isinstance(data, Mapping)
+    sizes = data.get("values") if is_listed else data
+    if not isinstance(sizes, list | tuple) or not sizes or not all(type(size) is int for size in sizes):
+        raise ValueError(f"{data!r:.100} is no set of sizes")
+    if is_listed:
+        return span_of(sizes)
+    low, high, *step = sizes
+    if low > high or step < [1] * len(step):
+        raise ValueError(f"{data!r:.100} is no range")
     return range(low, high + 1, *step) if step else (low, high)

@@ -20,7 +20,7 @@ from torch.nn.utils import parametrizations, prune
 from torch.testing._internal.two_tensor import TwoTensor
 
 import shapewright as sw
-from shapewright.torch import modules
+from shapewright.torch import tuned_module
 from shapewright.torch.optimizing import SWAPS
 from tests.shapewright.libraries import save_library
 from tests.shapewright.torch.models import HEADS, INNER, WIDTH
@@ -344,7 +344,7 @@ def test_a_fault_of_ours_leaves_the_module_and_is_told(libraries: Path, monkeypa
     assert ([each.where for each in report.replaced], [each.where for each in report.kept]) == (["1"], ["0"])
     with pytest.raises(TypeError, match="a defect"):
         sw.torch.optimize(model, libraries, strict=True)
-    monkeypatch.setattr(modules, "call", broken)
+    monkeypatch.setattr(tuned_module, "call", broken)
     with torch.no_grad(), pytest.warns(UserWarning, match="a tuned call failed") as told:
         assert same(tuned(x), model(x))
         assert same(tuned(x), model(x))
@@ -394,6 +394,7 @@ def test_a_tuned_module_may_be_pruned_normed_and_replaced_in_part(libraries: Pat
             change(model[0])
             change(tuned[0])
             assert same(tuned(x), model(x))
+        assert not any("failed" in note for note in sw.torch.report(tuned).notes)
 
 
 def test_an_optimized_model_is_optimized_again(libraries: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,3 +107,11 @@ def test_the_step_of_a_long_extent_is_known_without_its_sizes() -> None:
     assert span_of_extent(parse_dim("(A+B)//2"), variables) == range(4, 4501)
     assert span_of_extent(DimExpr.var("B") * 2 + 1, variables) == range(17, 16002, 16)
     assert span_of_extent(parse_dim("A*C"), variables) == (1, 4000)
+
+
+@pytest.mark.parametrize(
+    "data", ["ab", 7, None, [], [1], ["1", "9"], [9, 1], [1, 9, 0], {"values": []}, {"values": "12"}, {}]
+)
+def test_what_is_no_set_of_sizes_is_refused(data: object) -> None:
+    with pytest.raises(ValueError):
+        span_from_json(data)

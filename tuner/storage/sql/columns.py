@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -173,6 +174,7 @@ def _whole_sqlite(element: ColumnElement[int], compiler: SQLCompiler, **kw: Any)
 
 
 _encode = json.JSONEncoder(allow_nan=False).encode
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def to_json(value: object) -> str:
@@ -185,12 +187,13 @@ def to_json(value: object) -> str:
 
 
 def from_json(text: str | bytes) -> Any:
-    """Reads JSON text. Raises ValueError."""
+    """Reads JSON text; a lone surrogate, which no answer could carry, becomes U+FFFD. Raises ValueError."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
-        # Lone surrogates; what is not JSON is refused here, too.
-        return json.loads(text)
+        # What is not JSON is refused here, too.
+        written = json.dumps(json.loads(text), ensure_ascii=False)
+        return orjson.loads(_LONE_SURROGATE.sub("\ufffd", written))
 
 
 DEPTH = 100
