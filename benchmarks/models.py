@@ -1,5 +1,6 @@
 """Whole models with tuned libraries, against PyTorch.
 
+    python -m benchmarks.models --coverage [--only NAME,...] [--verify] --json OUT
     python -m benchmarks.models --model bert-base [--threads N] [--minutes M] [--libraries DIR] [--after MODEL]
                                 --json OUT
 
@@ -9,6 +10,9 @@ search has seen few, against eager PyTorch and torch.compile (dynamic shapes, fr
 each contender in a process of its own. ``--libraries`` takes what an earlier run has tuned, or keeps what this one
 does. ``--after`` tunes the model once more through a service that knows another one, and tells what that saved. Last,
 the model is compiled in new processes from a snapshot of its libraries.
+
+``--coverage`` times nothing: it tells how much of well-known architectures is lifted and replaced
+(``benchmarks.coverage``), and needs the extra ``zoo``.
 """
 
 from __future__ import annotations
@@ -48,7 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     from benchmarks.model_zoo import MODELS  # noqa: PLC0415 - PyTorch, once the options are read
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, choices=sorted(MODELS))
+    parser.add_argument("--model", choices=sorted(MODELS))
+    parser.add_argument("--coverage", action="store_true", help="of architectures, in place of timing a model")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=[], help="with --coverage: of these")
+    parser.add_argument("--verify", action="store_true", help="with --coverage: compare outputs, too")
     parser.add_argument("--threads", type=count, default=1)
     parser.add_argument("--minutes", type=float, default=30.0, help="of the job, all workloads together")
     parser.add_argument("--trials", type=int, help="of the job, besides its minutes")
@@ -57,6 +64,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--after", choices=sorted(MODELS), help="tune again, after this model: what does that save?")
     parser.add_argument("--json", type=Path, required=True, metavar="OUT")
     options = parser.parse_args(argv)
+    if options.coverage:
+        from benchmarks.coverage import covered  # noqa: PLC0415 - what the extra zoo brings
+
+        return covered(options.only, options.verify, options.json)
+    if options.model is None:
+        parser.error("--model or --coverage is required")
     with tempfile.TemporaryDirectory(prefix="shapewright-models-") as folder:
         libraries = (options.libraries or Path(folder) / "libraries").absolute()
         if options.after is not None and libraries.is_dir() and not known_of(libraries).get("gain"):

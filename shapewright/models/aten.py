@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from shapewright.models.fast_paths import fast_paths
+
 
 def decomposed(program: Any) -> Any:
     """A ``torch.export.ExportedProgram`` in the normal form."""
-    return program.run_decompositions(_composites())
+    return program.run_decompositions({**_composites(), **fast_paths()})
 
 
 def _composites() -> dict[Any, Callable[..., Any]]:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from shapewright.models.draft import Draft, draft_of
 from shapewright.models.graph import ONE, CannotLift, Graph, Node, Operation
 from shapewright.models.lifted import Operand, View
+from shapewright.models.masks import plain_mask
 from shapewright.models.operands import behind
 from shapewright.models.views import each, grouped
 from tuner.program.build import ProgramOp
@@ -55,11 +56,12 @@ def attention(operation: Operation) -> Draft:
         nodes, names = _shared(graph, nodes, names)
     sizes = _sizes(graph, nodes, names)
     share = _share(sizes)
-    scale, mask = _scale(operation, sizes["d"]), operation.input(3)
+    scale, mask = _scale(operation, sizes["d"]), plain_mask(graph, operation.input(3))
     seen = _seen(operation, sizes)
+    behind_it: tuple[str, ...] = ()
     if len(names[0]) == 3:
         laid = {name: _viewed(name, node, axes) for name, node, axes in zip("qkv", nodes, names, strict=True)}
-        behind_it, out = None, "bhid"
+        out = "bhid"
     else:
         laid = {name: _laid(graph, name, node, axes) for name, node, axes in zip("qkv", nodes, names, strict=True)}
         behind_it, out = _transposed_back(operation, names[0])
@@ -82,7 +84,7 @@ def attention(operation: Operation) -> Draft:
         args = {axis: size for axis, size in sizes.items() if axis != "g"}
         dtypes = {"mask": "bool"} if is_bool else {}
         draft = draft_of(ProgramOp(text), args, [*operands, *([added] if added else [])], operation, view, dtypes)
-    return draft if behind_it is None else replace(draft, nodes=(*draft.nodes, behind_it.name), view=each(4))
+    return replace(draft, nodes=(*draft.nodes, *behind_it), view=each(4)) if behind_it else draft
 
 
 def _shared(graph: Graph, nodes: list[Node], names: list[str]) -> tuple[list[Node], list[str]]:
@@ -177,13 +179,18 @@ def _viewed(name: str, node: Node, axes: str) -> tuple[Operand, str]:
     return Operand(name, node.name, view), wanted
 
 
-def _transposed_back(operation: Operation, axes: str) -> tuple[Node | None, str]:
-    """The one transpose that reads the output, of these axes, and those that it leaves; d must stay the last."""
+def _transposed_back(operation: Operation, axes: str) -> tuple[tuple[str, ...], str]:
+    """The nodes up to the one transpose that reads the output, of these axes, and those that it leaves; d must stay the
+    last."""
+    passed: list[str] = []
     reader = operation.graph.only_reader(operation.node.name)
+    while reader is not None and reader.op == "identity":
+        passed.append(reader.name)
+        reader = operation.graph.only_reader(reader.name)
     order = tuple(reader.attrs["order"]) if reader is not None and reader.op == "permute" else ()
-    if order and order[-1] == 3:
-        return reader, "".join(axes[axis] for axis in order)
-    return None, axes
+    if reader is not None and order and order[-1] == 3:
+        return (*passed, reader.name), "".join(axes[axis] for axis in order)
+    return (), axes
 
 
 def _mask(operation: Operation, mask: Node, sizes: dict[str, DimExpr], queries: str) -> tuple[Operand, str]:

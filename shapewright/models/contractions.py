@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from shapewright.models.draft import Draft, draft_of
-from shapewright.models.graph import ONE, CannotLift, Node, Operation, Shape
+from shapewright.models.graph import ONE, CannotLift, Graph, Node, Operation, Shape
 from shapewright.models.lifted import Operand, View
-from shapewright.models.operands import behind, is_constant, operand, swapped
+from shapewright.models.operands import Order, behind, is_constant, operand, swapped
 from shapewright.models.views import each, product
 from tuner.program.build import ProgramOp
 from tuner.program.convolutions import SPATIAL
@@ -30,19 +30,29 @@ def matmul(operation: Operation) -> Draft:
     ranks = len(operation.graph.shape(x.name)), len(operation.graph.shape(y.name))
     if min(ranks) < 2:
         raise CannotLift(f"an operand of {min(ranks)} axes: a product of vectors")
-    if ranks[1] == 2:
-        return _rows(operation, x, y, is_kn=True)
+    matrix = _repeated(operation.graph, y) if ranks[0] == ranks[1] else y
+    if len(operation.graph.shape(matrix.name)) == 2:
+        return _rows(operation, x, matrix, is_kn=True)
     return _batched(operation, x, y)
+
+
+def _repeated(graph: Graph, node: Node) -> Node:
+    """The one matrix that all matrices of a batch are; the node itself where they are several."""
+    source = node
+    while source.op in ("identity", "expand"):
+        source = graph[source.sources[0]]
+    return source if graph.shape(source.name) == graph.shape(node.name)[-2:] else node
 
 
 def _rows(operation: Operation, x: Node, w: Node, is_kn: bool) -> Draft:
     graph = operation.graph
-    xs, ws = graph.shape(x.name), graph.shape(w.name)
-    if len(ws) != 2 or len(xs) < 1:
+    ws = graph.shape(w.name)
+    if len(ws) != 2 or not graph.shape(x.name):
         raise CannotLift(f"the weight {w.name} has {len(ws)} axes")
     n, k = (ws[1], ws[0]) if is_kn else ws
-    rows = product(xs[:-1])
-    view: View = (tuple(range(len(xs) - 1)), (len(xs) - 1,))
+    x, order = _as_rows_lie(graph, x)
+    rows, last = product(graph.shape(x.name)[:-1]), len(order) - 1
+    view: View = (tuple(order.index(axis) for axis in range(last)), (last,))
     left = operand(graph, "x", x, (rows, k))
     args = {"m": rows, "n": n, "k": k}
     if is_constant(graph, w):
@@ -54,6 +64,13 @@ def _rows(operation: Operation, x: Node, w: Node, is_kn: bool) -> Draft:
     kept = source if is_kn and order == (1, 0) else w
     right = Operand("w", kept.name, ((0,), (1,)) if kept is source or not is_kn else ((1,), (0,)))
     return draft_of(NEW_WEIGHT, args, (left, right), operation, view)
+
+
+def _as_rows_lie(graph: Graph, x: Node) -> tuple[Node, Order]:
+    """The node behind transposes of whole rows, and by axis of ``x`` the one of that node."""
+    source, order = behind(graph, x)
+    last = len(order) - 1
+    return (source, order) if order[last] == last else (x, tuple(range(last + 1)))
 
 
 def _batched(operation: Operation, x: Node, y: Node) -> Draft:

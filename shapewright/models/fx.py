@@ -21,8 +21,9 @@ from shapewright.models.translated import Translated
 from tuner.errors import InvalidInput
 from tuner.program.target import Target
 
+SLICE = "aten.slice.Tensor"
 PARTS = frozenset({
-    "aten.slice.Tensor", "aten.select.int", "aten.split.Tensor", "aten.split_with_sizes.default", "aten.unbind.int",
+    SLICE, "aten.select.int", "aten.split.Tensor", "aten.split_with_sizes.default", "aten.unbind.int",
     "<built-in function getitem>",
 })  # fmt: skip
 """Views of a part of a tensor: nothing is computed, and nothing is told about it."""
@@ -44,8 +45,8 @@ def lift(
     return lift_graph(graph_of(module, constants).renamed(names or {}), target)
 
 
-def graph_of(module: Any, constants: Collection[str] = ()) -> Graph:
-    """The neutral graph of a ``torch.fx.GraphModule``; its nodes keep their names."""
+def graph_of(module: Any, constants: Collection[str] = (), sizes: Mapping[str, int] | None = None) -> Graph:
+    """The neutral graph of a ``torch.fx.GraphModule``; its nodes keep their names. ``sizes``: of symbols, as numbers."""
     nodes: dict[str, Node] = {}
     several: dict[str, str] = {}
     outputs: tuple[str, ...] = ()
@@ -56,7 +57,7 @@ def graph_of(module: Any, constants: Collection[str] = ()) -> Graph:
         if returns_nothing(node):
             continue
         value = _value(module, node)
-        shape, dtype = _described(value)
+        shape, dtype = _described(value, sizes)
         source = node.args[0].name if str(node.target) == "<built-in function getitem>" else ""
         if source in several:
             # What computes several values is known by the first of them, which is read from it.
@@ -90,15 +91,25 @@ def _node(node: Any, nodes: Mapping[str, Node], constants: Collection[str], shap
     if node.op == "placeholder":
         return Node(node.name, "input", (), {}, shape, dtype)
     sources = tuple(dict.fromkeys(_nodes_in((node.args, node.kwargs))))
+    if str(node.target) == "aten.sym_size.int":
+        # It looks at the tensor, and does not read its value.
+        return Node(node.name, "scalar")
     if not dtype:
         return Node(node.name, "scalar", sources, {}, shape, dtype)
     if str(node.target) in PARTS:
-        return Node(node.name, "part", sources, {}, shape, dtype)
+        op = "identity" if _is_whole(node, nodes[sources[0]].shape, shape) else "part"
+        return Node(node.name, op, sources[:1], {}, shape, dtype)
     try:
         translated = _translated(node, nodes, shape, dtype)
     except CannotLift as reason:
         return Node(node.name, "unknown", sources, {}, shape, dtype, f"{_named(node)}: {reason}")
     return Node(node.name, translated.op, translated.inputs, translated.attrs, shape, dtype)
+
+
+def _is_whole(node: Any, before: Shape | None, after: Shape | None) -> bool:
+    """Whether a slice is all of what it is taken from."""
+    step = node.args[4] if len(node.args) > 4 else node.kwargs.get("step", 1)
+    return str(node.target) == SLICE and step == 1 and before is not None and before == after
 
 
 def _translated(node: Any, nodes: Mapping[str, Node], shape: Shape | None, dtype: str) -> Translated:
@@ -158,14 +169,14 @@ def _place(node: Any) -> str:
     return str(list(stack.values())[-1][0]) if stack else ""
 
 
-def _described(value: Any) -> tuple[Shape | None, str]:
+def _described(value: Any, sizes: Mapping[str, int] | None) -> tuple[Shape | None, str]:
     """Shape and dtype of a tensor, or of the first of several; no dtype where the value is none."""
     if isinstance(value, list | tuple):
-        return _described(value[0]) if value else (None, "")
+        return _described(value[0], sizes) if value else (None, "")
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         return None, ""
     dtype = str(value.dtype).removeprefix("torch.")
     try:
-        return tuple(map(dim_of, value.shape)), dtype
+        return tuple(dim_of(size, sizes) for size in value.shape), dtype
     except InvalidInput:
         return None, dtype

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shapewright.models.fx_calls import Call, constant_numbers
-from shapewright.models.graph import CannotLift, Input
+from shapewright.models.graph import CannotLift
 from shapewright.models.translated import Translated, clamped, literal, power
 
 Translation = Callable[[Call], Translated]
@@ -77,19 +77,8 @@ def _safe_softmax(call: Call) -> Translated:
 def _attention(call: Call) -> Translated:
     if call.arg("dropout_p"):
         raise CannotLift("it has dropout")
-    inputs = (*map(call.tensor, ("query", "key", "value")), _mask(call))
+    inputs = (*map(call.tensor, ("query", "key", "value", "attn_mask")),)
     return Translated("attention", inputs, {"causal": call.arg("is_causal"), "scale": call.arg("scale")})
-
-
-def _mask(call: Call) -> Input:
-    """A mask of bools, where PyTorch made one of floats of it."""
-    mask = call.tensor("attn_mask")
-    node = call.nodes[mask] if isinstance(mask, str) else None
-    return node.inputs[0] if node is not None and node.op == "where" and node.inputs[1:] == HIDING else mask
-
-
-HIDING = (0.0, float("-inf"))
-"""What is added to the scores of keys that are seen, and that are not."""
 
 
 def _reduce(kind: str, *, over_all: bool = False, has_dtype: bool = True) -> Translation:
@@ -173,6 +162,23 @@ def _elu(call: Call) -> Translated:
     if call.arg("scale") != 1 or call.arg("input_scale") != 1:
         raise CannotLift("its scales are not 1")
     return Translated("elu", (call.tensor("self"),), {"slope": literal(call.arg("alpha"))})
+
+
+def _range(call: Call) -> Translated:
+    """Of integers, upwards."""
+    names = {each.name for each in call.node.target._schema.arguments}
+    start, step = (call.arg(name) if name in names else usual for name, usual in (("start", 0), ("step", 1)))
+    for name in ("end", "dtype", "layout", "device", "pin_memory"):
+        call.arg(name)
+    if type(start) is not int or type(step) is not int or step < 1 or call.dtype not in ("int64", "int32"):
+        raise CannotLift("it is none of integers, upwards from a constant")
+    return Translated("range", (), {"least": start})
+
+
+def _ones(call: Call) -> Translated:
+    for each in call.node.target._schema.arguments:
+        call.arg(each.name)
+    return Translated("full", (), {"value": 1})
 
 
 def _where(call: Call) -> Translated:
@@ -278,6 +284,11 @@ TRANSLATIONS: Mapping[str, Translation] = {
     "aten.leaky_relu.default": _leaky_relu,
     "aten.elu.default": _elu,
     "aten.where.self": _where,
+    **{f"aten.arange.{each}": _range for each in ("default", "start", "start_step")},
+    **{f"aten.{op}.default": _ones for op in ("ones", "ones_like", "new_ones")},
+    "aten.ge.Scalar": _elementwise("ge", "self", "other"),
+    "aten.bitwise_and.Tensor": _elementwise("both", "self", "other"),
+    "aten.logical_and.default": _elementwise("both", "self", "other"),
     **{f"aten.{op}.default": _view("reshape", "size") for op in ("view", "_unsafe_view")},
     "aten.unsqueeze.default": _view("reshape", "dim"),
     "aten.squeeze.default": _view("reshape"),

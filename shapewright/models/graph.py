@@ -15,6 +15,8 @@ A node has a neutral name of its operation. Tensors come as names of other nodes
                                                       causal hides j > i; see ``shapewright.models.attention``
     max_pool, avg_pool x {window, stride, pad, dilation: tuples}
     reduce x {kind, axes, keep}                       sum, mean, max
+    range {least}, full {value}                       integers upwards, one number everywhere
+    ge x number, both x y, isnan x                    bools, of which masks are made
     unknown ...                                       ``reason`` says why
 
 and the elementwise ones of ``shapewright.models.elementwise``.

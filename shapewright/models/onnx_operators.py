@@ -159,6 +159,31 @@ def _pow(call: Call) -> Result:
     return power(call.tensor(0), call.number(1)), _broadcast(call)
 
 
+def _where(call: Call) -> Result:
+    shape = broadcast_shapes([call.shape(n) for n in range(3)])
+    return Translated("where", tuple(map(call.operand, range(3)))), shape
+
+
+def _compared(call: Call) -> Result:
+    return Translated("ge", (call.operand(0), call.operand(1))), _broadcast(call)
+
+
+def _both(call: Call) -> Result:
+    return Translated("both", (call.operand(0), call.operand(1))), _broadcast(call)
+
+
+def _is_nan(call: Call) -> Result:
+    return Translated("isnan", call.tensors(1)), call.shape(0)
+
+
+def _range(call: Call) -> Result:
+    start, step = call.number(0), call.number(2)
+    if start is None or step is None or step < 1 or start != int(start):
+        raise CannotLift("it is none of integers, upwards from a constant")
+    call.tensor(1)
+    return Translated("range", (), {"least": int(start)}), None
+
+
 # -- views ----------------------------------------------------------------------------------------------------------
 def _reshape(call: Call) -> Result:
     is_attribute = "shape" in call.operator.defaults
@@ -247,6 +272,11 @@ TRANSLATIONS: Mapping[str, Callable[[Call], Result]] = {
     "HardSigmoid": _hard_sigmoid,
     "Clip": _clip,
     "Pow": _pow,
+    "Where": _where,
+    "GreaterOrEqual": _compared,
+    "And": _both,
+    "IsNaN": _is_nan,
+    "Range": _range,
     "Reshape": _reshape,
     "Flatten": _flatten,
     "Unsqueeze": _unsqueeze,

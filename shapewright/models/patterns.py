@@ -268,7 +268,34 @@ def _batched(graph: Graph, root: Node, bound: Bound) -> Made:
     return ("matmul", (x, y), {}) if is_product and is_kept and left[-1] == right[-2] else None
 
 
+def _safe_softmax(graph: Graph, root: Node, bound: Bound) -> Made:
+    axis = graph.source(root.inputs[2]).attrs["axis"]
+    return "softmax", (bound["x"],), {"axis": axis, "safe": True}
+
+
+def _unchanged(graph: Graph, root: Node, bound: Bound) -> Made:
+    x = bound["x"]
+    is_same = isinstance(x, str) and (graph[x].shape, graph[x].dtype) == (root.shape, root.dtype)
+    return ("identity", (x,), {}) if bound["one"] == 1.0 and is_same else None
+
+
+def _transposed(graph: Graph, root: Node, bound: Bound) -> Made:
+    """The last two axes the other way round, where the others were one axis on the way."""
+    x = bound["x"]
+    permuted = graph.source(root.inputs[0])
+    flat = graph[permuted.sources[0]].shape
+    before, after = graph[x].shape if isinstance(x, str) else None, root.shape
+    if not before or not after or not flat or not len(flat) == 3 < len(before) == len(after):
+        return None
+    order = swapped(len(before))
+    is_swapped = tuple(permuted.attrs["order"]) == swapped(3) and after == tuple(before[axis] for axis in order)
+    return ("permute", (x,), {"order": order}) if is_swapped and flat[1:] == before[-2:] else None
+
+
 REWRITES = (
+    Rewrite(("reshape", ("permute", ("reshape", "x"))), _transposed),
+    *(Rewrite((op, "x", "one"), _unchanged) for op in ("mul", "div")),
+    Rewrite(("where", ("isnan", ("softmax", "x")), 0.0, ("softmax", "x")), _safe_softmax),
     Rewrite(BATCHED, _batched),
     Rewrite(GELU, _unary("gelu")),
     Rewrite(GELU_TANH, _unary("gelu_tanh")),

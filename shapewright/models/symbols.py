@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from operator import add, mul
 from typing import Any
@@ -13,14 +14,17 @@ _DIVISIONS = ("FloorDiv", "CleanDiv")
 _REMAINDERS = ("Mod", "PythonMod")
 
 
-def dim_of(size: Any) -> DimExpr:
-    """``size``, an int or a SymInt, over the symbols as shape variables.
+def dim_of(size: Any, known: Mapping[str, int] | None = None) -> DimExpr:
+    """``size``, an int or a SymInt, over the symbols as shape variables; those that are ``known`` as numbers.
 
     Raises InvalidInput for what no dim can say (a maximum of two sizes, a size that was rounded up).
     """
     if isinstance(size, int) and not hasattr(size, "node"):
         return DimExpr.of(size)
-    return _converted(size.node.expr)
+    expr = size.node.expr
+    return _converted(
+        expr.subs({each: known[str(each)] for each in expr.free_symbols if str(each) in known}) if known else expr
+    )
 
 
 def _converted(expr: Any) -> DimExpr:

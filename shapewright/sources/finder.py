@@ -37,15 +37,24 @@ class Finder:
         self._threads = threads
         self._strict = strict
         self._matches: dict[str, Match | str] = {}
+        self._said: dict[str, list[str]] = {}
+        """By workload what a report has to say if its library is used."""
         self.notes: list[str] = []
         self._news: list[str] = []
         self._is_told = False
 
+    def has(self, workload: Workload) -> bool:
+        """Whether there is a library. Nothing is said of it: it may not be used."""
+        if workload.key not in self._matches:
+            self._matches[workload.key] = self._first(workload)
+        return isinstance(self._matches[workload.key], Match)
+
     def find(self, workload: Workload, *, may_miss: bool = False) -> Match | str:
         """The library for ``workload``, or why there is none. With ``strict`` raises ShapewrightError for the latter,
         unless it ``may_miss``: another workload would do as well."""
-        if workload.key not in self._matches:
-            self._matches[workload.key] = self._first(workload)
+        self.has(workload)
+        for text in self._said.get(workload.key, ()):
+            self.note(text)
         match = self._matches[workload.key]
         if isinstance(match, str) and self._strict and not may_miss:
             raise ShapewrightError(f"{workload}: {match}; tune it, or leave strict out")
@@ -63,10 +72,11 @@ class Finder:
             for source in list(self._sources):
                 match = self._asked(source, workload, threads)
                 if isinstance(match, Match):
+                    said = self._said.setdefault(workload.key, [])
                     if threads != self._threads:
-                        self.note(f"{workload} runs on one thread: no library of it is for {self._threads}")
+                        said.append(f"{workload} runs on one thread: no library of it is for {self._threads}")
                     if (cores := match.other_cores(self._target)) is not None:
-                        self.note(
+                        said.append(
                             f"{source.name} has libraries that were tuned on {cores} cores, here are "
                             f"{self._target.hardware.cores}"
                         )

@@ -20,6 +20,8 @@ class Replaced:
     threads: int
     strided: tuple[str, ...] = ()
     """Operands whose strides a kernel does not take: they are copied, by the code around the call or by the call."""
+    flops: int = 0
+    """Of its products, convolutions and attention at the sizes of the first call, where they are counted."""
 
     @property
     def copies(self) -> dict[str, int]:
@@ -34,6 +36,9 @@ class Kept:
     where: str
     what: str
     reason: str
+    flops: int = 0
+    key: str = ""
+    """Of the workload that has no library; empty for what is no workload."""
 
 
 @dataclass(slots=True)
@@ -48,27 +53,46 @@ class Report:
     notes: list[str] = field(default_factory=list)
     rest: str = "PyTorch"
 
+    @property
+    def share(self) -> float | None:
+        """The part of the floating-point operations that tuned libraries do; None where none were counted."""
+        replaced, kept = (sum(each.flops for each in some) for some in (self.replaced, self.kept))
+        return replaced / (replaced + kept) if replaced + kept else None
+
+    def _next(self) -> list[str]:
+        """What would have more of the model replaced."""
+        missing = {each.key: each.flops for each in self.kept if each.key}
+        total = sum(each.flops for some in (self.replaced, self.kept) for each in some)
+        if not missing:
+            return []
+        part = f", {sum(each.flops for each in self.kept if each.key) / total:.0%} of the operations" if total else ""
+        named = "this workload" if len(missing) == 1 else f"these {len(missing)} workloads"
+        return [f"  next: no library for {named}{part}: shapewright tune-model searches for them"]
+
     def note(self, texts: Iterable[str]) -> None:
         self.notes += [text for text in dict.fromkeys(texts) if text not in self.notes]
 
     def to_json(self) -> dict[str, Any]:
-        """``{"replaced": [...], "kept": [...], "notes": [...]}``."""
+        """``{"replaced": [...], "kept": [...], "notes": [...], "share": 0.98}``; ``share`` may be None."""
         replaced = [
             {
                 "where": each.where, "workload": each.workload, "workload_key": each.key, "digest": each.digest,
                 "match": each.how, "source": each.source, "threads": each.threads, "strided": list(each.strided),
-                "copies": each.copies,
+                "copies": each.copies, "flops": each.flops,
             }
             for each in self.replaced
         ]  # fmt: skip
-        kept = [{"where": each.where, "what": each.what, "reason": each.reason} for each in self.kept]
-        return {"replaced": replaced, "kept": kept, "notes": list(self.notes)}
+        kept = [
+            {"where": each.where, "what": each.what, "reason": each.reason, "flops": each.flops} for each in self.kept
+        ]
+        return {"replaced": replaced, "kept": kept, "notes": list(self.notes), "share": self.share}
 
     def __str__(self) -> str:
-        lines = [f"{len(self.replaced)} replaced, {len(self.kept)} left to {self.rest}"]
+        told = "" if self.share is None else f": {self.share:.1%} of the floating-point operations are replaced"
+        lines = [f"{len(self.replaced)} replaced, {len(self.kept)} left to {self.rest}{told}"]
         for each in self.replaced:
             copied = "".join(f"; {name} has strides that no kernel takes, and is copied" for name in each.strided)
             copied += "".join(f"; {name} was copied {count} times" for name, count in each.copies.items())
             lines.append(f"  {each.where}: {each.workload}, {each.digest[:12]} ({each.how}) of {each.source}{copied}")
         lines += [f"  {left.where}: {left.what} stays: {left.reason}" for left in self.kept]
-        return "\n".join(lines + [f"  note: {text}" for text in self.notes])
+        return "\n".join([*lines, *self._next(), *(f"  note: {text}" for text in self.notes)])

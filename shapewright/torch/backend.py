@@ -18,6 +18,7 @@ from torch._dynamo.exc import RestartAnalysis, SkipFrame
 
 from shapewright.sources.finder import Finder, finder_of
 from shapewright.sources.reports import Kept, Replaced, Report
+from shapewright.torch.floats import read_as_constants
 from shapewright.torch.graphs import replace_lifted
 from shapewright.torch.lowering import register
 from shapewright.torch.normal_form import Compiled, NothingReplaced, as_it_is, by_inductor
@@ -62,9 +63,8 @@ def shapewright(
     except Exception as error:
         return _left(compiler, graph, example_inputs, given, report, error)
     try:
-        return _with_libraries(graph, example_inputs, finder, report, compiler)
-    except NothingReplaced:
-        return compiler(graph, example_inputs, None)
+        with read_as_constants(graph):
+            return _compiled(graph, example_inputs, finder, report, compiler)
     except (RestartAnalysis, SkipFrame):
         # TorchDynamo's own: it traces again, with what it has learned.
         raise
@@ -92,7 +92,7 @@ def _compiler(options: Mapping[str, Any], mode: str | None) -> Callable[..., Com
     return partial(by_inductor, mode=mode, options=options.get("inductor") or {})
 
 
-def _with_libraries(
+def _compiled(
     graph: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
     finder: Finder,
@@ -104,11 +104,14 @@ def _with_libraries(
     def rewrite(module: torch.fx.GraphModule, constants: frozenset[str]) -> bool:
         found = replace_lifted(module, constants, finder)
         report.kept += found.kept
-        report.note(finder.notes)
+        report.note([*found.notes, *finder.notes])
         replaced[:] = found.replaced
         return bool(replaced)
 
-    compiled = compiler(graph, example_inputs, rewrite)
+    try:
+        compiled = compiler(graph, example_inputs, rewrite)
+    except NothingReplaced:
+        return compiler(graph, example_inputs, None)
     # Only now is it known that they are called.
     report.replaced += replaced
     return compiled

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,12 +13,17 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_or
 
 from shapewright.models.fx import lift
 from shapewright.models.lifted import LiftedOp, Operand
+from shapewright.models.symbols import dim_of
 from shapewright.sources.finder import Finder
 from shapewright.sources.reports import Kept, Report
 from shapewright.sources.source import Match
 from shapewright.torch.op import call, prepared
 from shapewright.torch.plan import DTYPES, Plan, Taken
 from shapewright.torch.reports import Replaced
+from shapewright.torch.sizes import fix_sizes
+from shapewright.torch.work import flops
+from tuner.errors import InvalidInput
+from tuner.program.dims import DimExpr
 
 aten = torch.ops.aten
 
@@ -28,20 +36,33 @@ def replace_lifted(graph: fx.GraphModule, constants: frozenset[str], finder: Fin
     """
     report = Report()
     _without_checks(graph)
-    lifting = lift(graph, constants)
-    report.kept += [Kept(left.node, left.op, left.reason) for left in lifting.left]
+    report.note(fix_sizes(graph, constants, finder))
     rewriting = _Rewriting(graph)
+    rewriting.read_sizes_of_inputs()
+    lifting = lift(graph, constants)
+    report.kept += [Kept(left.node, left.op, left.reason, rewriting.flops([left.node])) for left in lifting.left]
     for op in lifting.ops:
         where = op.output if len(op.nodes) == 1 else f"{op.nodes[0]}..{op.output}"
-        match = rewriting.unfit(op) or finder.find(op.workload)
+        match, count = rewriting.unfit(op) or finder.find(op.workload), rewriting.flops(op.nodes)
         if not isinstance(match, Match):
-            report.kept.append(Kept(where, str(op.workload), match))
+            report.kept.append(Kept(where, str(op.workload), match, count, op.workload.key))
             continue
         strided = rewriting.strided(op)
         plans = (rewriting.replace(op, match),)
         threads, digest = match.library.manifest["threads"], match.library.digest
         report.replaced.append(
-            Replaced(where, str(op.workload), op.workload.key, digest, match.how, match.source, threads, strided, plans)
+            Replaced(
+                where,
+                str(op.workload),
+                op.workload.key,
+                digest,
+                match.how,
+                match.source,
+                threads,
+                strided,
+                count,
+                plans,
+            )
         )
     graph.graph.lint()
     graph.recompile()
@@ -79,6 +100,22 @@ class _Rewriting:
             if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
                 self._symbols.setdefault(str(size.node.expr), (node, axis))
 
+    def read_sizes_of_inputs(self) -> None:
+        """Sizes of values in between are computed from those of inputs: what has only its size read may go."""
+        for node in [each for each in self._graph.nodes if each.target is aten.sym_size.int]:
+            try:
+                dim = dim_of(_value(node))
+            except InvalidInput:
+                continue
+            if node.args[0].op != "placeholder" and dim.variables <= set(self._symbols):
+                with self._graph.inserting_before(node):
+                    size = self._size(dim)
+                for user in list(node.users):
+                    replaced = partial(lambda each, node, size: size if each is node else each, node=node, size=size)
+                    user.args = fx.map_arg(user.args, replaced)
+                    user.kwargs = fx.map_arg(user.kwargs, replaced)
+                self._graph.erase_node(node)
+
     def unfit(self, op: LiftedOp) -> str:
         """Why a lifted operation cannot be a call in this graph; empty if it can."""
         missing = sorted(name for dim in op.output_shape for name in dim.variables if name not in self._symbols)
@@ -90,6 +127,11 @@ class _Rewriting:
         if len(op.workload.outputs) != 1 or op.workload.outputs[0].dtype not in DTYPES:
             return "its output is not one tensor of a dtype that PyTorch has"
         return ""
+
+    def flops(self, names: Sequence[str]) -> int:
+        """Of nodes, with those that they are the first values of."""
+        nodes = [self._nodes[name] for name in names]
+        return sum(flops(node.args[0] if node.target is operator.getitem else node) for node in nodes)
 
     def strided(self, op: LiftedOp) -> tuple[str, ...]:
         """The operands that a call has to copy, since their elements are not in a row."""
@@ -129,9 +171,7 @@ class _Rewriting:
         # What keeps a library from being called shows here, and not in the model's first call.
         prepared(plan)
         with self._graph.inserting_before(last):
-            names = sorted(name for dim in op.output_shape for name in dim.variables)
-            symbols = {name: fx.Proxy(self._symbol(name)) for name in names}
-            sizes = [_plain(dim.evaluate(symbols)) for dim in op.output_shape]
+            sizes = list(map(self._size, op.output_shape))
             new = self._graph.call_function(call, ([self._nodes[name] for name in inputs], sizes, plan))
         new.meta = dict(last.meta)
         last.replace_all_uses_with(new)
@@ -140,6 +180,11 @@ class _Rewriting:
             if not node.users and node.op != "placeholder":
                 self._graph.erase_node(node)
         return plan
+
+    def _size(self, dim: DimExpr) -> Any:
+        """A size, as a number or a node that is put here."""
+        symbols = {name: fx.Proxy(self._symbol(name)) for name in sorted(dim.variables)}
+        return _plain(dim.evaluate(symbols))
 
     def _symbol(self, name: str) -> fx.Node:
         symbol = self._symbols[name]

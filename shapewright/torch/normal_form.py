@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import fx
 from torch._guards import TracingContext, detect_fake_mode
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 from torch.fx.experimental.symbolic_shapes import optimization_hint, statically_known_true, sym_or
 
+from shapewright.models.fast_paths import fast_paths
 from shapewright.models.graph import CannotLift
 
 aten = torch.ops.aten
@@ -66,7 +67,7 @@ def by_inductor(
     patches["joint_custom_pre_pass"] = _pass(Rewritten(rewrite, select_decomp_table()))
     # Its cache knows the graph before the pass, and not which libraries there are.
     with functorch_config.patch(enable_autograd_cache=False):
-        return compile_fx(graph, list(inputs), config_patches=patches, decompositions={})  # type: ignore[no-any-return]
+        return compile_fx(graph, list(inputs), config_patches=patches, decompositions=fast_paths())  # type: ignore[no-any-return]
 
 
 def _pass(rewritten: Rewritten) -> Any:
@@ -96,7 +97,7 @@ def as_it_is(graph: fx.GraphModule, inputs: Sequence[Any], rewrite: Any) -> Comp
         rewritten(module.graph)
         return make_boxed_func(module.forward)  # type: ignore[no-any-return]
 
-    return aot_module_simplified(graph, list(inputs), fw_compiler=compiler, decompositions={})  # type: ignore[no-any-return]
+    return aot_module_simplified(graph, list(inputs), fw_compiler=compiler, decompositions=fast_paths())  # type: ignore[no-any-return]
 
 
 def _constants(graph: fx.Graph) -> frozenset[str]:
@@ -176,8 +177,10 @@ def _with_strides_of(value: Any, before: Any) -> Any:
 
 
 def _is_same(tensor: torch.Tensor, strides: Sequence[Any]) -> bool:
-    pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
-    return all(statically_known_true(sym_or(size <= 1, mine == wanted)) for size, mine, wanted in pairs)
+    # The strides are of another trace: comparing them is no part of this one.
+    with disable_proxy_modes_tracing():
+        pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
+        return all(statically_known_true(sym_or(size <= 1, mine == wanted)) for size, mine, wanted in pairs)
 
 
 def _replace_by(module: fx.GraphModule, traced: fx.GraphModule) -> None:

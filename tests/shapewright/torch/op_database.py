@@ -20,6 +20,8 @@ from torch.utils import _pytree
 from tests.shapewright.torch.replacing import Replacing, same
 
 Function = Callable[..., Any]
+REFUSALS = ("DataDependentOutputException", "DynamicOutputShapeException", "UnsupportedFakeTensorException")
+"""What PyTorch's tracing says of graphs that it cannot take: they run as without a compiler."""
 
 
 @dataclass
@@ -84,7 +86,7 @@ def _is_float(value: Any) -> bool:
 def _outcome(
     function: Function, tensors: list[torch.Tensor], replacing: Replacing, name: str, outcomes: Outcomes
 ) -> str:
-    """``same``, ``not compared: why``, or ``wrong: what`` where PyTorch's compiler alone is right."""
+    """``same``, ``refused: why``, ``not compared: why``, or ``wrong: what`` where PyTorch's compilers are right."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -97,12 +99,17 @@ def _outcome(
         if replacing.report.replaced:
             outcomes.replaced.add(name)
         if left := [kept.reason for kept in replacing.report.kept if kept.where == "the whole graph"]:
+            if not problem and left[0].startswith(REFUSALS):
+                return f"refused: {left[0]}"
             problem = problem or f"left as a whole: {left[0]}"
         if not problem:
             return "same"
-        torch._dynamo.reset()
-        own = _problem(torch.compile(function, backend="aot_eager"), function, calls)
-        return f"not compared: {own}" if own else f"wrong: {problem}"
+        # Inductor's strides are those that PyTorch's own descriptions of operators give, eager's are not always.
+        for backend in ("aot_eager", "inductor"):
+            torch._dynamo.reset()
+            if own := _problem(torch.compile(function, backend=backend), function, calls):
+                return f"not compared: {own}"
+        return f"wrong: {problem}"
 
 
 def _problem(fast: Function, function: Function, calls: list[list[torch.Tensor]]) -> str:

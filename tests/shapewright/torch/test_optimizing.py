@@ -38,6 +38,7 @@ def test_modules_are_swapped_and_compute_the_same_at_every_size(libraries: Path)
     document = report.to_json()
     assert document["replaced"][1]["copies"].keys() == {"q", "k", "v"}
     assert {len(document[name]) for name in ("replaced", "kept", "notes")} == {9, 1, 0}
+    assert document["share"] is None
 
 
 def test_the_model_itself_stays_as_it_was_and_shares_its_weights(libraries: Path) -> None:

@@ -1,0 +1,237 @@
+"""How much of well-known architectures is lifted and replaced, and by what the ways into Shapewright differ.
+
+    python -m benchmarks.models --coverage [--only NAME,...] [--verify] --json OUT
+
+Each architecture is exported (``sw.extract``), compiled by TorchDynamo, and exported to ONNX. Floating-point operations
+are those that PyTorch counts, at one size. ``--verify`` compiles each once more with libraries of kernels that are
+right and not fast, for exactly what ``sw.extract`` found, and compares its outputs with eager ones at further sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._dynamo.utils import counters
+
+import shapewright as sw
+from benchmarks.architectures import ARCHITECTURES, build
+from benchmarks.local_service import say
+from benchmarks.service import cpu_name
+from shapewright.models import torch_model
+from shapewright.models.aten import decomposed
+from shapewright.models.fx import lift
+from shapewright.models.lifted import Lifting
+from shapewright.models.lifting import lift_graph
+from shapewright.models.onnx_model import from_file
+from shapewright.torch.backend import shapewright
+from shapewright.torch.floats import read_as_constants
+from shapewright.torch.normal_form import NothingReplaced, as_it_is
+from shapewright.torch.work import flops
+
+SIZES = ((3, 9), (2, 5), (5, 17), (4, 40), (1, 1))
+"""Batches and lengths; the first one is that of which operations are counted."""
+LARGEST = {"batch": 64, "length": 32}
+"""Of which libraries are made for ``--verify``: one length is beyond them."""
+TOLERANCE = 1e-4
+"""Of outputs, absolute and relative to the largest element."""
+MOST_LOST = 5
+"""Reasons that are told, those that cost the most first."""
+
+Row = dict[str, Any]
+
+
+def covered(names: Sequence[str], verify: bool, out: Path) -> int:
+    """Write what is covered of these architectures, all of them if there are none. Returns the exit code."""
+    rows = []
+    for name in names or ARCHITECTURES:
+        rows.append(row_of(name, verify))
+        say(line_of(rows[-1]))
+    document = {"rows": rows, "summary": summary_of(rows), "protocol": {"cpu": cpu_name(), "sizes": SIZES}}
+    out.write_text(json.dumps(document, indent=1) + "\n")
+    say(json.dumps(document["summary"], indent=1))
+    return 0 if all(row["verified"] is None or row["verified"]["right"] for row in rows) else 1
+
+
+def row_of(name: str, verify: bool) -> Row:
+    """One architecture. What a way in refuses is told in its place."""
+    ways: dict[str, Row] = {}
+    found: dict[str, Lifting] = {}
+    for way, lifted in (("export", _exported), ("dynamo", _compiled), ("onnx", _onnx)):
+        try:
+            with warnings.catch_warnings(), torch.no_grad():
+                warnings.simplefilter("ignore")
+                ways[way], found[way] = lifted(name)
+        except Exception as error:  # whatever an exporter has to say
+            ways[way] = {"error": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"}
+    keys = {way: {op.workload.key: str(op.workload) for op in lifting.ops} for way, lifting in found.items()}
+    return {
+        "architecture": name,
+        "ways": ways,
+        "differ": {way: _difference(keys["export"], own) for way, own in keys.items() if "export" in keys},
+        "verified": _verified(name) if verify and "export" in found else None,
+    }
+
+
+def _difference(export: Mapping[str, str], other: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
+    """Workloads of ``sw.extract`` alone, and of the other way alone."""
+    alone = {"export": [export[key] for key in export.keys() - other.keys()]}
+    return {**alone, "other": [other[key] for key in other.keys() - export.keys()]}
+
+
+# -- the ways in ----------------------------------------------------------------------------------------------------
+def _program(name: str) -> Any:
+    """The exported program, its batch and its length dynamic."""
+    architecture, model = ARCHITECTURES[name], build(name)
+    dims = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    shapes: Any = tuple({axis: dims[axis] for axis in axes} for axes in architecture.axes)
+    is_starred = hasattr(model, "names")
+    return torch.export.export(
+        model, architecture.inputs(*SIZES[0]), dynamic_shapes=(shapes,) if is_starred else shapes
+    )
+
+
+def _exported(name: str) -> tuple[Row, Lifting]:
+    program = decomposed(_program(name))
+    specs = program.graph_signature.input_specs
+    changed = set(program.graph_signature.buffers_to_mutate.values())
+    constants = {spec.arg.name for spec in specs if spec.target is not None and spec.target not in changed}
+    lifting = lift(program.graph_module, constants)
+    return _counted([(program.graph_module, lifting)]), lifting
+
+
+def _compiled(name: str) -> tuple[Row, Lifting]:
+    found: list[tuple[Any, Lifting]] = []
+
+    def backend(graph: Any, inputs: Sequence[Any]) -> Any:
+        def rewrite(module: Any, constants: frozenset[str]) -> bool:
+            found.append((module, lift(module, constants)))
+            return False
+
+        with read_as_constants(graph), suppress(NothingReplaced):
+            as_it_is(graph, inputs, rewrite)
+        return graph.forward
+
+    torch._dynamo.reset()
+    fast = torch.compile(build(name), backend=backend, dynamic=None)
+    graphs = []
+    for batch, length in SIZES[:2]:
+        inputs = ARCHITECTURES[name].inputs(batch, length)
+        for tensor, axes in zip(inputs, ARCHITECTURES[name].axes, strict=True):
+            for axis in axes:
+                torch._dynamo.mark_dynamic(tensor, axis)
+        fast(*inputs)
+        graphs.append(len(found))
+    lifting = Lifting(tuple(op for _, each in found for op in each.ops), ())
+    return {**_counted(found), "graphs": graphs[0], "recompiled": graphs[-1] - graphs[0]}, lifting
+
+
+def _onnx(name: str) -> tuple[Row, Lifting]:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.onnx"
+        torch.onnx.export(_program(name), f=str(file), dynamo=True, verbose=False)
+        lifting = lift_graph(from_file(file).graph)
+    return {"operators": len(lifting.ops), "workloads": len({op.workload.key for op in lifting.ops})}, lifting
+
+
+def _counted(graphs: Sequence[tuple[Any, Lifting]]) -> Row:
+    """Operations of what is lifted among all, and what the others are lost by."""
+    total, lifted = 0, 0
+    lost: Counter[str] = Counter()
+    for module, lifting in graphs:
+        taken = {name for op in lifting.ops for name in op.nodes}
+        reasons = {left.node: f"{left.op}: {left.reason}" for left in lifting.left}
+        for node in module.graph.nodes:
+            if not (count := flops(node)):
+                continue
+            names = [node.name, *(user.name for user in node.users)]
+            total += count
+            if taken & {names[0], *(user.name for user in node.users if "getitem" in str(user.target))}:
+                lifted += count
+            else:
+                lost[next((reasons[each] for each in names if each in reasons), "no reason is known")] += count
+    ops = [op for _, lifting in graphs for op in lifting.ops]
+    return {
+        "operators": len(ops), "workloads": len({op.workload.key for op in ops}), "flops": total,
+        "share": lifted / total if total else None,
+        "lost": [{"reason": reason, "share": count / total} for reason, count in lost.most_common(MOST_LOST)],
+    }  # fmt: skip
+
+
+# -- outputs --------------------------------------------------------------------------------------------------------
+def _verified(name: str) -> Row:
+    """Compiled with a library for each workload of ``sw.extract``, ``dynamic=True``: errors, and what was replaced."""
+    from shapewright.download import write  # noqa: PLC0415 - TVM, for those who verify
+    from tuner.library.build import build_library  # noqa: PLC0415
+    from tuner.library.dispatcher import Dispatcher, Leaf  # noqa: PLC0415
+    from tuner.program.target import native  # noqa: PLC0415
+    from tuner.rules import safe_kernel  # noqa: PLC0415
+
+    model, inputs = build(name), ARCHITECTURES[name].inputs
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        symbols = torch_model.from_program(program := _program(name)).graph.symbols
+        tasks = sw.extract(program, shape_vars={each: range(1, max(LARGEST.values()) + 1) for each in sorted(symbols)})
+        for task in (each.on(native()) for each in tasks):
+            library = build_library(Dispatcher(task, (safe_kernel(task),), 0, Leaf(0)), None)
+            write(library.files, Path(folder) / task.workload.key)
+        torch._dynamo.reset()
+        counters.clear()
+        report = sw.torch.Report()
+        options = {"source": folder, "threads": 1, "rest": "eager", "report": report}
+        fast = torch.compile(model, backend=shapewright, dynamic=True, options=options)
+        errors, graphs, shares = {}, [], []
+        for batch, length in SIZES:
+            given = inputs(batch, length)
+            right, ours = model(*given), fast(*given)
+            bound = TOLERANCE * max(1.0, float(right.abs().max()))
+            errors[f"batch {batch}, length {length}"] = float((right - ours).abs().max()) / bound
+            graphs.append(counters["stats"]["unique_graphs"])
+            shares.append(report.share)
+    return {
+        "share": shares[0], "errors": errors, "right": all(error <= 1 for error in errors.values()),
+        "recompiled": graphs[-2] - graphs[0], "notes": [note for note in report.notes if "constant" in note],
+    }  # fmt: skip
+
+
+# -- told -----------------------------------------------------------------------------------------------------------
+def line_of(row: Row) -> str:
+    ways = ", ".join(f"{way} {_told(facts)}" for way, facts in row["ways"].items())
+    differ = {way: sum(map(len, each.values())) for way, each in row["differ"].items() if way != "export"}
+    told = "".join(f"; {count} workloads differ by {way}" for way, count in differ.items() if count)
+    if (verified := row["verified"]) is not None:
+        told += f"; {verified['share']:.1%} replaced, {'right' if verified['right'] else 'WRONG'}"
+    return f"{row['architecture']}: {ways}{told}"
+
+
+def _told(facts: Row) -> str:
+    if "error" in facts:
+        return str(facts["error"])[:80]
+    return f"{facts['share']:.1%}" if facts.get("share") is not None else f"{facts['workloads']} workloads"
+
+
+def summary_of(rows: Sequence[Row]) -> Row:
+    """Of how many architectures what holds."""
+    dynamo = [row["ways"]["dynamo"].get("share") or 0.0 for row in rows]
+    same = {
+        way: sum(way in row["differ"] and not any(row["differ"][way].values()) for row in rows)
+        for way in ("dynamo", "onnx")
+    }
+    verified = [row["verified"] for row in rows if row["verified"] is not None]
+    return {
+        "architectures": len(rows),
+        "at_95_percent": sum(share >= 0.95 for share in dynamo),
+        "least_share": min(dynamo, default=None),
+        "same_workloads_as_export": same,
+        "recompiled": sum(row["ways"]["dynamo"].get("recompiled", 0) > 0 for row in rows),
+        "verified": len(verified),
+        "right": sum(each["right"] for each in verified),
+        "least_replaced": min((each["share"] for each in verified), default=None),
+    }

@@ -1,0 +1,96 @@
+"""Sizes that TorchDynamo takes for dynamic and that the libraries of a model have as constants.
+
+With ``dynamic=True`` every size of an input is a symbol: an image's height beside the batch. Libraries that were tuned
+for one height and every batch fit if the height is read as a constant, under a guard: other heights are then compiled
+anew. That is done where it has most of the work replaced, and never for a size that the user marked as dynamic.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+
+from shapewright.models.fx import graph_of
+from shapewright.models.lifting import lift_graph
+from shapewright.sources.finder import Finder
+from shapewright.torch.work import flops
+
+ENOUGH = 0.5
+"""The part of the operations that have libraries as they are, from which on nothing is asked for other sizes."""
+MOST_FIXED = 2
+"""Symbols that are read as constants at once. Height and width of a square image are one."""
+
+
+def fix_sizes(module: fx.GraphModule, constants: Collection[str], finder: Finder) -> list[str]:
+    """Read as constants the sizes that libraries have so. Returns what a report has to say about them."""
+    sizes = _backed(module)
+    free = [symbol for symbol in sizes if symbol not in _marked(module)]
+    values = {symbol: int(size.node.hint) for symbol, size in sizes.items()}
+    if not free:
+        return []
+    replaced = partial(_replaced, module, constants, values, finder)
+    fixed: tuple[str, ...] = ()
+    most = replaced(fixed)
+    if most > 0 and most >= ENOUGH * sum(map(flops, module.graph.nodes)):
+        return []
+    for some in _subsets(free):
+        work = replaced(some)
+        if work > most:
+            most, fixed = work, some
+    for symbol in fixed:
+        # An int of it is what it is under a guard.
+        int(sizes[symbol])
+    return [
+        f"a size of {values[symbol]} is read as a constant, as the libraries have it: others are compiled anew"
+        for symbol in fixed
+    ]
+
+
+def _subsets(symbols: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    for count in range(1, MOST_FIXED + 1):
+        yield from itertools.combinations(symbols, count)
+
+
+def _backed(module: fx.GraphModule) -> dict[str, torch.SymInt]:
+    """The symbols of the sizes of inputs whose value is known here."""
+    found: dict[str, torch.SymInt] = {}
+    for node in module.graph.nodes:
+        value = node.meta.get("val") if node.op == "placeholder" else None
+        for size in value.shape if isinstance(value, torch.Tensor) else ():
+            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and size.node.has_hint():
+                found.setdefault(str(size.node.expr), size)
+    return found
+
+
+def _marked(module: fx.GraphModule) -> set[str]:
+    """The symbols of dims that are dynamic by the user's own word, ``torch._dynamo.mark_dynamic``."""
+    marked: set[str] = set()
+    for tracked in _tracked(module):
+        constraints: Any = getattr(tracked.symbolic_context, "constraint_sizes", None) or ()
+        for size, constraint in zip(getattr(tracked.fake, "shape", ()), constraints, strict=False):
+            if constraint is not None and isinstance(size, torch.SymInt):
+                marked |= set(map(str, size.node.expr.free_symbols))
+    return marked
+
+
+def _tracked(module: fx.GraphModule) -> Sequence[Any]:
+    for node in module.graph.nodes:
+        for size in getattr(node.meta.get("val"), "shape", ()):
+            if isinstance(size, torch.SymInt):
+                return size.node.shape_env.tracked_fakes or ()
+    return ()
+
+
+def _replaced(
+    module: fx.GraphModule, constants: Collection[str], values: Mapping[str, int], finder: Finder, fixed: Sequence[str]
+) -> int:
+    """The operations that have libraries, of what is lifted with ``fixed`` as constants; at the sizes at hand."""
+    graph = graph_of(module, constants, {symbol: values[symbol] for symbol in fixed})
+    lifted = [op.workload for op in lift_graph(graph).ops if op.workload.variables <= set(values)]
+    found = [workload for workload in lifted if finder.has(workload)]
+    return sum(workload.flops(workload.dims(values)) for workload in found)

@@ -1,0 +1,133 @@
+"""What well-known models do is replaced, by the workloads that ``sw.extract`` finds, whatever sizes come."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+import shapewright as sw
+from shapewright.torch.backend import shapewright
+from tests.shapewright.libraries import OnDemand, save
+from tests.shapewright.torch.idioms import IDIOMS, build, exported
+from tests.shapewright.torch.replacing import Replacing
+from tuner.program.target import native
+
+pytestmark = pytest.mark.timeout(300)
+
+SIZES = ((4, 7), (2, 5), (3, 9), (5, 40), (1, 1))
+"""Batches and lengths; the libraries are for up to 32."""
+
+
+@pytest.fixture(autouse=True)
+def _counted_from_here(quiet_process: None) -> None:
+    counters.clear()
+
+
+@functools.cache
+def tasks(name: str) -> sw.ModelTasks:
+    """What ``sw.extract`` finds in an idiom."""
+    return sw.extract(build(name), *exported(name))
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """By idiom the libraries of what ``sw.extract`` finds in it, and of nothing else."""
+    folder = tmp_path_factory.mktemp("idioms")
+
+    def made(name: str) -> Path:
+        for task in tasks(name):
+            if not (at := folder / name / task.workload.key).is_dir():
+                save(at, task.on(native()))
+        return folder / name
+
+    return made
+
+
+def compiled(name: str, source: Any, report: sw.torch.Report) -> tuple[torch.nn.Module, Any]:
+    model = build(name)
+    options = {"source": source, "report": report, "rest": "eager", "threads": 1}
+    return model, torch.compile(model, backend=shapewright, dynamic=True, options=options)
+
+
+@pytest.mark.parametrize("name", IDIOMS)
+def test_all_that_is_lifted_is_replaced_at_every_size(name: str, libraries: Callable[[str], Path]) -> None:
+    report = sw.torch.Report()
+    model, fast = compiled(name, str(libraries(name)), report)
+    graphs = []
+    with torch.no_grad():
+        for batch, length in SIZES:
+            inputs = IDIOMS[name].inputs(batch, length)
+            torch.testing.assert_close(fast(*inputs), model(*inputs), rtol=1e-4, atol=1e-4, equal_nan=True)
+            graphs.append(counters["stats"]["unique_graphs"])
+            if (batch, length) == SIZES[0]:
+                assert report.replaced
+                assert report.share is not None and report.share >= 0.95
+                assert not [each for each in report.kept if each.key], str(report)
+    # A size of 1 is PyTorch's own constant; all others are one graph.
+    assert graphs[0] == graphs[-2]
+
+
+@pytest.mark.parametrize("name", IDIOMS)
+def test_a_compiled_model_asks_for_what_extract_finds(name: str, built: OnDemand, replacing: Replacing) -> None:
+    model = build(name)
+    inputs, dims = exported(name)
+    for given, axes in zip(inputs, dims, strict=True):
+        for axis in axes:
+            torch._dynamo.mark_dynamic(given, axis)
+    with torch.no_grad():
+        replacing.compiled(model, dynamic=None)(*inputs)
+    assert {each.key for each in replacing.report.replaced} == {task.workload.key for task in tasks(name)}
+
+
+def test_a_number_that_goes_on_changing_becomes_an_operand(built: OnDemand, replacing: Replacing) -> None:
+    model = build("rotary")
+    fast = replacing.compiled(model)
+    words = IDIOMS["rotary"].inputs(2, 5)
+    with torch.no_grad():
+        for epsilon in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 2.0):
+            model.first.variance_epsilon = epsilon
+            torch.testing.assert_close(fast(*words), model(*words), rtol=1e-4, atol=1e-4)
+    assert counters["stats"]["unique_graphs"] <= 4
+    assert any("rms_norm" in each.workload for each in replacing.report.replaced)
+
+
+def test_sizes_that_libraries_fix_are_compiled_anew_and_marked_ones_are_not(
+    libraries: Callable[[str], Path],
+) -> None:
+    report = sw.torch.Report()
+    model, fast = compiled("residual", str(libraries("residual")), report)
+    with torch.no_grad():
+        for batch, size in ((2, 12), (5, 12), (3, 20), (4, 20)):
+            images = torch.randn(batch, 3, size, size)
+            torch.testing.assert_close(fast(images), model(images), rtol=1e-4, atol=1e-4)
+    assert counters["stats"]["unique_graphs"] == 2
+    assert any("a size of 12 is read as a constant" in note for note in report.notes)
+    torch._dynamo.reset()
+    model, fast = compiled("residual", str(libraries("residual")), report := sw.torch.Report())
+    images = torch.randn(2, 3, 12, 12)
+    torch._dynamo.mark_dynamic(images, 2)
+    with torch.no_grad():
+        fast(images)
+    assert not any("read as a constant" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("mask", ["none", "words", "keys", "all keys of a sample"])
+def test_the_fast_path_of_an_encoder_layer_is_taken_apart(mask: str, is_first: bool, replacing: Replacing) -> None:
+    layer = torch.nn.TransformerEncoderLayer(32, 2, 48, batch_first=True, norm_first=is_first).eval()
+    given: dict[str, torch.Tensor] = {}
+    if mask == "words":
+        given["src_mask"] = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    elif mask != "none":
+        given["src_key_padding_mask"] = torch.zeros(3, 5, dtype=torch.bool)
+        given["src_key_padding_mask"][0, 0 if "all" in mask else 2 :] = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's own, of masks of two dtypes
+        replacing.check(lambda x: layer(x, **given), torch.randn(3, 5, 32), replaced=7)
