@@ -46,7 +46,7 @@ def lift(
 
 
 def graph_of(module: Any, constants: Collection[str] = (), sizes: Mapping[str, int] | None = None) -> Graph:
-    """The neutral graph of a ``torch.fx.GraphModule``; its nodes keep their names. ``sizes``: of symbols, as numbers."""
+    """The neutral graph of a ``torch.fx.GraphModule``; its nodes keep their names. ``sizes``: of symbols."""
     nodes: dict[str, Node] = {}
     several: dict[str, str] = {}
     outputs: tuple[str, ...] = ()
