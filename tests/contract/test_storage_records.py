@@ -132,7 +132,8 @@ def test_whatever_a_crashing_candidate_says_can_be_stored(storage: Storage) -> N
 
     (record,) = storage.list_trials(lease.job.id)
     assert record.result.error == "\ufffd?%s %(x)s ' \" \\ 💥"
-    assert storage.list_events(lease.job.id)[-1].data == {"text": said}
+    # Half a surrogate pair is stored, and no answer could carry it.
+    assert storage.list_events(lease.job.id)[-1].data == {"text": said.replace("\udcff", "\ufffd")}
 
 
 def test_trials_are_read_on_from_the_last_one_seen(storage: Storage) -> None:
