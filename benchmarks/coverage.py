@@ -15,6 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from shapewright.models.onnx_model import from_file
 from shapewright.torch.backend import shapewright
 from shapewright.torch.floats import read_as_constants
 from shapewright.torch.normal_form import NothingReplaced, as_it_is
-from shapewright.torch.work import flops
+from shapewright.torch.work import flops_by_name
 
 SIZES = ((3, 9), (2, 5), (5, 17), (4, 40), (1, 1))
 """Batches and lengths; the first one is that of which operations are counted."""
@@ -60,6 +61,11 @@ def covered(names: Sequence[str], verify: bool, out: Path) -> int:
     return 0 if all(row["verified"] is None or row["verified"]["right"] for row in rows) else 1
 
 
+def missing() -> list[str]:
+    """The packages of the extra ``zoo`` that are not installed."""
+    return [name for name in ("transformers", "torchvision", "timm", "onnx", "onnxscript") if find_spec(name) is None]
+
+
 def row_of(name: str, verify: bool) -> Row:
     """One architecture. What a way in refuses is told in its place."""
     ways: dict[str, Row] = {}
@@ -70,14 +76,24 @@ def row_of(name: str, verify: bool) -> Row:
                 warnings.simplefilter("ignore")
                 ways[way], found[way] = lifted(name)
         except Exception as error:  # whatever an exporter has to say
-            ways[way] = {"error": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"}
+            ways[way] = _error(error)
+    verified: Row | None = None
+    if verify and "export" in found:
+        try:
+            verified = _verified(name)
+        except Exception as error:  # one architecture must not cost the others
+            verified = {**_error(error), "share": None, "right": False}
     keys = {way: {op.workload.key: str(op.workload) for op in lifting.ops} for way, lifting in found.items()}
     return {
         "architecture": name,
         "ways": ways,
         "differ": {way: _difference(keys["export"], own) for way, own in keys.items() if "export" in keys},
-        "verified": _verified(name) if verify and "export" in found else None,
+        "verified": verified,
     }
+
+
+def _error(error: Exception) -> Row:
+    return {"error": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"}
 
 
 def _difference(export: Mapping[str, str], other: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
@@ -100,10 +116,7 @@ def _program(name: str) -> Any:
 
 def _exported(name: str) -> tuple[Row, Lifting]:
     program = decomposed(_program(name))
-    specs = program.graph_signature.input_specs
-    changed = set(program.graph_signature.buffers_to_mutate.values())
-    constants = {spec.arg.name for spec in specs if spec.target is not None and spec.target not in changed}
-    lifting = lift(program.graph_module, constants)
+    lifting = lift(program.graph_module, torch_model.constants_of(program))
     return _counted([(program.graph_module, lifting)]), lifting
 
 
@@ -148,15 +161,12 @@ def _counted(graphs: Sequence[tuple[Any, Lifting]]) -> Row:
     for module, lifting in graphs:
         taken = {name for op in lifting.ops for name in op.nodes}
         reasons = {left.node: f"{left.op}: {left.reason}" for left in lifting.left}
-        for node in module.graph.nodes:
-            if not (count := flops(node)):
-                continue
-            names = [node.name, *(user.name for user in node.users)]
+        for name, count in flops_by_name(module.graph).items():
             total += count
-            if taken & {names[0], *(user.name for user in node.users if "getitem" in str(user.target))}:
+            if name in taken:
                 lifted += count
             else:
-                lost[next((reasons[each] for each in names if each in reasons), "no reason is known")] += count
+                lost[reasons.get(name, "no reason is known")] += count
     ops = [op for _, lifting in graphs for op in lifting.ops]
     return {
         "operators": len(ops), "workloads": len({op.workload.key for op in ops}), "flops": total,
@@ -207,7 +217,7 @@ def line_of(row: Row) -> str:
     differ = {way: sum(map(len, each.values())) for way, each in row["differ"].items() if way != "export"}
     told = "".join(f"; {count} workloads differ by {way}" for way, count in differ.items() if count)
     if (verified := row["verified"]) is not None:
-        told += f"; {verified['share']:.1%} replaced, {'right' if verified['right'] else 'WRONG'}"
+        told += f"; replaced {_told(verified)}, {'right' if verified['right'] else 'WRONG'}"
     return f"{row['architecture']}: {ways}{told}"
 
 
@@ -233,5 +243,5 @@ def summary_of(rows: Sequence[Row]) -> Row:
         "recompiled": sum(row["ways"]["dynamo"].get("recompiled", 0) > 0 for row in rows),
         "verified": len(verified),
         "right": sum(each["right"] for each in verified),
-        "least_replaced": min((each["share"] for each in verified), default=None),
+        "least_replaced": min((each["share"] or 0.0 for each in verified), default=None),
     }

@@ -65,8 +65,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, required=True, metavar="OUT")
     options = parser.parse_args(argv)
     if options.coverage:
-        from benchmarks.coverage import covered  # noqa: PLC0415 - what the extra zoo brings
+        from benchmarks.architectures import ARCHITECTURES  # noqa: PLC0415 - what is not timed
+        from benchmarks.coverage import covered, missing  # noqa: PLC0415
 
+        if lacking := missing():
+            parser.error(f"--coverage needs {', '.join(lacking)}: pip install -e '.[zoo]'")
+        if unknown := sorted(set(options.only) - set(ARCHITECTURES)):
+            parser.error(f"--only: {unknown[0]!r} is no architecture; known: {', '.join(ARCHITECTURES)}")
         return covered(options.only, options.verify, options.json)
     if options.model is None:
         parser.error("--model or --coverage is required")

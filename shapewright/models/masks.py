@@ -16,16 +16,19 @@ def plain_mask(graph: Graph, mask: Node | None) -> Node | None:
     if mask is None or mask.op != "where" or mask.inputs[1] != 0.0:
         return mask
     seen = graph.source(mask.inputs[0])
-    if _is_true(graph, seen):
+    if _is_true(graph, seen.name):
         return None
     # Where all scores of a row are lowered by a finite number, they still count.
     return seen if mask.inputs[2] == -math.inf else mask
 
 
-def _is_true(graph: Graph, node: Node) -> bool:
-    """Whether every element of a tensor of bools is true, whatever the sizes."""
+def _is_true(graph: Graph, value: Input) -> bool:
+    """Whether every element of a tensor of bools, or a number, is true, whatever the sizes."""
+    if not isinstance(value, str):
+        return bool(value)
+    node = graph[value]
     if node.op in VIEWS or node.op == "both":
-        return all(_is_true(graph, graph[name]) for name in node.sources)
+        return all(_is_true(graph, each) for each in node.inputs)
     if node.op == "ge":
         return _least(graph, node.inputs[0]) >= _number(node.inputs[1])
     return node.op == "full" and bool(node.attrs["value"])

@@ -51,12 +51,8 @@ def from_program(program: Any) -> Model:
     """A ``torch.export.ExportedProgram``."""
     names = _names(program)
     program = decomposed(program)
-    specs = program.graph_signature.input_specs
-    # A cache is a buffer, too, but none that stays.
-    changed = set(program.graph_signature.buffers_to_mutate.values())
-    constants = {spec.arg.name for spec in specs if spec.target is not None and spec.target not in changed}
-    graph = graph_of(program.graph_module, constants)
-    users = {spec.arg.name for spec in specs if spec.target is None}
+    graph = graph_of(program.graph_module, constants_of(program))
+    users = {spec.arg.name for spec in program.graph_signature.input_specs if spec.target is None}
     places: dict[str, list[Place]] = {}
     for node in graph:
         for axis, dim in enumerate(node.shape or () if node.name in users else ()):
@@ -65,6 +61,14 @@ def from_program(program: Any) -> Model:
     ranges = {str(symbol): _range(limits) for symbol, limits in program.range_constraints.items()}
     known = {symbol: sizes for symbol, sizes in ranges.items() if sizes is not None}
     return Model(graph, places, known, names)
+
+
+def constants_of(program: Any) -> set[str]:
+    """The placeholders of an exported program that stay from call to call."""
+    signature = program.graph_signature
+    # A cache is a buffer, too, but none that stays.
+    changed = set(signature.buffers_to_mutate.values())
+    return {spec.arg.name for spec in signature.input_specs if spec.target is not None and spec.target not in changed}
 
 
 def _range(limits: Any) -> range | None:

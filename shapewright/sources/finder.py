@@ -45,20 +45,23 @@ class Finder:
 
     def has(self, workload: Workload) -> bool:
         """Whether there is a library. Nothing is said of it: it may not be used."""
-        if workload.key not in self._matches:
-            self._matches[workload.key] = self._first(workload)
-        return isinstance(self._matches[workload.key], Match)
+        return isinstance(self._match(workload), Match)
 
     def find(self, workload: Workload, *, may_miss: bool = False) -> Match | str:
         """The library for ``workload``, or why there is none. With ``strict`` raises ShapewrightError for the latter,
         unless it ``may_miss``: another workload would do as well."""
-        self.has(workload)
+        match = self._match(workload)
         for text in self._said.get(workload.key, ()):
             self.note(text)
-        match = self._matches[workload.key]
         if isinstance(match, str) and self._strict and not may_miss:
             raise ShapewrightError(f"{workload}: {match}; tune it, or leave strict out")
         return match
+
+    def _match(self, workload: Workload) -> Match | str:
+        """What the sources said when they were first asked."""
+        if workload.key not in self._matches:
+            self._matches[workload.key] = self._first(workload)
+        return self._matches[workload.key]
 
     def _first(self, workload: Workload) -> Match | str:
         try:

@@ -61,12 +61,13 @@ class Report:
 
     def _next(self) -> list[str]:
         """What would have more of the model replaced."""
-        missing = {each.key: each.flops for each in self.kept if each.key}
-        total = sum(each.flops for some in (self.replaced, self.kept) for each in some)
+        missing = [each for each in self.kept if each.key]
         if not missing:
             return []
-        part = f", {sum(each.flops for each in self.kept if each.key) / total:.0%} of the operations" if total else ""
-        named = "this workload" if len(missing) == 1 else f"these {len(missing)} workloads"
+        count = len({each.key for each in missing})
+        total = sum(each.flops for some in (self.replaced, self.kept) for each in some)
+        part = f", {sum(each.flops for each in missing) / total:.0%} of the operations" if total else ""
+        named = "this workload" if count == 1 else f"these {count} workloads"
         return [f"  next: no library for {named}{part}: shapewright tune-model searches for them"]
 
     def note(self, texts: Iterable[str]) -> None:

@@ -1,8 +1,8 @@
-"""Numbers of a model that TorchDynamo takes for operands: an epsilon that a module keeps, ``math.pi``.
+"""Floats that TorchDynamo makes inputs of the graph (SymFloats): an epsilon that a module keeps, ``math.pi``.
 
-With ``dynamic=True`` it does so for every float, which hides norms and activations that are spelled out with them. A
-number that belongs to a module, or to the program as a whole, is read as a constant instead, under TorchDynamo's own
-guard. One that goes on changing stays an operand, and so do arguments of the call.
+With ``dynamic=True`` it does so for every float, which hides norms and activations that are spelled out with them. An
+attribute of a module and a global variable are specialised instead, under TorchDynamo's own guard. One that goes on
+changing stays an input, and so do arguments of the call.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ OF_MODELS = frozenset({
     GuardSource.GLOBAL,
     *(each for each in GuardSource if each.is_unspecialized_nn_module() or each.is_specialized_nn_module()),
 })  # fmt: skip
-"""Where numbers lie that belong to a module or to the program, by TorchDynamo's words."""
+"""The guard sources of module attributes and of globals."""
 MOST_VALUES = 3
 """Of one number, before it counts as one that changes: models of one class share their code."""
 MOST_KNOWN = 4096
 _known: dict[tuple[int, str], set[float]] = {}
-"""By frame and source the values that were read as constants."""
+"""By frame and source the values that were specialised."""
 _forced: set[str] = set()
-"""The symbols of numbers in the compilation that is under way."""
+"""The symbols that are specialised in the compilation that is under way."""
 
 
 @contextmanager

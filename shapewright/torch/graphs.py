@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +18,7 @@ from shapewright.torch.op import call, prepared
 from shapewright.torch.plan import DTYPES, Plan, Taken
 from shapewright.torch.reports import Replaced
 from shapewright.torch.sizes import fix_sizes
-from shapewright.torch.work import flops
+from shapewright.torch.work import flops_by_name
 from tuner.errors import InvalidInput
 from tuner.program.dims import DimExpr
 
@@ -36,33 +33,29 @@ def replace_lifted(graph: fx.GraphModule, constants: frozenset[str], finder: Fin
     """
     report = Report()
     _without_checks(graph)
-    report.note(fix_sizes(graph, constants, finder))
+    flops = flops_by_name(graph.graph)
+    lifting = lift(graph, constants)
+    if fixed := fix_sizes(graph, constants, finder, lifting, sum(flops.values())):
+        report.note(fixed)
+        lifting = lift(graph, constants)
     rewriting = _Rewriting(graph)
     rewriting.read_sizes_of_inputs()
-    lifting = lift(graph, constants)
-    report.kept += [Kept(left.node, left.op, left.reason, rewriting.flops([left.node])) for left in lifting.left]
+    report.kept += [Kept(left.node, left.op, left.reason, flops.get(left.node, 0)) for left in lifting.left]
     for op in lifting.ops:
         where = op.output if len(op.nodes) == 1 else f"{op.nodes[0]}..{op.output}"
-        match, count = rewriting.unfit(op) or finder.find(op.workload), rewriting.flops(op.nodes)
+        text, key, count = str(op.workload), op.workload.key, sum(flops.get(name, 0) for name in op.nodes)
+        if reason := rewriting.unfit(op):
+            report.kept.append(Kept(where, text, reason, count))
+            continue
+        match = finder.find(op.workload)
         if not isinstance(match, Match):
-            report.kept.append(Kept(where, str(op.workload), match, count, op.workload.key))
+            report.kept.append(Kept(where, text, match, count, key))
             continue
         strided = rewriting.strided(op)
         plans = (rewriting.replace(op, match),)
         threads, digest = match.library.manifest["threads"], match.library.digest
         report.replaced.append(
-            Replaced(
-                where,
-                str(op.workload),
-                op.workload.key,
-                digest,
-                match.how,
-                match.source,
-                threads,
-                strided,
-                count,
-                plans,
-            )
+            Replaced(where, text, key, digest, match.how, match.source, threads, strided, count, plans)
         )
     graph.graph.lint()
     graph.recompile()
@@ -111,9 +104,7 @@ class _Rewriting:
                 with self._graph.inserting_before(node):
                     size = self._size(dim)
                 for user in list(node.users):
-                    replaced = partial(lambda each, node, size: size if each is node else each, node=node, size=size)
-                    user.args = fx.map_arg(user.args, replaced)
-                    user.kwargs = fx.map_arg(user.kwargs, replaced)
+                    _exchange(user, node, size)
                 self._graph.erase_node(node)
 
     def unfit(self, op: LiftedOp) -> str:
@@ -127,11 +118,6 @@ class _Rewriting:
         if len(op.workload.outputs) != 1 or op.workload.outputs[0].dtype not in DTYPES:
             return "its output is not one tensor of a dtype that PyTorch has"
         return ""
-
-    def flops(self, names: Sequence[str]) -> int:
-        """Of nodes, with those that they are the first values of."""
-        nodes = [self._nodes[name] for name in names]
-        return sum(flops(node.args[0] if node.target is operator.getitem else node) for node in nodes)
 
     def strided(self, op: LiftedOp) -> tuple[str, ...]:
         """The operands that a call has to copy, since their elements are not in a row."""
@@ -191,6 +177,13 @@ class _Rewriting:
         if isinstance(symbol, fx.Node):
             return symbol
         return self._graph.call_function(aten.sym_size.int, symbol)
+
+
+def _exchange(user: fx.Node, old: fx.Node, new: Any) -> None:
+    """``new``, a node or a number, where ``user`` reads ``old``."""
+    user.args, user.kwargs = (
+        fx.map_arg(each, lambda node: new if node is old else node) for each in (user.args, user.kwargs)
+    )
 
 
 def _inputs(op: LiftedOp) -> list[str]:

@@ -9,37 +9,41 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
 
 from shapewright.models.fx import graph_of
+from shapewright.models.lifted import Lifting
 from shapewright.models.lifting import lift_graph
 from shapewright.sources.finder import Finder
-from shapewright.torch.work import flops
 
 ENOUGH = 0.5
 """The part of the operations that have libraries as they are, from which on nothing is asked for other sizes."""
 MOST_FIXED = 2
 """Symbols that are read as constants at once. Height and width of a square image are one."""
+MOST_TRIED = 16
+"""Choices of symbols: for each the graph is lifted, and the sources are asked."""
 
 
-def fix_sizes(module: fx.GraphModule, constants: Collection[str], finder: Finder) -> list[str]:
-    """Read as constants the sizes that libraries have so. Returns what a report has to say about them."""
-    sizes = _backed(module)
-    free = [symbol for symbol in sizes if symbol not in _marked(module)]
+def fix_sizes(
+    module: fx.GraphModule, constants: Collection[str], finder: Finder, lifting: Lifting, whole: int
+) -> list[str]:
+    """Read as constants the sizes that libraries have so. Returns what a report has to say about them.
+
+    ``lifting``: the graph's, as it is; ``whole``: its floating-point operations.
+    """
+    sizes, marked = _backed(module), _marked(module)
+    free = [symbol for symbol in sizes if symbol not in marked]
     values = {symbol: int(size.node.hint) for symbol, size in sizes.items()}
-    if not free:
-        return []
-    replaced = partial(_replaced, module, constants, values, finder)
     fixed: tuple[str, ...] = ()
-    most = replaced(fixed)
-    if most > 0 and most >= ENOUGH * sum(map(flops, module.graph.nodes)):
+    most = _replaced(lifting, values, finder) if free else 0
+    if not free or (most > 0 and most >= ENOUGH * whole):
         return []
-    for some in _subsets(free):
-        work = replaced(some)
+    for some in itertools.islice(_subsets(free), MOST_TRIED):
+        graph = graph_of(module, constants, {symbol: values[symbol] for symbol in some})
+        work = _replaced(lift_graph(graph), values, finder)
         if work > most:
             most, fixed = work, some
     for symbol in fixed:
@@ -86,11 +90,8 @@ def _tracked(module: fx.GraphModule) -> Sequence[Any]:
     return ()
 
 
-def _replaced(
-    module: fx.GraphModule, constants: Collection[str], values: Mapping[str, int], finder: Finder, fixed: Sequence[str]
-) -> int:
-    """The operations that have libraries, of what is lifted with ``fixed`` as constants; at the sizes at hand."""
-    graph = graph_of(module, constants, {symbol: values[symbol] for symbol in fixed})
-    lifted = [op.workload for op in lift_graph(graph).ops if op.workload.variables <= set(values)]
+def _replaced(lifting: Lifting, values: Mapping[str, int], finder: Finder) -> int:
+    """The floating-point operations that have libraries, at the sizes at hand."""
+    lifted = [op.workload for op in lifting.ops if op.workload.variables <= set(values)]
     found = [workload for workload in lifted if finder.has(workload)]
     return sum(workload.flops(workload.dims(values)) for workload in found)

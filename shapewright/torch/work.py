@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -10,8 +11,21 @@ from torch.fx.experimental.symbolic_shapes import optimization_hint
 from torch.utils.flop_counter import flop_registry
 
 
-def flops(node: fx.Node) -> int:
-    """Of a product, a convolution or an attention at the sizes at hand, a multiply-add as two; 0 for all others."""
+def flops_by_name(graph: fx.Graph) -> dict[str, int]:
+    """Of the nodes that are products, convolutions or attention, at the sizes at hand; a multiply-add counts as two.
+
+    An operator of several outputs is known by the node that reads its first one, as lifting has it.
+    """
+    counted = {node: count for node in graph.nodes if (count := _flops(node))}
+    return {_first_output(node).name: count for node, count in counted.items()}
+
+
+def _first_output(node: fx.Node) -> fx.Node:
+    first = (user for user in node.users if user.target is operator.getitem and user.args[1] == 0)
+    return next(first, node)
+
+
+def _flops(node: fx.Node) -> int:
     count = flop_registry.get(getattr(node.target, "overloadpacket", None))
     if count is None:
         return 0

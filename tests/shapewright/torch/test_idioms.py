@@ -119,15 +119,20 @@ def test_sizes_that_libraries_fix_are_compiled_anew_and_marked_ones_are_not(
 
 
 @pytest.mark.parametrize("is_first", [False, True])
-@pytest.mark.parametrize("mask", ["none", "words", "keys", "all keys of a sample"])
+@pytest.mark.parametrize("mask", ["none", "words", "keys", "words and keys", "all keys of a sample"])
 def test_the_fast_path_of_an_encoder_layer_is_taken_apart(mask: str, is_first: bool, replacing: Replacing) -> None:
     layer = torch.nn.TransformerEncoderLayer(32, 2, 48, batch_first=True, norm_first=is_first).eval()
     given: dict[str, torch.Tensor] = {}
-    if mask == "words":
+    if "words" in mask:
         given["src_mask"] = torch.ones(5, 5, dtype=torch.bool).triu(1)
-    elif mask != "none":
+    if "keys" in mask:
         given["src_key_padding_mask"] = torch.zeros(3, 5, dtype=torch.bool)
         given["src_key_padding_mask"][0, 0 if "all" in mask else 2 :] = True
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch's own, of masks of two dtypes
         replacing.check(lambda x: layer(x, **given), torch.randn(3, 5, 32), replaced=7)
+
+
+def test_the_fast_path_of_self_attention_is_taken_apart(replacing: Replacing) -> None:
+    attention = torch.nn.MultiheadAttention(32, 2, batch_first=True).eval()
+    replacing.check(lambda x: attention(x, x, x, need_weights=False), torch.randn(3, 5, 32), replaced=3)

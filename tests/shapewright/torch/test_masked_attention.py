@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn import functional
 import shapewright as sw
 from shapewright.torch import Report
 from tests.shapewright.libraries import save
+from tests.shapewright.torch.replacing import Replacing
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 
@@ -46,3 +48,28 @@ def test_rows_that_a_mask_hides_whole_are_zero_as_in_eager(kind: str, tmp_path: 
         assert (right[2] == 0).all()
         torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-5)
     assert len(report.replaced) == 1, report
+
+
+OF_POSITIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "all": lambda places: places >= 0,
+    "all, by a sum": lambda places: places + 2 >= 2,
+    "all and all": lambda places: (places >= 0) & torch.ones_like(places, dtype=torch.bool),
+    "all and a number": lambda places: (places >= 0) & torch.scalar_tensor(0, dtype=torch.bool),
+    "all but the first": lambda places: places >= 1,
+    "all but the last": lambda places: places - 1 >= 0,
+    "none, by a sum": lambda places: places - 9 >= 0,
+    "those of a weight": lambda places: (places >= 0) & (torch.linspace(-1, 1, 5)[None] > 0),
+}
+
+
+@pytest.mark.parametrize("is_spelled_out", [False, True])
+@pytest.mark.parametrize("name", OF_POSITIONS)
+def test_only_a_mask_that_hides_nothing_is_left_out(name: str, is_spelled_out: bool, replacing: Replacing) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen = OF_POSITIONS[name](torch.arange(5)[:, None]).expand(5, 5)
+        if not is_spelled_out:
+            return functional.scaled_dot_product_attention(x, x, x, attn_mask=seen)
+        scores = x @ x.transpose(-2, -1) * 0.25 + torch.where(seen, 0.0, -torch.inf)
+        return torch.softmax(scores, -1) @ x
+
+    replacing.check(function, torch.randn(3, 2, 5, 16))
