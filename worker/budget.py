@@ -1,7 +1,8 @@
 """Splitting a job's budget over its search tasks while they run: a minimum for each, the rest by expected gain.
 
 After the task scheduler of Ansor (Zheng et al., OSDI 2020, section 6.2): what the next trial of a task is expected to
-save is guessed from what its last ones saved, and from what there is to save at all.
+save is guessed from what its last ones saved, and from what there is to save at all. Where the budget is too small for
+all tasks, those of which least is expected are not searched.
 """
 
 from __future__ import annotations
@@ -10,18 +11,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tuner.program.budget_plan import LIBRARY_S, MIN_SECONDS, MIN_TRIALS, affordable
 from tuner.program.jobspec import Budget
 
 GUARANTEED = 0.5
-"""The part of the budget that is split evenly, before anything is known of the tasks."""
+"""The part of the budget that is split evenly among what is searched, before anything is known of it."""
 STEPS = 16
 """About so many pieces the budget is given out in, once each task has its minimum."""
-MIN_TRIALS, MIN_SECONDS = 16, 4.0
-"""The least that a piece is: a round of a search takes about that."""
 LEAST_MORE_S = 0.5
 """Less than that is not given to a search that has timed nothing yet."""
-LIBRARY_S = 3.0
-"""What is left of an allowance for its library at least, where there is as much."""
 RECENT = 0.5
 """The weight of what a task's last trials saved, against what as many again are expected to save."""
 POTENTIAL = 0.1
@@ -31,7 +29,9 @@ of it, which leaves no weight to what was seen."""
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a search task stands. ``count``: how often its workload occurs in the job.
+    """Where a search task stands. ``count``: how often its workload occurs in the job; ``run_s``: about what it takes
+    then, in seconds, as far as that can be said before it is timed; ``known``: trials of earlier jobs that it starts
+    from.
 
     ``allowance``: what it may use of the job's budget, with what it has used; None: nothing was given to it yet.
     ``objective_s``: the weighted time with its best kernels; None before any was timed. ``saved_s``: by how much its
@@ -50,6 +50,8 @@ class Standing:
     is_done: bool = False
     is_running: bool = False
     is_ending: bool = False
+    run_s: float = 0.0
+    known: int = 0
 
     @property
     def reserved(self) -> Budget:
@@ -67,10 +69,14 @@ class Standing:
         """What one more trial, or one more second, is expected to save in a run of the job's workloads, in seconds."""
         if not self.objective_s:
             return 0.0
-        trials, used = max(1, self.trials), self.spent_s if per_second else self.trials
-        trials_for_one = trials / used if used else 1.0
-        expected_s = POTENTIAL * self.objective_s / trials
-        return self.count * trials_for_one * (RECENT * self.saved_s + (1 - RECENT) * expected_s)
+        used = self.spent_s if per_second else self.trials
+        trials_for_one = max(1, self.trials) / used if used else 1.0
+        return trials_for_one * (RECENT * self.count * self.saved_s + (1 - RECENT) * self.potential_s)
+
+    @property
+    def potential_s(self) -> float:
+        """What one more trial is expected to save in a run of the job's workloads, whatever the last ones saved."""
+        return self.count * POTENTIAL * (self.objective_s or self.run_s) / max(1, self.trials + self.known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,36 +105,67 @@ def next_piece(budget: Budget, tasks: Sequence[Standing], lanes: Lanes = ONE_LAN
     """Which task goes on, and its whole allowance then; None where what is left is too little for another round, or is
     expected to do more for those that are running.
 
-    ``budget`` is that of all lanes together. Tasks get their minimum in order. A single one that is left gets all that
-    is left.
+    ``budget`` is that of all lanes together. Tasks get their minimum in order of what is expected of them, as many as
+    can be searched; the others are kept time for their libraries. A single one that is left gets all that is left.
     """
     going = [position for position, task in enumerate(tasks) if not (task.is_done or task.is_ending)]
-    idle = [position for position in going if not tasks[position].is_running]
-    if not idle:
+    if all(tasks[position].is_running for position in going):
         return None
-    left = _left(budget, tasks)
     if len(going) == 1:
         position = going[0]
-        rest = _fitting(left, tasks, position, lanes)
-        return None if _is_spent(rest) and tasks[position].allowance else (position, _plus(tasks[position], rest))
-    for position in idle:
-        if tasks[position].allowance is None:
-            minimum = _minimum(budget, left, tasks, position, lanes)
-            return position, _capped(minimum, tasks, position, lanes)
-    for position in idle:
+        rest = _fitting(_left(budget, tasks), tasks, position, lanes)
+        is_unasked = tasks[position].allowance is None and budget.trials == 0
+        return None if _is_spent(rest) and not is_unasked else (position, _plus(tasks[position], rest))
+    waiting = [position for position in going if tasks[position].allowance is None]
+    waiting.sort(key=lambda position: -tasks[position].potential_s)
+    begun = [position for position in going if position not in waiting]
+    count = _searched(budget, tasks, len(waiting))
+    chosen, others = waiting[:count], waiting[count:]
+    library_s = min(LIBRARY_S, (_left(budget, tasks).seconds or 0.0) / max(1, len(waiting)))
+    tasks = [_unsearched(task, library_s) if at in others else task for at, task in enumerate(tasks)]
+    left, searched = _left(budget, tasks), len(tasks) - len(others)
+    if chosen:
+        minimum = _minimum(budget, left, tasks, chosen, searched, lanes)
+        return chosen[0], _capped(minimum, tasks, chosen[0], lanes)
+    for position in begun:
         # Nothing can be expected of what has not been timed: up to an even share it goes on first.
-        if tasks[position].objective_s is None:
-            even = _capped(_even(budget, left, tasks[position], len(tasks)), tasks, position, lanes)
+        if tasks[position].objective_s is None and not tasks[position].is_running:
+            even = _capped(_even(budget, left, tasks[position], searched), tasks, position, lanes)
             if _is_more(even, tasks[position]):
                 return position, even
-    return _by_gain(budget, left, tasks, lanes)
+    return _by_gain(budget, left, tasks, begun, lanes)
+
+
+def _searched(budget: Budget, tasks: Sequence[Standing], waiting: int) -> int:
+    """How many of those that wait for their minimum what is left is enough for; the first one has whatever there is."""
+    if budget.trials == 0:
+        return waiting
+    least = 0 if any(task.allowance is not None for task in tasks) else 1
+    return max(least, affordable(_left(budget, tasks), waiting, _round_s(tasks)))
+
+
+def _round_s(tasks: Sequence[Standing]) -> float:
+    """What the first round of a search takes, by those that had one."""
+    known_s = [task.round_s for task in tasks if task.round_s]
+    return max(MIN_SECONDS, sum(known_s) / len(known_s)) if known_s else MIN_SECONDS
+
+
+def _unsearched(task: Standing, library_s: float) -> Standing:
+    """With an allowance for its library alone."""
+    return replace(task, allowance=Budget(task.trials, task.spent_s + library_s))
+
+
+def next_library(tasks: Sequence[Standing], idle: Sequence[int]) -> int:
+    """Which of the ``idle`` tasks ends first where there is no piece for any: what was not searched, so that the others
+    may have what it leaves."""
+    return min(idle, key=lambda position: tasks[position].allowance is not None)
 
 
 def ending_allowance(budget: Budget, tasks: Sequence[Standing], position: int, lanes: Lanes = ONE_LANE) -> Budget:
     """What a task may use with its library, which is made next: what it was promised, or as much less of it as all
     that were promised something get, where some have used more than their part."""
     task = tasks[position]
-    allowance = task.allowance or budget
+    allowance = task.allowance or Budget(None if budget.trials is None else task.trials, budget.seconds)
     if budget.seconds is None or allowance.seconds is None:
         return allowance
     left_s = max(0.0, budget.seconds - sum(each.spent_s for each in tasks))
@@ -144,8 +181,10 @@ def is_worth_waiting(budget: Budget, tasks: Sequence[Standing]) -> bool:
     return is_running and budget.seconds is None and (_left(budget, tasks).trials or 0) >= MIN_TRIALS
 
 
-def _by_gain(budget: Budget, left: Budget, tasks: Sequence[Standing], lanes: Lanes) -> tuple[int, Budget] | None:
-    """The next piece for the task of which most is expected.
+def _by_gain(
+    budget: Budget, left: Budget, tasks: Sequence[Standing], begun: Sequence[int], lanes: Lanes
+) -> tuple[int, Budget] | None:
+    """The next piece for the task of which most is expected, among those that have begun.
 
     Trials are kept for the better task even if that one is running: lanes share them by gain, not by speed. It is taken
     to go on as it did. Seconds cannot be kept: where they are limited, a lane goes on with the best that is idle.
@@ -155,10 +194,10 @@ def _by_gain(budget: Budget, left: Budget, tasks: Sequence[Standing], lanes: Lan
         return None
     ahead = {
         position: replace(task, trials=task.reserved.trials or 0) if task.is_running else task
-        for position, task in enumerate(tasks)
-        if not (task.is_done or task.is_ending) and (by_trials or not task.is_running)
+        for position, task in ((position, tasks[position]) for position in begun)
+        if by_trials or not task.is_running
     }
-    while True:
+    while ahead:
         position = max(ahead, key=lambda each: ahead[each].gain(per_second=budget.trials is None))
         piece = _piece(budget, _fitting(left, tasks, position, lanes), ahead[position])
         if piece is None or not ahead[position].is_running:
@@ -166,6 +205,7 @@ def _by_gain(budget: Budget, left: Budget, tasks: Sequence[Standing], lanes: Lan
         more = piece.trials or 0
         ahead[position] = replace(ahead[position], trials=ahead[position].trials + more)
         left = Budget((left.trials or 0) - more, left.seconds)
+    return None
 
 
 def _capacity_s(tasks: Sequence[Standing], position: int, lanes: Lanes) -> float:
@@ -210,23 +250,28 @@ def _left(budget: Budget, tasks: Sequence[Standing]) -> Budget:
     return Budget(trials, seconds)
 
 
-def _minimum(budget: Budget, left: Budget, tasks: Sequence[Standing], position: int, lanes: Lanes) -> Budget:
-    """The first allowance of a task: its part of GUARANTEED, or of all where the rest would be less than a piece; no
-    more than leaves as much for the others that wait for theirs. What earlier workers used is in it."""
-    task = tasks[position]
-    waiting = sum(other.allowance is None and not other.is_done for other in tasks)
+def _minimum(
+    budget: Budget, left: Budget, tasks: Sequence[Standing], chosen: Sequence[int], searched: int, lanes: Lanes
+) -> Budget:
+    """The first allowance of the first of those that are ``chosen`` to be searched next: its part of GUARANTEED, or of
+    all where the rest would be less than a piece; a round at least; no more than leaves as much for the others.
+
+    ``searched``: of all tasks, how many are. What earlier workers used is in it.
+    """
+    task = tasks[chosen[0]]
     trials = seconds = None
     if budget.trials is not None and left.trials is not None:
         part = GUARANTEED if (1 - GUARANTEED) * budget.trials >= MIN_TRIALS else 1.0
-        most = task.trials + math.ceil(left.trials / waiting)
-        trials = max(task.trials, min(math.ceil(part * budget.trials / len(tasks)), most))
+        wanted = max(MIN_TRIALS, math.ceil(part * budget.trials / searched)) if budget.trials else 0
+        trials = max(task.trials, min(wanted, task.trials + math.ceil(left.trials / len(chosen))))
     if budget.seconds is not None and left.seconds is not None:
         part = GUARANTEED if (1 - GUARANTEED) * budget.seconds >= MIN_SECONDS else 1.0
+        wanted_s = max(_round_s(tasks) + LIBRARY_S, part * budget.seconds / searched)
         # As much for each that waits still ends in time, by the bound of _capacity_s.
         promised_s = sum(other.unspent_s for other in tasks if not other.is_done)
-        in_time_s = (lanes.count * lanes.left_s - promised_s) / (waiting - 1 + lanes.count)
-        most_s = task.spent_s + max(0.0, min(left.seconds / waiting, in_time_s))
-        seconds = max(task.spent_s, min(part * budget.seconds / len(tasks), most_s))
+        in_time_s = (lanes.count * lanes.left_s - promised_s) / (len(chosen) - 1 + lanes.count)
+        most_s = task.spent_s + max(0.0, min(left.seconds / len(chosen), in_time_s))
+        seconds = max(task.spent_s, min(wanted_s, most_s))
     return Budget(trials, seconds)
 
 

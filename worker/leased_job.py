@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar
@@ -38,12 +38,24 @@ from worker.retry import Retry
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+MOST_KNOWN = 64
+"""Trials of earlier jobs that are counted: more make no difference to what is expected of a search."""
 MAX_OTHERS, MAX_RELATED, MAX_RELATED_TARGETS = 6000, 1000, 8
 """Records of a rule that are read as priors: of this target, of a related one, and of how many related ones."""
 
 
 class SearchStorage(JobStorage, LeaseStorage, RecordStorage, LibraryStorage, DeviceStorage, Protocol):
     """What running a job needs of the storage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A library that is served: what another is compared with, and what it is stored as."""
+
+    contender: Contender
+    manifest: JsonObject
+    dispatch: JsonObject
+    files: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +145,14 @@ class LeasedJob:
         """The search task's own records, in the order stored."""
         return self.attempt(lambda: self.storage.records_of_task(row.id))
 
+    def known_trials(self, row: SearchTaskRow) -> int:
+        """How many trials of earlier jobs a search starts from; MOST_KNOWN where there are more."""
+        if self.is_theory:
+            return 0
+        place = row.workload_key, row.target_fingerprint, row.task.threads
+        records = self.attempt(lambda: self.storage.prior_records(*place, MOST_KNOWN))
+        return min(MOST_KNOWN, sum(record.search_task_id != row.id for record in records))
+
     def knowledge(self, row: SearchTaskRow) -> Knowledge:
         """What earlier searches measured that this one may start from."""
         if self.is_theory:
@@ -161,17 +181,17 @@ class LeasedJob:
             for result in self.attempt(partial(read, target, threads, rule.name, limit))
         ]
 
-    def incumbent(self, row: SearchTaskRow) -> Contender | None:
+    def served(self, row: SearchTaskRow) -> Served | None:
         """The library that is served for the task now. Raises ShapewrightError for one that cannot be read."""
         if self.is_theory:
             return None
         ranges = made_for(row.task)
         target, threads = row.target_fingerprint, row.task.threads
-        result = self.attempt(lambda: self.storage.incumbent(row.workload_key, target, threads, ranges))
-        if result is None:
+        found = self.attempt(lambda: self.storage.incumbent(row.workload_key, target, threads, ranges))
+        if found is None:
             return None
-        files = self.attempt(lambda: self.storage.artifact_files(result.digest))
-        return Contender.of(result.manifest, result.dispatch, files)
+        files = self.attempt(lambda: self.storage.artifact_files(found.digest))
+        return Served(Contender.of(found.manifest, found.dispatch, files), found.manifest, found.dispatch, files)
 
     # -- writing --------------------------------------------------------------------------------------------------
     def warn(self, text: str) -> None:

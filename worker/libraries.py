@@ -13,7 +13,7 @@ from tuner.search.comparison import COMPARE_S, Contender, compare
 from tuner.search.summary import SearchSummary, Stage
 from tuner.search.tuning import Cancelled, Tuned
 from tuner.storage import Comparison, LeaseLost, NewEvent, StorageUnavailable
-from worker.leased_job import LeasedJob
+from worker.leased_job import LeasedJob, Served
 from worker.recorder import LeaseRecorder
 from worker.task_search import TaskSearch
 
@@ -53,7 +53,8 @@ class Libraries:
         ``after_s``: seconds of that which somebody else has used.
         """
         tuned = search.finalize(self.job.id, allowance, self.reserve_s(position, allowance) + after_s)
-        served = self._served(position) if self._is_served[position] else None
+        kept = self._served(position) if self._is_served[position] else None
+        served = kept.contender if kept else None
         if served is None or tuned.manifest.get("digest") == served.digest:
             return self._save(position, tuned, None)
         began_s, before_s = self.clock(), tuned.summary.elapsed_s
@@ -62,6 +63,17 @@ class Libraries:
         # It is a part of what the task took, as any other.
         summary = replace(tuned.summary, elapsed_s=before_s + self.clock() - began_s)
         return self._save(position, replace(tuned, summary=summary), comparison)
+
+    def keep(self, position: int) -> SearchSummary | None:
+        """Store the library that is served as that of a task there was no budget to search for: what theory alone would
+        make is not better by any measurement. None where none is served."""
+        served = self._served(position)
+        if served is None:
+            return None
+        self.job.note(f"search task {position + 1}: no budget to search; {served.contender.digest[:12]} stays")
+        kernels, before = len(served.contender.dispatcher.kernels), self.job.summary(position)
+        summary = replace(before, phase=Stage.DONE, kernels=kernels, digest=served.contender.digest)
+        return self._save(position, Tuned(served.files, served.manifest, served.dispatch, summary), None)
 
     def finish(self, position: int, search: TaskSearch, within_s: float) -> SearchSummary | None:
         """Store the library of what was measured for a task of a job that is cancelled; None where that is too little
@@ -86,10 +98,10 @@ class Libraries:
         row = self.job.lease.tasks[position]
         LeaseRecorder(self.job, row, self.wall_s).record([], [told], summary.elapsed_s or None, summary)
 
-    def _served(self, position: int) -> Contender | None:
+    def _served(self, position: int) -> Served | None:
         """The library that the new one is to be compared with; None for one that cannot be read, which says so."""
         try:
-            return self.job.incumbent(self.job.lease.tasks[position])
+            return self.job.served(self.job.lease.tasks[position])
         except (LeaseLost, StorageUnavailable):
             raise
         except ShapewrightError as error:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from tuner.measure import BuilderLost, DeviceLost, Runner
+from tuner.program.budget_plan import BudgetPlan, run_s
 from tuner.program.jobspec import Budget
 from tuner.program.rates import TYPICAL, Rates
 from tuner.program.task import SearchTask
@@ -20,7 +21,7 @@ from tuner.search.tuning import FINISH_S, Cancelled, Finishing
 from tuner.storage import SearchTaskRow
 from tuner.storage.jsonl import SharedRecord
 from worker import open_searches
-from worker.budget import Standing, ending_allowance, is_worth_waiting, next_piece
+from worker.budget import Standing, ending_allowance, is_worth_waiting, next_library, next_piece
 from worker.calibrations import RatesOf, typical
 from worker.lanes import side_by_side
 from worker.leased_job import LeasedJob
@@ -89,7 +90,8 @@ class JobSearches:
         """Until each search task has its library. Raises Cancelled, LeaseLost, StorageUnavailable, DeviceLost,
         BuilderLost, and what a search raises; of what several lanes raise what decides most of the job's end."""
         self._find_rates()
-        self._standings = [self._stored_standing(row) for row in self.job.lease.tasks]
+        self._standings = [self._first_standing(row) for row in self.job.lease.tasks]
+        self._say_plan()
         self._budget.begin(self.began_s or self.clock(), self._spent_s)
         losses, known = 0, -1
         try:
@@ -170,7 +172,7 @@ class JobSearches:
                 budget = self._given_out()
                 piece = next_piece(budget, tasks, self._budget.lanes())
                 if piece is not None or not is_worth_waiting(budget, tasks):
-                    return self._begin_turn(*(piece or (idle[0], None)))
+                    return self._begin_turn(*(piece or (next_library(tasks, idle), None)))
                 self._changed.wait(LOOK_S)
         return None
 
@@ -214,9 +216,25 @@ class JobSearches:
             self._runner = None
 
     # -- standings ------------------------------------------------------------------------------------------------
+    def _first_standing(self, row: SearchTaskRow) -> Standing:
+        """Before this attempt, with what is known of a task that shares its budget."""
+        stored = self._stored_standing(row)
+        if len(self.job.lease.tasks) == 1 or row.done:
+            return stored
+        return replace(stored, run_s=run_s(row.task), known=self.job.known_trials(row))
+
     def _stored_standing(self, row: SearchTaskRow) -> Standing:
         trials = len(self.job.records(row))
         return Standing(row.count, trials, row.spent_s, is_done=row.done)
+
+    def _say_plan(self) -> None:
+        """Where not all of several workloads can be searched, or some go on where others ended, at the beginning."""
+        plan = BudgetPlan(len(self._standings), self.job.budget)
+        known = sum(each.known > 0 for each in self._standings)
+        has_begun = any(each.trials or each.is_done for each in self._standings)
+        if plan.searches == 1 or has_begun or (plan.affordable == plan.searches and not known):
+            return
+        self.job.note(f"{plan}{f'; {known} of them begin where earlier jobs ended' if known else ''}")
 
     def _restored(self, position: int) -> Standing:
         """A standing after a loss: what was recorded counts, and what was allowed still is."""
@@ -250,6 +268,10 @@ class JobSearches:
         return ended_by
 
     def _finalize(self, turn: Turn) -> None:
+        before = self._standings[turn.position]
+        if before.allowance is None and not before.trials and (kept := self._libraries.keep(turn.position)):
+            self._stands(turn.position, ended(before, kept))
+            return
         if turn.position not in self._open:
             # Opened again after a loss, or where too many were open: with its records, and its allowance.
             self._explore(replace(turn, is_ending=True))

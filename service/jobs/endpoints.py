@@ -54,9 +54,7 @@ def _existing(job_id: str, jobs: JobsDep) -> Job:
     return jobs.get_job(job_id)
 
 
-def _first_event(
-    after: After = 0, last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None
-) -> int:
+def _first_event(after: After = 0, last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None) -> int:
     return events.start_after(last_event_id, after)
 
 
@@ -162,9 +160,7 @@ def list_trials(
     return Response(f'{{"items":[{",".join(trials)}],"after":{last}}}', media_type="application/json")
 
 
-@router.get(
-    "/{job_id}/events", response_class=events.EventStream, responses=events.RESPONSES, dependencies=[READ]
-)
+@router.get("/{job_id}/events", response_class=events.EventStream, responses=events.RESPONSES, dependencies=[READ])
 async def follow_events(
     job: ExistingDep,
     after: FirstEventDep,

@@ -14,7 +14,8 @@ class LayerOut(BaseModel):
     """A workload of a job as a layer of a model. ``names``: the first of its ``count`` places in the model.
 
     ``time_s`` is its count times ``objective_s``, ``share`` that of the sum over all layers on its target. Null is not
-    known. ``state`` is one of a job's states, ``activity`` what its search is doing.
+    known. ``state`` is one of a job's states, or UNSEARCHED: the budget ended before anything was timed. ``activity``
+    says what its search is doing.
     """
 
     position: int

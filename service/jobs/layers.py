@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 
 from service.jobs.outcome import outcome_of
 from tuner.program.dims import DimExpr
@@ -14,6 +15,24 @@ from tuner.program.workload import Workload
 from tuner.search.outcome import Outcome
 from tuner.search.summary import WALL_S, JobSummary, SearchSummary, Stage
 from tuner.storage import Job, JobState, SearchTaskRow
+
+
+class LayerState(StrEnum):
+    """A job's states, and that of a layer which there was no budget to search for: its library is theory's, or the one
+    that was served before."""
+
+    WAITING = "WAITING"
+    RUNNING = "RUNNING"
+    CANCELLING = "CANCELLING"
+    COMPLETED = "COMPLETED"
+    UNSEARCHED = "UNSEARCHED"
+    CANCELLED = "CANCELLED"
+    FAILED = "FAILED"
+
+    @property
+    def told(self) -> str:
+        """What people read."""
+        return "not searched" if self is LayerState.UNSEARCHED else self.value.lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +45,7 @@ class Layer:
 
     row: SearchTaskRow
     names: tuple[str, ...]
-    state: JobState
+    state: LayerState
     summary: SearchSummary | None
     time_s: float | None
     share: float | None
@@ -102,12 +121,13 @@ def _times(summary: JobSummary, job: Job) -> dict[int, float]:
     }
 
 
-def _state(job: Job, row: SearchTaskRow, summary: SearchSummary | None) -> JobState:
+def _state(job: Job, row: SearchTaskRow, summary: SearchSummary | None) -> LayerState:
     if row.done or job.state is JobState.COMPLETED:
-        return JobState.COMPLETED
-    if job.state.ended:
-        return job.state
-    return JobState.WAITING if summary is None or job.state is JobState.WAITING else job.state
+        is_searched = summary is None or summary.trials > 0 or parse_budget(job.spec.get("budget")).trials == 0
+        return LayerState.COMPLETED if is_searched else LayerState.UNSEARCHED
+    if summary is None and not job.state.ended:
+        return LayerState.WAITING
+    return LayerState(job.state.value)
 
 
 def _spent(job: Job, summary: JobSummary) -> SearchSummary:

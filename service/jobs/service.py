@@ -39,9 +39,7 @@ def store(jobs: JobStorage, spec: JobSpec, caller: ApiKey, idempotency_key: str 
     return jobs.create_job(spec, caller.owner, idempotency_key, actor=caller.id, quota=caller.quota)
 
 
-def find_task(
-    storage: JobStorage, job_id: str, position: int
-) -> tuple[Job, tuple[SearchTaskRow, ...], SearchTaskRow]:
+def find_task(storage: JobStorage, job_id: str, position: int) -> tuple[Job, tuple[SearchTaskRow, ...], SearchTaskRow]:
     """A job, its search tasks, and the one at ``position``. Raises NotFound."""
     job, rows = storage.get_job(job_id), storage.search_tasks(job_id)
     if position >= len(rows):

@@ -32,7 +32,9 @@ _NAMED = re.compile(r"\s*(?P<name>\w+)\s*(?:@(?P<input>.+):(?P<axis>-?\d+)\s*)?"
 @click.option(
     "--weights", multiple=True, metavar="NAME=SIZE:WEIGHT,...", help="How often sizes occur: seq=1:0.2,64:0.8."
 )
-@click.option("--seconds", type=options.Seconds(), metavar="S", help="The job's budget of wall time.")
+@click.option(
+    "--seconds", type=options.Budgeted(), metavar="S|auto", help="The job's budget of wall time; auto: as recommended."
+)
 @click.option("--trials", type=click.IntRange(0), metavar="N", help="The job's budget of trials.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Of each library.")
 @click.option("--target", default="native", show_default=True, help="native, or as in {kind: llvm, mcpu: skylake}.")
@@ -47,7 +49,7 @@ def tune_model(
     model: Path,
     shape_vars: Sequence[str],
     weights: Sequence[str],
-    seconds: float | None,
+    seconds: float | str | None,
     trials: int | None,
     threads: int,
     target: str,
@@ -62,7 +64,8 @@ def tune_model(
     """Submit one job for all workloads of a model.
 
     MODEL is an .onnx file, or a .pt2 file of torch.export. It stays here: the job has the programs and how often each
-    occurs. What cannot be tuned is told with the reason, and stays with the framework.
+    occurs. What cannot be tuned is told with the reason, and stays with the framework. So is what the budget buys,
+    before the job is submitted.
     """
     if timeout is not None and not wait:
         raise click.UsageError("--timeout only makes sense together with --wait")
@@ -74,13 +77,21 @@ def tune_model(
     tasks = extract(
         model, shape_vars=[_named(text) for text in shape_vars], weights=_weights(weights), target=on, threads=threads
     )
-    budget = {name: value for name, value in (("trials", trials), ("seconds", seconds)) if value is not None}
+    budget = _budget(tasks, seconds, trials)
     fields = {"target": on, "threads": threads, "device": device, **({"policy": policy} if policy else {})}
     document = tasks.job(budget, **fields)
-    say(_told(tasks))
+    plan = tasks.plan(**budget)
+    say(f"{_told(tasks)}\nbudget: {plan}")
     left = [{"node": one.node, "op": one.op, "reason": one.reason} for one in tasks.left]
     with client(url, key) as service:
-        return hand_in(service, document, wait, timeout, json_output, more={"left": left})
+        return hand_in(service, document, wait, timeout, json_output, more={"left": left, "plan": plan.to_json()})
+
+
+def _budget(tasks: ModelTasks, seconds: float | str | None, trials: int | None) -> dict[str, Any]:
+    """As a job file has it."""
+    if seconds == options.AUTO:
+        seconds = tasks.plan(seconds=1).recommended.seconds
+    return {name: value for name, value in (("trials", trials), ("seconds", seconds)) if value is not None}
 
 
 def _told(tasks: ModelTasks) -> str:

@@ -24,6 +24,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 DATA = frozenset({"tuning.db", "client.key", "up.lock", "libraries", "calibrations", "logs"})
 """What a data directory holds."""
+AUTO = "auto"
 LONGEST_S = 1e9
 """Seconds: the longest wait that can be requested, about thirty years."""
 
@@ -63,6 +64,13 @@ class Seconds(click.FloatRange):
         if math.isnan(seconds):
             self.fail("nan is not a number of seconds", param, ctx)
         return seconds
+
+
+class Budgeted(Seconds):
+    """Seconds of a budget, or AUTO: as many as are recommended."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return AUTO if value == AUTO else super().convert(value, param, ctx)
 
 
 data_dir = click.option(

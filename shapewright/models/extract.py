@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from shapewright.models.graph import Graph
-from shapewright.models.lifted import Left, LiftedOp
+from shapewright.models.lifted import LiftedOp
 from shapewright.models.lifting import lift_graph
 from shapewright.models.model import Model, Named, bound, described
-from shapewright.models.tasks import ModelTask, ModelTasks, job_name
+from shapewright.models.tasks import ModelTasks, Occurrence, Weights, job_name, tasks_of
 from tuner.errors import InvalidInput, shown
-from tuner.program.jobspec import without
-from tuner.program.ranges import thinned
-from tuner.program.shape_vars import ShapeVar, WorkloadInstance
+from tuner.program.shape_vars import ShapeVar
 from tuner.program.target import Target, native
-from tuner.program.task import MAX_INSTANCES, parse_target
+from tuner.program.task import parse_target
 
-Weights = Mapping[str, Mapping[int, float]]
 FORMS = "a torch.nn.Module, a torch.export.ExportedProgram, an ONNX model, a Relax IRModule, or a .pt2 or .onnx file"
-OF_ONE_WORKLOAD = "workload"
-"""Where the fields of errors begin that one workload alone is refused for."""
-PER_VARIABLE = 8
-"""Sizes of a variable that no weights are given for, beside those that have some."""
 
 
 def extract(
@@ -62,20 +53,9 @@ def extract(
     if missing:
         remedy = f"give the sizes of {missing[0]} in shape_vars; the model has {described(read)}"
         raise InvalidInput(f"shape_vars.{missing[0]}", "the model does not say how large it may be", remedy)
-    variables = tuple(var for var in variables if var.name in used)
-    instances = None if weights is None else _instances(variables, weights)
+    found = [Occurrence(op.workload, op.output, _place(graph, op)) for op in lifting.ops]
     options = {"target": known, "threads": threads, "max_kernels": max_kernels}
-    tasks: list[ModelTask] = []
-    left = list(lifting.left)
-    for ops in _distinct(lifting.ops):
-        try:
-            tasks.append(_task(ops, [_place(graph, op) for op in ops], variables, instances, options))
-        except InvalidInput as error:
-            if not error.field.startswith(OF_ONE_WORKLOAD):
-                raise
-            # One that is too large, or empty, at sizes of the range; what the others are is not its matter.
-            left += [Left(op.output, str(op.workload), f"{error.field}: {error.problem}") for op in ops]
-    return ModelTasks(job_name(name), tuple(tasks), tuple(left), variables, instances)
+    return tasks_of(job_name(name), found, lifting.left, variables, weights, options)
 
 
 def _read(model: Any, example_inputs: Any, dynamic_shapes: Any) -> tuple[Model, str]:
@@ -122,53 +102,7 @@ def _named(given: Mapping[str, Iterable[int]] | Sequence[ShapeVar | Named] | Non
     return [each if isinstance(each, Named) else Named(each) for each in given or ()]
 
 
-def _distinct(ops: Sequence[LiftedOp]) -> list[list[LiftedOp]]:
-    """Equal workloads of equal sizes together."""
-    groups: dict[tuple[str, ...], list[LiftedOp]] = {}
-    for op in ops:
-        sizes = tuple(str(dim) for dim in op.workload.symbol_exprs.values())
-        groups.setdefault((op.workload.key, *sizes), []).append(op)
-    return list(groups.values())
-
-
 def _place(graph: Graph, op: LiftedOp) -> str:
     """What the model calls the first of its nodes that is in the graph: others were put together."""
     known = next(name for name in op.nodes if name in graph.nodes)
     return graph[known].place or known
-
-
-def _task(
-    ops: Sequence[LiftedOp],
-    places: Sequence[str],
-    variables: Sequence[ShapeVar],
-    instances: Sequence[WorkloadInstance] | None,
-    options: Mapping[str, Any],
-) -> ModelTask:
-    workload = ops[0].workload
-    used = [var for var in variables if var.name in workload.variables]
-    dropped = {var.name for var in variables} - {var.name for var in used}
-    kept = None if instances is None else without(dropped, instances)
-    return ModelTask(workload, shape_vars=used, instances=kept, count=len(ops), places=places, **options)
-
-
-def _instances(variables: Sequence[ShapeVar], weights: Weights) -> tuple[WorkloadInstance, ...]:
-    """Every combination of sizes that occur, its weight their product. Raises InvalidInput on field ``weights``."""
-    unknown = sorted(set(weights) - {var.name for var in variables})
-    if unknown:
-        remedy = f"weights of {', '.join(var.name for var in variables) or 'nothing: no dim is dynamic'}"
-        raise InvalidInput(f"weights.{unknown[0]}", "no workload has such a shape variable", remedy)
-    sizes = [dict(weights[var.name]) if var.name in weights else _spread(var) for var in variables]
-    if math.prod(map(len, sizes)) > MAX_INSTANCES:
-        problem = f"{math.prod(map(len, sizes))} combinations of sizes"
-        raise InvalidInput("weights", problem, f"at most {MAX_INSTANCES}: give fewer sizes")
-    names = [var.name for var in variables]
-    return tuple(
-        WorkloadInstance.of(
-            dict(zip(names, (size for size, _ in point), strict=True)), math.prod(weight for _, weight in point)
-        )
-        for point in itertools.product(*(each.items() for each in sizes))
-    )
-
-
-def _spread(var: ShapeVar) -> dict[int, float]:
-    return dict.fromkeys(thinned(var.values, PER_VARIABLE), 1.0)

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import html
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
 from shapewright.models.lifted import Left
 from tuner.errors import InvalidInput
-from tuner.program.jobspec import MAX_NAME
+from tuner.program.budget_plan import BudgetPlan
+from tuner.program.jobspec import MAX_NAME, parse_budget, without
 from tuner.program.layers import MAX_LAYERS, layer_name
+from tuner.program.ranges import thinned
 from tuner.program.shape_vars import JsonObject, ShapeVar, WorkloadInstance
-from tuner.program.task import SearchTask
+from tuner.program.task import MAX_INSTANCES, SearchTask
+from tuner.program.workload import Workload
 
+Weights = Mapping[str, Mapping[int, float]]
+OF_ONE_WORKLOAD = "workload"
+"""Where the fields of errors begin that one workload alone is refused for."""
+PER_VARIABLE = 8
+"""Sizes of a variable that no weights are given for, beside those that have some."""
 SHOWN_PLACES = 3
 SHOWN_LEFT = 20
 
@@ -71,6 +81,11 @@ class ModelTasks(Sequence[ModelTask]):
             document["instances"] = [instance.to_json() for instance in self.instances]
         return {**document, "budget": dict(budget), **fields}
 
+    def plan(self, *, seconds: float | None = None, trials: int | None = None) -> BudgetPlan:
+        """What such a budget buys: for how many of the tasks it is enough, and what is recommended. Raises InvalidInput
+        for what is no budget."""
+        return BudgetPlan(len(self), parse_budget({"seconds": seconds, "trials": trials}))
+
     def reasons(self) -> str:
         """What was left, by reason, the most frequent first."""
         names: dict[str, list[str]] = {}
@@ -100,6 +115,89 @@ class ModelTasks(Sequence[ModelTask]):
         head = row(("count", "workload", "where"), "th")
         rest = f"<tbody><tr><th colspan=3>left to the framework</th></tr>{left}</tbody>" if left else ""
         return f"<table><caption>{html.escape(self.name)}</caption>{head}{body}{rest}</table>"
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """A workload somewhere in a model. ``node``: of its graph; ``place``: by the model's own names."""
+
+    workload: Workload
+    node: str
+    place: str
+
+
+def tasks_of(
+    name: str,
+    found: Sequence[Occurrence],
+    left: Sequence[Left],
+    variables: Sequence[ShapeVar],
+    weights: Weights | None,
+    options: Mapping[str, Any],
+) -> ModelTasks:
+    """The search tasks of what was found in a model.
+
+    ``variables`` gives the sizes of all its symbols, ``weights`` how often they occur; ``options`` are further fields of
+    every task. A workload that cannot be searched is left, with the reason. Raises InvalidInput for another fault.
+    """
+    used_names = frozenset().union(*(each.workload.variables for each in found))
+    used = tuple(var for var in variables if var.name in used_names)
+    instances = None if weights is None else _instances(used, weights)
+    tasks, untuned = list[ModelTask](), list(left)
+    for group in _distinct(found):
+        try:
+            tasks.append(_task(group, used, instances, options))
+        except InvalidInput as error:
+            if not error.field.startswith(OF_ONE_WORKLOAD):
+                raise
+            # One that is too large, or empty, at sizes of the range; what the others are is not its matter.
+            reason = f"{error.field}: {error.problem}"
+            untuned += [Left(each.node, str(each.workload), reason) for each in group]
+    return ModelTasks(name, tuple(tasks), tuple(untuned), used, instances)
+
+
+def _distinct(found: Sequence[Occurrence]) -> list[list[Occurrence]]:
+    """Equal workloads of equal sizes together."""
+    groups: dict[tuple[str, ...], list[Occurrence]] = {}
+    for each in found:
+        sizes = tuple(str(dim) for dim in each.workload.symbol_exprs.values())
+        groups.setdefault((each.workload.key, *sizes), []).append(each)
+    return list(groups.values())
+
+
+def _task(
+    group: Sequence[Occurrence],
+    variables: Sequence[ShapeVar],
+    instances: Sequence[WorkloadInstance] | None,
+    options: Mapping[str, Any],
+) -> ModelTask:
+    workload, places = group[0].workload, [each.place for each in group]
+    used = [var for var in variables if var.name in workload.variables]
+    dropped = {var.name for var in variables} - {var.name for var in used}
+    kept = None if instances is None else without(dropped, instances)
+    return ModelTask(workload, shape_vars=used, instances=kept, count=len(group), places=places, **options)
+
+
+def _instances(variables: Sequence[ShapeVar], weights: Weights) -> tuple[WorkloadInstance, ...]:
+    """Every combination of sizes that occur, its weight their product. Raises InvalidInput on field ``weights``."""
+    unknown = sorted(set(weights) - {var.name for var in variables})
+    if unknown:
+        remedy = f"weights of {', '.join(var.name for var in variables) or 'nothing: no dim is dynamic'}"
+        raise InvalidInput(f"weights.{unknown[0]}", "no workload has such a shape variable", remedy)
+    sizes = [dict(weights[var.name]) if var.name in weights else _spread(var) for var in variables]
+    if math.prod(map(len, sizes)) > MAX_INSTANCES:
+        problem = f"{math.prod(map(len, sizes))} combinations of sizes"
+        raise InvalidInput("weights", problem, f"at most {MAX_INSTANCES}: give fewer sizes")
+    names = [var.name for var in variables]
+    return tuple(
+        WorkloadInstance.of(
+            dict(zip(names, (size for size, _ in point), strict=True)), math.prod(weight for _, weight in point)
+        )
+        for point in itertools.product(*(each.items() for each in sizes))
+    )
+
+
+def _spread(var: ShapeVar) -> dict[int, float]:
+    return dict.fromkeys(thinned(var.values, PER_VARIABLE), 1.0)
 
 
 def layers_named(names: Sequence[str]) -> list[str]:

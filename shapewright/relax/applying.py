@@ -140,7 +140,7 @@ class _Applying:
             where = prefix + (op.output if len(op.nodes) == 1 else f"{op.nodes[0]}..{op.output}")
             matched = self._match(op, calls)
             if isinstance(matched, str):
-                self.report.kept.append(Kept(where, str(op.workload), matched))
+                self.report.kept.append(Kept(where, str(op.workload), matched, workload=op.workload))
                 continue
             match, library = matched
             digest, threads = match.library.digest, match.library.manifest["threads"]

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from shapewright.models.lifted import Left
+from shapewright.models.tasks import ModelTasks, Occurrence, Weights, tasks_of
+from tuner.errors import InvalidInput
+from tuner.program.shape_vars import ShapeVar
+from tuner.program.target import Target
+from tuner.program.task import parse_target
+from tuner.program.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +45,8 @@ class Kept:
     what: str
     reason: str
     flops: int = 0
-    key: str = ""
-    """Of the workload that has no library; empty for what is no workload."""
+    workload: Workload | None = None
+    """That there is no library for; None for what is no workload."""
 
 
 @dataclass(slots=True)
@@ -61,14 +69,40 @@ class Report:
 
     def _next(self) -> list[str]:
         """What would have more of the model replaced."""
-        missing = [each for each in self.kept if each.key]
+        missing = [each for each in self.kept if each.workload]
         if not missing:
             return []
-        count = len({each.key for each in missing})
+        count = len({each.workload.key for each in missing if each.workload})
         total = sum(each.flops for some in (self.replaced, self.kept) for each in some)
         part = f", {sum(each.flops for each in missing) / total:.0%} of the operations" if total else ""
         named = "this workload" if count == 1 else f"these {count} workloads"
-        return [f"  next: no library for {named}{part}: shapewright tune-model searches for them"]
+        return [f"  next: no library for {named}{part}: shapewright tune-model, or .tasks()"]
+
+    def tasks(
+        self,
+        shape_vars: Mapping[str, Iterable[int]],
+        *,
+        weights: Weights | None = None,
+        target: Target | str | Mapping[str, Any] | None = "native",
+        threads: int = 1,
+        max_kernels: int = 8,
+    ) -> ModelTasks:
+        """The search tasks of the workloads that have no library, as of ``sw.extract``: what is compiled need not be
+        exported. ``shape_vars`` gives the sizes of their symbols, which the report names: ``{"s27": range(1, 513)}``.
+
+        Raises InvalidInput for a symbol without sizes, and where every workload has its library.
+        """
+        found = [Occurrence(each.workload, each.where, each.where) for each in self.kept if each.workload]
+        symbols = sorted(frozenset().union(*(each.workload.variables for each in found)))
+        if not found:
+            raise InvalidInput("report", "no workload lacks a library", "one of a model that was compiled or optimized")
+        if missing := [name for name in symbols if name not in shape_vars]:
+            remedy = f"as in {{{', '.join(f'{name!r}: range(1, 129)' for name in symbols)}}}"
+            raise InvalidInput(f"shape_vars.{missing[0]}", "it is not said how large it may be", remedy)
+        variables = [ShapeVar(name, values) for name, values in shape_vars.items()]
+        left = [Left(each.where, each.what, each.reason) for each in self.kept if not each.workload]
+        options = {"target": parse_target(target), "threads": threads, "max_kernels": max_kernels}
+        return tasks_of("compiled model", found, left, variables, weights, options)
 
     def note(self, texts: Iterable[str]) -> None:
         self.notes += [text for text in dict.fromkeys(texts) if text not in self.notes]

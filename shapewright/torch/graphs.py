@@ -17,7 +17,7 @@ from shapewright.sources.source import Match
 from shapewright.torch.op import call, prepared
 from shapewright.torch.plan import DTYPES, Plan, Taken
 from shapewright.torch.reports import Replaced
-from shapewright.torch.sizes import fix_sizes
+from shapewright.torch.sizes import agree, fix_sizes
 from shapewright.torch.work import flops_by_name
 from tuner.errors import InvalidInput
 from tuner.program.dims import DimExpr
@@ -33,6 +33,7 @@ def replace_lifted(graph: fx.GraphModule, constants: frozenset[str], finder: Fin
     """
     report = Report()
     _without_checks(graph)
+    agree(graph)
     flops = flops_by_name(graph.graph)
     lifting = lift(graph, constants)
     if fixed := fix_sizes(graph, constants, finder, lifting, sum(flops.values())):
@@ -49,7 +50,7 @@ def replace_lifted(graph: fx.GraphModule, constants: frozenset[str], finder: Fin
             continue
         match = finder.find(op.workload)
         if not isinstance(match, Match):
-            report.kept.append(Kept(where, text, match, count, key))
+            report.kept.append(Kept(where, text, match, count, op.workload))
             continue
         strided = rewriting.strided(op)
         plans = (rewriting.replace(op, match),)

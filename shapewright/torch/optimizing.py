@@ -119,7 +119,7 @@ def _bound(name: str, module: nn.Module, base: type[nn.Module], finder: Finder, 
         where = name if len(parts) == 1 else f"{name}.{part.name}"
         matched = _match(part, finder)
         if isinstance(matched, str):
-            report.kept.append(Kept(where, str(part.workloads[0]), matched))
+            report.kept.append(Kept(where, str(part.workloads[0]), matched, workload=part.workloads[0]))
             continue
         match, workload = matched
         bound[part.name] = part.bind(match.library.digest, workload)

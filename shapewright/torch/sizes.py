@@ -55,6 +55,18 @@ def fix_sizes(
     ]
 
 
+def agree(module: fx.GraphModule) -> None:
+    """Have the keys and values of each attention be of one length, where they have a symbol each: a cache of both grows
+    by two inputs. The operator computes nothing of sense otherwise, so the guard that this adds costs no compilation."""
+    for node in module.graph.nodes:
+        if node.target is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
+            keys, values = (node.args[place].meta["val"].shape for place in (1, 2))
+            for one, other in zip(keys[:3], values[:3], strict=True):
+                if all(not isinstance(size, torch.SymInt) or size.node.has_hint() for size in (one, other)):
+                    # A bool of it is what it is under a guard.
+                    bool(one == other)
+
+
 def _subsets(symbols: Sequence[str]) -> Iterator[tuple[str, ...]]:
     for count in range(1, MOST_FIXED + 1):
         yield from itertools.combinations(symbols, count)

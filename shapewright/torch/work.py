@@ -10,6 +10,13 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import optimization_hint
 from torch.utils.flop_counter import flop_registry
 
+aten = torch.ops.aten
+COUNTS = {
+    **flop_registry,
+    # PyTorch counts the operator of GPUs alone.
+    aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[aten._scaled_dot_product_flash_attention],
+}
+
 
 def flops_by_name(graph: fx.Graph) -> dict[str, int]:
     """Of the nodes that are products, convolutions or attention, at the sizes at hand; a multiply-add counts as two.
@@ -26,7 +33,7 @@ def _first_output(node: fx.Node) -> fx.Node:
 
 
 def _flops(node: fx.Node) -> int:
-    count = flop_registry.get(getattr(node.target, "overloadpacket", None))
+    count = COUNTS.get(getattr(node.target, "overloadpacket", None))
     if count is None:
         return 0
     args, kwargs = (fx.map_arg(each, lambda one: _plain(one.meta.get("val"))) for each in (node.args, node.kwargs))

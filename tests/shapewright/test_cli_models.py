@@ -35,7 +35,8 @@ def model(tmp_path: Path) -> Path:
 def test_a_model_becomes_one_job_with_counts(shapewright: Shapewright, bed: Bed, model: Path) -> None:
     ran = shapewright("tune-model", model, *SIZES, "--weights", "seq=1:0.2,16:0.8", "--json")
     assert ran.code == 0
-    assert set(ran.json) == {"job_id", "state", "workload_keys", "page", "left"}
+    assert set(ran.json) == {"job_id", "state", "workload_keys", "page", "left", "plan"}
+    assert ran.json["plan"] == {"searches": 1, "affordable": 1, "recommended": {"trials": 64}}
     assert [(one["node"], one["op"]) for one in ran.json["left"]] == [("c", "unknown")]
     job = bed.storage.get_job(ran.json["job_id"])
     assert job.name == "small"
@@ -49,11 +50,19 @@ def test_people_read_what_was_found_and_what_was_left(shapewright: Shapewright, 
     assert ran.code == 0
     assert "2x  dense(m=rows, n=8, k=8)  (first, second)" in ran.err
     assert "CumSum: the operator has no translation (c)" in ran.err
+    assert ran.err.rstrip().endswith("budget: 1 workload in 30 s: all will be searched")
     assert ran.out.splitlines()[0].endswith("WAITING")
+
+
+def test_seconds_may_be_what_is_recommended(shapewright: Shapewright, bed: Bed, model: Path) -> None:
+    ran = shapewright("tune-model", model, *SIZES[:2], "--seconds", "auto", "--json")
+    assert ran.code == 0
+    assert bed.storage.get_job(ran.json["job_id"]).spec["budget"] == {"seconds": 30.0}
 
 
 REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "budget": (("--shape-var", "seq=1..16"), "--seconds"),
+    "seconds": (("--shape-var", "seq=1..16", "--seconds", "automatic"), "automatic"),
     "range": (("--shape-var", "seq=16..1", "--trials", "4"), "no range of sizes"),
     "form": (("--shape-var", "1..16", "--trials", "4"), "does not give one dim its sizes"),
     "place": (("--shape-var", "seq@y:0=1..16", "--trials", "4"), "no dynamic dim of an input"),

@@ -110,9 +110,9 @@ class CurveSearch:
 def leased(
     storage: SqlStorage, counts: tuple[int, ...] = (1, 12, 1), trials: int = 192, budget: dict[str, Any] | None = None
 ) -> Lease:
-    """A job of a workload for each of ``counts``."""
+    """A job of a workload for each of ``counts``, each smaller than the one before."""
     workloads = [
-        {"op": "matmul", "args": {"m": "T", "n": 8, "k": 8 * (position + 1)}, "count": count}
+        {"op": "matmul", "args": {"m": "T", "n": 8, "k": 8 * (len(counts) - position)}, "count": count}
         for position, count in enumerate(counts)
     ]
     plain = {name: value for name, value in JOB.items() if name != "workload"}

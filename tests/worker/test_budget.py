@@ -7,15 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tuner.program.budget_plan import LIBRARY_S, MIN_SECONDS, MIN_TRIALS, BudgetPlan
 from tuner.program.jobspec import Budget
 from worker.budget import (
     GUARANTEED,
-    MIN_TRIALS,
     ONE_LANE,
     Lanes,
     Standing,
     is_worth_waiting,
     lane_budget,
+    next_library,
     next_piece,
 )
 
@@ -25,12 +26,15 @@ BUDGETS = st.builds(Budget, st.none() | st.integers(0, 2000), st.none() | st.flo
 
 
 def spent(budget: Budget, tasks: list[Standing], objective_s: float = 1e-3) -> list[Budget]:
-    """Spend all pieces of a budget as they are given out, then end each task; what each was allowed."""
+    """Spend all pieces of a budget as they are given out, then end each task, those that were not searched first; what
+    each was allowed."""
     while not all(task.is_done for task in tasks):
         piece = next_piece(budget, tasks)
         if piece is None:
-            position = next(at for at, task in enumerate(tasks) if not task.is_done)
-            tasks[position] = replace(tasks[position], is_done=True)
+            position = next_library(tasks, [at for at, task in enumerate(tasks) if not task.is_done])
+            task = tasks[position]
+            spent_s = task.spent_s if task.allowance else min(LIBRARY_S, (budget.seconds or 0.0) / len(tasks))
+            tasks[position] = replace(task, is_done=True, spent_s=spent_s)
             continue
         position, allowance = piece
         task = tasks[position]
@@ -40,7 +44,11 @@ def spent(budget: Budget, tasks: list[Standing], objective_s: float = 1e-3) -> l
         tasks[position] = replace(
             task, allowance=allowance, trials=trials, spent_s=seconds, objective_s=task.objective_s or objective_s
         )
-    return [task.allowance or Budget(0, 0.0) for task in tasks]
+    return [task.allowance or Budget(0, task.spent_s) for task in tasks]
+
+
+def is_searched(allowance: Budget) -> bool:
+    return bool(allowance.seconds if allowance.trials is None else allowance.trials)
 
 
 def test_the_only_task_has_it_all() -> None:
@@ -63,12 +71,40 @@ def test_all_of_a_budget_is_given_out_and_no_more(budget: Budget, counts: list[i
 
 
 @given(BUDGETS, st.lists(st.integers(1, 50), min_size=1, max_size=12))
-def test_no_task_is_starved(budget: Budget, counts: list[int]) -> None:
+def test_as_many_are_searched_as_the_plan_says_and_none_of_them_is_starved(budget: Budget, counts: list[int]) -> None:
     allowed = spent(budget, [Standing(count) for count in counts])
-    least = GUARANTEED / len(counts)
-    for each in allowed:
-        assert budget.trials is None or (each.trials or 0) >= int(least * budget.trials)
-        assert budget.seconds is None or (each.seconds or 0.0) >= least * budget.seconds - 0.01
+    searched = [each for each in allowed if is_searched(each)]
+    plan = BudgetPlan(len(counts), budget)
+    assert len(searched) >= plan.affordable or budget.trials == 0
+    for each in searched:
+        assert budget.trials is None or (each.trials or 0) >= min(MIN_TRIALS, budget.trials)
+        assert budget.seconds is None or plan.affordable == 1 or (each.seconds or 0.0) >= MIN_SECONDS + LIBRARY_S - 0.01
+
+
+@pytest.mark.parametrize("budget", [Budget(32, None), Budget(None, 27.0), Budget(32, 27.0)])
+def test_where_not_all_can_be_searched_what_most_is_expected_of_is(budget: Budget) -> None:
+    heavy, frequent, light = Standing(1, run_s=1e-2), Standing(12, run_s=4e-3), Standing(1, run_s=1e-4)
+    known = replace(frequent, known=200)
+    allowed = spent(budget, [light, heavy, known, frequent, light, light])
+    assert [is_searched(each) for each in allowed] == [False, True, False, True, False, False]
+    if budget.seconds is not None:
+        libraries = [each.seconds for each in allowed if not is_searched(each)]
+        assert len(libraries) == 4 and min(filter(None, libraries)) >= LIBRARY_S - 0.01
+        assert sum(each.seconds or 0.0 for each in allowed) <= budget.seconds + 0.01
+
+
+def test_what_a_search_leaves_is_enough_for_the_next_one() -> None:
+    done = Standing(1, 16, 2.0, Budget(None, 8.0), 1e-3, is_done=True)
+    assert next_piece(Budget(None, 12.0), [replace(done, spent_s=8.0), Standing(1), Standing(1)]) is None
+    assert next_piece(Budget(None, 12.0), [done, Standing(1), Standing(1)]) == (1, Budget(None, 7.0))
+
+
+def test_a_slow_machine_lets_fewer_be_searched() -> None:
+    begun = Standing(1, 16, 12.0, Budget(None, 12.0), 1e-3)
+    tasks = [begun, Standing(1), Standing(1), Standing(1)]
+    assert next_piece(Budget(None, 30.0), tasks) == (1, Budget(None, 7.0))
+    piece = next_piece(Budget(None, 30.0), [replace(begun, round_s=10.0), *tasks[1:]])
+    assert piece is None
 
 
 def test_tasks_have_their_minimum_in_order_before_any_has_more() -> None:
@@ -312,10 +348,8 @@ def test_lanes_keep_within_the_budget_and_starve_nobody(
     assert job.most == job.lanes
     for each in allowed:
         assert each is not None
-        if budget.trials is not None:
+        if budget.trials is not None and BudgetPlan(len(counts), budget).affordable == len(counts):
             assert (each.trials or 0) >= int(GUARANTEED * budget.trials / len(counts))
-        if budget.seconds is not None:
-            assert (each.seconds or 0.0) >= GUARANTEED * budget.seconds / len(counts) - 0.01
     if budget.trials is not None:
         assert sum(task.trials for task in job.tasks) <= budget.trials
     if budget.seconds is not None:

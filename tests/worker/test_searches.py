@@ -10,7 +10,7 @@ from tests.measuring import wait_for
 from tests.worker.curves import Bed, CurveSearch, falling, flat, leased, run, trials_of
 from tests.worker.scripted import Tools
 from tuner.measure import DeviceLost
-from tuner.storage import JobState, NotFound
+from tuner.storage import JobState, Lease, NotFound
 from tuner.storage.sql import SqlStorage, open_storage
 from worker import open_searches
 from worker.job_runner import JobRunner
@@ -30,7 +30,7 @@ def test_what_occurs_most_has_most_of_the_budget_and_nobody_is_starved(storage: 
     assert first + frequent + last == 192
     assert min(first, last) >= 32
     assert frequent >= 96
-    assert [position for position, _ in bed.explored[:3]] == [0, 1, 2]
+    assert [position for position, _ in bed.explored[:3]] == [1, 0, 2], "what is expected to gain most goes first"
     assert all(row.done for row in storage.search_tasks(lease.job.id))
 
 
@@ -84,8 +84,7 @@ def test_a_lost_device_costs_nothing_that_was_recorded(storage: SqlStorage) -> N
     bed.before = lose
     assert run(storage, bed, lease) is JobState.COMPLETED
     assert sum(trials_of(storage, lease)) == 192
-    said = [event.data["message"] for event in storage.list_events(lease.job.id) if event.kind == "log"]
-    assert said == ["gone; retrying (1 of 2)"]
+    assert said_of(storage, lease) == ["gone; retrying (1 of 2)"]
 
 
 def test_another_worker_goes_on_with_the_same_shares(storage: SqlStorage) -> None:
@@ -112,7 +111,7 @@ def test_a_cancelled_job_leaves_a_library_of_each_search_that_has_begun(storage:
     lease, bed = leased(storage), Bed([flat] * 3)
 
     def cancel(search: CurveSearch) -> None:
-        if search.position == 1:
+        if len(bed.explored) == 2:
             storage.request_cancel(lease.job.id)
             wait_for(search.should_finish)
 
@@ -148,6 +147,18 @@ def test_a_device_lost_over_one_library_of_a_cancelled_job_costs_no_other(
         assert stored.digest == f"{position}" * 64
     with pytest.raises(NotFound):
         storage.latest_artifact(rows[1].workload_key)
+
+
+def test_what_there_is_no_budget_for_is_not_searched_and_the_job_says_so(storage: SqlStorage) -> None:
+    lease, bed = leased(storage, (1, 9, 4), trials=32), Bed([flat] * 3)
+    assert run(storage, bed, lease) is JobState.COMPLETED
+    assert trials_of(storage, lease) == [0, 16, 16]
+    assert all(row.done for row in storage.search_tasks(lease.job.id)), "it has a library of theory"
+    assert said_of(storage, lease) == ["3 workloads in 32 trials: 1 will not be searched; 192 trials recommended"]
+
+
+def said_of(storage: SqlStorage, lease: Lease) -> list[str]:
+    return [event.data["message"] for event in storage.list_events(lease.job.id) if event.kind == "log"]
 
 
 def test_a_job_of_no_trials_has_the_library_of_theory_for_each(storage: SqlStorage) -> None:

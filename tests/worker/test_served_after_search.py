@@ -70,3 +70,22 @@ def test_a_better_search_is_served_after_a_quick_try(storage: Storage) -> None:
     good = searched(storage, budget={"trials": 60}, seed=1)
 
     assert served(storage, quick) == digest_of(storage, good)
+
+
+def test_a_second_model_searches_what_is_new_and_keeps_what_is_served(storage: Storage) -> None:
+    shared = {"op": "dense", "args": {"m": "8*T", "n": 256, "k": 64}}
+    first = searched(storage, workloads=[shared], workload=..., budget={"trials": 40})
+
+    new = {"op": "dense", "args": {"m": "8*T", "n": 128, "k": 64}}
+    second = searched(storage, workloads=[{**shared, "count": 3}, new], workload=..., budget={"trials": 16})
+
+    assert second.state is JobState.COMPLETED, second.error
+    tasks = storage.search_tasks(second.id)
+    assert [len(storage.records_of_task(task.id)) > 0 for task in tasks] == [False, True]
+    kept = {position: library.digest for position, library in storage.libraries_of_job(second.id)}
+    assert kept[0] == digest_of(storage, first)
+    said = [event.data["message"] for event in storage.list_events(second.id) if event.kind == "log"]
+    assert said[0] == (
+        "2 workloads in 16 trials: 1 will not be searched; 128 trials recommended; "
+        "1 of them begin where earlier jobs ended"
+    )
