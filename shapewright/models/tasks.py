@@ -136,8 +136,8 @@ def tasks_of(
 ) -> ModelTasks:
     """The search tasks of what was found in a model.
 
-    ``variables`` gives the sizes of all its symbols, ``weights`` how often they occur; ``options`` are further fields of
-    every task. A workload that cannot be searched is left, with the reason. Raises InvalidInput for another fault.
+    ``variables`` gives the sizes of all its symbols, ``weights`` how often they occur; ``options`` are further fields
+    of every task. A workload that cannot be searched is left, with the reason. Raises InvalidInput for another fault.
     """
     used_names = frozenset().union(*(each.workload.variables for each in found))
     used = tuple(var for var in variables if var.name in used_names)

@@ -14,6 +14,7 @@ from shapewright.models.symbols import dim_of
 from shapewright.sources.finder import Finder
 from shapewright.sources.reports import Kept, Report
 from shapewright.sources.source import Match
+from shapewright.torch.changing import integers_as_operands
 from shapewright.torch.op import call, prepared
 from shapewright.torch.plan import DTYPES, Plan, Taken
 from shapewright.torch.reports import Replaced
@@ -34,6 +35,7 @@ def replace_lifted(graph: fx.GraphModule, constants: frozenset[str], finder: Fin
     report = Report()
     _without_checks(graph)
     agree(graph)
+    integers_as_operands(graph)
     flops = flops_by_name(graph.graph)
     lifting = lift(graph, constants)
     if fixed := fix_sizes(graph, constants, finder, lifting, sum(flops.values())):

@@ -18,6 +18,7 @@ from torch.fx.experimental.symbolic_shapes import optimization_hint, statically_
 
 from shapewright.models.fast_paths import fast_paths
 from shapewright.models.graph import CannotLift
+from shapewright.torch.changing import spelled_out
 
 aten = torch.ops.aten
 VIEWS = frozenset({aten.view.default, aten._unsafe_view.default})
@@ -67,7 +68,7 @@ def by_inductor(
     patches["joint_custom_pre_pass"] = _pass(Rewritten(rewrite, select_decomp_table()))
     # Its cache knows the graph before the pass, and not which libraries there are.
     with functorch_config.patch(enable_autograd_cache=False):
-        return compile_fx(graph, list(inputs), config_patches=patches, decompositions=fast_paths())  # type: ignore[no-any-return]
+        return compile_fx(graph, list(inputs), config_patches=patches, decompositions=_normal_form())  # type: ignore[no-any-return]
 
 
 def _pass(rewritten: Rewritten) -> Any:
@@ -97,7 +98,12 @@ def as_it_is(graph: fx.GraphModule, inputs: Sequence[Any], rewrite: Any) -> Comp
         rewritten(module.graph)
         return make_boxed_func(module.forward)  # type: ignore[no-any-return]
 
-    return aot_module_simplified(graph, list(inputs), fw_compiler=compiler, decompositions=fast_paths())  # type: ignore[no-any-return]
+    return aot_module_simplified(graph, list(inputs), fw_compiler=compiler, decompositions=_normal_form())  # type: ignore[no-any-return]
+
+
+def _normal_form() -> dict[Any, Callable[..., Any]]:
+    """What AOTAutograd decomposes beside the composite operators."""
+    return {**fast_paths(), **spelled_out()}
 
 
 def _constants(graph: fx.Graph) -> frozenset[str]:

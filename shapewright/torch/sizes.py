@@ -56,8 +56,10 @@ def fix_sizes(
 
 
 def agree(module: fx.GraphModule) -> None:
-    """Have the keys and values of each attention be of one length, where they have a symbol each: a cache of both grows
-    by two inputs. The operator computes nothing of sense otherwise, so the guard that this adds costs no compilation."""
+    """Have the keys and values of each attention be of one length where they have a symbol each, as parts of a cache.
+
+    The operator computes nothing of sense otherwise, so the guard that this adds costs no compilation.
+    """
     for node in module.graph.nodes:
         if node.target is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
             keys, values = (node.args[place].meta["val"].shape for place in (1, 2))

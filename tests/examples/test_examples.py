@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ RUN_S, TUNE_S = 250, 280
 
 
 def run(*line: object, timeout: float = RUN_S, **environment: str) -> str:
-    root = {"PYTHONPATH": str(EXAMPLES.parent)}
+    root = {"PYTHONPATH": os.pathsep.join(filter(None, [str(EXAMPLES.parent), os.environ.get("PYTHONPATH")]))}
     command = [str(part) for part in line]
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=timeout, env=os.environ | root | environment
@@ -71,3 +72,15 @@ def test_bert_from_end_to_end(tmp_path: Path) -> None:
     printed = run(*line, timeout=2 * TUNE_S, SHAPEWRIGHT_DATA_DIR=str(tmp_path))
     assert "length  eager ms  tuned ms" in printed
     assert "0 parts" not in printed
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(4 * TUNE_S)
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not here: the extra zoo")
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_gpt2_generates(cache: str, tmp_path: Path) -> None:
+    line = (sys.executable, "-m", "examples.gpt2_generates", "--cache", cache, "--trials", 0, "--rest", "eager")
+    printed = run(*line, timeout=2 * TUNE_S, SHAPEWRIGHT_DATA_DIR=str(tmp_path))
+    assert "the same words" in printed
+    assert "100.0% of the floating-point operations are replaced" in printed
+    assert "attention(b=1, h=2, i=1," in printed, "the graph of single words"
