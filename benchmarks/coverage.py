@@ -5,6 +5,7 @@
 Each architecture is exported (``sw.extract``), compiled by TorchDynamo, and exported to ONNX. Floating-point operations
 are those that PyTorch counts, at one size. ``--verify`` compiles each once more with libraries of kernels that are
 right and not fast, for exactly what ``sw.extract`` found, and compares its outputs with eager ones at further sizes.
+Decoders generate words as well, with a cache that grows and with one that is written in place.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import json
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -77,19 +79,35 @@ def row_of(name: str, verify: bool) -> Row:
                 ways[way], found[way] = lifted(name)
         except Exception as error:  # whatever an exporter has to say
             ways[way] = _error(error)
-    verified: Row | None = None
-    if verify and "export" in found:
-        try:
-            verified = _verified(name)
-        except Exception as error:  # one architecture must not cost the others
-            verified = {**_error(error), "share": None, "right": False}
+    verified = _told_by(lambda: _verified(name)) if verify and "export" in found else None
     keys = {way: {op.workload.key: str(op.workload) for op in lifting.ops} for way, lifting in found.items()}
     return {
         "architecture": name,
         "ways": ways,
         "differ": {way: _difference(keys["export"], own) for way, own in keys.items() if "export" in keys},
         "verified": verified,
+        "generates": _generates(name) if verify else None,
     }
+
+
+def _generates(name: str) -> Row | None:
+    """By cache what comes of a decoder's ``generate``; None for what has none."""
+    model = getattr(build(name), "model", None)
+    if model is None or not hasattr(model, "can_generate") or not model.can_generate():
+        return None
+    from benchmarks.generation import CACHES, generated  # noqa: PLC0415 - TVM, for those who verify
+
+    return {cache: _told_by(partial(generated, model, cache)) for cache in CACHES}
+
+
+def _told_by(verify: Callable[[], Row]) -> Row:
+    """What a comparison says: one architecture must not cost the others."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return verify()
+    except Exception as error:  # whatever a model has to say
+        return {**_error(error), "share": None, "right": False}
 
 
 def _error(error: Exception) -> Row:
@@ -178,20 +196,14 @@ def _counted(graphs: Sequence[tuple[Any, Lifting]]) -> Row:
 # -- outputs --------------------------------------------------------------------------------------------------------
 def _verified(name: str) -> Row:
     """Compiled with a library for each workload of ``sw.extract``, ``dynamic=True``: errors, and what was replaced."""
-    from shapewright.download import write  # noqa: PLC0415 - TVM, for those who verify
-    from tuner.library.build import build_library  # noqa: PLC0415
-    from tuner.library.dispatcher import Dispatcher, Leaf  # noqa: PLC0415
-    from tuner.program.target import native  # noqa: PLC0415
-    from tuner.rules import safe_kernel  # noqa: PLC0415
+    from benchmarks.safe_libraries import write_libraries  # noqa: PLC0415 - TVM, for those who verify
 
     model, inputs = build(name), ARCHITECTURES[name].inputs
     with tempfile.TemporaryDirectory() as folder, torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         symbols = torch_model.from_program(program := _program(name)).graph.symbols
         tasks = sw.extract(program, shape_vars={each: range(1, max(LARGEST.values()) + 1) for each in sorted(symbols)})
-        for task in (each.on(native()) for each in tasks):
-            library = build_library(Dispatcher(task, (safe_kernel(task),), 0, Leaf(0)), None)
-            write(library.files, Path(folder) / task.workload.key)
+        write_libraries(tasks, Path(folder))
         torch._dynamo.reset()
         counters.clear()
         report = sw.torch.Report()
@@ -218,6 +230,8 @@ def line_of(row: Row) -> str:
     told = "".join(f"; {count} workloads differ by {way}" for way, count in differ.items() if count)
     if (verified := row["verified"]) is not None:
         told += f"; replaced {_told(verified)}, {'right' if verified['right'] else 'WRONG'}"
+    for cache, generates in (row["generates"] or {}).items():
+        told += f"; generates, {cache}: {_told(generates)}, {'right' if generates['right'] else 'WRONG'}"
     return f"{row['architecture']}: {ways}{told}"
 
 
@@ -243,5 +257,6 @@ def summary_of(rows: Sequence[Row]) -> Row:
         "recompiled": sum(row["ways"]["dynamo"].get("recompiled", 0) > 0 for row in rows),
         "verified": len(verified),
         "right": sum(each["right"] for each in verified),
+        "generate": sum(all(each["right"] for each in row["generates"].values()) for row in rows if row["generates"]),
         "least_replaced": min((each["share"] or 0.0 for each in verified), default=None),
     }

@@ -8,7 +8,7 @@ from typing import Any
 from shapewright.models.draft import Draft, draft_of
 from shapewright.models.graph import ONE, CannotLift, Graph, Node, Operation, Shape
 from shapewright.models.lifted import Operand, View
-from shapewright.models.operands import Order, behind, is_constant, operand, swapped
+from shapewright.models.operands import Order, behind, constant_behind, operand, swapped
 from shapewright.models.views import each, product
 from tuner.program.build import ProgramOp
 from tuner.program.convolutions import SPATIAL
@@ -55,7 +55,7 @@ def _rows(operation: Operation, x: Node, w: Node, is_kn: bool) -> Draft:
     view: View = (tuple(order.index(axis) for axis in range(last)), (last,))
     left = operand(graph, "x", x, (rows, k))
     args = {"m": rows, "n": n, "k": k}
-    if is_constant(graph, w):
+    if constant_behind(graph, w):
         right = operand(graph, "w", w, (n, k), (1, 0) if is_kn else None)
         return draft_of("dense", args, (left, right), operation, view)
     source, order = behind(graph, w)
@@ -101,7 +101,7 @@ def conv(operation: Operation) -> Draft:
     rank = len(ws) - 2
     if rank not in SPATIAL or len(xs) != rank + 2:
         raise CannotLift(f"a convolution of {_list(xs)} by {_list(ws)}")
-    if not is_constant(graph, w):
+    if not constant_behind(graph, w):
         raise CannotLift(f"the weight {w.name} is new at every call")
     axes, transposed = SPATIAL[rank], bool(node.attrs["transposed"])
     groups = int(node.attrs["groups"])

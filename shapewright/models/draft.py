@@ -249,7 +249,8 @@ def _joined(draft: Draft) -> Draft:
 
 
 def _dtypes(draft: Draft, graph: Graph, node: Node) -> dict[str, str]:
-    types = {operand.tensor: graph[operand.node].dtype for operand in draft.operands} | {"out": node.dtype}
+    cast = {each.tensor: each.fold.dtype for each in draft.operands if each.fold and each.fold.dtype}
+    types = {each.tensor: graph[each.node].dtype for each in draft.operands} | cast | {"out": node.dtype}
     conditions = {name for name, dtype in (draft.base.dtypes if draft.base else ()) if dtype == "bool"}
     for tensor, dtype in types.items():
         if dtype not in DTYPES and not (dtype == "bool" and tensor in conditions):

@@ -7,7 +7,9 @@ attention are found as those of any model. The forms are those of the modules th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 MASKS = WORDS, BATCH, HEADS = 0, 1, 2
@@ -23,6 +25,34 @@ def fast_paths() -> dict[Any, Callable[..., Any]]:
         aten._native_multi_head_attention.default: _attention,
         aten._transformer_encoder_layer_fwd.default: _encoder_layer,
     }
+
+
+@contextmanager
+def spelled_out(graph: Any) -> Iterator[None]:
+    """While a graph of TorchDynamo is traced its fast paths are spelled out: inside of them, too, autocast chooses the
+    dtypes, which has no say where operators of ATen are decomposed."""
+    import torch  # noqa: PLC0415
+
+    forms, changed = fast_paths(), []
+    for name in ("_native_multi_head_attention", "_transformer_encoder_layer_fwd"):
+        opaque, overload = getattr(torch, name), getattr(torch.ops.aten, name).default
+        for node in graph.graph.find_nodes(op="call_function", target=opaque):
+            node.target = partial(_called, forms[overload], opaque)
+            changed.append((node, opaque))
+    if changed:
+        graph.recompile()
+    try:
+        yield
+    finally:
+        for node, opaque in changed:
+            node.target = opaque
+        if changed:
+            graph.recompile()
+
+
+def _called(form: Callable[..., Any], opaque: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    result = form(*given, **named)
+    return opaque(*given, **named) if result is NotImplemented else result
 
 
 def _attention(
@@ -62,12 +92,16 @@ def _encoder_layer(
     def second(x: Any) -> Any:
         return functional.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)
 
+    def added(x: Any, more: Any) -> Any:
+        # ATen adds in place of the second: under autocast its dtype stays.
+        return (x + more).to(more.dtype)
+
     if norm_first:
-        x = src + attended(first(src))
-        out = x + fed_forward(second(x))
+        x = added(src, attended(first(src)))
+        out = added(x, fed_forward(second(x)))
     else:
-        x = first(src + attended(src))
-        out = second(x + fed_forward(x))
+        x = first(added(src, attended(src)))
+        out = second(added(x, fed_forward(x)))
     return _with_hidden_rows(out, mask, mask_type).contiguous()
 
 

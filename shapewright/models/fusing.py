@@ -9,7 +9,7 @@ from shapewright.models.draft import Draft, Fused, Produced
 from shapewright.models.elementwise import COMMUTATIVE, TEXT, epilogue_of
 from shapewright.models.graph import ONE, CannotLift, Graph, Input, Node, Operation
 from shapewright.models.lifted import Fold, Operand, View
-from shapewright.models.operands import behind, fixed, is_constant
+from shapewright.models.operands import behind, fixed
 from shapewright.models.views import broadcast, grouped
 
 ROW_AXES = ("m", "n", "p")
@@ -208,7 +208,7 @@ def _number(value: Input) -> str:
 def _normalized(graph: Graph, draft: Draft, node: Node) -> Draft:
     """With the constants of a normalisation of inference folded into the weight and the bias of a convolution."""
     constants = [None if each is None else behind(graph, graph.source(each))[0] for each in node.inputs[1:]]
-    if not all(each is None or is_constant(graph, each) for each in constants):
+    if not all(each is None or each.op == "constant" for each in constants):
         raise CannotLift("its statistics are new at every call")
     names = tuple(None if each is None else each.name for each in constants)
     weight = next((each for each in draft.operands if each.tensor == "weight"), None)

@@ -20,25 +20,40 @@ View = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """A constant that is computed once of several: what batch normalisation of inference makes of the layer before.
+    """A constant that is computed once of others: in another dtype, as autocast has it, or what batch normalisation of
+    inference makes of the layer before.
 
-    ``weight``: w * scale, ``scale`` = gamma / sqrt(var + eps) along axis ``axis`` of w; ``bias``:
-    (bias - mean) * scale + beta. ``nodes``: w or bias, gamma, beta, mean, var; None where there is none.
+    ``cast``: the only one of ``nodes`` in ``dtype``. ``weight``: w * scale, ``scale`` = gamma / sqrt(var + eps) along
+    axis ``axis`` of w; ``bias``: (bias - mean) * scale + beta. ``nodes`` of these: w or bias, gamma, beta, mean, var;
+    None where there is none.
     """
 
     kind: str
     nodes: tuple[str | None, ...]
-    eps: float
+    eps: float = 0.0
     axis: int = 0
+    dtype: str = ""
 
     def value(self, tensors: Mapping[str, Any]) -> Any:
         """The folded constant of the constants by node."""
+        if self.kind == "cast":
+            return _cast(next(iter(tensors.values())), self.dtype)
         given: list[Any] = [None if name is None else tensors[name] for name in self.nodes]
         base, gamma, beta, mean, var = given
         scale = (1.0 if gamma is None else gamma) * (var + self.eps) ** -0.5
         if self.kind == "bias":
             return ((0.0 if base is None else base) - mean) * scale + (0.0 if beta is None else beta)
         return base * scale.reshape([-1 if axis == self.axis else 1 for axis in range(len(base.shape))])
+
+
+def _cast(tensor: Any, dtype: str) -> Any:
+    if hasattr(tensor, "astype"):
+        import ml_dtypes  # noqa: PLC0415 - NumPy's arrays of such come with it
+
+        return tensor.astype(getattr(ml_dtypes, dtype, dtype))
+    import torch  # noqa: PLC0415 - for those who have a tensor of it
+
+    return tensor.to(getattr(torch, dtype))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shapewright.models.graph import ONE, CannotLift, Graph, Node, Shape
-from shapewright.models.lifted import Operand, View
+from shapewright.models.lifted import Fold, Operand, View
 from shapewright.models.views import grouped
 
 Order = tuple[int, ...]
@@ -19,9 +19,16 @@ def behind(graph: Graph, node: Node) -> tuple[Node, Order]:
     return node, order
 
 
-def is_constant(graph: Graph, node: Node) -> bool:
-    """Whether a value is a constant, transposed perhaps."""
-    return behind(graph, node)[0].op == "constant"
+def constant_behind(graph: Graph, node: Node) -> tuple[Node, Order, Fold | None] | None:
+    """The constant that a value is, transposed and cast perhaps; by axis of the value the one of the constant; how it
+    is cast. None where it is no constant."""
+    source, order = behind(graph, node)
+    fold = None
+    if source.op == "cast":
+        kept, moved = behind(graph, graph[source.sources[0]])
+        fold = Fold("cast", (kept.name,), dtype=source.dtype)
+        source, order = kept, tuple(moved[axis] for axis in order)
+    return (source, order, fold) if source.op == "constant" else None
 
 
 def operand(graph: Graph, tensor: str, node: Node, dims: Shape, order: Order | None = None) -> Operand:
@@ -40,12 +47,13 @@ def operand(graph: Graph, tensor: str, node: Node, dims: Shape, order: Order | N
 
 def fixed(graph: Graph, tensor: str, node: Node, view: View) -> Operand:
     """``node`` through ``view``; a constant is taken before its transposes, and packed once."""
-    source, moved = behind(graph, node)
-    if source.op != "constant":
+    found = constant_behind(graph, node)
+    if found is None:
         return Operand(tensor, node.name, view)
+    source, moved, fold = found
     shape = graph.shape(source.name)
     groups = (tuple(moved[axis] for axis in group) for group in view)
-    return Operand(tensor, source.name, tuple(_without_ones(group, shape) for group in groups), constant=True)
+    return Operand(tensor, source.name, tuple(_without_ones(group, shape) for group in groups), True, fold)
 
 
 def swapped(rank: int) -> Order:

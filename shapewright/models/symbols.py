@@ -41,4 +41,7 @@ def _converted(expr: Any) -> DimExpr:
     if kind in (*_DIVISIONS, *_REMAINDERS) and expr.args[1].is_Integer:
         dim, divisor = _converted(expr.args[0]), int(expr.args[1])
         return dim // divisor if kind in _DIVISIONS else dim % divisor
+    if kind in _DIVISIONS and (quotient := (expr.args[0] / expr.args[1]).cancel()).is_polynomial():
+        # Nothing is left over: height and width of a square image are one symbol.
+        return _converted(quotient)
     raise InvalidInput("", f"the size {expr} is no dim", f"allowed: {ALLOWED}")

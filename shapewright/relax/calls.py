@@ -81,8 +81,7 @@ class Calls:
         return self._reshaped(value, [shape[axis] for axis in order], dims)
 
     def _packed_constant(self, operand: Operand, tensor: str, match: Match, constants: Mapping[str, Any]) -> Any:
-        fold = operand.fold and (operand.fold.kind, operand.fold.eps, operand.fold.axis)
-        key = match.library.digest, tensor, _read(operand), operand.view, fold
+        key = match.library.digest, tensor, _read(operand), operand.view, operand.fold
         if key not in self._packed:
             value = operand.value({name: constant.value.numpy() for name, constant in constants.items()})
             if tensor in match.library.workload.constants:

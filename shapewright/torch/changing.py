@@ -16,7 +16,7 @@ aten = torch.ops.aten
 ARITHMETIC = frozenset({aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor})
 
 
-def spelled_out() -> dict[Any, Callable[..., Any]]:
+def changing_numbers() -> dict[Any, Callable[..., Any]]:
     """Decompositions of what takes a number that changes; they leave alone what takes any other."""
     return {
         aten.leaky_relu.default: _leaky_relu,

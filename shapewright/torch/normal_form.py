@@ -16,9 +16,9 @@ from torch._guards import TracingContext, detect_fake_mode
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 from torch.fx.experimental.symbolic_shapes import optimization_hint, statically_known_true, sym_or
 
-from shapewright.models.fast_paths import fast_paths
+from shapewright.models.fast_paths import fast_paths, spelled_out
 from shapewright.models.graph import CannotLift
-from shapewright.torch.changing import spelled_out
+from shapewright.torch.changing import changing_numbers
 
 aten = torch.ops.aten
 VIEWS = frozenset({aten.view.default, aten._unsafe_view.default})
@@ -67,7 +67,7 @@ def by_inductor(
         return compile_fx(graph, list(inputs), config_patches=patches)  # type: ignore[no-any-return]
     patches["joint_custom_pre_pass"] = _pass(Rewritten(rewrite, select_decomp_table()))
     # Its cache knows the graph before the pass, and not which libraries there are.
-    with functorch_config.patch(enable_autograd_cache=False):
+    with spelled_out(graph), functorch_config.patch(enable_autograd_cache=False):
         return compile_fx(graph, list(inputs), config_patches=patches, decompositions=_normal_form())  # type: ignore[no-any-return]
 
 
@@ -98,12 +98,13 @@ def as_it_is(graph: fx.GraphModule, inputs: Sequence[Any], rewrite: Any) -> Comp
         rewritten(module.graph)
         return make_boxed_func(module.forward)  # type: ignore[no-any-return]
 
-    return aot_module_simplified(graph, list(inputs), fw_compiler=compiler, decompositions=_normal_form())  # type: ignore[no-any-return]
+    with spelled_out(graph):
+        return aot_module_simplified(graph, list(inputs), fw_compiler=compiler, decompositions=_normal_form())  # type: ignore[no-any-return]
 
 
 def _normal_form() -> dict[Any, Callable[..., Any]]:
     """What AOTAutograd decomposes beside the composite operators."""
-    return {**fast_paths(), **spelled_out()}
+    return {**fast_paths(), **changing_numbers()}
 
 
 def _constants(graph: fx.Graph) -> frozenset[str]:

@@ -12,7 +12,7 @@ import math
 import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -203,7 +203,7 @@ _shared_lock = threading.Lock()
 def _packs(library: Library, name: str, taken: Taken) -> Packs:
     """Packed forms are shared by all calls that take the constant in the same way."""
     present = tuple(position is not None for position in taken.inputs)
-    key = (library.digest, name, taken.view, present, taken.fold and (taken.fold.kind, taken.fold.eps, taken.fold.axis))
+    key = (library.digest, name, taken.view, present, taken.fold and replace(taken.fold, nodes=()))
     with _shared_lock:
         if key not in _shared:
             _shared[key] = Packs(lambda *tensors: _packed(library, name, taken, tensors))
@@ -240,13 +240,12 @@ def _view(data: Sequence[Sequence[int]]) -> View:
 
 
 def _fold_json(fold: Fold | None) -> list[Any] | None:
-    return None if fold is None else [fold.kind, fold.eps, fold.axis]
+    return None if fold is None else [fold.kind, fold.eps, fold.axis, fold.dtype]
 
 
 def _fold(data: Sequence[Any] | None, inputs: Sequence[int | None]) -> Fold | None:
     if data is None:
         return None
-    kind, eps, axis = data
-    return Fold(
-        kind, tuple(None if position is None else str(index) for index, position in enumerate(inputs)), eps, axis
-    )
+    nodes = tuple(None if position is None else str(index) for index, position in enumerate(inputs))
+    kind, eps, axis, *dtype = data
+    return Fold(kind, nodes, eps, axis, *dtype)

@@ -19,7 +19,7 @@ from shapewright.models.lifted import Lifting
 from shapewright.models.lifting import lift_graph
 from shapewright.sources.finder import Finder
 
-ENOUGH = 0.5
+ENOUGH = 0.9
 """The part of the operations that have libraries as they are, from which on nothing is asked for other sizes."""
 MOST_FIXED = 2
 """Symbols that are read as constants at once. Height and width of a square image are one."""

@@ -101,7 +101,7 @@ class Rotary(nn.Module):  # type: ignore[misc]
         x, places = self.words(words), torch.arange(words.shape[1])[None].float()
         angles = places[:, :, None] * self.rates
         both = torch.cat((angles, angles), dim=-1)[:, None]
-        cos, sin = both.cos() * self.scaling, both.sin() * self.scaling
+        cos, sin = ((each * self.scaling).to(x.dtype) for each in (both.cos(), both.sin()))
         y = self.first(x)
         q, k, v = _heads(self.q(y), HEADS), _heads(self.k(y), 1), _heads(self.v(y), 1)
         q, k = (each * cos + _half_turned(each) * sin for each in (q, k))
@@ -215,7 +215,7 @@ class Shifted(nn.Module):  # type: ignore[misc]
         x = torch.roll(self.norm(images), shifts=(-1, -1), dims=(1, 2))
         x = x.view(batch, size // 4, 4, size // 4, 4, width).permute(0, 1, 3, 2, 4, 5).reshape(-1, 16, width)
         q, k, v = self.joined(x).reshape(x.shape[0], 16, 3, 2, width // 2).permute(2, 0, 3, 1, 4).unbind(0)
-        mask = torch.zeros(16, 16)
+        mask = torch.zeros(16, 16, dtype=images.dtype)
         mask[:8, 8:] = -100.0
         mask[8:, :8] = -100.0
         q = q * (width // 2) ** -0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,13 @@ def compiled(name: str, source: Any, report: sw.torch.Report) -> tuple[torch.nn.
     return model, torch.compile(model, backend=shapewright, dynamic=True, options=options)
 
 
+def marked(inputs: Sequence[torch.Tensor], dims: Sequence[Mapping[int, Any]]) -> None:
+    """Only these axes are dynamic."""
+    for given, axes in zip(inputs, dims, strict=True):
+        for axis in axes:
+            torch._dynamo.mark_dynamic(given, axis)
+
+
 @pytest.mark.parametrize("name", IDIOMS)
 def test_all_that_is_lifted_is_replaced_at_every_size(name: str, libraries: Callable[[str], Path]) -> None:
     report = sw.torch.Report()
@@ -78,12 +85,56 @@ def test_all_that_is_lifted_is_replaced_at_every_size(name: str, libraries: Call
 def test_a_compiled_model_asks_for_what_extract_finds(name: str, built: OnDemand, replacing: Replacing) -> None:
     model = build(name)
     inputs, dims = exported(name)
-    for given, axes in zip(inputs, dims, strict=True):
-        for axis in axes:
-            torch._dynamo.mark_dynamic(given, axis)
+    marked(inputs, dims)
     with torch.no_grad():
         replacing.compiled(model, dynamic=None)(*inputs)
     assert {each.key for each in replacing.report.replaced} == {task.workload.key for task in tasks(name)}
+
+
+@pytest.mark.parametrize("is_autocast", [False, True], ids=["weights", "autocast"])
+@pytest.mark.parametrize("name", IDIOMS)
+def test_models_in_bfloat16_are_replaced_and_as_exact_as_eager(
+    name: str, is_autocast: bool, replacing: Replacing
+) -> None:
+    model, inputs = build(name), IDIOMS[name].inputs(3, 8)
+    exact = model(*inputs)
+    if not is_autocast:
+        model = model.bfloat16()
+        inputs = tuple(each.bfloat16() if each.is_floating_point() else each for each in inputs)
+    fast = replacing.compiled(model)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=is_autocast):
+        found, right = fast(*inputs), model(*inputs)
+    assert (found.dtype, found.shape, found.stride()) == (right.dtype, right.shape, right.stride())
+    mine, own = ((each.float() - exact).abs().nan_to_num().max().item() for each in (found, right))
+    assert mine <= 2 * own + 1e-3
+    assert replacing.report.share is not None and replacing.report.share >= 0.95, str(replacing.report)
+
+
+@pytest.mark.parametrize("name", IDIOMS)
+def test_a_saved_program_is_replaced_as_the_model_is(name: str, tmp_path: Path, replacing: Replacing) -> None:
+    model, (inputs, dims) = build(name), exported(name)
+    torch.export.save(torch.export.export(model, inputs, dynamic_shapes=dims), tmp_path / "model.pt2")
+    fast = replacing.compiled(torch.export.load(tmp_path / "model.pt2").module(), dynamic=None)
+    marked(inputs, dims)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(*inputs), model(*inputs), rtol=1e-4, atol=1e-4, equal_nan=True)
+    assert replacing.report.share is not None and replacing.report.share >= 0.95, str(replacing.report)
+    assert {each.key for each in replacing.report.replaced} == {task.workload.key for task in tasks(name)}
+
+
+@pytest.mark.parametrize("given", ["none", "words", "keys"])
+def test_autocast_has_its_say_inside_of_the_fast_path(given: str, replacing: Replacing) -> None:
+    layer, x = torch.nn.TransformerEncoderLayer(32, 2, 48, batch_first=True).eval(), torch.randn(3, 5, 32)
+    masks: dict[str, torch.Tensor] = {}
+    if given == "words":
+        masks["src_mask"] = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    elif given == "keys":
+        masks["src_key_padding_mask"] = torch.arange(5).expand(3, 5) > 2
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        found, right = replacing.compiled(lambda x: layer(x, **masks))(x), layer(x, **masks)
+    assert found.dtype is right.dtype is torch.bfloat16
+    torch.testing.assert_close(found, right, rtol=3e-2, atol=3e-2)
+    assert replacing.report.share == 1.0, str(replacing.report)
 
 
 def test_a_number_that_goes_on_changing_becomes_an_operand(built: OnDemand, replacing: Replacing) -> None:
