@@ -44,7 +44,7 @@ def generated(model: Any, cache: str) -> Row:
         finally:
             model.forward = eager
     return {
-        "share": report.share, "graphs": graphs, "recompiled": recompiled, "error": worst,
+        "share": report.share, "graphs": graphs, "recompiled": recompiled, "worst": worst,
         "right": worst <= 1 and recompiled == 0,
     }  # fmt: skip
 
