@@ -1,7 +1,8 @@
-"""Decompositions of ATen's fused operators behind ``nn.TransformerEncoderLayer`` and ``nn.MultiheadAttention``.
+"""Decompositions of ATen's fused operators: those behind ``nn.TransformerEncoderLayer`` and ``nn.MultiheadAttention``,
+and scaled sums of products.
 
-PyTorch's modules call them in inference. They are opaque to whoever compiles; spelled out, their products, norms and
-attention are found as those of any model. The forms are those of the modules themselves.
+PyTorch's modules call the former in inference. They are opaque to whoever compiles; spelled out, their products, norms
+and attention are found as those of any model. The forms are those of the modules themselves.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ def fast_paths() -> dict[Any, Callable[..., Any]]:
     return {
         aten._native_multi_head_attention.default: _attention,
         aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+        aten.addmm.default: partial(_scaled_sum, aten.mm.default),
+        aten.baddbmm.default: partial(_scaled_sum, aten.bmm.default),
     }
 
 
@@ -53,6 +56,17 @@ def spelled_out(graph: Any) -> Iterator[None]:
 def _called(form: Callable[..., Any], opaque: Callable[..., Any], *given: Any, **named: Any) -> Any:
     result = form(*given, **named)
     return opaque(*given, **named) if result is NotImplemented else result
+
+
+def _scaled_sum(product: Callable[..., Any], added: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """``beta * added + alpha * product(x, y)``; NotImplemented where there is nothing to scale, and where rounding in
+    between would show."""
+    is_plain = all(isinstance(each, int | float) and each == 1 for each in (beta, alpha))
+    if is_plain or str(x.dtype) not in ("torch.float32", "torch.float64"):
+        return NotImplemented
+    scaled = product(x, y) * alpha
+    # What is taken no times is not read: NaN in it does not count.
+    return scaled if isinstance(beta, int | float) and beta == 0 else added * beta + scaled
 
 
 def _attention(

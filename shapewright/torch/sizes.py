@@ -64,9 +64,16 @@ def agree(module: fx.GraphModule) -> None:
         if node.target is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
             keys, values = (node.args[place].meta["val"].shape for place in (1, 2))
             for one, other in zip(keys[:3], values[:3], strict=True):
-                if all(not isinstance(size, torch.SymInt) or size.node.has_hint() for size in (one, other)):
+                if _hint(one) == _hint(other) is not None:
                     # A bool of it is what it is under a guard.
                     bool(one == other)
+
+
+def _hint(size: Any) -> int | None:
+    """What a size is at hand; None where that is not known."""
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    return int(size.node.hint) if size.node.has_hint() else None
 
 
 def _subsets(symbols: Sequence[str]) -> Iterator[tuple[str, ...]]:

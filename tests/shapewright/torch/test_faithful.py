@@ -374,3 +374,16 @@ def test_an_error_of_the_users_own_comes_out_as_it_does_without_us(replacing: Re
     with torch.no_grad(), pytest.raises(Exception, match="size"):
         replacing.compiled(function)(x())
     assert sw.torch.report() is not None
+
+
+@pytest.mark.parametrize("added", [0.5, float("nan")])
+@pytest.mark.parametrize("beta", [0, 1, 2.5])
+@pytest.mark.parametrize("alpha", [1, -0.5])
+def test_scaled_sums_of_products(alpha: float, beta: float, added: float, replacing: Replacing) -> None:
+    keys, row = torch.randn(3, 8, 7), torch.full((1, 7), added)
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        scaled = {"alpha": alpha, "beta": beta}
+        return torch.addmm(row, x[0], W.t()[:, :7], **scaled), torch.baddbmm(row[None], x, keys, **scaled)
+
+    replacing.check(function, torch.randn(3, 5, 8), replaced=2)
