@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tuner.program.budget_plan import LIBRARY_S, MIN_SECONDS, MIN_TRIALS, affordable
+from tuner.program.budget_plan import MIN_SECONDS, MIN_TRIALS, USUAL, Cost, affordable
 from tuner.program.jobspec import Budget
 
 GUARANTEED = 0.5
@@ -30,8 +30,8 @@ of it, which leaves no weight to what was seen."""
 @dataclass(frozen=True, slots=True)
 class Standing:
     """Where a search task stands. ``count``: how often its workload occurs in the job; ``run_s``: about what it takes
-    then, in seconds, as far as that can be said before it is timed; ``known``: trials of earlier jobs that it starts
-    from.
+    then, in seconds, as far as that can be said before it is timed; ``cost``: what its search takes at least, as far as
+    that can be said; ``known``: trials of earlier jobs that it starts from.
 
     ``allowance``: what it may use of the job's budget, with what it has used; None: nothing was given to it yet.
     ``objective_s``: the weighted time with its best kernels; None before any was timed. ``saved_s``: by how much its
@@ -51,6 +51,7 @@ class Standing:
     is_running: bool = False
     is_ending: bool = False
     run_s: float = 0.0
+    cost: Cost = USUAL
     known: int = 0
 
     @property
@@ -116,13 +117,13 @@ def next_piece(budget: Budget, tasks: Sequence[Standing], lanes: Lanes = ONE_LAN
         rest = _fitting(_left(budget, tasks), tasks, position, lanes)
         is_unasked = tasks[position].allowance is None and budget.trials == 0
         return None if _is_spent(rest) and not is_unasked else (position, _plus(tasks[position], rest))
+    begun = [position for position in going if tasks[position].allowance is not None]
     waiting = [position for position in going if tasks[position].allowance is None]
-    waiting.sort(key=lambda position: -tasks[position].potential_s)
-    begun = [position for position in going if position not in waiting]
-    count = _searched(budget, tasks, len(waiting))
-    chosen, others = waiting[:count], waiting[count:]
-    library_s = min(LIBRARY_S, (_left(budget, tasks).seconds or 0.0) / max(1, len(waiting)))
-    tasks = [_unsearched(task, library_s) if at in others else task for at, task in enumerate(tasks)]
+    waiting.sort(key=lambda position: -_worth(budget, tasks[position]))
+    chosen = _chosen(budget, tasks, waiting)
+    others = [position for position in waiting if position not in chosen]
+    even_s = (_left(budget, tasks).seconds or 0.0) / max(1, len(waiting))
+    tasks = [_unsearched(task, even_s) if at in others else task for at, task in enumerate(tasks)]
     left, searched = _left(budget, tasks), len(tasks) - len(others)
     if chosen:
         minimum = _minimum(budget, left, tasks, chosen, searched, lanes)
@@ -136,23 +137,31 @@ def next_piece(budget: Budget, tasks: Sequence[Standing], lanes: Lanes = ONE_LAN
     return _by_gain(budget, left, tasks, begun, lanes)
 
 
-def _searched(budget: Budget, tasks: Sequence[Standing], waiting: int) -> int:
-    """How many of those that wait for their minimum what is left is enough for; the first one has whatever there is."""
+def _worth(budget: Budget, task: Standing) -> float:
+    """What a task that is not timed is expected to save, for what its first round takes of the budget."""
+    return task.potential_s / (task.cost.round_s if budget.trials is None else 1.0)
+
+
+def _chosen(budget: Budget, tasks: Sequence[Standing], waiting: Sequence[int]) -> list[int]:
+    """Those that wait for their minimum and that what is left is enough for; the first one has whatever there is."""
     if budget.trials == 0:
-        return waiting
-    least = 0 if any(task.allowance is not None for task in tasks) else 1
-    return max(least, affordable(_left(budget, tasks), waiting, _round_s(tasks)))
+        return list(waiting)
+    pace = _pace(tasks)
+    costs = [replace(tasks[at].cost, round_s=pace * tasks[at].cost.round_s) for at in waiting]
+    chosen = [waiting[at] for at in affordable(_left(budget, tasks), costs)]
+    has_begun = any(task.allowance is not None for task in tasks)
+    return chosen if chosen or has_begun else list(waiting[:1])
 
 
-def _round_s(tasks: Sequence[Standing]) -> float:
-    """What the first round of a search takes, by those that had one."""
-    known_s = [task.round_s for task in tasks if task.round_s]
-    return max(MIN_SECONDS, sum(known_s) / len(known_s)) if known_s else MIN_SECONDS
+def _pace(tasks: Sequence[Standing]) -> float:
+    """How much longer rounds take on this machine than was expected."""
+    paces = [task.round_s / task.cost.round_s for task in tasks if task.round_s]
+    return max(1.0, sum(paces) / len(paces)) if paces else 1.0
 
 
-def _unsearched(task: Standing, library_s: float) -> Standing:
-    """With an allowance for its library alone."""
-    return replace(task, allowance=Budget(task.trials, task.spent_s + library_s))
+def _unsearched(task: Standing, even_s: float) -> Standing:
+    """With an allowance for its library alone, of no more than an even share."""
+    return replace(task, allowance=Budget(task.trials, task.spent_s + min(task.cost.library_s, even_s)))
 
 
 def next_library(tasks: Sequence[Standing], idle: Sequence[int]) -> int:
@@ -169,9 +178,9 @@ def ending_allowance(budget: Budget, tasks: Sequence[Standing], position: int, l
     if budget.seconds is None or allowance.seconds is None:
         return allowance
     left_s = max(0.0, budget.seconds - sum(each.spent_s for each in tasks))
-    promised_s = sum(max(LIBRARY_S, each.unspent_s) for each in tasks if not each.is_done)
+    promised_s = sum(max(each.cost.library_s, each.unspent_s) for each in tasks if not each.is_done)
     share = min(1.0, min(left_s, lanes.count * lanes.left_s) / promised_s)
-    return Budget(allowance.trials, task.spent_s + share * max(LIBRARY_S, task.unspent_s))
+    return Budget(allowance.trials, task.spent_s + share * max(task.cost.library_s, task.unspent_s))
 
 
 def is_worth_waiting(budget: Budget, tasks: Sequence[Standing]) -> bool:
@@ -266,11 +275,14 @@ def _minimum(
         trials = max(task.trials, min(wanted, task.trials + math.ceil(left.trials / len(chosen))))
     if budget.seconds is not None and left.seconds is not None:
         part = GUARANTEED if (1 - GUARANTEED) * budget.seconds >= MIN_SECONDS else 1.0
-        wanted_s = max(_round_s(tasks) + LIBRARY_S, part * budget.seconds / searched)
+        pace = _pace(tasks)
+        least_s = [pace * tasks[at].cost.round_s + tasks[at].cost.library_s for at in chosen]
+        wanted_s = max(least_s[0], part * budget.seconds / searched)
         # As much for each that waits still ends in time, by the bound of _capacity_s.
         promised_s = sum(other.unspent_s for other in tasks if not other.is_done)
         in_time_s = (lanes.count * lanes.left_s - promised_s) / (len(chosen) - 1 + lanes.count)
-        most_s = task.spent_s + max(0.0, min(left.seconds / len(chosen), in_time_s))
+        fair_s = max(left.seconds / len(chosen), left.seconds - sum(least_s[1:]))
+        most_s = task.spent_s + max(0.0, min(fair_s, in_time_s))
         seconds = max(task.spent_s, min(wanted_s, most_s))
     return Budget(trials, seconds)
 

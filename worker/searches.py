@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from tuner.measure import BuilderLost, DeviceLost, Runner
-from tuner.program.budget_plan import BudgetPlan, run_s
+from tuner.program.budget_plan import BudgetPlan, Cost, run_s
 from tuner.program.jobspec import Budget
 from tuner.program.rates import TYPICAL, Rates
 from tuner.program.task import SearchTask
@@ -221,7 +221,7 @@ class JobSearches:
         stored = self._stored_standing(row)
         if len(self.job.lease.tasks) == 1 or row.done:
             return stored
-        return replace(stored, run_s=run_s(row.task), known=self.job.known_trials(row))
+        return replace(stored, run_s=run_s(row.task), cost=Cost.of(row.task), known=self.job.known_trials(row))
 
     def _stored_standing(self, row: SearchTaskRow) -> Standing:
         trials = len(self.job.records(row))
@@ -229,7 +229,7 @@ class JobSearches:
 
     def _say_plan(self) -> None:
         """Where not all of several workloads can be searched, or some go on where others ended, at the beginning."""
-        plan = BudgetPlan(len(self._standings), self.job.budget)
+        plan = BudgetPlan.of(((row.task, row.count) for row in self.job.lease.tasks), self.job.budget)
         known = sum(each.known > 0 for each in self._standings)
         has_begun = any(each.trials or each.is_done for each in self._standings)
         if plan.searches == 1 or has_begun or (plan.affordable == plan.searches and not known):

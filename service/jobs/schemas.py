@@ -9,8 +9,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from service.jobs.outcome import outcome_of
-from tuner.program.budget_plan import BudgetPlan
-from tuner.program.jobspec import parse_budget
 from tuner.records import TuningRecord
 from tuner.storage import Job, JobState, Page, SearchTaskRow
 
@@ -121,21 +119,11 @@ class SearchTaskPage(BaseModel):
         return SearchTaskPage(items=items, next=after if after < count else None)
 
 
-class PlanOut(BaseModel):
-    """Of the ``searches`` of a job its budget is enough for the ``affordable`` ones; the others end with libraries of
-    theory, or keep the ones that are served. ``recommended`` is a budget for all of them."""
-
-    searches: int
-    affordable: int
-    recommended: dict[str, float]
-
-
 class JobDetail(JobOut):
     """A job: as submitted (``spec``), its search tasks, and the results so far (``summary``, ``outcome``).
 
     The answer is bounded. ``tasks`` are the first of ``task_count``; ``tasks_next`` is where ``GET .../tasks`` goes on,
     null if they are all. Where ``spec_complete`` is false ``spec`` lacks its largest fields; ``GET .../spec`` has all.
-    ``plan`` is what the budget buys, before anything is timed.
     """
 
     workload_keys: list[str]
@@ -146,7 +134,6 @@ class JobDetail(JobOut):
     tasks: list[SearchTaskOut]
     task_count: int
     tasks_next: int | None
-    plan: PlanOut
 
     @staticmethod
     def complete(job: Job, keys: Sequence[str], rows: Sequence[SearchTaskRow]) -> JobDetail:
@@ -162,7 +149,6 @@ class JobDetail(JobOut):
             tasks=page.items,
             task_count=len(keys),
             tasks_next=page.next,
-            plan=PlanOut(**BudgetPlan(len(keys), parse_budget(job.spec.get("budget"))).to_json()),
         )
 
 

@@ -84,7 +84,8 @@ class ModelTasks(Sequence[ModelTask]):
     def plan(self, *, seconds: float | None = None, trials: int | None = None) -> BudgetPlan:
         """What such a budget buys: for how many of the tasks it is enough, and what is recommended. Raises InvalidInput
         for what is no budget."""
-        return BudgetPlan(len(self), parse_budget({"seconds": seconds, "trials": trials}))
+        budget = parse_budget({"seconds": seconds, "trials": trials})
+        return BudgetPlan.of(((task, task.count) for task in self.tasks), budget)
 
     def reasons(self) -> str:
         """What was left, by reason, the most frequent first."""

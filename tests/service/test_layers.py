@@ -138,9 +138,6 @@ def test_a_layer_that_there_was_no_budget_for_is_not_completed(api: TestClient, 
     assert (first["state"], second["state"], second["trials"]) == ("COMPLETED", "UNSEARCHED", 0)
     page = api.get(f"/jobs/{job.id}/model").text
     assert (page.count(">not searched</span>"), page.count(">completed</span>")) == (1, 2), "the job is completed"
-    assert api.get(f"/v1/jobs/{job.id}").json()["plan"] == {
-        "searches": 2, "affordable": 1, "recommended": {"trials": 128},
-    }  # fmt: skip
 
 
 def test_layers_of_theory_are_what_was_asked_for(api: TestClient, storage: Storage) -> None:

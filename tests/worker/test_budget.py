@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.program.budget_plan import LIBRARY_S, MIN_SECONDS, MIN_TRIALS, BudgetPlan
+from tuner.program.budget_plan import LIBRARY_S, MIN_SECONDS, MIN_TRIALS, USUAL, BudgetPlan, Cost
 from tuner.program.jobspec import Budget
 from worker.budget import (
     GUARANTEED,
@@ -33,7 +33,7 @@ def spent(budget: Budget, tasks: list[Standing], objective_s: float = 1e-3) -> l
         if piece is None:
             position = next_library(tasks, [at for at, task in enumerate(tasks) if not task.is_done])
             task = tasks[position]
-            spent_s = task.spent_s if task.allowance else min(LIBRARY_S, (budget.seconds or 0.0) / len(tasks))
+            spent_s = task.spent_s if task.allowance else min(task.cost.library_s, (budget.seconds or 0.0) / len(tasks))
             tasks[position] = replace(task, is_done=True, spent_s=spent_s)
             continue
         position, allowance = piece
@@ -74,7 +74,7 @@ def test_all_of_a_budget_is_given_out_and_no_more(budget: Budget, counts: list[i
 def test_as_many_are_searched_as_the_plan_says_and_none_of_them_is_starved(budget: Budget, counts: list[int]) -> None:
     allowed = spent(budget, [Standing(count) for count in counts])
     searched = [each for each in allowed if is_searched(each)]
-    plan = BudgetPlan(len(counts), budget)
+    plan = BudgetPlan((USUAL,) * len(counts), budget)
     assert len(searched) >= plan.affordable or budget.trials == 0
     for each in searched:
         assert budget.trials is None or (each.trials or 0) >= min(MIN_TRIALS, budget.trials)
@@ -97,6 +97,17 @@ def test_what_a_search_leaves_is_enough_for_the_next_one() -> None:
     done = Standing(1, 16, 2.0, Budget(None, 8.0), 1e-3, is_done=True)
     assert next_piece(Budget(None, 12.0), [replace(done, spent_s=8.0), Standing(1), Standing(1)]) is None
     assert next_piece(Budget(None, 12.0), [done, Standing(1), Standing(1)]) == (1, Budget(None, 7.0))
+
+
+def test_a_search_that_costs_more_has_that_or_is_left_for_others_that_fit() -> None:
+    costly = Standing(1, run_s=1.0, cost=Cost(20.0, 8.0))
+    usual = Standing(1, run_s=1e-3)
+    # 28 of 60 s for the first, and 7 s are kept for each of the others.
+    assert next_piece(Budget(None, 60.0), [usual, costly, usual]) == (1, Budget(None, 28.0))
+    # 30 s are not enough for it beside the libraries: 8 s are kept for its own.
+    piece = next_piece(Budget(None, 30.0), [usual, costly, usual])
+    assert piece is not None and piece[0] == 0
+    assert spent(Budget(None, 30.0), [usual, costly, usual])[1] == Budget(0, 8.0)
 
 
 def test_a_slow_machine_lets_fewer_be_searched() -> None:
@@ -348,7 +359,7 @@ def test_lanes_keep_within_the_budget_and_starve_nobody(
     assert job.most == job.lanes
     for each in allowed:
         assert each is not None
-        if budget.trials is not None and BudgetPlan(len(counts), budget).affordable == len(counts):
+        if budget.trials is not None and BudgetPlan((USUAL,) * len(counts), budget).affordable == len(counts):
             assert (each.trials or 0) >= int(GUARANTEED * budget.trials / len(counts))
     if budget.trials is not None:
         assert sum(task.trials for task in job.tasks) <= budget.trials

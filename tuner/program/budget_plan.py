@@ -2,44 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tuner.program.jobspec import Budget
 from tuner.program.rates import TYPICAL
 from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
 
 MIN_TRIALS, MIN_SECONDS = 16, 4.0
-"""The least that a search is given at once: a round of it takes about that."""
+"""The least that a search is given at once: a round of it takes about that, of a workload of no great size."""
 LIBRARY_S = 3.0
-"""What a search leaves for its library at least, and what a library of theory takes."""
+"""What a search of such a workload leaves for its library at least."""
+ROUND_SHAPES, LIBRARY_SHAPES = 4, 4
+"""At about so many shapes kernels are verified in a first round, and a library before it is handed out."""
 ENOUGH_TRIALS, ENOUGH_S = 64, 30.0
 """What is recommended for each workload: less finds little that theory does not (docs/performance.md, "Quality over
 tuning time")."""
+ENOUGH_ROUNDS = 3
+VERIFY_RATE = 6e9
+"""Operations (see ``verify_work``) a second of a verification, before any was timed."""
+ELEMENT_WORK, FEW_ELEMENTS = 200, 2**20
+"""What an element of a tensor takes: to be drawn, packed, surrounded, compared, and its magnitude summed; and how many
+take no longer than what each shape adds."""
 FLOPS_PER_CYCLE, BYTES_PER_CYCLE = 32, TYPICAL.l3_bytes
 """Of one core, where theory's estimate of a run is not at hand. Workloads are only compared with each other by it."""
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetPlan:
-    """Of ``searches`` that share ``budget`` so many are ``affordable``; the others end with libraries of theory.
+class Cost:
+    """Seconds that a search takes: its first round, and its library."""
 
-    ``recommended``: of the same kinds of limits, enough for all of them.
+    round_s: float = MIN_SECONDS
+    library_s: float = LIBRARY_S
+
+    @staticmethod
+    def of(task: SearchTask) -> Cost:
+        """By the size of the workload at the middle one of its instances."""
+        workload = task.workload
+        works = sorted(verify_work(workload, workload.dims(each.shape)) for each in task.instances)
+        least, middle = works[0] / VERIFY_RATE, works[len(works) // 2] / VERIFY_RATE
+        return Cost(MIN_SECONDS + ROUND_SHAPES * middle, LIBRARY_S + LIBRARY_SHAPES * least)
+
+    @property
+    def enough_s(self) -> float:
+        """What is recommended for such a search."""
+        more_s = ENOUGH_ROUNDS * (self.round_s - MIN_SECONDS) + self.library_s - LIBRARY_S
+        return ENOUGH_S + more_s
+
+
+USUAL = Cost()
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetPlan:
+    """What ``budget`` buys for searches of these ``costs``, those of which most is expected first.
+
+    It is enough for the ``affordable`` ones; the others end with libraries of theory, or those that are served.
+    ``recommended``: a budget of the same kinds of limits, enough for all of them.
     """
 
-    searches: int
+    costs: tuple[Cost, ...]
     budget: Budget
+
+    @staticmethod
+    def of(tasks: Iterable[tuple[SearchTask, int]], budget: Budget) -> BudgetPlan:
+        """``tasks``: each with the count of its workload."""
+        known = [(count * run_s(task), Cost.of(task)) for task, count in tasks]
+        known.sort(key=lambda each: -each[0] / each[1].round_s)
+        return BudgetPlan(tuple(cost for _, cost in known), budget)
+
+    @property
+    def searches(self) -> int:
+        return len(self.costs)
 
     @property
     def affordable(self) -> int:
         """All of them where no trials are wanted."""
-        return self.searches if self.budget.trials == 0 else max(1, affordable(self.budget, self.searches))
+        return self.searches if self.budget.trials == 0 else max(1, len(affordable(self.budget, self.costs)))
 
     @property
     def recommended(self) -> Budget:
         trials = None if self.budget.trials is None else ENOUGH_TRIALS * self.searches
-        return Budget(trials, None if self.budget.seconds is None else ENOUGH_S * self.searches)
+        enough_s = 10.0 * round(sum(cost.enough_s for cost in self.costs) / 10.0)
+        return Budget(trials, None if self.budget.seconds is None else enough_s)
 
     def to_json(self) -> dict[str, Any]:
         return {"searches": self.searches, "affordable": self.affordable, "recommended": self.recommended.to_json()}
@@ -61,15 +109,16 @@ def _told(limits: Mapping[str, float]) -> str:
     return " and ".join(text.format(limits[name]) for name, text in parts.items() if name in limits)
 
 
-def affordable(budget: Budget, searches: int, round_s: float = MIN_SECONDS) -> int:
-    """How many of ``searches`` a budget lets measure a round each, which takes ``round_s`` seconds, beside the
-    libraries of all."""
-    most = [searches]
-    if budget.trials is not None:
-        most.append(budget.trials // MIN_TRIALS)
-    if budget.seconds is not None:
-        most.append(int((budget.seconds - LIBRARY_S * searches) // round_s))
-    return max(0, min(most))
+def affordable(budget: Budget, costs: Sequence[Cost]) -> list[int]:
+    """Which searches a budget lets measure a round each, taken in this order, beside the libraries of all."""
+    left_s = math.inf if budget.seconds is None else budget.seconds - sum(cost.library_s for cost in costs)
+    left = math.inf if budget.trials is None else budget.trials
+    chosen = []
+    for position, cost in enumerate(costs):
+        if cost.round_s <= left_s and left >= MIN_TRIALS:
+            left_s, left = left_s - cost.round_s, left - MIN_TRIALS
+            chosen.append(position)
+    return chosen
 
 
 def run_s(task: SearchTask) -> float:
@@ -81,3 +130,10 @@ def run_s(task: SearchTask) -> float:
         for weight, each in dims
     )
     return cycles / (sum(weight for weight, _ in dims) * TYPICAL.clock_hz)
+
+
+def verify_work(workload: Workload, dims: Mapping[str, int]) -> float:
+    """Operations of a verification. Where weights are large, what is done to each of their elements is most of it,
+    however few rows there are."""
+    elements = sum(math.prod(tensor.shape(dims)) for tensor in workload.operands)
+    return workload.work(dims) + ELEMENT_WORK * max(0, elements - FEW_ELEMENTS)

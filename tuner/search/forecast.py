@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from tuner.measure import KeptBuilds
+from tuner.program.budget_plan import VERIFY_RATE, verify_work
 from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
 from tuner.rules.space import MicroKernel
 from tuner.search.trials import Trials
 
 LINK_S, IR_SHARE = 0.5, 0.4
 """What linking a library takes at least, or as long as a build if that takes longer: its ENTRY is compiled. And what
 writing down the IR of each of its kernels adds, as a part of its build."""
-VERIFY_RATE, SHAPE_S = 6e9, 0.02
-"""Operations (see ``verify_work``) a second of a verification, and what each shape adds, before any was timed."""
-ELEMENT_WORK, FEW_ELEMENTS = 200, 2**20
-"""What an element of a tensor takes: to be drawn, packed, surrounded, compared, and its magnitude summed; and how many
-take no longer than what each shape adds."""
+SHAPE_S = 0.02
+"""What each shape adds to a verification, before any was timed."""
 SAMPLE_WORK = 2e9
 """Operations (see Workload.work) of the instance that the time of a verification is learned from, at most."""
 SMALL_SHARE = 0.01
@@ -28,13 +24,6 @@ LEAST_SHARE = 0.1
 """Of the time of larger shapes, what their operations take at least."""
 MARGIN = 1.15
 """How much longer than that it may take."""
-
-
-def verify_work(workload: Workload, dims: Mapping[str, int]) -> float:
-    """Operations of a verification. Where weights are large, what is done to each of their elements is most of it,
-    however few rows there are."""
-    elements = sum(math.prod(tensor.shape(dims)) for tensor in workload.operands)
-    return workload.work(dims) + ELEMENT_WORK * max(0, elements - FEW_ELEMENTS)
 
 
 class Forecast:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.program.budget_plan import BudgetPlan, run_s
+from tuner.program.budget_plan import LIBRARY_S, MIN_SECONDS, USUAL, BudgetPlan, Cost, run_s
 from tuner.program.jobspec import Budget
 from tuner.program.shape_vars import ShapeVar
 from tuner.program.task import SearchTask
@@ -23,7 +23,25 @@ TOLD = {
 @pytest.mark.parametrize("case", TOLD)
 def test_a_plan_says_what_is_not_searched_and_what_is_recommended(case: tuple[int, int | None, float | None]) -> None:
     searches, trials, seconds = case
-    assert str(BudgetPlan(searches, Budget(trials, seconds))) == TOLD[case]
+    assert str(BudgetPlan((USUAL,) * searches, Budget(trials, seconds))) == TOLD[case]
+
+
+def test_a_workload_with_large_weights_takes_longer_to_be_searched() -> None:
+    def cost(n: int) -> Cost:
+        task = SearchTask("dense", {"m": "T", "n": n, "k": 768}, (ShapeVar("T", range(1, 129)),))
+        return Cost.of(task)
+
+    small, vocabulary = cost(768), cost(50257)
+    assert small == Cost(pytest.approx(MIN_SECONDS, abs=0.1), pytest.approx(LIBRARY_S, abs=0.1))  # type: ignore[arg-type]
+    assert vocabulary.round_s > 2 * small.round_s and vocabulary.library_s > 2 * small.library_s
+    plan = BudgetPlan((vocabulary, small), Budget(None, 20.0))
+    assert (plan.affordable, plan.recommended.seconds) == (1, 10 * round((30 + vocabulary.enough_s) / 10))
+
+
+def test_tasks_of_which_most_is_expected_come_first() -> None:
+    tasks = [SearchTask("dense", {"m": "T", "n": n, "k": 768}, (ShapeVar("T", range(1, 9)),)) for n in (50257, 64)]
+    often, seldom = BudgetPlan.of(zip(tasks, (1, 10**6), strict=True), Budget(None, 60.0)).costs
+    assert often.round_s < seldom.round_s
 
 
 def test_a_run_takes_longer_the_more_there_is_to_compute_or_to_read() -> None:
