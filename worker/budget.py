@@ -113,18 +113,13 @@ def next_piece(budget: Budget, tasks: Sequence[Standing], lanes: Lanes = ONE_LAN
     if all(tasks[position].is_running for position in going):
         return None
     if len(going) == 1:
-        position = going[0]
-        rest = _fitting(_left(budget, tasks), tasks, position, lanes)
-        is_unasked = tasks[position].allowance is None and budget.trials == 0
-        return None if _is_spent(rest) and not is_unasked else (position, _plus(tasks[position], rest))
+        return _all_that_is_left(budget, tasks, going[0], lanes)
     begun = [position for position in going if tasks[position].allowance is not None]
     waiting = [position for position in going if tasks[position].allowance is None]
     waiting.sort(key=lambda position: -_worth(budget, tasks[position]))
     chosen = _chosen(budget, tasks, waiting)
-    others = [position for position in waiting if position not in chosen]
-    even_s = (_left(budget, tasks).seconds or 0.0) / max(1, len(waiting))
-    tasks = [_unsearched(task, even_s) if at in others else task for at, task in enumerate(tasks)]
-    left, searched = _left(budget, tasks), len(tasks) - len(others)
+    tasks = _with_libraries_kept(budget, tasks, [at for at in waiting if at not in chosen])
+    left, searched = _left(budget, tasks), len(tasks) - len(waiting) + len(chosen)
     if chosen:
         minimum = _minimum(budget, left, tasks, chosen, searched, lanes)
         return chosen[0], _capped(minimum, tasks, chosen[0], lanes)
@@ -135,6 +130,18 @@ def next_piece(budget: Budget, tasks: Sequence[Standing], lanes: Lanes = ONE_LAN
             if _is_more(even, tasks[position]):
                 return position, even
     return _by_gain(budget, left, tasks, begun, lanes)
+
+
+def _all_that_is_left(
+    budget: Budget, tasks: Sequence[Standing], position: int, lanes: Lanes
+) -> tuple[int, Budget] | None:
+    """For the only task that goes on; None where that is nothing, and where it is too little to begin a search that the
+    job can do without."""
+    task, rest = tasks[position], _fitting(_left(budget, tasks), tasks, position, lanes)
+    if task.allowance is None and budget.trials != 0 and len(tasks) > 1 and not _chosen(budget, tasks, [position]):
+        return None
+    is_spent = _is_spent(rest) and (task.allowance is not None or budget.trials != 0)
+    return None if is_spent else (position, _plus(task, rest))
 
 
 def _worth(budget: Budget, task: Standing) -> float:
@@ -149,7 +156,7 @@ def _chosen(budget: Budget, tasks: Sequence[Standing], waiting: Sequence[int]) -
     pace = _pace(tasks)
     costs = [replace(tasks[at].cost, round_s=pace * tasks[at].cost.round_s) for at in waiting]
     chosen = [waiting[at] for at in affordable(_left(budget, tasks), costs)]
-    has_begun = any(task.allowance is not None for task in tasks)
+    has_begun = any(task.allowance is not None or task.trials or task.is_done for task in tasks)
     return chosen if chosen or has_begun else list(waiting[:1])
 
 
@@ -159,9 +166,15 @@ def _pace(tasks: Sequence[Standing]) -> float:
     return max(1.0, sum(paces) / len(paces)) if paces else 1.0
 
 
-def _unsearched(task: Standing, even_s: float) -> Standing:
-    """With an allowance for its library alone, of no more than an even share."""
-    return replace(task, allowance=Budget(task.trials, task.spent_s + min(task.cost.library_s, even_s)))
+def _with_libraries_kept(budget: Budget, tasks: Sequence[Standing], others: Sequence[int]) -> list[Standing]:
+    """The tasks, the ``others`` with allowances for their libraries alone: as much less of these as there is less."""
+    wanted_s = sum(tasks[at].cost.library_s for at in others)
+    share = min(1.0, (_left(budget, tasks).seconds or 0.0) / wanted_s) if wanted_s else 0.0
+
+    def kept(task: Standing) -> Standing:
+        return replace(task, allowance=Budget(task.trials, task.spent_s + share * task.cost.library_s))
+
+    return [kept(task) if at in others else task for at, task in enumerate(tasks)]
 
 
 def next_library(tasks: Sequence[Standing], idle: Sequence[int]) -> int:
@@ -281,8 +294,9 @@ def _minimum(
         # As much for each that waits still ends in time, by the bound of _capacity_s.
         promised_s = sum(other.unspent_s for other in tasks if not other.is_done)
         in_time_s = (lanes.count * lanes.left_s - promised_s) / (len(chosen) - 1 + lanes.count)
-        fair_s = max(left.seconds / len(chosen), left.seconds - sum(least_s[1:]))
-        most_s = task.spent_s + max(0.0, min(fair_s, in_time_s))
+        # What the others need stays, but for what the first one needs itself.
+        own_s = max(left.seconds - sum(least_s[1:]), min(least_s[0], left.seconds / len(chosen)))
+        most_s = task.spent_s + max(0.0, min(own_s, in_time_s))
         seconds = max(task.spent_s, min(wanted_s, most_s))
     return Budget(trials, seconds)
 

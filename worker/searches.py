@@ -234,7 +234,7 @@ class JobSearches:
         has_begun = any(each.trials or each.is_done for each in self._standings)
         if plan.searches == 1 or has_begun or (plan.affordable == plan.searches and not known):
             return
-        self.job.note(f"{plan}{f'; {known} of them begin where earlier jobs ended' if known else ''}")
+        self.job.note(f"{plan}{f'; {known} known from earlier jobs' if known else ''}")
 
     def _restored(self, position: int) -> Standing:
         """A standing after a loss: what was recorded counts, and what was allowed still is."""

@@ -10,11 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 from shapewright.models.fast_paths import fast_paths
+from shapewright.models.scaled_sums import scaled_sums
 
 
 def decomposed(program: Any) -> Any:
     """A ``torch.export.ExportedProgram`` in the normal form."""
-    return program.run_decompositions({**_composites(), **fast_paths()})
+    return program.run_decompositions({**_composites(), **fused()})
+
+
+def fused() -> dict[Any, Callable[..., Any]]:
+    """The decompositions of operators that do the work of several."""
+    return {**fast_paths(), **scaled_sums()}
 
 
 def _composites() -> dict[Any, Callable[..., Any]]:

@@ -1,16 +1,15 @@
-"""Decompositions of ATen's fused operators: those behind ``nn.TransformerEncoderLayer`` and ``nn.MultiheadAttention``,
-and scaled sums of products.
+"""Decompositions of ATen's fused operators behind ``nn.TransformerEncoderLayer`` and ``nn.MultiheadAttention``.
 
-PyTorch's modules call the former in inference. They are opaque to whoever compiles; spelled out, their products, norms
-and attention are found as those of any model. The forms are those of the modules themselves.
+PyTorch's modules call them in inference. They are opaque to whoever compiles; spelled out, their products, norms and
+attention are found as those of any model. The forms are those of the modules themselves.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 MASKS = WORDS, BATCH, HEADS = 0, 1, 2
@@ -25,8 +24,6 @@ def fast_paths() -> dict[Any, Callable[..., Any]]:
     return {
         aten._native_multi_head_attention.default: _attention,
         aten._transformer_encoder_layer_fwd.default: _encoder_layer,
-        aten.addmm.default: partial(_scaled_sum, aten.mm.default),
-        aten.baddbmm.default: partial(_scaled_sum, aten.bmm.default),
     }
 
 
@@ -37,36 +34,37 @@ def spelled_out(graph: Any) -> Iterator[None]:
     import torch  # noqa: PLC0415
 
     forms, changed = fast_paths(), []
+    graphs = [module for module in graph.modules() if isinstance(module, torch.fx.GraphModule)]
     for name in ("_native_multi_head_attention", "_transformer_encoder_layer_fwd"):
-        opaque, overload = getattr(torch, name), getattr(torch.ops.aten, name).default
-        for node in graph.graph.find_nodes(op="call_function", target=opaque):
-            node.target = partial(_called, forms[overload], opaque)
-            changed.append((node, opaque))
-    if changed:
-        graph.recompile()
+        opaque, form = getattr(torch, name), forms[getattr(torch.ops.aten, name).default]
+        for module in graphs:
+            for node in module.graph.find_nodes(op="call_function", target=opaque):
+                node.target = _called(form, opaque)
+                changed.append((module, node, opaque))
+    _recompile(module for module, _, _ in changed)
     try:
         yield
     finally:
-        for node, opaque in changed:
+        for _, node, opaque in changed:
             node.target = opaque
-        if changed:
-            graph.recompile()
+        _recompile(module for module, _, _ in changed)
 
 
-def _called(form: Callable[..., Any], opaque: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    result = form(*given, **named)
-    return opaque(*given, **named) if result is NotImplemented else result
+def _recompile(modules: Iterable[Any]) -> None:
+    for module in dict.fromkeys(modules):
+        module.recompile()
 
 
-def _scaled_sum(product: Callable[..., Any], added: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """``beta * added + alpha * product(x, y)``; NotImplemented where there is nothing to scale, and where rounding in
-    between would show."""
-    is_plain = all(isinstance(each, int | float) and each == 1 for each in (beta, alpha))
-    if is_plain or str(x.dtype) not in ("torch.float32", "torch.float64"):
-        return NotImplemented
-    scaled = product(x, y) * alpha
-    # What is taken no times is not read: NaN in it does not count.
-    return scaled if isinstance(beta, int | float) and beta == 0 else added * beta + scaled
+def _called(form: Callable[..., Any], opaque: Callable[..., Any]) -> Callable[..., Any]:
+    """``form`` where it is one of the operator's, else the operator."""
+
+    # Inductor wants the function of a node to have a name.
+    @functools.wraps(opaque, updated=())
+    def called(*given: Any, **named: Any) -> Any:
+        result = form(*given, **named)
+        return opaque(*given, **named) if result is NotImplemented else result
+
+    return called
 
 
 def _attention(

@@ -215,10 +215,14 @@ def _normalized(graph: Graph, draft: Draft, node: Node) -> Draft:
     biases = [stage for stage in draft.stages if stage.epilogue == "bias"]
     if weight is None or not weight.constant or weight.fold or len(biases) != len(draft.stages):
         raise CannotLift("there is no convolution right before it")
+    old = next((each for each in draft.operands if each.tensor == "bias"), None)
+    if old is not None and old.fold:
+        raise CannotLift("the bias before it is cast")
+    if any(each is not None and each.dtype != graph[weight.node].dtype for each in constants):
+        raise CannotLift("its statistics are of another dtype than the weight before it")
     eps = float(node.attrs["eps"])
     axis = _output_channel(draft, weight)
     weight = replace(weight, fold=Fold("weight", (weight.node, *names), eps, axis))
-    old = next((each for each in draft.operands if each.tensor == "bias"), None)
     channels = names[2]
     assert channels is not None
     bias = Operand("bias", channels, ((0,),), True, Fold("bias", (old.node if old else None, *names), eps))

@@ -25,6 +25,7 @@ def changing_numbers() -> dict[Any, Callable[..., Any]]:
         aten.clamp_max.default: lambda x, most: _clamped(x, None, most),
         aten.add.Tensor: _added,
         aten.sub.Tensor: lambda x, y, *, alpha=1: _added(x, y, alpha=-alpha if _changes(alpha) else alpha),
+        aten.rsub.Scalar: _subtracted_from,
     }
 
 
@@ -68,4 +69,12 @@ def _clamped(x: torch.Tensor, least: Any = None, most: Any = None) -> torch.Tens
 
 
 def _added(x: torch.Tensor, y: torch.Tensor, *, alpha: Any = 1) -> torch.Tensor:
-    return x + y * alpha if _changes(alpha) else NotImplemented
+    dtype = torch.result_type(x, y)
+    # ATen multiplies in float32 where the sum is of halves, and refuses integers.
+    if not _changes(alpha) or dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    return x + y.to(dtype) * alpha
+
+
+def _subtracted_from(x: torch.Tensor, number: Any, alpha: Any = 1) -> torch.Tensor:
+    return -x + number if _changes(number) and alpha == 1 else NotImplemented

@@ -16,7 +16,8 @@ from torch._guards import TracingContext, detect_fake_mode
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 from torch.fx.experimental.symbolic_shapes import optimization_hint, statically_known_true, sym_or
 
-from shapewright.models.fast_paths import fast_paths, spelled_out
+from shapewright.models.aten import fused
+from shapewright.models.fast_paths import spelled_out
 from shapewright.models.graph import CannotLift
 from shapewright.torch.changing import changing_numbers
 
@@ -104,7 +105,7 @@ def as_it_is(graph: fx.GraphModule, inputs: Sequence[Any], rewrite: Any) -> Comp
 
 def _normal_form() -> dict[Any, Callable[..., Any]]:
     """What AOTAutograd decomposes beside the composite operators."""
-    return {**fast_paths(), **changing_numbers()}
+    return {**fused(), **changing_numbers()}
 
 
 def _constants(graph: fx.Graph) -> frozenset[str]:

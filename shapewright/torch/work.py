@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -13,8 +14,10 @@ from torch.utils.flop_counter import flop_registry
 aten = torch.ops.aten
 COUNTS = {
     **flop_registry,
-    # PyTorch counts the operator of GPUs alone.
-    aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[aten._scaled_dot_product_flash_attention],
+    # PyTorch counts the operators of GPUs alone.
+    aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: (
+        2 * math.prod(q.shape[:-1]) * (k.shape[-2] * q.shape[-1] + v.shape[-2] * v.shape[-1])
+    ),
 }
 
 

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.program.budget_plan import LIBRARY_S, MIN_SECONDS, MIN_TRIALS, USUAL, BudgetPlan, Cost
+from tuner.program.budget_plan import LIBRARY_S, MIN_TRIALS, USUAL, BudgetPlan, Cost
 from tuner.program.jobspec import Budget
 from worker.budget import (
     GUARANTEED,
     ONE_LANE,
     Lanes,
     Standing,
+    ending_allowance,
     is_worth_waiting,
     lane_budget,
     next_library,
@@ -70,15 +71,40 @@ def test_all_of_a_budget_is_given_out_and_no_more(budget: Budget, counts: list[i
         assert budget.trials is not None or total_s >= budget.seconds - 0.01
 
 
-@given(BUDGETS, st.lists(st.integers(1, 50), min_size=1, max_size=12))
-def test_as_many_are_searched_as_the_plan_says_and_none_of_them_is_starved(budget: Budget, counts: list[int]) -> None:
-    allowed = spent(budget, [Standing(count) for count in counts])
-    searched = [each for each in allowed if is_searched(each)]
-    plan = BudgetPlan((USUAL,) * len(counts), budget)
+COSTS = st.builds(Cost, st.floats(4.0, 40.0), st.floats(3.0, 30.0))
+
+
+@given(BUDGETS, st.lists(st.tuples(st.integers(1, 50), st.just(USUAL) | COSTS), min_size=1, max_size=12))
+def test_as_many_are_searched_as_the_plan_says_and_none_of_them_is_starved(
+    budget: Budget, known: list[tuple[int, Cost]]
+) -> None:
+    tasks = [Standing(count, run_s=1e-3, cost=cost) for count, cost in known]
+    worth = sorted(tasks, key=lambda task: -task.count / (task.cost.round_s if budget.trials is None else 1.0))
+    plan = BudgetPlan(tuple(task.cost for task in worth), budget)
+    allowed = spent(budget, list(tasks))
+    searched = [at for at, each in enumerate(allowed) if is_searched(each)]
     assert len(searched) >= plan.affordable or budget.trials == 0
-    for each in searched:
-        assert budget.trials is None or (each.trials or 0) >= min(MIN_TRIALS, budget.trials)
-        assert budget.seconds is None or plan.affordable == 1 or (each.seconds or 0.0) >= MIN_SECONDS + LIBRARY_S - 0.01
+    for at in searched:
+        assert budget.trials is None or (allowed[at].trials or 0) >= min(MIN_TRIALS, budget.trials)
+        least_s = tasks[at].cost.round_s + tasks[at].cost.library_s
+        assert budget.seconds is None or plan.affordable == 1 or (allowed[at].seconds or 0.0) >= least_s - 0.01
+
+
+def test_a_cheap_search_leaves_a_costly_one_what_it_needs() -> None:
+    cheap, costly = Standing(1, run_s=1.0), Standing(1, run_s=1e-3, cost=Cost(20.0, 15.0))
+    assert all(map(is_searched, spent(Budget(None, 45.0), [cheap, costly])))
+
+
+def test_a_budget_that_is_spent_when_a_worker_takes_over_begins_no_search() -> None:
+    ended = Standing(1, 16, 8.0)
+    assert next_piece(Budget(32, None), [Standing(1), ended, ended, Standing(1)]) is None
+    assert next_piece(Budget(None, 16.0), [Standing(1), ended, ended, Standing(1)]) is None
+
+
+def test_the_last_task_is_not_begun_with_less_than_a_round() -> None:
+    done = Standing(1, 16, 20.0, Budget(None, 20.0), 1e-3, is_done=True)
+    assert next_piece(Budget(None, 23.0), [done, Standing(1)]) is None
+    assert next_piece(Budget(None, 30.0), [done, Standing(1)]) == (1, Budget(None, 10.0))
 
 
 @pytest.mark.parametrize("budget", [Budget(32, None), Budget(None, 27.0), Budget(32, 27.0)])
@@ -170,9 +196,9 @@ def test_less_than_a_round_is_left_to_whichever_task_is_last() -> None:
 @pytest.mark.parametrize("budget", [Budget(10, None), Budget(None, 5.0)])
 def test_an_overspent_budget_leaves_nothing(budget: Budget) -> None:
     tasks = [Standing(1, 12, 9.0, is_done=True), Standing(1), Standing(1)]
-    piece = next_piece(budget, tasks)
-    assert piece is not None
-    assert (piece[1].trials or 0, piece[1].seconds or 0.0) == (0, 0.0)
+    assert next_piece(budget, tasks) is None
+    ending = ending_allowance(budget, tasks, 1)
+    assert (ending.trials or 0, ending.seconds or 0.0) == (0, 0.0)
 
 
 def test_no_trials_means_none_for_every_task() -> None:

@@ -81,7 +81,9 @@ class BudgetPlan:
     @property
     def affordable(self) -> int:
         """All of them where no trials are wanted."""
-        return self.searches if self.budget.trials == 0 else max(1, len(affordable(self.budget, self.costs)))
+        if self.budget.trials == 0:
+            return self.searches
+        return max(min(1, self.searches), len(affordable(self.budget, self.costs)))
 
     @property
     def recommended(self) -> Budget:

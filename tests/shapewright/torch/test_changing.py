@@ -33,6 +33,8 @@ CASES: dict[str, tuple[Callable[[torch.Tensor, Any], torch.Tensor], tuple[float,
     "between": (lambda x, number: dense(x).clamp(-0.1, number), FLOATS, ""),
     "plus so much of": (lambda x, number: torch.add(dense(x), x[:, :1], alpha=number), FLOATS, "add"),
     "less so much of": (lambda x, number: torch.sub(dense(x), x[:, :1], alpha=number), FLOATS, ""),
+    "from a number": (lambda x, number: number - dense(x), FLOATS, "neg"),
+    "from an int": (lambda x, number: number - dense(x), INTS, ""),
     "of positions": (lambda x, number: dense(x) * (torch.arange(x.shape[0])[:, None] + number), INTS, ""),
 }
 
@@ -47,6 +49,28 @@ def test_a_number_that_changes_is_an_operand(name: str, replacing: Replacing) ->
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert graphs[-1] == graphs[0], "nothing is compiled anew"
     assert any(fused in each.workload for each in replacing.report.replaced), str(replacing.report)
+
+
+HALF, WHOLE = torch.full((24,), 100.0, dtype=torch.float16), torch.arange(24)
+PROMOTED: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
+    "half and whole": lambda x, number: torch.add(dense(x).half(), WHOLE, alpha=number),
+    "bfloat16 and whole": lambda x, number: torch.sub(dense(x).bfloat16(), WHOLE, alpha=number),
+    "float and half": lambda x, number: torch.add(dense(x), HALF, alpha=1000 * number),
+    "float and bfloat16": lambda x, number: torch.add(dense(x), HALF.bfloat16(), alpha=number),
+    "double and whole": lambda x, number: torch.add(dense(x).double(), WHOLE, alpha=number),
+    "halves": lambda x, number: torch.add(dense(x).half(), HALF, alpha=number),
+    "whole and float": lambda x, number: torch.add(WHOLE, dense(x), alpha=number),
+    "half from a number": lambda x, number: number - dense(x).half(),
+    "whole by a number": lambda x, number: dense(x) + WHOLE * number,
+}
+
+
+@pytest.mark.parametrize("name", PROMOTED)
+def test_dtypes_are_promoted_as_in_eager(name: str, replacing: Replacing) -> None:
+    fast, x = replacing.compiled(PROMOTED[name]), torch.randn(5, 16)
+    for number in (1.7, -2.3, 0.5):
+        with torch.no_grad():
+            same(fast(x, number), PROMOTED[name](x, number))
 
 
 def test_an_operator_with_a_number_of_the_model_is_not_spelled_out(replacing: Replacing) -> None:

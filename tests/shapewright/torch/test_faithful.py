@@ -380,10 +380,32 @@ def test_an_error_of_the_users_own_comes_out_as_it_does_without_us(replacing: Re
 @pytest.mark.parametrize("beta", [0, 1, 2.5])
 @pytest.mark.parametrize("alpha", [1, -0.5])
 def test_scaled_sums_of_products(alpha: float, beta: float, added: float, replacing: Replacing) -> None:
-    keys, row = torch.randn(3, 8, 7), torch.full((1, 7), added)
+    keys, columns = torch.randn(3, 8, 7), torch.full((7, 5), added).t()
 
     def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         scaled = {"alpha": alpha, "beta": beta}
-        return torch.addmm(row, x[0], W.t()[:, :7], **scaled), torch.baddbmm(row[None], x, keys, **scaled)
+        return torch.addmm(columns, x[0], W.t()[:, :7], **scaled), torch.baddbmm(columns[None], x, keys, **scaled)
 
     replacing.check(function, torch.randn(3, 5, 8), replaced=2)
+
+
+def test_a_product_that_is_taken_no_times_is_not_read(replacing: Replacing) -> None:
+    x = torch.full((5, 8), float("nan"))
+    replacing.check(lambda x: torch.addmm(W[0, :7].expand(5, 7), x, W.t()[:, :7], alpha=0), x, replaced=0)
+
+
+MIXED: dict[str, tuple[torch.dtype, torch.dtype, torch.dtype]] = {
+    "of bfloat16, a bias of float32": (torch.bfloat16, torch.float32, torch.bfloat16),
+    "of float32, a bias of float64": (torch.float32, torch.float64, torch.float32),
+    "of bfloat16, statistics of float32": (torch.bfloat16, torch.bfloat16, torch.float32),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_a_norm_behind_a_convolution_of_other_dtypes(name: str, replacing: Replacing) -> None:
+    dtype, of_bias, of_norm = MIXED[name]
+    norm = torch.nn.BatchNorm2d(6).eval().to(of_norm)
+    weight, bias = torch.randn(6, 3, 3, 3).to(dtype), torch.randn(6).to(of_bias)
+    replacing.check(
+        lambda x: norm(functional.conv2d(x, weight, bias.to(x.dtype))), torch.randn(2, 3, 9, 9).to(dtype), replaced=0
+    )

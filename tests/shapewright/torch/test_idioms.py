@@ -122,8 +122,9 @@ def test_a_saved_program_is_replaced_as_the_model_is(name: str, tmp_path: Path, 
     assert {each.key for each in replacing.report.replaced} == {task.workload.key for task in tasks(name)}
 
 
+@pytest.mark.parametrize("rest", ["eager", "inductor"])
 @pytest.mark.parametrize("given", ["none", "words", "keys"])
-def test_autocast_has_its_say_inside_of_the_fast_path(given: str, replacing: Replacing) -> None:
+def test_autocast_has_its_say_inside_of_the_fast_path(given: str, rest: str, replacing: Replacing) -> None:
     layer, x = torch.nn.TransformerEncoderLayer(32, 2, 48, batch_first=True).eval(), torch.randn(3, 5, 32)
     masks: dict[str, torch.Tensor] = {}
     if given == "words":
@@ -131,7 +132,7 @@ def test_autocast_has_its_say_inside_of_the_fast_path(given: str, replacing: Rep
     elif given == "keys":
         masks["src_key_padding_mask"] = torch.arange(5).expand(3, 5) > 2
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        found, right = replacing.compiled(lambda x: layer(x, **masks))(x), layer(x, **masks)
+        found, right = replacing.compiled(lambda x: layer(x, **masks), rest=rest)(x), layer(x, **masks)
     assert found.dtype is right.dtype is torch.bfloat16
     torch.testing.assert_close(found, right, rtol=3e-2, atol=3e-2)
     assert replacing.report.share == 1.0, str(replacing.report)
@@ -184,6 +185,8 @@ def test_the_fast_path_of_an_encoder_layer_is_taken_apart(mask: str, is_first: b
         replacing.check(lambda x: layer(x, **given), torch.randn(3, 5, 32), replaced=7)
 
 
-def test_the_fast_path_of_self_attention_is_taken_apart(replacing: Replacing) -> None:
+@pytest.mark.parametrize("rest", ["eager", "inductor"])
+def test_the_fast_path_of_self_attention_is_taken_apart(rest: str, replacing: Replacing) -> None:
     attention = torch.nn.MultiheadAttention(32, 2, batch_first=True).eval()
-    replacing.check(lambda x: attention(x, x, x, need_weights=False), torch.randn(3, 5, 32), replaced=3)
+    given = torch.randn(3, 5, 32)
+    replacing.check(lambda x: attention(x, x, x, need_weights=False), given, rest=rest, replaced=3)
