@@ -30,8 +30,7 @@ def generated(model: Any, cache: str) -> Row:
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         try:
             first = _compiled(model, eager, cache, folder)
-            symbols = frozenset().union(*(each.workload.variables for each in first.kept if each.workload))
-            write_libraries(first.tasks(dict.fromkeys(symbols, range(1, LONGEST + 1))), Path(folder))
+            write_libraries(first.tasks(dict.fromkeys(first.symbols, range(1, LONGEST + 1))), Path(folder))
             report = _compiled(model, eager, cache, folder)
             graphs, compiled, worst = counters["stats"]["unique_graphs"], model.forward, 0.0
             for length in PROMPTS:

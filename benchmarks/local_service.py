@@ -51,6 +51,16 @@ def local_service(data_dir: Path) -> Iterator[dict[str, str]]:
             signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def service_at(url: str | None, data_dir: Path) -> Iterator[dict[str, str]]:
+    """The environment of clients of the service at ``url``; without one, of ``local_service``."""
+    if url is None:
+        with local_service(data_dir) as environment:
+            yield environment
+    else:
+        yield {**os.environ, "SHAPEWRIGHT_URL": url}
+
+
 def _wait_until_ready(process: subprocess.Popen[bytes], url: str, environment: dict[str, str]) -> None:
     """Ready is a service that answers and a device that has registered."""
     deadline = time.monotonic() + READY_S

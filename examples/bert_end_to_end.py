@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import shapewright as sw
-from benchmarks.local_service import local_service, say
+from benchmarks.local_service import say, service_at
 from benchmarks.model_zoo import Bert
 
 WORDS, BATCH = 1000, 2
@@ -104,8 +104,7 @@ def main() -> int:
     model = make_bert(options)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shapewright-bert-")))
-        environment = {**os.environ, "SHAPEWRIGHT_URL": options.url} if options.url else None
-        environment = environment or stack.enter_context(local_service(folder / "data"))
+        environment = stack.enter_context(service_at(options.url, folder / "data"))
         export(model, options.length, folder / "bert.pt2")
         tune_model(folder / "bert.pt2", options, environment)
         os.environ.update(environment)

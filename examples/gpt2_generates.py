@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import shapewright as sw
-from benchmarks.local_service import local_service, say
+from benchmarks.local_service import say, service_at
 
 VOCABULARY = 1000
 CACHES = ("dynamic", "static")
@@ -59,8 +59,7 @@ def compiled(model: Any, forward: Any, options: argparse.Namespace, source: str)
 
 def tune(report: sw.torch.Report, options: argparse.Namespace) -> None:
     """One job for all workloads that the compiled model has no library for."""
-    symbols = frozenset().union(*(each.workload.variables for each in report.kept if each.workload))
-    tasks = report.tasks(dict.fromkeys(symbols, range(1, options.words + 1)))
+    tasks = report.tasks(dict.fromkeys(report.symbols, range(1, options.words + 1)))
     seconds = None if options.seconds == "auto" else float(options.seconds)
     plan = tasks.plan(seconds=seconds or tasks.plan(seconds=1).recommended.seconds, trials=options.trials)
     say(f"{tasks}\nbudget: {plan}")
@@ -103,8 +102,7 @@ def main() -> int:
     eager = model.forward
     with ExitStack() as stack, torch.no_grad():
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shapewright-gpt2-")))
-        environment = {**os.environ, "SHAPEWRIGHT_URL": options.url} if options.url else None
-        os.environ.update(environment or stack.enter_context(local_service(folder / "data")))
+        os.environ.update(stack.enter_context(service_at(options.url, folder / "data")))
         source = os.environ["SHAPEWRIGHT_URL"]
         _, report = compiled(model, eager, options, source)
         if any(each.workload for each in report.kept):

@@ -76,7 +76,12 @@ class Report:
         total = sum(each.flops for some in (self.replaced, self.kept) for each in some)
         part = f", {sum(each.flops for each in missing) / total:.0%} of the operations" if total else ""
         named = "this workload" if count == 1 else f"these {count} workloads"
-        return [f"  next: no library for {named}{part}: shapewright tune-model, or .tasks()"]
+        return [f"  next: no library for {named}{part}: shapewright tune-model, or tasks() of this report"]
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """Those of the workloads that have no library."""
+        return frozenset().union(*(each.workload.variables for each in self.kept if each.workload))
 
     def tasks(
         self,
@@ -93,7 +98,7 @@ class Report:
         Raises InvalidInput for a symbol without sizes, and where every workload has its library.
         """
         found = [Occurrence(each.workload, each.where, each.where) for each in self.kept if each.workload]
-        symbols = sorted(frozenset().union(*(each.workload.variables for each in found)))
+        symbols = sorted(self.symbols)
         if not found:
             raise InvalidInput("report", "no workload lacks a library", "one of a model that was compiled or optimized")
         if missing := [name for name in symbols if name not in shape_vars]:
