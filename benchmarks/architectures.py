@@ -44,11 +44,14 @@ class First(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.model, self.names = model, names
 
-    def forward(self, *inputs: torch.Tensor) -> Any:
+    def forward(self, first: torch.Tensor, second: torch.Tensor | None = None) -> Any:
+        # Named one by one: exporters ask for the dynamic axes of starred inputs in another form.
+        inputs = (first,) if second is None else (first, second)
         return self.model(**dict(zip(self.names, inputs, strict=True)))[0]
 
 
-def _transformers(model: str, config: Mapping[str, Any], *names: str, part: str = "") -> nn.Module:
+def of_transformers(model: str, config: Mapping[str, Any], *names: str, part: str = "") -> nn.Module:
+    """A model by its class's name; ``names`` of its inputs, ``part`` of it that is meant."""
     import transformers  # noqa: PLC0415 - the extra zoo
 
     kind = getattr(transformers, model)
@@ -58,7 +61,7 @@ def _transformers(model: str, config: Mapping[str, Any], *names: str, part: str 
     return First(getattr(made, part) if part else made, names)
 
 
-def _torchvision(name: str) -> nn.Module:
+def of_torchvision(name: str) -> nn.Module:
     import torchvision  # noqa: PLC0415
 
     made: nn.Module = getattr(torchvision.models, name)(weights=None)
@@ -153,32 +156,32 @@ _TIMM = ("resnet18", "mixer_s16_224", "deit_tiny_patch16_224", "convnextv2_atto"
 ARCHITECTURES: Mapping[str, Architecture] = {
     **{
         name: Architecture(
-            partial(_transformers, model, config, "input_ids", "attention_mask"), _masked, ((0, 1), (0, 1))
+            partial(of_transformers, model, config, "input_ids", "attention_mask"), _masked, ((0, 1), (0, 1))
         )
         for name, (model, config) in _TEXTS.items()
     },
     "bert-unmasked": Architecture(
-        partial(_transformers, "BertModel", _ENCODER, "input_ids"), lambda b, s: (_words(b, s),), ((0, 1),)
+        partial(of_transformers, "BertModel", _ENCODER, "input_ids"), lambda b, s: (_words(b, s),), ((0, 1),)
     ),
     "t5": Architecture(
-        partial(_transformers, "T5Model", _T5, "input_ids", "decoder_input_ids"),
+        partial(of_transformers, "T5Model", _T5, "input_ids", "decoder_input_ids"),
         lambda b, s: (_words(b, s), _words(b, s)), ((0, 1), (0, 1)),
     ),
     "whisper-encoder": Architecture(
-        partial(_transformers, "WhisperModel", _WHISPER, "input_features", part="encoder"),
+        partial(of_transformers, "WhisperModel", _WHISPER, "input_features", part="encoder"),
         lambda b, _: (torch.randn(b, 80, 128),), ((0,),),
     ),
     "wav2vec2": Architecture(
-        partial(_transformers, "Wav2Vec2Model", {k: v for k, v in _ENCODER.items() if k != "max_position_embeddings"},
+        partial(of_transformers, "Wav2Vec2Model", {k: v for k, v in _ENCODER.items() if k != "max_position_embeddings"},
                 "input_values"),
         lambda b, _: (torch.randn(b, 4000),), ((0,),),
     ),
     **{
-        name: Architecture(partial(_transformers, model, config, "pixel_values"), partial(_images, 64), ((0,),))
+        name: Architecture(partial(of_transformers, model, config, "pixel_values"), partial(_images, 64), ((0,),))
         for name, (model, config) in _PICTURES.items()
     },
     **{
-        f"torchvision {name}": Architecture(partial(_torchvision, name), partial(_images, size), ((0,),))
+        f"torchvision {name}": Architecture(partial(of_torchvision, name), partial(_images, size), ((0,),))
         for name, size in _TORCHVISION.items()
     },
     **{f"timm {name}": Architecture(partial(_timm, name), partial(_images, 224), ((0,),)) for name in _TIMM},

@@ -126,11 +126,8 @@ def _program(name: str) -> Any:
     """The exported program, its batch and its length dynamic."""
     architecture, model = ARCHITECTURES[name], build(name)
     dims = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    shapes: Any = tuple({axis: dims[axis] for axis in axes} for axes in architecture.axes)
-    is_starred = hasattr(model, "names")
-    return torch.export.export(
-        model, architecture.inputs(*SIZES[0]), dynamic_shapes=(shapes,) if is_starred else shapes
-    )
+    shapes = tuple({axis: dims[axis] for axis in axes} for axes in architecture.axes)
+    return torch.export.export(model, architecture.inputs(*SIZES[0]), dynamic_shapes=shapes)
 
 
 def _exported(name: str) -> tuple[Row, Lifting]:

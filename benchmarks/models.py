@@ -4,7 +4,7 @@
     python -m benchmarks.models --model bert-base [--threads N] [--minutes M] [--libraries DIR] [--after MODEL]
                                 --json OUT
 
-The model is built here with random weights, taken apart (``sw.extract``), tuned as one job through a service of its
+The model is built with random weights, taken apart (``sw.extract``), tuned as one job through a service of its
 own (`shapewright up`), and compiled with the libraries that were pulled. Then it is timed at 20 lengths, of which the
 search has seen few, against eager PyTorch and torch.compile (dynamic shapes, frozen, autotuned): alternating samples,
 each contender in a process of its own. ``--libraries`` takes what an earlier run has tuned, or keeps what this one
@@ -24,6 +24,8 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return covered(options.only, options.verify, options.json)
     if options.model is None:
         parser.error("--model or --coverage is required")
+    if (package := MODELS[options.model].package) is not None and find_spec(package) is None:
+        parser.error(f"--model {options.model} needs {package}: pip install -e '.[zoo]'")
     with tempfile.TemporaryDirectory(prefix="shapewright-models-") as folder:
         libraries = (options.libraries or Path(folder) / "libraries").absolute()
         if options.after is not None and libraries.is_dir() and not known_of(libraries).get("gain"):
@@ -219,9 +223,17 @@ def _flops(model: str, batch: int, length: int) -> int:
 
     from benchmarks.model_zoo import MODELS  # noqa: PLC0415
 
-    with FlopCounterMode(display=False) as counter, torch.device("meta"), torch.no_grad():
-        MODELS[model].make().eval()(*MODELS[model].inputs(batch, length))
+    # Called for real: some models look at values, which meta tensors do not have.
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        _built(model)(*MODELS[model].inputs(batch, length))
     return int(counter.get_total_flops())
+
+
+@cache
+def _built(model: str) -> Any:
+    from benchmarks.model_zoo import build  # noqa: PLC0415
+
+    return build(model)
 
 
 def _line(row: Row) -> str:
