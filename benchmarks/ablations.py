@@ -7,7 +7,7 @@ from pathlib import Path
 from shapewright.download import write
 from shapewright.session import TuneResult
 from tuner.library.build import build_library
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.search import finalize
 from tuner.search.cost_model import PairCostModel
 from tuner.search.observations import Measured, latency_table, normalized

@@ -26,7 +26,7 @@ from tuner.program.build import workload_from_json
 from tuner.program.expr import Read
 from tuner.program.target import Target, native
 from tuner.program.workload import Workload
-from tuner.rules.layout import aligned
+from tuner.schedule.layout import aligned
 
 if TYPE_CHECKING:
     from shapewright.library import Library

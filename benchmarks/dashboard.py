@@ -31,8 +31,8 @@ from tuner.program.jobspec import parse_job
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult, Phase
-from tuner.rules import space_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import space_of
+from tuner.schedule.space import MicroKernel
 from tuner.storage import JobState, Lease, NewEvent, Storage
 from tuner.storage.sql import open_storage, upgrade
 

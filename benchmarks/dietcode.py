@@ -38,9 +38,9 @@ from tuner.measure import Builder, Runner, RunRequest
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
-from tuner.rules import layout_group
-from tuner.rules.space import MicroKernel
-from tuner.rules.x86_contraction import X86Contraction
+from tuner.schedule import layout_group
+from tuner.schedule.rules.matmul import X86Contraction
+from tuner.schedule.space import MicroKernel
 
 Floats = NDArray[np.float64]
 PARAMETERS = {"max_depth": 6, "eta": 0.2, "min_child_weight": 0.0, "nthread": 1}

@@ -23,7 +23,7 @@ from benchmarks.contenders import Array, Contender, inputs_of
 from benchmarks.rivals import Call, DoesNotApply
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload, format_shape
-from tuner.rules.layout import aligned
+from tuner.schedule.layout import aligned
 
 Shape = Mapping[str, int]
 REQUEST, STATE, MODULE, PACKING, LOG = "request.json", "state.json", "module.so", "pack.npz", "log.txt"

@@ -27,8 +27,8 @@ from tuner.library.package import ENTRY
 from tuner.measure import BuildResult, KeptBuilds, Runner, RunRequest
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
-from tuner.rules import layouts_of, space_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import layouts_of, space_of
+from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.observations import Measured, latency_table, normalized
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from shapewright.library import Library
     from tuner.measure import KeptBuilds
     from tuner.program.task import SearchTask
-    from tuner.rules.space import MicroKernel
+    from tuner.schedule.space import MicroKernel
 
 PROGRAMS = ("mlp", "swiglu_mlp")
 AXIS, ORDERS = "whole", {0: "fused", 1: "unfused"}
@@ -123,7 +123,7 @@ def line(row: Mapping[str, Any]) -> str:
 
 def candidates(task: SearchTask, shape: Mapping[str, int], top: int, seed: int) -> list[MicroKernel]:
     """Of either order the ``top`` kernels that theory ranks best at a shape, of many samples and their neighbours."""
-    from tuner.rules import prior_latency_s, rules_of  # noqa: PLC0415
+    from tuner.schedule import prior_latency_s, rules_of  # noqa: PLC0415
 
     rule, rng = rules_of(task)[0], np.random.default_rng(seed)
     space = rule.space(task)
@@ -212,7 +212,7 @@ def _least(contenders: Mapping[str, Sampler], rounds: int) -> dict[str, float]:
 
 def _twins(task: SearchTask, kernels: Sequence[MicroKernel]) -> list[MicroKernel]:
     """The same kernels in the other order, where they are legal there."""
-    from tuner.rules import rules_of  # noqa: PLC0415
+    from tuner.schedule import rules_of  # noqa: PLC0415
 
     space = rules_of(task)[0].space(task)
     twins = (space.legal({**dict(kernel.values), AXIS: 1 - kernel[AXIS]}) for kernel in kernels)

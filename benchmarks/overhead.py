@@ -64,7 +64,7 @@ def make_dispatcher(target: Any, kernels: int) -> Any:
 
     import shapewright as sw  # noqa: PLC0415
     from tuner.library.dispatcher import Dispatcher, bounded, fit  # noqa: PLC0415
-    from tuner.rules import layout_group, safe_kernel, space_of  # noqa: PLC0415
+    from tuner.schedule import layout_group, safe_kernel, space_of  # noqa: PLC0415
 
     rows = sw.ShapeVar("T", range(1, VALUES + 1))
     task = sw.SearchTask("dense", {"m": rows, "n": SIZE, "k": SIZE}, (rows,), target=target, max_kernels=kernels)

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.workload import Workload
-from tuner.rules import Refused
-from tuner.rules.x86_contraction.pattern import Contraction, match
+from tuner.schedule import Refused
+from tuner.schedule.product.match.plain import Contraction, match
 
 Array = NDArray[Any]
 Call = Callable[[], object]

@@ -10,7 +10,7 @@ from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.program.target import native
 from tuner.program.task import SearchTask
-from tuner.rules import safe_kernel
+from tuner.schedule import safe_kernel
 
 
 def write_libraries(tasks: Iterable[SearchTask], folder: Path) -> None:

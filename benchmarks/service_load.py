@@ -21,8 +21,8 @@ from tuner.program.jobspec import parse_job
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.records import PROTOCOL
-from tuner.rules import safe_kernel, space_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import safe_kernel, space_of
+from tuner.schedule.space import MicroKernel
 from tuner.storage.sql import upgrade
 from tuner.storage.sql.identity import stored_workload
 

@@ -11,8 +11,8 @@ from tuner.program.jobspec import parse_job
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult, Phase
-from tuner.rules import safe_kernel
-from tuner.rules.space import MicroKernel
+from tuner.schedule import safe_kernel
+from tuner.schedule.space import MicroKernel
 from tuner.search.pipeline import BATCH
 from tuner.search.summary import SearchSummary
 from tuner.storage import Lease, NewEvent, Storage

@@ -87,10 +87,10 @@ def disturbed_constants(draw: int, most: float) -> Iterator[int]:
 
 
 def _priors() -> list[ModuleType]:
-    from tuner import rules  # noqa: PLC0415 - after the threads are limited
+    from tuner.schedule import rules  # noqa: PLC0415 - after the threads are limited
 
     folders = [each.name for each in iter_modules(rules.__path__) if each.ispkg]
-    names = [f"{rules.__name__}.{folder}.prior" for folder in folders]
+    names = ["tuner.schedule.product.estimate", *(f"{rules.__name__}.{folder}.prior" for folder in folders)]
     return [import_module(name) for name in names if _exists(name)]
 
 

@@ -22,7 +22,7 @@ from tuner.library.dispatcher import Dispatcher
 from tuner.measure import BuildResult, DeviceLost, Runner
 from tuner.measure.ragged import ragged_dims
 from tuner.program.workload import JsonObject
-from tuner.rules import layouts_of
+from tuner.schedule import layouts_of
 from tuner.search.comparison import COMPARE_S, Contender, compare
 from tuner.search.verification import verified_at
 

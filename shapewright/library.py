@@ -23,8 +23,8 @@ from tuner.library.manifest import AGAIN
 from tuner.measure.tensors import tensor_of
 from tuner.program.target import native
 from tuner.program.workload import JsonObject, Workload
-from tuner.rules.layout import aligned
-from tuner.rules.space import MicroKernel
+from tuner.schedule.layout import aligned
+from tuner.schedule.space import MicroKernel
 
 ENTRY = "kernel"
 REFUSALS = (TypeError, ValueError, RuntimeError, BufferError)

@@ -14,7 +14,7 @@ import numpy as np
 from tuner.errors import InvalidInput
 from tuner.program.dims import DimExpr
 from tuner.program.workload import Tensor, Workload
-from tuner.rules.layout import row_major
+from tuner.schedule.layout import row_major
 
 Array = np.ndarray[Any, Any]
 

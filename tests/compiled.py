@@ -22,8 +22,8 @@ from tuner.measure.verify import Case
 from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.rules import layouts_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import layouts_of
+from tuner.schedule.space import MicroKernel
 
 Call = Callable[[Sequence[Any]], object]
 SPILL = re.compile(r"vmov[au]ps\s+%zmm\d+,.*\(%rsp\)")

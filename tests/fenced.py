@@ -25,9 +25,9 @@ from tuner.program.arrays import NUMPY
 from tuner.program.reference import expected
 from tuner.program.target import native
 from tuner.program.task import SearchTask
-from tuner.rules import RULES, layouts_of
-from tuner.rules.layout import row_major
-from tuner.rules.space import MicroKernel
+from tuner.schedule import RULES, layouts_of
+from tuner.schedule.layout import row_major
+from tuner.schedule.space import MicroKernel
 
 Array = NDArray[Any]
 Place = Callable[[Array], Array]

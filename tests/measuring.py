@@ -14,7 +14,7 @@ from tuner.measure import BuildResult, RunRequest
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, WorkloadInstance
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 N, K = 24, 16
 T = ShapeVar("T", range(1, 65))

@@ -15,9 +15,9 @@ from tuner.errors import IllegalKernel
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.rules import RULES, Extents, Refused, ScheduleRule
-from tuner.rules.layout import Layout
-from tuner.rules.space import Axis, MicroKernel, SearchSpace
+from tuner.schedule import RULES, Extents, Refused, ScheduleRule
+from tuner.schedule.layout import Layout
+from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 
 @dataclass(frozen=True)
@@ -69,5 +69,5 @@ def _check(kernel: MicroKernel) -> None:
 @contextmanager
 def registered(*rules: ScheduleRule) -> Iterator[None]:
     """Inside, these rules are there too, before all others."""
-    with mock.patch("tuner.rules.registry.RULES", (*rules, *RULES)):
+    with mock.patch("tuner.schedule.registry.RULES", (*rules, *RULES)):
         yield

@@ -18,7 +18,7 @@ from tuner.program.jobspec import parse_job
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.records import MeasureResult
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.search.policy import POLICIES
 from tuner.storage import Job, Storage
 from worker.job_runner import JobRunner

@@ -18,7 +18,7 @@ from tuner.library.dispatcher import Dispatcher, Leaf, Node, TableRow
 from tuner.library.package import package
 from tuner.program.target import native
 from tuner.program.task import SearchTask
-from tuner.rules import safe_kernel, space_of
+from tuner.schedule import safe_kernel, space_of
 from tuner.storage import Artifact, Lease, Storage
 
 JOB: dict[str, Any] = {

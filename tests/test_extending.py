@@ -18,8 +18,8 @@ PAGE = (ROOT / "docs" / "extending.md").read_text()
 PLACES: Mapping[str, str] = {
     "tuner/program/catalogue.py, in OPS": "    for op in (\n",
     "shapewright/ops.py": 'softmax = OPS["softmax"]\n',
-    "tuner/rules/registry.py": "from tuner.errors import IllegalKernel, InvalidInput\n",
-    "tuner/rules/registry.py, in RULES": "RULES: tuple[ScheduleRule, ...] = (",
+    "tuner/schedule/registry.py": "from tuner.errors import IllegalKernel, InvalidInput\n",
+    "tuner/schedule/registry.py, in RULES": "RULES: tuple[ScheduleRule, ...] = (",
     "tuner/search/policy/__init__.py": "from tuner.search.cost_model import CostModel\n",
     "tuner/search/policy/__init__.py, in POLICIES": "POLICIES: dict[str, PolicyFactory] = {",
     "tuner/program/jobspec.py, in POLICIES": "POLICIES = (",
@@ -37,7 +37,7 @@ from tuner.measure.verify import cases
 from tuner.program.jobspec import parse_job
 from tuner.program.target import native
 from tuner.records import MeasureResult
-from tuner.rules import rules_of, space_of
+from tuner.schedule import rules_of, space_of
 from tuner.search.cost_model import PairCostModel
 from tuner.search.policy import make_policy
 

@@ -14,7 +14,7 @@ from tuner.errors import InvalidInput
 from tuner.program.build import PROGRAM_FIELDS, make_workload
 from tuner.program.catalogue import OPS
 from tuner.program.jobspec import parse_job
-from tuner.rules import RULES
+from tuner.schedule import RULES
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "guide.md").read_text()
 HELD = ("libs.lock", "all.snapshot", "tuned", "libs/qkv", "new")

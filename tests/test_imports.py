@@ -51,14 +51,14 @@ def test_programs_are_checked_without_arrays_or_a_compiler(module: str) -> None:
     assert loaded_by(statement, *HEAVY, "numpy") == set()
 
 
-@pytest.mark.parametrize("module", ["tuner.rules", "tuner.measure.verify", "tuner.program.reference"])
+@pytest.mark.parametrize("module", ["tuner.schedule", "tuner.measure.verify", "tuner.program.reference"])
 def test_rules_and_the_reference_need_numpy_alone(module: str) -> None:
     assert loaded_by(f"import {module}", *HEAVY) == set()
     assert loaded_by(f"import {module}", "numpy") == {"numpy"}
 
 
 def test_every_rule_answers_without_a_compiler() -> None:
-    statement = "from tuner.rules import explain; from tuner.program.build import make_workload; "
+    statement = "from tuner.schedule import explain; from tuner.program.build import make_workload; "
     statement += "from tuner.program.target import native; "
     statement += "explain(make_workload('softmax', {'m': 'T', 'n': 8}), native())"
     assert loaded_by(statement, *HEAVY) == set()
@@ -68,7 +68,7 @@ def test_figures_need_plotly_alone() -> None:
     assert loaded_by("import tuner.figures", *HEAVY) == {"plotly"}
 
 
-@pytest.mark.parametrize("module", ["tuner.search.tuning", "tuner.rules", "tuner.measure", "tuner.measure.verify"])
+@pytest.mark.parametrize("module", ["tuner.search.tuning", "tuner.schedule", "tuner.measure", "tuner.measure.verify"])
 def test_what_tunes_loads_the_compiler_only_to_build(module: str) -> None:
     assert loaded_by(f"import {module}", *HEAVY) <= {"xgboost", "sqlalchemy"}
 

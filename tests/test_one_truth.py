@@ -29,7 +29,7 @@ from tuner.program.jobspec import Budget, parse_job
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.records import NUMPY, Baseline, Baselines, ErrorKind, MeasureResult, Phase
-from tuner.rules import space_of
+from tuner.schedule import space_of
 from tuner.search.budget import BudgetTracker
 from tuner.search.observations import normalized, reference_anchor_s
 from tuner.search.outcome import LIBRARY, SO_FAR
@@ -132,9 +132,7 @@ def job_of(spec: Mapping[str, Any], searches: Sequence[Searched]) -> Job:
 
 def weighted(task: SearchTask, times: Iterable[float], kept: Sequence[bool]) -> float | None:
     """The weighted time of the instances that are kept; None if one of them is not known."""
-    result = [
-        instance.weight * time for instance, time, keep in zip(task.instances, times, kept, strict=True) if keep
-    ]
+    result = [instance.weight * time for instance, time, keep in zip(task.instances, times, kept, strict=True) if keep]
     return None if np.isnan(result).any() else sum(result)
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from tuner.program.workload import WorkloadInstance
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 PROTOCOL = "v3"
 """Names the way latencies are measured (see tuner/measure); records of different protocols never mix."""

@@ -13,7 +13,7 @@ from tuner.library.dispatcher import made_for
 from tuner.program.jobspec import DEFAULT_POLICY, Budget, parse_budget
 from tuner.program.workload import JsonObject
 from tuner.records import TuningRecord
-from tuner.rules import rules_of
+from tuner.schedule import rules_of
 from tuner.search.comparison import Contender
 from tuner.search.reuse import NOTHING, Knowledge, is_related
 from tuner.search.summary import WALL_S, JobSummary, SearchSummary

@@ -21,7 +21,7 @@ from tuner.measure import BuilderLost, BuildResult, never
 from tuner.measure.building import Build, Link, Objects, build_one, link_one, link_timeout_s, linked, lost_build
 from tuner.measure.machine import oom_kills
 from tuner.program.task import SearchTask
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from worker.actor_pool import GONE, ActorPool, Slot
 from worker.cores import Cores
 

@@ -19,7 +19,7 @@ from tuner.measure import BuilderLost, BuildResult, RunRequest, never
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import Baselines, MeasureResult
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.search.search import Search
 from tuner.search.summary import SearchSummary
 from tuner.storage import NewEvent

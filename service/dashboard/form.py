@@ -13,7 +13,7 @@ from service.jobs import service
 from service.jobs.endpoints import SubmittedDep
 from service.validation import Abandon, ValidationDep
 from tuner.program.task import SearchTask
-from tuner.rules import space_of
+from tuner.schedule import space_of
 
 router = APIRouter(include_in_schema=False, dependencies=[SUBMIT])
 

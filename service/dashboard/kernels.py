@@ -12,8 +12,8 @@ from service.figures.searches import library_of
 from tuner.figures.view import SearchView
 from tuner.library.package import kernel_scripts
 from tuner.records import MeasureResult
-from tuner.rules import rule_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import rule_of
+from tuner.schedule.space import MicroKernel
 from tuner.search.observations import Measured
 from tuner.storage import Job, LibraryStorage, NotFound, SearchTaskRow
 

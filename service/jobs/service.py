@@ -9,7 +9,7 @@ from tuner.program.documents import read_json, read_yaml
 from tuner.program.effort import Abandoned
 from tuner.program.jobspec import JobSpec, parse_job
 from tuner.program.target import Target
-from tuner.rules import rules_of
+from tuner.schedule import rules_of
 from tuner.storage import ApiKey, Device, DeviceStorage, Job, JobStorage, NotFound, SearchTaskRow
 
 JSON_TYPES = frozenset({"application/json"})

@@ -11,8 +11,8 @@ from tuner.library.dispatch_table import ServedTable
 from tuner.library.dispatcher import kernel_json, symbol_bounds
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject
-from tuner.rules import safe_kernel
-from tuner.rules.space import MicroKernel
+from tuner.schedule import safe_kernel
+from tuner.schedule.space import MicroKernel
 from tuner.storage import BuiltLibrary, LookupStorage
 
 

@@ -10,7 +10,7 @@ from tuner.errors import ShapewrightError
 from tuner.program.dims import DimExpr
 from tuner.program.dtypes import DTYPES
 from tuner.program.workload import Tensor
-from tuner.rules.layout import CutLayout, Layout, MatrixLayout, PanelLayout, WinogradLayout
+from tuner.schedule.layout import CutLayout, Layout, MatrixLayout, PanelLayout, WinogradLayout
 
 Text = Callable[[DimExpr | int], str]
 """Writes a size as an expression of C."""

@@ -18,7 +18,7 @@ from tuner.program.dtypes import DTYPES
 from tuner.program.range_text import format_ranges
 from tuner.program.target import FROM_LINUX
 from tuner.program.workload import JsonObject, Tensor, Workload
-from tuner.rules.layout import Layout, WinogradLayout
+from tuner.schedule.layout import Layout, WinogradLayout
 
 NAME = re.compile("[a-z_][a-z0-9_]{0,63}", re.IGNORECASE)
 C_TYPES = {

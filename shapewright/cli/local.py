@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tuner.program.catalogue import Op
     from tuner.program.task import SearchTask
     from tuner.program.workload import Workload
-    from tuner.rules import Refused, ScheduleRule
+    from tuner.schedule import Refused, ScheduleRule
 
 
 @click.command()
@@ -50,7 +50,7 @@ def _op_row(op: Op) -> dict[str, Any]:
     from tuner.program.build import make_workload  # noqa: PLC0415
     from tuner.program.dtypes import FLOATS  # noqa: PLC0415
     from tuner.program.target import native  # noqa: PLC0415
-    from tuner.rules import rules_for  # noqa: PLC0415
+    from tuner.schedule import rules_for  # noqa: PLC0415
 
     workload = make_workload(op, dict.fromkeys(op.args, 64) | {name: 3 for name in "rs" if name in op.args})
     inputs = " ".join(_read_text(workload, name) for name in workload.program.inputs)
@@ -78,7 +78,7 @@ def _read_text(workload: Workload, tensor: str) -> str:
 
 def _explained(task: SearchTask) -> dict[str, Any]:
     from tuner.program.target import native  # noqa: PLC0415
-    from tuner.rules import Refused, explain, rules_of, space_of  # noqa: PLC0415
+    from tuner.schedule import Refused, explain, rules_of, space_of  # noqa: PLC0415
 
     task = task if task.target else task.on(native())
     rules, space = rules_of(task), space_of(task)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.program.jobspec import DEFAULT_POLICY, MAX_NAME, JobSpec, parse_job
 from tuner.records import PROTOCOL
-from tuner.rules import RULES
+from tuner.schedule import RULES
 from tuner.storage import NotFound
 
 if TYPE_CHECKING:

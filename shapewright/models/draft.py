@@ -14,8 +14,8 @@ from tuner.program.build import ProgramOp, make_workload
 from tuner.program.catalogue import OPS
 from tuner.program.target import Target
 from tuner.program.workload import Workload
-from tuner.rules._base import Refused
-from tuner.rules.registry import RULES
+from tuner.schedule.registry import RULES
+from tuner.schedule.rule import Refused
 
 DTYPES = ("float32", "bfloat16", "float16")
 

@@ -17,8 +17,8 @@ from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import NO_BASELINES, Baselines, ErrorKind, MeasureResult
-from tuner.rules import layout_group, safe_kernel
-from tuner.rules.space import MicroKernel
+from tuner.schedule import layout_group, safe_kernel
+from tuner.schedule.space import MicroKernel
 
 T = sw.ShapeVar("T", range(1, 65))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.overhead import VALUES, make_dispatcher
 from tuner.program.target import native
-from tuner.rules import layout_group
+from tuner.schedule import layout_group
 
 
 def test_every_kernel_serves_its_share_of_the_range() -> None:

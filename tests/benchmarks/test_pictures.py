@@ -15,7 +15,7 @@ import shapewright as sw
 from tuner.program.target import native
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
-from tuner.rules import layout_group, safe_kernel, space_of
+from tuner.schedule import layout_group, safe_kernel, space_of
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'shapewright[bench]'")
 

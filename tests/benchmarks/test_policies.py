@@ -33,7 +33,7 @@ from tuner.library.dispatcher import Dispatcher
 from tuner.program.jobspec import POLICIES, Budget
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult
-from tuner.rules import safe_kernel
+from tuner.schedule import safe_kernel
 
 BENCHMARK = Benchmark("small", TASK, ({"T": 3}, {"T": 24}))
 NAMES = ("roller", "evolutionary", "theory")

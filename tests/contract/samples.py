@@ -8,8 +8,8 @@ from typing import Any
 from tuner.program.jobspec import JobSpec, parse_job
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
-from tuner.rules.registry import RULES
-from tuner.rules.space import MicroKernel
+from tuner.schedule.registry import RULES
+from tuner.schedule.space import MicroKernel
 from tuner.storage import KernelLatency, Lease, LookupScope, Storage
 
 LONG_S = 300.0

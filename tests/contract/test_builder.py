@@ -19,7 +19,7 @@ from tuner.measure.building import Build, Link
 from tuner.measure.local_builder import LocalBuilder
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from worker.cluster import Cluster
 from worker.cores import Cores
 from worker.ray_builder import RayBuilder

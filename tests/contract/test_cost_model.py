@@ -13,8 +13,8 @@ from tests.fakes import TASK, latency_s, measured
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
 from tuner.records import ErrorKind, MeasureResult
-from tuner.rules import extents_of, prior_latency_s, space_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import extents_of, prior_latency_s, space_of
+from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import CostModel, PairCostModel
 
 Make = Callable[[SearchTask, int], CostModel]

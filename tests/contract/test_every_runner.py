@@ -21,7 +21,7 @@ from tuner.measure.simulated import Faults, Fleet
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import ErrorKind
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from worker.cores import Cores
 
 LIMIT_S = 2.0

@@ -15,8 +15,8 @@ from tuner.library.selection import select
 from tuner.program import jobspec
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult
-from tuner.rules import layout_group, space_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import layout_group, space_of
+from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.policy import POLICIES, Suggestion, make_policy
 

@@ -19,8 +19,8 @@ from tuner.program.build import workload_from_json
 from tuner.program.shape_vars import ShapeVar
 from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
-from tuner.rules import RULES, Refused, ScheduleRule, extents_of, layout_group, rule_of, rules_of
-from tuner.rules.layout import layout_from_json
+from tuner.schedule import RULES, Refused, ScheduleRule, extents_of, layout_group, rule_of, rules_of
+from tuner.schedule.layout import layout_from_json
 
 TARGETS = [
     Target.from_json({"kind": "llvm", "mcpu": mcpu, "num-cores": 4})

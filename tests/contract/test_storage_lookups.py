@@ -18,7 +18,7 @@ from tuner.program.build import workload_from_json
 from tuner.program.instance import program_key
 from tuner.program.workload import WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase, settled_latency_s, speed_correction
-from tuner.rules.registry import RULES
+from tuner.schedule.registry import RULES
 from tuner.storage import KernelLatency, Lease, LookupScope, NotFound, Storage
 
 OTHER = {"kind": "llvm", "mcpu": "znver4", "num-cores": 2}

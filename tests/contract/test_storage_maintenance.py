@@ -12,7 +12,7 @@ from tests.contract.served_samples import Saved, new_library
 from tests.serving import register_local, store_library
 from tuner.errors import InvalidInput
 from tuner.records import ErrorKind, MeasureResult
-from tuner.rules import RULES
+from tuner.schedule import RULES
 from tuner.storage import AliasQuery, JobState, NewEvent, NotFound, PromotionOrder, Prunable, Retention, Storage
 from tuner.storage.sql import SqlStorage
 
@@ -99,7 +99,7 @@ def test_a_library_of_an_earlier_toolchain_is_stale(storage: SqlStorage) -> None
     second = leased(storage, job_spec(k=128))
     store_library(storage, second)
     with storage._database.write() as connection:
-        changed = "UPDATE artifacts SET manifest = replace(CAST(manifest AS TEXT), '\"tvm\":\"0\"', '\"tvm\":\"9\"')"
+        changed = 'UPDATE artifacts SET manifest = replace(CAST(manifest AS TEXT), \'"tvm":"0"\', \'"tvm":"9"\')'
         cast = "::json" if connection.dialect.name == "postgresql" else ""
         line = changed.replace("replace(CAST", "(replace(CAST") + f"){cast} WHERE id = 2"
         connection.execute(text(line.replace("::", "\\:\\:")))

@@ -11,7 +11,7 @@ from tests.contract.samples import best_at, job_spec, kernel, leased, many_tasks
 from tuner.errors import InvalidInput
 from tuner.program.workload import WorkloadInstance
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.storage import NewEvent, NotFound, Storage
 
 FULL = MeasureResult(

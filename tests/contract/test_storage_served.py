@@ -18,7 +18,7 @@ from tuner.library.dispatcher import Dispatcher
 from tuner.program.target import Target
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.storage import (
     AliasQuery,
     Comparison,

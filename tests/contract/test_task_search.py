@@ -22,7 +22,7 @@ from tuner.measure.simulated import Fleet, SimulatedBuilder
 from tuner.program.jobspec import Budget, parse_job
 from tuner.program.task import SearchTask
 from tuner.records import MeasureResult
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.search.search import Search
 from tuner.search.summary import EndedBy, Stage
 from tuner.search.tuning import Cancelled, Finishing, VerificationFailed

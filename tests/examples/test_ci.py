@@ -19,7 +19,7 @@ from tests.shapewright.conftest import bed, data_dir  # noqa: F401 - fixtures
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import LIBRARY, package
-from tuner.rules import safe_kernel
+from tuner.schedule import safe_kernel
 from tuner.storage import Comparison, JobState
 
 CI = Path(__file__).parents[2] / "examples" / "ci"

@@ -17,7 +17,7 @@ from tuner.program.jobspec import parse_job
 from tuner.program.target import Target, native
 from tuner.program.workload import WorkloadInstance
 from tuner.records import NUMPY, Baseline, Baselines, ErrorKind, MeasureResult, Roof
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.storage import Device, DeviceState, JobState, NewEvent, Storage
 
 

@@ -19,8 +19,8 @@ from tuner.program.jobspec import parse_job
 from tuner.program.target import native
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
-from tuner.rules import safe_kernel, space_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import safe_kernel, space_of
+from tuner.schedule.space import MicroKernel
 from tuner.storage import JobState, Lease, Storage
 
 DENSE = parse_job(JOB).tasks[0].on(native())

@@ -17,7 +17,7 @@ from tuner.library.package import MANIFEST, SEAL
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload
-from tuner.rules import safe_kernel
+from tuner.schedule import safe_kernel
 
 M, N, B, S = (ShapeVar(name, range(1, 33)) for name in "MNBS")
 

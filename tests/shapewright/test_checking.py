@@ -20,8 +20,8 @@ from tuner.library.package import LIBRARY, package
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
-from tuner.rules import rules_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import rules_of
+from tuner.schedule.space import MicroKernel
 from tuner.storage import Comparison
 
 T = ShapeVar("T", range(1, 9))

@@ -21,7 +21,7 @@ from tests.shapewright.cli_bed import Bed, complete
 from tests.shapewright.conftest import Shapewright
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
-from tuner.rules import safe_kernel, space_of
+from tuner.schedule import safe_kernel, space_of
 from tuner.storage import JobState, NewEvent
 
 
@@ -36,9 +36,7 @@ def test_submit_tells_the_job_its_state_and_its_workloads(shapewright: Shapewrig
     assert ran.json["workload_keys"] == [task.workload_key]
 
 
-def test_submit_tells_people_the_page_and_what_to_type_next(
-    shapewright: Shapewright, bed: Bed, job_file: Path
-) -> None:
+def test_submit_tells_people_the_page_and_what_to_type_next(shapewright: Shapewright, bed: Bed, job_file: Path) -> None:
     lines = shapewright("submit", job_file).out.splitlines()
     (job,) = bed.storage.list_jobs().items
     (task,) = bed.storage.search_tasks(job.id)
@@ -51,9 +49,7 @@ def test_submit_tells_people_the_page_and_what_to_type_next(
     ]
 
 
-def test_several_workloads_have_a_row_each_and_a_total(
-    shapewright: Shapewright, bed: Bed, job_file: Path
-) -> None:
+def test_several_workloads_have_a_row_each_and_a_total(shapewright: Shapewright, bed: Bed, job_file: Path) -> None:
     document = yaml.safe_load(job_file.read_text())
     first = document.pop("workload")
     other = {"op": "dense", "args": {"m": "16*T", "n": 96, "k": 32}}
@@ -240,9 +236,7 @@ def test_best_takes_a_job_file_or_a_key(shapewright: Shapewright, bed: Bed, job_
     assert (wrong.code, wrong.error["field"]) == (2, "shape")
 
 
-def test_best_tells_which_kernel_the_library_runs_instead(
-    shapewright: Shapewright, bed: Bed, job_file: Path
-) -> None:
+def test_best_tells_which_kernel_the_library_runs_instead(shapewright: Shapewright, bed: Bed, job_file: Path) -> None:
     shapewright("submit", job_file)
     held = lease(bed.storage)
     task = held.tasks[0].task

@@ -22,7 +22,7 @@ from tuner.library.package import LibraryFiles, package
 from tuner.program.jobspec import parse_job
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.storage import JobState, Lease, NewEvent, Storage
 from tuner.storage.sql import open_storage
 

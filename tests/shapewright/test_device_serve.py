@@ -24,7 +24,7 @@ from tuner.measure.signer import TOKEN
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind
-from tuner.rules import safe_kernel
+from tuner.schedule import safe_kernel
 from worker.tracker import start_tracker
 
 

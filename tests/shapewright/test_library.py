@@ -27,7 +27,7 @@ from tuner.program.reference import compute
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
-from tuner.rules import rules_of
+from tuner.schedule import rules_of
 
 Floats = NDArray[np.float32]
 Change = Callable[[Path], object]

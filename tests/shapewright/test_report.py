@@ -24,7 +24,7 @@ from tuner.figures import FIGURES, SearchView
 from tuner.program.documents import read_yaml
 from tuner.program.jobspec import parse_job
 from tuner.program.target import native
-from tuner.rules import safe_kernel
+from tuner.schedule import safe_kernel
 from tuner.storage import JobEvent, JobState, NewEvent, Storage
 from tuner.storage.sql import open_storage, upgrade
 

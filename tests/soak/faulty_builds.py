@@ -22,7 +22,7 @@ from tuner.library.machine_code import tvm_target
 from tuner.library.package import ENTRY, CompiledKernel
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 INNER = "inner"
 LEAST_S = 1.0

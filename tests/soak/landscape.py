@@ -12,7 +12,7 @@ from tuner.library.dispatcher import Dispatcher
 from tuner.measure.simulated import Faults
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.storage import Storage
 
 FAULTS = Faults(crashing=0.1, hanging=0.05, wrong=0.05)

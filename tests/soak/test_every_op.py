@@ -19,7 +19,7 @@ from tuner.program.build import workload_from_json
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload
-from tuner.rules import rules_for, space_of
+from tuner.schedule import rules_for, space_of
 
 pytestmark = pytest.mark.soak
 

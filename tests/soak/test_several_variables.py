@@ -15,7 +15,7 @@ from tuner.measure.verify import Case
 from tuner.program.jobspec import parse_job
 from tuner.program.target import native
 from tuner.program.task import SearchTask
-from tuner.rules import space_of
+from tuner.schedule import space_of
 from tuner.search.cost_model import PairCostModel
 from tuner.search.finalize import choose_set, make_dispatcher
 from tuner.search.observations import Measured

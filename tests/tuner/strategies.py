@@ -12,7 +12,7 @@ from tuner.program.target import Hardware, Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload, WorkloadInstance
 from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult, Phase, Roof
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 __all__ = [
     "HARDWARE",

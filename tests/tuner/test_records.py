@@ -10,7 +10,7 @@ from hypothesis import given
 from tests.tuner.strategies import baselines, results
 from tuner.program.workload import WorkloadInstance
 from tuner.records import NO_BASELINES, Baselines, ErrorKind, MeasureResult, Phase
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 
 @given(results())

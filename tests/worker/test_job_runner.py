@@ -22,7 +22,7 @@ from tuner.measure import BuilderLost, DeviceLost
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import NO_BASELINES, PROTOCOL, Baselines, ErrorKind, Roof, TuningRecord
-from tuner.rules import space_of
+from tuner.schedule import space_of
 from tuner.search.reuse import NOTHING, Knowledge
 from tuner.search.summary import SearchSummary, Stage
 from tuner.search.tuning import Cancelled, Finishing, Tuned

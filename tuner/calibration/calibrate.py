@@ -20,7 +20,7 @@ from tuner.program.rates import Rates
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.records import MeasureResult, speed_correction
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 CALIBRATION_S = 60.0
 """What it may take, with starting compilers and the device."""

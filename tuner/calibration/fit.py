@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from tuner.program.rates import TYPICAL, Rates
 from tuner.program.task import SearchTask
-from tuner.rules import Extents, extents_of, prior_latency_s
-from tuner.rules.space import MicroKernel
+from tuner.schedule import Extents, extents_of, prior_latency_s
+from tuner.schedule.space import MicroKernel
 
 Floats = NDArray[np.float64]
 FITTED = (

@@ -11,8 +11,8 @@ from tuner.program.build import workload_from_json
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
-from tuner.rules import RULES, extents_of, prior_latency_s
-from tuner.rules.space import MicroKernel
+from tuner.schedule import RULES, extents_of, prior_latency_s
+from tuner.schedule.space import MicroKernel
 
 LAYERS = ((768, 768), (3072, 768), (768, 3072), (1024, 1024), (2304, 768))
 """(n, k) of layers of which some stay in L2 and some do not."""

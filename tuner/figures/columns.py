@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tuner.program.workload import WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.search.observations import median_latencies
 
 Ints = NDArray[np.int64]

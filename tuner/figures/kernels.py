@@ -10,7 +10,7 @@ from tuner.figures.columns import Floats
 from tuner.figures.shapes import ShapeAxis, written_out
 from tuner.figures.view import SearchView
 from tuner.program.workload import WorkloadInstance
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 MOST_KERNELS = 30
 """Rows of a heat map."""

@@ -14,7 +14,7 @@ from tuner.figures.columns import Floats
 from tuner.figures.view import SearchView
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance, format_shape
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 FEW = 200
 """Points up to which the hover text of each has all axes of its kernel."""

@@ -16,7 +16,7 @@ from tuner.figures import style
 from tuner.figures.columns import Floats, Ints
 from tuner.figures.thinning import MOST_POINTS, extremes
 from tuner.figures.view import SearchView
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 CLASSES = (0.0, 0.4, 0.6, 0.8, 0.95)
 """The least share of the best's speed of each class of kernels."""

@@ -13,7 +13,7 @@ from tuner.program.calibration import Levels
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject
 from tuner.records import Baselines, MeasureResult, Roof, speed_correction
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.search.observations import at_reference_speed, normalized, reference_anchor_s
 from tuner.search.summary import SearchSummary
 

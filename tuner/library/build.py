@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tuner.library import codegen
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles, package
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 
 def build_library(

@@ -27,9 +27,9 @@ from tuner.library.machine_code import linked, object_code, tvm_target
 from tuner.library.package import ENTRY, CompiledKernel
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.rules import emit, layout_group, layouts_of
-from tuner.rules.layout import Layout
-from tuner.rules.space import MicroKernel
+from tuner.schedule import emit, layout_group, layouts_of
+from tuner.schedule.layout import Layout
+from tuner.schedule.space import MicroKernel
 
 LOWERING = "shapewright"
 """The name that TVM knows our passes by."""

@@ -25,7 +25,7 @@ from tuner.program.build import workload_from_stored
 from tuner.program.range_text import Ranges
 from tuner.program.spans import contains, span_from_json
 from tuner.program.workload import JsonObject, Workload
-from tuner.rules.registry import RULES
+from tuner.schedule.registry import RULES
 
 
 class ServedTable:

@@ -21,7 +21,7 @@ from tuner.program.range_text import Ranges
 from tuner.program.spans import span_of, span_of_extent, span_to_json
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, Workload, format_shape
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 FORMAT = 2
 AXES_FORMAT = 1

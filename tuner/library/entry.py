@@ -19,9 +19,9 @@ from tuner.program.dims import DimExpr
 from tuner.program.dtypes import DTYPES
 from tuner.program.expr import Read
 from tuner.program.workload import Tensor, Workload
-from tuner.rules.layout import Layout
-from tuner.rules.signature import dim_expr, i64, operand_dims
-from tuner.rules.signature import symbols as symbol_vars
+from tuner.schedule.layout import Layout
+from tuner.schedule.signature import dim_expr, i64, operand_dims
+from tuner.schedule.signature import symbols as symbol_vars
 
 Expr = Any
 

@@ -17,8 +17,8 @@ import numpy as np
 from tuner.errors import InvalidInput
 from tuner.program.task import SearchTask, check_shape, parse_shape
 from tuner.program.workload import JsonObject
-from tuner.rules.registry import prior_latency_s
-from tuner.rules.space import MicroKernel
+from tuner.schedule.registry import prior_latency_s
+from tuner.schedule.space import MicroKernel
 
 
 class Match(StrEnum):
@@ -142,9 +142,7 @@ def _logs(dims: Mapping[str, int], names: Sequence[str]) -> tuple[float, ...]:
 def axis_distances(dims: Mapping[str, int], measured: Mapping[str, int]) -> dict[str, float]:
     """Along each symbol log((size + 1) / (measured size + 1)): 0 where they are equal, 0.69 where it is twice as
     large, negative where it is smaller."""
-    return {
-        name: math.log((max(size, 0) + 1) / (max(measured[name], 0) + 1)) for name, size in sorted(dims.items())
-    }
+    return {name: math.log((max(size, 0) + 1) / (max(measured[name], 0) + 1)) for name, size in sorted(dims.items())}
 
 
 @dataclass(frozen=True, slots=True)

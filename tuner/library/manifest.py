@@ -13,7 +13,7 @@ from tuner.program.build import workload_from_stored
 from tuner.program.target import MAX_CORES
 from tuner.program.task import MAX_THREADS
 from tuner.program.workload import JsonObject, Workload
-from tuner.rules.layout import layout_from_json
+from tuner.schedule.layout import layout_from_json
 
 AGAIN = "pull the library again"
 DIGEST = re.compile("[0-9a-f]{64}")

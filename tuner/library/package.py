@@ -21,8 +21,8 @@ from tuner.program.range_text import format_ranges
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, Workload
 from tuner.records import PROTOCOL
-from tuner.rules import layouts_of
-from tuner.rules.layout import Layout, layout_from_json
+from tuner.schedule import layouts_of
+from tuner.schedule.layout import Layout, layout_from_json
 
 FORMAT = 1
 LIBRARY, DISPATCH, MANIFEST, IR = "library.so", "dispatch.json", "manifest.json", "ir.json.gz"

@@ -13,7 +13,7 @@ from tuner.library.package import LibraryFiles
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import Baselines, ErrorKind, MeasureResult
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 BASELINES_S = 2.0
 """What baselines may take, about."""

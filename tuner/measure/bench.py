@@ -35,9 +35,9 @@ from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import Baselines, ErrorKind, Roof
-from tuner.rules import layouts_of
-from tuner.rules.layout import Layout
-from tuner.rules.space import MicroKernel
+from tuner.schedule import layouts_of
+from tuner.schedule.layout import Layout
+from tuner.schedule.space import MicroKernel
 
 BEFORE = "shapewright.before_sample"
 MAX_ERROR = 2000

@@ -12,7 +12,7 @@ from tuner.measure.limits import time_limit
 from tuner.measure.machine import MACHINE, failure_kind, told
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 Build = Callable[[SearchTask, MicroKernel], CompiledKernel]
 """Compiles a candidate. Raises whatever went wrong. Travels to children pickled."""

@@ -10,7 +10,7 @@ from tuner.library.package import LibraryFiles
 from tuner.measure._base import Builder, BuildResult
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 
 class KeptBuilds:

@@ -22,7 +22,7 @@ from tuner.measure._base import BuildResult
 from tuner.measure.building import Build, Link, Objects, build_one, link_one, link_timeout_s, linked, lost_build
 from tuner.measure.machine import oom_kills
 from tuner.program.task import SearchTask
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 T = TypeVar("T")
 BUILD_TIMEOUT_S = 30.0

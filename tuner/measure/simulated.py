@@ -21,8 +21,8 @@ from tuner.measure.runner_pool import Observe, RunnerPool, not_observed
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import NUMPY, Baseline, Baselines, ErrorKind, MeasureResult, Roof
-from tuner.rules import extents_of, prior_latency_s, safe_kernel
-from tuner.rules.space import MicroKernel
+from tuner.schedule import extents_of, prior_latency_s, safe_kernel
+from tuner.schedule.space import MicroKernel
 
 ANCHOR_S = 1e-5
 SPREAD = 0.3

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tuner.errors import ShapewrightError
 from tuner.program.task import SearchTask
-from tuner.rules import safe_kernel
-from tuner.rules.space import MicroKernel
+from tuner.schedule import safe_kernel
+from tuner.schedule.space import MicroKernel
 from tuner.search import finalize
 from tuner.search.cost_model import CostModel
 from tuner.search.observations import Measured

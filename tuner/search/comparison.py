@@ -20,8 +20,8 @@ from tuner.measure import BuildResult, Interrupted, Runner, RunRequest, never
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult
-from tuner.rules import is_current
-from tuner.rules.space import MicroKernel
+from tuner.schedule import is_current
+from tuner.schedule.space import MicroKernel
 from tuner.search.observations import at_reference_speed, reference_anchor_s
 from tuner.storage import Comparison
 

@@ -12,8 +12,8 @@ from tuner.measure import BuilderLost, BuildResult, Interrupted, KeptBuilds, Run
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase
-from tuner.rules import safe_kernel
-from tuner.rules.space import MicroKernel
+from tuner.schedule import safe_kernel
+from tuner.schedule.space import MicroKernel
 from tuner.search import finalize
 from tuner.search.budget import BudgetTracker
 from tuner.search.chosen import EXTRA_FINALISTS, Chosen, VerificationFailed

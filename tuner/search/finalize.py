@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from tuner.library.dispatcher import Dispatcher, TableRow, bounded, fit
 from tuner.library.selection import select, spread_weights
 from tuner.program.task import SearchTask
-from tuner.rules import layout_group
-from tuner.rules.space import MicroKernel
+from tuner.schedule import layout_group
+from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.observations import Measured, latency_table
 

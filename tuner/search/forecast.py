@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tuner.measure import KeptBuilds
 from tuner.program.budget_plan import VERIFY_RATE, verify_work
 from tuner.program.task import SearchTask
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.search.trials import Trials
 
 LINK_S, IR_SHARE = 0.5, 0.4

@@ -18,8 +18,8 @@ from tuner.errors import InvalidInput
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import MeasureResult, TuningRecord
-from tuner.rules import Refused, ScheduleRule, rules_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import Refused, ScheduleRule, rules_of
+from tuner.schedule.space import MicroKernel
 from tuner.search.reuse import HINT
 from tuner.storage.jsonl import SharedRecord
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import Baseline, ErrorKind, MeasureResult, Phase, speed_correction
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 if TYPE_CHECKING:
     # What only looks at latencies, as the service does, loads no model.

@@ -12,7 +12,7 @@ from tuner.measure import Builder, KeptBuilds, Runner
 from tuner.program.jobspec import DEFAULT_POLICY, Budget
 from tuner.program.task import SearchTask
 from tuner.records import NO_BASELINES, Baselines, Phase, TuningRecord
-from tuner.rules import space_of
+from tuner.schedule import space_of
 from tuner.search.budget import BudgetTracker
 from tuner.search.chosen import VerificationFailed
 from tuner.search.cost_model import PairCostModel

@@ -12,7 +12,7 @@ from tuner.measure.machine import failure_kind
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import NO_BASELINES, NUMPY, Baselines, ErrorKind, MeasureResult, Phase
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.search import progress
 from tuner.search.budget import BudgetTracker
 from tuner.search.cost_model import CostModel

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.library.dispatcher import Dispatcher
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 VERIFY_SHAPES = 24
 VERIFY_WORK = 6e10

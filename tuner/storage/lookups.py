@@ -12,7 +12,7 @@ from typing import Protocol
 
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.storage.libraries import Comparison
 
 

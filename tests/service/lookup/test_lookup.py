@@ -14,7 +14,7 @@ from tuner.program.jobspec import parse_job
 from tuner.program.target import native
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
-from tuner.rules import safe_kernel, space_of
+from tuner.schedule import safe_kernel, space_of
 from tuner.storage import Lease, Storage
 
 DENSE = parse_job(JOB).tasks[0].on(native())
@@ -73,9 +73,7 @@ def test_all_ways_to_name_a_workload_give_the_answer_of_the_key(api: TestClient,
         assert best_of(api, query) == expected
 
 
-def test_a_static_shape_is_answered_by_the_workload_that_it_is_an_instance_of(
-    api: TestClient, measured: Lease
-) -> None:
+def test_a_static_shape_is_answered_by_the_workload_that_it_is_an_instance_of(api: TestClient, measured: Lease) -> None:
     key = measured.tasks[0].workload_key
     for m, match in ((80, "exact"), (96, "dispatched"), (4096, "default")):
         static = {"op": "dense", "args": {"m": m, "n": 2304, "k": 768}}

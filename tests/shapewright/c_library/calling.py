@@ -18,7 +18,7 @@ from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import DISPATCH, MANIFEST
 from tuner.program.task import SearchTask
 from tuner.program.workload import Tensor
-from tuner.rules import rules_of, safe_kernel
+from tuner.schedule import rules_of, safe_kernel
 
 Array = NDArray[Any]
 

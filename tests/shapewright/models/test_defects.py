@@ -12,7 +12,7 @@ from torch import nn
 
 from shapewright.models import defects, fusing, lifting, patterns
 from tests.shapewright.models.checking import labels, lifted
-from tuner.rules import registry
+from tuner.schedule import registry
 
 
 def _fail(*_: Any, **__: Any) -> Any:

@@ -13,8 +13,8 @@ from tuner.calibration.probes import Probe, probes
 from tuner.program.rates import TYPICAL, Rates
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
-from tuner.rules import extents_of, prior_latency_s
-from tuner.rules.space import MicroKernel
+from tuner.schedule import extents_of, prior_latency_s
+from tuner.schedule.space import MicroKernel
 
 TARGET = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 4})
 

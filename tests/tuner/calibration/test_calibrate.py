@@ -19,7 +19,7 @@ from tuner.measure.simulated import Faults, Fleet, SimulatedBuilder, SimulatedRu
 from tuner.program.calibration import VERSION, Level, Levels
 from tuner.program.rates import TYPICAL, Rates
 from tuner.program.task import SearchTask
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 LEVELS = Levels(1e11, (Level("L1", 2**14, 4e11), Level("L2", 2**19, 1e11), Level("memory", 2**27, 2e10)))
 ALL = KERNELS * len(products(TARGET, 1)) * len(ROWS)

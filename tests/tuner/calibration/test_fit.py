@@ -11,7 +11,7 @@ from tests.tuner.calibration.observing import TARGET, all_probes, observed_at, p
 from tuner.calibration.fit import Observed, clock_alone, errors, fitted
 from tuner.calibration.probes import SQUARES, square
 from tuner.program.rates import TYPICAL
-from tuner.rules import extents_of, prior_latency_s
+from tuner.schedule import extents_of, prior_latency_s
 
 SEEDS = range(8)
 

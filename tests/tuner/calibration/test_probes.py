@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.tuner.calibration.observing import TARGET, all_probes, shapes_of
 from tuner.calibration.probes import BATCH, KERNELS, RATED, ROWS, SIZES, probes, products
-from tuner.rules import RULES, extents_of, prior_latency_s
+from tuner.schedule import RULES, extents_of, prior_latency_s
 
 PRODUCTS = len(products(TARGET, 1))
 

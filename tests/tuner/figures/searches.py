@@ -13,8 +13,8 @@ from tuner.library.dispatcher import Dispatcher, TableRow, bounded, fit
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult, Phase, Roof
-from tuner.rules import space_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import space_of
+from tuner.schedule.space import MicroKernel
 from tuner.search.observations import Measured
 from tuner.search.summary import SearchSummary, Stage
 

@@ -14,7 +14,7 @@ from tests.tuner.figures.searches import finished, searched
 from tuner.figures.columns import columns_of
 from tuner.program.workload import WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.search.observations import Measured
 
 KERNELS = [MicroKernel("r", 1, (("a", value),)) for value in range(4)]

@@ -20,7 +20,7 @@ from tuner.figures.thinning import MOST_POINTS
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import Baselines, ErrorKind, MeasureResult
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.search.summary import SearchSummary
 
 FAILED = MeasureResult(sampled(TASK, 1)[0], TASK.instances[0], error_kind=ErrorKind.CRASH)

@@ -20,8 +20,8 @@ from tuner.measure.ragged import ragged_dims
 from tuner.program.shape_vars import ShapeVar
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
-from tuner.rules import rules_of, safe_kernel, space_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import rules_of, safe_kernel, space_of
+from tuner.schedule.space import MicroKernel
 
 T = ShapeVar("T", range(1, 65))
 TARGETS = {

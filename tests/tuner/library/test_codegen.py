@@ -21,8 +21,8 @@ from tuner.program.reference import compute
 from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
-from tuner.rules import rule_of, safe_kernel, space_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import rule_of, safe_kernel, space_of
+from tuner.schedule.space import MicroKernel
 
 T = ShapeVar("T", range(0, 301))
 NATIVE = native()

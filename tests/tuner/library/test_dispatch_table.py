@@ -15,8 +15,8 @@ from tuner.library.dispatch_table import ServedTable, is_current
 from tuner.library.dispatcher import Dispatcher, Leaf, Node, TableRow, bounded, kernel_json
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
-from tuner.rules import safe_kernel
-from tuner.rules.space import MicroKernel
+from tuner.schedule import safe_kernel
+from tuner.schedule.space import MicroKernel
 
 T = ShapeVar("T", range(1, 129))
 TASK = SearchTask(

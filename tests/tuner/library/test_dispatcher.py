@@ -30,7 +30,7 @@ from tuner.library.dispatcher import (
 )
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, ShapeVar
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 Floats = NDArray[np.float64]
 T = ShapeVar("T", range(1, 129))

@@ -16,8 +16,8 @@ from tuner.program.build import workload_from_json
 from tuner.program.shape_vars import ShapeVar
 from tuner.program.target import native
 from tuner.program.task import SearchTask
-from tuner.rules import safe_kernel
-from tuner.rules.layout import row_major
+from tuner.schedule import safe_kernel
+from tuner.schedule.layout import row_major
 
 REFUSED = (TypeError, ValueError, RuntimeError)
 T, S = ShapeVar("T", range(1, 65)), ShapeVar("S", range(1, 65))

@@ -8,7 +8,7 @@ from tests.compiled import built_problems
 from tests.every_op import ARGS, op_task, ragged_shapes
 from tuner.program.catalogue import OPS
 from tuner.program.target import native
-from tuner.rules import safe_kernel
+from tuner.schedule import safe_kernel
 
 SMALL = {"B": 3, "S": 60, "T": 20}
 

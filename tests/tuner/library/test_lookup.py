@@ -16,9 +16,9 @@ from tuner.library.dispatcher import log_distance
 from tuner.library.lookup import BestAnswer, Match, axis_distances, dims_of, expected, nearest
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, format_shape
-from tuner.rules import safe_kernel, space_of
-from tuner.rules.registry import prior_latency_s
-from tuner.rules.space import MicroKernel
+from tuner.schedule import safe_kernel, space_of
+from tuner.schedule.registry import prior_latency_s
+from tuner.schedule.space import MicroKernel
 
 T = ShapeVar("T", range(1, 129))
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}

@@ -31,7 +31,7 @@ from tuner.library.package import (
     read_manifest,
     seal_of,
 )
-from tuner.rules import safe_kernel
+from tuner.schedule import safe_kernel
 
 SAFE = safe_kernel(TASK)
 SYMBOL, *_ = TASK.workload.symbols

@@ -30,8 +30,8 @@ from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
 from tuner.records import ErrorKind
-from tuner.rules import safe_kernel
-from tuner.rules.space import MicroKernel
+from tuner.schedule import safe_kernel
+from tuner.schedule.space import MicroKernel
 
 T = ShapeVar("T", range(1, 9))
 DENSE = SearchTask("dense", {"m": T, "n": 32, "k": 16}, (T,)).on(native())
@@ -272,5 +272,3 @@ def test_a_process_without_file_numbers_left_blames_no_kernel() -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert kind is ErrorKind.MACHINE, error
-
-

@@ -13,7 +13,7 @@ from tuner.library.package import LibraryFiles
 from tuner.measure import BuilderLost, BuildResult, KeptBuilds
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 A, B, C, D = (MicroKernel("r", 1, (("a", value),)) for value in range(4))
 

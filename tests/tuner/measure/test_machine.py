@@ -11,7 +11,7 @@ from tuner.measure.building import build_one
 from tuner.measure.machine import failure_kind
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from tuner.measure.simulated import DEVICE_SPREAD, NOISE, Faults, Fleet, Simulat
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import ErrorKind
-from tuner.rules import safe_kernel
-from tuner.rules.space import MicroKernel
+from tuner.schedule import safe_kernel
+from tuner.schedule.space import MicroKernel
 
 
 def model(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -> float:

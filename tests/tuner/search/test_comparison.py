@@ -15,8 +15,8 @@ from tuner.measure import never
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
 from tuner.records import ErrorKind, MeasureResult
-from tuner.rules import space_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import space_of
+from tuner.schedule.space import MicroKernel
 from tuner.search.comparison import FAILED_RATIO, LEAST_NOISE, Contender, compare
 
 SPACE = space_of(TASK)

@@ -10,8 +10,8 @@ from tuner.library.dispatcher import Dispatcher, Leaf, Node, choose
 from tuner.library.package import KERNELS, check_files, kernel_scripts
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
-from tuner.rules import layout_group, safe_kernel, space_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import layout_group, safe_kernel, space_of
+from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.finalize import choose_set, make_dispatcher
 from tuner.search.observations import Measured

@@ -13,7 +13,7 @@ from tuner.errors import InvalidInput
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
-from tuner.rules import space_of
+from tuner.schedule import space_of
 from tuner.search.cost_model import PairCostModel
 from tuner.search.metaschedule import hints_of
 from tuner.search.reuse import HINT, MOST_HINTS, Reuse, shared_knowledge

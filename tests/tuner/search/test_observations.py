@@ -12,7 +12,7 @@ from tests.fakes import TASK
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import Prediction
 from tuner.search.observations import (
     Measured,

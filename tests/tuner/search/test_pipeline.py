@@ -12,7 +12,7 @@ from tests.fakes import TASK, FakeBuilder, FakeRunner
 from tuner.measure import DeviceLost, KeptBuilds, RunRequest, never
 from tuner.program.task import SearchTask
 from tuner.records import MeasureResult, Phase
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.search.observations import Measured
 from tuner.search.pipeline import FASTEST_READINGS, Pipeline, Round
 from tuner.search.policy import Suggestion

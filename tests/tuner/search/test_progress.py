@@ -9,7 +9,7 @@ from tuner.program.jobspec import Budget
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.search.observations import Measured
 from tuner.search.progress import objectives, summarize
 from tuner.search.summary import Stage

@@ -17,8 +17,8 @@ from tests.shares import diagonal
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import DISQUALIFYING, PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
-from tuner.rules import space_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import space_of
+from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.cost_model.refit import FIRST_PAIRS
 from tuner.search.policy import POLICIES
@@ -223,9 +223,7 @@ def test_a_job_of_other_variables_and_another_range_reuses_them_too(first: tuple
     repeated = [result for result in bench.results if result.phase is Phase.KNOWN]
     assert {result.instance.shape["S"] for result in repeated} >= {12, 64}
     # S=12 and S=64 are T=24 and T=128, which the first job measured: its best ones there come first.
-    best = {
-        t: min(r.latency_s for r in first[0] if r.latency_s and r.instance.shape == {"T": t}) for t in (24, 128)
-    }
+    best = {t: min(r.latency_s for r in first[0] if r.latency_s and r.instance.shape == {"T": t}) for t in (24, 128)}
     results = {s: min(known(r.latency_s) for r in repeated if r.instance.shape == {"S": s}) for s in (12, 64)}
     assert results[12] == pytest.approx(best[24], rel=0.05)
     assert results[64] == pytest.approx(best[128], rel=0.05)

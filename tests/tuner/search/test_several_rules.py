@@ -12,8 +12,8 @@ from tests.rival import Rival, registered
 from tests.searching import Bench, make_quick, records
 from tuner.library.dispatcher import Dispatcher
 from tuner.program.task import SearchTask
-from tuner.rules import RULES, layout_group
-from tuner.rules.space import MicroKernel
+from tuner.schedule import RULES, layout_group
+from tuner.schedule.space import MicroKernel
 from tuner.search.policy import POLICIES
 
 
@@ -64,7 +64,7 @@ def test_records_of_a_rule_that_is_no_more_are_passed_over() -> None:
     rival = [result for result in before.results if result.kernel.rule == "rival"]
     assert rival
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tuner.rules.registry.RULES", RULES)
+        patch.setattr("tuner.schedule.registry.RULES", RULES)
         after = Bench()
         tuned = after.tune(30, past=records(before.results))
     assert {result.kernel.rule for result in after.results} == {"x86_contraction"}

@@ -22,8 +22,8 @@ from tuner.measure import BuilderLost, BuildResult, DeviceLost
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
 from tuner.records import ErrorKind, MeasureResult, Phase
-from tuner.rules import layout_group
-from tuner.rules.space import MicroKernel
+from tuner.schedule import layout_group
+from tuner.schedule.space import MicroKernel
 from tuner.search.final_set import TIE_RATIO
 from tuner.search.pipeline import FASTEST_READINGS
 from tuner.search.policy import POLICIES, EvolutionarySearch, EvolutionSettings, TheorySettings

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject
 from tuner.records import MeasureResult, TuningRecord
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from tuner.program.rates import Rates
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
 from tuner.records import MeasureResult, speed_correction
-from tuner.rules import Refused, by_rule, extents_of, is_current, rule_of, rules_of
-from tuner.rules.space import MicroKernel, SearchSpace
+from tuner.schedule import Refused, by_rule, extents_of, is_current, rule_of, rules_of
+from tuner.schedule.space import MicroKernel, SearchSpace
 from tuner.search.cost_model import refit
 from tuner.search.cost_model._base import Prediction, WarmRecord
 from tuner.search.cost_model.residual import Residual

@@ -9,7 +9,7 @@ from typing import Protocol
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import CostModel
 
 KERNELS_PER_DEVICE = 3

@@ -13,7 +13,7 @@ import numpy as np
 
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import INTERVAL_SPREADS, CostModel
 from tuner.search.observations import Measured
 from tuner.search.policy._base import Pick

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.search.policy.set_so_far import LEAST_GAIN
 
 

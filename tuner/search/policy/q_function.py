@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.rules.space import MicroKernel, Step
-from tuner.rules.union_space import KernelSpace
+from tuner.schedule.space import MicroKernel, Step
+from tuner.schedule.union_space import KernelSpace
 
 Floats = NDArray[np.float64]
 

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.task import SearchTask
-from tuner.rules import layout_group
-from tuner.rules.space import MicroKernel
-from tuner.rules.union_space import KernelSpace
+from tuner.schedule import layout_group
+from tuner.schedule.space import MicroKernel
+from tuner.schedule.union_space import KernelSpace
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick
 from tuner.search.policy.set_so_far import Turns, layout_penalties

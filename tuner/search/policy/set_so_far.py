@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.task import SearchTask
-from tuner.rules import layout_group
-from tuner.rules.space import MicroKernel
+from tuner.schedule import layout_group
+from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import CostModel, Prediction
 from tuner.search.observations import Measured
 

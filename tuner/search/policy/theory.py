@@ -9,9 +9,9 @@ import numpy as np
 
 from tuner.library.selection import select
 from tuner.program.task import SearchTask
-from tuner.rules import layout_group, rules_of, safe_kernel
-from tuner.rules.space import MicroKernel
-from tuner.rules.union_space import KernelSpace
+from tuner.schedule import layout_group, rules_of, safe_kernel
+from tuner.schedule.space import MicroKernel
+from tuner.schedule.union_space import KernelSpace
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick
 

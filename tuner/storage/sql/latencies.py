@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from tuner.program.workload import JsonObject
 from tuner.records import DISQUALIFYING, PROTOCOL, Phase, settled_latency_s, speed_correction
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.storage.sql._rows import AnyRow, insert_new
 from tuner.storage.sql.schema import disqualified_kernels, kernel_latencies, measured_instances, targets, tuning_records
 

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from tuner.records import PROTOCOL
-from tuner.rules.registry import RULES
+from tuner.schedule.registry import RULES
 from tuner.storage.sql.asked import Asking
 from tuner.storage.sql.library_rows import may_be_chosen
 from tuner.storage.sql.schema import (

@@ -11,7 +11,7 @@ from tuner.program.build import workload_from_json
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject
 from tuner.records import PROTOCOL
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.storage.errors import Unreadable, reading
 from tuner.storage.libraries import Comparison
 from tuner.storage.lookups import BuiltLibrary, KernelLatency, Known, LookupScope, NamedTask, WorkloadForm

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, func, not_, or_,
 
 from tuner.program.workload import JsonObject
 from tuner.records import PROTOCOL
-from tuner.rules import RULES
+from tuner.schedule import RULES
 from tuner.storage.maintenance import StaleKnowledge
 from tuner.storage.sql._rows import AnyRow, Part
 from tuner.storage.sql.identity import split_label

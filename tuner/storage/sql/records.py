@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, Text, an
 
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
-from tuner.rules.space import MicroKernel
+from tuner.schedule.space import MicroKernel
 from tuner.storage.devices import DeviceReading
 from tuner.storage.errors import reading
 from tuner.storage.sql import cursors, latencies

@@ -10,8 +10,8 @@ from tests.fakes import TASK, latency_s
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, TuningRecord
-from tuner.rules import extents_of, space_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import extents_of, space_of
+from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel, WarmRecord
 
 S = ShapeVar("S", range(1, 65))

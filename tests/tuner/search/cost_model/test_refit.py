@@ -13,8 +13,8 @@ from tuner.calibration.fit import Observed
 from tuner.program.rates import TYPICAL, Rates
 from tuner.program.task import SearchTask
 from tuner.records import MeasureResult
-from tuner.rules import extents_of, prior_latency_s, space_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import extents_of, prior_latency_s, space_of
+from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel, refit
 
 TASK = SearchTask("dense", {"m": T, "n": 768, "k": 768}, (T,), instances=[4, 24, 61, 128], target=WIDE)

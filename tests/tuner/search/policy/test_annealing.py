@@ -10,8 +10,8 @@ import pytest
 from tests.fakes import TASK, measured
 from tests.searching import measured_round
 from tuner.program.task import SearchTask
-from tuner.rules import space_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import space_of
+from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.observations import Measured
 from tuner.search.policy import AnnealingSearch, AnnealingSettings, TheorySettings

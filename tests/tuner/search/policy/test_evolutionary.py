@@ -11,8 +11,8 @@ import pytest
 from tests.fakes import TASK, measured
 from tuner.program.task import SearchTask
 from tuner.records import MeasureResult
-from tuner.rules import layout_group, safe_kernel, space_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import layout_group, safe_kernel, space_of
+from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.policy import EvolutionarySearch, EvolutionSettings, Suggestion, TheorySettings
 from tuner.search.policy.diverse import most_diverse

@@ -7,8 +7,8 @@ import pytest
 
 from tests.fakes import TASK
 from tuner.records import MeasureResult
-from tuner.rules import space_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import space_of
+from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.observations import Measured
 from tuner.search.policy.model_test import BAD_LOSS, ModelTest

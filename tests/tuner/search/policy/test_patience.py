@@ -7,7 +7,7 @@ import numpy as np
 from tests.fakes import TASK
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult
-from tuner.rules import space_of
+from tuner.schedule import space_of
 from tuner.search.policy.patience import Patience
 
 RNG = np.random.default_rng(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tuner.rules.space import Axis, MicroKernel, SearchSpace
+from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 from tuner.search.policy.q_function import QFunction, Transition
 
 SIZES = tuple(range(10))

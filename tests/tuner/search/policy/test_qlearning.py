@@ -8,8 +8,8 @@ from tests.fakes import TASK, Time, latency_s
 from tests.searching import measured_round
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult
-from tuner.rules import space_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import space_of
+from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.policy import QLearningSearch, QLearningSettings, TheorySettings
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.fakes import TASK
 from tuner.records import MeasureResult
-from tuner.rules import layout_group, safe_kernel, space_of
-from tuner.rules.space import MicroKernel
+from tuner.schedule import layout_group, safe_kernel, space_of
+from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.observations import Measured
 from tuner.search.policy.set_so_far import Floats, SetSoFar, Turns, layout_penalties

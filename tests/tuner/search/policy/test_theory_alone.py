@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.fakes import TASK, measured
 from tuner.records import ErrorKind, MeasureResult
-from tuner.rules import space_of
+from tuner.schedule import space_of
 from tuner.search.cost_model import PairCostModel
 from tuner.search.policy import TheoryAlone, TheorySettings
 

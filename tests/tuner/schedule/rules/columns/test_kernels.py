@@ -1,0 +1,65 @@
+"""Kernels of column reductions against the reference, and what the rule takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.compiled import built_problems
+from tuner.program.build import workload_from_json
+from tuner.program.shape_vars import ShapeVar
+from tuner.program.target import Target, native
+from tuner.program.task import SearchTask
+from tuner.schedule import rules_of, space_of
+from tuner.schedule.rule import Refused
+from tuner.schedule.rules.columns.pattern import match
+
+AVX2 = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
+BODIES = {
+    "columns": "out[n] = {reduce}(m) x[m, n]",
+    "middle": "t[b, n] = {reduce}(m) x[b, m, n]\nout[b, n] = t[b, n] * 2 - y[b, n]",
+    "several": "out[n] = {reduce}(b, m) x[b, m, n]",
+    "weighted": "out[b, n] = {reduce}(m) x[b, m, n] * w[m] * y[n]",
+}
+SIZES = [(0, 3, 5), (2, 0, 5), (2, 3, 0), (1, 1, 1), (2, 17, 16), (1, 9, 300), (3, 40, 33)]
+"""Of b, m and n."""
+
+
+def _task(text: str, threads: int, target: Target | None = None) -> SearchTask:
+    workload = workload_from_json({"program": text, "extents": {"b": "B", "m": "M", "n": "N"}} if "b" in text else
+                                  {"program": text, "extents": {"m": "M", "n": "N"}})  # fmt: skip
+    variables = tuple(ShapeVar(name, range(1, 65)) for name in sorted(workload.variables))
+    return SearchTask(workload, shape_vars=variables, target=target or native(), threads=threads)
+
+
+@settings(max_examples=12)
+@given(
+    name=st.sampled_from(sorted(BODIES)), reducer=st.sampled_from(["sum", "max", "min"]), threads=st.integers(1, 2),
+    seed=st.integers(0, 2**32 - 1), is_narrow=st.booleans(),
+)  # fmt: skip
+def test_any_sizes(name: str, reducer: str, threads: int, seed: int, is_narrow: bool) -> None:
+    task = _task(BODIES[name].format(reduce=reducer), threads, AVX2 if is_narrow else None)
+    assert [rule.name for rule in rules_of(task)] == ["column_reduction"]
+    kernel = space_of(task).sample(np.random.default_rng(seed))
+    shapes = [task.workload.dims(dict(zip("BMN", sizes, strict=True))) for sizes in SIZES]
+    assert built_problems(task, kernel, shapes) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ({"op": "matmul", "args": {"m": 8, "n": 8, "k": 8}}, "a product"),
+        ({"op": "reduce_sum", "args": {"m": 8, "n": 8}}, "no tensor lies along m"),
+        ({"program": "o[] = sum(m) x[m]", "extents": {"m": 8}}, "leaves no axis"),
+        ({"program": "o[n] = sum(m) x[m, n]", "extents": {"m": 8, "n": 3}}, "too short for vectors"),
+        ({"program": "o[n] = sum(m) x[m, n] * y[n, m]", "extents": {"m": 8, "n": 8}}, "y does not lie along n"),
+    ],
+)
+def test_what_is_refused_has_its_reason(data: dict[str, Any], reason: str) -> None:
+    answer = match(workload_from_json(data))
+    assert isinstance(answer, Refused)
+    assert reason in answer.reason

@@ -1,0 +1,62 @@
+"""Turns of the loop over k whose accumulators the compiler keeps on the stack are no part of the space."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.compiled import spills
+from tests.fakes import V3, WIDE, T
+from tuner.errors import IllegalKernel
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.schedule import space_of
+from tuner.schedule.space import MicroKernel, SearchSpace
+
+VALUES = {
+    "mr": 8, "nv": 3, "mb": 8, "kc": 0, "ku": 1, "near": 0, "ahead": 0, "fetch": 0, "rows": 0, "tail": 0, "edge": 0,
+    "pack": 0, "tb": 1, "tn": 1,
+}  # fmt: skip
+
+
+def dense(target: Target) -> SearchTask:
+    return SearchTask("dense", {"m": T, "n": 192, "k": 64}, (T,), target=target)
+
+
+def space(target: Target) -> SearchSpace:
+    return next(each for each in space_of(dense(target)).spaces if each.rule == "x86_contraction")
+
+
+@pytest.mark.parametrize(
+    ("target", "mr", "nv", "ku", "ahead", "problem"),
+    [
+        (WIDE, 9, 3, 2, 0, "leaves 5 registers in turns of two steps"),
+        (WIDE, 5, 5, 1, 2, "leaves 7 registers"),
+        (WIDE, 14, 2, 2, 2, "leaves 4 registers"),
+        (V3, 10, 1, 2, 0, "leaves 6 registers"),
+        (WIDE, 14, 2, 4, 8, "ahead=8 ku=4 nv=2 spills accumulators: ahead=4 or 16"),
+        (WIDE, 8, 2, 8, 16, "ahead=16 ku=8 nv=2"),
+    ],
+)
+def test_turns_that_spill_are_refused(target: Target, mr: int, nv: int, ku: int, ahead: int, problem: str) -> None:
+    with pytest.raises(IllegalKernel, match=problem):
+        space(target).kernel(VALUES | {"mr": mr, "nv": nv, "ku": ku, "ahead": ahead})
+
+
+@pytest.mark.parametrize(
+    ("mr", "nv", "ku", "ahead"), [(14, 2, 2, 0), (8, 3, 2, 2), (8, 3, 4, 8), (9, 3, 1, 0), (10, 2, 4, 16)]
+)
+def test_others_are_not(mr: int, nv: int, ku: int, ahead: int) -> None:
+    assert space(WIDE).kernel(VALUES | {"mr": mr, "nv": nv, "ku": ku, "ahead": ahead})["ku"] == ku
+
+
+@pytest.mark.parametrize(("mr", "nv", "ku", "ahead"), [(9, 3, 2, 0), (5, 5, 2, 0), (14, 2, 4, 8)])
+def test_what_is_refused_does_spill(mr: int, nv: int, ku: int, ahead: int) -> None:
+    values = VALUES | {"mr": mr, "nv": nv, "ku": ku, "ahead": ahead}
+    refused = MicroKernel("x86_contraction", space(WIDE).rule_version, tuple(values.items()))
+    assert spills(dense(WIDE), refused) >= mr * nv
+
+
+@pytest.mark.parametrize(("mr", "nv", "ku", "ahead"), [(8, 3, 4, 8), (9, 3, 1, 0), (14, 2, 4, 0)])
+def test_neighbours_keep_their_accumulators_in_registers(mr: int, nv: int, ku: int, ahead: int) -> None:
+    kernel = space(WIDE).kernel(VALUES | {"mr": mr, "nv": nv, "ku": ku, "ahead": ahead})
+    assert spills(dense(WIDE), kernel) < mr * nv

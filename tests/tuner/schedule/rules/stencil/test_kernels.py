@@ -1,0 +1,95 @@
+"""Kernels of windows against the reference: random shapes, strides and paddings, special values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.compiled import built_problems, loaded
+from tuner.library.codegen import build_candidate
+from tuner.measure.verify import difference
+from tuner.program.build import workload_from_json
+from tuner.program.reference import expected
+from tuner.program.shape_vars import ShapeVar
+from tuner.program.target import Target, native
+from tuner.program.task import SearchTask
+from tuner.schedule import rules_of, safe_kernel, space_of
+
+AVX2 = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
+
+
+def _task(data: dict[str, Any], threads: int, target: Target | None = None) -> SearchTask:
+    workload = workload_from_json(data)
+    variables = tuple(ShapeVar(name, range(1, 65)) for name in sorted(workload.variables))
+    task = SearchTask(workload, shape_vars=variables, target=target or native(), threads=threads)
+    assert rules_of(task)[0].name == "windows"
+    return task
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> dict[str, Any]:
+    """A window over up to two axes, channels before or behind them, with a weight or without."""
+    rank = draw(st.integers(1, 2))
+    axes, windows = ("p", "q")[:rank], ("r", "s")[:rank]
+    extents: dict[str, int] = {"b": draw(st.integers(1, 3)), "c": draw(st.integers(4, 40))}
+    indices, shape = [], []
+    for axis, window in zip(axes, windows, strict=True):
+        extents[axis], extents[window] = draw(st.integers(4, 40)), draw(st.integers(2, 4))
+        stride, dilation, pad = draw(st.integers(1, 4)), draw(st.integers(1, 2)), draw(st.integers(0, 5))
+        indices.append(f"{stride}*{axis} + {dilation}*{window} - {pad}")
+        whole = stride * (extents[axis] - 1) + dilation * (extents[window] - 1) + 1
+        shape.append(max(whole - pad - draw(st.integers(0, 3)), 1))
+    is_last, reducer = draw(st.booleans()), draw(st.sampled_from(["sum", "max"]))
+    read = ", ".join(["b", *indices, "c"] if is_last else ["b", "c", *indices])
+    out = ", ".join(["b", *axes, "c"] if is_last else ["b", "c", *axes])
+    weight = ", ".join([*windows, "c"] if is_last else ["c", *windows])
+    channels = [*shape, extents["c"]] if is_last else [extents["c"], *shape]
+    body = f"x[{read}]" if reducer == "max" else f"x[{read}] * w[{weight}]"
+    padding = draw(st.sampled_from([0.0, 1.5, float("-inf") if reducer == "max" else -2.0]))
+    return {
+        "program": f"t[{out}] = {reducer}({', '.join(windows)}) {body}\nout[{out}] = t[{out}] * 2 + y[c]",
+        "extents": extents, "shapes": {"x": [extents["b"], *channels]}, "padded": {"x": padding},
+    }  # fmt: skip
+
+
+@settings(max_examples=25)
+@given(data=programs(), seed=st.integers(0, 2**32 - 1), threads=st.integers(1, 2), is_narrow=st.booleans())
+def test_random_windows(data: dict[str, Any], seed: int, threads: int, is_narrow: bool) -> None:
+    task = _task(data, threads, AVX2 if is_narrow else None)
+    kernel = space_of(task).sample(np.random.default_rng(seed))
+    assert built_problems(task, kernel, [{}]) == []
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_dynamic_sizes_from_nothing_on(layout: str, threads: int) -> None:
+    out, x = ("b, c, p, q", ["b", "c", "T", "S"]) if layout == "nchw" else ("b, p, q, c", ["b", "T", "S", "c"])
+    read = out.replace("p", "p + r - 1").replace("q", "q + s - 1")
+    data = {
+        "program": f"out[{out}] = max(r, s) x[{read}]", "shapes": {"x": x}, "padded": {"x": float("-inf")},
+        "extents": {"b": "B", "c": "C", "p": "T", "q": "S", "r": 3, "s": 3},
+    }  # fmt: skip
+    task = _task(data, threads)
+    names = task.workload.symbols
+    shapes = [dict(zip(names, sizes, strict=True)) for sizes in SIZES]
+    assert built_problems(task, safe_kernel(task), shapes) == []
+
+
+SIZES = [(0, 3, 4, 5), (2, 0, 4, 5), (1, 1, 1, 1), (1, 1, 0, 3), (1, 2, 3, 0), (2, 3, 17, 16), (1, 17, 2, 65)]
+
+
+def test_nan_and_infinities_give_what_numpy_gives() -> None:
+    args = {"b": 1, "c": "T", "h": 5, "w": 37, "r": 3, "s": 3, "pad": 1, "stride": 2}
+    task = _task({"op": "max_pool2d", "args": args}, 1)
+    x = np.random.default_rng(0).standard_normal((1, 3 * 37, 5, 37)).astype(np.float32)
+    for column in range(37):
+        x[0, 3 * column : 3 * column + 3, column % 5, column] = np.nan, np.inf, -np.inf
+    dims = {task.workload.symbols[0]: x.shape[1]}
+    out = np.zeros(task.workload.outputs[0].shape(dims), np.float32)
+    loaded(build_candidate(task, safe_kernel(task)))([x, out])
+    (wanted,) = expected(task.workload, [x], dims)
+    assert difference(out, wanted) is None

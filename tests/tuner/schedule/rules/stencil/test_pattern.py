@@ -1,0 +1,70 @@
+"""What the rule for windows takes, and what it leaves to others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tuner.program.build import make_workload, workload_from_json
+from tuner.schedule.rule import Refused
+from tuner.schedule.rules.stencil.pattern import Slide, WindowProgram, match
+
+IMAGE = {"b": "T", "c": 8, "h": 9, "w": 9, "r": 3, "s": 3}
+
+
+def _windows(name: str, **settings: Any) -> WindowProgram:
+    answer = match(make_workload(name, {**IMAGE, **settings}))
+    assert isinstance(answer, WindowProgram)
+    return answer
+
+
+def test_dims_that_windows_move_over() -> None:
+    program = _windows("max_pool2d", stride=2, pad=1, dilation=2)
+    assert program.slides == (Slide(2, "p", "r", 3, 2, 2, -1), Slide(3, "q", "s", 3, 2, 2, -1))
+    assert (program.outer, program.phases, len(program.taps)) == (("b", "c"), (0,), 9)
+
+
+def test_all_residues_that_taps_fall_on() -> None:
+    assert _windows("max_pool2d", stride=2).phases == (0, 1)
+    assert _windows("max_pool2d", w=33, stride=4).phases == (0, 1, 2)
+
+
+def test_a_convolution_with_one_channel_in_each_group_is_taken() -> None:
+    program = _windows("conv2d", o=16, groups=8)
+    assert [slide.axis for slide in program.slides] == ["p", "q"]
+    assert program.outer == ("b", "o")
+
+
+def test_vectors_along_channels_that_lie_last() -> None:
+    text = "out[p, q, c] = sum(r, s) x[p + r, q + s, c] * w[r, s, c]"
+    answer = match(workload_from_json({"program": text, "extents": {"p": 4, "q": 4, "c": 32, "r": 3, "s": 3}}))
+    assert isinstance(answer, WindowProgram)
+    assert [slide.window for slide in answer.slides] == ["r", "s", None]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ({"op": "conv2d", "args": {**IMAGE, "o": 8}}, "0 tensors are read through windows"),
+        ({"op": "max_pool2d", "args": {**IMAGE, "r": 9, "s": 9}}, "too short for vectors"),
+        ({"op": "max_pool2d", "args": {**IMAGE, "h": 99, "w": 99, "r": 12, "s": 12}}, "too large to be unrolled"),
+        ({"op": "max_pool2d", "args": {**IMAGE, "w": 99, "stride": 5}}, "more than 4 elements apart"),
+        ({"op": "softmax", "args": {"m": "T", "n": 9}}, "2 reductions"),
+        ({"program": "o[i] = sum(k) x[i + k]", "extents": {"i": 9, "k": "T"}}, "not constant"),
+        ({"program": "o[i] = sum(k) x[i + k] * y[i + 2*k]", "extents": {"i": 9, "k": 3}}, "2 tensors"),
+        ({"program": "o[i, j] = sum(k) x[j + k, i]", "extents": {"i": 9, "j": 9, "k": 3}}, "does not lie along j"),
+        (
+            {"program": "o[i] = sum(k) x[i + k] // 2", "extents": {"i": 9, "k": 3}, "dtype": "int32"},
+            "divides integers",
+        ),
+        (
+            {"program": "y[j] = x[j] * 2\no[i] = sum(k) y[i + k]", "extents": {"i": 9, "j": 11, "k": 3}},
+            "other axes than the reduction",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_refused_has_its_reason(data: dict[str, Any], reason: str) -> None:
+    answer = match(workload_from_json(data))
+    assert isinstance(answer, Refused)
+    assert reason in answer.reason

@@ -1,0 +1,73 @@
+"""Kernels of the rule compute what the reference does, and theory prefers them where multiplications count."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.compiled import built_problems, runnable, spills
+from tuner.program.build import workload_from_json
+from tuner.program.shape_vars import ShapeVar
+from tuner.program.target import Target, native
+from tuner.program.task import SearchTask
+from tuner.schedule import extents_of
+from tuner.schedule.rules.conv import X86Gathered
+from tuner.schedule.rules.winograd import X86Winograd
+
+RULE = X86Winograd()
+SERVER = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})
+
+
+def task(target: Target, threads: int = 1, epilogue: tuple[str, ...] = (), **sizes: int) -> SearchTask:
+    args = {"b": "T", "r": 3, "s": 3, **sizes}
+    workload = workload_from_json({"op": "conv2d", "args": args, "epilogue": list(epilogue)})
+    return SearchTask(workload, shape_vars=(ShapeVar("T", range(1, 33)),), target=target, threads=threads)
+
+
+@pytest.mark.parametrize("mcpu", ["x86-64-v3", "native"])
+@settings(max_examples=4)
+@given(data=st.data())
+def test_kernels_are_right_at_any_size(mcpu: str, data: st.DataObject) -> None:
+    target = native() if mcpu == "native" else runnable(mcpu)
+    pad, size = data.draw(st.integers(0, 3)), st.integers(4, 40)
+    own = task(
+        target, data.draw(st.sampled_from([1, 2])), data.draw(st.sampled_from([(), ("bias", "relu"), ("add",)])),
+        c=data.draw(st.integers(16, 40)), h=data.draw(size), w=data.draw(size),
+        o=data.draw(st.integers(16, 40)), pad=pad,
+    )  # fmt: skip
+    kernel = RULE.space(own).sample(np.random.default_rng(data.draw(st.integers(0, 2**32 - 1))))
+    images = data.draw(st.sets(st.integers(1, 9), min_size=1, max_size=2))
+    assert built_problems(own, kernel, [own.workload.dims({"T": number}) for number in images]) == []
+
+
+def test_sums_over_many_channels_are_within_the_bounds() -> None:
+    own = task(native(), c=512, h=6, w=6, o=16, pad=1)
+    assert built_problems(own, RULE.safe_kernel(own), [own.workload.dims({"T": 2})]) == []
+
+
+def test_accumulators_stay_in_registers() -> None:
+    own = task(SERVER, c=64, h=28, w=28, o=64, pad=1)
+    kernel = RULE.space(own).kernel({"mr": 6, "nv": 4, "ku": 1, "tail": 0, "lines": 8})
+    assert spills(own, kernel) <= 6 * 4
+
+
+@pytest.mark.parametrize(("channels", "size"), [(64, 56), (512, 7)])
+def test_theory_expects_them_to_be_faster(channels: int, size: int) -> None:
+    own = task(SERVER, c=channels, h=size, w=size, o=channels, pad=1)
+    extents, rng = extents_of(own.workload, [{"T": 1}, {"T": 16}]), np.random.default_rng(0)
+    best = []
+    for rule in (RULE, X86Gathered()):
+        space = rule.space(own)
+        best.append(rule.prior_latency_s(own, [space.sample(rng) for _ in range(200)], extents).min(axis=0))
+    assert np.all(best[0] < best[1])
+
+
+def test_theory_sees_the_lanes_that_a_block_leaves_empty() -> None:
+    # 4 tiles in a row: with one row to a block 12 of 16 lanes are empty.
+    own = task(SERVER, c=64, h=7, w=7, o=64, pad=1)
+    extents, space = extents_of(own.workload, [{"T": 16}]), RULE.space(own)
+    few, many = (space.kernel({"mr": 8, "nv": 1, "ku": 1, "tail": 0, "lines": lines}) for lines in (1, 4))
+    few_s, many_s = RULE.prior_latency_s(own, [few, many], extents)[:, 0]
+    assert few_s > 2 * many_s

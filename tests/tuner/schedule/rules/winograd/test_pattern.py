@@ -1,0 +1,85 @@
+"""Which convolutions the rule takes, and the sizes of their products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tuner.program.build import workload_from_json
+from tuner.program.shape_vars import ShapeVar
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
+from tuner.schedule import Refused, extents_of
+from tuner.schedule.rules.winograd import X86Winograd
+from tuner.schedule.rules.winograd.pattern import Convolution, Products, match
+from tuner.schedule.rules.winograd.rule import LINES
+
+SERVER = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
+
+SIZES = {"b": "T", "c": 16, "h": 7, "w": 10, "o": 18, "r": 3, "s": 3}
+
+
+def conv2d(dtype: Any = "float32", **args: Any) -> Workload:
+    return workload_from_json({"op": "conv2d", "args": {**SIZES, **args}, "dtype": dtype})
+
+
+def taken(workload: Workload) -> Convolution:
+    result = match(workload)
+    assert isinstance(result, Convolution)
+    return result
+
+
+def test_a_convolution_has_the_sizes_of_its_output() -> None:
+    own = taken(conv2d(pad=1))
+    assert (own.channels, own.kernels, own.height, own.width) == (16, 18, 7, 10)
+    assert (own.tile_rows, own.tiles_in_row) == (4, 5)
+    assert taken(conv2d()).height == 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"stride": 2, "pad": 1}, "step of 1"),
+        ({"dilation": 2}, "3 x 3"),
+        ({"r": 1, "s": 3}, "3 x 3"),
+        ({"c": 12}, "fewer than 16 channels"),
+        ({"o": 8}, "fewer than 16 channels"),
+        ({"groups": 2, "o": 32}, "step of 1"),
+        ({"layout": "nhwc"}, "channels outside"),
+        ({"dtype": "bfloat16"}, "not float32"),
+        ({"h": "T", "b": 1}, "step of 1"),
+    ],
+)
+def test_others_are_refused(fields: dict[str, Any], reason: str) -> None:
+    answer = match(conv2d(**fields))
+    assert isinstance(answer, Refused)
+    assert reason in answer.reason
+
+
+def test_products_are_of_blocks_of_about_the_same_size() -> None:
+    workload = conv2d(pad=1)
+    extents = Products(taken(workload), 3).by_role(extents_of(workload, [{"T": 1}, {"T": 3}]))
+    # 4 and 12 rows of 5 tiles, in 2 and 4 blocks.
+    assert {role: sizes.tolist() for role, sizes in extents.items()} == {
+        "b": [32, 64], "m": [18, 18], "n": [10, 15], "k": [16, 16],
+    }  # fmt: skip
+    assert np.all(extents["n"] > 0)
+
+
+def test_blocks_of_wide_images_have_fewer_rows() -> None:
+    rule, narrow, wide = X86Winograd(), conv2d(pad=1), conv2d(pad=1, c=256, w=4096, o=256)
+
+    def task(workload: Workload, threads: int = 1) -> SearchTask:
+        return SearchTask(workload, shape_vars=(ShapeVar("T", (1, 2)),), target=SERVER, threads=threads)
+
+    def lines(workload: Workload) -> tuple[int, ...]:
+        return next(axis.choices for axis in rule.space(task(workload)).axes if axis.name == "lines")
+
+    assert lines(narrow) == LINES
+    # A row of 2048 tiles is 67 MiB.
+    assert lines(wide) == (1,)
+    assert rule.safe_kernel(task(wide))["lines"] == 1
+    assert rule.workspace_bytes(task(wide, threads=2)) == 2 * 4 * 16 * 512 * (2048 + 96)

@@ -1,5 +1,0 @@
-"""The rule for softmax attention: a contraction to scores, their softmax along rows, and a second contraction."""
-
-from tuner.rules.attention.rule import Attention
-
-__all__ = ["Attention"]

@@ -1,5 +1,0 @@
-"""The rule for small windows that move over a tensor: pooling, depthwise convolution, stencils."""
-
-from tuner.rules.windows.rule import Windows
-
-__all__ = ["Windows"]

@@ -1,5 +1,0 @@
-"""The rule for contractions of any form: convolutions, several axes in a role, products of many factors."""
-
-from tuner.rules.x86_gathered.rule import X86Gathered
-
-__all__ = ["X86Gathered"]

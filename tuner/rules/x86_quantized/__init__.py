@@ -1,5 +1,0 @@
-"""Products with weights that are computed from packed constants: 4 bits, or bytes, with scales."""
-
-from tuner.rules.x86_quantized.rule import X86Quantized
-
-__all__ = ["X86Quantized"]

@@ -1,0 +1,63 @@
+"""Contiguous shares of a loop for threads, and numbers of tiles as positions. Imports TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.schedule.signature import i64
+
+Expr = Any
+Range = tuple[Expr, Expr]
+"""The first value of a loop, and the one after the last."""
+
+
+def in_shares(size: Expr, threads: int, write: Callable[[Range], None]) -> None:
+    """``write`` the loop over 0 to ``size`` (int64): as a whole for one thread, else over the share of each thread."""
+    if threads == 1:
+        write((i64(0), size))
+        return
+    on_threads(threads, lambda thread: write(share_of(size, thread, threads)))
+
+
+def on_threads(threads: int, write: Callable[[Expr], None]) -> None:
+    """``write`` what each thread does, given its number."""
+    if threads == 1:
+        write(i64(0))
+        return
+    with I.parallel(i64(0), i64(threads)) as thread:
+        write(thread)
+
+
+def share_of(size: Expr, thread: Expr, threads: int) -> Range:
+    """The share of 0 to ``size`` that a thread has."""
+    return tirx.truncdiv(size * thread, i64(threads)), tirx.truncdiv(size * (thread + i64(1)), i64(threads))
+
+
+def product_of(counts: Mapping[str, Expr]) -> Expr:
+    """How many positions there are (int64)."""
+    total: Expr = i64(1)
+    for count in counts.values():
+        total = total * count
+    return I.Bind(total)
+
+
+def position_of(number: Expr, counts: Mapping[str, Expr]) -> dict[str, Expr]:
+    """The position of that ``number`` by axis, where the last axis of ``counts`` changes fastest."""
+    position: dict[str, Expr] = {}
+    for axis, count in reversed(list(counts.items())):
+        is_outermost = len(position) == len(counts) - 1
+        position[axis] = I.Bind(number if is_outermost else tirx.truncmod(number, count))
+        number = tirx.truncdiv(number, count)
+    return position
+
+
+def number_of(position: Mapping[str, Expr], counts: Mapping[str, Expr]) -> Expr:
+    """The number of a position: the opposite of ``position_of``."""
+    number: Expr = i64(0)
+    for axis, count in counts.items():
+        number = number * count + position[axis]
+    return number

@@ -1,0 +1,149 @@
+"""The axes that rules with the register tile and the loops of x86_contraction share: their choices, what the hardware
+can carry of them, and which are don't-care beside others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tuner.errors import IllegalKernel
+from tuner.program.target import Hardware
+from tuner.schedule.product.product import Product
+from tuner.schedule.space import Axis, MicroKernel
+
+MAX_BODY = 768
+"""Fused multiply-adds in the unrolled code of one kernel, all its ragged variants together: bounds compile time and
+keeps the loops in the instruction cache."""
+WIDEST_BLOCK = 256
+MOST_PACKED_ROWS = 512
+LOOP_ADDRESSES = 5
+"""Registers of the stack, the panel, the output and the loop's counters."""
+ALONG_K = {"mb": WIDEST_BLOCK, "kc": 0, "ku": 1, "near": 0, "ahead": 0, "fetch": 0, "rows": 0, "tail": 0, "edge": 0}
+"""The canonical values of the axes that are don't-care where vectors run along k."""
+
+
+def tile_axes(steps: int | None) -> tuple[Axis, ...]:
+    """The register tile and the loops around it. ``steps`` of k, None where it is dynamic: a chunk that holds all of a
+    fixed k is no other than 0."""
+    chunks = (0, *(kc for kc in (128, 192, 256, 384, 512, 768) if steps is None or kc < steps))
+    return (
+        Axis("mr", "rows of the register tile", (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14)),
+        Axis("nv", "vectors in a row of the register tile", (1, 2, 3, 4, 5, 6)),
+        Axis("mb", "tiles that share a panel", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, WIDEST_BLOCK)),
+        Axis("kc", "steps of k in a chunk", chunks),
+        Axis("ku", "steps of k unrolled", (1, 2, 4, 8)),
+        Axis("near", "steps of k prefetched in the stream", (0, 8, 16, 32)),
+        Axis("ahead", "steps of k to a row of the next panel", (0, 1, 2, 4, 8, 16, 32)),
+        Axis("fetch", "the output is prefetched", (0, 1)),
+    )
+
+
+def ragged_axes(is_dynamic: bool) -> tuple[Axis, ...]:
+    """Code for ragged ends; ``is_dynamic``: whether the extent of n is."""
+    return (
+        Axis("tail", "ragged rows have exact code", (0, 1)),
+        Axis("edge", "ragged columns have exact code", (0, 1) if is_dynamic else (0,)),
+    )
+
+
+def thread_axes(threads: int, has_batch: bool) -> tuple[Axis, ...]:
+    """How threads share the work."""
+    shares = tuple(t for t in range(1, threads + 1) if threads % t == 0)
+    return (
+        Axis("tb", "threads along the batch", shares if has_batch else (1,)),
+        Axis("tn", "threads along n", shares),
+    )
+
+
+def canonicalised(values: Mapping[str, int], contraction: Product) -> dict[str, int]:
+    """The values with one choice for axes that are don't-care beside the others."""
+    canonical, pack = dict(values), values["pack"]
+    constant = contraction.right_is_constant
+    if pack == contraction.pack_of_dots:
+        canonical |= ALONG_K
+    if pack == 1:
+        canonical["mb"] = WIDEST_BLOCK
+    if not (constant or pack):
+        canonical["near"] = 0
+    if not (constant or pack == 2):
+        canonical["ahead"] = 0
+    if values["mr"] == 1:
+        canonical["tail"] = 0
+    if values["nv"] == 1:
+        canonical["edge"] = 0
+    return canonical
+
+
+def check(kernel: MicroKernel, contraction: Product, threads: int, hardware: Hardware, copies: int = 1) -> None:
+    """Raises IllegalKernel for what the hardware cannot carry. ``copies``: how often all of the code is written."""
+    _check_size(kernel, hardware, copies)
+    if "k" in contraction.dynamic:
+        _check_addresses(kernel, hardware)
+    _check_supply(kernel, contraction.right_is_constant)
+    # Both operands are read in place, by vectors along k (dots.py).
+    if kernel["pack"] == contraction.pack_of_dots:
+        _check_dots(kernel)
+    if threads % (kernel["tb"] * kernel["tn"]):
+        raise IllegalKernel(f"tb={kernel['tb']} tn={kernel['tn']} do not divide {threads} threads")
+
+
+def _check_size(kernel: MicroKernel, hardware: Hardware, copies: int) -> None:
+    """Registers and code."""
+    mr, nv, ku, edge = kernel["mr"], kernel["nv"], kernel["ku"], kernel["edge"]
+    # Every accumulator and one row of the right operand are live at once, and a broadcast beside them.
+    need = mr * nv + nv + 1
+    if need > hardware.vector_registers:
+        raise IllegalKernel(f"mr={mr} nv={nv} needs {need} vector registers, there are {hardware.vector_registers}")
+    # The compiler loads rows of an unrolled loop ahead of their use: too many and it spills accumulators.
+    if ku * nv > hardware.vector_registers:
+        raise IllegalKernel(f"ku={ku} nv={nv} load {ku * nv} vectors in a turn, limit {hardware.vector_registers}")
+    if kernel["tail"] and mr == 1:
+        raise IllegalKernel("tail=1 needs mr above 1: tiles of one row leave no ragged rest")
+    if edge and nv == 1:
+        raise IllegalKernel("edge=1 needs nv above 1: panels of one vector leave no fewer")
+    body = ku * mr * nv
+    body = body * (mr + 1) // 2 if kernel["tail"] else 2 * body
+    body = body * (nv + 3) // 2 if edge else body
+    limit = MAX_BODY * (2 if edge or copies > 1 else 1)
+    is_plain = copies > 1 and (ku, kernel["tail"], edge) == (1, 0, 0)
+    if body * copies > limit and not is_plain:
+        body, text = body * copies, f"ku={ku} tail={kernel['tail']} edge={edge}"
+        raise IllegalKernel(f"{text} unroll {body} operations, limit {limit}")
+
+
+def _check_addresses(kernel: MicroKernel, hardware: Hardware) -> None:
+    """Rows that are read in place, a distance apart that is not known when code is generated.
+
+    Each has an address of its own. With more than there are registers for, the compiler loads an address once in a
+    turn, the row's elements of all its steps with it, and spills accumulators for these: half the speed.
+    """
+    mr, nv, steps = kernel["mr"], kernel["nv"], max(kernel["ku"], kernel["ahead"])
+    if kernel["rows"] or steps == 1 or mr <= hardware.address_registers - LOOP_ADDRESSES:
+        return
+    need = mr * nv + nv + mr
+    if need > hardware.vector_registers:
+        text = f"mr={mr} nv={nv} rows=0 holds {need} vectors in a turn of {steps} steps"
+        remedy = "rows a dynamic distance apart need turns of one step (ku=1 ahead=0 or 1), or rows=1"
+        raise IllegalKernel(f"{text}, limit {hardware.vector_registers}: {remedy}")
+
+
+def _check_supply(kernel: MicroKernel, constant: bool) -> None:
+    """Packing and prefetching."""
+    mr, mb, pack = kernel["mr"], kernel["mb"], kernel["pack"]
+    if kernel["rows"] and mb * mr > MOST_PACKED_ROWS:
+        raise IllegalKernel(f"mb={mb} mr={mr} packs {mb * mr} rows, limit {MOST_PACKED_ROWS}")
+    if pack == 1 and mb != WIDEST_BLOCK:
+        raise IllegalKernel(f"pack=1 lets all rows share a panel: needs mb={WIDEST_BLOCK}, got {mb}")
+    if kernel["near"] and not (constant or pack):
+        raise IllegalKernel(f"near={kernel['near']} needs a packed operand to stream from")
+    if kernel["ahead"] and not (constant or pack == 2):
+        raise IllegalKernel(f"ahead={kernel['ahead']} needs every panel packed")
+    if 0 < kernel["ahead"] < kernel["ku"]:
+        raise IllegalKernel(f"ahead={kernel['ahead']} needs whole turns of ku={kernel['ku']} steps")
+
+
+def _check_dots(kernel: MicroKernel) -> None:
+    for name, value in ALONG_K.items():
+        if kernel[name] != value:
+            given = f"pack={kernel['pack']} reads both operands along k"
+            raise IllegalKernel(f"{given}: needs {name}={value}, got {kernel[name]}")

@@ -1,0 +1,61 @@
+"""Elementwise stages behind a contraction, on one vector of results while it is in a register. Imports TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.program.expr import Read
+from tuner.program.notation import Stage
+from tuner.schedule.access import is_transcendental
+from tuner.schedule.product.frame import Frame
+from tuner.schedule.vector.arithmetic import bound
+from tuner.schedule.vector.dtypes import cast, element_type, loaded
+from tuner.schedule.vector.expression import Evaluator
+from tuner.schedule.vector.memory import DTYPE
+
+Expr = Any
+
+
+def is_short(stages: Sequence[Stage]) -> bool:
+    """Whether an epilogue is worth its code beside every accumulator.
+
+    Transcendental functions unrolled into every variant of a tile would be most of a kernel's code.
+    """
+    return not any(is_transcendental(stage.body) for stage in stages)
+
+
+def through_epilogue(
+    frame: Frame, stages: Sequence[Stage], value: Expr, row: Expr, column: Expr, limit: Expr | None
+) -> Expr:
+    """``value``, the vector of the output at ``row`` from ``column`` on, after each stage in turn.
+
+    Further inputs are read before column ``limit`` (None: all of the vector's lanes are).
+    """
+
+    tensors, known = frame.task.workload.tensors, dict[str, Expr]()
+
+    def read(node: Read) -> Expr:
+        if node.tensor in known:
+            return known[node.tensor]
+        buffer, outer, has_columns = frame.further(node, row)
+        element = frame.vectors.load(buffer, outer, column, limit) if has_columns else buffer[outer]
+        dtype = tensors[node.tensor].dtype
+        return element if dtype == DTYPE else bound(loaded(bound(element), dtype))
+
+    def unused(name: str) -> Expr:
+        raise NotImplementedError(f"the pattern admits no value of axis {name}")
+
+    evaluator = Evaluator(frame.task.workload.element_types, frame.vectors.lanes, read, unused, unused)
+    before = frame.computed
+    for stage in stages:
+        known[before] = I.Bind(rounded(value, tensors[before].dtype))
+        value, before = evaluator.value(stage.body), stage.tensor
+    return value
+
+
+def rounded(value: Expr, dtype: str) -> Expr:
+    """``value`` as a tensor of ``dtype`` would hold it."""
+    return value if element_type(value) == dtype else cast(bound(value), dtype)

@@ -1,0 +1,285 @@
+"""What theory expects of micro-kernels on shapes: the analytic half of the cost model.
+
+The time of a call is the larger of computing and streaming, and a share of the smaller one that is not hidden, plus
+what is done besides:
+
+- computing: cycles of the register tile's inner loop, bound by the multiply-add units, by loads, by the latency of the
+  accumulators' dependence chains or by the decoder, for the full tiles, the ragged rest of the rows (padded or exact)
+  and the ragged last panel; more where a panel comes from L2 for each tile and not from L1;
+- streaming: each panel of the right operand comes from L3 once per block of rows, and the rows of a block again for
+  each panel if the block does not stay in L2; prefetching hides more of that behind the computing;
+- besides: the traffic of the output (once more for each further chunk of k), packing, launching, waking threads.
+
+Threads take contiguous shares of batches, tiles and panels; the largest share counts (ceil(tiles / threads)). The
+rates are those of the task: fitted to the device (docs/decisions/0046), or once to random micro-kernels elsewhere
+(docs/decisions/0007). A change of a formula here takes another version of calibrations (tuner/program/calibration.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.program.dtypes import DTYPES
+from tuner.program.target import Hardware
+from tuner.program.task import SearchTask
+from tuner.schedule.intrinsics import DotProduct
+from tuner.schedule.layout import LINE_BYTES
+from tuner.schedule.product.match.plain import contraction_of
+from tuner.schedule.product.product import Product
+from tuner.schedule.rule import Extents
+from tuner.schedule.space import DEFAULT_CHOICE, MicroKernel
+
+Floats = NDArray[np.float64]
+PAGE_BYTES = 4096
+REGISTER_BYTES = 4
+"""Of a word once it is loaded, or packed at the call."""
+WIDENED = {
+    ("fma", "bfloat16"): 2.0, ("fma", "float16"): 1.0, ("fma", "int8"): 2.0, ("fma", "uint8"): 2.0,
+    ("pmaddwd", "int8"): 1.0, ("pmaddwd", "uint8"): 1.0,
+}  # fmt: skip
+"""Operations that make of elements of a dtype what an instruction takes."""
+BYTES = {"int4": 0.5, **{name: float(dtype.bytes) for name, dtype in DTYPES.items()}}
+"""Of an element in memory. int4 is no dtype of tensors: two in a byte, x86_quantized."""
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """The parts of the estimate in cycles, [kernels, shapes]."""
+
+    compute: Floats
+    stream: Floats
+    output: Floats
+    packing: Floats
+    total: Floats
+    useful: Floats
+    """Cycles if every multiply-add unit did useful work in every cycle."""
+
+
+def latency_s(
+    hardware: Hardware, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents,
+    contraction: Product | None = None, formula: type[Formula] | None = None,
+) -> Floats:  # fmt: skip
+    """[kernels, shapes] seconds."""
+    form = (formula or Formula)(hardware, task, kernels, extents, contraction)
+    return form.terms().total / task.rates.clock_hz
+
+
+def features(
+    hardware: Hardware, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents,
+    contraction: Product | None = None, formula: type[Formula] | None = None,
+) -> NDArray[np.float32]:  # fmt: skip
+    """[kernels, shapes, features]: logarithms of the extents, the kernel's values, and how the terms compare."""
+    result = (formula or Formula)(hardware, task, kernels, extents, contraction)
+    terms, m, n, k = result.terms(), result.m, result.n, result.k
+    tiles = np.floor(m / result.mr)
+    columns: list[Floats] = [
+        np.log2(m + 1), np.log2(n + 1), np.log2(k + 1),
+        np.log2(terms.total), np.log2(np.maximum(terms.compute, 1.0) / terms.useful), terms.stream / terms.total,
+        terms.output / terms.total, terms.packing / terms.total,
+        m - tiles * result.mr, (m - tiles * result.mr) / np.maximum(m, 1),
+        np.ceil(n / result.nr) * result.nr / np.maximum(n, 1) - 1,
+        np.log2(tiles + 1), np.minimum(tiles, result.of["mb"]),
+        np.log2(result.panel_bytes / hardware.l2_bytes + 2**-10),
+        np.log2(result.block_bytes / hardware.l2_bytes + 2**-10),
+        *(value for name, value in result.of.items() if name != "group"),
+        result.mr * result.nv,
+        # Of every workload, whether its kernels have the axis or not: searches learn from each other.
+        np.log2(result.groups), np.log2(result.words.left_bytes), np.log2(result.words.right_bytes),
+    ]  # fmt: skip
+    return np.stack(np.broadcast_arrays(*columns, terms.total)[:-1], axis=2).astype(np.float32)
+
+
+class Words:
+    """By kernel, [kernels, 1], what a step of k takes of the operands: bytes in memory as they lie, and operations that
+    widen a vector of columns, or the word of a row, to what the instruction takes."""
+
+    def __init__(self, contraction: Product, groups: Floats, hardware: Hardware) -> None:
+        dots = contraction.dots(hardware)
+
+        def of(value: Callable[[DotProduct], float]) -> Floats:
+            if len(dots) == 1:
+                return np.full((1, 1), float(value(*dots.values())))
+            return np.array([[float(value(dots[int(group)]))] for group in groups[:, 0]])
+
+        left, right = contraction.left_dtype, contraction.right_dtype
+        self.operations = of(lambda dot: dot.operations)
+        self.left_bytes, self.right_bytes = (of(lambda dot: dot.group) * BYTES[dtype] for dtype in (left, right))
+        self.left_widened = of(lambda dot: WIDENED.get((dot.name, left), 0.0))
+        self.right_widened = of(lambda dot: WIDENED.get((dot.name, right), 0.0))
+
+
+class Formula:
+    """The estimate for several kernels (rows) on several shapes (columns)."""
+
+    def __init__(
+        self, hardware: Hardware, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents,
+        contraction: Product | None = None,
+    ) -> None:  # fmt: skip
+        self.hardware, self.task, self.rates = hardware, task, task.rates
+        self.contraction: Product = contraction or contraction_of(task.workload)
+        extents = self.contraction.by_role(extents)
+        every = [dict(kernel.values) for kernel in kernels]
+        # The one axis that was added to rules with this theory: the other ones every kernel has.
+        every = [{"nb": DEFAULT_CHOICE, **each} for each in every]
+        names = sorted(every[0])
+        values = np.array([[each[name] for name in names] for each in every], np.float64)
+        self.of = {name: values[:, index : index + 1] for index, name in enumerate(names)}
+        self.mr, self.nv, self.ku = self.of["mr"], self.of["nv"], self.of["ku"]
+        self.lanes = hardware.lanes()
+        along_k = self.contraction.pack_of_dots
+        self.by_dots = np.equal(self.of["pack"], -1 if along_k is None else along_k)
+        self.nr = self.nv * np.where(self.by_dots, 1, self.lanes)
+        self.m, self.n, self.k = (np.asarray(extents[axis], np.float64)[None, :] for axis in "mnk")
+        self.groups = groups = self.of.get("group", np.ones((1, 1)))
+        # In steps from here on.
+        self.k = np.ceil(self.k / groups)
+        self.words = self._words(groups)
+        across, columns = self.of["tb"], self.of["tn"]
+        rows = task.threads / (across * columns)
+        batch = np.asarray(extents["b"], np.float64)[None, :] if "b" in extents else np.ones_like(self.m)
+        self.batch = np.ceil(batch / across)
+        # The largest share of one thread.
+        tiles = np.floor(self.m / self.mr)
+        self.rest = self.m - tiles * self.mr
+        self.tiles = np.ceil(tiles / rows)
+        self.rows = np.minimum(self.tiles * self.mr + self.rest, self.m)
+        self.panels = np.ceil(np.floor(self.n / self.nr) / columns)
+        self.ragged = np.ceil((self.n - np.floor(self.n / self.nr) * self.nr) / self.lanes)
+        if "n" in self.contraction.dynamic:
+            exact = (self.of["edge"] > 0) | self.by_dots | (self.ragged == 0)
+            self.ragged = np.where(exact, self.ragged, self.nv)
+        self.columns = self.panels * self.nr + self.ragged * np.where(self.by_dots, self.nv, self.lanes)
+        # Where vectors run along k, the rows of a tile go by all columns before the next ones.
+        mb = np.where(self.by_dots, 1.0, self.of["mb"])
+        self.blocks = np.maximum(np.ceil(self.tiles / mb), 1)
+        # Of one tile, or one panel, the order of the loops makes no difference.
+        several = np.minimum(self.tiles + (self.rest > 0), mb) > 1
+        self.nb = np.where(several, np.minimum(self.of["nb"], np.maximum(self.panels, 1)), 1.0)
+        self.strips = np.ceil(self.panels / self.nb)
+        kc = np.where(self.of["kc"] > 0, self.of["kc"], np.inf)
+        self.chunks = np.maximum(np.ceil(self.k / kc), 1)
+        self.steps = self.k / self.chunks
+        self.left_bytes = np.where(self.of["rows"] > 0, REGISTER_BYTES, self.words.left_bytes)
+        # Elements are widened as they are packed.
+        self.is_packed = (self.of["pack"] > 0) & ~self.by_dots
+        self.right_bytes = np.where(self.is_packed, REGISTER_BYTES, self.words.right_bytes)
+        self.panel_bytes = self.steps * self.nr * self.right_bytes
+        self.strip_bytes = self.nb * self.panel_bytes
+        self.tile_bytes = self.mr * self.steps * self.left_bytes
+        self.block_bytes = np.minimum(self.tiles + 1, mb) * self.mr * self.steps * self.left_bytes
+
+    def _words(self, groups: Floats) -> Words:
+        return Words(self.contraction, groups, self.hardware)
+
+    def terms(self) -> _Terms:
+        c = self.rates
+        compute, stream, output, packing = self._compute(), self._stream(), self._output(), self._packing()
+        if self.by_dots.any():
+            compute = np.where(self.by_dots, self._dots(), compute)
+        unaided = np.where(self.of["near"] > 0, c.near_exposed, c.stream_exposed)
+        # The share of the next panel's rows that the tiles of a block ask for; what is beyond 1 comes too soon.
+        reach = np.minimum(self.tiles, self.of["mb"]) / np.maximum(self.of["ahead"], 1.0) * (self.of["ahead"] > 0)
+        exposed = unaided + (c.ahead_exposed - unaided) * np.minimum(reach, 1.0)
+        stream = stream * (1 + c.too_soon * np.maximum(reach - 1, 0.0))
+        busy = np.maximum(compute, stream) + exposed * np.minimum(compute, stream)
+        total = self.batch * (busy + output + packing) + c.call + (c.fork if self.task.threads > 1 else 0.0)
+        useful = self.batch * self.m * self.n * self.k / self.lanes / self.hardware.fma_per_cycle / self.task.threads
+        shape = np.broadcast_shapes(total.shape, useful.shape)
+        parts = (compute, stream, output, packing, total, np.maximum(useful, 1.0))
+        return _Terms(*(np.broadcast_to(part, shape) for part in parts))
+
+    # -- computing ------------------------------------------------------------------------------------------------
+    def _compute(self) -> Floats:
+        rest = np.where(self.of["tail"] > 0, self.rest, np.where(self.rest > 0, self.mr, 0.0))
+        narrow = np.maximum(self.ragged, 1)
+        full = self.tiles * self._tile(self.mr, self.nv) + np.where(rest > 0, self._tile(rest, self.nv), 0.0)
+        last = self.tiles * self._tile(self.mr, narrow) + np.where(rest > 0, self._tile(rest, narrow), 0.0)
+        blocks = (self.panels + (self.ragged > 0)) * self.blocks * self.chunks * self.rates.block
+        return self.panels * full + np.where(self.ragged > 0, last, 0.0) + blocks
+
+    def _dots(self) -> Floats:
+        """Tiles whose vectors run along k (dots.py): every sum is added up across its lanes at the end."""
+        c, work = self.rates, self.mr * self.nv
+        steps = np.ceil(self.k / self.lanes)
+        step = np.maximum(work / self.hardware.fma_per_cycle, (self.mr + self.nv) / c.loads)
+        tiles = (self.tiles + (self.rest > 0)) * np.ceil(self.n / self.nv)
+        return np.asarray(tiles * (steps * step + work * c.dot + c.tile))
+
+    def _tile(self, rows: Floats, vectors: Floats) -> Floats:
+        """Cycles of one register tile over all of k."""
+        c = self.rates
+        work = rows * vectors
+        every = np.maximum(self.ku, self.of["ahead"])
+        prefetches = vectors * (self.of["near"] > 0) + vectors / every * (self.of["ahead"] > 0)
+        work = work * self.words.operations
+        widened_rows = np.where(self.of["rows"] > 0, 0.0, rows * self.words.left_widened)
+        widened = vectors * np.where(self.is_packed, 0.0, self.words.right_widened) + widened_rows
+        operations = work + vectors + rows + widened + prefetches + 2.0 / self.ku
+        # One by one: to make them one array first takes longer than all the rest for few shapes.
+        issue = np.maximum((work + widened) / self.hardware.fma_per_cycle, (vectors + rows) / c.loads)
+        step = np.maximum(np.maximum(issue, operations / c.decode), c.fma_latency) + c.turn / self.ku
+        # A panel that stays in L1 is read from L2 by the first tile alone.
+        stays = self.strip_bytes + self.tile_bytes < 0.8 * self.hardware.l1d_bytes
+        # The rate was fitted to tiles whose rows come from L2, too; in a strip they do so once.
+        panel, row = vectors * self.lanes * self.right_bytes, rows * self.left_bytes
+        kept = (self.nb > 1) & (self.tile_bytes < 0.5 * self.hardware.l1d_bytes)
+        from_l2 = np.where(kept, panel / (panel + row), 1.0) * panel / c.l2_bytes
+        # Rows that push each other out of L1 bring a line from L2 for each of their elements.
+        missing = self._missing(rows)
+        stays, from_l2 = stays & (missing == 0), from_l2 + missing * rows * LINE_BYTES / c.l2_bytes
+        step = np.where(stays, step, np.maximum(step, from_l2) + c.l2_exposed * np.minimum(step, from_l2))
+        store = c.store * np.where(self.of["fetch"] > 0, c.fetched, 1.0)
+        stores = rows * vectors * (store + c.again * (self.chunks - 1))
+        return np.asarray(self.k * step + self.chunks * c.tile + stores)
+
+    def _missing(self, rows: Floats) -> Floats:
+        """The share of so many rows of the left operand that push each other out of L1: rows that are read in place a
+        power of two apart fall on the same sets. All do once there are half as many again as ways. A way of an L1 that
+        is looked up by virtual addresses is a page."""
+        stride, ways = self._row_stride(), self.hardware.l1d_bytes / PAGE_BYTES
+        in_set = np.ceil(rows * np.gcd(stride.astype(np.int64), PAGE_BYTES) / PAGE_BYTES)
+        share = np.clip(2 * (in_set / ways - 1), 0.0, 1.0)
+        return np.asarray(np.where((self.of["rows"] == 0) & (stride > 0), share, 0.0))
+
+    def _row_stride(self) -> Floats:
+        """[kernels, shapes] bytes from a row of the left operand to the next one where it is read in place; 0: they are
+        packed so that they do not fall on one set."""
+        return np.asarray(self.k * self.words.left_bytes)
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+    def _stream(self) -> Floats:
+        c, l2 = self.rates, self.hardware.l2_bytes
+        right = self.columns * self.k * self.right_bytes
+        stays = right + self.block_bytes < 0.8 * l2
+        # A strip that does not stay in L2 comes again for every tile.
+        is_wide = (self.nb > 1) & (self.strip_bytes > 0.8 * l2)
+        times = np.where(is_wide, np.maximum(self.tiles, 1), self.blocks)
+        cycles = np.where(stays, right / c.l2_bytes, times * right / c.l3_bytes)
+        if not self.contraction.right_is_constant:
+            # Rows of the operand lie n elements apart: a new page for each step of k once they are long.
+            cycles = cycles * np.where(self.of["pack"] > 0, 1.0, np.where(self.n * 4 > 2048, 2.0, 1.2))
+        # The rows of a block: once from L3; for every strip if they do not stay in L2 beside two strips.
+        left = self.rows * self.k * self.words.left_bytes
+        again = self.block_bytes + 2 * self.strip_bytes > 0.8 * l2
+        passes = np.where(again, self.strips + (self.ragged > 0), 1.0)
+        return np.asarray(cycles + passes * left / c.l3_bytes)
+
+    def _output(self) -> Floats:
+        """Stores are part of the tiles; what counts here is that further chunks of k read the output again."""
+        c = self.rates
+        again = self.rows * self.columns * 4
+        again = again / np.where(again < self.hardware.l2_bytes, c.l2_bytes, c.l3_bytes)
+        return np.asarray((self.chunks - 1) * again)
+
+    def _packing(self) -> Floats:
+        c = self.rates
+        size = self.columns * self.k
+        element = c.copy if self.contraction.right_is_kn else c.transpose
+        right = size * (element + 4 / c.l3_bytes * (size * 4 > self.hardware.l2_bytes))
+        times = np.where(self.of["pack"] == 1, self.blocks, np.where(self.of["pack"] == 2, 1.0, 0.0))
+        left = np.where(self.of["rows"] == 1, self.rows * self.k * c.copy, 0.0)
+        return np.asarray(times * right + left)

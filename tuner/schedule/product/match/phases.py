@@ -1,0 +1,196 @@
+"""A transposed convolution with a stride as ordinary ones, one for each phase of the output's places.
+
+An element of the window at tap ``r`` meets place ``p`` where ``(p + pad - r) % stride == 0``. The places
+``stride*p + first`` of one phase share their taps, every stride-th one. Over these, the last one first, the sum is that
+of a convolution without a stride; what is multiplied with zeros in the program as it stands is left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from tuner.program.dims import DimExpr, Quotient
+from tuner.program.expr import Axis, Binary, Call, Const, Expr, Extent, Read, axes_of, reads, rebuild, walk
+from tuner.program.indices import index_dim, index_of
+from tuner.program.notation import Stage
+from tuner.program.program import Program
+from tuner.program.workload import Workload
+from tuner.schedule.access import values
+
+MOST_PHASES = 9
+"""Each has loops of its own, which take time to build."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Of an axis of the output, the values ``step * i + first``."""
+
+    axis: str
+    step: int
+    first: int
+
+
+@dataclass(frozen=True)
+class Taps:
+    """``count`` values of a reduced axis: ``last``, ``last - step`` and so on."""
+
+    axis: str
+    step: int
+    last: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Phase:
+    """``workload``: the convolution of one phase, its axes counting the phase's places and taps alone; of the tensors
+    in ``cut`` it has no more than the taps."""
+
+    workload: Workload
+    places: tuple[Places, ...]
+    taps: tuple[Taps, ...]
+    cut: frozenset[str]
+
+
+class _OfPhase(Workload):
+    """Extents over the symbols of the whole workload, under the names that they have there."""
+
+    @cached_property
+    def symbol_exprs(self) -> Mapping[str, DimExpr]:
+        return {name: DimExpr.var(name) for name in sorted(self.variables)}
+
+
+@dataclass(frozen=True)
+class _Hit:
+    """``(place + shift - tap) % step == 0``."""
+
+    place: str
+    tap: str
+    step: int
+    shift: int
+
+
+def phases_of(workload: Workload, factors: Sequence[Expr], is_cut: bool) -> tuple[Phase, ...]:
+    """The phases of a product of factors, those with places; none for a workload that is no transposed convolution of
+    a few. ``is_cut``: constants that are read at taps alone are had without all others."""
+    guarded = [factor for factor in factors if isinstance(factor, Call) and factor.function == "where"]
+    hits = _hits(workload, guarded[0].args[0]) if len(guarded) == 1 else None
+    if not hits:
+        return ()
+    _, read, otherwise = guarded[0].args
+    others = [factor for factor in factors if factor is not guarded[0]]
+    if not isinstance(read, Read) or otherwise not in (Const(0), Const(0.0)) or not _is_regular(hits, read, others):
+        return ()
+    product = _product([read if factor is guarded[0] else factor for factor in factors])
+    if math.prod(hit.step for hit in hits) > MOST_PHASES:
+        return ()
+    firsts = itertools.product(*(range(hit.step) for hit in hits))
+    each = [_phase(workload, product, hits, own, is_cut) for own in firsts]
+    kept = tuple(phase for phase in each if phase is not None)
+    return kept if len(kept) == len(each) else ()
+
+
+def _hits(workload: Workload, condition: Expr) -> list[_Hit] | None:
+    """What a condition asks for, if each of it is that a tap meets a place."""
+    if isinstance(condition, Binary) and condition.operator == "&":
+        left, right = _hits(workload, condition.left), _hits(workload, condition.right)
+        return None if left is None or right is None else [*left, *right]
+    match condition:
+        case Binary("==", Binary("%", term, Const(value=int() as step)), Const(value=0)) if step > 1:
+            hit = _hit(workload.program.stages[0], index_dim(term), step)
+        case _:
+            return None
+    is_fixed = hit is not None and workload.sizes[hit.tap].constant is not None
+    return [hit] if hit is not None and is_fixed else None
+
+
+def _hit(stage: Stage, term: DimExpr | None, step: int) -> _Hit | None:
+    parts = dict(term.terms) if term is not None else {}
+    shift = parts.pop((), 0)
+    places = [name for name in stage.axes if parts.get((name,)) == 1]
+    taps = [name for name in stage.reduce_axes if parts.get((name,)) == -1]
+    return _Hit(places[0], taps[0], step, shift) if len(parts) == len(places) + len(taps) == 2 and taps else None
+
+
+def _is_regular(hits: Sequence[_Hit], read: Read, others: Sequence[Expr]) -> bool:
+    """Whether places and taps occur where they can be counted anew: in indices, places in those of ``read`` alone."""
+    places, taps = {hit.place for hit in hits}, {hit.tap for hit in hits}
+    if len(places) + len(taps) != 2 * len(hits) or any(places & axes_of(factor) for factor in others):
+        return False
+    every = [read, *others]
+    sized = {node.name for factor in every for node in walk(factor) if isinstance(node, Extent)}
+    as_values = {node.name for factor in others for node in values(factor) if isinstance(node, Axis)}
+    known = all(index_dim(index) is not None for factor in every for each in reads(factor) for index in each.indices)
+    return known and not (places | taps) & (sized | as_values)
+
+
+def _phase(
+    workload: Workload, product: Expr, hits: Sequence[_Hit], firsts: Sequence[int], is_cut: bool
+) -> Phase | None:  # fmt: skip
+    """The phase of places that begin there; None if what is left is no convolution."""
+    stage, *rest = workload.program.stages
+    places = tuple(Places(hit.place, hit.step, first) for hit, first in zip(hits, firsts, strict=True))
+    taps = tuple(_taps(workload, hit, first) for hit, first in zip(hits, firsts, strict=True))
+    var, windows = DimExpr.var, {each.axis for each in taps}
+    anew = {each.axis: var(each.axis) * each.step + each.first for each in places}
+    anew |= {each.axis: var(each.axis) * -each.step + each.last for each in taps}
+    cut = set[str]()
+
+    def counted(node: Expr) -> Expr:
+        if not isinstance(node, Read):
+            return node
+        own = is_cut and node.tensor in workload.constants
+        own = own and all(isinstance(index, Axis) or not windows & axes_of(index) for index in node.indices)
+        if own:
+            cut.add(node.tensor)
+            return node
+        return replace(node, indices=tuple(_counted(index, anew) for index in node.indices))
+
+    body = rebuild(product, counted)
+    if any(_is_divided(index, anew) for read in reads(body) for index in read.indices):
+        return None
+    program = Program((replace(stage, body=body), *rest), workload.program.outputs)
+    sizes = dict(workload.sizes)
+    sizes |= {each.axis: (sizes[each.axis] - each.first + (each.step - 1)) // each.step for each in places}
+    sizes |= {each.axis: DimExpr.of(each.count) for each in taps}
+    shapes = {name: workload.tensors[name].dims for name in workload.program.inputs}
+    for read in (read for read in reads(body) if read.tensor in cut):
+        shapes[read.tensor] = tuple(
+            sizes[index.name] if isinstance(index, Axis) and index.name in windows else dim
+            for index, dim in zip(read.indices, shapes[read.tensor], strict=True)
+        )
+    of_phase = _OfPhase(
+        program, tuple(sizes.items()), workload.dtypes, workload.constants, workload.padding, tuple(shapes.items())
+    )  # fmt: skip
+    return Phase(of_phase, places, taps, frozenset(cut))
+
+
+def _taps(workload: Workload, hit: _Hit, first: int) -> Taps:
+    """The taps that meet the places that begin at ``first``."""
+    size = workload.sizes[hit.tap].constant or 0
+    least = (first + hit.shift) % hit.step
+    count = max(-(-(size - least) // hit.step), 0)
+    return Taps(hit.tap, hit.step, least + hit.step * (count - 1), count)
+
+
+def _counted(index: Expr, anew: Mapping[str, DimExpr]) -> Expr:
+    dim = index_dim(index)
+    assert dim is not None
+    return index_of(dim.substituted({name: anew.get(name, DimExpr.var(name)) for name in dim.variables}))
+
+
+def _is_divided(index: Expr, anew: Mapping[str, DimExpr]) -> bool:
+    """Whether one of some axes is in a quotient."""
+    dim = index_dim(index)
+    atoms = [atom for monomial, _ in dim.terms for atom in monomial] if dim is not None else []
+    return any(isinstance(atom, Quotient) and bool(atom.numerator.variables & set(anew)) for atom in atoms)
+
+
+def _product(factors: Sequence[Expr]) -> Expr:
+    result, *others = factors
+    for factor in others:
+        result = Binary("*", result, factor)
+    return result

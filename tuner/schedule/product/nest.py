@@ -1,0 +1,286 @@
+"""TensorIR for the x86 contraction micro-kernels, built directly: ``out[m, n] = sum_k left[m, k] * right``.
+
+Schedule primitives reach about nine tenths of what this does: they cannot place prefetches, keep one stack slot for
+each accumulator vector, or give each ragged remainder code of its own (docs/decisions/0003). The loop nest is
+
+    for t in parallel(threads):                     a contiguous share of batches, of row blocks and of panels
+      for b in batch:
+        [pack every panel]                          pack=2
+        for block in row blocks of mb tiles:        these rows of the left operand stay in L2
+          for chunk in chunks of kc steps of k:     what a panel holds of them stays in L1 or L2
+            [pack the block's rows]                 rows=1
+            for strip of nb panels of nv vectors:   its chunk x nr slices of the right operand are reused by the block
+              [pack the panel]                      pack=1
+              for tile of mr rows in block:
+                for panel in strip:                 mr x nv accumulators in registers (tile.py)
+              the ragged rest of the rows, once, in the last block
+
+Full tiles run without predicates. A ragged rest of rows runs exact code for that many rows (``tail=1``) or a full tile
+whose surplus rows are clamped to the last row and not stored (``tail=0``): padding inside the tile, never of a tensor.
+A ragged last panel masks its loads and stores, lane by lane; where its width is not known ahead, ``edge=1`` gives it
+code for each number of vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.schedule.loops.shares import on_threads
+from tuner.schedule.product.dots import dots
+from tuner.schedule.product.frame import Chunk, Frame, Panel, Rows
+from tuner.schedule.product.packing import pack_panel, pack_rows, packed_panels, packed_rows
+from tuner.schedule.product.product import panels_of_strip
+from tuner.schedule.product.tile import Tile
+from tuner.schedule.signature import i64
+
+Expr = Any
+Share = tuple[Expr, Expr]
+"""The first of something, and the first past the last."""
+Strip = Callable[[Callable[[Panel], None]], None]
+"""Writes something for each of neighbouring panels."""
+
+
+class Nest:
+    """Writes the loops around the register tile."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame, self.kernel, self.mr = frame, frame.kernel, frame.kernel["mr"]
+        self.m, self.n, self.k = (frame.extent[axis] for axis in "mnk")
+        self.tiles = tirx.floordiv(self.m, i64(self.mr))
+        self.panels = tirx.floordiv(self.n + i64(frame.nr - 1), i64(frame.nr))
+
+    # -- shares ---------------------------------------------------------------------------------------------------
+    def body(self) -> None:
+        on_threads(self.frame.task.threads, self.share)
+
+    def share(self, thread: Expr) -> None:
+        """What one thread does: threads form a grid of ``tb`` batch shares by row shares by ``tn`` column shares."""
+        across, columns = self.kernel["tb"], self.kernel["tn"]
+        rows = self.frame.task.threads // (across * columns)
+        column, rest = tirx.floormod(thread, i64(columns)), tirx.floordiv(thread, i64(columns))
+        row, batch = tirx.floormod(rest, i64(rows)), tirx.floordiv(rest, i64(rows))
+        tiles, panels = _part(self.tiles, row, rows), _part(self.panels, column, columns)
+        is_last = row == i64(rows - 1)
+        if "b" not in self.frame.extent:
+            self.product(tiles, panels, is_last)
+            return
+        with I.serial(*_part(self.frame.extent["b"], batch, across)) as index:
+            type(self)(self.frame.at(index)).product(tiles, panels, is_last)
+
+    def product(self, tiles: Share, panels: Share, is_last: Expr) -> None:
+        """One product of matrices: the rows and panels of this share."""
+        if self.frame.by_dots:
+            dots(self.frame, tiles, panels, is_last)
+            return
+        with self.packed_right(panels) as packed, self.packed_left() as left:
+            if self.kernel["pack"] == 2:
+                whole = Chunk(i64(0), self.k, None, None)
+                self.over(panels, lambda panel: self.pack_panel(self.placed(panel, packed, panels), whole))
+
+            def block(result: Block) -> None:
+                self.chunks(lambda chunk: self.block(result, chunk, panels, packed, left))
+
+            self.blocks(tiles, is_last, block)
+
+    def packed_right(self, panels: Share) -> AbstractContextManager[Expr]:
+        """The right operand as panels, wherever they are kept; None where it is read in place."""
+        if self.frame.contraction.right_is_constant:
+            return nullcontext(self.frame.packed_right)
+        if self.kernel["pack"] == 0:
+            return nullcontext(None)
+        if self.kernel["pack"] == 1:
+            return packed_panels(self.frame, i64(1), self.longest())
+        return packed_panels(self.frame, panels[1] - panels[0], self.k)
+
+    def packed_left(self) -> AbstractContextManager[Expr]:
+        if not self.kernel["rows"]:
+            return nullcontext(None)
+        return packed_rows(self.frame, self.kernel["mb"] * self.mr + self.mr - 1, self.longest())
+
+    def longest(self) -> Expr:
+        """Steps of k in the longest chunk."""
+        return tirx.min(self.k, i64(self.kernel["kc"])) if self.kernel["kc"] else self.k
+
+    def pack_panel(self, panel: Panel, chunk: Chunk) -> None:
+        """Fill a panel's slice of the right operand at these steps of k."""
+        pack_panel(self.frame, panel, chunk)
+
+    def pack_rows(self, rows: Rows, count: Expr, chunk: Chunk) -> None:
+        """Fill ``count`` rows of the left operand at these steps of k."""
+        pack_rows(self.frame, rows, count, chunk)
+
+    def tile_type(self, rows: Rows) -> type[Tile]:
+        """What writes a tile of rows that are read there."""
+        return Tile
+
+    # -- loops ----------------------------------------------------------------------------------------------------
+    def blocks(self, tiles: Share, is_last: Expr, use: Callable[[Block], None]) -> None:
+        """Row blocks outermost. The ragged rest of the rows joins the last block, while its panel is in cache.
+
+        The last two blocks are of one size: a short one would have the whole right operand streamed for a few rows.
+        """
+        mb = self.kernel["mb"]
+        first, last = tiles
+        blocks = I.Bind(tirx.max(tirx.floordiv(last - first + i64(mb - 1), i64(mb)), i64(1)))
+        left = last - first - (blocks - i64(2)) * i64(mb)
+        final = I.Bind(tirx.Select(blocks > i64(1), tirx.floordiv(left, i64(2)), last - first))
+        with I.serial(i64(0), blocks) as block:
+            ends = block == blocks - i64(1)
+            start = I.Bind(tirx.Select(ends, last - final, first + block * i64(mb)))
+            count = I.Bind(tirx.Select(ends, final, tirx.min(i64(mb), last - final - start)))
+            use(Block(start, count, tirx.And(is_last, ends)))
+
+    def chunks(self, use: Callable[[Chunk], None]) -> None:
+        """As many chunks as kc makes of k: of one length in whole vectors if k is fixed, or of kc but for the last."""
+        kc, lanes, k = self.kernel["kc"], self.frame.vectors.lanes, self.k
+        if kc == 0 or (isinstance(k, tirx.IntImm) and int(k) <= kc):
+            use(Chunk(i64(0), k, None, None))
+            return
+        if isinstance(k, tirx.IntImm):
+            chunks = -(-int(k) // kc)
+            count, length = i64(chunks), i64(-(-int(k) // (chunks * lanes)) * lanes)
+        else:
+            # One at least: sums over nothing are zero, and must be written. No division by their number: what guards
+            # it against zero may be simplified away where it is known, and the division moved out of there.
+            count, length = I.Bind(tirx.max(tirx.floordiv(k + i64(kc - 1), i64(kc)), i64(1))), i64(kc)
+        with I.serial(i64(0), count) as index:
+            first = I.Bind(index * length)
+            even = isinstance(k, tirx.IntImm) and int(k) % int(length) == 0
+            own = length if even else I.Bind(tirx.min(length, k - first))
+            use(Chunk(first, own, index == i64(0), index == count - i64(1)))
+
+    def rows_of(self, block: Block) -> tuple[Expr, Expr]:
+        """The first row of a block, and how many it has."""
+        rest = tirx.Select(block.ends, self.m - tirx.floordiv(self.m, i64(self.mr)) * i64(self.mr), i64(0))
+        return I.Bind(block.start * i64(self.mr)), block.count * i64(self.mr) + rest
+
+    def block(self, block: Block, chunk: Chunk, panels: Share, packed: Expr, left: Expr) -> None:
+        """Every panel over the rows of one block."""
+        rows = Rows()
+        if left is not None:
+            first, count = self.rows_of(block)
+            rows = Rows(left, first)
+            self.pack_rows(rows, count, chunk)
+
+        def use(strip: Strip) -> None:
+            def each(write: Callable[[Panel], None]) -> None:
+                strip(lambda panel: write(self.placed(panel, packed, panels, chunk)))
+
+            if self.kernel["pack"] == 1:
+                each(lambda panel: self.pack_panel(panel, chunk))
+            self.write_tiles(each, chunk, rows, block)
+
+        self.over_strips(panels, use)
+
+    def over(self, panels: Share, use: Callable[[Panel], None]) -> None:
+        """Full panels, then the ragged one if this share holds it."""
+        full = tirx.floordiv(self.n, i64(self.frame.nr))
+        with I.serial(panels[0], tirx.min(panels[1], full)) as index:
+            use(self._full(index))
+        self._over_ragged(panels, full, use)
+
+    def over_strips(self, panels: Share, use: Callable[[Strip], None]) -> None:
+        """Full panels in strips of ``nb``, then the ragged one by itself."""
+        nb = panels_of_strip(self.kernel)
+        if nb == 1:
+            self.over(panels, lambda panel: use(alone(panel)))
+            return
+        full = tirx.floordiv(self.n, i64(self.frame.nr))
+        stop = I.Bind(tirx.min(panels[1], full))
+        strips = I.Bind(tirx.floordiv(tirx.max(stop - panels[0], i64(0)) + i64(nb - 1), i64(nb)))
+        with I.serial(i64(0), strips) as number:
+            start = I.Bind(panels[0] + number * i64(nb))
+            end = I.Bind(tirx.min(start + i64(nb), stop))
+
+            def strip(each: Callable[[Panel], None]) -> None:
+                with I.serial(start, end) as index:
+                    each(self._full(index))
+
+            use(strip)
+        self._over_ragged(panels, full, lambda panel: use(alone(panel)))
+
+    def _full(self, index: Expr) -> Panel:
+        return Panel(index * i64(self.frame.nr), None, self.kernel["nv"], index)
+
+    def _over_ragged(self, panels: Share, full: Expr, use: Callable[[Panel], None]) -> None:
+        """The ragged last panel if this share holds it. A share may be empty."""
+        here = tirx.And(panels[0] <= full, panels[1] > full)
+        for vectors, condition in self._ragged(full):
+            with I.If(tirx.And(here, condition)), I.Then():
+                use(Panel(full * i64(self.frame.nr), self.n, vectors, full))
+
+    def _ragged(self, full: Expr) -> list[tuple[int, Expr]]:
+        """The widths in vectors that a ragged last panel may have, each with when it has."""
+        nv, lanes, columns = self.kernel["nv"], self.frame.vectors.lanes, self.n - full * i64(self.frame.nr)
+        if isinstance(self.n, tirx.IntImm):
+            ragged = int(self.n) % self.frame.nr
+            return [(-(-ragged // lanes), tirx.IntImm("bool", 1))] if ragged else []
+        if not self.kernel["edge"]:
+            return [(nv, columns > i64(0))]
+        return [
+            (width, tirx.And(columns > i64((width - 1) * lanes), columns <= i64(width * lanes)))
+            for width in range(1, nv + 1)
+        ]
+
+    def placed(self, panel: Panel, packed: Expr, panels: Share, chunk: Chunk | None = None) -> Panel:
+        """The panel with where its slice of the right operand stands."""
+        if self.kernel["pack"] == 1 and chunk is not None:
+            return replace(panel, packed=packed, index=i64(0), first=chunk.first)
+        index = panel.index - panels[0] if self.kernel["pack"] == 2 else panel.index
+        if self.frame.first_panel is not None:
+            index = index + self.frame.first_panel
+        return replace(panel, packed=packed, index=index, first=i64(0))
+
+    def write_tiles(self, strip: Strip, chunk: Chunk, rows: Rows, block: Block) -> None:
+        """The full tiles of one block, each over all panels of a strip before the next one, then the ragged rest of
+        the rows if the block ends them."""
+
+        def tile(row: Expr, height: int, ordinal: Expr, valid: Expr | None = None) -> None:
+            tile_type = self.tile_type(rows)
+            strip(lambda panel: tile_type(self.frame, panel, chunk, rows, row, height, valid).emit(ordinal))
+
+        with I.serial(i64(0), block.count) as ordinal:
+            tile((block.start + ordinal) * i64(self.mr), self.mr, ordinal)
+        if isinstance(self.m, tirx.IntImm) and int(self.m) % self.mr == 0:
+            return
+        row = I.Bind(tirx.floordiv(self.m, i64(self.mr)) * i64(self.mr))
+        rest = I.Bind(self.m - row)
+        if not self.kernel["tail"]:
+            with I.If(tirx.And(block.ends, rest > i64(0))), I.Then():
+                tile(row, self.mr, block.count, rest)
+            return
+        with I.If(block.ends), I.Then():
+            for height in range(1, self.mr):
+                with I.If(rest == i64(height)), I.Then():
+                    tile(row, height, block.count)
+
+
+@dataclass(frozen=True)
+class Block:
+    """``count`` tiles of rows from tile ``start`` on; the ragged rest of the rows too if it ``ends`` them."""
+
+    start: Expr
+    count: Expr
+    ends: Expr
+
+
+def alone(panel: Panel) -> Strip:
+    """A strip of one panel."""
+    return lambda use: use(panel)
+
+
+def _part(total: Expr, index: Expr, parts: int) -> Share:
+    """The ``index``-th of ``parts`` contiguous shares of ``range(total)``, sizes differing by one at most."""
+    if parts == 1:
+        return i64(0), total
+    # Rounded up: the last share, which has the ragged rest to do besides, gets no more than the others.
+    return (
+        tirx.floordiv(total * index + i64(parts - 1), i64(parts)),
+        tirx.floordiv(total * (index + i64(1)) + i64(parts - 1), i64(parts)),
+    )

@@ -1,0 +1,236 @@
+"""Operands gathered at each call: blocks of them, at a range of k, as the register tile reads them. Imports TVM.
+
+Padding is filled in here, so that the tile knows of none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.program.expr import Expr as Ast
+from tuner.program.expr import Read, axes_of
+from tuner.program.program import index_dim
+from tuner.schedule.access import names_in
+from tuner.schedule.loops.reading import Reader
+from tuner.schedule.product.frame import Chunk, Panel, Rows
+from tuner.schedule.product.operands.frame import FormFrame, Values
+from tuner.schedule.product.operands.operands import is_contiguous
+from tuner.schedule.product.operands.padded import as_float32, between
+from tuner.schedule.signature import i64
+from tuner.schedule.vector.arithmetic import bound, bound_unless_known
+from tuner.schedule.vector.expression import Evaluator
+from tuner.schedule.vector.memory import DTYPE, loaded_where
+
+Expr = Any
+MOST_STRIDE = 4
+"""Of reads that are loaded as vectors of which every so-manieth lane is taken."""
+FEWEST_IN_RUN = 5
+"""Columns in a run for which the pieces of a vector are written out."""
+
+
+def product(
+    frame: FormFrame, factors: tuple[Ast, ...], values: Values, lanes: int, along: str | None, limit: Expr | None = None
+) -> Expr:
+    """The product of some factors: of one element, or of ``lanes`` from there ``along`` an axis."""
+    index = frame.index(values)
+    reader = Reader(frame.task.workload, frame.function, frame.buffers, index, lanes, along, limit)
+    extent = frame.function.extents.__getitem__
+    evaluator = Evaluator(frame.task.workload.element_types, lanes, reader.read, reader.axis, extent)
+    result = None
+    for factor in factors:
+        value = I.Bind(evaluator.value(factor, DTYPE))
+        result = value if result is None else I.Bind(result * value)
+    return result
+
+
+def gather_rows(frame: FormFrame, rows: Rows, count: Expr, chunk: Chunk) -> None:
+    """``count`` rows of the left operand; in vectors along the last axis of k where that is contiguous."""
+    factors, lanes, inner = frame.contraction.left.factors, frame.vectors.lanes, frame.contraction.k[-1]
+    along = inner if is_contiguous(factors, inner) else None
+    with I.serial(i64(0), count) as r:
+        of_row = {**frame.outer, **frame.decomposed(frame.contraction.m, rows.row + r)}
+        with frame.runs(frame.contraction.k, chunk.first, chunk.length) as (values, first, last, shift):
+            if along is None:
+                with I.serial(first, last) as step:
+                    value = product(frame, factors, {**of_row, **values, inner: step}, 1, None)
+                    I.buffer_store(rows.packed, value, [r, step + shift])
+            else:
+                # What is stored past a run is overwritten by the next one, or lies in the room between rows.
+                with I.serial(i64(0), tirx.truncdiv(last - first + i64(lanes - 1), i64(lanes))) as v:
+                    step = I.Bind(first + v * i64(lanes))
+                    value = product(frame, factors, {**of_row, **values, inner: step}, lanes, along, last)
+                    I.buffer_store(rows.packed, value, [r, frame.vectors.ramp(step + shift)])
+
+
+def gather_panel(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
+    """A panel's slice of the right operand."""
+    factors = frame.contraction.right.factors
+    read = strided_read(frame)
+    if read is not None:
+        _pieces(frame, panel, chunk, read)
+    elif len(frame.contraction.n) == 1 and is_contiguous(factors, frame.contraction.n[0]):
+        _vectors(frame, panel, chunk)
+    else:
+        _elements(frame, panel, chunk)
+
+
+def _elements(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
+    """Element by element. Columns past the last one are left as they are: they are computed and not stored."""
+    with I.serial(i64(0), frame.columns_in(panel)) as column:
+        of_column = {**frame.outer, **frame.decomposed(frame.contraction.n, panel.column + column)}
+        with _steps(frame, panel, chunk) as (values, place):
+            value = product(frame, frame.contraction.right.factors, {**of_column, **values}, 1, None)
+            I.buffer_store(panel.packed, value, [panel.index, place, column])
+
+
+def _vectors(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
+    """In vectors along n, which is one axis."""
+    (axis,), lanes = frame.contraction.n, frame.vectors.lanes
+    limit = frame.extent["n"] if panel.limit is None else panel.limit
+    with I.serial(i64(0), i64(panel.vectors)) as v:
+        column = bound(panel.column + v * i64(lanes))
+        with _steps(frame, panel, chunk) as (values, place):
+            at = {**frame.outer, **values, axis: column}
+            value = product(frame, frame.contraction.right.factors, at, lanes, axis, limit)
+            I.buffer_store(panel.packed, value, [panel.index, place, frame.vectors.ramp(v * i64(lanes))])
+
+
+@contextmanager
+def _steps(frame: FormFrame, panel: Panel, chunk: Chunk) -> Iterator[tuple[Values, Expr]]:
+    """The steps of a chunk: the values of the parts of k, and the row of the packed panel."""
+    names = frame.contraction.k
+    with frame.runs(names, chunk.first, chunk.length) as (values, first, last, shift), I.serial(first, last) as step:
+        yield {**values, names[-1]: step}, chunk.first - panel.first + shift + step
+
+
+# -- strided reads --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Strided:
+    """A read whose last index alone goes along the last axis of n, by ``step`` elements."""
+
+    read: Read
+    step: int
+
+
+def strided_read(frame: FormFrame) -> Strided | None:
+    """The right operand, if it is such a read."""
+    (factor, *others), name = frame.contraction.right.factors, frame.contraction.n[-1]
+    part = frame.contraction.parts[name]
+    if others or not isinstance(factor, Read) or part.step != 1 or part.axis != name:
+        return None
+    *outer, last = factor.indices
+    dim = index_dim(last)
+    if dim is None or any(name in axes_of(index) for index in outer):
+        return None
+    steps = [coefficient for monomial, coefficient in dim.terms if monomial == (name,)]
+    elsewhere = any(name in names_in(monomial) for monomial, _ in dim.terms if monomial != (name,))
+    if len(steps) != 1 or elsewhere or not 1 <= steps[0] <= MOST_STRIDE:
+        return None
+    return Strided(factor, steps[0])
+
+
+def _pieces(frame: FormFrame, panel: Panel, chunk: Chunk, strided: Strided) -> None:
+    """Vectors of columns, each of which may go over several runs of the last axis of n: a masked load for each."""
+    lanes = frame.vectors.lanes
+    padding = dict(frame.task.workload.padding).get(strided.read.tensor, 0.0)
+    with I.serial(i64(0), i64(panel.vectors)) as v:
+        column = bound(panel.column + v * i64(lanes))
+        valid = columns_in_vector(panel, column, lanes)
+        over = runs_of_vector(frame, column)
+        with _steps(frame, panel, chunk) as (values, place):
+            slot, every = I.alloc_buffer((lanes,), DTYPE), tirx.Ramp(0, 1, lanes)
+            I.buffer_store(slot, tirx.Broadcast(tirx.FloatImm(DTYPE, padding), lanes), [every])
+
+            def piece(of_run: Values, start: Expr, end: Expr, lane_zero: Expr) -> None:
+                at = {**frame.outer, **values, **of_run, frame.contraction.n[-1]: lane_zero}
+                load_piece(frame, strided, slot, at, start, tirx.min(end, valid))
+
+            over(piece)
+            I.buffer_store(panel.packed, slot[every], [panel.index, place, frame.vectors.ramp(v * i64(lanes))])
+
+
+def columns_in_vector(panel: Panel, column: Expr, lanes: int) -> Expr:
+    """Lanes of a vector of columns before which all are columns that there are."""
+    return i64(lanes) if panel.limit is None else bound(tirx.min(panel.limit - column, i64(lanes)))
+
+
+Piece = Callable[[Values, Expr, Expr, Expr], None]
+
+
+def runs_of_vector(frame: FormFrame, column: Expr) -> Callable[[Piece], None]:
+    """How to go over the runs that a vector of columns from ``column`` on touches: the values of the outer parts of n,
+    the first lane and the one past the last, and what the last axis would be in lane 0."""
+    lanes, (*outer, name) = frame.vectors.lanes, frame.contraction.n
+    if not outer:
+        return lambda use: use({}, i64(0), i64(lanes), column)
+    size, fixed = frame.divisor(name), frame.contraction.parts[name].extent.constant
+    run, at = bound(tirx.truncdiv(column, size)), bound(tirx.truncmod(column, size))
+    if fixed is not None and fixed >= FEWEST_IN_RUN:
+        count = 1 if fixed % lanes == 0 else (lanes - 2) // fixed + 2
+        of_runs = [_in_slots(frame.decomposed(outer, run + i64(number))) for number in range(count)]
+
+        def unrolled(use: Piece) -> None:
+            for number, values in enumerate(of_runs):
+                before = i64(number * fixed) - at
+                use(values, tirx.max(before, i64(0)), before + size, i64(0) - before)
+
+        return unrolled
+
+    def looped(use: Piece) -> None:
+        with I.serial(i64(0), tirx.truncdiv(at + i64(lanes - 1), size) + i64(1)) as number:
+            before = bound(number * size - at)
+            use(
+                _in_slots(frame.decomposed(outer, run + number)),
+                tirx.max(before, i64(0)),
+                before + size,
+                i64(0) - before,
+            )
+
+    return looped
+
+
+def _in_slots(values: Values) -> Values:
+    """Values kept in stack slots: TVM's simplifier substitutes bindings into every use, which takes long to build."""
+    return {name: bound_unless_known(value) for name, value in values.items()}
+
+
+def load_piece(frame: FormFrame, strided: Strided, slot: Expr, values: Values, first: Expr, last: Expr) -> None:
+    """Lanes ``first`` to ``last`` of ``slot``: what is read there, where it is inside the tensor, as float32, or as it
+    is stored in a slot of that dtype."""
+    workload, lanes, step = frame.task.workload, frame.vectors.lanes, strided.step
+    buffer = frame.buffers[strided.read.tensor]
+    reader = Reader(workload, frame.function, frame.buffers, frame.index(values), 1, None)
+    at = [bound_unless_known(index) for index in reader.indices(strided.read)]
+    if strided.read.tensor in dict(workload.padding):
+        sizes = frame.sizes_of(strided.read.tensor)
+        *outer, inside = [(value, size) for value, size in zip(at, sizes, strict=True)]
+        first = tirx.max(first, _rounded_up(i64(0) - inside[0], step))
+        last = tirx.min(last, _rounded_up(inside[1] - inside[0], step))
+        for value, size in outer:
+            last = tirx.Select(tirx.And(value >= i64(0), value < size), last, i64(0))
+    first, last = (bound(tirx.Cast("int32", tirx.min(end, i64(lanes)))) for end in (first, last))
+    loads = []
+    dtype = workload.tensors[strided.read.tensor].dtype
+    for part in range(step):
+        elements = tirx.Ramp(tirx.IntImm("int32", part * lanes), 1, lanes)
+        mask = between(elements, first * step, last * step - (step - 1))
+        place = [*at[:-1], frame.vectors.ramp(at[-1] + i64(part * lanes))]
+        elements = I.Bind(loaded_where(mask, buffer, place))
+        as_stored = str(slot.dtype) == str(buffer.dtype)
+        loads.append(elements if as_stored else as_float32(elements, dtype))
+    if step > 1:
+        chosen = [tirx.IntImm("int32", lane * step) for lane in range(lanes)]
+        loads = [I.Bind(tirx.Shuffle(loads, chosen))]
+    every = tirx.Ramp(0, 1, lanes)
+    mask = between(tirx.Ramp(tirx.IntImm("int32", 0), 1, lanes), first, last)
+    I.buffer_store(slot, tirx.Select(mask, loads[0], slot[every]), [every])
+
+
+def _rounded_up(value: Expr, step: int) -> Expr:
+    return value if step == 1 else tirx.floordiv(value + i64(step - 1), i64(step))

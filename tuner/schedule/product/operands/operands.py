@@ -1,0 +1,161 @@
+"""Operands of a contraction of any form: how each is read, and in which order it is summed over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tuner.program.expr import Axis, Expr, Read, axes_of, reads
+from tuner.program.notation import Stage
+from tuner.program.program import index_dim
+from tuner.program.workload import Workload
+from tuner.schedule.access import stride
+from tuner.schedule.product.match.parts import Part, needed_by_index
+
+WIDEST_WORD = 4
+"""Bytes, or elements of which an instruction takes the most in one step."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A product of factors, and how it is read.
+
+    ``kind``: ``packed`` ahead of time, a ``view`` of one tensor that is read in place, or ``gathered`` at each call.
+    ``roles`` of the dims of the packed form or the view: ``m``, ``n``, ``k``, or ``outer`` and the name of a part.
+    ``dtype``: of its elements there; what is gathered is float32, or, for sums of integers, as it is in memory.
+    ``read_dtype``: of the tensor, if the product is a read of one.
+    """
+
+    factors: tuple[Expr, ...]
+    kind: str
+    roles: tuple[str, ...] = ()
+    dtype: str = "float32"
+    read_dtype: str | None = None
+
+    @property
+    def tensor(self) -> str:
+        """The one tensor that is packed or viewed."""
+        (read,) = self.factors
+        assert isinstance(read, Read)
+        return read.tensor
+
+
+def merged(names: Sequence[str], groups: Mapping[str, tuple[str, ...]]) -> tuple[str, ...] | None:
+    """The roles of dims that hold these parts one after the other; None if a group is not a run of them."""
+    of, roles, at = {name: role for role, group in groups.items() for name in group}, list[str](), 0
+    while at < len(names):
+        role = of.get(names[at])
+        width = len(groups[role]) if role else 1
+        if role and tuple(names[at : at + width]) != groups[role]:
+            return None
+        roles.append(role or outer_role(names[at]))
+        at += width
+    return tuple(roles)
+
+
+def outer_role(name: str) -> str:
+    """The role of a dim that is an outer part: unlike any group's, whatever the axis is called."""
+    return f"outer {name}"
+
+
+def dims_of(workload: Workload, parts: Mapping[str, Part], read: Read) -> tuple[tuple[str, ...], ...] | None:
+    """The parts of each dim of a tensor of which every element is read once; None for another."""
+    result = []
+    for index, dim in zip(read.indices, workload.tensors[read.tensor].dims, strict=True):
+        names = tuple(name for name in parts if name in needed_by_index(index, parts))
+        whole = isinstance(index, Axis) and workload.sizes[index.name] == dim
+        # One half of an axis alone.
+        half = len(names) == 1 and names[0] not in axes_of(index) and parts[names[0]].extent == dim
+        if not whole and not (half and _is_one_quotient(index)):
+            return None
+        result.append(names)
+    every = [name for names in result for name in names]
+    return tuple(result) if len(set(every)) == len(every) else None
+
+
+def _is_one_quotient(index: Expr) -> bool:
+    dim = index_dim(index)
+    return dim is not None and len(dim.terms) == 1 and dim.terms[0][1] == 1 and len(dim.terms[0][0]) == 1
+
+
+def operand_of(
+    workload: Workload, parts: Mapping[str, Part], factors: tuple[Expr, ...],
+    groups: Mapping[str, tuple[str, ...]], own: str,
+) -> Operand:  # fmt: skip
+    """How a product is read; ``own``: the group, m or n, that it has besides k."""
+    if len(factors) != 1 or not isinstance(factors[0], Read):
+        return Operand(factors, "gathered")
+    dtype, total = workload.tensors[factors[0].tensor].dtype, total_of(workload)
+    gathered = Operand(factors, "gathered", dtype=dtype if total == "int32" else total, read_dtype=dtype)
+    dims = dims_of(workload, parts, factors[0])
+    names = [name for dim in dims or () for name in dim]
+    if not dims or not {*groups[own], *groups["k"]} <= set(names):
+        return gathered
+    if factors[0].tensor in workload.constants:
+        if sum(read.tensor == factors[0].tensor for read in workload.program.reads) > 1:
+            # Whatever else reads it needs it as it is, and a library packs it once.
+            return gathered
+        is_fixed = all(parts[name].extent.constant is not None for name in names)
+        outer = tuple(outer_role(name) for name in names if name not in (*groups[own], *groups["k"]))
+        return Operand(factors, "packed", (*outer, own, "k"), dtype, dtype) if is_fixed else gathered
+    if total == "int32" and not in_words(parts, groups["k"], WIDEST_WORD):
+        return gathered
+    roles = merged(names, {own: groups[own], "k": groups["k"]})
+    usable = roles is not None and (roles[-1] == "k" if own == "m" else set(roles[-2:]) == {"k", "n"})
+    return Operand(factors, "view", roles or (), dtype, dtype) if usable else gathered
+
+
+def total_of(workload: Workload) -> str:
+    """The dtype that the first stage adds up in."""
+    return workload.element_types.reduced_type(workload.program.stages[0])
+
+
+def in_words(parts: Mapping[str, Part], steps: Sequence[str], group: int) -> bool:
+    """Whether the parts of k are a fixed number of elements that is a multiple of ``group``."""
+    sizes = [parts[name].extent.constant for name in steps]
+    return math.prod(size or 0 for size in sizes) % group == 0 if None not in sizes else False
+
+
+def ordered_steps(
+    workload: Workload, first: Stage, left: Sequence[Expr], right: Sequence[Expr]
+) -> tuple[str, ...]:  # fmt: skip
+    """The reduced axes, those of windows outermost, and innermost the one that gathering runs along.
+
+    That is one along which the left operand is contiguous, else any that is an index by itself: what is outside the
+    tensor does not change along it.
+    """
+    new = [read for factor in (*left, *right) for read in reads(factor) if read.tensor not in workload.constants]
+    of_left = [read for factor in left for read in reads(factor)]
+    # As they lie in the left operand, so that it may be read in place.
+    order = [index.name for read in of_left for index in read.indices if isinstance(index, Axis)]
+    plain_ones = [axis for axis in first.reduce_axes if not any(_is_of_window(read, axis) for read in new)]
+    plain_ones.sort(key=lambda axis: order.index(axis) if axis in order else -1)
+    is_new = any(read.tensor not in workload.constants for read in of_left)
+    contiguous = [axis for axis in (*first.reduce_axes, *plain_ones) if is_new and is_contiguous(left, axis)]
+    inner = contiguous[-1:] or plain_ones[-1:]
+    windows = [axis for axis in first.reduce_axes if axis not in plain_ones]
+    return (*(axis for axis in (*windows, *plain_ones) if axis not in inner), *inner)
+
+
+def is_contiguous(factors: Sequence[Expr], axis: str) -> bool:
+    """Whether vectors along an axis are loads, or the same in all lanes, and not all the latter."""
+    steps = [stride(read, axis) for factor in factors for read in reads(factor)]
+    indirect = any(
+        axis in axes_of(inner)
+        for factor in factors
+        for read in reads(factor)
+        for index in read.indices
+        for inner in reads(index)
+    )
+    return not indirect and all(step in (0, 1) for step in steps) and 1 in steps
+
+
+def _is_of_window(read: Read, axis: str) -> bool:
+    """Whether an axis is one of several in an index."""
+    for index in read.indices:
+        dim = index_dim(index) if axis in axes_of(index) else None
+        alone = dim is not None and {atom for monomial, _ in dim.terms for atom in monomial if isinstance(atom, str)}
+        if axis in axes_of(index) and alone != {axis}:
+            return True
+    return False

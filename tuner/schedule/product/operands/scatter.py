@@ -1,0 +1,118 @@
+"""Results written from a buffer to where they belong, through the elementwise stages. Imports TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.program.expr import Axis, Read, reads
+from tuner.schedule.access import stride
+from tuner.schedule.access import values as values_of
+from tuner.schedule.loops.reading import Reader
+from tuner.schedule.product.epilogue import rounded
+from tuner.schedule.product.operands.frame import FormFrame, Values
+from tuner.schedule.product.operands.gather import MOST_STRIDE
+from tuner.schedule.signature import i64
+from tuner.schedule.vector.arithmetic import bound
+from tuner.schedule.vector.dtypes import cast, element_type, lanes_of, stored
+from tuner.schedule.vector.expression import Evaluator
+from tuner.schedule.vector.memory import Vectors, fenced_integers
+
+Expr = Any
+Range = tuple[Expr, Expr]
+"""The first of something, and how many."""
+
+
+def scatter(frame: FormFrame, buffer: Expr, rows: Range, columns: Range, skipped: Expr) -> None:
+    """These rows and columns of the output, in runs of the last axis of n.
+
+    ``buffer`` holds them from [0, ``skipped``] on.
+    """
+    inner, lanes = frame.contraction.n[-1], frame.vectors.lanes if in_vectors(frame) else 1
+    with I.serial(i64(0), rows[1]) as r:
+        of_row = {**frame.outer, **frame.decomposed(frame.contraction.m, rows[0] + r)}
+        with frame.runs(frame.contraction.n, *columns) as (values, first, last, shift):
+            count = tirx.truncdiv(last - first + i64(lanes - 1), i64(lanes))
+            with I.serial(i64(0), count) as v:
+                column = I.Bind(first + v * i64(lanes))
+                place = r, skipped + column + shift
+                store_results(frame, {**of_row, **values, inner: column}, buffer, place, last, lanes)
+
+
+def in_vectors(frame: FormFrame) -> bool:
+    """Whether the last axis of n is that of the output, and the stages behind the contraction read vectors along it;
+    where results lie a few elements apart, the same in all lanes."""
+    axis = frame.contraction.parts[frame.contraction.n[-1]].axis
+    step = step_of_results(frame)
+    known = {0, 1} if step == 1 else {0}
+    behind = [read for stage in frame.contraction.stages for read in reads(stage.body)]
+    is_indirect = any(reads(index) for read in behind for index in read.indices)
+    is_last = axis == frame.whole.workload.program.stages[0].axes[-1]
+    as_values = step > 1 and any(Axis(axis) in list(values_of(stage.body)) for stage in frame.contraction.stages)
+    is_known = not as_values and {stride(read, axis) for read in behind} <= known
+    return is_last and step <= MOST_STRIDE and not is_indirect and is_known
+
+
+def step_of_results(frame: FormFrame) -> int:
+    """How far apart neighbours along the last axis of n lie along that axis of the output."""
+    axis = frame.contraction.parts[frame.contraction.n[-1]].axis
+    places = frame.contraction.phase.places if frame.contraction.phase is not None else ()
+    return next((each.step for each in places if each.axis == axis), 1)
+
+
+def store_results(
+    frame: FormFrame, values: Values, buffer: Expr, place: tuple[Expr, Expr], last: Expr, lanes: int
+) -> None:  # fmt: skip
+    """One vector of results, those before ``last`` along the last axis of n, through the stages."""
+    task, index, step = frame.whole, frame.index_of_result(values), step_of_results(frame)
+    axis, column = frame.contraction.parts[frame.contraction.n[-1]].axis, values[frame.contraction.n[-1]]
+    vectors = Vectors(lanes)
+    # Along an axis of two parts, what is past the last one of the run lies as much past it in the axis.
+    limit = index[axis] + (last - column)
+    past = place[1] + (last - column)
+    result = buffer[place] if lanes == 1 else vectors.load(buffer, place[:1], place[1], past)
+
+    def read(node: Read) -> Expr:
+        if node.tensor in task.workload.program.stage:
+            return result
+        along = axis if lanes > 1 else None
+        return Reader(task.workload, frame.function, frame.buffers, index, lanes, along, limit).read(node)
+
+    def value_of(name: str) -> Expr:
+        return tirx.Ramp(index[name], i64(1), lanes) if name == axis and lanes > 1 else index[name]
+
+    evaluator = Evaluator(task.workload.element_types, lanes, read, value_of, frame.function.extents.__getitem__)
+    for before, stage in zip(task.workload.program.stages, frame.contraction.stages, strict=False):
+        result = bound(rounded(result, task.workload.tensors[before.tensor].dtype))
+        result = evaluator.value(stage.body)
+    if element_type(result) != frame.contraction.out_dtype:
+        result = bound(cast(bound(result), frame.contraction.out_dtype))
+        result = stored(result, frame.contraction.out_dtype)
+    *outer, last_index = (index[name] for name in task.workload.program.stages[0].axes)
+    out = frame.buffers[frame.contraction.out]
+    if lanes == 1:
+        I.buffer_store(out, result, [*outer, last_index])
+    elif step == 1:
+        vectors.store(out, result, outer, last_index, limit)
+    else:
+        _store_strided(out, bound(result), [*outer, last_index], last - column, step)
+
+
+def _store_strided(out: Expr, value: Expr, at: Sequence[Expr], count: Expr, step: int) -> None:
+    """The first ``count`` lanes, or all if there are fewer, to every ``step``-th element from there on."""
+    lanes = lanes_of(value)
+    valid = bound(tirx.Cast("int32", tirx.min(count, i64(lanes)) * i64(step)))
+    for part in range(step):
+        places = [part * lanes + lane for lane in range(lanes)]
+        spread = tirx.Shuffle([value], [tirx.IntImm("int32", place // step) for place in places])
+        number = tirx.Ramp(tirx.IntImm("int32", part * lanes), 1, lanes)
+        here = tirx.Shuffle(
+            [tirx.IntImm("int32", int(place % step == 0)) for place in places],
+            [tirx.IntImm("int32", lane) for lane in range(lanes)],
+        )
+        mask = tirx.And(here != tirx.Broadcast(tirx.IntImm("int32", 0), lanes), number < tirx.Broadcast(valid, lanes))
+        place = [*at[:-1], tirx.Ramp(at[-1] + i64(part * lanes), i64(1), lanes)]
+        I.evaluate(tirx.op.masked_store(out, fenced_integers(spread), *place, mask))

@@ -1,0 +1,203 @@
+"""Rows of the left operand gathered as elements of which the register tile reads words. Imports TVM.
+
+Elements stay as small as they are in memory, or as an instruction takes them: what is gathered is bytes, copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.program.expr import Axis, Read
+from tuner.schedule.loops.reading import Reader
+from tuner.schedule.product.frame import Chunk, Rows
+from tuner.schedule.product.operands.frame import FormFrame, Values
+from tuner.schedule.product.operands.operands import Operand, is_contiguous
+from tuner.schedule.product.packing import padded
+from tuner.schedule.product.words import Words
+from tuner.schedule.signature import i64
+from tuner.schedule.vector.arithmetic import bound
+from tuner.schedule.vector.dot_products import step_type
+from tuner.schedule.vector.dtypes import constant, lanes_of, stored, stored_type, vector_type
+from tuner.schedule.vector.memory import Vectors, workspace
+
+Expr = Any
+Place = Callable[[Expr], Values]
+"""From a step of the last part of k to the values of all parts."""
+FEWEST_LANES = 8
+"""Elements for which a run is copied in vectors that it is a multiple of."""
+SIGN = -128
+"""Adds 128 to a byte where it is flipped."""
+
+
+@contextmanager
+def room_for_rows(frame: FormFrame, rows: int, steps: Expr) -> Iterator[Expr]:
+    """Room for so many rows of so many words, as elements. Rows start a cache line and more apart from a power of
+    two."""
+    group = i64(frame.words.dot.group)
+    shape = i64(rows), (padded(frame, steps) + i64(frame.vectors.lanes)) * group
+    with workspace(shape, step_type(frame.words.dot)) as buffer:
+        yield buffer
+
+
+def narrowed(words: Words, elements: Expr, is_shifted: bool) -> Expr:
+    """Elements as they are stored in a tensor, as the instruction takes them; with its offset if they are what it is
+    added to."""
+    wanted = vector_type(step_type(words.dot), lanes_of(elements))
+    value = elements if str(elements.ty.dtype) == wanted else tirx.Cast(wanted, elements)
+    if not is_shifted:
+        return value
+    return tirx.bitwise_xor(value, constant(SIGN, step_type(words.dot), lanes_of(elements)))
+
+
+def elements_of(frame: FormFrame, operand: Operand, values: Values) -> tuple[Expr, Expr | None, Expr]:
+    """One element of an operand that is a read of a tensor, as it is stored: what loads it, whether it is inside the
+    tensor (None: always), and what stands there where it is not."""
+    read = read_of(operand)
+    buffer, at, inside = place_of(frame, read, values)
+    value = buffer[tuple(at)]
+    return value, inside, padding_of(frame, read)
+
+
+def read_of(operand: Operand) -> Read:
+    (read,) = operand.factors
+    assert isinstance(read, Read)
+    return read
+
+
+def padding_of(frame: FormFrame, read: Read) -> Expr:
+    """What a tensor holds outside of its dims, as it is stored."""
+    workload = frame.task.workload
+    value, dtype = dict(workload.padding).get(read.tensor, 0.0), workload.tensors[read.tensor].dtype
+    if dtype == "bfloat16":
+        return bound(stored(bound(constant(value, "float32", 1)), dtype))
+    return constant(value, stored_type(dtype), 1)
+
+
+def place_of(frame: FormFrame, read: Read, values: Values) -> tuple[Expr, list[Expr], Expr | None]:
+    """The buffer of a read, the indices of an element, and whether it is inside: None where nothing is outside."""
+    workload = frame.task.workload
+    at = Reader(workload, frame.function, frame.buffers, frame.index(values), 1, None).indices(read)
+    inside = None
+    if read.tensor in dict(workload.padding):
+        dims = workload.tensors[read.tensor].dims
+        for index, value, dim, size in zip(read.indices, at, dims, frame.sizes_of(read.tensor), strict=True):
+            # An index that is an axis of the same extent is never outside.
+            if isinstance(index, Axis) and workload.sizes[index.name] == dim:
+                continue
+            own = tirx.And(value >= i64(0), value < size)
+            inside = own if inside is None else tirx.And(inside, own)
+    return frame.buffers[read.tensor], at, inside
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+def words_of_rows(frame: FormFrame, rows: Rows, count: Expr, chunk: Chunk) -> None:
+    """``count`` rows at these words of k, the last one filled up with zeros."""
+    group, inner = frame.words.dot.group, frame.contraction.k[-1]
+    first = I.Bind(chunk.first * i64(group))
+    length = I.Bind(tirx.min(chunk.length * i64(group), frame.depth - first))
+    copy = _Copy(frame, rows.packed)
+    with I.serial(i64(0), count) as r:
+        of_row = {**frame.outer, **frame.decomposed(frame.contraction.m, rows.row + r)}
+        with frame.runs(frame.contraction.k, first, length) as (values, start, end, shift):
+
+            def at(step: Expr, of: Values = {**of_row, **values}) -> Values:  # noqa: B006 - read only
+                return {**of, inner: step}
+
+            copy.run(at, r, start, end, shift)
+        if not (isinstance(frame.depth, tirx.IntImm) and int(frame.depth) % group == 0):
+            with I.serial(length, chunk.length * i64(group)) as past:
+                I.buffer_store(rows.packed, constant(0, step_type(frame.words.dot), 1), [r, past])
+
+
+class _Copy:
+    """Writes runs of elements along the last part of k to rows of ``packed``."""
+
+    def __init__(self, frame: FormFrame, packed: Expr) -> None:
+        self.frame, self.packed, self.words = frame, packed, frame.words
+        self.operand, self.inner = frame.contraction.left, frame.contraction.k[-1]
+        self.read = read_of(self.operand)
+        self.is_shifted = bool(self.words.head)
+        self.extent = frame.contraction.parts[self.inner].extent.constant
+
+    def run(self, at: Place, r: Expr, first: Expr, last: Expr, shift: Expr) -> None:
+        """Row ``r`` at the steps ``first`` to ``last``, of which ``at`` gives the values of all parts."""
+        lanes = self._lanes()
+        if lanes is None:
+            with I.serial(first, last) as step:
+                self._store(self._element(at(step)), r, step + shift)
+        elif self.extent is not None and self.extent % lanes == 0 and self.extent >= lanes:
+            self._whole(at, lanes, r, first, last, shift)
+        else:
+            self._masked(at, lanes, r, first, last, shift)
+
+    def _lanes(self) -> int | None:
+        """Elements in a vector; None where they are read one by one. Along the axis nothing may be outside."""
+        plain = [index for index in self.read.indices if isinstance(index, Axis) and index.name == self.inner]
+        sizes, tensor = self.frame.task.workload.sizes, self.frame.task.workload.tensors[self.read.tensor]
+        is_last = isinstance(self.read.indices[-1], Axis) and self.read.indices[-1].name == self.inner
+        is_padded = self.read.tensor in dict(self.frame.task.workload.padding)
+        inside = not is_padded or (bool(plain) and is_last and sizes[self.inner] == tensor.dims[-1])
+        if not (inside and is_contiguous((self.read,), self.inner)):
+            return None
+        widest = self.words.width
+        if self.extent is None:
+            return widest
+        exact = next(lanes for lanes in _halves(widest) if self.extent % lanes == 0)
+        if exact >= FEWEST_LANES:
+            return exact
+        lanes = next((lanes for lanes in reversed(_halves(widest)) if lanes >= self.extent), widest)
+        return lanes if lanes > 1 else None
+
+    def _whole(self, at: Place, lanes: int, r: Expr, first: Expr, last: Expr, shift: Expr) -> None:
+        """Runs are whole vectors: chunks of k are, too."""
+        buffer, place, inside = place_of(self.frame, self.read, at(first))
+
+        def vectors(value: Callable[[Expr], Expr]) -> None:
+            with I.serial(i64(0), tirx.truncdiv(last - first, i64(lanes))) as v:
+                self._store(value(v * i64(lanes)), r, first + shift + v * i64(lanes), lanes)
+
+        def loaded(step: Expr) -> Expr:
+            return buffer[(*place[:-1], tirx.Ramp(place[-1] + step, i64(1), lanes))]
+
+        if inside is None:
+            vectors(loaded)
+            return
+        outside = tirx.Broadcast(padding_of(self.frame, self.read), lanes)
+        with I.If(inside):
+            with I.Then():
+                vectors(loaded)
+            with I.Else():
+                vectors(lambda step: outside)
+
+    def _masked(self, at: Place, lanes: int, r: Expr, first: Expr, last: Expr, shift: Expr) -> None:
+        """What is stored past a run is overwritten by the next one, or lies in the room between rows."""
+        buffer, place, inside = place_of(self.frame, self.read, at(first))
+        with I.serial(i64(0), tirx.truncdiv(last - first + i64(lanes - 1), i64(lanes))) as v:
+            step = I.Bind(v * i64(lanes))
+            limit = place[-1] + (last - first)
+            if inside is not None:
+                limit = tirx.Select(inside, limit, place[-1])
+            value = Vectors(lanes).load(buffer, place[:-1], place[-1] + step, limit)
+            if inside is not None:
+                value = tirx.Select(
+                    tirx.Broadcast(inside, lanes), value, tirx.Broadcast(padding_of(self.frame, self.read), lanes)
+                )
+            self._store(value, r, first + shift + step, lanes)
+
+    def _element(self, values: Values) -> Expr:
+        value, inside, outside = elements_of(self.frame, self.operand, values)
+        return value if inside is None else tirx.if_then_else(inside, value, outside)
+
+    def _store(self, value: Expr, r: Expr, place: Expr, lanes: int = 1) -> None:
+        value = narrowed(self.words, I.Bind(value), self.is_shifted)
+        I.buffer_store(self.packed, value, [r, tirx.Ramp(place, i64(1), lanes) if lanes > 1 else place])
+
+
+def _halves(widest: int) -> list[int]:
+    """That, its half, and so on."""
+    return [widest >> by for by in range(widest.bit_length())]

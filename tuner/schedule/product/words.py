@@ -1,0 +1,104 @@
+"""What one step of k takes of each operand: a word of ``group`` neighbouring elements. Imports TVM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from tuner.schedule.intrinsics import DotProduct
+from tuner.schedule.signature import i64
+from tuner.schedule.vector.arithmetic import bound
+from tuner.schedule.vector.dot_products import add_products, step_type
+from tuner.schedule.vector.dtypes import cast, constant, element_type, lanes_of, loaded, stored_type, vector_type
+from tuner.schedule.vector.memory import Vectors
+
+Expr = Any
+SIGNS = 0x80808080 - 2**32
+"""Adds 128 to each byte of a word."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """Operands of dtypes ``left`` and ``right`` as ``dot`` takes them. In a register a word is a float32, or 32 bits of
+    an int32."""
+
+    dot: DotProduct
+    left: str
+    right: str
+    vectors: Vectors
+
+    @property
+    def register(self) -> str:
+        """The dtype of a word of the left operand once it is loaded: that of rows that are packed at the call."""
+        return "float32" if self.dot.group == 1 else "int32"
+
+    @property
+    def width(self) -> int:
+        """Elements in a vector of words."""
+        return self.vectors.lanes * self.dot.group
+
+    @property
+    def head(self) -> int:
+        """Steps in front of a packed panel: one with what totals start from."""
+        return 1 if self.dot.offset and not self.dot.is_swapped else 0
+
+    @property
+    def row_head(self) -> int:
+        """The same of a packed row of the left operand, where the offset is added to the right one."""
+        return 1 if self.dot.offset and self.dot.is_swapped else 0
+
+    def element(self, value: Expr, dtype: str) -> Expr:
+        """Elements that were loaded from a tensor of ``dtype``, where each is a step: as float32."""
+        value = loaded(value, dtype)
+        return value if element_type(value) == self.register else cast(bound(value), self.register)
+
+    # -- the left operand -------------------------------------------------------------------------------------------
+    def left_word(self, buffer: Expr, place: tuple[Expr, ...], step: Expr, limit: Expr | None = None) -> Expr:
+        """The word of a row at one step; elements at and past ``limit`` are not touched and count as 0."""
+        if self.dot.group == 1:
+            return self.element(buffer[(*place, step)], self.left)
+        group = Vectors(self.dot.group)
+        return self._word(bound(group.load(buffer, place, step * i64(self.dot.group), limit)))
+
+    def left_words(self, buffer: Expr, place: tuple[Expr, ...], step: Expr) -> Expr:
+        """The words of a row at as many steps as a vector has lanes."""
+        if self.dot.group == 1:
+            return self.element(self.vectors.load(buffer, place, step, None), self.left)
+        elements = Vectors(self.width).load(buffer, place, step * i64(self.dot.group), None)
+        return self._word(bound(elements))
+
+    def _word(self, elements: Expr) -> Expr:
+        lanes = lanes_of(elements) // self.dot.group
+        if self.dot.name == "pmaddwd":
+            elements = tirx.Cast(vector_type("int16", lanes_of(elements)), elements)
+        word = tirx.reinterpret(vector_type("int32", lanes), elements)
+        return tirx.bitwise_xor(word, constant(SIGNS, "int32", lanes)) if self.head else word
+
+    # -- the right operand ------------------------------------------------------------------------------------------
+    def columns(self, column: int) -> Expr:
+        """The elements of a packed step for a vector of columns from ``column`` on."""
+        return tirx.Ramp(i64(column * self.dot.group), i64(1), self.width)
+
+    def right_words(self, elements: Expr) -> Expr:
+        """A vector of the packed operand as the instruction takes it."""
+        if self.dot.group == 1:
+            return self.element(elements, self.right)
+        if step_type(self.dot) == stored_type(self.right):
+            return elements
+        return tirx.Cast(vector_type(step_type(self.dot), self.width), elements)
+
+    # -- totals -----------------------------------------------------------------------------------------------------
+    def add(self, total: Expr, left: Expr, right: Expr) -> Expr:
+        """``total`` after one step; ``left``: a word in every lane."""
+        return add_products(self.dot, total, left, right)
+
+    def start(self, head: Expr | None) -> Expr:
+        """The initial accumulators: zero, or ``head``, what stands in front of a panel, or of a row in every lane, to
+        compensate the offset."""
+        if head is None:
+            return constant(0, self.dot.total, self.vectors.lanes)
+        if self.row_head:
+            return tirx.Broadcast(tirx.reinterpret(self.dot.total, head), self.vectors.lanes)
+        return tirx.reinterpret(vector_type(self.dot.total, self.vectors.lanes), head)

@@ -1,0 +1,160 @@
+"""The rules that there are, and what they offer together for one task.
+
+Several rules may match a task: its space is the union of theirs, and a micro-kernel names the rule that emits it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.errors import IllegalKernel, InvalidInput
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
+from tuner.schedule.intrinsics import fusing
+from tuner.schedule.layout import Layout
+from tuner.schedule.rule import Extents, Refused, ScheduleRule
+from tuner.schedule.rules.attention import Attention
+from tuner.schedule.rules.columns import ColumnReduction
+from tuner.schedule.rules.conv import X86Gathered
+from tuner.schedule.rules.elementwise import Injective
+from tuner.schedule.rules.fallback import Fallback
+from tuner.schedule.rules.matmul import X86Contraction
+from tuner.schedule.rules.mlp import X86Chain
+from tuner.schedule.rules.moe import X86Grouped
+from tuner.schedule.rules.quantized import X86Quantized
+from tuner.schedule.rules.rows import RowReduction
+from tuner.schedule.rules.stencil import Windows
+from tuner.schedule.rules.winograd import X86Winograd
+from tuner.schedule.space import MicroKernel
+from tuner.schedule.union_space import UnionSpace
+
+MAX_WORKSPACE_BYTES = 8 * 2**30
+"""Of a call's intermediates, at the largest shape of a range."""
+
+RULES: tuple[ScheduleRule, ...] = (
+    X86Contraction(),
+    X86Grouped(),
+    X86Chain(),
+    X86Quantized(),
+    Attention(),
+    RowReduction(),
+    Windows(),
+    X86Gathered(),
+    X86Winograd(),
+    ColumnReduction(),
+    Injective(),
+    Fallback(),
+)
+"""In the order of preference: the first that matches gives the default kernel."""
+
+
+def explain(workload: Workload, target: Target) -> dict[str, Mapping[str, str] | Refused]:
+    """By rule the roles that it gives the axes, or why it does not apply."""
+    return {rule.name: rule.match(workload, target) for rule in RULES}
+
+
+def rules_for(workload: Workload, target: Target) -> tuple[ScheduleRule, ...]:
+    """The rules that take ``workload``, the preferred one first; a fallback only where there is no other.
+
+    Raises InvalidInput with every rule's reason if none does.
+    """
+    chosen = tuple(_matching(workload, target))
+    if not chosen:
+        answers = explain(workload, target).items()
+        reasons = "; ".join(f"{name}: {answer.reason}" for name, answer in answers if isinstance(answer, Refused))
+        raise InvalidInput("workload", f"no schedule rule takes {workload} on {target.kind} {target.mcpu}", reasons)
+    return chosen
+
+
+def _matching(workload: Workload, target: Target) -> Iterator[ScheduleRule]:
+    """Matches rule after rule, as far as the caller asks."""
+    is_taken = False
+    for rule in sorted(RULES, key=lambda rule: rule.is_fallback):
+        if rule.is_fallback and is_taken:
+            return
+        if not isinstance(rule.match(workload, target), Refused):
+            is_taken = True
+            yield rule
+
+
+def rules_of(task: SearchTask) -> tuple[ScheduleRule, ...]:
+    """The rules that take a task, whose target is known.
+
+    Raises InvalidInput if there is none, or if those that there are would keep more than MAX_WORKSPACE_BYTES of
+    intermediates in memory.
+    """
+    within = tuple(_fitting(task))
+    if not within:
+        rules = rules_for(task.workload, task.known_target)
+        needs = ", ".join(f"{rule.name} {rule.workspace_bytes(task) / 2**30:.4g} GiB" for rule in rules)
+        remedy = f"at most {MAX_WORKSPACE_BYTES // 2**30} GiB: a smaller range, or fewer stages at once"
+        raise InvalidInput("workload", f"intermediates of {task.workload} take too much memory ({needs})", remedy)
+    return within
+
+
+def _fitting(task: SearchTask) -> Iterator[ScheduleRule]:
+    rules = _matching(task.workload, task.known_target)
+    return (rule for rule in rules if rule.workspace_bytes(task) <= MAX_WORKSPACE_BYTES)
+
+
+def rule_of(kernel: MicroKernel) -> ScheduleRule:
+    """The rule that a micro-kernel names. Raises IllegalKernel for one that this version does not have."""
+    for rule in RULES:
+        if rule.name == kernel.rule:
+            return rule
+    raise IllegalKernel(f"rule {kernel.rule!r} is not known; this version has {', '.join(r.name for r in RULES)}")
+
+
+def space_of(task: SearchTask) -> UnionSpace:
+    """Every micro-kernel of every rule that takes the task."""
+    return UnionSpace(tuple(rule.space(task) for rule in rules_of(task)))
+
+
+def safe_kernel(task: SearchTask) -> MicroKernel:
+    """The default of the preferred rule: right for every shape and slow for none. Raises what ``rules_of`` does."""
+    preferred = next(_fitting(task), None) or rules_of(task)[0]
+    return preferred.safe_kernel(task)
+
+
+def is_current(kernel: MicroKernel) -> bool:
+    """Whether a kernel means to this version what it meant to the one that measured it."""
+    return any((rule.name, rule.version) == (kernel.rule, kernel.rule_version) for rule in RULES)
+
+
+def layouts_of(task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
+    """By constant tensor how it is packed for this kernel; those left out are passed as they are."""
+    return rule_of(kernel).layouts(task, kernel)
+
+
+def layout_group(task: SearchTask, kernel: MicroKernel) -> tuple[tuple[str, Layout], ...]:
+    """The packed layouts as one hashable value: kernels of one library have the same."""
+    return tuple(sorted(layouts_of(task, kernel).items()))
+
+
+def prior_latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
+    """[kernels, shapes]: seconds that each kernel's own rule expects."""
+    width = len(next(iter(extents.values()))) if extents else 1
+    latency = np.empty((len(kernels), width))
+    for rule, rows in by_rule(kernels):
+        latency[rows] = rule.prior_latency_s(task, [kernels[row] for row in rows], extents)
+    return latency
+
+
+def by_rule(kernels: Sequence[MicroKernel]) -> Iterator[tuple[ScheduleRule, list[int]]]:
+    """The rules of some kernels, each with the positions of its own."""
+    rows: dict[str, list[int]] = {}
+    for row, kernel in enumerate(kernels):
+        rows.setdefault(kernel.rule, []).append(row)
+    for positions in rows.values():
+        yield rule_of(kernels[positions[0]]), positions
+
+
+def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
+    """The private PrimFunc of a kernel, by its rule (see ScheduleRule.emit). Imports TVM."""
+    with fusing(task.known_target.hardware):
+        return rule_of(kernel).emit(task, kernel, name)

@@ -1,0 +1,79 @@
+"""Schedule rules: a pattern of computation, the space of micro-kernels for it, and how one is carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
+from tuner.schedule.layout import Layout
+from tuner.schedule.space import MicroKernel, SearchSpace
+
+Extents = Mapping[str, NDArray[np.int64]]
+"""The extent of each axis of the program, by name, for several shapes at once: arrays of one length."""
+
+
+def extents_of(workload: Workload, shapes: Sequence[Mapping[str, int]]) -> Extents:
+    """The extents of every axis at these shapes (values of the shape variables), as arrays."""
+    rows = [workload.axis_sizes(workload.dims(shape)) for shape in shapes]
+    return {axis: np.array([row[axis] for row in rows], np.int64) for axis in workload.program.axes}
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a rule does not take a workload on a target."""
+
+    reason: str
+
+
+class ScheduleRule(Protocol):
+    """Knows one pattern of computation. Everything but ``emit`` works without a compiler.
+
+    A change that gives any old micro-kernel another meaning takes another ``version``. ``is_fallback``: the rule is
+    asked only where no other matches.
+    """
+
+    @property
+    def name(self) -> str:
+        """What micro-kernels and records call the rule by."""
+
+    @property
+    def version(self) -> int:
+        """Of the meaning of its micro-kernels."""
+
+    @property
+    def is_fallback(self) -> bool:
+        """Whether it is a last resort."""
+
+    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
+        """The roles of the program's axes (axis -> role), or why the rule does not apply."""
+
+    def workspace_bytes(self, task: SearchTask) -> int:
+        """The most that a call allocates for intermediates of the program, over the task's range."""
+
+    def space(self, task: SearchTask) -> SearchSpace:
+        """The micro-kernels for this workload, target and number of threads. Never depends on the instances."""
+
+    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+        """A micro-kernel that is right for every shape and slow for none: the default of a library."""
+
+    def prior_latency_s(
+        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
+    ) -> NDArray[np.float64]:
+        """[kernels, shapes]: seconds that the analytic model expects."""
+
+    def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
+        """[kernels, shapes, features]: what the learned residual looks at; as many for every workload of the rule."""
+
+    def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
+        """By constant tensor how it must be packed for this micro-kernel; those left out are passed as they are."""
+
+    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
+        """A private ``tvm.tirx.PrimFunc`` of that name: a pointer for each operand of a call in order, then the
+        workload's symbols as int64; it returns 0."""

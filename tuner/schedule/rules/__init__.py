@@ -1,0 +1,1 @@
+"""The rules: what each program is, a folder for each kind."""

@@ -1,0 +1,108 @@
+"""A chain of contraction, softmax and contraction by its parts, and what the rule's code needs of them. No compiler
+needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tuner.program.expr import Axis, Expr, Read, axes_of, reads
+from tuner.program.workload import Workload
+from tuner.schedule.access import stride
+from tuner.schedule.intrinsics import FLOATS
+from tuner.schedule.rule import Extents
+from tuner.schedule.rules.attention.bounds import Mask
+
+DTYPE = "float32"
+DOTS, QUOTIENT = "attention.dots", "attention.quotient"
+"""Tensors that ``score`` and ``out`` read in the places of the products and of mixed / z."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The parts of the program, over the axes ``batch``, ``i`` (rows), ``j``, ``d`` and ``e``, which name them all.
+
+    ``axis``: by these names the program's own. ``mask``: the scores, and where they are hidden. ``j_is_last``: k lies
+    along j, not along d. ``is_divided_first``: nothing is attended to where j is empty, in place of 0 / 0;
+    ``is_guarded``: nor in a row whose scores are all -inf.
+    """
+
+    axis: Mapping[str, str]
+    batch: tuple[str, ...]
+    q: Read
+    k: Read
+    v: Read
+    mask: Mask
+    out: Expr
+    out_axes: tuple[str, ...]
+    out_tensor: str
+    j_is_last: bool
+    is_divided_first: bool
+    is_guarded: bool
+
+    @property
+    def is_along_d(self) -> bool:
+        """Whether q and k lie along the axis that is summed over, so that products need no packing."""
+        return stride(self.q, "d") == 1 and not self.j_is_last
+
+    def roles(self, workload: Workload) -> Mapping[str, str]:
+        """The role of each axis of the program, the first one where it has several."""
+        words = {"i": "row", "j": "column", "d": "reduction", "e": "value"}
+        roles: dict[str, str] = {}
+        for name, axis in self.axis.items():
+            roles.setdefault(axis, words.get(name, "batch"))
+        # Stages may have names of their own for the same axes.
+        return {axis: roles.get(axis, "elementwise") for axis in workload.program.axes}
+
+    def by_name(self, extents: Extents) -> Extents:
+        """Extents of the program's axes by their names here."""
+        return {name: extents[axis] for name, axis in self.axis.items()}
+
+
+def storage_problem(workload: Workload, chain: Chain) -> str | None:
+    """What of the operands' storage the rule's code does not do."""
+    for read, along in ((chain.q, ("i", "d")), (chain.k, ("j", "d")), (chain.v, ("j", "e"))):
+        if not _has_once(read, along):
+            return f"{read.tensor} is not read at plain {along[0]} and {along[1]}, each once"
+        if not axes_of(read) <= {*chain.batch, *along}:
+            return f"{read.tensor} is read along axes that are not its own"
+        if read.tensor in dict(workload.padding):
+            return f"{read.tensor} is padded"
+    problem = _dtype_problem(workload, chain)
+    if problem is not None:
+        return problem
+    if 1 not in (stride(chain.k, "d"), stride(chain.k, "j")):
+        return f"{chain.k.tensor} lies along neither of its axes"
+    if stride(chain.v, "e") != 1 or chain.out_axes[-1] != "e":
+        return "the values or the output do not lie along the axis of their own"
+    for expr, axis in ((chain.mask.score, "j"), (chain.out, "e")):
+        if not _is_vectorised(expr, axis):
+            return "an elementwise part reads a tensor that does not lie along the vectors"
+    return None
+
+
+def _dtype_problem(workload: Workload, chain: Chain) -> str | None:
+    """Operands and the output may be short floats; everything between is float32."""
+    of = {name: tensor.dtype for name, tensor in workload.tensors.items()}
+    for name in (chain.q.tensor, chain.k.tensor, chain.v.tensor, chain.out_tensor):
+        if of[name] not in FLOATS:
+            return f"{name} is {of[name]}, none of {', '.join(sorted(FLOATS))}"
+    for stage in (stage for stage in workload.program.stages if stage.reducer):
+        if of[stage.tensor] != DTYPE and stage.tensor != chain.out_tensor:
+            return f"{stage.tensor} is {of[stage.tensor]}, not {DTYPE}"
+        if workload.element_types.type_of(stage.body) != DTYPE:
+            return f"{stage.tensor} is not computed in {DTYPE}"
+    return None
+
+
+def _is_vectorised(expr: Expr, along: str) -> bool:
+    for read in reads(expr):
+        if stride(read, along) not in (0, 1) or any(along in axes_of(each) for i in read.indices for each in reads(i)):
+            return False
+    return True
+
+
+def _has_once(read: Read, along: tuple[str, ...]) -> bool:
+    return all(
+        sum(axis in axes_of(index) for index in read.indices) == 1 and Axis(axis) in read.indices for axis in along
+    )

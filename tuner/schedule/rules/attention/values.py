@@ -1,0 +1,131 @@
+"""The second contraction: exponentials times v, and the output. Imports TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.schedule.rules.attention.frame import Frame
+from tuner.schedule.rules.attention.tile import Accumulators, Tile, unrolled, when
+from tuner.schedule.signature import i64
+from tuner.schedule.vector.arithmetic import bound
+from tuner.schedule.vector.dtypes import cast, constant, stored
+from tuner.schedule.vector.memory import DTYPE
+
+Expr = Any
+
+
+def values(frame: Frame, tile: Tile, columns: tuple[Expr, Expr], start: Expr) -> None:
+    """Sums over ``columns`` of a block that starts at ``start``: to the output, or onto those of earlier blocks."""
+    over_panels(frame, lambda e, vectors, limit: _Sums(frame, tile, e, vectors, limit).emit(columns, start))
+
+
+def over_panels(frame: Frame, use: Callable[[Expr, int, Expr | None], None]) -> None:
+    """Panels of ``ev`` vectors along e, each with the limit of its loads where it is ragged."""
+    lanes, ev, e = frame.lanes, frame.kernel["ev"], frame.extent["e"]
+    width = ev * lanes
+    whole = I.Bind(tirx.floordiv(e, i64(width)))
+    if not (isinstance(e, tirx.IntImm) and int(e) < width):
+        with I.serial(i64(0), whole) as panel:
+            use(I.Bind(panel * i64(width)), ev, None)
+    if not isinstance(e, tirx.IntImm):
+        with when(whole * i64(width) < e):
+            use(I.Bind(whole * i64(width)), ev, e)
+    elif rest := int(e) % width:
+        use(i64(int(e) - rest), -(-rest // lanes), e if rest % lanes else None)
+
+
+class _Sums:
+    """One register tile: its rows by ``vectors`` vectors of the output from ``e`` on."""
+
+    def __init__(self, frame: Frame, tile: Tile, e: Expr, vectors: int, limit: Expr | None) -> None:
+        self.frame, self.tile, self.e, self.vectors, self.limit = frame, tile, e, vectors, limit
+        self.sums = Accumulators(frame, tile.height, vectors)
+
+    def emit(self, columns: tuple[Expr, Expr], start: Expr) -> None:
+        self._start()
+        unrolled(*columns, self.frame.kernel["ku"], lambda column: self._step(column, start))
+        for row in range(self.tile.height):
+            with self.tile.existing(row):
+                for v in range(self.vectors):
+                    self._finish(row, v)
+
+    def _start(self) -> None:
+        if not self.frame.is_blocked:
+            self.sums.clear()
+            return
+        for row in range(self.tile.height):
+            factor = bound(self.frame.room.factor[self.tile.local + i64(row)])
+            for v in range(self.vectors):
+                earlier = self.frame.room.mixed[tuple(self._mixed(row, v))]
+                self.sums.set(row, v, earlier * tirx.Broadcast(factor, self.frame.lanes))
+
+    def _step(self, column: Expr, start: Expr) -> None:
+        lines = [self.tile.local + i64(row) for row in range(self.tile.height)]
+        weights = [self.frame.room.scores[line, column - start] for line in lines]
+        v = self.frame.chain.v
+        self.sums.add_products(
+            weights, [self.frame.vector(v, self.limit, j=column, e=self._e(n)) for n in range(self.vectors)]
+        )
+
+    def _finish(self, row: int, v: int) -> None:
+        if self.frame.is_blocked:
+            I.buffer_store(self.frame.room.mixed, self.sums.get(row, v), self._mixed(row, v))
+            return
+        local = self.tile.local + i64(row)
+        write(self.frame, self.tile.row + i64(row), local, self._e(v), self.sums.get(row, v), self.limit)
+
+    def _mixed(self, row: int, v: int) -> list[Expr]:
+        return [self.tile.local + i64(row), self.frame.vectors.ramp(self._e(v))]
+
+    def _e(self, v: int) -> Expr:
+        return self.e + i64(v * self.frame.lanes)
+
+
+def write(frame: Frame, row: Expr, local: Expr, e: Expr, value: Expr, limit: Expr | None) -> None:
+    """A vector of sums, divided by that of the row's exponentials and through what is behind it, to the output."""
+    reciprocal = bound(tirx.Broadcast(bound(frame.room.total[local]), frame.lanes))
+    quotient = bound(value * reciprocal)
+    if frame.chain.is_guarded:
+        # Whatever stands at the values of a row that is hidden whole.
+        nothing = frame.vectors.zero()
+        quotient = bound(tirx.Select(tirx.EQ(reciprocal, nothing), nothing, quotient))
+    result = bound(frame.value(frame.chain.out, quotient, "e", limit, i=row, e=e))
+    index = {**frame.index, "i": row, "e": e}
+    *outer, last = (index[axis] for axis in frame.chain.out_axes)
+    dtype = frame.task.workload.tensors[frame.chain.out_tensor].dtype
+    if dtype != DTYPE:
+        result = stored(bound(cast(result, dtype)), dtype)
+    frame.vectors.store(frame.function.buffers[frame.chain.out_tensor], result, outer, last, limit)
+
+
+def invert_totals(frame: Frame, first: Expr, count: Expr) -> None:
+    """Sums of exponentials as their reciprocals: each is 1 or more, or 0 where every column is hidden."""
+    with I.serial(first, first + count) as local:
+        total = bound(frame.room.total[local])
+        reciprocal = constant(1, DTYPE, 1) / total
+        nothing = constant(0, DTYPE, 1)
+        if frame.chain.is_guarded:
+            # Not "total != 0": of NaN that is false in TVM, and a sum that is NaN is none of nothing.
+            reciprocal = tirx.Select(tirx.EQ(total, nothing), nothing, bound(reciprocal))
+        elif frame.chain.is_divided_first:
+            # A sum over nothing is 0, whatever it is a sum of.
+            reciprocal = tirx.Select(frame.extent["j"] > i64(0), bound(reciprocal), nothing)
+        I.buffer_store(frame.room.total, reciprocal, [local])
+
+
+def write_rows(frame: Frame, row: Expr, rows: Expr) -> None:
+    """The output of a block of rows, from the sums over all blocks of columns."""
+    invert_totals(frame, i64(0), rows)
+    with I.serial(i64(0), rows) as local:
+
+        def panel(e: Expr, vectors: int, limit: Expr | None) -> None:
+            for v in range(vectors):
+                at = e + i64(v * frame.lanes)
+                value = frame.room.mixed[local, frame.vectors.ramp(at)]
+                write(frame, row + local, local, at, value, limit)
+
+        over_panels(frame, panel)

@@ -1,0 +1,259 @@
+"""The rule for contractions of any form on x86 vector units: convolutions, einsums, products of several factors.
+
+Axes of the program are grouped to m, n and k (``pattern``), and what a group is made of is walked as one flattened
+index. Operands that are not matrices as they lie are gathered, block by block, into what the register tile of
+x86_contraction reads (im2col), or read in a padded copy; a constant one is packed once. A micro-kernel has the axes of
+x86_contraction, and:
+
+========  =====================================================================================================
+``rows``  0 and 1 as there; 2: rows are read in a padded copy of the part of the image that a block's windows are in
+``pack``  0 to 2 as there; 3: panels are read in a padded copy of the part of the image that some of them are in
+``join``  1: m and n hold all of their axes, results go through a buffer; 0: they hold those that lie together in the
+          output, which is written in place, and others are walked outside
+``group`` elements of k in one step, where there are instructions for several (tuner/schedule/intrinsics.py)
+========  =====================================================================================================
+
+A transposed convolution with a stride is several without one (``phases``), with the same choices for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.errors import IllegalKernel
+from tuner.program.expr import axes_of
+from tuner.program.target import Hardware, Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
+from tuner.schedule.intrinsics import DotProduct
+from tuner.schedule.layout import CutLayout, Layout, MatrixLayout
+from tuner.schedule.product.axes import WIDEST_BLOCK, canonicalised, check, ragged_axes, thread_axes, tile_axes
+from tuner.schedule.product.match.form import IN_COPY, IN_IMAGE, Form
+from tuner.schedule.product.match.groups import form_of, forms, forms_of
+from tuner.schedule.product.operands.operands import Operand, dims_of, outer_role
+from tuner.schedule.product.product import DTYPE, group_of
+from tuner.schedule.rule import Extents, Refused
+from tuner.schedule.rules.conv import prior
+from tuner.schedule.space import Axis, MicroKernel, SearchSpace
+
+
+class X86Gathered:
+    """See the module's text for the axes; ``prior`` for the theory, ``emit`` for the code."""
+
+    name = "x86_gathered"
+    version = 1
+    is_fallback = False
+
+    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
+        if target.kind != "llvm":
+            return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
+        found = forms(workload)
+        if isinstance(found, Refused):
+            return found
+        if not found[0].dots(target.hardware):
+            return Refused(f"{target.mcpu} has no instruction that multiplies the operands as they are")
+        return found[0].roles
+
+    def workspace_bytes(self, task: SearchTask) -> int:
+        """Of a right operand that is gathered as a whole: all else is of one block."""
+        form = forms_of(task.workload)[-1]
+        if form.right_is_constant or form.left.kind != "gathered":
+            return 0
+        sizes = form.by_role({axis: np.array([size]) for axis, size in _largest(task).items()})
+        return int(4 * task.threads * sizes["k"][0] * sizes["n"][0])
+
+    def space(self, task: SearchTask) -> SearchSpace:
+        hardware, form = task.known_target.hardware, forms_of(task.workload)[0]
+        found = forms_of(task.workload)
+        axes = (
+            *tile_axes(_steps(form)),
+            Axis("rows", "rows of a block are gathered", _rows(found)),
+            # Code of phases is written once for each: not also for every width of the last panel.
+            *ragged_axes(any("n" in form.dynamic and not form.phases for form in found)),
+            Axis("pack", "panels are gathered at each call", _packings(hardware, found)),
+            *thread_axes(task.threads, any(form.outer for form in found)),
+            *_group_axes(hardware, found),
+            Axis("join", "m and n hold all of their axes", tuple(sorted(int(form.joined) for form in found))),
+        )
+
+        steps = _steps(form)
+        # Once: to look a workload up takes longer than all the rest of a check.
+        of_join = {int(form.joined): form for form in found}
+
+        def legal(kernel: MicroKernel) -> None:
+            own = of_join[kernel["join"]]
+            check(kernel, own, task.threads, hardware, copies=len(own.each))
+            if kernel["kc"] and not own.holds_partial:
+                raise IllegalKernel(f"kc={kernel['kc']}: an output of {own.out_dtype} needs kc=0, or join=1")
+            if group_of(kernel) > 1 and not (own.right_is_constant or kernel["pack"]):
+                raise IllegalKernel(f"group={group_of(kernel)} needs the panels packed: pack=1 or 2")
+            if steps is not None and kernel["kc"] and kernel["kc"] * group_of(kernel) >= steps:
+                raise IllegalKernel(f"kc={kernel['kc']} is all of k: needs kc=0")
+            if kernel["rows"] == IN_IMAGE and own.image is None:
+                raise IllegalKernel(f"rows={IN_IMAGE}: with join={kernel['join']} no rows are windows of one image")
+            if kernel["rows"] == IN_IMAGE and group_of(kernel) > 1:
+                raise IllegalKernel(f"rows={IN_IMAGE}: a copy of an image has elements, group={group_of(kernel)} words")
+            if kernel["pack"] == IN_COPY:
+                _check_copy(kernel, own, hardware)
+
+        def canonical(values: Mapping[str, int]) -> dict[str, int]:
+            own = of_join[values["join"]]
+            if values["pack"] == IN_COPY:
+                is_copied = own.copies_columns(hardware) and values.get("group", 1) == 1
+                values = {**values, "near": 0} if is_copied else {**values, "pack": 1}
+            result = canonicalised(values if own.holds_partial else {**values, "kc": 0}, own)
+            if "group" in result:
+                in_place = not (own.right_is_constant or result["pack"])
+                result["group"] = 1 if in_place else result["group"]
+                result["kc"] = 0 if steps is not None and result["kc"] * result["group"] >= steps else result["kc"]
+            if result["rows"] == IN_IMAGE and (own.image is None or result.get("group", 1) > 1):
+                result["rows"] = 1
+            return result if own.outer else {**result, "tb": 1}
+
+        return SearchSpace(self.name, self.version, axes, check=legal, canonicalise=canonical)
+
+    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+        """A square-ish tile, three quarters of the registers, k in chunks that stay in cache."""
+        space, form = self.space(task), forms_of(task.workload)[0]
+        wide = task.known_target.hardware.vector_registers >= 32
+        choices = {axis.name: axis.choices for axis in space.axes}
+        pack = choices["pack"][-1] if form.left.kind == "gathered" else choices["pack"][0]
+        values = {"mr": 8 if wide else 4, "nv": 3 if wide else 2, "mb": WIDEST_BLOCK if pack == 1 else 8, "ku": 1}
+        values |= {"kc": 256 if 256 in choices["kc"] else 0, "near": 0, "ahead": 0, "fetch": 0, "tail": 0, "edge": 0}
+        values |= {"rows": min(1, choices["rows"][-1]), "pack": pack, "join": int(form.joined)}
+        values |= {"tb": task.threads, "tn": 1} if form.outer else {"tb": 1, "tn": task.threads}
+        if values["rows"] and pack == 1:
+            values["rows"] = 0
+        if "group" in choices:
+            values["group"] = 1 if pack == 0 and not form.right_is_constant else choices["group"][-1]
+        steps, group = _steps(form), values.get("group", 1)
+        if not form.holds_partial or (steps is not None and values["kc"] * group >= steps):
+            values["kc"] = 0
+        return space.kernel(values)
+
+    def prior_latency_s(
+        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
+    ) -> NDArray[np.float64]:
+        return prior.latency_s(task, kernels, extents)
+
+    def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
+        return prior.features(task, kernels, extents)
+
+    def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
+        form = form_of(task.workload, bool(kernel["join"]))
+        hardware = task.known_target.hardware
+        width, dot = kernel["nv"] * hardware.lanes(), form.dots(hardware)[group_of(kernel)]
+        parts = [_layouts(task.workload, own, width, dot) for own in form.each]
+        return parts[0] if not form.phases else _cut(task.workload, form, parts)
+
+    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
+        from tuner.schedule.rules.conv.emit import emit  # noqa: PLC0415 - the one import that needs TVM
+
+        return emit(task, kernel, self.layouts(task, kernel), name)
+
+
+def _check_copy(kernel: MicroKernel, form: Form, hardware: Hardware) -> None:
+    """Raises IllegalKernel where panels cannot be read in a copy of an image."""
+    if not form.copies_columns(hardware):
+        raise IllegalKernel(f"pack={IN_COPY}: with join={kernel['join']} no columns are windows of one image")
+    if group_of(kernel) > 1 or kernel["near"]:
+        given = f"group={group_of(kernel)} near={kernel['near']}"
+        raise IllegalKernel(f"pack={IN_COPY} reads elements of a copy: needs group=1 and near=0, got {given}")
+    # Beside the accumulators and what is multiplied, which lanes a vector takes.
+    need = kernel["mr"] * kernel["nv"] + 2 * kernel["nv"] + 1
+    if need > hardware.vector_registers:
+        text = f"pack={IN_COPY} mr={kernel['mr']} nv={kernel['nv']} needs {need} vector registers"
+        raise IllegalKernel(f"{text}, there are {hardware.vector_registers}")
+
+
+def _largest(task: SearchTask) -> Mapping[str, int]:
+    return task.workload.axis_sizes(task.largest_dims)
+
+
+def _steps(form: Form) -> int | None:
+    """How many steps of k there are; None if that is dynamic."""
+    result = 1
+    for name in form.k:
+        size = form.parts[name].extent.constant
+        if size is None:
+            return None
+        result *= size
+    return result
+
+
+def _group_axes(hardware: Hardware, found: Sequence[Form]) -> tuple[Axis, ...]:
+    """The instructions to choose from; no axis where every step is one element."""
+    every = [own for form in found for own in form.each]
+    groups = tuple(group for group in found[0].dots(hardware) if all(group in form.dots(hardware) for form in every))
+    return () if groups == (1,) else (Axis("group", "elements of k per instruction", groups),)
+
+
+def _rows(found: Sequence[Form]) -> tuple[int, ...]:
+    """Choices of ``rows``."""
+    in_image = (IN_IMAGE,) if any(form.image is not None for form in found) else ()
+    return {"gathered": (1, *in_image), "view": (0, 1), "packed": (0,)}[found[0].left.kind]
+
+
+def _packings(hardware: Hardware, found: Sequence[Form]) -> tuple[int, ...]:
+    """Choices of ``pack``. A gathered panel that rows share is gathered once; all panels at the start where the rows of
+    a block are gathered, too."""
+    form = found[0]
+    if form.right_is_constant:
+        return (0,)
+    again = form.left.kind == "gathered"
+    if form.right.kind == "view" and form.right_is_kn and not any(form.joined for form in found):
+        # Words of integers are made of neighbours in k, which no vector in place has.
+        in_place = (0,) if form.total == DTYPE else ()
+        return (*in_place, 2) if again else (*in_place, 1, 2)
+    in_copy = (IN_COPY,) if any(form.copies_columns(hardware) for form in found) else ()
+    return (2,) if again else (1, *in_copy)
+
+
+def _layouts(workload: Workload, form: Form, width: int, dot: DotProduct) -> dict[str, MatrixLayout]:
+    """How the constants of one form are packed; ``width``: columns of a panel."""
+    sides = ((form.left, form.m, 1), (form.right, form.n, width))
+    own = form.phase.workload if form.phase is not None else workload
+    return {
+        operand.tensor: _layout(own, form, operand, rows, panel, dot)
+        for operand, rows, panel in sides
+        if operand.kind == "packed"
+    }
+
+
+def _cut(workload: Workload, form: Form, parts: Sequence[Mapping[str, MatrixLayout]]) -> dict[str, CutLayout]:
+    """How constants are packed of which each phase takes some taps."""
+
+    def taken(own: Form, tensor: str) -> tuple[tuple[int, int, int, int], ...]:
+        assert own.phase is not None
+        (read,) = (read for read in own.phase.workload.program.reads if read.tensor == tensor)
+        at = {axis: dim for dim, index in enumerate(read.indices) for axis in axes_of(index)}
+        return tuple(
+            (at[taps.axis], taps.last, taps.last - taps.step * taps.count, -taps.step)
+            for taps in own.phase.taps
+            if taps.axis in at
+        )
+
+    return {
+        tensor: CutLayout(
+            tuple((taken(own, tensor), part[tensor]) for own, part in zip(form.phases, parts, strict=True)),
+            tuple(dim.constant or 0 for dim in workload.tensors[tensor].dims),
+        )
+        for tensor in parts[0]
+    }
+
+
+def _layout(
+    workload: Workload, form: Form, operand: Operand, rows: tuple[str, ...], panel: int, dot: DotProduct
+) -> MatrixLayout:  # fmt: skip
+    read = next(read for read in workload.program.reads if read.tensor == operand.tensor)
+    dims = dims_of(workload, form.parts, read)
+    assert dims is not None
+    place = {name: at for at, name in enumerate(name for names in dims for name in names)}
+    sizes = tuple(tuple(form.parts[name].extent.constant or 0 for name in names) for names in dims)
+    outer = [name for role in operand.roles[:-2] for name in form.outer if outer_role(name) == role]
+    batch, own, steps = (tuple(place[name] for name in group) for group in (outer, rows, form.k))
+    return MatrixLayout(sizes, batch, own, steps, panel, dot.group, dot.offset)

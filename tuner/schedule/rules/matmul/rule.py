@@ -1,0 +1,192 @@
+"""The rule for two-operand contractions ``out[m, n] = sum_k left[m, k] * right`` on x86 vector units.
+
+The right operand is ``[k, n]`` or ``[n, k]``; all three may have a batch axis ``b`` in front. Axes of a micro-kernel
+(``X86Contraction.space`` lists their choices):
+
+========  =====================================================================================================
+``mr``    rows of the register tile
+``nv``    vectors in a row of the register tile; ``nr = nv * lanes`` columns, also the width of a packed panel
+``mb``    tiles that share a panel of the right operand before the next panel is taken: a block of ``mb * mr`` rows
+``nb``    panels of a strip: a tile goes over all of them before the next tile does, its rows staying in the first
+          cache and the strip in the second one
+``kc``    steps of k that a block goes through before the next ones, so that its operands stay in cache; 0: all
+``ku``    steps of k unrolled
+``near``  steps of k by which the packed operand is prefetched within its stream; 0: not
+``ahead`` the next panel is prefetched while this one is used, a row of it every so many steps of k; 0: not
+``fetch`` 1: the output's lines are prefetched before a tile is computed; 0: not
+``rows``  1: the rows of a block are packed before they are used; 0: they are read in place
+``tail``  1: a ragged rest of rows has exact code for each height; 0: it is padded inside the tile
+``edge``  1: a ragged last panel of a dynamic n has code for each number of vectors; 0: it has all ``nv`` of them
+``pack``  of an operand that is new at every call, 1: each panel is packed before it is used; 2: all panels are, at
+          the start; 0: it is read in place (if it lies [n, k], by vectors along k: ``nv`` are columns then).
+          A constant operand is packed ahead of time, or, having few columns, read so in place: 3
+``tb``    threads along the batch
+``tn``    threads along n; ``threads / (tb * tn)`` along m
+``group`` elements of k in one step, where there are instructions for several (tuner/schedule/intrinsics.py)
+========  =====================================================================================================
+
+No choice depends on a shape: registers, caches and the size of the code bound them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.errors import IllegalKernel
+from tuner.program.target import Hardware, Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
+from tuner.schedule.layout import Layout, PanelLayout
+from tuner.schedule.product import estimate
+from tuner.schedule.product.axes import (
+    ALONG_K,
+    WIDEST_BLOCK,
+    canonicalised,
+    check,
+    ragged_axes,
+    thread_axes,
+    tile_axes,
+)  # fmt: skip
+from tuner.schedule.product.match.plain import Contraction, contraction_of, match  # fmt: skip
+from tuner.schedule.product.product import DTYPE, group_of, holds_partial, panels_of_strip  # fmt: skip
+from tuner.schedule.product.turns import check_turns
+from tuner.schedule.rule import Extents, Refused
+from tuner.schedule.space import Axis, MicroKernel, SearchSpace
+
+
+class X86Contraction:
+    """See the module's text for the axes; ``prior`` for the theory, ``emit`` for the code."""
+
+    name = "x86_contraction"
+    version = 2
+    is_fallback = False
+
+    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
+        if target.kind != "llvm":
+            return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
+        contraction = match(workload)
+        if isinstance(contraction, Refused):
+            return contraction
+        if not contraction.dots(target.hardware):
+            pair = f"{contraction.left_dtype} by {contraction.right_dtype}"
+            return Refused(f"{target.mcpu} has no instruction that multiplies {pair} as the operands lie")
+        return contraction.roles
+
+    def workspace_bytes(self, task: SearchTask) -> int:
+        return 0
+
+    def space(self, task: SearchTask) -> SearchSpace:
+        hardware, workload = task.known_target.hardware, task.workload
+        contraction = contraction_of(workload)
+        axes = (
+            *tile_axes(workload.sizes[contraction.k].constant),
+            Axis("rows", "rows are packed at each call", (0, 1)),
+            Axis("nb", "panels that a tile goes over before the next one", (1, 2, 4, 8, 16), is_added=True),
+            *ragged_axes("n" in contraction.dynamic),
+            Axis("pack", "panels are packed at each call", _packings(task, contraction)),
+            *thread_axes(task.threads, contraction.batch is not None),
+            *_group_axes(contraction, hardware),
+        )
+
+        def checked(kernel: MicroKernel) -> None:
+            check(kernel, contraction, task.threads, hardware)
+            check_turns(kernel, hardware)
+            _check_words(kernel, contraction)
+            if panels_of_strip(kernel) > 1 and not _has_strips(kernel, contraction):
+                text = f"nb={kernel['nb']} pack={kernel['pack']} mb={kernel['mb']}"
+                raise IllegalKernel(f"{text}: strips need all panels packed, or read along n, and mb above 1")
+
+        return SearchSpace(
+            self.name,
+            self.version,
+            axes,
+            check=checked,
+            canonicalise=lambda values: _canonical(values, contraction),
+        )
+
+    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+        """A square-ish tile, three quarters of the registers, small blocks: good at every size, best at few."""
+        wide = task.known_target.hardware.vector_registers >= 32
+        contraction, hardware = contraction_of(task.workload), task.known_target.hardware
+        pack = 0 if contraction.right_is_constant else 1
+        values = {"mr": 8 if wide else 4, "nv": 3 if wide else 2, "mb": WIDEST_BLOCK if pack else 8, "kc": 0, "ku": 1}
+        values |= {"near": 0, "ahead": 0, "fetch": 0, "rows": 0, "tail": 0, "edge": 0, "pack": pack}
+        values |= {"tb": task.threads, "tn": 1} if contraction.batch else {"tb": 1, "tn": task.threads}
+        values |= {axis.name: max(axis.choices) for axis in _group_axes(contraction, hardware)}
+        if contraction.right_is_constant and contraction.pack_of_dots in _packings(task, contraction):
+            values |= ALONG_K | {"mr": 4 if wide else 3, "nv": 4 if wide else 3, "pack": contraction.pack_of_dots}
+        return self.space(task).kernel(_canonical_words(values, contraction))
+
+    def prior_latency_s(
+        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
+    ) -> NDArray[np.float64]:
+        return estimate.latency_s(task.known_target.hardware, task, kernels, extents)
+
+    def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
+        return estimate.features(task.known_target.hardware, task, kernels, extents)
+
+    def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
+        contraction = contraction_of(task.workload)
+        if not contraction.right_is_constant or kernel["pack"] == contraction.pack_of_dots:
+            return {}
+        hardware = task.known_target.hardware
+        dot = contraction.dots(hardware)[group_of(kernel)]
+        return {contraction.right: PanelLayout(kernel["nv"] * hardware.lanes(), dot.group, dot.offset)}
+
+    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
+        from tuner.schedule.rules.matmul.emit import emit  # noqa: PLC0415 - the one import that needs TVM
+
+        return emit(task, kernel, self.layouts(task, kernel), name)
+
+
+def _packings(task: SearchTask, contraction: Contraction) -> tuple[int, ...]:
+    """Choices of ``pack``. Vectors along k waste no lanes on columns that a panel of a vector's width does not have."""
+    hardware, dots = task.known_target.hardware, contraction.pack_of_dots
+    choices = (0,) if contraction.right_is_constant else (0, 1, 2)
+    # Sums across vectors go through the output (dots.py).
+    if contraction.out_dtype != DTYPE or 1 not in contraction.dots(hardware):
+        return tuple(choice for choice in choices if choice != dots)
+    columns = task.workload.sizes[contraction.n].constant
+    is_thin = contraction.right_is_constant and columns is not None and columns <= hardware.lanes()
+    return (*choices, dots) if dots is not None and is_thin else choices
+
+
+def _group_axes(contraction: Contraction, hardware: Hardware) -> tuple[Axis, ...]:
+    """The instructions to choose from; no axis where every step is one element."""
+    groups = tuple(contraction.dots(hardware))
+    return () if groups == (1,) else (Axis("group", "elements of k per instruction", groups),)
+
+
+def _has_strips(values: Mapping[str, int] | MicroKernel, contraction: Contraction) -> bool:
+    """Whether tiles can go over strips, and that makes a difference: one tile has all panels before it anyway."""
+    return values["pack"] not in (1, contraction.pack_of_dots) and values["mb"] > 1
+
+
+def _canonical(values: Mapping[str, int], contraction: Contraction) -> dict[str, int]:
+    canonical = _canonical_words(canonicalised(values, contraction), contraction)
+    return canonical if _has_strips(canonical, contraction) else canonical | {"nb": 1}
+
+
+def _canonical_words(values: Mapping[str, int], contraction: Contraction) -> dict[str, int]:
+    """The values with rows packed where the last word of k may be ragged, and k unsplit where the output cannot hold
+    partial sums."""
+    canonical = dict(values)
+    if "group" in canonical and values["pack"] == contraction.pack_of_dots:
+        canonical["group"] = 1
+    group = canonical.get("group", 1)
+    if group > 1 and (contraction.depth is None or contraction.depth % group):
+        canonical["rows"] = 1
+    is_whole = contraction.depth is not None and canonical["kc"] * group >= contraction.depth
+    if is_whole or not holds_partial(contraction.out_dtype):
+        canonical["kc"] = 0
+    return canonical
+
+
+def _check_words(kernel: MicroKernel, contraction: Contraction) -> None:
+    if dict(kernel.values) != _canonical_words(dict(kernel.values), contraction):
+        text = f"kc={kernel['kc']} rows={kernel['rows']} group={group_of(kernel)}"
+        raise IllegalKernel(f"{text}: an output of {contraction.out_dtype} needs kc=0, a ragged last word rows=1")

@@ -1,0 +1,96 @@
+"""Where the products of a chain find their operands: inputs, packed weights, and what is kept of the intermediate.
+
+Imports TVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.program.expr import Read
+from tuner.schedule.access import axes_of_read
+from tuner.schedule.intrinsics import FMA
+from tuner.schedule.product.frame import Frame
+from tuner.schedule.product.words import Words
+from tuner.schedule.rules.mlp.pattern import Link
+from tuner.schedule.signature import i64
+from tuner.schedule.vector.arithmetic import bound
+from tuner.schedule.vector.memory import DTYPE, workspace
+
+Expr = Any
+
+
+@dataclass(frozen=True)
+class LinkFrame(Frame):
+    """One product of the chain. ``buffers`` holds every tensor that it reads or writes: operands, weights packed at the
+    call, and the windows on intermediates."""
+
+    contraction: Link
+    result: str = field(kw_only=True)
+    """The tensor that results are written to, through the epilogue."""
+    result_dtype: str = field(kw_only=True)
+
+    @property
+    def computed(self) -> str:
+        return self.contraction.stage.tensor
+
+    @property
+    def words(self) -> Words:
+        return Words(FMA, self.contraction.left_dtype, self.contraction.right_dtype, self.vectors)
+
+    @property
+    def out_dtype(self) -> str:
+        return self.result_dtype
+
+    def left_row(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+        return self.buffers[self.contraction.left], (row,)
+
+    def right_step(self, step: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+        return self.buffers[self.contraction.right], (step,)
+
+    def out_row(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+        return self.buffers[self.result], (row,)
+
+    def further(self, read: Read, row: Expr) -> tuple[Expr, tuple[Expr, ...], bool]:
+        axes, (m, n) = axes_of_read(read), self.contraction.stage.axes
+        return self.buffers[read.tensor], (row,) if m in axes else (), n in axes
+
+    @property
+    def packed_right(self) -> Expr:
+        return self.buffers[self.contraction.right]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Room for a block of the intermediates, which have so many ``rows``: ``memory``, by tensor, of ``width`` elements
+    in a row."""
+
+    memory: Mapping[str, Expr]
+    rows: Expr
+    width: int
+
+    def at(self, row: Expr, column: Expr) -> Mapping[str, Expr]:
+        """By tensor a window on it: the block that begins there has its place in memory, others have none.
+
+        So the code of a product looks at rows and columns of the whole intermediate, wherever these are kept.
+        """
+        before = bound(row * i64(self.width) + column)
+        return {
+            name: I.decl_buffer((self.rows, i64(self.width)), DTYPE, data=data.data, elem_offset=i64(0) - before)
+            for name, data in self.memory.items()
+        }
+
+
+@contextmanager
+def kept(tensors: Sequence[str], rows: Expr, most: int, width: int) -> Iterator[Kept]:
+    """Room for ``most`` of the ``rows`` of each tensor."""
+    room = tirx.max(tirx.min(i64(most), rows), i64(1))
+    with ExitStack() as stack:
+        memory = {name: stack.enter_context(workspace((room, i64(width)))) for name in tensors}
+        yield Kept(memory, rows, width)

@@ -1,0 +1,165 @@
+"""The rule for chains of products on x86 vector units: feed-forward layers, gated ones too (pattern.py).
+
+Both products run by the loops and the register tile of x86_contraction, from packed weights. What lies between them,
+the intermediate, is kept for a block of rows, or for all rows (sizes.py): fused or not is a choice of the search. Axes
+that x86_contraction does not have, or that mean something else here:
+
+=========  ====================================================================================================
+``nv``     vectors in a row of the register tile of the first products; ``nv * lanes`` columns are a panel
+``ev``     vectors in a row of the register tile of the second product
+``whole``  0: the intermediate of a block of ``mb`` tiles of rows is kept, and threads share the rows; 1: that of all
+           rows, first product by first product, then the second one
+``mb``     tiles of rows that share a panel of either product, and whose intermediate is kept
+``fb``     columns of the intermediate, rounded up to panels, that are computed before the second product takes them;
+           with ``whole``, the steps of its sum that a block of rows goes through at a time; 0: all
+``kc``     steps of the first sums that a block of rows goes through at a time
+``rows``   1: the rows of the first products are packed before they are used
+``fetch``  1: lines of the output are prefetched before a tile of the second product is computed
+``tn``     threads along the columns of either product; with ``whole`` alone
+=========  ====================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.errors import IllegalKernel
+from tuner.program.target import Hardware, Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
+from tuner.schedule.layout import Layout, MatrixLayout
+from tuner.schedule.product.axes import check as check_product
+from tuner.schedule.product.axes import thread_axes, tile_axes
+from tuner.schedule.product.product import holds_partial
+from tuner.schedule.rule import Extents, Refused
+from tuner.schedule.rules.mlp import prior
+from tuner.schedule.rules.mlp.pattern import Chain, chain_of, match
+from tuner.schedule.rules.mlp.sizes import ELEMENT_BYTES, kept_width, link_kernels, whole_rows
+from tuner.schedule.space import Axis, MicroKernel, SearchSpace
+
+MOST_ROWS = 512
+"""In a block whose intermediate is kept."""
+WIDEST_PANEL = 6
+BLOCKS = (128, 256, 384, 512, 768, 1024)
+"""Choices of ``fb``, beside 0."""
+
+
+class X86Chain:
+    """See the module's text for the axes; ``prior`` for the theory, ``emit`` for the code."""
+
+    name = "x86_chain"
+    version = 1
+    is_fallback = False
+
+    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
+        if target.kind != "llvm":
+            return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
+        chain = match(workload)
+        return chain if isinstance(chain, Refused) else chain.roles
+
+    def workspace_bytes(self, task: SearchTask) -> int:
+        """The larger of both forms, and room for weights that are packed at the call."""
+        chain, lanes = chain_of(task.workload), task.known_target.hardware.lanes()
+        size, rows = chain.sizes(task.workload), task.workload.axis_sizes(task.largest_dims)[chain.second.axes["m"]]
+        products, height = len(chain.firsts), _heights(task)[-1]
+        width = kept_width(size["f"], lanes)
+        blocks = task.threads * min(MOST_ROWS + height, rows + height)
+        whole = min(whole_rows(products, width, height), rows) + height
+        return ELEMENT_BYTES * (products * width * max(blocks, whole) + _packed_elements(task, chain))
+
+    def space(self, task: SearchTask) -> SearchSpace:
+        chain, hardware = chain_of(task.workload), task.known_target.hardware
+        size = chain.sizes(task.workload)
+        tile = {axis.name: axis for axis in tile_axes(size["k"])}
+        columns = tuple(fb for fb in BLOCKS if fb < size["f"]) if holds_partial(chain.out_dtype) else ()
+        axes = (
+            tile["mr"],
+            Axis("nv", "vectors in a row of the first register tile", tile["nv"].choices),
+            Axis("ev", "vectors in a row of the second register tile", tile["nv"].choices),
+            Axis("whole", "the intermediate of all rows is kept", (0, 1)),
+            Axis("mb", "tiles that share a panel, and are kept", tile["mb"].choices),
+            Axis("fb", "columns of the intermediate at a time", (0, *columns)),
+            *(tile[name] for name in ("kc", "ku", "near", "ahead")),
+            Axis("rows", "rows are packed at each call", (0, 1)),
+            tile["fetch"],
+            Axis("tail", "ragged rows have exact code", (0, 1)),
+            thread_axes(task.threads, False)[1],
+        )
+        return SearchSpace(
+            self.name,
+            self.version,
+            axes,
+            check=lambda kernel: _check(kernel, chain, task.threads, hardware),
+            canonicalise=_canonicalised,
+        )
+
+    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+        """A square-ish tile, three quarters of the registers; several threads share columns too, where rows are few."""
+        wide = task.known_target.hardware.vector_registers >= 32
+        mr, nv = (8, 3) if wide else (4, 2)
+        values = {"mr": mr, "nv": nv, "ev": nv, "whole": int(task.threads > 1), "mb": 8, "fb": 0, "kc": 0, "ku": 1}
+        values |= {"near": 0, "ahead": 0, "rows": 0, "fetch": 0, "tail": 0, "tn": task.threads}
+        return self.space(task).kernel(values)
+
+    def prior_latency_s(
+        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
+    ) -> NDArray[np.float64]:
+        return prior.latency_s(task, kernels, extents)
+
+    def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
+        return prior.features(task, kernels, extents)
+
+    def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
+        chain, lanes = chain_of(task.workload), task.known_target.hardware.lanes()
+        layouts = {}
+        for link in chain.links:
+            if link.right_is_constant:
+                dims = tuple((dim.constant or 0,) for dim in task.workload.tensors[link.right].dims)
+                rows, steps = ((1,), (0,)) if link.right_is_kn else ((0,), (1,))
+                panel = kernel["ev" if link is chain.second else "nv"] * lanes
+                layouts[link.right] = MatrixLayout(dims, batch=(), rows=rows, steps=steps, panel=panel)
+        return layouts
+
+    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
+        from tuner.schedule.rules.mlp.emit import emit  # noqa: PLC0415 - the one import that needs TVM
+
+        return emit(task, kernel, self.layouts(task, kernel), name)
+
+
+def _heights(task: SearchTask) -> tuple[int, ...]:
+    return next(axis.choices for axis in tile_axes(None) if axis.name == "mr")
+
+
+def _packed_elements(task: SearchTask, chain: Chain) -> int:
+    """The most that weights which are new at every call take as panels."""
+    lanes, total = task.known_target.hardware.lanes(), 0
+    for link in chain.links:
+        if not link.right_is_constant:
+            n, k = (task.workload.sizes[link.axes[axis]].constant or 0 for axis in "nk")
+            total += (n + WIDEST_PANEL * lanes) * (k + lanes)
+    return total
+
+
+def _canonicalised(values: Mapping[str, int]) -> dict[str, int]:
+    """The values with one choice for axes that are don't-care beside the others."""
+    canonical = dict(values)
+    if values["mr"] == 1:
+        canonical["tail"] = 0
+    if not values["whole"]:
+        canonical["tn"] = 1
+    return canonical
+
+
+def _check(kernel: MicroKernel, chain: Chain, threads: int, hardware: Hardware) -> None:
+    """Raises IllegalKernel for what the hardware cannot carry."""
+    if not kernel["whole"] and kernel["mb"] * kernel["mr"] > MOST_ROWS:
+        rows = kernel["mb"] * kernel["mr"]
+        raise IllegalKernel(f"mb={kernel['mb']} mr={kernel['mr']} keep {rows} rows, limit {MOST_ROWS}")
+    if not kernel["whole"] and kernel["tn"] != 1:
+        raise IllegalKernel(f"whole=0 has threads share the rows: needs tn=1, got {kernel['tn']}")
+    for link, own in zip(chain.links, link_kernels(chain, kernel), strict=True):
+        check_product(own, link, threads, hardware)

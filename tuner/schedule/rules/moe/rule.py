@@ -1,0 +1,92 @@
+"""The rule for rows that are multiplied by the matrix of their group on x86 vector units: mixtures of experts.
+
+Rows are sorted by group within the call; each group is a product of matrices by the register tile of x86_contraction,
+with its axes, of which ``rows`` is always 1: rows are gathered as they are packed. ``tb`` is 1: threads share the rows
+and the panels of each group, not the groups, which differ in size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
+from tuner.schedule.layout import Layout, MatrixLayout
+from tuner.schedule.product import estimate
+from tuner.schedule.product.axes import canonicalised, check, ragged_axes, thread_axes, tile_axes
+from tuner.schedule.product.product import holds_partial
+from tuner.schedule.rule import Extents, Refused
+from tuner.schedule.rules.moe.pattern import grouped_of, match
+from tuner.schedule.space import Axis, MicroKernel, SearchSpace
+
+ROW_BYTES = 8
+"""Of the number of a row, while rows are sorted."""
+
+
+class X86Grouped:
+    """See the module's text for the axes, ``emit`` for the code; the theory is that of a batch of equal groups."""
+
+    name = "x86_grouped"
+    version = 1
+    is_fallback = False
+
+    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
+        if target.kind != "llvm":
+            return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
+        grouped = match(workload)
+        return grouped if isinstance(grouped, Refused) else grouped.roles
+
+    def workspace_bytes(self, task: SearchTask) -> int:
+        rows = task.workload.axis_sizes(task.largest_dims)[grouped_of(task.workload).m]
+        return ROW_BYTES * (rows + 1)
+
+    def space(self, task: SearchTask) -> SearchSpace:
+        hardware, grouped = task.known_target.hardware, grouped_of(task.workload)
+        chunks = grouped.depth if holds_partial(grouped.out_dtype) else 0
+        axes = (
+            *tile_axes(chunks),
+            Axis("rows", "rows of a block are gathered", (1,)),
+            *ragged_axes(False),
+            Axis("pack", "panels are packed at each call", (0,)),
+            *thread_axes(task.threads, False),
+        )
+        return SearchSpace(
+            self.name,
+            self.version,
+            axes,
+            check=lambda kernel: check(kernel, grouped, task.threads, hardware),
+            canonicalise=lambda values: canonicalised(values, grouped),
+        )
+
+    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+        """A square-ish tile, three quarters of the registers."""
+        wide = task.known_target.hardware.vector_registers >= 32
+        values = {"mr": 8 if wide else 4, "nv": 3 if wide else 2, "mb": 8, "kc": 0, "ku": 1, "near": 0, "ahead": 0}
+        values |= {"fetch": 0, "rows": 1, "tail": 0, "edge": 0, "pack": 0, "tb": 1, "tn": task.threads}
+        return self.space(task).kernel(values)
+
+    def prior_latency_s(
+        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
+    ) -> NDArray[np.float64]:
+        grouped = grouped_of(task.workload)
+        return estimate.latency_s(task.known_target.hardware, task, kernels, extents, contraction=grouped)
+
+    def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
+        grouped = grouped_of(task.workload)
+        return estimate.features(task.known_target.hardware, task, kernels, extents, contraction=grouped)
+
+    def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
+        right = grouped_of(task.workload).right
+        dims = tuple((dim.constant or 0,) for dim in task.workload.tensors[right].dims)
+        panel = kernel["nv"] * task.known_target.hardware.lanes()
+        return {right: MatrixLayout(dims, batch=(0,), rows=(1,), steps=(2,), panel=panel)}
+
+    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
+        from tuner.schedule.rules.moe.emit import emit  # noqa: PLC0415 - the one import that needs TVM
+
+        return emit(task, kernel, self.layouts(task, kernel), name)

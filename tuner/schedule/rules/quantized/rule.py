@@ -1,0 +1,109 @@
+"""The rule for products with weights that are computed from packed constants, ``out[m, n] = sum(k) x[m, k] * weight``.
+
+Constants stay as they are in panels, four bits for each element if the program packs two in a byte, and become float32
+on their way into the register tile of x86_contraction. A micro-kernel has the axes of that rule; ``near`` and ``ahead``
+are 0, and ``pack`` is
+
+1: a panel is unpacked to memory before the tiles of a block use it, 0: by every tile, in registers, as it is needed.
+
+One axis more is of this rule alone, ``late``,
+
+1: what neighbouring steps of k share, as the scale of a group, is multiplied by the sums over them, 0: by each weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.errors import IllegalKernel
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
+from tuner.schedule.layout import Layout, PanelLayout
+from tuner.schedule.product.axes import canonicalised, check, ragged_axes, thread_axes, tile_axes
+from tuner.schedule.product.product import holds_partial
+from tuner.schedule.rule import Extents, Refused
+from tuner.schedule.rules.quantized import prior
+from tuner.schedule.rules.quantized.pattern import match, quantized_of
+from tuner.schedule.space import Axis, MicroKernel, SearchSpace
+
+WORD_BYTES = 4
+"""Of a column that stand together in a panel of numbers of four bits: eight steps of k."""
+
+
+class X86Quantized:
+    """See the module's text for the axes, ``emit`` for the code; ``prior`` for the theory."""
+
+    name = "x86_quantized"
+    version = 2
+    is_fallback = False
+
+    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
+        if target.kind != "llvm":
+            return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
+        found = match(workload)
+        return found if isinstance(found, Refused) else {axis: role for role, axis in found.axis.items()}
+
+    def workspace_bytes(self, task: SearchTask) -> int:
+        return 0
+
+    def space(self, task: SearchTask) -> SearchSpace:
+        hardware, found = task.known_target.hardware, quantized_of(task.workload)
+        tile = tile_axes(found.depth if holds_partial(found.out_dtype) else 0)
+        axes = (
+            *(Axis(axis.name, axis.doc, (0,)) if axis.name in ("near", "ahead") else axis for axis in tile),
+            Axis("rows", "rows are packed at each call", (0, 1)),
+            *ragged_axes(False),
+            Axis("pack", "panels are unpacked before they are used", (0, 1)),
+            *thread_axes(task.threads, False),
+            Axis("late", "shared factors are multiplied by sums", (0, 1) if found.grouped else (0,)),
+        )
+
+        def checked(kernel: MicroKernel) -> None:
+            check(kernel, found, task.threads, hardware)
+            if kernel["late"] and (kernel["pack"] or kernel["kc"]):
+                raise IllegalKernel(f"late=1 needs pack=0 kc=0, got pack={kernel['pack']} kc={kernel['kc']}")
+
+        return SearchSpace(
+            self.name,
+            self.version,
+            axes,
+            check=checked,
+            canonicalise=lambda values: canonicalised(_without_chunks(values), found),
+        )
+
+    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+        """A square-ish tile, three quarters of the registers, with half of what a word holds unrolled."""
+        wide = task.known_target.hardware.vector_registers >= 32
+        values = {"mr": 8 if wide else 4, "nv": 3 if wide else 2, "mb": 8, "kc": 0, "ku": 4, "near": 0, "ahead": 0}
+        values |= {"fetch": 0, "rows": 0, "tail": 0, "edge": 0, "pack": 0, "tb": 1, "tn": task.threads}
+        values |= {"late": 0}
+        return self.space(task).kernel(values)
+
+    def prior_latency_s(
+        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
+    ) -> NDArray[np.float64]:
+        return prior.latency_s(task, kernels, extents)
+
+    def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
+        return prior.features(task, kernels, extents)
+
+    def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
+        found, width = quantized_of(task.workload), kernel["nv"] * task.known_target.hardware.lanes()
+        codes = {found.code.tensor: PanelLayout(width, WORD_BYTES)} if found.code else {}
+        return {**codes, **{read.tensor: PanelLayout(width) for read, _ in found.packed}}
+
+    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
+        from tuner.schedule.rules.quantized.emit import emit  # noqa: PLC0415 - the one import that needs TVM
+
+        return emit(task, kernel, self.layouts(task, kernel), name)
+
+
+def _without_chunks(values: Mapping[str, int]) -> dict[str, int]:
+    """The values with ``late`` where weights are used as they are unpacked, and k in one chunk beside it."""
+    late = 0 if values["pack"] else values["late"]
+    return {**values, "late": late, "kc": 0 if late else values["kc"]}

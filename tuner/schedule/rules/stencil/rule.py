@@ -1,0 +1,134 @@
+"""Small windows that move over a tensor: pooling, depthwise convolution and stencils, on any number of axes.
+
+The output is cut into tiles. What a tile reads is copied first, with its padding and so that all loads are contiguous
+(scratch.py); then the windows are unrolled over a register block of a few positions and vectors (compute.py). Vectors
+run along the last axis, spatial or of channels. Axes of a micro-kernel:
+
+===========  ==========================================================================================================
+``chunk``    vectors of a tile along the last axis
+``block``    values of a tile of the first axis that windows move along; it spans the others as a whole
+``rows``     positions of a register block along the last axis but that of the vectors: they share loads
+``vectors``  vectors of a register block
+===========  ==========================================================================================================
+
+Threads share the tiles. No choice depends on a shape that is dynamic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.errors import IllegalKernel
+from tuner.program.dtypes import DTYPES
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
+from tuner.schedule.layout import Layout
+from tuner.schedule.rule import Extents, Refused
+from tuner.schedule.rules.stencil import prior
+from tuner.schedule.rules.stencil.pattern import Slide, WindowProgram, match, window_program_of
+from tuner.schedule.rules.stencil.tiles import lanes_of
+from tuner.schedule.space import Axis, MicroKernel, SearchSpace
+
+CHUNKS, BLOCKS = (1, 2, 4, 8, 16), (1, 2, 4, 8, 16, 32, 64)
+RESERVED_REGISTERS = 4
+"""For what is loaded and computed beside the accumulators."""
+MOST_UNROLLED = 400
+"""Elements of windows in the code of a register block."""
+
+
+class Windows:
+    """See the module's text for the axes; ``pattern`` for what it takes, ``emit`` for the code."""
+
+    name = "windows"
+    version = 1
+    is_fallback = False
+
+    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
+        if target.kind != "llvm":
+            return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
+        answer = match(workload)
+        if isinstance(answer, Refused):
+            return answer
+        roles = {slide.axis: "tile" for slide in answer.slides} | {answer.vector.axis: "vector"}
+        roles |= dict.fromkeys(answer.stage.reduce_axes, "window")
+        return {axis: roles.get(axis, "outer") for axis in workload.program.axes}
+
+    def workspace_bytes(self, task: SearchTask) -> int:
+        program = window_program_of(task.workload)
+        sizes = task.workload.axis_sizes(task.largest_dims)
+        elements = (CHUNKS[-1] * lanes_of(task) + program.vector.reach + lanes_of(task)) * len(program.phases)
+        for slide in program.slides[:-1]:
+            size = min(sizes[slide.axis], BLOCKS[-1]) if slide is program.block else sizes[slide.axis]
+            elements *= slide.stride * max(size - 1, 0) + slide.reach + 1
+        dtype = task.workload.tensors[program.read.tensor].dtype
+        return task.threads * elements * max(DTYPES[dtype].bytes, 4)
+
+    def space(self, task: SearchTask) -> SearchSpace:
+        program, lanes = window_program_of(task.workload), lanes_of(task)
+        has_rows = program.inner is not None
+        axes = (
+            Axis("chunk", "vectors of a tile", _choices(task, program.vector, CHUNKS, lanes)),
+            Axis("block", "values of a tile's first axis", _choices(task, program.block, BLOCKS, 1)),
+            Axis("rows", "positions of a register block", (1, 2, 3, 4, 7, 8) if has_rows else (1,)),
+            Axis("vectors", "vectors of a register block", (1, 2, 4)),
+        )
+        return SearchSpace(self.name, self.version, axes, check=_check(task, program))
+
+    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+        program, space = window_program_of(task.workload), self.space(task)
+        choices = {axis.name: axis.choices for axis in space.axes}
+        # Channels lie beside one another: a tile is narrow, and the image is high.
+        chunk = max(choice for choice in choices["chunk"] if choice <= (2 if program.vector.window is None else 8))
+        block = max(choice for choice in choices["block"] if choice <= 16)
+        for rows in (4, 3, 2, 1):
+            values = {"chunk": chunk, "block": block, "rows": rows, "vectors": 1}
+            if rows in choices["rows"] and (kernel := space.legal(values)) is not None:
+                return kernel
+        raise IllegalKernel("one row and one vector are always legal")
+
+    def prior_latency_s(
+        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
+    ) -> NDArray[np.float64]:
+        return prior.latency_s(task, kernels, extents)
+
+    def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
+        return prior.features(task, kernels, extents)
+
+    def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
+        return {}
+
+    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
+        from tuner.schedule.rules.stencil.emit import emit  # noqa: PLC0415 - the one import that needs TVM
+
+        return emit(task, kernel, name)
+
+
+def _choices(task: SearchTask, slide: Slide | None, choices: tuple[int, ...], unit: int) -> tuple[int, ...]:
+    """Those up to the first that spans the whole axis, where its extent is known."""
+    if slide is None:
+        return choices[:1]
+    size = task.workload.sizes[slide.axis].constant
+    return tuple(choice for choice in choices if size is None or choice == 1 or choice * unit < 2 * size)
+
+
+def _check(task: SearchTask, program: WindowProgram) -> Callable[[MicroKernel], None]:
+    """Accumulators must fit into vector registers, and unrolled code into the cache of instructions."""
+    limit = task.known_target.hardware.vector_registers - RESERVED_REGISTERS
+
+    def check(kernel: MicroKernel) -> None:
+        held = kernel["rows"] * kernel["vectors"]
+        if held > limit:
+            raise IllegalKernel(f"{held} accumulators of {limit} vector registers: fewer rows or vectors")
+        if held > 1 and held * len(program.taps) > MOST_UNROLLED:
+            raise IllegalKernel(f"{held * len(program.taps)} unrolled of {MOST_UNROLLED}: fewer rows or vectors")
+        if kernel["vectors"] > kernel["chunk"]:
+            raise IllegalKernel(f"vectors={kernel['vectors']} of chunk={kernel['chunk']}")
+        if program.inner is program.block and kernel["rows"] > kernel["block"] > 1:
+            raise IllegalKernel(f"rows={kernel['rows']} of block={kernel['block']}")
+
+    return check

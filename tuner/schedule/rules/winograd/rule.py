@@ -1,0 +1,116 @@
+"""The rule for convolutions of 3 x 3 taps by Winograd's minimal filtering, F(2 x 2, 3 x 3).
+
+A block of tiles of the image is transformed, multiplied by the transformed weights in 16 products of matrices, and
+transformed back. A micro-kernel has these axes:
+
+=========  ====================================================================================================
+``mr``     rows of the register tile: channels of the output
+``nv``     vectors in a row of it: tiles of the image
+``ku``     channels of the image unrolled
+``tail``   1: a ragged rest of rows has exact code
+``lines``  rows of tiles in a block: what is transformed at once, and should stay in L2
+=========  ====================================================================================================
+
+Sums are rounded otherwise than those of the convolution as it is written: within the same bounds, and verified against
+the same reference. An infinite element makes all outputs of its tiles NaN, not only those that its windows have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
+from tuner.schedule.layout import Layout, WinogradLayout
+from tuner.schedule.product.axes import check, tile_axes
+from tuner.schedule.product.turns import check_turns
+from tuner.schedule.rule import Extents, Refused
+from tuner.schedule.rules.winograd import prior
+from tuner.schedule.rules.winograd.pattern import Convolution, Products, match
+from tuner.schedule.rules.winograd.products import TILE_AXES, as_product, convolution_of
+from tuner.schedule.space import Axis, MicroKernel, SearchSpace
+
+LINES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+MOST_BLOCK_BYTES = 64 * 2**20
+"""Of the panels and the sums of a block of more than one row of tiles: far more than any L2."""
+
+
+FEW_LINES = 4
+"""Of the safe kernel, at most."""
+
+
+class X86Winograd:
+    """See the module's text for the axes; ``prior`` for the theory, ``emit`` for the code."""
+
+    name = "x86_winograd"
+    version = 1
+    is_fallback = False
+
+    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
+        if target.kind != "llvm":
+            return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
+        convolution = match(workload)
+        return convolution if isinstance(convolution, Refused) else convolution.form.roles
+
+    def workspace_bytes(self, task: SearchTask) -> int:
+        """What is kept of a block, in each thread."""
+        own = convolution_of(task.workload)
+        return task.threads * own.block_bytes(_lines(own)[-1])
+
+    def space(self, task: SearchTask) -> SearchSpace:
+        hardware, convolution = task.known_target.hardware, convolution_of(task.workload)
+        axes = (
+            *(axis for axis in tile_axes(convolution.channels) if axis.name in TILE_AXES),
+            Axis("tail", "ragged rows have exact code", (0, 1)),
+            Axis("lines", "rows of tiles in a block", _lines(convolution)),
+        )
+        products = Products(convolution, 1)
+
+        def legal(kernel: MicroKernel) -> None:
+            own = as_product(kernel, 1)
+            check(own, products, 1, hardware)
+            check_turns(own, hardware)
+
+        def canonical(values: Mapping[str, int]) -> dict[str, int]:
+            is_even = convolution.kernels % values["mr"] == 0
+            return {**values, "tail": 0 if is_even else values["tail"]}
+
+        return SearchSpace(self.name, self.version, axes, check=legal, canonicalise=canonical)
+
+    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+        """A square-ish tile, and about as many tiles in a block as keep it in L2."""
+        wide = task.known_target.hardware.vector_registers >= 32
+        tile = {"mr": 8, "nv": 3} if wide else {"mr": 4, "nv": 2}
+        lines = max(lines for lines in _lines(convolution_of(task.workload)) if lines <= FEW_LINES)
+        return self.space(task).kernel({**tile, "ku": 1, "tail": 0, "lines": lines})
+
+    def prior_latency_s(
+        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
+    ) -> NDArray[np.float64]:
+        return prior.latency_s(task, kernels, extents)
+
+    def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
+        return prior.features(task, kernels, extents)
+
+    def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
+        own = convolution_of(task.workload)
+        # By the image: the axes of a sum stand in any order.
+        names = own.form.m[0], own.columns.channel, *(dim.window for dim in own.columns.dims[1:])
+        order = tuple(own.axes.index(name) for name in names if name is not None)
+        sizes = tuple(task.workload.sizes[name].constant or 0 for name in own.axes)
+        return {own.weight: WinogradLayout(sizes, order)}
+
+    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
+        from tuner.schedule.rules.winograd.emit import emit  # noqa: PLC0415 - the one import that needs TVM
+
+        return emit(task, kernel, self.layouts(task, kernel), name)
+
+
+def _lines(convolution: Convolution) -> tuple[int, ...]:
+    """The rows of tiles that a block may have: one, or as many as MOST_BLOCK_BYTES holds."""
+    return tuple(lines for lines in LINES if lines == 1 or convolution.block_bytes(lines) <= MOST_BLOCK_BYTES)

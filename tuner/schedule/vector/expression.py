@@ -1,0 +1,98 @@
+"""Expressions of a program as vector code. Imports TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from tuner.program import expr as ast
+from tuner.program.dtypes import promoted
+from tuner.program.shapes import ElementTypes
+from tuner.schedule.vector.arithmetic import OPERATORS, bound, combined, like, shifted
+from tuner.schedule.vector.dtypes import cast, constant, element_type, lanes_of
+from tuner.schedule.vector.functions import apply
+
+Expr = Any
+
+_SHIFTS = frozenset({"<<", ">>"})
+_UNFENCED = frozenset({"+", "*", "&", "|", "<<", ">>", "%"})
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Writes the value of an expression in ``lanes`` lanes, of the dtype that ``types`` infers for it.
+
+    ``read`` gives an element (or a vector of them) of a tensor as it is in a register, ``axis`` the value of an axis
+    and ``extent`` an extent, both as int64. What they give is used as often as the expression names it: bind it.
+    """
+
+    types: ElementTypes
+    lanes: int
+    read: Callable[[ast.Read], Expr]
+    axis: Callable[[str], Expr]
+    extent: Callable[[str], Expr]
+
+    def value(self, expr: ast.Expr, dtype: str | None = None) -> Expr:
+        """The expression's value, cast to ``dtype`` if that is given (a type of computation, as float32 or int32)."""
+        own = self.types.type_of(expr)
+        wanted = dtype or own
+        if isinstance(expr, ast.Const):
+            return constant(expr.value, wanted, self.lanes)
+        value = self._wide(self._value(expr, own))
+        return value if element_type(value) == wanted else cast(bound(value), wanted)
+
+    def _value(self, expr: ast.Expr, dtype: str) -> Expr:
+        match expr:
+            case ast.Axis(name=name):
+                return self.axis(name)
+            case ast.Extent(name=name):
+                return self.extent(name)
+            case ast.Read():
+                return self.read(expr)
+            case ast.Cast(operand=operand, dtype=narrow):
+                return cast(bound(self.value(operand)), narrow)
+            case ast.Neg(operand=operand):
+                value = self.value(operand, dtype)
+                # 0 - x would make 0 of -0.
+                return value * like(-1, value) if dtype.startswith("float") else like(0, value) - value
+            case ast.Binary():
+                return self._binary(expr, dtype)
+            case ast.Call():
+                return self._call(expr, dtype)
+            case _:
+                raise TypeError(f"{type(expr).__name__} has no code")
+
+    def _binary(self, expr: ast.Binary, dtype: str) -> Expr:
+        operands = (expr.left, expr.right)
+        if expr.operator in ast.COMPARISONS:
+            dtype = self._common(operands)
+        left, right = (self.value(operand, dtype) for operand in operands)
+        if dtype == "bool":
+            return combined(expr.operator, left, right)
+        if expr.operator in _SHIFTS and any(isinstance(node, ast.Read) for node in ast.walk(expr.right)):
+            return shifted(expr.operator, bound(left), bound(right))
+        # The simplifier takes floats for real numbers: what could cancel is fenced off (see arithmetic.py).
+        if expr.operator in _UNFENCED or isinstance(expr.right, ast.Const):
+            return OPERATORS[expr.operator](left, right)
+        return combined(expr.operator, left, right)
+
+    def _call(self, expr: ast.Call, dtype: str) -> Expr:
+        if expr.function == "where":
+            condition, *branches = expr.args
+            chosen = (self.value(branch, dtype) for branch in branches)
+            return tirx.Select(self._condition(condition), *chosen)
+        return apply(expr.function, *(self.value(arg, dtype) for arg in expr.args))
+
+    def _condition(self, expr: ast.Expr) -> Expr:
+        value = self.value(expr)
+        return value if element_type(value) == "bool" else value != like(0, value)
+
+    def _common(self, operands: tuple[ast.Expr, ...]) -> str:
+        """What a comparison compares in."""
+        return promoted("int32" if (own := self.types.type_of(operand)) == "bool" else own for operand in operands)
+
+    def _wide(self, value: Expr) -> Expr:
+        return tirx.Broadcast(value, self.lanes) if lanes_of(value) == 1 < self.lanes else value

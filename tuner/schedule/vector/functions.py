@@ -1,0 +1,75 @@
+"""The scalar functions of the program notation, by name, on vectors or scalars of any dtype. Imports TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tvm import tirx
+
+from tuner.schedule.vector import elementary
+from tuner.schedule.vector.arithmetic import bound, calls, like, maximum, minimum
+from tuner.schedule.vector.dtypes import element_type
+
+Expr = Any
+Function = Callable[..., Expr]
+
+_FLOAT32: Mapping[str, Function] = {
+    "exp": elementary.exp,
+    "log": elementary.log,
+    "tanh": elementary.tanh,
+    "erf": elementary.erf,
+    "sigmoid": elementary.sigmoid,
+    "sin": elementary.sin,
+    "cos": elementary.cos,
+}
+_OF_THE_C_LIBRARY = frozenset({"exp", "log", "tanh", "erf", "sin", "cos"})
+
+
+def apply(name: str, *operands: Expr) -> Expr:
+    """Function ``name`` of operands of one dtype (``where``: of a bool first), which are evaluated once.
+
+    float32 has vector code of known error (``elementary``). float64 calls the C library for each lane where there is
+    no instruction; integers have ``abs``, ``floor``, ``round``, ``min``, ``max`` and ``where``. The result is an
+    expression; bind it before it is used more than once.
+    """
+    values = [bound(operand) for operand in operands]
+    dtype = element_type(values[-1])
+    if name in _EVERYWHERE:
+        return _EVERYWHERE[name](*values)
+    if not dtype.startswith("float"):
+        raise ValueError(f"{name} of {dtype} has no code")
+    if name in _OF_ANY_FLOAT:
+        return _OF_ANY_FLOAT[name](*values)
+    return _FLOAT32[name](*values) if dtype == "float32" else _scalar_calls(name, *values)
+
+
+def _absolute(x: Expr) -> Expr:
+    return x if element_type(x) in ("uint8", "bool") else tirx.abs(x)
+
+
+def _rounded(x: Expr, to: Function) -> Expr:
+    return to(x) if element_type(x).startswith("float") else x
+
+
+_EVERYWHERE: Mapping[str, Function] = {
+    "abs": _absolute,
+    "floor": lambda x: _rounded(x, tirx.floor),
+    "round": lambda x: _rounded(x, tirx.nearbyint),
+    "min": minimum,
+    "max": maximum,
+    "where": tirx.Select,
+}
+_OF_ANY_FLOAT: Mapping[str, Function] = {
+    "sqrt": tirx.sqrt,
+    "rsqrt": lambda x: like(1.0, x) / tirx.sqrt(x),
+}
+
+
+def _scalar_calls(name: str, x: Expr) -> Expr:
+    """A call of the C library for each lane."""
+    if name == "sigmoid":
+        return like(1.0, x) / (like(1.0, x) + _scalar_calls("exp", like(0.0, x) - x))
+    if name not in _OF_THE_C_LIBRARY:
+        raise ValueError(f"{name} of {element_type(x)} has no code")
+    return calls(name, bound(x))

@@ -1,0 +1,172 @@
+"""Vectors in TensorIR: masked at ragged ends, prefetched, transposed and added up in registers. Imports TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.tirx.script.builder import ir as I  # noqa: N812
+
+from tuner.schedule.signature import i64
+from tuner.schedule.vector.arithmetic import bound
+from tuner.schedule.vector.dtypes import constant, element_type, lanes_of, vector_type
+
+DTYPE = "float32"
+WORD_BYTES = 4
+DL_CPU, DL_FLOAT = 1, 2
+Expr = Any
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Loads and stores of ``lanes`` consecutive elements of a buffer, two or more, of the buffer's dtype.
+
+    A masked load or store touches no element outside its mask on any target: where the target has no instruction
+    for it, LLVM branches around each lane.
+    """
+
+    lanes: int
+
+    def zero(self) -> Expr:
+        return tirx.Broadcast(tirx.FloatImm(DTYPE, 0.0), self.lanes)
+
+    def ramp(self, start: Expr | int) -> Expr:
+        return tirx.Ramp(start, tirx.IntImm("int64", 1) if not isinstance(start, int) else 1, self.lanes)
+
+    def load(self, buffer: Expr, prefix: Sequence[Expr], column: Expr, limit: Expr | None) -> Expr:
+        """A vector of ``buffer[*prefix, column:]``; lanes at and past ``limit`` are not touched and give zero."""
+        if limit is None:
+            return buffer[(*prefix, self.ramp(column))]
+        return loaded_where(self.mask(column, limit), buffer, (*prefix, self.ramp(column)))
+
+    def store(self, buffer: Expr, value: Expr, prefix: Sequence[Expr], column: Expr, limit: Expr | None) -> None:
+        """The opposite of ``load``."""
+        if limit is None:
+            I.buffer_store(buffer, value, [*prefix, self.ramp(column)])
+        else:
+            value, mask = fenced_integers(value), self.mask(column, limit)
+            I.evaluate(tirx.op.masked_store(buffer, value, *prefix, self.ramp(column), mask))
+
+    def transposed(self, rows: Sequence[Expr]) -> list[Expr]:
+        """The columns of the square of ``lanes`` vectors: log2(lanes) rounds of exchanges between pairs."""
+        rows, span = list(rows), 1
+        while span < self.lanes:
+            low = [lane if not lane & span else self.lanes + lane - span for lane in range(self.lanes)]
+            high = [lane + span if not lane & span else self.lanes + lane for lane in range(self.lanes)]
+            for first in range(self.lanes):
+                if not first & span:
+                    pair = [rows[first], rows[first + span]]
+                    rows[first], rows[first + span] = (I.Bind(_shuffled(pair, lanes)) for lanes in (low, high))
+            span *= 2
+        return rows
+
+    def totals(self, rows: Sequence[Expr]) -> Expr:
+        """The sums of ``lanes`` vectors as one vector: in each round, pairs become one vector of their halves' sums."""
+        rows, span = list(rows), 1
+        while span < self.lanes:
+            low = [lane if not lane & span else self.lanes + lane - span for lane in range(self.lanes)]
+            high = [lane + span if not lane & span else self.lanes + lane for lane in range(self.lanes)]
+            pairs = [rows[first : first + 2] for first in range(0, len(rows), 2)]
+            rows = [bound(_shuffled(pair, low) + _shuffled(pair, high)) for pair in pairs]
+            span *= 2
+        return rows[0]
+
+    def total(self, value: Expr) -> Expr:
+        """The sum of a vector's lanes: halves are added until one is left."""
+        for span in self._spans():
+            value = I.Bind(value)
+            value = value + rotated(value, span)
+        return tirx.Shuffle([I.Bind(value)], [tirx.IntImm("int32", 0)])
+
+    def across(self, value: Expr, combine: Callable[[Expr, Expr], Expr]) -> Expr:
+        """A vector's lanes combined to one scalar by an operation of any dtype whose operands may change places."""
+        for span in self._spans():
+            value = bound(value)
+            value = combine(value, bound(rotated(value, span)))
+        return tirx.Shuffle([bound(value)], [tirx.IntImm("int32", 0)])
+
+    def _spans(self) -> Iterator[int]:
+        span = self.lanes // 2
+        while span:
+            yield span
+            span //= 2
+
+    def mask(self, column: Expr, limit: Expr) -> Expr:
+        """Which lanes of the vector at ``column`` lie before ``limit``."""
+        # The intrinsic is generated for int32 alone, and compares without sign.
+        valid = tirx.Cast("int32", tirx.max(tirx.min(limit - column, i64(self.lanes)), i64(0)))
+        return tirx.op.get_active_lane_mask(f"boolx{self.lanes}", tirx.IntImm("int32", 0), valid)
+
+
+def loaded_where(mask: Expr, buffer: Expr, place: Sequence[Expr]) -> Expr:
+    """The lanes of ``buffer[*place]`` that ``mask`` has; others are not touched and give zero.
+
+    ``place`` ends in a ramp of as many lanes as ``mask`` has.
+    """
+    lanes, element, mask = lanes_of(mask), str(buffer.dtype), bound(mask)
+    value = tirx.op.masked_load(vector_type(element, lanes), buffer, *place, mask)
+    # TVM leaves the other lanes to LLVM, which may put anything there. LLVM makes one instruction of both.
+    return tirx.Select(mask, value, constant(0, element, lanes))
+
+
+def rotated(value: Expr, span: int) -> Expr:
+    """The lanes of a vector, ``span`` places nearer to the first. ``value`` is used once."""
+    lanes = int(value.ty.dtype.lanes)
+    return _shuffled([value], [(lane + span) % lanes for lane in range(lanes)])
+
+
+def _shuffled(vectors: Sequence[Expr], lanes: Sequence[int]) -> Expr:
+    return tirx.Shuffle(list(vectors), [tirx.IntImm("int32", lane) for lane in lanes])
+
+
+def prefetch(buffer: Expr, indices: Sequence[Expr], write: bool = False) -> None:
+    """Ask for a cache line to be kept in every level. An address that is not mapped costs time and no fault."""
+    address = tirx.address_of(buffer[tuple(indices)])
+    i32 = [tirx.IntImm("int32", value) for value in (int(write), 3, 1)]
+    I.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch.p0", address, *i32))
+
+
+@contextmanager
+def workspace(shape: Sequence[Expr], dtype: str = DTYPE) -> Iterator[Expr]:
+    """A buffer of the calling thread's own, aligned to 64 bytes.
+
+    Allocated by hand: the compiler would move an allocation of its own to where the device is not known.
+    """
+    size = i64(_bytes(dtype))
+    for extent in shape:
+        size = size * extent
+    device = [tirx.IntImm("int32", DL_CPU), tirx.IntImm("int32", 0)]
+    request = [*device, tirx.Cast("uint64", size), tirx.IntImm("int32", DL_FLOAT), tirx.IntImm("int32", 32)]
+    pointer = tvm.ir.PointerType(tvm.ir.PrimType(dtype))
+    data = I.Bind(tvm.ir.Call("tirx.TVMBackendAllocWorkspace", request, ret_ty=pointer))
+    yield I.decl_buffer(tuple(shape), dtype, data=data, align=64)
+    I.evaluate(tvm.ir.Call("tirx.TVMBackendFreeWorkspace", [*device, data], ret_ty="int32"))
+
+
+def part_of(buffer: Expr, first: int, shape: Sequence[int]) -> Expr:
+    """What lies from element ``first`` of a buffer of one dim on, as a buffer of its own of another shape."""
+    pointer = tvm.ir.PointerType(tvm.ir.PrimType(buffer.dtype))
+    address = tirx.address_of(buffer[i64(first)])
+    data = I.Bind(tvm.ir.Call("tirx.reinterpret", [address], ret_ty=pointer))
+    return I.decl_buffer([i64(size) for size in shape], buffer.dtype, data=data, align=_bytes(buffer.dtype))
+
+
+def fenced_integers(value: Expr) -> Expr:
+    """A vector of short integers, kept apart from the cast that it comes from. Of such a cast and a masked store of one
+    lane LLVM 22 makes a store of the whole integer before the cast, past what the mask allows."""
+    dtype, lanes = element_type(value), lanes_of(value)
+    words = lanes * _bytes(dtype) // WORD_BYTES
+    if "int" not in dtype or _bytes(dtype) >= WORD_BYTES or words == 0:
+        return value
+    # A fence is no instruction, and is there for floats alone.
+    floats = vector_type(DTYPE, words)
+    fenced = tirx.call_llvm_intrin(floats, "llvm.arithmetic.fence", tirx.reinterpret(floats, value))
+    return tirx.reinterpret(vector_type(dtype, lanes), fenced)
+
+
+def _bytes(dtype: str) -> int:
+    return int(tvm.DataType(dtype).bits) // 8
