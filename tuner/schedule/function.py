@@ -1,4 +1,4 @@
-"""The function of a kernel: its arguments as every rule's ``emit`` declares them. Imports TVM."""
+"""The function of a kernel: its arguments as every rule's ``emit`` declares them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
-from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
-from tvm.tirx.script.builder import ir as I  # noqa: N812
-
 from tuner.program.dtypes import DTYPES
 from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout
 from tuner.schedule.signature import extents, operand_shapes, symbols
+from tuner.schedule.tir import I, TirExpr, tirx, tvm
 from tuner.schedule.vector.dtypes import stored_type
-
-Expr = Any
 
 
 @dataclass(frozen=True)
@@ -26,9 +20,9 @@ class KernelFunction:
     """A function while its body is written: a buffer for every operand, the symbols, the extent of every axis."""
 
     builder: Any
-    buffers: Mapping[str, Expr]
-    symbols: Mapping[str, Expr]
-    extents: Mapping[str, Expr]
+    buffers: Mapping[str, TirExpr]
+    symbols: Mapping[str, TirExpr]
+    extents: Mapping[str, TirExpr]
 
     def get(self) -> Any:
         """The PrimFunc, once its body is complete."""
@@ -41,7 +35,7 @@ def kernel_function(workload: Workload, layouts: Mapping[str, Layout], name: str
 
     It takes a pointer for every operand in call order, then every symbol; it returns 0.
     """
-    with IRBuilder() as builder, I.prim_func(private=True):
+    with tvm.script.ir_builder.IRBuilder() as builder, I.prim_func(private=True):
         I.func_name(name)
         # Functions with a parallel loop return an error code.
         I.func_ret(tvm.ir.PrimType("int32"))

@@ -155,6 +155,6 @@ def by_rule(kernels: Sequence[MicroKernel]) -> Iterator[tuple[ScheduleRule, list
 
 
 def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-    """The private PrimFunc of a kernel, by its rule (see ScheduleRule.emit). Imports TVM."""
+    """The private PrimFunc of a kernel, by its rule (see ScheduleRule.emit)."""
     with fusing(task.known_target.hardware):
         return rule_of(kernel).emit(task, kernel, name)

@@ -1,34 +1,30 @@
-"""The arguments of a compiled kernel in TVM's terms: symbols, and the shape of every operand. Imports TVM."""
+"""The arguments of a compiled kernel in TVM's terms: symbols, and the shape of every operand."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-from tvm import tirx
 
 from tuner.program.dims import DimExpr, Quotient
 from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout
+from tuner.schedule.tir import TirExpr, tirx
 
-Expr = Any
 
-
-def i64(value: int) -> Expr:
+def i64(value: int) -> TirExpr:
     """Every extent is int64: index arithmetic that mixes widths does not simplify."""
     return tirx.IntImm("int64", value)
 
 
-def symbols(workload: Workload) -> dict[str, Expr]:
+def symbols(workload: Workload) -> dict[str, TirExpr]:
     """One int64 variable for each symbol."""
     return {name: tirx.Var(name, "int64") for name in workload.symbols}
 
 
-def dim_expr(dim: DimExpr, values: Mapping[str, Expr]) -> Expr:
+def dim_expr(dim: DimExpr, values: Mapping[str, TirExpr]) -> TirExpr:
     """A dim as an int64 expression of TVM, with ``values`` in the places of its variables."""
-    total: Expr = None
+    total: TirExpr = None
     for monomial, coefficient in dim.terms:
-        product: Expr = None
+        product: TirExpr = None
         for atom in monomial:
             factor = _quotient(atom, values) if isinstance(atom, Quotient) else values[atom]
             product = factor if product is None else product * factor
@@ -37,7 +33,7 @@ def dim_expr(dim: DimExpr, values: Mapping[str, Expr]) -> Expr:
     return i64(0) if total is None else total
 
 
-def _quotient(atom: Quotient, values: Mapping[str, Expr]) -> Expr:
+def _quotient(atom: Quotient, values: Mapping[str, TirExpr]) -> TirExpr:
     numerator, divisor = dim_expr(atom.numerator, values), i64(atom.divisor)
     is_floor = atom.operator == "//"
     if all(coefficient > 0 or not monomial for monomial, coefficient in atom.numerator.terms):
@@ -50,14 +46,14 @@ def _quotient(atom: Quotient, values: Mapping[str, Expr]) -> Expr:
     return rest + tirx.Select(is_below, divisor, i64(0))
 
 
-def extents(workload: Workload, values: Mapping[str, Expr]) -> dict[str, Expr]:
+def extents(workload: Workload, values: Mapping[str, TirExpr]) -> dict[str, TirExpr]:
     """The extent of each axis and size: a constant, or the variable of its symbol."""
     return {name: dim_expr(dim, values) for name, dim in workload.sizes.items()}
 
 
 def operand_shapes(
-    workload: Workload, values: Mapping[str, Expr], layouts: Mapping[str, Layout]
-) -> dict[str, tuple[Expr, ...]]:
+    workload: Workload, values: Mapping[str, TirExpr], layouts: Mapping[str, Layout]
+) -> dict[str, tuple[TirExpr, ...]]:
     """The shape of every operand in call order, by name; constants as their layouts pack them."""
     dims = operand_dims(workload, layouts)
     return {operand: tuple(dim_expr(dim, values) for dim in shape) for operand, shape in dims.items()}

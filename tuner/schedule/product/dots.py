@@ -1,4 +1,4 @@
-"""Products of rows with rows, ``out[m, n] = sum_k left[m, k] * right[n, k]``, where nothing is packed. Imports TVM.
+"""Products of rows with rows, ``out[m, n] = sum_k left[m, k] * right[n, k]``, where nothing is packed.
 
 Vectors run along k, so both operands are read as they lie, and each sum is added up across its vector at the end. That
 costs more for each element of the output than packing does for many rows, and far less for few.
@@ -7,21 +7,17 @@ costs more for each element of the output than packing does for many rows, and f
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.schedule.product.epilogue import through_epilogue
 from tuner.schedule.product.frame import Frame
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.memory import DTYPE
 
-Expr = Any
-Place = Callable[[Expr], tuple[Expr, tuple[Expr, ...]]]
+Place = Callable[[TirExpr], tuple[TirExpr, tuple[TirExpr, ...]]]
 
 
-def dots(frame: Frame, tiles: tuple[Expr, Expr], panels: tuple[Expr, Expr], is_last: Expr) -> None:
+def dots(frame: Frame, tiles: tuple[TirExpr, TirExpr], panels: tuple[TirExpr, TirExpr], is_last: TirExpr) -> None:
     """Tiles of ``mr`` rows by ``nv`` columns; surplus ones repeat the last valid ones and are not stored."""
     mr, nv = frame.kernel["mr"], frame.kernel["nv"]
     m, n = frame.extent["m"], frame.extent["n"]
@@ -38,7 +34,7 @@ def dots(frame: Frame, tiles: tuple[Expr, Expr], panels: tuple[Expr, Expr], is_l
 class _Dots:
     """One tile."""
 
-    def __init__(self, frame: Frame, rows: list[Expr], columns: list[Expr]) -> None:
+    def __init__(self, frame: Frame, rows: list[TirExpr], columns: list[TirExpr]) -> None:
         self.frame, self.vectors = frame, frame.vectors
         self.rows, self.columns = rows, columns
         self.m, self.n, self.k = (frame.extent[axis] for axis in "mnk")
@@ -60,7 +56,7 @@ class _Dots:
                     buffer, place = self.frame.out_row(row)
                     I.buffer_store(buffer, total, [*place, column])
 
-    def _step(self, p: Expr, limit: Expr | None) -> None:
+    def _step(self, p: TirExpr, limit: TirExpr | None) -> None:
         words = self.frame.words
         right = [self._load(self.frame.right_step, column, self.n, p, limit, words.right) for column in self.columns]
         for row, line in zip(self.rows, self.acc, strict=True):
@@ -69,12 +65,14 @@ class _Dots:
                 total = accumulator[self.vectors.ramp(0)] + value * column
                 I.buffer_store(accumulator, total, [self.vectors.ramp(0)])
 
-    def _load(self, along_k: Place, index: Expr, extent: Expr, p: Expr, limit: Expr | None, dtype: str) -> Expr:
+    def _load(
+        self, along_k: Place, index: TirExpr, extent: TirExpr, p: TirExpr, limit: TirExpr | None, dtype: str
+    ) -> TirExpr:
         buffer, place = along_k(tirx.min(index, extent - i64(1)))
         return I.Bind(self.frame.words.element(self.vectors.load(buffer, place, p, limit), dtype))
 
 
-def _through_epilogue(frame: Frame, row: Expr, columns: tuple[Expr, Expr]) -> None:
+def _through_epilogue(frame: Frame, row: TirExpr, columns: tuple[TirExpr, TirExpr]) -> None:
     """The sums of a tile's rows once more, while they are in L1."""
     vectors = frame.vectors
     height = tirx.min(i64(frame.kernel["mr"]), frame.extent["m"] - row)

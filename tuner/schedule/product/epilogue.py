@@ -1,22 +1,18 @@
-"""Elementwise stages behind a contraction, on one vector of results while it is in a register. Imports TVM."""
+"""Elementwise stages behind a contraction, on one vector of results while it is in a register."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.expr import Read
 from tuner.program.notation import Stage
 from tuner.schedule.access import is_transcendental
 from tuner.schedule.product.frame import Frame
+from tuner.schedule.tir import I, TirExpr
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import cast, element_type, loaded
 from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.memory import DTYPE
-
-Expr = Any
 
 
 def is_short(stages: Sequence[Stage]) -> bool:
@@ -28,16 +24,16 @@ def is_short(stages: Sequence[Stage]) -> bool:
 
 
 def through_epilogue(
-    frame: Frame, stages: Sequence[Stage], value: Expr, row: Expr, column: Expr, limit: Expr | None
-) -> Expr:
+    frame: Frame, stages: Sequence[Stage], value: TirExpr, row: TirExpr, column: TirExpr, limit: TirExpr | None
+) -> TirExpr:
     """``value``, the vector of the output at ``row`` from ``column`` on, after each stage in turn.
 
     Further inputs are read before column ``limit`` (None: all of the vector's lanes are).
     """
 
-    tensors, known = frame.task.workload.tensors, dict[str, Expr]()
+    tensors, known = frame.task.workload.tensors, dict[str, TirExpr]()
 
-    def read(node: Read) -> Expr:
+    def read(node: Read) -> TirExpr:
         if node.tensor in known:
             return known[node.tensor]
         buffer, outer, has_columns = frame.further(node, row)
@@ -45,7 +41,7 @@ def through_epilogue(
         dtype = tensors[node.tensor].dtype
         return element if dtype == DTYPE else bound(loaded(bound(element), dtype))
 
-    def unused(name: str) -> Expr:
+    def unused(name: str) -> TirExpr:
         raise NotImplementedError(f"the pattern admits no value of axis {name}")
 
     evaluator = Evaluator(frame.task.workload.element_types, frame.vectors.lanes, read, unused, unused)
@@ -56,6 +52,6 @@ def through_epilogue(
     return value
 
 
-def rounded(value: Expr, dtype: str) -> Expr:
+def rounded(value: TirExpr, dtype: str) -> TirExpr:
     """``value`` as a tensor of ``dtype`` would hold it."""
     return value if element_type(value) == dtype else cast(bound(value), dtype)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tuner.program.expr import Read
 from tuner.program.task import SearchTask
@@ -13,9 +12,8 @@ from tuner.schedule.intrinsics import FMA
 from tuner.schedule.product.product import Product
 from tuner.schedule.product.words import Words
 from tuner.schedule.space import MicroKernel
+from tuner.schedule.tir import TirExpr
 from tuner.schedule.vector.memory import DTYPE, Vectors
-
-Expr = Any
 
 
 @dataclass(frozen=True)
@@ -26,47 +24,47 @@ class Frame(ABC):
     task: SearchTask
     contraction: Product
     kernel: MicroKernel
-    extent: Mapping[str, Expr]
-    buffers: Mapping[str, Expr]
+    extent: Mapping[str, TirExpr]
+    buffers: Mapping[str, TirExpr]
     vectors: Vectors
-    batch: tuple[Expr, ...] = ()
+    batch: tuple[TirExpr, ...] = ()
 
-    def at(self, *batch: Expr) -> Frame:
+    def at(self, *batch: TirExpr) -> Frame:
         return replace(self, batch=batch)
 
     # -- where elements stand: a buffer, and its indices but for the last ------------------------------------------
     @abstractmethod
-    def left_row(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+    def left_row(self, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
         """A row of the left operand, along k."""
 
     @abstractmethod
-    def right_step(self, step: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+    def right_step(self, step: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
         """The right operand at one step of k, along n; or at one column, along k, if that is how it lies."""
 
     @abstractmethod
-    def out_row(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+    def out_row(self, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
         """A row of the output, along n."""
 
     @abstractmethod
-    def further(self, read: Read, row: Expr) -> tuple[Expr, tuple[Expr, ...], bool]:
+    def further(self, read: Read, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...], bool]:
         """What an epilogue reads at a row of the output: its buffer, the indices, and whether n follows these."""
 
     @property
     @abstractmethod
-    def packed_right(self) -> Expr:
+    def packed_right(self) -> TirExpr:
         """The right operand that was packed ahead of time: [panels, k, nr]."""
 
-    def packed_vector(self, panel: Panel, row: Expr, v: int) -> Expr:
+    def packed_vector(self, panel: Panel, row: TirExpr, v: int) -> TirExpr:
         """Vector ``v`` of a row of a panel of it, as the instruction takes it."""
-        packed: Expr = panel.packed
+        packed: TirExpr = panel.packed
         return self.words.right_words(packed[(panel.index, row, self.words.columns(v * self.vectors.lanes))])
 
-    def packed_word(self, packed: Expr, row: Expr, step: Expr) -> Expr:
+    def packed_word(self, packed: TirExpr, row: TirExpr, step: TirExpr) -> TirExpr:
         """The word of a row of the left operand that was packed at the call."""
         return packed[row, step]
 
     @property
-    def first_panel(self) -> Expr | None:
+    def first_panel(self) -> TirExpr | None:
         """Where the panels of this batch begin in it; None: at 0."""
         return None
 
@@ -81,7 +79,7 @@ class Frame(ABC):
         return Words(FMA, DTYPE, DTYPE, self.vectors)
 
     @property
-    def ragged_k(self) -> Expr | None:
+    def ragged_k(self) -> TirExpr | None:
         """Where rows of the left operand end, if their last word is not whole."""
         return None
 
@@ -109,12 +107,12 @@ class Panel:
     ``first``; or it is read in place, if ``packed`` is None.
     """
 
-    column: Expr
-    limit: Expr | None
+    column: TirExpr
+    limit: TirExpr | None
     vectors: int
-    index: Expr
-    packed: Expr | None = None
-    first: Expr | None = None
+    index: TirExpr
+    packed: TirExpr | None = None
+    first: TirExpr | None = None
 
 
 @dataclass(frozen=True)
@@ -122,10 +120,10 @@ class Chunk:
     """Steps ``first`` to ``first + length`` of k; ``opens`` and ``closes`` say whether they are the first and the last
     ones, None where there are no others."""
 
-    first: Expr
-    length: Expr
-    opens: Expr | None
-    closes: Expr | None
+    first: TirExpr
+    length: TirExpr
+    opens: TirExpr | None
+    closes: TirExpr | None
 
 
 @dataclass(frozen=True)
@@ -133,5 +131,5 @@ class Rows:
     """Where rows of the left operand are read: in place, or from ``packed`` [rows, steps of the chunk at hand], whose
     row 0 is ``left[row]``."""
 
-    packed: Expr | None = None
-    row: Expr | None = None
+    packed: TirExpr | None = None
+    row: TirExpr | None = None

@@ -26,10 +26,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.schedule.loops.shares import on_threads
 from tuner.schedule.product.dots import dots
@@ -38,9 +34,9 @@ from tuner.schedule.product.packing import pack_panel, pack_rows, packed_panels,
 from tuner.schedule.product.product import panels_of_strip
 from tuner.schedule.product.tile import Tile
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
 
-Expr = Any
-Share = tuple[Expr, Expr]
+Share = tuple[TirExpr, TirExpr]
 """The first of something, and the first past the last."""
 Strip = Callable[[Callable[[Panel], None]], None]
 """Writes something for each of neighbouring panels."""
@@ -59,7 +55,7 @@ class Nest:
     def body(self) -> None:
         on_threads(self.frame.task.threads, self.share)
 
-    def share(self, thread: Expr) -> None:
+    def share(self, thread: TirExpr) -> None:
         """What one thread does: threads form a grid of ``tb`` batch shares by row shares by ``tn`` column shares."""
         across, columns = self.kernel["tb"], self.kernel["tn"]
         rows = self.frame.task.threads // (across * columns)
@@ -73,7 +69,7 @@ class Nest:
         with I.serial(*_part(self.frame.extent["b"], batch, across)) as index:
             type(self)(self.frame.at(index)).product(tiles, panels, is_last)
 
-    def product(self, tiles: Share, panels: Share, is_last: Expr) -> None:
+    def product(self, tiles: Share, panels: Share, is_last: TirExpr) -> None:
         """One product of matrices: the rows and panels of this share."""
         if self.frame.by_dots:
             dots(self.frame, tiles, panels, is_last)
@@ -88,7 +84,7 @@ class Nest:
 
             self.blocks(tiles, is_last, block)
 
-    def packed_right(self, panels: Share) -> AbstractContextManager[Expr]:
+    def packed_right(self, panels: Share) -> AbstractContextManager[TirExpr]:
         """The right operand as panels, wherever they are kept; None where it is read in place."""
         if self.frame.contraction.right_is_constant:
             return nullcontext(self.frame.packed_right)
@@ -98,12 +94,12 @@ class Nest:
             return packed_panels(self.frame, i64(1), self.longest())
         return packed_panels(self.frame, panels[1] - panels[0], self.k)
 
-    def packed_left(self) -> AbstractContextManager[Expr]:
+    def packed_left(self) -> AbstractContextManager[TirExpr]:
         if not self.kernel["rows"]:
             return nullcontext(None)
         return packed_rows(self.frame, self.kernel["mb"] * self.mr + self.mr - 1, self.longest())
 
-    def longest(self) -> Expr:
+    def longest(self) -> TirExpr:
         """Steps of k in the longest chunk."""
         return tirx.min(self.k, i64(self.kernel["kc"])) if self.kernel["kc"] else self.k
 
@@ -111,7 +107,7 @@ class Nest:
         """Fill a panel's slice of the right operand at these steps of k."""
         pack_panel(self.frame, panel, chunk)
 
-    def pack_rows(self, rows: Rows, count: Expr, chunk: Chunk) -> None:
+    def pack_rows(self, rows: Rows, count: TirExpr, chunk: Chunk) -> None:
         """Fill ``count`` rows of the left operand at these steps of k."""
         pack_rows(self.frame, rows, count, chunk)
 
@@ -120,7 +116,7 @@ class Nest:
         return Tile
 
     # -- loops ----------------------------------------------------------------------------------------------------
-    def blocks(self, tiles: Share, is_last: Expr, use: Callable[[Block], None]) -> None:
+    def blocks(self, tiles: Share, is_last: TirExpr, use: Callable[[Block], None]) -> None:
         """Row blocks outermost. The ragged rest of the rows joins the last block, while its panel is in cache.
 
         The last two blocks are of one size: a short one would have the whole right operand streamed for a few rows.
@@ -155,12 +151,12 @@ class Nest:
             own = length if even else I.Bind(tirx.min(length, k - first))
             use(Chunk(first, own, index == i64(0), index == count - i64(1)))
 
-    def rows_of(self, block: Block) -> tuple[Expr, Expr]:
+    def rows_of(self, block: Block) -> tuple[TirExpr, TirExpr]:
         """The first row of a block, and how many it has."""
         rest = tirx.Select(block.ends, self.m - tirx.floordiv(self.m, i64(self.mr)) * i64(self.mr), i64(0))
         return I.Bind(block.start * i64(self.mr)), block.count * i64(self.mr) + rest
 
-    def block(self, block: Block, chunk: Chunk, panels: Share, packed: Expr, left: Expr) -> None:
+    def block(self, block: Block, chunk: Chunk, panels: Share, packed: TirExpr, left: TirExpr) -> None:
         """Every panel over the rows of one block."""
         rows = Rows()
         if left is not None:
@@ -205,17 +201,17 @@ class Nest:
             use(strip)
         self._over_ragged(panels, full, lambda panel: use(alone(panel)))
 
-    def _full(self, index: Expr) -> Panel:
+    def _full(self, index: TirExpr) -> Panel:
         return Panel(index * i64(self.frame.nr), None, self.kernel["nv"], index)
 
-    def _over_ragged(self, panels: Share, full: Expr, use: Callable[[Panel], None]) -> None:
+    def _over_ragged(self, panels: Share, full: TirExpr, use: Callable[[Panel], None]) -> None:
         """The ragged last panel if this share holds it. A share may be empty."""
         here = tirx.And(panels[0] <= full, panels[1] > full)
         for vectors, condition in self._ragged(full):
             with I.If(tirx.And(here, condition)), I.Then():
                 use(Panel(full * i64(self.frame.nr), self.n, vectors, full))
 
-    def _ragged(self, full: Expr) -> list[tuple[int, Expr]]:
+    def _ragged(self, full: TirExpr) -> list[tuple[int, TirExpr]]:
         """The widths in vectors that a ragged last panel may have, each with when it has."""
         nv, lanes, columns = self.kernel["nv"], self.frame.vectors.lanes, self.n - full * i64(self.frame.nr)
         if isinstance(self.n, tirx.IntImm):
@@ -228,7 +224,7 @@ class Nest:
             for width in range(1, nv + 1)
         ]
 
-    def placed(self, panel: Panel, packed: Expr, panels: Share, chunk: Chunk | None = None) -> Panel:
+    def placed(self, panel: Panel, packed: TirExpr, panels: Share, chunk: Chunk | None = None) -> Panel:
         """The panel with where its slice of the right operand stands."""
         if self.kernel["pack"] == 1 and chunk is not None:
             return replace(panel, packed=packed, index=i64(0), first=chunk.first)
@@ -241,7 +237,7 @@ class Nest:
         """The full tiles of one block, each over all panels of a strip before the next one, then the ragged rest of
         the rows if the block ends them."""
 
-        def tile(row: Expr, height: int, ordinal: Expr, valid: Expr | None = None) -> None:
+        def tile(row: TirExpr, height: int, ordinal: TirExpr, valid: TirExpr | None = None) -> None:
             tile_type = self.tile_type(rows)
             strip(lambda panel: tile_type(self.frame, panel, chunk, rows, row, height, valid).emit(ordinal))
 
@@ -265,9 +261,9 @@ class Nest:
 class Block:
     """``count`` tiles of rows from tile ``start`` on; the ragged rest of the rows too if it ``ends`` them."""
 
-    start: Expr
-    count: Expr
-    ends: Expr
+    start: TirExpr
+    count: TirExpr
+    ends: TirExpr
 
 
 def alone(panel: Panel) -> Strip:
@@ -275,7 +271,7 @@ def alone(panel: Panel) -> Strip:
     return lambda use: use(panel)
 
 
-def _part(total: Expr, index: Expr, parts: int) -> Share:
+def _part(total: TirExpr, index: TirExpr, parts: int) -> Share:
     """The ``index``-th of ``parts`` contiguous shares of ``range(total)``, sizes differing by one at most."""
     if parts == 1:
         return i64(0), total

@@ -1,22 +1,17 @@
-"""Operands rearranged at each call, so that the register tile reads contiguous, aligned memory. Imports TVM."""
+"""Operands rearranged at each call, so that the register tile reads contiguous, aligned memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.schedule.product.frame import Chunk, Frame, Panel, Rows
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.dot_products import step_type
 from tuner.schedule.vector.dtypes import vector_type
 from tuner.schedule.vector.memory import workspace
-
-Expr = Any
 
 
 @dataclass(frozen=True)
@@ -24,11 +19,11 @@ class Place:
     """Of a panel that is packed at the call, vector ``v`` of the columns and the rows from ``row`` on."""
 
     panel: Panel
-    v: Expr
-    row: Expr
+    v: TirExpr
+    row: TirExpr
 
 
-def padded(frame: Frame, length: Expr) -> Expr:
+def padded(frame: Frame, length: TirExpr) -> TirExpr:
     """``length`` rounded up to whole vectors."""
     lanes = frame.vectors.lanes
     return tirx.floordiv(length + i64(lanes - 1), i64(lanes)) * i64(lanes)
@@ -63,8 +58,8 @@ def _transpose(frame: Frame, panel: Panel, chunk: Chunk) -> None:
         _squares(frame, panel, chunk, whole * i64(lanes), chunk.first + chunk.length)
 
 
-def _squares(frame: Frame, panel: Panel, chunk: Chunk, step: Expr, limit: Expr | None) -> None:
-    def elements(buffer: Expr, outer: tuple[Expr, ...]) -> Expr:
+def _squares(frame: Frame, panel: Panel, chunk: Chunk, step: TirExpr, limit: TirExpr | None) -> None:
+    def elements(buffer: TirExpr, outer: tuple[TirExpr, ...]) -> TirExpr:
         value = frame.vectors.load(buffer, outer, chunk.first + step, limit)
         return frame.words.element(value, frame.words.right)
 
@@ -72,7 +67,7 @@ def _squares(frame: Frame, panel: Panel, chunk: Chunk, step: Expr, limit: Expr |
         turned_square(frame, Place(panel, v, chunk.first - panel.first + step), elements)
 
 
-def turned_square(frame: Frame, place: Place, words: Callable[[Expr, tuple[Expr, ...]], Expr]) -> None:
+def turned_square(frame: Frame, place: Place, words: Callable[[TirExpr, tuple[TirExpr, ...]], TirExpr]) -> None:
     """Fills as many rows of a panel there as a vector has lanes. ``words``: a vector along k of one column, which
     ``right_step`` has found; 32 bits in each lane."""
     panel, width, lanes, rows = place.panel, frame.words.width, frame.vectors.lanes, []
@@ -90,7 +85,7 @@ def turned_square(frame: Frame, place: Place, words: Callable[[Expr, tuple[Expr,
 
 
 @contextmanager
-def packed_panels(frame: Frame, panels: Expr, steps: Expr) -> Iterator[Expr]:
+def packed_panels(frame: Frame, panels: TirExpr, steps: TirExpr) -> Iterator[TirExpr]:
     """Room for so many panels of so many steps of k."""
     dot = frame.words.dot
     with workspace((panels, padded(frame, steps), i64(frame.nr * dot.group)), step_type(dot)) as buffer:
@@ -98,7 +93,7 @@ def packed_panels(frame: Frame, panels: Expr, steps: Expr) -> Iterator[Expr]:
 
 
 @contextmanager
-def packed_rows(frame: Frame, rows: int, steps: Expr) -> Iterator[Expr]:
+def packed_rows(frame: Frame, rows: int, steps: TirExpr) -> Iterator[TirExpr]:
     """Room for so many rows of the left operand. Rows start a cache line and more apart from a power of two, so that
     the rows of a tile do not fall on the same lines of a cache."""
     shape = i64(rows), padded(frame, steps) + i64(frame.vectors.lanes)
@@ -106,7 +101,7 @@ def packed_rows(frame: Frame, rows: int, steps: Expr) -> Iterator[Expr]:
         yield buffer
 
 
-def pack_rows(frame: Frame, rows: Rows, count: Expr, chunk: Chunk) -> None:
+def pack_rows(frame: Frame, rows: Rows, count: TirExpr, chunk: Chunk) -> None:
     """Copy ``count`` rows at these steps of k, as words in registers are."""
     lanes, words, group = frame.vectors.lanes, frame.words, frame.words.dot.group
     vectors = tirx.floordiv(chunk.length, i64(lanes))

@@ -1,30 +1,32 @@
-"""The register tile: ``mr`` rows by ``nv`` vectors of accumulators over a chunk of k. Imports TVM."""
+"""The register tile: ``mr`` rows by ``nv`` vectors of accumulators over a chunk of k."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.schedule.product.epilogue import is_short, through_epilogue
 from tuner.schedule.product.frame import Chunk, Frame, Panel, Rows
 from tuner.schedule.product.product import holds_partial, panels_of_strip
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import as_bits, cast, stored
 from tuner.schedule.vector.memory import DTYPE, prefetch
-
-Expr = Any
 
 
 class Tile:
     """Writes the code of one tile: ``height`` rows from ``row`` on; only the first ``valid`` ones are stored."""
 
     def __init__(
-        self, frame: Frame, panel: Panel, chunk: Chunk, rows: Rows, row: Expr, height: int, valid: Expr | None = None
+        self,
+        frame: Frame,
+        panel: Panel,
+        chunk: Chunk,
+        rows: Rows,
+        row: TirExpr,
+        height: int,
+        valid: TirExpr | None = None,
     ) -> None:
         self.frame, self.panel, self.chunk, self.rows = frame, panel, chunk, rows
         self.kernel, self.vectors, self.lanes = frame.kernel, frame.vectors, frame.vectors.lanes
@@ -35,7 +37,7 @@ class Tile:
         # loop every accumulator would be stored at each step.
         self.acc = [[I.alloc_buffer((self.lanes,), self.total) for _ in range(panel.vectors)] for _ in range(height)]
 
-    def emit(self, ordinal: Expr) -> None:
+    def emit(self, ordinal: TirExpr) -> None:
         """``ordinal``: which of the tiles over this panel it is, for the share of the next panel that it prefetches."""
         # In a slot, as the first step of a turn is: put into every index, they would make up most of the time of
         # building a kernel.
@@ -66,7 +68,7 @@ class Tile:
             for v, accumulator in enumerate(line):
                 I.buffer_store(accumulator, self.words.start(self._head(row, v)), [self.vectors.ramp(0)])
 
-    def _head(self, row: Expr | None, v: int) -> Expr | None:
+    def _head(self, row: TirExpr | None, v: int) -> TirExpr | None:
         """What stands in front of a row, or of the panel for vector ``v``."""
         if row is not None:
             buffer, place = self.frame.left_row(row)
@@ -85,14 +87,14 @@ class Tile:
                 prefetch(buffer, (*place, self.panel.column + i64(v * self.lanes)), write=True)
 
     # -- the loop over k ------------------------------------------------------------------------------------------
-    def _reduce(self, ordinal: Expr) -> None:
+    def _reduce(self, ordinal: TirExpr) -> None:
         self._turns_of_chunk(self._row_indices(), ordinal)
 
-    def _turns_of_chunk(self, index: list[Expr], ordinal: Expr) -> None:
+    def _turns_of_chunk(self, index: list[TirExpr], ordinal: TirExpr) -> None:
         """All steps of the chunk, where the tile's rows are at ``index``."""
         self._turns(index, i64(0), self.chunk.length, ordinal)
 
-    def _turns(self, index: list[Expr], begin: Expr, length: Expr, ordinal: Expr) -> None:
+    def _turns(self, index: list[TirExpr], begin: TirExpr, length: TirExpr, ordinal: TirExpr) -> None:
         """``length`` steps from ``begin`` on, which counts from the chunk's first one."""
         unroll = self.kernel["ku"]
         group = max(unroll, self.kernel["ahead"])
@@ -110,7 +112,7 @@ class Tile:
             with I.serial(groups * i64(group), length) as step:
                 self._step(index, begin + step)
 
-    def _row_indices(self) -> list[Expr]:
+    def _row_indices(self) -> list[TirExpr]:
         """Where the tile's rows are: in the left operand, or among those of it that are packed."""
         first = self.rows.row if self.rows.packed is not None else i64(0)
         row = self.row if self.rows.packed is None else bound(self.row - first)
@@ -120,7 +122,7 @@ class Tile:
         last = bound(self.frame.extent["m"] - i64(1) - first)
         return [bound(tirx.min(i, last)) for i in index]
 
-    def _step(self, rows: list[Expr], step: Expr) -> None:
+    def _step(self, rows: list[TirExpr], step: TirExpr) -> None:
         """One k: every accumulator takes one fused multiply-add."""
         columns = [I.Bind(self._right(step, v)) for v in range(self.panel.vectors)]
         near = self.kernel["near"]
@@ -133,14 +135,14 @@ class Tile:
                 total = self.words.add(accumulator[self.vectors.ramp(0)], value, column)
                 I.buffer_store(accumulator, total, [self.vectors.ramp(0)])
 
-    def _left(self, row: Expr, step: Expr) -> Expr:
+    def _left(self, row: TirExpr, step: TirExpr) -> TirExpr:
         if self.rows.packed is None:
             buffer, place = self.frame.left_row(row)
             step = self.chunk.first + step
             return self.words.left_word(buffer, place, step + i64(1) if self.words.row_head else step)
         return self.frame.packed_word(self.rows.packed, row, step)
 
-    def _right(self, step: Expr, v: int) -> Expr:
+    def _right(self, step: TirExpr, v: int) -> TirExpr:
         """Vector ``v`` of row ``step`` of the right operand, from wherever it is packed."""
         if self.panel.packed is not None and self.frame.contraction.right_is_constant:
             return self.frame.packed_vector(self.panel, self._packed(step, i64(0))[1], v)
@@ -150,16 +152,16 @@ class Tile:
         value = self.vectors.load(buffer, place, self.panel.column + i64(v * self.lanes), self.panel.limit)
         return self.words.right_words(value)
 
-    def _packed(self, step: Expr, column: Expr) -> tuple[Expr, ...]:
+    def _packed(self, step: TirExpr, column: TirExpr) -> tuple[TirExpr, ...]:
         first = i64(0) if self.panel.first is None else self.panel.first
         row = self.chunk.first - first + step
         return (self.panel.index, row + i64(self.words.head) if self.words.head else row, column)
 
-    def _line(self, v: int) -> Expr:
+    def _line(self, v: int) -> TirExpr:
         """The first element of vector ``v`` in a step of a panel."""
         return i64(v * self.lanes * self.words.dot.group)
 
-    def _fetch_next_panel(self, position: Expr) -> None:
+    def _fetch_next_panel(self, position: TirExpr) -> None:
         """Spread the fetch of the next panel over the tiles of this one: one of its rows for each group of steps.
         The next one is that of the next strip.
 
@@ -197,28 +199,28 @@ class Tile:
         """The accumulators as they are, in the place of the output."""
         self._each(lambda value, r, v: self._write(r, v, as_bits(value, self.out_dtype)))
 
-    def _each(self, use: Callable[[Expr, Expr, Expr], None]) -> None:
+    def _each(self, use: Callable[[TirExpr, TirExpr, TirExpr], None]) -> None:
         """Each valid accumulator, with its row and its vector."""
         for r, line in enumerate(self.acc):
             with self._if_valid(r):
                 for v, accumulator in enumerate(line):
                     use(accumulator[self.vectors.ramp(0)], i64(r), i64(v))
 
-    def _result(self, value: Expr, r: Expr, v: Expr) -> Expr:
+    def _result(self, value: TirExpr, r: TirExpr, v: TirExpr) -> TirExpr:
         """What of a total goes to the output."""
         value = through_epilogue(self.frame, self.epilogue, value, self.row + r, self._column(v), self.panel.limit)
         return value if self.out_dtype == DTYPE else stored(bound(cast(bound(value), self.out_dtype)), self.out_dtype)
 
-    def _partial(self, r: Expr, v: Expr) -> Expr:
+    def _partial(self, r: TirExpr, v: TirExpr) -> TirExpr:
         """A total as ``_store_partial`` left it."""
         buffer, place = self.frame.out_row(self.row + r)
         return as_bits(self.vectors.load(buffer, place, self._column(v), self.panel.limit), self.total)
 
-    def _write(self, r: Expr, v: Expr, value: Expr) -> None:
+    def _write(self, r: TirExpr, v: TirExpr, value: TirExpr) -> None:
         buffer, place = self.frame.out_row(self.row + r)
         self.vectors.store(buffer, value, place, self._column(v), self.panel.limit)
 
-    def _column(self, v: Expr) -> Expr:
+    def _column(self, v: TirExpr) -> TirExpr:
         return self.panel.column + v * i64(self.lanes)
 
     @contextmanager

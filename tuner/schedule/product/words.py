@@ -1,20 +1,17 @@
-"""What one step of k takes of each operand: a word of ``group`` neighbouring elements. Imports TVM."""
+"""What one step of k takes of each operand: a word of ``group`` neighbouring elements."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-from tvm import tirx
 
 from tuner.schedule.intrinsics import DotProduct
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dot_products import add_products, step_type
 from tuner.schedule.vector.dtypes import cast, constant, element_type, lanes_of, loaded, stored_type, vector_type
 from tuner.schedule.vector.memory import Vectors
 
-Expr = Any
 SIGNS = 0x80808080 - 2**32
 """Adds 128 to each byte of a word."""
 
@@ -49,27 +46,29 @@ class Words:
         """The same of a packed row of the left operand, where the offset is added to the right one."""
         return 1 if self.dot.offset and self.dot.is_swapped else 0
 
-    def element(self, value: Expr, dtype: str) -> Expr:
+    def element(self, value: TirExpr, dtype: str) -> TirExpr:
         """Elements that were loaded from a tensor of ``dtype``, where each is a step: as float32."""
         value = loaded(value, dtype)
         return value if element_type(value) == self.register else cast(bound(value), self.register)
 
     # -- the left operand -------------------------------------------------------------------------------------------
-    def left_word(self, buffer: Expr, place: tuple[Expr, ...], step: Expr, limit: Expr | None = None) -> Expr:
+    def left_word(
+        self, buffer: TirExpr, place: tuple[TirExpr, ...], step: TirExpr, limit: TirExpr | None = None
+    ) -> TirExpr:
         """The word of a row at one step; elements at and past ``limit`` are not touched and count as 0."""
         if self.dot.group == 1:
             return self.element(buffer[(*place, step)], self.left)
         group = Vectors(self.dot.group)
         return self._word(bound(group.load(buffer, place, step * i64(self.dot.group), limit)))
 
-    def left_words(self, buffer: Expr, place: tuple[Expr, ...], step: Expr) -> Expr:
+    def left_words(self, buffer: TirExpr, place: tuple[TirExpr, ...], step: TirExpr) -> TirExpr:
         """The words of a row at as many steps as a vector has lanes."""
         if self.dot.group == 1:
             return self.element(self.vectors.load(buffer, place, step, None), self.left)
         elements = Vectors(self.width).load(buffer, place, step * i64(self.dot.group), None)
         return self._word(bound(elements))
 
-    def _word(self, elements: Expr) -> Expr:
+    def _word(self, elements: TirExpr) -> TirExpr:
         lanes = lanes_of(elements) // self.dot.group
         if self.dot.name == "pmaddwd":
             elements = tirx.Cast(vector_type("int16", lanes_of(elements)), elements)
@@ -77,11 +76,11 @@ class Words:
         return tirx.bitwise_xor(word, constant(SIGNS, "int32", lanes)) if self.head else word
 
     # -- the right operand ------------------------------------------------------------------------------------------
-    def columns(self, column: int) -> Expr:
+    def columns(self, column: int) -> TirExpr:
         """The elements of a packed step for a vector of columns from ``column`` on."""
         return tirx.Ramp(i64(column * self.dot.group), i64(1), self.width)
 
-    def right_words(self, elements: Expr) -> Expr:
+    def right_words(self, elements: TirExpr) -> TirExpr:
         """A vector of the packed operand as the instruction takes it."""
         if self.dot.group == 1:
             return self.element(elements, self.right)
@@ -90,11 +89,11 @@ class Words:
         return tirx.Cast(vector_type(step_type(self.dot), self.width), elements)
 
     # -- totals -----------------------------------------------------------------------------------------------------
-    def add(self, total: Expr, left: Expr, right: Expr) -> Expr:
+    def add(self, total: TirExpr, left: TirExpr, right: TirExpr) -> TirExpr:
         """``total`` after one step; ``left``: a word in every lane."""
         return add_products(self.dot, total, left, right)
 
-    def start(self, head: Expr | None) -> Expr:
+    def start(self, head: TirExpr | None) -> TirExpr:
         """The initial accumulators: zero, or ``head``, what stands in front of a panel, or of a row in every lane, to
         compensate the offset."""
         if head is None:

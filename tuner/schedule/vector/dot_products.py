@@ -1,19 +1,13 @@
-"""The instructions of tuner.schedule.intrinsics as TensorIR. Imports TVM."""
+"""The instructions of tuner.schedule.intrinsics as TensorIR."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
-import tvm
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.schedule.intrinsics import DotProduct
+from tuner.schedule.tir import I, TirExpr, tirx, tvm
 from tuner.schedule.vector.dtypes import lanes_of, vector_type
-
-Expr = Any
 
 # TVM has no vectors of LLVM's bfloat, so what takes them is called through a function that LLVM inlines.
 _DPBF16 = "shapewright_dpbf16ps"
@@ -49,7 +43,7 @@ def imported(dot: DotProduct) -> Iterator[None]:
         yield
 
 
-def add_products(dot: DotProduct, total: Expr, left: Expr, right: Expr) -> Expr:
+def add_products(dot: DotProduct, total: TirExpr, left: TirExpr, right: TirExpr) -> TirExpr:
     """``total`` after one step. ``left``: its word in every lane; ``right``: the words of all lanes, as ``step_type``
     has them."""
     lanes = lanes_of(total)

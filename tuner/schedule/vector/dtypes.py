@@ -1,4 +1,4 @@
-"""Dtypes of elements in memory and in registers, and casts between them. Imports TVM.
+"""Dtypes of elements in memory and in registers, and casts between them.
 
 float16 and bfloat16 are computed as float32. A bfloat16 is stored as the bits of a uint16, since TVM's own handling of
 it is not among our passes. LLVM converts float16, by an instruction where the target has one and otherwise by a
@@ -7,11 +7,7 @@ function that TVM puts into every module.
 
 from __future__ import annotations
 
-from typing import Any
-
-from tvm import tirx
-
-Expr = Any
+from tuner.schedule.tir import TirExpr, tirx
 
 SHORT_FLOATS = frozenset({"float16", "bfloat16"})
 SHORT_INTS = frozenset({"int8", "uint8"})
@@ -31,23 +27,23 @@ def vector_type(dtype: str, lanes: int) -> str:
     return f"{dtype}x{lanes}" if lanes > 1 else dtype
 
 
-def element_type(value: Expr) -> str:
+def element_type(value: TirExpr) -> str:
     """The dtype of one lane of an expression."""
     return str(value.ty.dtype).partition("x")[0]
 
 
-def lanes_of(value: Expr) -> int:
+def lanes_of(value: TirExpr) -> int:
     return int(value.ty.dtype.lanes)
 
 
-def constant(number: float, dtype: str, lanes: int) -> Expr:
+def constant(number: float, dtype: str, lanes: int) -> TirExpr:
     """``number`` in every lane."""
     is_float = dtype.startswith("float")
     scalar = tirx.FloatImm(dtype, float(number)) if is_float else tirx.IntImm(dtype, int(number))
     return tirx.Broadcast(scalar, lanes) if lanes > 1 else scalar
 
 
-def loaded(value: Expr, dtype: str) -> Expr:
+def loaded(value: TirExpr, dtype: str) -> TirExpr:
     """What stands in a register for ``value``, read from a buffer of ``dtype``."""
     lanes = lanes_of(value)
     if dtype == "bfloat16":
@@ -56,7 +52,7 @@ def loaded(value: Expr, dtype: str) -> Expr:
     return tirx.Cast(vector_type("float32", lanes), value) if dtype == "float16" else value
 
 
-def stored(value: Expr, dtype: str) -> Expr:
+def stored(value: TirExpr, dtype: str) -> TirExpr:
     """The opposite of ``loaded``: rounded to nearest, ties to even. ``value`` is used several times: bind it."""
     lanes = lanes_of(value)
     if dtype != "bfloat16":
@@ -69,12 +65,12 @@ def stored(value: Expr, dtype: str) -> Expr:
     return tirx.Cast(vector_type("uint16", lanes), quiet)
 
 
-def as_bits(value: Expr, dtype: str) -> Expr:
+def as_bits(value: TirExpr, dtype: str) -> TirExpr:
     """The bits of ``value`` as another dtype of the same size."""
     return value if element_type(value) == dtype else tirx.reinterpret(vector_type(dtype, lanes_of(value)), value)
 
 
-def cast(value: Expr, dtype: str) -> Expr:
+def cast(value: TirExpr, dtype: str) -> TirExpr:
     """``value`` as an element of ``dtype`` in a register: floats are cut to integers toward zero, as in NumPy.
 
     A float past the range of an integer gives any integer, as there. ``value`` is used several times: bind it.

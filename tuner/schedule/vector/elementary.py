@@ -1,4 +1,4 @@
-"""Elementary functions of float32 vectors: LLVM would call the C library for each lane. Imports TVM.
+"""Elementary functions of float32 vectors: LLVM would call the C library for each lane.
 
 The errors are the largest ones beside the exact value, with and without fused multiply-adds; denormal results but
 those of exp are within two units. Polynomials and rational functions are minimax fits. Infinities
@@ -18,15 +18,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
-
-from tvm import tirx
 
 from tuner.schedule.intrinsics import is_fusing
+from tuner.schedule.tir import TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, calls, like, multiply_add, replaced
 from tuner.schedule.vector.dtypes import constant, lanes_of, vector_type
-
-Expr = Any
 
 LN2_HIGH, LN2_LOW = 0.693145751953125, 1.42860677e-6
 """Their sum is log(2); multiples of the first up to 2^10 are exact."""
@@ -49,7 +45,7 @@ _SIN = (-0.16666655242443085, 0.008332154713571072, -0.00019514454470481724)
 _COS = (0.04166664555668831, -0.0013887359527871013, 2.4437533284071833e-05)
 
 
-def exp(x: Expr) -> Expr:
+def exp(x: TirExpr) -> TirExpr:
     """``2 * exp(r)`` times 2^(n - 1) with ``n`` an integer and ``|r| <= log(2) / 2``.
 
     The factor is the bits of a float; that of the largest results, 2^127, is one, and where 0 is in its place the
@@ -69,7 +65,7 @@ def exp(x: Expr) -> Expr:
     return series * _float(tirx.shift_left(_bits(shifted), _integer(23, x)))
 
 
-def log(x: Expr) -> Expr:
+def log(x: TirExpr) -> TirExpr:
     """n * log(2) + log(1 + f) with ``n`` an integer and ``|f| <= 1/3``."""
     is_small = x < like(LEAST_NORMAL, x)
     scaled = tirx.Select(is_small, x * like(2.0**23, x), x)
@@ -86,28 +82,28 @@ def log(x: Expr) -> Expr:
     return tirx.Select(x > like(0.0, x), value, at_most_zero)
 
 
-def tanh(x: Expr) -> Expr:
+def tanh(x: TirExpr) -> TirExpr:
     return _odd_rational(x, _TANH_P, _TANH_Q, 9.02)
 
 
-def erf(x: Expr) -> Expr:
+def erf(x: TirExpr) -> TirExpr:
     return _odd_rational(x, _ERF_P, _ERF_Q, 3.93)
 
 
-def sigmoid(x: Expr) -> Expr:
+def sigmoid(x: TirExpr) -> TirExpr:
     """1 / (1 + exp(-x))."""
     return like(1.0, x) / (like(1.0, x) + exp(like(0.0, x) - x))
 
 
-def sin(x: Expr) -> Expr:
+def sin(x: TirExpr) -> TirExpr:
     return _wave(x, 0)
 
 
-def cos(x: Expr) -> Expr:
+def cos(x: TirExpr) -> TirExpr:
     return _wave(x, 1)
 
 
-def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
+def polynomial(x: TirExpr, coefficients: Sequence[float]) -> TirExpr:
     """``coefficients[i]`` times ``x`` to the power of ``i``, by Horner's rule. ``x`` is used several times: bind it."""
     value = like(coefficients[-1], x)
     for coefficient in reversed(coefficients[:-1]):
@@ -115,7 +111,7 @@ def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
     return value
 
 
-def _odd_rational(x: Expr, above: Sequence[float], below: Sequence[float], most: float) -> Expr:
+def _odd_rational(x: TirExpr, above: Sequence[float], below: Sequence[float], most: float) -> TirExpr:
     """``x * P(x^2) / Q(x^2)``, and 1 with the sign of ``x`` past ``most``."""
     square = bound(x * x)
     value = x * polynomial(square, above) / polynomial(square, below)
@@ -123,7 +119,7 @@ def _odd_rational(x: Expr, above: Sequence[float], below: Sequence[float], most:
     return tirx.Select(square > like(most * most, x), one, value)
 
 
-def _wave(x: Expr, quarters: int) -> Expr:
+def _wave(x: TirExpr, quarters: int) -> TirExpr:
     """sin(x + quarters * pi / 2): less the nearest multiple of pi / 2, then by the quarter.
 
     The C library's for a vector with a lane for which that is not exact enough: elsewhere a comparison and a jump.
@@ -141,7 +137,7 @@ def _wave(x: Expr, quarters: int) -> Expr:
     return replaced(value, _signed_bits(room) < _signed(0, x), lambda: calls(_WAVES[quarters], x))
 
 
-def _turned(x: Expr) -> tuple[Expr, Expr, float]:
+def _turned(x: TirExpr) -> tuple[TirExpr, TirExpr, float]:
     """The low bits of the multiple of pi / 2 that is nearest to ``x``, what is left of ``x`` beyond it, and the largest
     ``x`` for which that holds: further out the multiple may be the second nearest. Each step is rounded once, the first
     not at all, since what it leaves has few enough bits."""
@@ -153,7 +149,7 @@ def _turned(x: Expr) -> tuple[Expr, Expr, float]:
     return _bits(shifted), bound(r), 4e5
 
 
-def _turned_in_float64(x: Expr) -> tuple[Expr, Expr, float]:
+def _turned_in_float64(x: TirExpr) -> tuple[TirExpr, TirExpr, float]:
     """The same without fused multiply-adds."""
     lanes = lanes_of(x)
     double = bound(tirx.Cast(vector_type("float64", lanes), x))
@@ -169,25 +165,25 @@ _WAVES = ("sinf", "cosf")
 _TWO_THIRDS = 0x3F2AAAAB
 
 
-def _minus_multiple(x: Expr, n: Expr, step: float) -> Expr:
+def _minus_multiple(x: TirExpr, n: TirExpr, step: float) -> TirExpr:
     return multiply_add(n, like(-step, x), x)
 
 
-def _bits(x: Expr) -> Expr:
+def _bits(x: TirExpr) -> TirExpr:
     return tirx.reinterpret(vector_type("uint32", lanes_of(x)), x)
 
 
-def _signed_bits(x: Expr) -> Expr:
+def _signed_bits(x: TirExpr) -> TirExpr:
     return tirx.reinterpret(vector_type("int32", lanes_of(x)), x)
 
 
-def _float(bits: Expr) -> Expr:
+def _float(bits: TirExpr) -> TirExpr:
     return tirx.reinterpret(vector_type("float32", lanes_of(bits)), bits)
 
 
-def _integer(number: int, x: Expr) -> Expr:
+def _integer(number: int, x: TirExpr) -> TirExpr:
     return constant(number, "uint32", lanes_of(x))
 
 
-def _signed(number: int, x: Expr) -> Expr:
+def _signed(number: int, x: TirExpr) -> TirExpr:
     return constant(number, "int32", lanes_of(x))

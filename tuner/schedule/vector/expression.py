@@ -1,21 +1,17 @@
-"""Expressions of a program as vector code. Imports TVM."""
+"""Expressions of a program as vector code."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-from tvm import tirx
 
 from tuner.program import expr as ast
 from tuner.program.dtypes import promoted
 from tuner.program.shapes import ElementTypes
+from tuner.schedule.tir import TirExpr, tirx
 from tuner.schedule.vector.arithmetic import OPERATORS, bound, combined, like, shifted
 from tuner.schedule.vector.dtypes import cast, constant, element_type, lanes_of
 from tuner.schedule.vector.functions import apply
-
-Expr = Any
 
 _SHIFTS = frozenset({"<<", ">>"})
 _UNFENCED = frozenset({"+", "*", "&", "|", "<<", ">>", "%"})
@@ -31,11 +27,11 @@ class Evaluator:
 
     types: ElementTypes
     lanes: int
-    read: Callable[[ast.Read], Expr]
-    axis: Callable[[str], Expr]
-    extent: Callable[[str], Expr]
+    read: Callable[[ast.Read], TirExpr]
+    axis: Callable[[str], TirExpr]
+    extent: Callable[[str], TirExpr]
 
-    def value(self, expr: ast.Expr, dtype: str | None = None) -> Expr:
+    def value(self, expr: ast.Expr, dtype: str | None = None) -> TirExpr:
         """The expression's value, cast to ``dtype`` if that is given (a type of computation, as float32 or int32)."""
         own = self.types.type_of(expr)
         wanted = dtype or own
@@ -44,7 +40,7 @@ class Evaluator:
         value = self._wide(self._value(expr, own))
         return value if element_type(value) == wanted else cast(bound(value), wanted)
 
-    def _value(self, expr: ast.Expr, dtype: str) -> Expr:
+    def _value(self, expr: ast.Expr, dtype: str) -> TirExpr:
         match expr:
             case ast.Axis(name=name):
                 return self.axis(name)
@@ -65,7 +61,7 @@ class Evaluator:
             case _:
                 raise TypeError(f"{type(expr).__name__} has no code")
 
-    def _binary(self, expr: ast.Binary, dtype: str) -> Expr:
+    def _binary(self, expr: ast.Binary, dtype: str) -> TirExpr:
         operands = (expr.left, expr.right)
         if expr.operator in ast.COMPARISONS:
             dtype = self._common(operands)
@@ -79,14 +75,14 @@ class Evaluator:
             return OPERATORS[expr.operator](left, right)
         return combined(expr.operator, left, right)
 
-    def _call(self, expr: ast.Call, dtype: str) -> Expr:
+    def _call(self, expr: ast.Call, dtype: str) -> TirExpr:
         if expr.function == "where":
             condition, *branches = expr.args
             chosen = (self.value(branch, dtype) for branch in branches)
             return tirx.Select(self._condition(condition), *chosen)
         return apply(expr.function, *(self.value(arg, dtype) for arg in expr.args))
 
-    def _condition(self, expr: ast.Expr) -> Expr:
+    def _condition(self, expr: ast.Expr) -> TirExpr:
         value = self.value(expr)
         return value if element_type(value) == "bool" else value != like(0, value)
 
@@ -94,5 +90,5 @@ class Evaluator:
         """What a comparison compares in."""
         return promoted("int32" if (own := self.types.type_of(operand)) == "bool" else own for operand in operands)
 
-    def _wide(self, value: Expr) -> Expr:
+    def _wide(self, value: TirExpr) -> TirExpr:
         return tirx.Broadcast(value, self.lanes) if lanes_of(value) == 1 < self.lanes else value

@@ -1,18 +1,15 @@
-"""The scalar functions of the program notation, by name, on vectors or scalars of any dtype. Imports TVM."""
+"""The scalar functions of the program notation, by name, on vectors or scalars of any dtype."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
-from tvm import tirx
-
+from tuner.schedule.tir import TirExpr, function, tirx
 from tuner.schedule.vector import elementary
 from tuner.schedule.vector.arithmetic import bound, calls, like, maximum, minimum
 from tuner.schedule.vector.dtypes import element_type
 
-Expr = Any
-Function = Callable[..., Expr]
+Function = Callable[..., TirExpr]
 
 _FLOAT32: Mapping[str, Function] = {
     "exp": elementary.exp,
@@ -26,7 +23,7 @@ _FLOAT32: Mapping[str, Function] = {
 _OF_THE_C_LIBRARY = frozenset({"exp", "log", "tanh", "erf", "sin", "cos"})
 
 
-def apply(name: str, *operands: Expr) -> Expr:
+def apply(name: str, *operands: TirExpr) -> TirExpr:
     """Function ``name`` of operands of one dtype (``where``: of a bool first), which are evaluated once.
 
     float32 has vector code of known error (``elementary``). float64 calls the C library for each lane where there is
@@ -44,11 +41,11 @@ def apply(name: str, *operands: Expr) -> Expr:
     return _FLOAT32[name](*values) if dtype == "float32" else _scalar_calls(name, *values)
 
 
-def _absolute(x: Expr) -> Expr:
+def _absolute(x: TirExpr) -> TirExpr:
     return x if element_type(x) in ("uint8", "bool") else tirx.abs(x)
 
 
-def _rounded(x: Expr, to: Function) -> Expr:
+def _rounded(x: TirExpr, to: Function) -> TirExpr:
     return to(x) if element_type(x).startswith("float") else x
 
 
@@ -58,15 +55,15 @@ _EVERYWHERE: Mapping[str, Function] = {
     "round": lambda x: _rounded(x, tirx.nearbyint),
     "min": minimum,
     "max": maximum,
-    "where": tirx.Select,
+    "where": function("Select"),
 }
 _OF_ANY_FLOAT: Mapping[str, Function] = {
-    "sqrt": tirx.sqrt,
+    "sqrt": function("sqrt"),
     "rsqrt": lambda x: like(1.0, x) / tirx.sqrt(x),
 }
 
 
-def _scalar_calls(name: str, x: Expr) -> Expr:
+def _scalar_calls(name: str, x: TirExpr) -> TirExpr:
     """A call of the C library for each lane."""
     if name == "sigmoid":
         return like(1.0, x) / (like(1.0, x) + _scalar_calls("exp", like(0.0, x) - x))

@@ -1,24 +1,19 @@
-"""Vectors in TensorIR: masked at ragged ends, prefetched, transposed and added up in registers. Imports TVM."""
+"""Vectors in TensorIR: masked at ragged ends, prefetched, transposed and added up in registers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
-
-import tvm
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx, tvm
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import constant, element_type, lanes_of, vector_type
 
 DTYPE = "float32"
 WORD_BYTES = 4
 DL_CPU, DL_FLOAT = 1, 2
-Expr = Any
 
 
 @dataclass(frozen=True)
@@ -31,19 +26,21 @@ class Vectors:
 
     lanes: int
 
-    def zero(self) -> Expr:
+    def zero(self) -> TirExpr:
         return tirx.Broadcast(tirx.FloatImm(DTYPE, 0.0), self.lanes)
 
-    def ramp(self, start: Expr | int) -> Expr:
+    def ramp(self, start: TirExpr | int) -> TirExpr:
         return tirx.Ramp(start, tirx.IntImm("int64", 1) if not isinstance(start, int) else 1, self.lanes)
 
-    def load(self, buffer: Expr, prefix: Sequence[Expr], column: Expr, limit: Expr | None) -> Expr:
+    def load(self, buffer: TirExpr, prefix: Sequence[TirExpr], column: TirExpr, limit: TirExpr | None) -> TirExpr:
         """A vector of ``buffer[*prefix, column:]``; lanes at and past ``limit`` are not touched and give zero."""
         if limit is None:
             return buffer[(*prefix, self.ramp(column))]
         return loaded_where(self.mask(column, limit), buffer, (*prefix, self.ramp(column)))
 
-    def store(self, buffer: Expr, value: Expr, prefix: Sequence[Expr], column: Expr, limit: Expr | None) -> None:
+    def store(
+        self, buffer: TirExpr, value: TirExpr, prefix: Sequence[TirExpr], column: TirExpr, limit: TirExpr | None
+    ) -> None:
         """The opposite of ``load``."""
         if limit is None:
             I.buffer_store(buffer, value, [*prefix, self.ramp(column)])
@@ -51,7 +48,7 @@ class Vectors:
             value, mask = fenced_integers(value), self.mask(column, limit)
             I.evaluate(tirx.op.masked_store(buffer, value, *prefix, self.ramp(column), mask))
 
-    def transposed(self, rows: Sequence[Expr]) -> list[Expr]:
+    def transposed(self, rows: Sequence[TirExpr]) -> list[TirExpr]:
         """The columns of the square of ``lanes`` vectors: log2(lanes) rounds of exchanges between pairs."""
         rows, span = list(rows), 1
         while span < self.lanes:
@@ -64,7 +61,7 @@ class Vectors:
             span *= 2
         return rows
 
-    def totals(self, rows: Sequence[Expr]) -> Expr:
+    def totals(self, rows: Sequence[TirExpr]) -> TirExpr:
         """The sums of ``lanes`` vectors as one vector: in each round, pairs become one vector of their halves' sums."""
         rows, span = list(rows), 1
         while span < self.lanes:
@@ -75,14 +72,14 @@ class Vectors:
             span *= 2
         return rows[0]
 
-    def total(self, value: Expr) -> Expr:
+    def total(self, value: TirExpr) -> TirExpr:
         """The sum of a vector's lanes: halves are added until one is left."""
         for span in self._spans():
             value = I.Bind(value)
             value = value + rotated(value, span)
         return tirx.Shuffle([I.Bind(value)], [tirx.IntImm("int32", 0)])
 
-    def across(self, value: Expr, combine: Callable[[Expr, Expr], Expr]) -> Expr:
+    def across(self, value: TirExpr, combine: Callable[[TirExpr, TirExpr], TirExpr]) -> TirExpr:
         """A vector's lanes combined to one scalar by an operation of any dtype whose operands may change places."""
         for span in self._spans():
             value = bound(value)
@@ -95,14 +92,14 @@ class Vectors:
             yield span
             span //= 2
 
-    def mask(self, column: Expr, limit: Expr) -> Expr:
+    def mask(self, column: TirExpr, limit: TirExpr) -> TirExpr:
         """Which lanes of the vector at ``column`` lie before ``limit``."""
         # The intrinsic is generated for int32 alone, and compares without sign.
         valid = tirx.Cast("int32", tirx.max(tirx.min(limit - column, i64(self.lanes)), i64(0)))
         return tirx.op.get_active_lane_mask(f"boolx{self.lanes}", tirx.IntImm("int32", 0), valid)
 
 
-def loaded_where(mask: Expr, buffer: Expr, place: Sequence[Expr]) -> Expr:
+def loaded_where(mask: TirExpr, buffer: TirExpr, place: Sequence[TirExpr]) -> TirExpr:
     """The lanes of ``buffer[*place]`` that ``mask`` has; others are not touched and give zero.
 
     ``place`` ends in a ramp of as many lanes as ``mask`` has.
@@ -113,17 +110,17 @@ def loaded_where(mask: Expr, buffer: Expr, place: Sequence[Expr]) -> Expr:
     return tirx.Select(mask, value, constant(0, element, lanes))
 
 
-def rotated(value: Expr, span: int) -> Expr:
+def rotated(value: TirExpr, span: int) -> TirExpr:
     """The lanes of a vector, ``span`` places nearer to the first. ``value`` is used once."""
     lanes = int(value.ty.dtype.lanes)
     return _shuffled([value], [(lane + span) % lanes for lane in range(lanes)])
 
 
-def _shuffled(vectors: Sequence[Expr], lanes: Sequence[int]) -> Expr:
+def _shuffled(vectors: Sequence[TirExpr], lanes: Sequence[int]) -> TirExpr:
     return tirx.Shuffle(list(vectors), [tirx.IntImm("int32", lane) for lane in lanes])
 
 
-def prefetch(buffer: Expr, indices: Sequence[Expr], write: bool = False) -> None:
+def prefetch(buffer: TirExpr, indices: Sequence[TirExpr], write: bool = False) -> None:
     """Ask for a cache line to be kept in every level. An address that is not mapped costs time and no fault."""
     address = tirx.address_of(buffer[tuple(indices)])
     i32 = [tirx.IntImm("int32", value) for value in (int(write), 3, 1)]
@@ -131,7 +128,7 @@ def prefetch(buffer: Expr, indices: Sequence[Expr], write: bool = False) -> None
 
 
 @contextmanager
-def workspace(shape: Sequence[Expr], dtype: str = DTYPE) -> Iterator[Expr]:
+def workspace(shape: Sequence[TirExpr], dtype: str = DTYPE) -> Iterator[TirExpr]:
     """A buffer of the calling thread's own, aligned to 64 bytes.
 
     Allocated by hand: the compiler would move an allocation of its own to where the device is not known.
@@ -147,7 +144,7 @@ def workspace(shape: Sequence[Expr], dtype: str = DTYPE) -> Iterator[Expr]:
     I.evaluate(tvm.ir.Call("tirx.TVMBackendFreeWorkspace", [*device, data], ret_ty="int32"))
 
 
-def part_of(buffer: Expr, first: int, shape: Sequence[int]) -> Expr:
+def part_of(buffer: TirExpr, first: int, shape: Sequence[int]) -> TirExpr:
     """What lies from element ``first`` of a buffer of one dim on, as a buffer of its own of another shape."""
     pointer = tvm.ir.PointerType(tvm.ir.PrimType(buffer.dtype))
     address = tirx.address_of(buffer[i64(first)])
@@ -155,7 +152,7 @@ def part_of(buffer: Expr, first: int, shape: Sequence[int]) -> Expr:
     return I.decl_buffer([i64(size) for size in shape], buffer.dtype, data=data, align=_bytes(buffer.dtype))
 
 
-def fenced_integers(value: Expr) -> Expr:
+def fenced_integers(value: TirExpr) -> TirExpr:
     """A vector of short integers, kept apart from the cast that it comes from. Of such a cast and a masked store of one
     lane LLVM 22 makes a store of the whole integer before the cast, past what the mask allows."""
     dtype, lanes = element_type(value), lanes_of(value)

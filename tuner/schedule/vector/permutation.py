@@ -1,19 +1,15 @@
-"""Vectors made of any lanes of two others, on targets for which ``intrinsics.permutes`` holds. Imports TVM."""
+"""Vectors made of any lanes of two others, on targets for which ``intrinsics.permutes`` holds."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from tvm import tirx
-
+from tuner.schedule.tir import TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import lanes_of, vector_type
 
-Expr = Any
 _OF_TWO, _OF_ONE = "llvm.x86.avx512.vpermi2var.ps.512", "llvm.x86.avx2.permps"
 
 
-def permuted(first: Expr, second: Expr, lane: Expr) -> Expr:
+def permuted(first: TirExpr, second: TirExpr, lane: TirExpr) -> TirExpr:
     """By lane of a vector of float32: lane ``lane`` of ``first``, or of ``second`` from ``lanes`` on (int32)."""
     lanes = lanes_of(first)
     wide = vector_type("float32", lanes)

@@ -1,15 +1,13 @@
-"""Reducers of the program notation: how two values combine, and what a reduction over nothing gives. Imports TVM."""
+"""Reducers of the program notation: how two values combine, and what a reduction over nothing gives."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
+from tuner.schedule.tir import TirExpr
 from tuner.schedule.vector.arithmetic import bound, maximum, minimum
 
-Expr = Any
-
-COMBINE: Mapping[str, Callable[[Expr, Expr], Expr]] = {
+COMBINE: Mapping[str, Callable[[TirExpr, TirExpr], TirExpr]] = {
     "sum": lambda a, b: a + b,
     "prod": lambda a, b: a * b,
     "max": lambda a, b: maximum(bound(a), bound(b)),

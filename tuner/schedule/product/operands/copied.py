@@ -1,4 +1,4 @@
-"""Panels of the right operand that are read in a padded copy of an image with channels outside. Imports TVM.
+"""Panels of the right operand that are read in a padded copy of an image with channels outside.
 
 The copy has each element of the lines that some panels need once, where gathered panels hold it once for each window
 that it is in. A vector of columns is picked from two vectors of the copy: it may go over the padding between lines.
@@ -10,10 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.schedule.loops.reading import Reader
 from tuner.schedule.product.frame import Panel
@@ -22,12 +18,12 @@ from tuner.schedule.product.operands.frame import FormFrame, Values
 from tuner.schedule.product.operands.padded import end_inside, lanes_inside, padded_vector, runs_of_chunk
 from tuner.schedule.product.tile import Tile
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known
 from tuner.schedule.vector.memory import workspace
 from tuner.schedule.vector.permutation import permuted
 
-Expr = Any
-Share = tuple[Expr, Expr]
+Share = tuple[TirExpr, TirExpr]
 """The first of something, and the first past the last."""
 
 
@@ -36,16 +32,16 @@ class Source:
     """Where a vector of columns is: ``lane`` (int32) of the elements from ``first`` and, from the number of lanes on,
     of those from ``second`` on; None: those from ``first`` on."""
 
-    first: Expr
-    second: Expr
-    lane: Expr | None
+    first: TirExpr
+    second: TirExpr
+    lane: TirExpr | None
 
 
 @dataclass(frozen=True)
 class CopiedPanel(Panel):
     """A panel in ``copy``, whose channels are ``plane`` elements apart: a source for each of its vectors."""
 
-    copy: Expr = None
+    copy: TirExpr = None
     plane: int = 0
     sources: tuple[Source, ...] = ()
 
@@ -67,11 +63,11 @@ def column_copy(frame: FormFrame) -> Iterator[ColumnCopy]:
 class ColumnCopy:
     """A copy of an image: channels of lines of padded columns, from line ``start`` on."""
 
-    def __init__(self, frame: FormFrame, packed: Expr, panels: int, plane: int) -> None:
+    def __init__(self, frame: FormFrame, packed: TirExpr, panels: int, plane: int) -> None:
         assert frame.contraction.columns is not None
         self.frame, self.columns, self.packed = frame, frame.contraction.columns, packed
         self.panels, self.plane, self.lanes = panels, plane, frame.vectors.lanes
-        self.start: Expr = i64(0)
+        self.start: TirExpr = i64(0)
 
     def groups(self, panels: Share, use: Callable[[Share], None]) -> None:
         """As many panels at a time as the copy has room for, about as many each time; the copy is filled for them."""
@@ -101,7 +97,7 @@ class ColumnCopy:
             with I.serial(i64(0), i64(vectors)) as v:
                 self._fill_vector(at, end, line, v)
 
-    def _fill_vector(self, at: Sequence[Expr], end: Expr, line: Expr, v: Expr) -> None:
+    def _fill_vector(self, at: Sequence[TirExpr], end: TirExpr, line: TirExpr, v: TirExpr) -> None:
         """One vector of a line in every channel: ``at`` are the indices of the outer dims, ``end`` is where the line
         ends in the tensor."""
         frame, columns, lanes, read = self.frame, self.columns, self.lanes, self.columns.read
@@ -116,7 +112,7 @@ class ColumnCopy:
             value = padded_vector(frame, read.tensor, frame.buffers[read.tensor], place, mask)
             I.buffer_store(self.packed, value, [frame.vectors.ramp(channel * i64(self.plane) + to)])
 
-    def _line(self, column: Expr) -> Expr:
+    def _line(self, column: TirExpr) -> TirExpr:
         """The line that a column's window begins in."""
         value = bound_unless_known(tirx.truncdiv(column, i64(self.columns.inner)))
         rest = bound_unless_known(tirx.truncmod(column, i64(self.columns.inner)))
@@ -126,7 +122,7 @@ class ColumnCopy:
             lines *= pitch
         return bound_unless_known(value * i64(lines) + of_rest)
 
-    def _outer(self, line: Expr) -> list[Expr]:
+    def _outer(self, line: TirExpr) -> list[TirExpr]:
         """The indices of the tensor's dims that lines are of, at a line."""
         indices = []
         for dim, pitch in reversed(list(zip(self.columns.dims[1:-1], self.columns.pitches[:-1], strict=True))):
@@ -167,15 +163,15 @@ class ColumnCopy:
         lane = bound(tirx.Select(lane < tirx.Broadcast(tirx.IntImm("int32", lanes), lanes), lane, in_second))
         return Source(first, bound_unless_known(first + tirx.Cast("int64", shift)), lane)
 
-    def _position(self, column: Expr) -> Expr:
+    def _position(self, column: TirExpr) -> TirExpr:
         """Where in a channel a column's window begins, of columns (int32) from one value of the outermost axis on."""
         return _flattened(column, self.columns.sizes, self.columns.pitches, 1)
 
 
-def _flattened(column: Expr, sizes: Sequence[int], pitches: Sequence[int], divisor: int) -> Expr:
+def _flattened(column: TirExpr, sizes: Sequence[int], pitches: Sequence[int], divisor: int) -> TirExpr:
     """What ``column // divisor`` is when the last parts of it, which are of ``sizes``, have room for ``pitches``."""
 
-    def number(value: int) -> Expr:
+    def number(value: int) -> TirExpr:
         dtype, _, lanes = str(column.ty.dtype).partition("x")
         scalar = tirx.IntImm(dtype, value)
         return tirx.Broadcast(scalar, int(lanes)) if lanes else scalar
@@ -193,7 +189,7 @@ class CopiedTile(Tile):
 
     panel: CopiedPanel
 
-    def _turns_of_chunk(self, index: list[Expr], ordinal: Expr) -> None:
+    def _turns_of_chunk(self, index: list[TirExpr], ordinal: TirExpr) -> None:
         """The channels of one place in a window after those of another."""
         frame, chunk = self.frame, self.chunk
         assert isinstance(frame, FormFrame) and frame.contraction.columns is not None
@@ -204,10 +200,10 @@ class CopiedTile(Tile):
             self._turns(index, first - chunk.first, length, ordinal)
 
     @property
-    def plane(self) -> Expr:
+    def plane(self) -> TirExpr:
         return i64(self.panel.plane)
 
-    def _window(self, values: Values) -> Expr:
+    def _window(self, values: Values) -> TirExpr:
         """How far behind a window's first element one of its places lies."""
         frame = self.frame
         assert isinstance(frame, FormFrame) and frame.contraction.columns is not None
@@ -217,11 +213,11 @@ class CopiedTile(Tile):
             place = place * i64(pitch) + own
         return place
 
-    def _step(self, rows: list[Expr], step: Expr) -> None:
+    def _step(self, rows: list[TirExpr], step: TirExpr) -> None:
         self.at = bound(self.place + step * self.plane)
         super()._step(rows, step)
 
-    def _right(self, step: Expr, v: int) -> Expr:
+    def _right(self, step: TirExpr, v: int) -> TirExpr:
         source, copy = self.panel.sources[v], self.panel.copy
         first = copy[self.vectors.ramp(source.first + self.at)]
         if source.lane is None:

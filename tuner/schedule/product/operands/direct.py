@@ -1,4 +1,4 @@
-"""Rows of the left operand that are read in a padded copy of the image they are windows of. Imports TVM.
+"""Rows of the left operand that are read in a padded copy of the image they are windows of.
 
 The copy has the rows of the image that a block of rows of the product needs, each once, where gathered rows hold an
 element once for each window that it is in. A tile adds where its rows start to where a step lies in a window.
@@ -9,10 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.dtypes import DTYPES
 from tuner.schedule.product.frame import Rows
@@ -21,10 +17,9 @@ from tuner.schedule.product.operands.image import Dim, Image
 from tuner.schedule.product.operands.padded import end_inside, lanes_inside, padded_vector, runs_of_chunk
 from tuner.schedule.product.tile import Tile
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known
 from tuner.schedule.vector.memory import workspace
-
-Expr = Any
 
 
 @dataclass(frozen=True)
@@ -32,12 +27,12 @@ class ImageRows(Rows):
     """``packed``: the copy, of one dim; ``starts``: where in it row ``row`` and those behind begin; ``pitch``: elements
     between rows of the copy."""
 
-    starts: Expr = None
-    pitch: Expr = None
+    starts: TirExpr = None
+    pitch: TirExpr = None
 
 
 @contextmanager
-def image_rows(frame: FormFrame, first: Expr, count: Expr) -> Iterator[ImageRows]:
+def image_rows(frame: FormFrame, first: TirExpr, count: TirExpr) -> Iterator[ImageRows]:
     """The rows of the left operand from ``first`` on, ``count`` of them, in a copy of their part of the image."""
     copy = _Copy(frame)
     start = copy.line(frame.decomposed(frame.contraction.m, first))
@@ -65,19 +60,19 @@ class _Copy:
         windows: Values = {dim.window: frame.size(dim.window) - i64(1) for dim in image.rows if dim.window is not None}
         self.height = bound_unless_known(window_line(frame, image, windows) + i64(1))
 
-    def line(self, values: Values) -> Expr:
+    def line(self, values: Values) -> TirExpr:
         """The line where a window begins at these values of the parts of m."""
         places = [values[dim.place] * i64(dim.step) for dim in self.image.rows]
         return bound_unless_known(_flattened(self.frame, self.image, places))
 
-    def starts(self, starts: Expr, start: Expr, first: Expr, count: Expr) -> None:
+    def starts(self, starts: TirExpr, start: TirExpr, first: TirExpr, count: TirExpr) -> None:
         columns = self.image.columns
         with self.frame.runs(self.frame.contraction.m, first, count) as (values, begin, end, shift):
             line = bound_unless_known((self.line(values) - start) * self.pitch)
             with I.serial(begin, end) as column:
                 I.buffer_store(starts, line + column * (i64(columns.step) * self.channels), [column + shift])
 
-    def fill(self, packed: Expr, start: Expr, lines: Expr) -> None:
+    def fill(self, packed: TirExpr, start: TirExpr, lines: TirExpr) -> None:
         frame, read, lanes = self.frame, self.image.read, self.frame.vectors.lanes
         sizes, source = frame.sizes_of(read.tensor), frame.buffers[read.tensor]
         dtype = frame.task.workload.tensors[read.tensor].dtype
@@ -94,9 +89,9 @@ class _Copy:
                 value = padded_vector(frame, read.tensor, flat, [*at, frame.vectors.ramp(element)], mask)
                 I.buffer_store(packed, value, [frame.vectors.ramp(line * self.pitch + v * i64(lanes))])
 
-    def _outer(self, line: Expr) -> list[Expr]:
+    def _outer(self, line: TirExpr) -> list[TirExpr]:
         """The outer indices of the tensor at a line."""
-        indices: list[Expr] = []
+        indices: list[TirExpr] = []
         for position, dim in reversed(list(enumerate(self.image.rows))):
             if position == 0:
                 value = line
@@ -110,20 +105,20 @@ class _Copy:
         return indices[::-1]
 
 
-def extent_of(frame: FormFrame, dim: Dim) -> Expr:
+def extent_of(frame: FormFrame, dim: Dim) -> TirExpr:
     """How many indices of a dim windows touch, from the first one to the last."""
     reach = (frame.size(dim.place) - i64(1)) * i64(dim.step) + i64(1)
     return reach if dim.window is None else reach + (frame.size(dim.window) - i64(1)) * i64(dim.dilation)
 
 
-def window_line(frame: FormFrame, image: Image, values: Values) -> Expr:
+def window_line(frame: FormFrame, image: Image, values: Values) -> TirExpr:
     """How many lines below the first one of its window a step lies."""
     below = [values[dim.window] * i64(dim.dilation) if dim.window is not None else i64(0) for dim in image.rows]
     return _flattened(frame, image, below)
 
 
-def _flattened(frame: FormFrame, image: Image, indices: Sequence[Expr]) -> Expr:
-    flat: Expr = i64(0)
+def _flattened(frame: FormFrame, image: Image, indices: Sequence[TirExpr]) -> TirExpr:
+    flat: TirExpr = i64(0)
     for dim, index in zip(image.rows, indices, strict=True):
         flat = flat * extent_of(frame, dim) + index
     return flat
@@ -134,16 +129,16 @@ class ImageTile(Tile):
 
     rows: ImageRows
 
-    def _row_indices(self) -> list[Expr]:
+    def _row_indices(self) -> list[TirExpr]:
         return [bound(self.rows.starts[index]) for index in super()._row_indices()]
 
-    def _turns_of_chunk(self, index: list[Expr], ordinal: Expr) -> None:
+    def _turns_of_chunk(self, index: list[TirExpr], ordinal: TirExpr) -> None:
         """Run after run of what is contiguous in a window."""
         frame, chunk = self.frame, self.chunk
         assert isinstance(frame, FormFrame) and frame.contraction.image is not None
         image, steps = frame.contraction.image, frame.contraction.k
         outer = steps[: len(steps) - len(image.run)]
-        size: Expr = i64(1)
+        size: TirExpr = i64(1)
         for name in image.run:
             size = size * frame.size(name)
         size = bound_unless_known(tirx.max(size, i64(1)))
@@ -157,6 +152,6 @@ class ImageTile(Tile):
             place = bound(place + chunk.first - begin)
             self._turns([bound(start + place) for start in index], first - chunk.first, length, ordinal)
 
-    def _left(self, row: Expr, step: Expr) -> Expr:
+    def _left(self, row: TirExpr, step: TirExpr) -> TirExpr:
         assert self.rows.packed is not None
         return self.rows.packed[row + step]

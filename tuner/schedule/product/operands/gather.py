@@ -1,4 +1,4 @@
-"""Operands gathered at each call: blocks of them, at a range of k, as the register tile reads them. Imports TVM.
+"""Operands gathered at each call: blocks of them, at a range of k, as the register tile reads them.
 
 Padding is filled in here, so that the tile knows of none.
 """
@@ -8,10 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.expr import Expr as Ast
 from tuner.program.expr import Read, axes_of
@@ -23,11 +19,11 @@ from tuner.schedule.product.operands.frame import FormFrame, Values
 from tuner.schedule.product.operands.operands import is_contiguous
 from tuner.schedule.product.operands.padded import as_float32, between
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known
 from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.memory import DTYPE, loaded_where
 
-Expr = Any
 MOST_STRIDE = 4
 """Of reads that are loaded as vectors of which every so-manieth lane is taken."""
 FEWEST_IN_RUN = 5
@@ -35,8 +31,13 @@ FEWEST_IN_RUN = 5
 
 
 def product(
-    frame: FormFrame, factors: tuple[Ast, ...], values: Values, lanes: int, along: str | None, limit: Expr | None = None
-) -> Expr:
+    frame: FormFrame,
+    factors: tuple[Ast, ...],
+    values: Values,
+    lanes: int,
+    along: str | None,
+    limit: TirExpr | None = None,
+) -> TirExpr:
     """The product of some factors: of one element, or of ``lanes`` from there ``along`` an axis."""
     index = frame.index(values)
     reader = Reader(frame.task.workload, frame.function, frame.buffers, index, lanes, along, limit)
@@ -49,7 +50,7 @@ def product(
     return result
 
 
-def gather_rows(frame: FormFrame, rows: Rows, count: Expr, chunk: Chunk) -> None:
+def gather_rows(frame: FormFrame, rows: Rows, count: TirExpr, chunk: Chunk) -> None:
     """``count`` rows of the left operand; in vectors along the last axis of k where that is contiguous."""
     factors, lanes, inner = frame.contraction.left.factors, frame.vectors.lanes, frame.contraction.k[-1]
     along = inner if is_contiguous(factors, inner) else None
@@ -102,7 +103,7 @@ def _vectors(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
 
 
 @contextmanager
-def _steps(frame: FormFrame, panel: Panel, chunk: Chunk) -> Iterator[tuple[Values, Expr]]:
+def _steps(frame: FormFrame, panel: Panel, chunk: Chunk) -> Iterator[tuple[Values, TirExpr]]:
     """The steps of a chunk: the values of the parts of k, and the row of the packed panel."""
     names = frame.contraction.k
     with frame.runs(names, chunk.first, chunk.length) as (values, first, last, shift), I.serial(first, last) as step:
@@ -147,7 +148,7 @@ def _pieces(frame: FormFrame, panel: Panel, chunk: Chunk, strided: Strided) -> N
             slot, every = I.alloc_buffer((lanes,), DTYPE), tirx.Ramp(0, 1, lanes)
             I.buffer_store(slot, tirx.Broadcast(tirx.FloatImm(DTYPE, padding), lanes), [every])
 
-            def piece(of_run: Values, start: Expr, end: Expr, lane_zero: Expr) -> None:
+            def piece(of_run: Values, start: TirExpr, end: TirExpr, lane_zero: TirExpr) -> None:
                 at = {**frame.outer, **values, **of_run, frame.contraction.n[-1]: lane_zero}
                 load_piece(frame, strided, slot, at, start, tirx.min(end, valid))
 
@@ -155,15 +156,15 @@ def _pieces(frame: FormFrame, panel: Panel, chunk: Chunk, strided: Strided) -> N
             I.buffer_store(panel.packed, slot[every], [panel.index, place, frame.vectors.ramp(v * i64(lanes))])
 
 
-def columns_in_vector(panel: Panel, column: Expr, lanes: int) -> Expr:
+def columns_in_vector(panel: Panel, column: TirExpr, lanes: int) -> TirExpr:
     """Lanes of a vector of columns before which all are columns that there are."""
     return i64(lanes) if panel.limit is None else bound(tirx.min(panel.limit - column, i64(lanes)))
 
 
-Piece = Callable[[Values, Expr, Expr, Expr], None]
+Piece = Callable[[Values, TirExpr, TirExpr, TirExpr], None]
 
 
-def runs_of_vector(frame: FormFrame, column: Expr) -> Callable[[Piece], None]:
+def runs_of_vector(frame: FormFrame, column: TirExpr) -> Callable[[Piece], None]:
     """How to go over the runs that a vector of columns from ``column`` on touches: the values of the outer parts of n,
     the first lane and the one past the last, and what the last axis would be in lane 0."""
     lanes, (*outer, name) = frame.vectors.lanes, frame.contraction.n
@@ -200,7 +201,9 @@ def _in_slots(values: Values) -> Values:
     return {name: bound_unless_known(value) for name, value in values.items()}
 
 
-def load_piece(frame: FormFrame, strided: Strided, slot: Expr, values: Values, first: Expr, last: Expr) -> None:
+def load_piece(
+    frame: FormFrame, strided: Strided, slot: TirExpr, values: Values, first: TirExpr, last: TirExpr
+) -> None:
     """Lanes ``first`` to ``last`` of ``slot``: what is read there, where it is inside the tensor, as float32, or as it
     is stored in a slot of that dtype."""
     workload, lanes, step = frame.task.workload, frame.vectors.lanes, strided.step
@@ -232,5 +235,5 @@ def load_piece(frame: FormFrame, strided: Strided, slot: Expr, values: Values, f
     I.buffer_store(slot, tirx.Select(mask, loads[0], slot[every]), [every])
 
 
-def _rounded_up(value: Expr, step: int) -> Expr:
+def _rounded_up(value: TirExpr, step: int) -> TirExpr:
     return value if step == 1 else tirx.floordiv(value + i64(step - 1), i64(step))

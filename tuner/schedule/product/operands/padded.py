@@ -1,33 +1,28 @@
-"""What is read between the limits of a padded image: lanes of a vector, runs of steps. Imports TVM."""
+"""What is read between the limits of a padded image: lanes of a vector, runs of steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.schedule.product.frame import Chunk
 from tuner.schedule.product.operands.frame import FormFrame
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known
 from tuner.schedule.vector.dtypes import cast, lanes_of, loaded
 from tuner.schedule.vector.memory import DTYPE, loaded_where
 
-Expr = Any
 
-
-def end_inside(outer: Sequence[Expr], sizes: Sequence[Expr], length: Expr) -> Expr:
+def end_inside(outer: Sequence[TirExpr], sizes: Sequence[TirExpr], length: TirExpr) -> TirExpr:
     """Where a line ends whose outer indices are these: at ``length``, or at 0 where one of them is outside its size."""
-    inside: Expr = tirx.IntImm("bool", 1)
+    inside: TirExpr = tirx.IntImm("bool", 1)
     for value, size in zip(outer, sizes, strict=True):
         inside = tirx.And(inside, tirx.And(value >= i64(0), value < size))
     return bound_unless_known(tirx.Select(inside, length, i64(0)))
 
 
-def lanes_inside(element: Expr, end: Expr, lanes: int) -> Expr:
+def lanes_inside(element: TirExpr, end: TirExpr, lanes: int) -> TirExpr:
     """Which lanes of the vector at ``element`` of a line are in it: not before 0, and before ``end``."""
     limits = (i64(0) - element, end - element)
     first, last = (
@@ -36,13 +31,13 @@ def lanes_inside(element: Expr, end: Expr, lanes: int) -> Expr:
     return between(tirx.Ramp(tirx.IntImm("int32", 0), 1, lanes), first, last)
 
 
-def between(elements: Expr, first: Expr, last: Expr) -> Expr:
+def between(elements: TirExpr, first: TirExpr, last: TirExpr) -> TirExpr:
     """Which of a vector of int32 are not before ``first`` and before ``last``."""
     lanes = lanes_of(elements)
     return tirx.And(elements >= tirx.Broadcast(first, lanes), elements < tirx.Broadcast(last, lanes))
 
 
-def padded_vector(frame: FormFrame, tensor: str, buffer: Expr, place: Sequence[Expr], mask: Expr) -> Expr:
+def padded_vector(frame: FormFrame, tensor: str, buffer: TirExpr, place: Sequence[TirExpr], mask: TirExpr) -> TirExpr:
     """What a tensor has there as float32, and what it is padded with in the other lanes."""
     lanes, workload = frame.vectors.lanes, frame.task.workload
     dtype, padding = workload.tensors[tensor].dtype, dict(workload.padding).get(tensor, 0.0)
@@ -51,13 +46,13 @@ def padded_vector(frame: FormFrame, tensor: str, buffer: Expr, place: Sequence[E
     return tirx.Select(mask, value, tirx.Broadcast(tirx.FloatImm(DTYPE, padding), lanes))
 
 
-def as_float32(value: Expr, dtype: str) -> Expr:
+def as_float32(value: TirExpr, dtype: str) -> TirExpr:
     """``value``, read from a buffer of another ``dtype``. It is used several times: bind it."""
     return bound(cast(bound(loaded(value, dtype)), DTYPE))
 
 
 @contextmanager
-def runs_of_chunk(chunk: Chunk, size: Expr) -> Iterator[tuple[Expr, Expr, Expr, Expr]]:
+def runs_of_chunk(chunk: Chunk, size: TirExpr) -> Iterator[tuple[TirExpr, TirExpr, TirExpr, TirExpr]]:
     """The steps of a chunk as runs of ``size`` of them, cut where the chunk begins and ends: the run, the step that it
     begins at if it is whole, the first one of it in the chunk, and how many there are."""
     end = chunk.first + chunk.length

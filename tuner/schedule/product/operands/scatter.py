@@ -1,12 +1,8 @@
-"""Results written from a buffer to where they belong, through the elementwise stages. Imports TVM."""
+"""Results written from a buffer to where they belong, through the elementwise stages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.expr import Axis, Read, reads
 from tuner.schedule.access import stride
@@ -16,17 +12,17 @@ from tuner.schedule.product.epilogue import rounded
 from tuner.schedule.product.operands.frame import FormFrame, Values
 from tuner.schedule.product.operands.gather import MOST_STRIDE
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import cast, element_type, lanes_of, stored
 from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.memory import Vectors, fenced_integers
 
-Expr = Any
-Range = tuple[Expr, Expr]
+Range = tuple[TirExpr, TirExpr]
 """The first of something, and how many."""
 
 
-def scatter(frame: FormFrame, buffer: Expr, rows: Range, columns: Range, skipped: Expr) -> None:
+def scatter(frame: FormFrame, buffer: TirExpr, rows: Range, columns: Range, skipped: TirExpr) -> None:
     """These rows and columns of the output, in runs of the last axis of n.
 
     ``buffer`` holds them from [0, ``skipped``] on.
@@ -64,7 +60,7 @@ def step_of_results(frame: FormFrame) -> int:
 
 
 def store_results(
-    frame: FormFrame, values: Values, buffer: Expr, place: tuple[Expr, Expr], last: Expr, lanes: int
+    frame: FormFrame, values: Values, buffer: TirExpr, place: tuple[TirExpr, TirExpr], last: TirExpr, lanes: int
 ) -> None:  # fmt: skip
     """One vector of results, those before ``last`` along the last axis of n, through the stages."""
     task, index, step = frame.whole, frame.index_of_result(values), step_of_results(frame)
@@ -75,13 +71,13 @@ def store_results(
     past = place[1] + (last - column)
     result = buffer[place] if lanes == 1 else vectors.load(buffer, place[:1], place[1], past)
 
-    def read(node: Read) -> Expr:
+    def read(node: Read) -> TirExpr:
         if node.tensor in task.workload.program.stage:
             return result
         along = axis if lanes > 1 else None
         return Reader(task.workload, frame.function, frame.buffers, index, lanes, along, limit).read(node)
 
-    def value_of(name: str) -> Expr:
+    def value_of(name: str) -> TirExpr:
         return tirx.Ramp(index[name], i64(1), lanes) if name == axis and lanes > 1 else index[name]
 
     evaluator = Evaluator(task.workload.element_types, lanes, read, value_of, frame.function.extents.__getitem__)
@@ -101,7 +97,7 @@ def store_results(
         _store_strided(out, bound(result), [*outer, last_index], last - column, step)
 
 
-def _store_strided(out: Expr, value: Expr, at: Sequence[Expr], count: Expr, step: int) -> None:
+def _store_strided(out: TirExpr, value: TirExpr, at: Sequence[TirExpr], count: TirExpr, step: int) -> None:
     """The first ``count`` lanes, or all if there are fewer, to every ``step``-th element from there on."""
     lanes = lanes_of(value)
     valid = bound(tirx.Cast("int32", tirx.min(count, i64(lanes)) * i64(step)))

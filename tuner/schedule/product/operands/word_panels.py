@@ -1,13 +1,9 @@
-"""Panels of the right operand gathered as words: neighbours in k of every column side by side. Imports TVM."""
+"""Panels of the right operand gathered as words: neighbours in k of every column side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.schedule.product.frame import Chunk, Panel
 from tuner.schedule.product.operands.frame import FormFrame, Values
@@ -16,10 +12,9 @@ from tuner.schedule.product.operands.operands import in_words
 from tuner.schedule.product.operands.word_rows import elements_of, narrowed, padding_of
 from tuner.schedule.product.packing import Place, turned_square
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.dtypes import constant, stored_type, vector_type
 from tuner.schedule.vector.memory import Vectors
-
-Expr = Any
 
 
 def words_of_panel(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
@@ -35,7 +30,7 @@ def words_of_panel(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
         _elements(frame, panel, chunk)
 
 
-def _store(frame: FormFrame, panel: Panel, place: Expr, v: Expr, neighbours: list[Expr]) -> None:
+def _store(frame: FormFrame, panel: Panel, place: TirExpr, v: TirExpr, neighbours: list[TirExpr]) -> None:
     """Vectors of columns at the neighbours in k of one word, side by side."""
     words, lanes = frame.words, frame.vectors.lanes
     parts = [I.Bind(narrowed(words, value, bool(words.row_head))) for value in neighbours]
@@ -67,7 +62,7 @@ def _from_columns(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
         step = I.Bind(square * i64(lanes))
         first = (chunk.first + step) * i64(words.dot.group)
 
-        def of_column(buffer: Expr, outer: tuple[Expr, ...], first: Expr = first) -> Expr:
+        def of_column(buffer: TirExpr, outer: tuple[TirExpr, ...], first: TirExpr = first) -> TirExpr:
             # Words past the chunk are those of the next one, or zero past k.
             elements = I.Bind(Vectors(words.width).load(buffer, outer, first, frame.depth))
             return tirx.reinterpret(vector_type("int32", lanes), narrowed(words, elements, bool(words.row_head)))
@@ -78,7 +73,9 @@ def _from_columns(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
 
 # -- what is gathered --------------------------------------------------------------------------------------------------
 @contextmanager
-def _words(frame: FormFrame, panel: Panel, chunk: Chunk) -> Iterator[tuple[list[tuple[Values, Expr | None]], Expr]]:
+def _words(
+    frame: FormFrame, panel: Panel, chunk: Chunk
+) -> Iterator[tuple[list[tuple[Values, TirExpr | None]], TirExpr]]:
     """The words of a chunk: the values of the parts of k at each of its neighbours, and whether that is before the end
     of k (None: it is); and the row of the packed panel."""
     group, names, first = frame.words.dot.group, frame.contraction.k, chunk.first - panel.first
@@ -93,7 +90,7 @@ def _words(frame: FormFrame, panel: Panel, chunk: Chunk) -> Iterator[tuple[list[
         return
     is_whole = in_words(frame.contraction.parts, names, group)
     with I.serial(i64(0), chunk.length) as step:
-        each: list[tuple[Values, Expr | None]] = []
+        each: list[tuple[Values, TirExpr | None]] = []
         for j in range(group):
             flat = I.Bind((chunk.first + step) * i64(group) + i64(j))
             each.append((frame.decomposed(names, flat), None if is_whole else flat < frame.depth))
@@ -120,8 +117,8 @@ def _pieces(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
                 I.buffer_store(slot, tirx.Broadcast(outside, lanes), [every])
 
                 def piece(
-                    of_run: Values, start: Expr, last: Expr, lane_zero: Expr,
-                    values: Values = values, slot: Expr = slot, end: Expr = end,
+                    of_run: Values, start: TirExpr, last: TirExpr, lane_zero: TirExpr,
+                    values: Values = values, slot: TirExpr = slot, end: TirExpr = end,
                 ) -> None:  # fmt: skip
                     at = {**frame.outer, **values, **of_run, frame.contraction.n[-1]: lane_zero}
                     load_piece(frame, strided, slot, at, start, tirx.min(last, end))

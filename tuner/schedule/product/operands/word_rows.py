@@ -1,4 +1,4 @@
-"""Rows of the left operand gathered as elements of which the register tile reads words. Imports TVM.
+"""Rows of the left operand gathered as elements of which the register tile reads words.
 
 Elements stay as small as they are in memory, or as an instruction takes them: what is gathered is bytes, copied.
 """
@@ -7,10 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.expr import Axis, Read
 from tuner.schedule.loops.reading import Reader
@@ -20,13 +16,13 @@ from tuner.schedule.product.operands.operands import Operand, is_contiguous
 from tuner.schedule.product.packing import padded
 from tuner.schedule.product.words import Words
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dot_products import step_type
 from tuner.schedule.vector.dtypes import constant, lanes_of, stored, stored_type, vector_type
 from tuner.schedule.vector.memory import Vectors, workspace
 
-Expr = Any
-Place = Callable[[Expr], Values]
+Place = Callable[[TirExpr], Values]
 """From a step of the last part of k to the values of all parts."""
 FEWEST_LANES = 8
 """Elements for which a run is copied in vectors that it is a multiple of."""
@@ -35,7 +31,7 @@ SIGN = -128
 
 
 @contextmanager
-def room_for_rows(frame: FormFrame, rows: int, steps: Expr) -> Iterator[Expr]:
+def room_for_rows(frame: FormFrame, rows: int, steps: TirExpr) -> Iterator[TirExpr]:
     """Room for so many rows of so many words, as elements. Rows start a cache line and more apart from a power of
     two."""
     group = i64(frame.words.dot.group)
@@ -44,7 +40,7 @@ def room_for_rows(frame: FormFrame, rows: int, steps: Expr) -> Iterator[Expr]:
         yield buffer
 
 
-def narrowed(words: Words, elements: Expr, is_shifted: bool) -> Expr:
+def narrowed(words: Words, elements: TirExpr, is_shifted: bool) -> TirExpr:
     """Elements as they are stored in a tensor, as the instruction takes them; with its offset if they are what it is
     added to."""
     wanted = vector_type(step_type(words.dot), lanes_of(elements))
@@ -54,7 +50,7 @@ def narrowed(words: Words, elements: Expr, is_shifted: bool) -> Expr:
     return tirx.bitwise_xor(value, constant(SIGN, step_type(words.dot), lanes_of(elements)))
 
 
-def elements_of(frame: FormFrame, operand: Operand, values: Values) -> tuple[Expr, Expr | None, Expr]:
+def elements_of(frame: FormFrame, operand: Operand, values: Values) -> tuple[TirExpr, TirExpr | None, TirExpr]:
     """One element of an operand that is a read of a tensor, as it is stored: what loads it, whether it is inside the
     tensor (None: always), and what stands there where it is not."""
     read = read_of(operand)
@@ -69,7 +65,7 @@ def read_of(operand: Operand) -> Read:
     return read
 
 
-def padding_of(frame: FormFrame, read: Read) -> Expr:
+def padding_of(frame: FormFrame, read: Read) -> TirExpr:
     """What a tensor holds outside of its dims, as it is stored."""
     workload = frame.task.workload
     value, dtype = dict(workload.padding).get(read.tensor, 0.0), workload.tensors[read.tensor].dtype
@@ -78,7 +74,7 @@ def padding_of(frame: FormFrame, read: Read) -> Expr:
     return constant(value, stored_type(dtype), 1)
 
 
-def place_of(frame: FormFrame, read: Read, values: Values) -> tuple[Expr, list[Expr], Expr | None]:
+def place_of(frame: FormFrame, read: Read, values: Values) -> tuple[TirExpr, list[TirExpr], TirExpr | None]:
     """The buffer of a read, the indices of an element, and whether it is inside: None where nothing is outside."""
     workload = frame.task.workload
     at = Reader(workload, frame.function, frame.buffers, frame.index(values), 1, None).indices(read)
@@ -95,7 +91,7 @@ def place_of(frame: FormFrame, read: Read, values: Values) -> tuple[Expr, list[E
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------
-def words_of_rows(frame: FormFrame, rows: Rows, count: Expr, chunk: Chunk) -> None:
+def words_of_rows(frame: FormFrame, rows: Rows, count: TirExpr, chunk: Chunk) -> None:
     """``count`` rows at these words of k, the last one filled up with zeros."""
     group, inner = frame.words.dot.group, frame.contraction.k[-1]
     first = I.Bind(chunk.first * i64(group))
@@ -105,7 +101,7 @@ def words_of_rows(frame: FormFrame, rows: Rows, count: Expr, chunk: Chunk) -> No
         of_row = {**frame.outer, **frame.decomposed(frame.contraction.m, rows.row + r)}
         with frame.runs(frame.contraction.k, first, length) as (values, start, end, shift):
 
-            def at(step: Expr, of: Values = {**of_row, **values}) -> Values:  # noqa: B006 - read only
+            def at(step: TirExpr, of: Values = {**of_row, **values}) -> Values:  # noqa: B006 - read only
                 return {**of, inner: step}
 
             copy.run(at, r, start, end, shift)
@@ -117,14 +113,14 @@ def words_of_rows(frame: FormFrame, rows: Rows, count: Expr, chunk: Chunk) -> No
 class _Copy:
     """Writes runs of elements along the last part of k to rows of ``packed``."""
 
-    def __init__(self, frame: FormFrame, packed: Expr) -> None:
+    def __init__(self, frame: FormFrame, packed: TirExpr) -> None:
         self.frame, self.packed, self.words = frame, packed, frame.words
         self.operand, self.inner = frame.contraction.left, frame.contraction.k[-1]
         self.read = read_of(self.operand)
         self.is_shifted = bool(self.words.head)
         self.extent = frame.contraction.parts[self.inner].extent.constant
 
-    def run(self, at: Place, r: Expr, first: Expr, last: Expr, shift: Expr) -> None:
+    def run(self, at: Place, r: TirExpr, first: TirExpr, last: TirExpr, shift: TirExpr) -> None:
         """Row ``r`` at the steps ``first`` to ``last``, of which ``at`` gives the values of all parts."""
         lanes = self._lanes()
         if lanes is None:
@@ -153,15 +149,15 @@ class _Copy:
         lanes = next((lanes for lanes in reversed(_halves(widest)) if lanes >= self.extent), widest)
         return lanes if lanes > 1 else None
 
-    def _whole(self, at: Place, lanes: int, r: Expr, first: Expr, last: Expr, shift: Expr) -> None:
+    def _whole(self, at: Place, lanes: int, r: TirExpr, first: TirExpr, last: TirExpr, shift: TirExpr) -> None:
         """Runs are whole vectors: chunks of k are, too."""
         buffer, place, inside = place_of(self.frame, self.read, at(first))
 
-        def vectors(value: Callable[[Expr], Expr]) -> None:
+        def vectors(value: Callable[[TirExpr], TirExpr]) -> None:
             with I.serial(i64(0), tirx.truncdiv(last - first, i64(lanes))) as v:
                 self._store(value(v * i64(lanes)), r, first + shift + v * i64(lanes), lanes)
 
-        def loaded(step: Expr) -> Expr:
+        def loaded(step: TirExpr) -> TirExpr:
             return buffer[(*place[:-1], tirx.Ramp(place[-1] + step, i64(1), lanes))]
 
         if inside is None:
@@ -174,7 +170,7 @@ class _Copy:
             with I.Else():
                 vectors(lambda step: outside)
 
-    def _masked(self, at: Place, lanes: int, r: Expr, first: Expr, last: Expr, shift: Expr) -> None:
+    def _masked(self, at: Place, lanes: int, r: TirExpr, first: TirExpr, last: TirExpr, shift: TirExpr) -> None:
         """What is stored past a run is overwritten by the next one, or lies in the room between rows."""
         buffer, place, inside = place_of(self.frame, self.read, at(first))
         with I.serial(i64(0), tirx.truncdiv(last - first + i64(lanes - 1), i64(lanes))) as v:
@@ -189,11 +185,11 @@ class _Copy:
                 )
             self._store(value, r, first + shift + step, lanes)
 
-    def _element(self, values: Values) -> Expr:
+    def _element(self, values: Values) -> TirExpr:
         value, inside, outside = elements_of(self.frame, self.operand, values)
         return value if inside is None else tirx.if_then_else(inside, value, outside)
 
-    def _store(self, value: Expr, r: Expr, place: Expr, lanes: int = 1) -> None:
+    def _store(self, value: TirExpr, r: TirExpr, place: TirExpr, lanes: int = 1) -> None:
         value = narrowed(self.words, I.Bind(value), self.is_shifted)
         I.buffer_store(self.packed, value, [r, tirx.Ramp(place, i64(1), lanes) if lanes > 1 else place])
 

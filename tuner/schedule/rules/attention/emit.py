@@ -1,4 +1,4 @@
-"""TensorIR for attention, built directly. Imports TVM. The loop nest is
+"""TensorIR for attention, built directly. The loop nest is
 
     for t in parallel(threads):                   a contiguous share of (batch, block of rows)
       for b in batch:
@@ -19,9 +19,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
-
 from tuner.program.task import SearchTask
 from tuner.schedule.function import kernel_function
 from tuner.schedule.rules.attention.frame import Frame, Scratch, down, up
@@ -32,11 +29,11 @@ from tuner.schedule.rules.attention.tile import Tile, tiles, when
 from tuner.schedule.rules.attention.values import invert_totals, values, write_rows
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.dtypes import constant
 from tuner.schedule.vector.memory import DTYPE, Vectors, workspace
 
-Expr = Any
-Columns = tuple[Expr, Expr]
+Columns = tuple[TirExpr, TirExpr]
 
 
 def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
@@ -71,14 +68,14 @@ class _Nest:
             end = I.Bind(tirx.floordiv(total * (thread + i64(1)), i64(threads)))
             nest._share(first, end)
 
-    def _batches(self, axes: tuple[str, ...], index: dict[str, Expr]) -> None:
+    def _batches(self, axes: tuple[str, ...], index: dict[str, TirExpr]) -> None:
         if not axes:
             _Nest(self.frame.at(index))._rows(i64(0), self.blocks)
             return
         with I.serial(i64(0), self.frame.extent[axes[0]]) as value:
             self._batches(axes[1:], {**index, axes[0]: value})
 
-    def _share(self, first: Expr, end: Expr) -> None:
+    def _share(self, first: TirExpr, end: TirExpr) -> None:
         """Blocks of rows ``first`` to ``end``, counted through the whole batch."""
         # Extents may be 0, and no loop guards divisions that are moved out of it.
         blocks = I.Bind(tirx.max(self.blocks, i64(1)))
@@ -102,7 +99,7 @@ class _Nest:
         width = i64(frame.kernel["cols"] * frame.nr) if frame.is_blocked else panels * i64(frame.nr)
         with ExitStack() as stack:
 
-            def room(*shape: Expr) -> Expr:
+            def room(*shape: TirExpr) -> TirExpr:
                 return stack.enter_context(workspace(shape))
 
             rows = i64(self.height)
@@ -117,7 +114,7 @@ class _Nest:
             yield _Nest(frame.using(scratch))
 
     # -- blocks -------------------------------------------------------------------------------------------------------
-    def _rows(self, first: Expr, end: Expr) -> None:
+    def _rows(self, first: TirExpr, end: TirExpr) -> None:
         """Blocks of rows of one element of the batch."""
         frame, size = self.frame, self.frame.extent["i"]
         if frame.kernel["pack"]:
@@ -130,7 +127,7 @@ class _Nest:
             rows = I.Bind(tirx.min(i64(self.height), size - row))
             self._block(row, rows)
 
-    def _block(self, row: Expr, rows: Expr) -> None:
+    def _block(self, row: TirExpr, rows: TirExpr) -> None:
         columns = self._visible(row, row + rows - i64(1))
         if not self.frame.is_blocked:
             self._columns(row, rows, columns)
@@ -142,7 +139,7 @@ class _Nest:
             self._columns(row, rows, (start, I.Bind(tirx.min(start + width, columns[1]))))
         write_rows(self.frame, row, rows)
 
-    def _clear(self, rows: Expr) -> None:
+    def _clear(self, rows: TirExpr) -> None:
         room, lanes = self.frame.room, self.frame.lanes
         with I.serial(i64(0), rows) as local:
             I.buffer_store(room.top, constant(float("-inf"), DTYPE, 1), [local])
@@ -150,7 +147,7 @@ class _Nest:
             with I.serial(i64(0), up(self.frame.extent["e"], lanes)) as v:
                 I.buffer_store(room.mixed, self.frame.vectors.zero(), [local, self.frame.vectors.ramp(v * i64(lanes))])
 
-    def _columns(self, row: Expr, rows: Expr, columns: Columns) -> None:
+    def _columns(self, row: TirExpr, rows: TirExpr, columns: Columns) -> None:
         """All rows of a block over one block of columns."""
         frame, start = self.frame, columns[0]
 
@@ -168,7 +165,7 @@ class _Nest:
         self._softmax(row, rows, columns)
         over(reduce)
 
-    def _softmax(self, row: Expr, rows: Expr, columns: Columns) -> None:
+    def _softmax(self, row: TirExpr, rows: TirExpr, columns: Columns) -> None:
         """Of all rows of a block, tile by tile: one piece of code for tiles of every height."""
         mr = self.frame.kernel["mr"]
         with I.serial(i64(0), up(rows, mr)) as number:
@@ -194,7 +191,7 @@ class _Nest:
         return when(is_seen)
 
     # -- which columns ------------------------------------------------------------------------------------------------
-    def _visible(self, row: Expr, last: Expr) -> Columns:
+    def _visible(self, row: TirExpr, last: TirExpr) -> Columns:
         """Columns that any of the rows ``row`` to ``last`` sees, from the start of a panel on."""
         frame, j = self.frame, self.frame.extent["j"]
         if not frame.chain.mask.bounds:

@@ -1,13 +1,9 @@
-"""What every part of an attention kernel's code looks at: its task, operands, extents and scratch. Imports TVM."""
+"""What every part of an attention kernel's code looks at: its task, operands, extents and scratch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.expr import Expr as Ast
 from tuner.program.expr import Read
@@ -17,12 +13,11 @@ from tuner.schedule.loops.reading import Reader
 from tuner.schedule.rules.attention.chain import DOTS, DTYPE, QUOTIENT, Chain
 from tuner.schedule.signature import dim_expr, i64
 from tuner.schedule.space import MicroKernel
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import loaded
 from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.memory import Vectors
-
-Expr = Any
 
 
 @dataclass(frozen=True)
@@ -30,12 +25,12 @@ class Scratch:
     """What one thread keeps. ``keys`` [panels, d, nr]: k packed, or None; ``scores`` [rows, columns of a block];
     ``top`` and ``total`` [rows]; ``mixed`` [rows, e] and ``factor`` [rows] where there are several blocks."""
 
-    keys: Expr
-    scores: Expr
-    top: Expr
-    total: Expr
-    factor: Expr = None
-    mixed: Expr = None
+    keys: TirExpr
+    scores: TirExpr
+    top: TirExpr
+    total: TirExpr
+    factor: TirExpr = None
+    mixed: TirExpr = None
 
 
 @dataclass(frozen=True)
@@ -47,11 +42,11 @@ class Frame:
     kernel: MicroKernel
     function: KernelFunction
     vectors: Vectors
-    extent: Mapping[str, Expr]
-    index: Mapping[str, Expr]
+    extent: Mapping[str, TirExpr]
+    index: Mapping[str, TirExpr]
     scratch: Scratch | None = None
 
-    def at(self, index: Mapping[str, Expr]) -> Frame:
+    def at(self, index: Mapping[str, TirExpr]) -> Frame:
         return replace(self, index={**self.index, **index})
 
     def using(self, scratch: Scratch) -> Frame:
@@ -78,51 +73,53 @@ class Frame:
         return bool(self.kernel["cols"])
 
     # -- operands -------------------------------------------------------------------------------------------------
-    def place(self, read: Read, **index: Expr) -> tuple[Expr, list[Expr]]:
+    def place(self, read: Read, **index: TirExpr) -> tuple[TirExpr, list[TirExpr]]:
         """The buffer of q, k or v, and the indices of an element."""
         reader = self._reader({**self.index, **index}, 1, None, None)
         return self.function.buffers[read.tensor], reader.indices(read)
 
-    def element(self, read: Read, **index: Expr) -> Expr:
+    def element(self, read: Read, **index: TirExpr) -> TirExpr:
         buffer, at = self.place(read, **index)
         return self._widened(read, buffer[tuple(at)])
 
-    def vector(self, read: Read, limit: Expr | None, **index: Expr) -> Expr:
+    def vector(self, read: Read, limit: TirExpr | None, **index: TirExpr) -> TirExpr:
         """A vector along the last index; elements at and past ``limit`` are not touched and give zero."""
         buffer, at = self.place(read, **index)
         return self._widened(read, self.vectors.load(buffer, at[:-1], at[-1], limit))
 
-    def _widened(self, read: Read, value: Expr) -> Expr:
+    def _widened(self, read: Read, value: TirExpr) -> TirExpr:
         """What was loaded from a tensor as float32."""
         dtype = self.task.workload.tensors[read.tensor].dtype
         return value if dtype == DTYPE else bound(loaded(bound(value), dtype))
 
-    def value(self, expr: Ast, instead: Expr, along: str, limit: Expr | None, **index: Expr) -> Expr:
+    def value(self, expr: Ast, instead: TirExpr, along: str, limit: TirExpr | None, **index: TirExpr) -> TirExpr:
         """An elementwise part in vectors ``along`` an axis, with ``instead`` where it reads what was computed."""
         reader = self._reader({**self.index, **index}, self.lanes, along, limit)
         types = self.task.workload.element_types
         for name in (DOTS, QUOTIENT):
             types = types.with_tensor(name, DTYPE)
 
-        def read(node: Read) -> Expr:
+        def read(node: Read) -> TirExpr:
             return instead if node.tensor in (DOTS, QUOTIENT) else reader.read(node)
 
         extent = self.function.extents.__getitem__
         return Evaluator(types, self.lanes, read, reader.axis, extent).value(expr, DTYPE)
 
-    def _reader(self, index: Mapping[str, Expr], lanes: int, along: str | None, limit: Expr | None) -> Reader:
+    def _reader(self, index: Mapping[str, TirExpr], lanes: int, along: str | None, limit: TirExpr | None) -> Reader:
         return Reader(self.task.workload, self.function, self.function.buffers, index, lanes, along, limit)
 
     # -- which columns are visible ----------------------------------------------------------------------------------
-    def first_column(self, row: Expr) -> Expr:
+    def first_column(self, row: TirExpr) -> TirExpr:
         """The first column that the bounds leave visible to a row; those of later rows are no earlier."""
         return self._limit(False, i64(0), tirx.max, row)
 
-    def end_column(self, row: Expr) -> Expr:
+    def end_column(self, row: TirExpr) -> TirExpr:
         """The first column past those that the bounds leave visible to a row."""
         return self._limit(True, self.extent["j"], tirx.min, row)
 
-    def _limit(self, is_upper: bool, start: Expr, combine: Callable[[Expr, Expr], Expr], row: Expr) -> Expr:
+    def _limit(
+        self, is_upper: bool, start: TirExpr, combine: Callable[[TirExpr, TirExpr], TirExpr], row: TirExpr
+    ) -> TirExpr:
         sizes = {f"extent({name})": value for name, value in self.function.extents.items()}
         values = {**sizes, **self.index, "i": row}
         result = start
@@ -136,11 +133,11 @@ class Frame:
         return any(not each.is_upper for each in self.chain.mask.bounds)
 
 
-def up(value: Expr, step: int) -> Expr:
+def up(value: TirExpr, step: int) -> TirExpr:
     """How many steps hold ``value`` elements."""
     return tirx.floordiv(value + i64(step - 1), i64(step))
 
 
-def down(value: Expr, step: int) -> Expr:
+def down(value: TirExpr, step: int) -> TirExpr:
     """``value`` rounded down to a multiple."""
     return tirx.floordiv(value, i64(step)) * i64(step)

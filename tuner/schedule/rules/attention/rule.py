@@ -35,6 +35,7 @@ from tuner.schedule.layout import Layout
 from tuner.schedule.rule import Extents, Refused
 from tuner.schedule.rules.attention import prior
 from tuner.schedule.rules.attention.chain import Chain
+from tuner.schedule.rules.attention.emit import emit
 from tuner.schedule.rules.attention.pattern import chain_of, match
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -104,8 +105,6 @@ class Attention:
         return {}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        from tuner.schedule.rules.attention.emit import emit  # noqa: PLC0415 - the one import that needs TVM
-
         return emit(task, kernel, name)
 
 

@@ -1,39 +1,35 @@
-"""The first contraction: products of rows of q with k, into the scratch for scores. Imports TVM."""
+"""The first contraction: products of rows of q with k, into the scratch for scores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
-
 from tuner.schedule.rules.attention.frame import Frame, up
 from tuner.schedule.rules.attention.tile import Accumulators, Tile, unrolled, when
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
 
-Expr = Any
 
-
-def pack_keys(frame: Frame, first: Expr, end: Expr) -> None:
+def pack_keys(frame: Frame, first: TirExpr, end: TirExpr) -> None:
     """Panels ``first`` to ``end`` of k as [d, nr] each; surplus columns repeat the last one, or are zero."""
     with I.serial(first, end) as panel, I.serial(i64(0), i64(frame.kernel["nv"])) as v:
         column = I.Bind(panel * i64(frame.nr) + v * i64(frame.lanes))
         (_copy if frame.chain.j_is_last else _transpose)(frame, panel, column, v)
 
 
-def _copy(frame: Frame, panel: Expr, column: Expr, v: Expr) -> None:
+def _copy(frame: Frame, panel: TirExpr, column: TirExpr, v: TirExpr) -> None:
     with I.serial(i64(0), frame.extent["d"]) as step:
         value = frame.vector(frame.chain.k, frame.extent["j"], j=column, d=step)
         I.buffer_store(frame.room.keys, value, [panel, step, frame.vectors.ramp(v * i64(frame.lanes))])
 
 
-def _transpose(frame: Frame, panel: Expr, column: Expr, v: Expr) -> None:
+def _transpose(frame: Frame, panel: TirExpr, column: TirExpr, v: TirExpr) -> None:
     """Squares of lanes x lanes elements, turned over in registers; the last one reads no further than d."""
     lanes, d = frame.lanes, frame.extent["d"]
     whole = tirx.floordiv(d, i64(lanes))
 
-    def square(step: Expr, limit: Expr | None) -> None:
+    def square(step: TirExpr, limit: TirExpr | None) -> None:
         at = [tirx.min(column + i64(lane), frame.extent["j"] - i64(1)) for lane in range(lanes)]
         rows = [I.Bind(frame.vector(frame.chain.k, limit, j=each, d=step)) for each in at]
         for lane, value in enumerate(frame.vectors.transposed(rows)):
@@ -47,11 +43,11 @@ def _transpose(frame: Frame, panel: Expr, column: Expr, v: Expr) -> None:
             square(whole * i64(lanes), d)
 
 
-Range = Callable[[Tile], tuple[Expr, Expr]]
+Range = Callable[[Tile], tuple[TirExpr, TirExpr]]
 """The columns that a tile sees: the first, and the first past the last."""
 
 
-def scores(frame: Frame, columns: tuple[Expr, Expr], over_tiles: Callable[[Any], None], seen: Range) -> None:
+def scores(frame: Frame, columns: tuple[TirExpr, TirExpr], over_tiles: Callable[[Any], None], seen: Range) -> None:
     """Products for ``columns`` of all tiles, panel by panel: a panel stays in L1 while the tiles go by."""
     first, end = columns
     with I.serial(tirx.floordiv(first, i64(frame.nr)), up(end, frame.nr)) as panel:
@@ -69,7 +65,7 @@ def scores(frame: Frame, columns: tuple[Expr, Expr], over_tiles: Callable[[Any],
         over_tiles(use)
 
 
-def _products(frame: Frame, tile: Tile, panel: Expr, column: Expr) -> None:
+def _products(frame: Frame, tile: Tile, panel: TirExpr, column: TirExpr) -> None:
     """A register tile of a packed panel."""
     nv, lanes = frame.kernel["nv"], frame.lanes
     sums = Accumulators(frame, tile.height, nv)
@@ -78,7 +74,7 @@ def _products(frame: Frame, tile: Tile, panel: Expr, column: Expr) -> None:
     if tile.valid is not None:
         rows = [tirx.min(row, frame.extent["i"] - i64(1)) for row in rows]
 
-    def step(at: Expr) -> None:
+    def step(at: TirExpr) -> None:
         scalars = [frame.element(frame.chain.q, i=row, d=at) for row in rows]
         ramps = [frame.vectors.ramp(i64(v * lanes)) for v in range(nv)]
         sums.add_products(scalars, [frame.room.keys[panel, at, ramp] for ramp in ramps])
@@ -90,7 +86,7 @@ def _products(frame: Frame, tile: Tile, panel: Expr, column: Expr) -> None:
             I.buffer_store(frame.room.scores, sums.get(row, v), place)
 
 
-def _dots(frame: Frame, tile: Tile, panel: Expr, column: Expr) -> None:
+def _dots(frame: Frame, tile: Tile, panel: TirExpr, column: TirExpr) -> None:
     """As many columns as a vector has lanes, each by vectors along d; for few rows, which packing does not pay for."""
     lanes, d = frame.lanes, frame.extent["d"]
     at = [tirx.min(panel * i64(lanes) + i64(lane), frame.extent["j"] - i64(1)) for lane in range(lanes)]
@@ -99,7 +95,7 @@ def _dots(frame: Frame, tile: Tile, panel: Expr, column: Expr) -> None:
         sums = Accumulators(frame, lanes, 1)
         sums.clear()
 
-        def step(start: Expr, limit: Expr | None) -> None:
+        def step(start: TirExpr, limit: TirExpr | None) -> None:
             left = I.Bind(frame.vector(frame.chain.q, limit, i=tile.row + row, d=start))
             for lane, each in enumerate(at):
                 right = frame.vector(frame.chain.k, limit, j=each, d=start)

@@ -1,4 +1,4 @@
-"""Rows of scores become exponentials, with their maximum and sum. Imports TVM.
+"""Rows of scores become exponentials, with their maximum and sum.
 
 Where there are several blocks of columns, what was summed before is scaled from the old maximum to the new one (online
 softmax: Milakov and Gimelshein 2018, section 3; FlashAttention, algorithm 1). A block whose columns are all hidden has
@@ -8,19 +8,15 @@ the maximum -inf; 0 stands in its place, so that the exponentials are 0 and not 
 from __future__ import annotations
 
 import math
-from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.schedule.rules.attention.frame import Frame, up
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, combined
 from tuner.schedule.vector.dtypes import constant
 from tuner.schedule.vector.elementary import exp
 from tuner.schedule.vector.memory import DTYPE
 
-Expr = Any
 LOWEST = -3.4028234663852886e38
 """The lowest finite float32."""
 
@@ -29,7 +25,9 @@ class Row:
     """Row ``row``, ``local`` in its block; of its columns from ``first`` to ``end``, in a block that starts at
     ``start``."""
 
-    def __init__(self, frame: Frame, row: Expr, local: Expr, columns: tuple[Expr, Expr], start: Expr) -> None:
+    def __init__(
+        self, frame: Frame, row: TirExpr, local: TirExpr, columns: tuple[TirExpr, TirExpr], start: TirExpr
+    ) -> None:
         self.frame, self.row, self.local, self.start = frame.at({"i": row}), row, local, start
         self.first, self.end = columns
         self.lanes = frame.lanes
@@ -50,7 +48,7 @@ class Row:
         I.buffer_store(room.total, total, [self.local])
 
     # -- the maximum --------------------------------------------------------------------------------------------------
-    def _top(self) -> Expr:
+    def _top(self) -> TirExpr:
         """The scores as the program has them, in the place of the products; their maximum.
 
         A maximum that loses a NaN does no harm: the exponential of NaN is NaN, and so is every sum with it.
@@ -66,7 +64,7 @@ class Row:
                 I.buffer_store(top, tirx.max(top[every], value), [every])
         return bound(self.frame.vectors.across(top[every], tirx.max))
 
-    def _parts(self) -> list[tuple[Expr, Expr, bool]]:
+    def _parts(self) -> list[tuple[TirExpr, TirExpr, bool]]:
         """Vectors, and whether all of their columns are visible."""
         bounds, j = self.frame.chain.mask.bounds, self.frame.extent["j"]
         whole, last = tirx.floordiv(self.first, i64(self.lanes)), I.Bind(up(self.end, self.lanes))
@@ -84,7 +82,7 @@ class Row:
         inside = I.Bind(tirx.max(tirx.floordiv(end, i64(self.lanes)), visible))
         return [(whole, visible, False), (visible, inside, True), (inside, last, False)]
 
-    def _score(self, column: Expr, is_inside: bool) -> Expr:
+    def _score(self, column: TirExpr, is_inside: bool) -> TirExpr:
         mask = self.frame.chain.mask
         product = bound(self.frame.room.scores[tuple(self._place(column))])
         if is_inside:
@@ -95,7 +93,7 @@ class Row:
         return tirx.Select(lane < tirx.Broadcast(self.end, self.lanes), value, hidden)
 
     # -- the exponentials ---------------------------------------------------------------------------------------------
-    def _exponentials(self, top: Expr) -> Expr:
+    def _exponentials(self, top: TirExpr) -> TirExpr:
         """exp(score - top) in the place of the scores; their sum."""
         total = I.alloc_buffer((self.lanes,), DTYPE)
         every = self.frame.vectors.ramp(0)
@@ -109,10 +107,10 @@ class Row:
             I.buffer_store(total, total[every] + value, [every])
         return self.frame.vectors.total(total[every])
 
-    def _place(self, column: Expr) -> list[Expr]:
+    def _place(self, column: TirExpr) -> list[TirExpr]:
         return [self.local, self.frame.vectors.ramp(column - self.start)]
 
 
-def _safe(top: Expr) -> Expr:
+def _safe(top: TirExpr) -> TirExpr:
     """0 in the place of -inf: the exponentials of what is hidden are 0 then, also where all of it is."""
     return bound(tirx.Select(top < constant(LOWEST, DTYPE, 1), constant(0, DTYPE, 1), top))

@@ -1,5 +1,4 @@
-"""The register tile of both contractions: rows by vectors of accumulators, and the tiles that make up a block of rows.
-Imports TVM."""
+"""The register tile of both contractions: rows by vectors of accumulators, and the tiles of a block of rows."""
 
 from __future__ import annotations
 
@@ -8,27 +7,23 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
-
 from tuner.schedule.rules.attention.frame import Frame
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.memory import DTYPE
-
-Expr = Any
 
 
 @dataclass(frozen=True)
 class Tile:
     """``height`` rows from ``row`` on, row ``local`` of a block; the first ``valid`` ones exist (None: all)."""
 
-    row: Expr
-    local: Expr
+    row: TirExpr
+    local: TirExpr
     height: int
-    valid: Expr | None = None
+    valid: TirExpr | None = None
 
     @property
-    def count(self) -> Expr:
+    def count(self) -> TirExpr:
         """How many of its rows exist."""
         return i64(self.height) if self.valid is None else self.valid
 
@@ -40,7 +35,7 @@ class Tile:
 class _If:
     """``I.If`` and ``I.Then`` as one."""
 
-    def __init__(self, condition: Expr) -> None:
+    def __init__(self, condition: TirExpr) -> None:
         self._frames = (I.If(condition), I.Then())
 
     def __enter__(self) -> None:
@@ -52,12 +47,12 @@ class _If:
             frame.__exit__(*error)
 
 
-def when(condition: Expr) -> AbstractContextManager[None]:
+def when(condition: TirExpr) -> AbstractContextManager[None]:
     """What is written here runs where the condition holds."""
     return _If(condition)
 
 
-def tiles(frame: Frame, row: Expr, rows: Expr, use: Callable[[Tile], None]) -> None:
+def tiles(frame: Frame, row: TirExpr, rows: TirExpr, use: Callable[[Tile], None]) -> None:
     """The tiles of ``rows`` rows from ``row`` on: whole ones, then the ragged rest, exactly (``tail``) or padded."""
     mr = frame.kernel["mr"]
     size = frame.extent["i"]
@@ -86,10 +81,10 @@ class Accumulators:
         self._vectors = frame.vectors
         self.lines = [[I.alloc_buffer((frame.lanes,), DTYPE) for _ in range(vectors)] for _ in range(height)]
 
-    def get(self, row: int, vector: int) -> Expr:
+    def get(self, row: int, vector: int) -> TirExpr:
         return self.lines[row][vector][self._vectors.ramp(0)]
 
-    def set(self, row: int, vector: int, value: Expr) -> None:
+    def set(self, row: int, vector: int, value: TirExpr) -> None:
         I.buffer_store(self.lines[row][vector], value, [self._vectors.ramp(0)])
 
     def clear(self) -> None:
@@ -97,7 +92,7 @@ class Accumulators:
             for vector in range(len(line)):
                 self.set(row, vector, self._vectors.zero())
 
-    def add_products(self, rows: Sequence[Expr], columns: Sequence[Expr]) -> None:
+    def add_products(self, rows: Sequence[TirExpr], columns: Sequence[TirExpr]) -> None:
         """One step of the reduction: the outer product of scalars and vectors."""
         columns = [I.Bind(column) for column in columns]
         for row, scalar in enumerate(rows):
@@ -106,7 +101,7 @@ class Accumulators:
                 self.set(row, vector, self.get(row, vector) + value * column)
 
 
-def unrolled(first: Expr, end: Expr, unroll: int, step: Callable[[Expr], None]) -> None:
+def unrolled(first: TirExpr, end: TirExpr, unroll: int, step: Callable[[TirExpr], None]) -> None:
     """A loop of ``unroll`` steps a turn, then the steps that are left over."""
     if unroll == 1:
         with I.serial(first, end) as at:

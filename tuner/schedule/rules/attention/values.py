@@ -1,29 +1,24 @@
-"""The second contraction: exponentials times v, and the output. Imports TVM."""
+"""The second contraction: exponentials times v, and the output."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.schedule.rules.attention.frame import Frame
 from tuner.schedule.rules.attention.tile import Accumulators, Tile, unrolled, when
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import cast, constant, stored
 from tuner.schedule.vector.memory import DTYPE
 
-Expr = Any
 
-
-def values(frame: Frame, tile: Tile, columns: tuple[Expr, Expr], start: Expr) -> None:
+def values(frame: Frame, tile: Tile, columns: tuple[TirExpr, TirExpr], start: TirExpr) -> None:
     """Sums over ``columns`` of a block that starts at ``start``: to the output, or onto those of earlier blocks."""
     over_panels(frame, lambda e, vectors, limit: _Sums(frame, tile, e, vectors, limit).emit(columns, start))
 
 
-def over_panels(frame: Frame, use: Callable[[Expr, int, Expr | None], None]) -> None:
+def over_panels(frame: Frame, use: Callable[[TirExpr, int, TirExpr | None], None]) -> None:
     """Panels of ``ev`` vectors along e, each with the limit of its loads where it is ragged."""
     lanes, ev, e = frame.lanes, frame.kernel["ev"], frame.extent["e"]
     width = ev * lanes
@@ -41,11 +36,11 @@ def over_panels(frame: Frame, use: Callable[[Expr, int, Expr | None], None]) -> 
 class _Sums:
     """One register tile: its rows by ``vectors`` vectors of the output from ``e`` on."""
 
-    def __init__(self, frame: Frame, tile: Tile, e: Expr, vectors: int, limit: Expr | None) -> None:
+    def __init__(self, frame: Frame, tile: Tile, e: TirExpr, vectors: int, limit: TirExpr | None) -> None:
         self.frame, self.tile, self.e, self.vectors, self.limit = frame, tile, e, vectors, limit
         self.sums = Accumulators(frame, tile.height, vectors)
 
-    def emit(self, columns: tuple[Expr, Expr], start: Expr) -> None:
+    def emit(self, columns: tuple[TirExpr, TirExpr], start: TirExpr) -> None:
         self._start()
         unrolled(*columns, self.frame.kernel["ku"], lambda column: self._step(column, start))
         for row in range(self.tile.height):
@@ -63,7 +58,7 @@ class _Sums:
                 earlier = self.frame.room.mixed[tuple(self._mixed(row, v))]
                 self.sums.set(row, v, earlier * tirx.Broadcast(factor, self.frame.lanes))
 
-    def _step(self, column: Expr, start: Expr) -> None:
+    def _step(self, column: TirExpr, start: TirExpr) -> None:
         lines = [self.tile.local + i64(row) for row in range(self.tile.height)]
         weights = [self.frame.room.scores[line, column - start] for line in lines]
         v = self.frame.chain.v
@@ -78,14 +73,14 @@ class _Sums:
         local = self.tile.local + i64(row)
         write(self.frame, self.tile.row + i64(row), local, self._e(v), self.sums.get(row, v), self.limit)
 
-    def _mixed(self, row: int, v: int) -> list[Expr]:
+    def _mixed(self, row: int, v: int) -> list[TirExpr]:
         return [self.tile.local + i64(row), self.frame.vectors.ramp(self._e(v))]
 
-    def _e(self, v: int) -> Expr:
+    def _e(self, v: int) -> TirExpr:
         return self.e + i64(v * self.frame.lanes)
 
 
-def write(frame: Frame, row: Expr, local: Expr, e: Expr, value: Expr, limit: Expr | None) -> None:
+def write(frame: Frame, row: TirExpr, local: TirExpr, e: TirExpr, value: TirExpr, limit: TirExpr | None) -> None:
     """A vector of sums, divided by that of the row's exponentials and through what is behind it, to the output."""
     reciprocal = bound(tirx.Broadcast(bound(frame.room.total[local]), frame.lanes))
     quotient = bound(value * reciprocal)
@@ -102,7 +97,7 @@ def write(frame: Frame, row: Expr, local: Expr, e: Expr, value: Expr, limit: Exp
     frame.vectors.store(frame.function.buffers[frame.chain.out_tensor], result, outer, last, limit)
 
 
-def invert_totals(frame: Frame, first: Expr, count: Expr) -> None:
+def invert_totals(frame: Frame, first: TirExpr, count: TirExpr) -> None:
     """Sums of exponentials as their reciprocals: each is 1 or more, or 0 where every column is hidden."""
     with I.serial(first, first + count) as local:
         total = bound(frame.room.total[local])
@@ -117,12 +112,12 @@ def invert_totals(frame: Frame, first: Expr, count: Expr) -> None:
         I.buffer_store(frame.room.total, reciprocal, [local])
 
 
-def write_rows(frame: Frame, row: Expr, rows: Expr) -> None:
+def write_rows(frame: Frame, row: TirExpr, rows: TirExpr) -> None:
     """The output of a block of rows, from the sums over all blocks of columns."""
     invert_totals(frame, i64(0), rows)
     with I.serial(i64(0), rows) as local:
 
-        def panel(e: Expr, vectors: int, limit: Expr | None) -> None:
+        def panel(e: TirExpr, vectors: int, limit: TirExpr | None) -> None:
             for v in range(vectors):
                 at = e + i64(v * frame.lanes)
                 value = frame.room.mixed[local, frame.vectors.ramp(at)]

@@ -1,12 +1,9 @@
-"""TensorIR for column reductions: a few rows at a time are added to a strip of accumulators. Imports TVM."""
+"""TensorIR for column reductions: a few rows at a time are added to a strip of accumulators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.expr import Binary, Read, axes_of, reads
 from tuner.program.task import SearchTask
@@ -18,14 +15,14 @@ from tuner.schedule.rules.columns.pattern import ColumnProgram, column_program_o
 from tuner.schedule.rules.columns.prior import lanes_of
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, multiply_add
 from tuner.schedule.vector.dtypes import constant
 from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.memory import Vectors, workspace
 from tuner.schedule.vector.reducers import COMBINE, identity
 
-Expr = Any
-Index = Mapping[str, Expr]
+Index = Mapping[str, TirExpr]
 
 
 def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
@@ -62,14 +59,14 @@ class _Strips:
         in_shares(product_of(counts), self.task.threads, strips)
 
     # -- one strip --------------------------------------------------------------------------------------------------
-    def _strip(self, totals: Expr, index: Index, start: Expr) -> None:
+    def _strip(self, totals: TirExpr, index: Index, start: TirExpr) -> None:
         """``totals``: what is accumulated of the columns from ``start`` on."""
         zero = constant(identity(str(self.program.stage.reducer), self.computed), self.computed, self.lanes)
 
-        def clear(column: Expr, limit: Expr | None) -> None:
+        def clear(column: TirExpr, limit: TirExpr | None) -> None:
             I.buffer_store(totals, zero, [self.vectors.ramp(column)])
 
-        def finish(column: Expr, limit: Expr | None) -> None:
+        def finish(column: TirExpr, limit: TirExpr | None) -> None:
             reader = self._reader({**index, self.program.column: start + column}, self.lanes, limit)
             write_outputs((self.program.stage, *self.program.after), totals[self.vectors.ramp(column)], reader)
 
@@ -77,7 +74,7 @@ class _Strips:
         self._rows(totals, self.program.rows, index, start)
         self._columns(start, finish)
 
-    def _columns(self, start: Expr, visit: Callable[[Expr, Expr | None], None]) -> None:
+    def _columns(self, start: TirExpr, visit: Callable[[TirExpr, TirExpr | None], None]) -> None:
         """The vectors of a strip, by their offset from ``start``; the last one may reach past the columns."""
         extent = self.extents[self.program.column]
         size = tirx.min(extent - start, i64(self.kernel["strip"] * self.lanes))
@@ -87,7 +84,7 @@ class _Strips:
         with I.If(whole * i64(self.lanes) < size), I.Then():
             visit(whole * i64(self.lanes), extent)
 
-    def _rows(self, totals: Expr, axes: Sequence[str], index: Index, start: Expr) -> None:
+    def _rows(self, totals: TirExpr, axes: Sequence[str], index: Index, start: TirExpr) -> None:
         """Loops over the reduced axes; the last one in groups of rows, then row by row."""
         axis, *rest = axes
         size, count = self.extents[axis], self.kernel["rows"]
@@ -102,11 +99,11 @@ class _Strips:
             with I.serial(groups * i64(count), size) as value:
                 self._group(totals, [{**index, axis: value}], start)
 
-    def _group(self, totals: Expr, rows: Sequence[Index], start: Expr) -> None:
+    def _group(self, totals: TirExpr, rows: Sequence[Index], start: TirExpr) -> None:
         """Some rows, added to all columns of the strip."""
         known = [self._known(row) for row in rows]
 
-        def add(column: Expr, limit: Expr | None) -> None:
+        def add(column: TirExpr, limit: TirExpr | None) -> None:
             total = bound(totals[self.vectors.ramp(column)])
             for row, values in zip(rows, known, strict=True):
                 total = bound(self._added(total, {**row, self.program.column: start + column}, values, limit))
@@ -114,7 +111,7 @@ class _Strips:
 
         self._columns(start, add)
 
-    def _known(self, row: Index) -> Mapping[Read, Expr]:
+    def _known(self, row: Index) -> Mapping[Read, TirExpr]:
         """The reads that are the same for all columns."""
         chosen = [read for read in reads(self.program.stage.body) if self.program.column not in axes_of(read)]
         outside = [
@@ -122,11 +119,11 @@ class _Strips:
         ]
         return {read: self._reader(row, 1, None).read(read) for read in dict.fromkeys(outside)}
 
-    def _added(self, total: Expr, index: Index, known: Mapping[Read, Expr], limit: Expr | None) -> Expr:
+    def _added(self, total: TirExpr, index: Index, known: Mapping[Read, TirExpr], limit: TirExpr | None) -> TirExpr:
         stage, body = self.program.stage, self.program.stage.body
         reader = self._reader(index, self.lanes, limit)
 
-        def read(node: Read) -> Expr:
+        def read(node: Read) -> TirExpr:
             return known[node] if node in known else reader.read(node)
 
         evaluator = Evaluator(self.types, self.lanes, read, reader.axis, self.extents.__getitem__)
@@ -136,6 +133,6 @@ class _Strips:
             return multiply_add(left, right, total)
         return COMBINE[str(stage.reducer)](bound(evaluator.value(body, self.computed)), total)
 
-    def _reader(self, index: Index, lanes: int, limit: Expr | None) -> Reader:
+    def _reader(self, index: Index, lanes: int, limit: TirExpr | None) -> Reader:
         along = self.program.column if lanes > 1 else None
         return Reader(self.workload, self.function, self.function.buffers, index, lanes, along, limit)

@@ -26,6 +26,7 @@ from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout
 from tuner.schedule.rule import Extents, Refused
 from tuner.schedule.rules.columns import prior
+from tuner.schedule.rules.columns.emit import emit
 from tuner.schedule.rules.columns.pattern import column_program_of, match
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -80,6 +81,4 @@ class ColumnReduction:
         return {}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        from tuner.schedule.rules.columns.emit import emit  # noqa: PLC0415 - the one import that needs TVM
-
         return emit(task, kernel, name)

@@ -12,7 +12,7 @@
         [write the block's results]                 join=1
 
 Where the rows are read in place (a weight that was packed ahead of time), a panel goes through all its chunks before
-the next one, so that its results stay in cache; they are written panel by panel then. Imports TVM.
+the next one, so that its results stay in cache; they are written panel by panel then.
 """
 
 from __future__ import annotations
@@ -21,9 +21,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.dtypes import DTYPES
 from tuner.program.expr import reads
@@ -46,10 +43,9 @@ from tuner.schedule.product.operands.word_rows import room_for_rows, words_of_ro
 from tuner.schedule.product.tile import Tile
 from tuner.schedule.signature import dim_expr, i64
 from tuner.schedule.space import MicroKernel
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.dot_products import imported
 from tuner.schedule.vector.memory import Vectors, part_of, workspace
-
-Expr = Any
 
 
 def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], name: str) -> Any:
@@ -65,10 +61,10 @@ def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], n
     return function.get()
 
 
-def _write(nests: Sequence[_Nest], stretches: Expr | None) -> None:
+def _write(nests: Sequence[_Nest], stretches: TirExpr | None) -> None:
     """The loops of every form: over all of its panels, or over one stretch of them after the other."""
 
-    def share(thread: Expr) -> None:
+    def share(thread: TirExpr) -> None:
         if stretches is None:
             for nest in nests:
                 nest.share(thread)
@@ -80,7 +76,7 @@ def _write(nests: Sequence[_Nest], stretches: Expr | None) -> None:
     on_threads(nests[0].frame.whole.threads, share)
 
 
-def _stretches(task: SearchTask, form: Form, function: KernelFunction) -> Expr | None:
+def _stretches(task: SearchTask, form: Form, function: KernelFunction) -> TirExpr | None:
     """In how many stretches each thread takes its panels; None where all at once.
 
     Where vectors run along the places, each line of the output has elements of several phases. All phases write those
@@ -90,14 +86,14 @@ def _stretches(task: SearchTask, form: Form, function: KernelFunction) -> Expr |
     if form.phase is None or axis not in {places.axis for places in form.phase.places}:
         return None
     out = task.workload.tensors[form.out]
-    size: Expr = i64(DTYPES[out.dtype].bytes)
+    size: TirExpr = i64(DTYPES[out.dtype].bytes)
     for dim in out.dims:
         size = size * dim_expr(dim, function.symbols)
     each = i64(task.threads * task.known_target.hardware.l2_bytes // 2)
     return I.Bind(tirx.floordiv(size + each - i64(1), each))
 
 
-def _buffers(function: KernelFunction, layouts: Mapping[str, Layout], number: int) -> dict[str, Expr]:
+def _buffers(function: KernelFunction, layouts: Mapping[str, Layout], number: int) -> dict[str, TirExpr]:
     """The operands as phase ``number`` takes them: of one that is packed for all phases, its part."""
     result = dict(function.buffers)
     for tensor, layout in layouts.items():
@@ -107,7 +103,7 @@ def _buffers(function: KernelFunction, layouts: Mapping[str, Layout], number: in
 
 
 def _nest_of(
-    task: SearchTask, form: Form, kernel: MicroKernel, function: KernelFunction, buffers: Mapping[str, Expr]
+    task: SearchTask, form: Form, kernel: MicroKernel, function: KernelFunction, buffers: Mapping[str, TirExpr]
 ) -> _Nest:  # fmt: skip
     """The loops of one form."""
     vectors, own = Vectors(task.known_target.hardware.lanes()), task
@@ -122,7 +118,7 @@ def _nest_of(
     return _Nest(replace(frame, views=_views(frame), depth=extent["k"], extent={**extent, "k": _steps(frame)}))
 
 
-def _steps(frame: FormFrame) -> Expr:
+def _steps(frame: FormFrame) -> TirExpr:
     """The words of k."""
     elements, group = frame.extent["k"], frame.words.dot.group
     if group == 1:
@@ -132,9 +128,9 @@ def _steps(frame: FormFrame) -> Expr:
     return I.Bind(tirx.floordiv(elements + i64(group - 1), i64(group)))
 
 
-def _product(frame: FormFrame, names: tuple[str, ...]) -> Expr:
+def _product(frame: FormFrame, names: tuple[str, ...]) -> TirExpr:
     """The extent of a group."""
-    size: Expr = i64(1)
+    size: TirExpr = i64(1)
     for name in names:
         size = size * frame.size(name)
     return I.Bind(size) if not isinstance(size, tirx.IntImm) else size
@@ -170,7 +166,7 @@ class _Nest(Nest):
 
     frame: FormFrame
 
-    def product(self, tiles: Share, panels: Share, is_last: Expr) -> None:
+    def product(self, tiles: Share, panels: Share, is_last: TirExpr) -> None:
         if self.frame.stretch is not None:
             number, count = self.frame.stretch
             first, length = panels[0], panels[1] - panels[0]
@@ -192,7 +188,7 @@ class _Nest(Nest):
 
             self.blocks(tiles, is_last, block)
 
-    def _in_copy(self, tiles: Share, panels: Share, is_last: Expr) -> None:
+    def _in_copy(self, tiles: Share, panels: Share, is_last: TirExpr) -> None:
         """Panels are read in a copy of the image, which is made for some of them at a time, for all rows."""
         with column_copy(self.frame) as copy:
 
@@ -201,7 +197,7 @@ class _Nest(Nest):
 
             copy.groups(panels, group)
 
-    def packed_left(self) -> AbstractContextManager[Expr]:
+    def packed_left(self) -> AbstractContextManager[TirExpr]:
         if self.kernel["rows"] == IN_IMAGE:
             return nullcontext(None)
         if not self.frame.holds_elements:
@@ -216,7 +212,7 @@ class _Nest(Nest):
         else:
             super().pack_panel(panel, chunk)
 
-    def pack_rows(self, rows: Rows, count: Expr, chunk: Chunk) -> None:
+    def pack_rows(self, rows: Rows, count: TirExpr, chunk: Chunk) -> None:
         if self.frame.holds_elements:
             words_of_rows(self.frame, rows, count, chunk)
         elif self.frame.contraction.left.kind == "gathered":
@@ -229,7 +225,7 @@ class _Nest(Nest):
             return CopiedTile
         return ImageTile if isinstance(rows, ImageRows) else Tile
 
-    def _panel_by_panel(self, block: Block, panels: Share, packed: Expr, copy: ColumnCopy | None = None) -> None:
+    def _panel_by_panel(self, block: Block, panels: Share, packed: TirExpr, copy: ColumnCopy | None = None) -> None:
         """All chunks of a panel before the next one."""
 
         def use(panel: Panel) -> None:
@@ -246,7 +242,7 @@ class _Nest(Nest):
 
         self.over(panels, use)
 
-    def _all_panels(self, block: Block, panels: Share, packed: Expr, left: Expr) -> None:
+    def _all_panels(self, block: Block, panels: Share, packed: TirExpr, left: TirExpr) -> None:
         """All panels at a chunk before the next one, for which the rows are packed anew."""
         first, last = panels[0] * i64(self.frame.nr), tirx.min(panels[1] * i64(self.frame.nr), self.n)
         with self._results(block, (first, last - first), first):
@@ -255,7 +251,7 @@ class _Nest(Nest):
             else:
                 self.chunks(lambda chunk: self.block(block, chunk, panels, packed, left))
 
-    def _in_image(self, block: Block, panels: Share, packed: Expr) -> None:
+    def _in_image(self, block: Block, panels: Share, packed: TirExpr) -> None:
         """The same, the rows being windows of a copy of their part of the image, which is made once for all chunks."""
         first, count = self.rows_of(block)
         with image_rows(self.frame, first, I.Bind(count)) as rows:
@@ -269,7 +265,7 @@ class _Nest(Nest):
             self.chunks(chunk)
 
     @contextmanager
-    def _results(self, block: Block, columns: Range, skipped: Expr) -> Iterator[None]:
+    def _results(self, block: Block, columns: Range, skipped: TirExpr) -> Iterator[None]:
         """Tiles are written to a buffer for the block and these columns, and from there to the output at the end.
 
         ``skipped``: columns of the buffer before the first one.

@@ -38,6 +38,7 @@ from tuner.schedule.product.operands.operands import Operand, dims_of, outer_rol
 from tuner.schedule.product.product import DTYPE, group_of
 from tuner.schedule.rule import Extents, Refused
 from tuner.schedule.rules.conv import prior
+from tuner.schedule.rules.conv.emit import emit
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 
@@ -151,8 +152,6 @@ class X86Gathered:
         return parts[0] if not form.phases else _cut(task.workload, form, parts)
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        from tuner.schedule.rules.conv.emit import emit  # noqa: PLC0415 - the one import that needs TVM
-
         return emit(task, kernel, self.layouts(task, kernel), name)
 
 

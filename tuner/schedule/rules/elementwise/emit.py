@@ -1,12 +1,9 @@
-"""TensorIR for injective micro-kernels: one loop nest for each output. Imports TVM."""
+"""TensorIR for injective micro-kernels: one loop nest for each output."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.expr import Read
 from tuner.program.notation import Stage
@@ -17,12 +14,11 @@ from tuner.schedule.loops.shares import Range, in_shares
 from tuner.schedule.rules.elementwise.pattern import Elementwise, elementwise_of
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import cast, stored
 from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.memory import Vectors
-
-Expr = Any
 
 
 def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
@@ -60,7 +56,7 @@ class _Nest:
     def _range(self, axis: str, shares: dict[str, Range]) -> Range:
         return shares.get(axis, (i64(0), self.function.extents[axis]))
 
-    def _outer(self, axes: tuple[str, ...], index: dict[str, Expr], shares: dict[str, Range]) -> None:
+    def _outer(self, axes: tuple[str, ...], index: dict[str, TirExpr], shares: dict[str, Range]) -> None:
         """The loops over the output's axes in order; a transposed pair is walked in blocks, innermost."""
         if not axes:
             self._compute(index, 1)
@@ -75,7 +71,7 @@ class _Nest:
         with I.serial(*self._range(axis, shares)) as value:
             self._outer(tuple(rest), {**index, axis: value}, shares)
 
-    def _inner(self, axis: str, index: dict[str, Expr], shares: dict[str, Range]) -> None:
+    def _inner(self, axis: str, index: dict[str, TirExpr], shares: dict[str, Range]) -> None:
         first, last = self._range(axis, shares)
         if self.crossed is not None:
             self._blocks(axis, index, shares)
@@ -85,7 +81,7 @@ class _Nest:
         else:
             self._vectors(axis, index, first, last)
 
-    def _blocks(self, axis: str, index: dict[str, Expr], shares: dict[str, Range]) -> None:
+    def _blocks(self, axis: str, index: dict[str, TirExpr], shares: dict[str, Range]) -> None:
         """Square blocks of the last axis and the one that a read is contiguous along."""
         assert self.crossed is not None
         tile = i64(self.kernel["tile"])
@@ -105,12 +101,12 @@ class _Nest:
             self._elements(axis, index, (starts[0], wholes[0]), (wholes[1], ends[1]))
             self._elements(axis, index, (wholes[0], ends[0]), (starts[1], ends[1]))
 
-    def _elements(self, axis: str, index: dict[str, Expr], rows: Range, columns: Range) -> None:
+    def _elements(self, axis: str, index: dict[str, TirExpr], rows: Range, columns: Range) -> None:
         """One element after the other."""
         with I.serial(*rows) as outer, I.serial(*columns) as inner:
             self._compute({**index, str(self.crossed): outer, axis: inner}, 1)
 
-    def _squares(self, axis: str, index: dict[str, Expr], rows: Range, columns: Range) -> None:
+    def _squares(self, axis: str, index: dict[str, TirExpr], rows: Range, columns: Range) -> None:
         """Squares of one vector each way: what lies across is transposed in registers."""
         step = i64(self.square)
         counts = [tirx.truncdiv(last - first, step) for first, last in (rows, columns)]
@@ -122,7 +118,7 @@ class _Nest:
                 here = {**start, str(self.crossed): start[str(self.crossed)] + i64(number)}
                 self._compute(here, self.square, known)
 
-    def _turned(self, read: Read, start: dict[str, Expr], axis: str) -> list[Expr]:
+    def _turned(self, read: Read, start: dict[str, TirExpr], axis: str) -> list[TirExpr]:
         """The vectors of a read along ``axis``, one for each value of the axis that it lies along."""
         rows = []
         for number in range(self.square):
@@ -132,7 +128,7 @@ class _Nest:
             rows.append(bound(reader.read(read)))
         return Vectors(self.square).transposed(rows)
 
-    def _vectors(self, axis: str, index: dict[str, Expr], first: Expr, last: Expr) -> None:
+    def _vectors(self, axis: str, index: dict[str, TirExpr], first: TirExpr, last: TirExpr) -> None:
         """Groups of vectors, single ones, then the rest element by element."""
         group = self.lanes * self.kernel["unroll"]
         groups = I.Bind(tirx.floordiv(last - first, i64(group)))
@@ -148,14 +144,14 @@ class _Nest:
             self._compute({**index, axis: value}, 1)
 
     # -- values ---------------------------------------------------------------------------------------------------
-    def _compute(self, index: dict[str, Expr], lanes: int, known: Mapping[Read, Expr] | None = None) -> None:
+    def _compute(self, index: dict[str, TirExpr], lanes: int, known: Mapping[Read, TirExpr] | None = None) -> None:
         """One element of the output at ``index``, or ``lanes`` of them along the last axis; ``known``: reads of it."""
         along = self.stage.axes[-1] if lanes > 1 else None
         reader = Reader(self.task.workload, self.function, self.function.buffers, index, lanes, along)
         extent = self.function.extents.__getitem__
         held = known or {}
 
-        def read(node: Read) -> Expr:
+        def read(node: Read) -> TirExpr:
             return held[node] if node in held else reader.read(node)
 
         evaluator = Evaluator(self.loops.types, lanes, read, reader.axis, extent)

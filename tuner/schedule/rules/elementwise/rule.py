@@ -27,6 +27,7 @@ from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout
 from tuner.schedule.rule import Extents, Refused
 from tuner.schedule.rules.elementwise import prior
+from tuner.schedule.rules.elementwise.emit import emit
 from tuner.schedule.rules.elementwise.pattern import elementwise_of, match
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -80,6 +81,4 @@ class Injective:
         return {}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        from tuner.schedule.rules.elementwise.emit import emit  # noqa: PLC0415 - the one import that needs TVM
-
         return emit(task, kernel, name)

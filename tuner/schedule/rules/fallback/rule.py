@@ -28,6 +28,7 @@ from tuner.schedule.access import vector_axis
 from tuner.schedule.layout import Layout
 from tuner.schedule.rule import Extents, Refused
 from tuner.schedule.rules.fallback import prior
+from tuner.schedule.rules.fallback.emit import emit
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 MOST_SPLIT = 4
@@ -77,8 +78,6 @@ class Fallback:
         return {}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        from tuner.schedule.rules.fallback.emit import emit  # noqa: PLC0415 - the one import that needs TVM
-
         return emit(task, kernel, name)
 
 

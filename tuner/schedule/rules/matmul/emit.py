@@ -1,12 +1,10 @@
-"""TensorIR for products of two matrices, or of batches of them, by the loops of tuner/schedule/product. Imports TVM."""
+"""TensorIR for products of two matrices, or of batches of them, by the loops of tuner/schedule/product."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-
-from tvm import tirx
 
 from tuner.program.expr import Axis, Read
 from tuner.program.task import SearchTask
@@ -19,10 +17,9 @@ from tuner.schedule.product.product import group_of
 from tuner.schedule.product.words import Words
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
+from tuner.schedule.tir import TirExpr, tirx
 from tuner.schedule.vector.dot_products import imported
 from tuner.schedule.vector.memory import Vectors
-
-Expr = Any
 
 
 def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], name: str) -> Any:
@@ -46,7 +43,7 @@ class MatrixFrame(Frame):
     """Operands that are matrices as they lie."""
 
     contraction: Contraction
-    depth: Expr = None
+    depth: TirExpr = None
     """The extent of k in elements."""
 
     @property
@@ -55,7 +52,7 @@ class MatrixFrame(Frame):
         return Words(dot, self.contraction.left_dtype, self.contraction.right_dtype, self.vectors)
 
     @property
-    def ragged_k(self) -> Expr | None:
+    def ragged_k(self) -> TirExpr | None:
         depth, group = self.contraction.depth, self.words.dot.group
         is_whole = group == 1 if depth is None else depth % group == 0
         return None if is_whole else self.depth
@@ -64,21 +61,21 @@ class MatrixFrame(Frame):
     def out_dtype(self) -> str:
         return self.task.workload.tensors[self.contraction.out].dtype
 
-    def left_row(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+    def left_row(self, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
         return self.buffers[self.contraction.left], (*self.batch, row)
 
-    def right_step(self, step: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+    def right_step(self, step: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
         return self.buffers[self.contraction.right], (*self.batch, step)
 
-    def out_row(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+    def out_row(self, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
         return self.buffers[self.contraction.out], (*self.batch, row)
 
-    def further(self, read: Read, row: Expr) -> tuple[Expr, tuple[Expr, ...], bool]:
+    def further(self, read: Read, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...], bool]:
         index = {self.contraction.m: row} | ({self.contraction.batch: self.batch[0]} if self.contraction.batch else {})
         axes = [axis.name for axis in read.indices if isinstance(axis, Axis)]
         outer = tuple(index[axis] for axis in axes if axis != self.contraction.n)
         return self.buffers[read.tensor], outer, self.contraction.n in axes
 
     @property
-    def packed_right(self) -> Expr:
+    def packed_right(self) -> TirExpr:
         return self.buffers[self.contraction.right]

@@ -55,6 +55,7 @@ from tuner.schedule.product.match.plain import Contraction, contraction_of, matc
 from tuner.schedule.product.product import DTYPE, group_of, holds_partial, panels_of_strip  # fmt: skip
 from tuner.schedule.product.turns import check_turns
 from tuner.schedule.rule import Extents, Refused
+from tuner.schedule.rules.matmul.emit import emit
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 
@@ -138,8 +139,6 @@ class X86Contraction:
         return {contraction.right: PanelLayout(kernel["nv"] * hardware.lanes(), dot.group, dot.offset)}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        from tuner.schedule.rules.matmul.emit import emit  # noqa: PLC0415 - the one import that needs TVM
-
         return emit(task, kernel, self.layouts(task, kernel), name)
 
 

@@ -15,7 +15,7 @@ Or all rows at a time (``whole=1``), each product in its own order: threads shar
       for t in parallel(threads): the first products, and the stages behind them
       for t in parallel(threads): the second product
 
-Imports TVM.
+
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.task import SearchTask
 from tuner.schedule.function import KernelFunction, kernel_function
@@ -41,10 +38,9 @@ from tuner.schedule.rules.mlp.pattern import Chain, Link, chain_of
 from tuner.schedule.rules.mlp.sizes import kept_width, link_kernels, whole_rows
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.memory import DTYPE, Vectors
-
-Expr = Any
 
 
 def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], name: str) -> Any:
@@ -71,14 +67,14 @@ def _frames(task: SearchTask, chain: Chain, kernel: MicroKernel, function: Kerne
         yield LinkFrame(task, link, own, extent, buffers, vectors, result=result, result_dtype=dtype)
 
 
-def _into(frame: LinkFrame, windows: Mapping[str, Expr]) -> LinkFrame:
+def _into(frame: LinkFrame, windows: Mapping[str, TirExpr]) -> LinkFrame:
     """The frame with windows on the intermediates."""
     return replace(frame, buffers={**frame.buffers, **windows})
 
 
 # -- weights ----------------------------------------------------------------------------------------------------------
 @contextmanager
-def _packed_weights(frames: tuple[LinkFrame, ...]) -> Iterator[Mapping[str, Expr]]:
+def _packed_weights(frames: tuple[LinkFrame, ...]) -> Iterator[Mapping[str, TirExpr]]:
     """Those weights that are new at every call as panels, by tensor."""
     if not frames:
         yield {}
@@ -95,12 +91,12 @@ def _packed_weights(frames: tuple[LinkFrame, ...]) -> Iterator[Mapping[str, Expr
             yield {**others, link.right: packed}
 
 
-def _pack(nest: Nest, packed: Expr, share: Share) -> None:
+def _pack(nest: Nest, packed: TirExpr, share: Share) -> None:
     whole = Chunk(i64(0), nest.k, None, None)
     nest.over(share, lambda panel: nest.pack_panel(replace(panel, packed=packed, first=i64(0)), whole))
 
 
-def _reading_packed(frame: LinkFrame, packed: Mapping[str, Expr]) -> LinkFrame:
+def _reading_packed(frame: LinkFrame, packed: Mapping[str, TirExpr]) -> LinkFrame:
     """The frame as if its weight had been packed ahead of time."""
     link: Link = frame.contraction
     if link.right_is_constant:
@@ -116,7 +112,7 @@ def _blocks(task: SearchTask, kernel: MicroKernel, frames: list[LinkFrame]) -> N
     on_threads(task.threads, lambda thread: _share(kernel, frames, thread))
 
 
-def _share(kernel: MicroKernel, frames: list[LinkFrame], thread: Expr) -> None:
+def _share(kernel: MicroKernel, frames: list[LinkFrame], thread: TirExpr) -> None:
     """What one thread does: its share of the rows."""
     *firsts, second = frames
     nest = _BlockNest(firsts, second, kernel["fb"])
@@ -143,7 +139,7 @@ class _BlockNest(Nest):
         self.length = min(self.chunk_panels * panel, size)
         self.count = -(-panels // self.chunk_panels)
 
-    def product(self, tiles: Share, panels: Share, is_last: Expr) -> None:
+    def product(self, tiles: Share, panels: Share, is_last: TirExpr) -> None:
         self.blocks(tiles, is_last, lambda block: self._columns(block, panels))
 
     def _columns(self, block: Block, panels: Share) -> None:
@@ -158,7 +154,7 @@ class _BlockNest(Nest):
             own = i64(self.length) if even else I.Bind(tirx.min(i64(self.length), self.k - first))
             self._chunk(block, panels, index, Chunk(first, own, index == i64(0), index == i64(self.count - 1)))
 
-    def _chunk(self, block: Block, panels: Share, index: Expr, chunk: Chunk) -> None:
+    def _chunk(self, block: Block, panels: Share, index: TirExpr, chunk: Chunk) -> None:
         windows = self.room.at(block.start * i64(self.mr), chunk.first)
         tiles = (block.start, I.Bind(block.start + block.count))
         for frame in self.firsts:
@@ -186,7 +182,7 @@ def _whole(task: SearchTask, kernel: MicroKernel, frames: list[LinkFrame]) -> No
             on_threads(task.threads, partial(_share_all, nests))
 
 
-def _share_all(nests: Sequence[Nest], thread: Expr) -> None:
+def _share_all(nests: Sequence[Nest], thread: TirExpr) -> None:
     for nest in nests:
         nest.share(thread)
 
@@ -198,6 +194,6 @@ class _PartNest(Nest):
         super().__init__(frame)
         self.part, self.tiles = part, part.count
 
-    def product(self, tiles: Share, panels: Share, is_last: Expr) -> None:
+    def product(self, tiles: Share, panels: Share, is_last: TirExpr) -> None:
         first, last = (I.Bind(self.part.start + tile) for tile in tiles)
         super().product((first, last), panels, tirx.And(is_last, self.part.ends))

@@ -1,17 +1,10 @@
-"""Where the products of a chain find their operands: inputs, packed weights, and what is kept of the intermediate.
-
-Imports TVM.
-"""
+"""Where the products of a chain find their operands: inputs, packed weights, and what is kept of the intermediate."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.expr import Read
 from tuner.schedule.access import axes_of_read
@@ -20,10 +13,9 @@ from tuner.schedule.product.frame import Frame
 from tuner.schedule.product.words import Words
 from tuner.schedule.rules.mlp.pattern import Link
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.memory import DTYPE, workspace
-
-Expr = Any
 
 
 @dataclass(frozen=True)
@@ -48,21 +40,21 @@ class LinkFrame(Frame):
     def out_dtype(self) -> str:
         return self.result_dtype
 
-    def left_row(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+    def left_row(self, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
         return self.buffers[self.contraction.left], (row,)
 
-    def right_step(self, step: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+    def right_step(self, step: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
         return self.buffers[self.contraction.right], (step,)
 
-    def out_row(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+    def out_row(self, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
         return self.buffers[self.result], (row,)
 
-    def further(self, read: Read, row: Expr) -> tuple[Expr, tuple[Expr, ...], bool]:
+    def further(self, read: Read, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...], bool]:
         axes, (m, n) = axes_of_read(read), self.contraction.stage.axes
         return self.buffers[read.tensor], (row,) if m in axes else (), n in axes
 
     @property
-    def packed_right(self) -> Expr:
+    def packed_right(self) -> TirExpr:
         return self.buffers[self.contraction.right]
 
 
@@ -71,11 +63,11 @@ class Kept:
     """Room for a block of the intermediates, which have so many ``rows``: ``memory``, by tensor, of ``width`` elements
     in a row."""
 
-    memory: Mapping[str, Expr]
-    rows: Expr
+    memory: Mapping[str, TirExpr]
+    rows: TirExpr
     width: int
 
-    def at(self, row: Expr, column: Expr) -> Mapping[str, Expr]:
+    def at(self, row: TirExpr, column: TirExpr) -> Mapping[str, TirExpr]:
         """By tensor a window on it: the block that begins there has its place in memory, others have none.
 
         So the code of a product looks at rows and columns of the whole intermediate, wherever these are kept.
@@ -88,7 +80,7 @@ class Kept:
 
 
 @contextmanager
-def kept(tensors: Sequence[str], rows: Expr, most: int, width: int) -> Iterator[Kept]:
+def kept(tensors: Sequence[str], rows: TirExpr, most: int, width: int) -> Iterator[Kept]:
     """Room for ``most`` of the ``rows`` of each tensor."""
     room = tirx.max(tirx.min(i64(most), rows), i64(1))
     with ExitStack() as stack:

@@ -37,6 +37,7 @@ from tuner.schedule.product.axes import thread_axes, tile_axes
 from tuner.schedule.product.product import holds_partial
 from tuner.schedule.rule import Extents, Refused
 from tuner.schedule.rules.mlp import prior
+from tuner.schedule.rules.mlp.emit import emit
 from tuner.schedule.rules.mlp.pattern import Chain, chain_of, match
 from tuner.schedule.rules.mlp.sizes import ELEMENT_BYTES, kept_width, link_kernels, whole_rows
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
@@ -125,8 +126,6 @@ class X86Chain:
         return layouts
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        from tuner.schedule.rules.mlp.emit import emit  # noqa: PLC0415 - the one import that needs TVM
-
         return emit(task, kernel, self.layouts(task, kernel), name)
 
 

@@ -8,7 +8,7 @@
           for panel of the group's matrix:
             tiles                                   written to where their rows belong
 
-Tiles never hold rows of two groups, and nothing is computed for a group without rows. Imports TVM.
+Tiles never hold rows of two groups, and nothing is computed for a group without rows.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.expr import Axis, Read
 from tuner.program.task import SearchTask
@@ -32,9 +29,8 @@ from tuner.schedule.product.words import Words
 from tuner.schedule.rules.moe.pattern import Grouped, grouped_of
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.memory import Vectors, workspace
-
-Expr = Any
 
 
 def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], name: str) -> Any:
@@ -58,9 +54,9 @@ class GroupFrame(Frame):
     """The rows of one group: those that ``order`` names from ``first`` on, as many as the extent of m."""
 
     contraction: Grouped
-    order: Expr = field(kw_only=True, default=None)
-    first: Expr = field(kw_only=True, default=None)
-    group: Expr = field(kw_only=True, default=None)
+    order: TirExpr = field(kw_only=True, default=None)
+    first: TirExpr = field(kw_only=True, default=None)
+    group: TirExpr = field(kw_only=True, default=None)
 
     @property
     def words(self) -> Words:
@@ -70,20 +66,20 @@ class GroupFrame(Frame):
     def out_dtype(self) -> str:
         return self.contraction.out_dtype
 
-    def _row(self, row: Expr) -> Expr:
+    def _row(self, row: TirExpr) -> TirExpr:
         """Where a row of the group stands among all."""
         return I.Bind(self.order[self.first + row])
 
-    def left_row(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+    def left_row(self, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
         return self.buffers[self.contraction.left], (self._row(row),)
 
-    def right_step(self, step: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+    def right_step(self, step: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
         raise NotImplementedError("the right operand is packed")
 
-    def out_row(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+    def out_row(self, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
         return self.buffers[self.contraction.out], (self._row(row),)
 
-    def further(self, read: Read, row: Expr) -> tuple[Expr, tuple[Expr, ...], bool]:
+    def further(self, read: Read, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...], bool]:
         axes = [axis.name for axis in read.indices if isinstance(axis, Axis)]
         if read.indices and isinstance(read.indices[0], Read):
             return self.buffers[read.tensor], (self.group,), self.contraction.n in axes
@@ -91,15 +87,15 @@ class GroupFrame(Frame):
         return self.buffers[read.tensor], outer, self.contraction.n in axes
 
     @property
-    def packed_right(self) -> Expr:
+    def packed_right(self) -> TirExpr:
         return self.buffers[self.contraction.right]
 
     @property
-    def first_panel(self) -> Expr:
+    def first_panel(self) -> TirExpr:
         return self.group * tirx.floordiv(self.extent["n"] + i64(self.nr - 1), i64(self.nr))
 
 
-def _groups(frame: GroupFrame, ends: Expr, thread: Expr) -> None:
+def _groups(frame: GroupFrame, ends: TirExpr, thread: TirExpr) -> None:
     """What one thread does of all groups."""
     with I.serial(i64(0), i64(frame.contraction.groups)) as group:
         before = ends[tirx.max(group - i64(1), i64(0))]
@@ -111,12 +107,12 @@ def _groups(frame: GroupFrame, ends: Expr, thread: Expr) -> None:
 
 
 @contextmanager
-def _sorted_rows(frame: GroupFrame) -> Iterator[tuple[Expr, Expr]]:
+def _sorted_rows(frame: GroupFrame) -> Iterator[tuple[TirExpr, TirExpr]]:
     """The numbers of all rows, those of one group together and in order; and by group where its rows end."""
     rows, groups = frame.extent["m"], frame.contraction.groups
     index = frame.buffers[frame.contraction.index]
 
-    def group_of(row: Expr) -> Expr:
+    def group_of(row: TirExpr) -> TirExpr:
         element = tirx.Cast("int64", index[(row,)])
         return I.Bind(tirx.max(tirx.min(element, i64(groups - 1)), i64(0)))
 

@@ -21,6 +21,7 @@ from tuner.schedule.product import estimate
 from tuner.schedule.product.axes import canonicalised, check, ragged_axes, thread_axes, tile_axes
 from tuner.schedule.product.product import holds_partial
 from tuner.schedule.rule import Extents, Refused
+from tuner.schedule.rules.moe.emit import emit
 from tuner.schedule.rules.moe.pattern import grouped_of, match
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -87,6 +88,4 @@ class X86Grouped:
         return {right: MatrixLayout(dims, batch=(0,), rows=(1,), steps=(2,), panel=panel)}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        from tuner.schedule.rules.moe.emit import emit  # noqa: PLC0415 - the one import that needs TVM
-
         return emit(task, kernel, self.layouts(task, kernel), name)

@@ -1,4 +1,4 @@
-"""TensorIR for products with computed weights: the loops and the register tile of x86_contraction. Imports TVM.
+"""TensorIR for products with computed weights: the loops and the register tile of x86_contraction.
 
 Four-bit numbers of a column stand in words of 32 bits, eight steps of k each, the words of a vector of columns side by
 side: one load serves eight steps, each of which is a shift and a mask away.
@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program import expr as ast
 from tuner.program.task import SearchTask
@@ -26,12 +23,12 @@ from tuner.schedule.rules.quantized.codes import CODES, Code
 from tuner.schedule.rules.quantized.pattern import Grouped, Quantized, quantized_of
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import cast, constant, loaded, vector_type
 from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.memory import DTYPE, Vectors
 
-Expr = Any
 MAGIC, MAGIC_BITS = 2**23, 0x4B000000
 """As a float32 whose lowest bits are those of a small integer that is added to it."""
 
@@ -64,25 +61,25 @@ class QuantizedFrame(Frame):
     def computed(self) -> str:
         return self.contraction.sums.tensor
 
-    def left_row(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+    def left_row(self, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
         return self.buffers[self.contraction.left], (row,)
 
-    def right_step(self, step: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+    def right_step(self, step: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
         raise NotImplementedError("the right operand is packed")
 
-    def out_row(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+    def out_row(self, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
         return self.buffers[self.contraction.out], (row,)
 
-    def further(self, read: ast.Read, row: Expr) -> tuple[Expr, tuple[Expr, ...], bool]:
+    def further(self, read: ast.Read, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...], bool]:
         axes = [axis.name for axis in read.indices if isinstance(axis, ast.Axis)]
         return self.buffers[read.tensor], (row,) if self.contraction.m in axes else (), self.contraction.n in axes
 
     @property
-    def packed_right(self) -> Expr:
+    def packed_right(self) -> TirExpr:
         tensors = [read.tensor for read, _ in self.contraction.packed]
         return self.buffers[self.contraction.code.tensor if self.contraction.code else tensors[0]]
 
-    def packed_vector(self, panel: Panel, row: Expr, v: int) -> Expr:
+    def packed_vector(self, panel: Panel, row: TirExpr, v: int) -> TirExpr:
         return self.weight(panel, row, v)
 
     @property
@@ -90,18 +87,18 @@ class QuantizedFrame(Frame):
         """The weight in two factors, if sums of the first one are multiplied by the second one."""
         return self.contraction.grouped if self.kernel["late"] else None
 
-    def weight(self, panel: Panel, step: Expr, v: int) -> Expr:
+    def weight(self, panel: Panel, step: TirExpr, v: int) -> TirExpr:
         """Vector ``v`` of the weights of a panel at one step of k, without what is multiplied later."""
         return self.value(self.late.each if self.late else self.contraction.weight, panel, step, v)
 
-    def value(self, expr: ast.Expr, panel: Panel, step: Expr, v: int) -> Expr:
+    def value(self, expr: ast.Expr, panel: Panel, step: TirExpr, v: int) -> TirExpr:
         """Vector ``v`` of a part of the weight, as float32."""
         lanes, buffers, tensors = self.vectors.lanes, self.buffers, self.task.workload.tensors
         index, first = tirx.floordiv(panel.column, i64(self.nr)), i64(v * lanes)
         groups = dict((*self.contraction.packed, *self.contraction.plain))
         packed = dict(self.contraction.packed)
 
-        def read(node: ast.Read) -> Expr:
+        def read(node: ast.Read) -> TirExpr:
             row = (tirx.floordiv(step, i64(groups[node])),)
             if node in packed:
                 value = buffers[node.tensor][(index, *row, self.vectors.ramp(first))]
@@ -117,7 +114,7 @@ class QuantizedFrame(Frame):
         evaluator = _Weights(self.task.workload.element_types, lanes, read, _no_value, _no_value, code, numbers)
         return evaluator.value(expr, DTYPE)
 
-    def _numbers(self, code: Code, place: tuple[Expr, Expr, Expr]) -> Expr:
+    def _numbers(self, code: Code, place: tuple[TirExpr, TirExpr, TirExpr]) -> TirExpr:
         """A vector of four-bit numbers as float32."""
         index, step, first = place
         lanes = self.vectors.lanes
@@ -141,9 +138,9 @@ class _Weights(Evaluator):
     """Writes the value of a weight, its code by ``numbers``."""
 
     code: Code | None
-    numbers: Callable[[], Expr] | None
+    numbers: Callable[[], TirExpr] | None
 
-    def value(self, expr: ast.Expr, dtype: str | None = None) -> Expr:
+    def value(self, expr: ast.Expr, dtype: str | None = None) -> TirExpr:
         if self.code is None or self.numbers is None or expr != self.code.expr:
             return super().value(expr, dtype)
         return cast(self.numbers(), dtype or self.types.type_of(expr))
@@ -154,7 +151,7 @@ class _Tile(Tile):
 
     frame: QuantizedFrame
 
-    def _reduce(self, ordinal: Expr) -> None:
+    def _reduce(self, ordinal: TirExpr) -> None:
         late = self.frame.late
         if late is None:
             super()._reduce(ordinal)
@@ -166,7 +163,7 @@ class _Tile(Tile):
         if length % late.steps:
             self._group(late.shared, rows, i64(whole * late.steps), length % late.steps)
 
-    def _group(self, shared: ast.Expr, rows: list[Expr], first: Expr, steps: int) -> None:
+    def _group(self, shared: ast.Expr, rows: list[TirExpr], first: TirExpr, steps: int) -> None:
         """The totals after ``steps`` steps from ``first`` on, which share a factor."""
         totals, unroll = self.acc, self.kernel["ku"]
         self.acc = [[I.alloc_buffer((self.lanes,), self.total) for _ in line] for line in totals]
@@ -196,7 +193,7 @@ class _Nest(Nest):
         """The weights of a panel at these steps of k, as float32; eight steps of a turn share what they load."""
         whole = tirx.floordiv(chunk.length, i64(CODES))
 
-        def unpack(step: Expr) -> None:
+        def unpack(step: TirExpr) -> None:
             for v in range(panel.vectors):
                 columns = self.frame.vectors.ramp(i64(v * self.frame.vectors.lanes))
                 value = self.frame.weight(panel, chunk.first + step, v)
@@ -209,5 +206,5 @@ class _Nest(Nest):
             unpack(step)
 
 
-def _no_value(name: str) -> Expr:
+def _no_value(name: str) -> TirExpr:
     raise NotImplementedError(f"the pattern admits no value of axis {name}")

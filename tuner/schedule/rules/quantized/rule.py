@@ -28,6 +28,7 @@ from tuner.schedule.product.axes import canonicalised, check, ragged_axes, threa
 from tuner.schedule.product.product import holds_partial
 from tuner.schedule.rule import Extents, Refused
 from tuner.schedule.rules.quantized import prior
+from tuner.schedule.rules.quantized.emit import emit
 from tuner.schedule.rules.quantized.pattern import match, quantized_of
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -98,8 +99,6 @@ class X86Quantized:
         return {**codes, **{read.tensor: PanelLayout(width) for read, _ in found.packed}}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        from tuner.schedule.rules.quantized.emit import emit  # noqa: PLC0415 - the one import that needs TVM
-
         return emit(task, kernel, self.layouts(task, kernel), name)
 
 

@@ -1,4 +1,4 @@
-"""TensorIR for row reductions: loops over blocks of rows, each block walked pass by pass. Imports TVM."""
+"""TensorIR for row reductions: loops over blocks of rows, each block walked pass by pass."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.dtypes import DTYPES
 from tuner.program.task import SearchTask
@@ -22,10 +19,9 @@ from tuner.schedule.rules.rows.rows import RowBlock
 from tuner.schedule.rules.rows.split import WriteRows, split_columns
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.dtypes import stored_type
 from tuner.schedule.vector.memory import workspace
-
-Expr = Any
 
 
 def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
@@ -44,7 +40,7 @@ def _with_extents(function: KernelFunction, program: RowProgram) -> KernelFuncti
     return replace(function, extents=extents)
 
 
-def _product(factors: list[Expr]) -> Expr:
+def _product(factors: list[TirExpr]) -> TirExpr:
     product = factors[0]
     for factor in factors[1:]:
         product = product * factor
@@ -62,7 +58,7 @@ class _Loops:
             for operand in task.workload.operands
         }
 
-    def _merged(self, tensor: str, dtype: str, groups: Groups) -> Expr:
+    def _merged(self, tensor: str, dtype: str, groups: Groups) -> TirExpr:
         """The buffer of an operand with the dims that are walked together as one."""
         buffer = self.function.buffers[tensor]
         if all(len(group) == 1 for group in groups):
@@ -104,7 +100,7 @@ class _Loops:
             )  # fmt: skip
 
     def _rows(
-        self, write: WriteRows, axes: tuple[str, ...], index: Mapping[str, Expr], shares: Mapping[str, Range]
+        self, write: WriteRows, axes: tuple[str, ...], index: Mapping[str, TirExpr], shares: Mapping[str, Range]
     ) -> None:
         """Loops over the row axes; the last one in blocks, then row by row."""
         if not axes:

@@ -1,13 +1,10 @@
-"""Vectors of columns: the values of stages at one, and what reductions accumulate of them. Imports TVM."""
+"""Vectors of columns: the values of stages at one, and what reductions accumulate of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.expr import Binary, Read, axes_of
 from tuner.program.notation import Stage
@@ -16,13 +13,12 @@ from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.reading import Reader
 from tuner.schedule.rules.rows.pattern import RowProgram
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, multiply_add
 from tuner.schedule.vector.dtypes import cast, constant, loaded, stored
 from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.memory import Vectors, rotated
 from tuner.schedule.vector.reducers import COMBINE, identity
-
-Expr = Any
 
 
 @dataclass(frozen=True)
@@ -37,14 +33,14 @@ class Settings:
     workload: Workload
     program: RowProgram
     function: KernelFunction
-    buffers: Mapping[str, Expr]
-    homes: Mapping[str, tuple[Expr, bool]]
+    buffers: Mapping[str, TirExpr]
+    homes: Mapping[str, tuple[TirExpr, bool]]
     lanes: int
     acc: int
     unroll: int
     ahead: bool
 
-    def evaluator(self, lanes: int, read: Callable[[Read], Expr], axis: Callable[[str], Expr]) -> Evaluator:
+    def evaluator(self, lanes: int, read: Callable[[Read], TirExpr], axis: Callable[[str], TirExpr]) -> Evaluator:
         return Evaluator(self.program.types, lanes, read, axis, self.function.extents.__getitem__)
 
     def dtype(self, tensor: str) -> str:
@@ -55,9 +51,9 @@ class Settings:
 class Row:
     """One row of a block: its index, its number in the block, and the values that are known of it."""
 
-    index: Mapping[str, Expr]
+    index: Mapping[str, TirExpr]
     number: int
-    known: dict[str | Read, Expr] = field(default_factory=dict)
+    known: dict[str | Read, TirExpr] = field(default_factory=dict)
 
 
 @dataclass
@@ -67,12 +63,12 @@ class Point:
 
     settings: Settings
     row: Row
-    columns: Mapping[str, Expr]
-    limit: Expr | None
-    shared: dict[Read, Expr]
-    values: dict[str | Read, Expr] = field(default_factory=dict)
+    columns: Mapping[str, TirExpr]
+    limit: TirExpr | None
+    shared: dict[Read, TirExpr]
+    values: dict[str | Read, TirExpr] = field(default_factory=dict)
 
-    def value(self, stage: Stage) -> Expr:
+    def value(self, stage: Stage) -> TirExpr:
         """A stage over columns, in its tensor's dtype: from memory if an earlier pass wrote it, else computed once."""
         if stage.tensor not in self.values:
             dtype = self.settings.dtype(stage.tensor)
@@ -83,13 +79,13 @@ class Point:
     def evaluator(self) -> Evaluator:
         return self.settings.evaluator(self.settings.lanes, self._read, self._axis)
 
-    def _axis(self, name: str) -> Expr:
+    def _axis(self, name: str) -> TirExpr:
         frame = self.settings.program.frame
         if name == frame.vector:
             return tirx.Ramp(self.columns[name], i64(1), self.settings.lanes)
         return self.columns[name] if name in self.columns else self.row.index[name]
 
-    def _read(self, read: Read) -> Expr:
+    def _read(self, read: Read) -> TirExpr:
         if read.tensor in self.row.known:
             return self.row.known[read.tensor]
         if read in self.row.known:
@@ -98,7 +94,7 @@ class Point:
         if stage is not None:
             return self.value(stage)
         frame = self.settings.program.frame
-        memory: dict[Any, Expr] = self.values if axes_of(read) & set(frame.rows) else self.shared
+        memory: dict[Any, TirExpr] = self.values if axes_of(read) & set(frame.rows) else self.shared
         if read not in memory:
             memory[read] = self.reader.read(read)
         return memory[read]
@@ -110,7 +106,7 @@ class Point:
         vector = settings.program.frame.vector
         return Reader(settings.workload, settings.function, settings.buffers, index, settings.lanes, vector, self.limit)
 
-    def at(self, tensor: str) -> tuple[Expr, list[Expr]]:
+    def at(self, tensor: str) -> tuple[TirExpr, list[TirExpr]]:
         """The buffer that holds a stage's columns, and the index of this vector in it without its last axis."""
         buffer, is_workspace = self.settings.homes[tensor]
         frame = self.settings.program.frame
@@ -124,7 +120,7 @@ class Point:
         value = I.Bind(Vectors(self.settings.lanes).load(buffer, prefix, column, self.limit))
         self.values[tensor] = bound(loaded(value, self.settings.dtype(tensor)))
 
-    def store(self, stage: Stage, value: Expr) -> None:
+    def store(self, stage: Stage, value: TirExpr) -> None:
         buffer, prefix = self.at(stage.tensor)
         column = self.columns[self.settings.program.frame.vector]
         result = stored(value, self.settings.dtype(stage.tensor))
@@ -159,7 +155,7 @@ class Accumulators:
             value = self._within(point, bound(value), before)
         self._put(number, value)
 
-    def _within(self, point: Point, value: Expr, otherwise: Expr) -> Expr:
+    def _within(self, point: Point, value: TirExpr, otherwise: TirExpr) -> TirExpr:
         """``value`` before the end of the row, ``otherwise`` in the lanes past it."""
         if point.limit is None:
             return value
@@ -170,7 +166,7 @@ class Accumulators:
     def _is_float_sum(self) -> bool:
         return self.stage.reducer == "sum" and self.dtype.startswith("float")
 
-    def total(self) -> Expr:
+    def total(self) -> TirExpr:
         """One scalar: pairs of accumulators, then halves of the last one.
 
         By way of the buffers, which LLVM turns into registers: the simplifier takes exponential time over a chain of
@@ -190,8 +186,8 @@ class Accumulators:
             span //= 2
         return bound(tirx.Shuffle([bound(self._get(0))], [tirx.IntImm("int32", 0)]))
 
-    def _put(self, number: int, value: Expr) -> None:
+    def _put(self, number: int, value: TirExpr) -> None:
         I.buffer_store(self.buffers[number], value, [self.vectors.ramp(0)])
 
-    def _get(self, number: int) -> Expr:
+    def _get(self, number: int) -> TirExpr:
         return self.buffers[number][self.vectors.ramp(0)]

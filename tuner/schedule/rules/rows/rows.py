@@ -1,13 +1,9 @@
-"""Passes over a block of rows: vectors along the columns, one masked at the end. Imports TVM."""
+"""Passes over a block of rows: vectors along the columns, one masked at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.dtypes import DTYPES
 from tuner.program.expr import Read, axes_of, reads
@@ -18,18 +14,17 @@ from tuner.schedule.loops.shares import Range
 from tuner.schedule.rules.rows.frame import input_reads
 from tuner.schedule.rules.rows.points import Accumulators, Point, Row, Settings
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import cast, stored
 from tuner.schedule.vector.memory import prefetch
-
-Expr = Any
 
 
 class RowBlock:
     """Writes the code of a few rows that are walked together, over a ``span`` of the outermost column axis or over all
     of it."""
 
-    def __init__(self, settings: Settings, rows: Sequence[Mapping[str, Expr]], span: Range | None = None) -> None:
+    def __init__(self, settings: Settings, rows: Sequence[Mapping[str, TirExpr]], span: Range | None = None) -> None:
         self.settings, self.frame, self.span = settings, settings.program.frame, span
         self.rows = [Row(index, number) for number, index in enumerate(rows)]
 
@@ -59,14 +54,14 @@ class RowBlock:
         return Reader(settings.workload, settings.function, settings.buffers, row.index, 1, None)
 
     def _row_stages(self, row: Row, stages: Sequence[Stage]) -> None:
-        def read(node: Read) -> Expr:
+        def read(node: Read) -> TirExpr:
             return row.known[node.tensor] if node.tensor in row.known else row.known[node]
 
         for stage in stages:
             evaluator = self.settings.evaluator(1, read, row.index.__getitem__)
             self.know(row, stage, evaluator.value(stage.body))
 
-    def know(self, row: Row, stage: Stage, value: Expr) -> None:
+    def know(self, row: Row, stage: Stage, value: TirExpr) -> None:
         """Keep a row's value of a stage, and store it if it is an output."""
         dtype = self.settings.dtype(stage.tensor)
         row.known[stage.tensor] = bound(cast(bound(value), dtype))
@@ -75,7 +70,7 @@ class RowBlock:
             I.buffer_store(self.settings.buffers[stage.tensor], stored(row.known[stage.tensor], dtype), at)
 
     # -- passes ---------------------------------------------------------------------------------------------------
-    def reduced(self, number: int) -> Iterator[tuple[Row, Stage, Expr]]:
+    def reduced(self, number: int) -> Iterator[tuple[Row, Stage, TirExpr]]:
         """Write the loop over the columns of pass ``number``; then the total of each reduction of each row."""
         settings, each = self.settings, self.settings.program.passes[number]
         unroll = settings.unroll if each.is_heavy else settings.acc
@@ -84,8 +79,8 @@ class RowBlock:
         needed = {read.tensor for stage in each.evaluated for read in reads(stage.body)}
         fetched = self._prefetched(number)
 
-        def visit(columns: Mapping[str, Expr], limit: Expr | None, turn: int) -> None:
-            shared: dict[Read, Expr] = {}
+        def visit(columns: Mapping[str, TirExpr], limit: TirExpr | None, turn: int) -> None:
+            shared: dict[Read, TirExpr] = {}
             points = [Point(settings, row, columns, limit, shared) for row in self.rows]
             if limit is None:
                 self._prefetch(points, fetched, turn)
@@ -106,9 +101,9 @@ class RowBlock:
     def _columns(
         self,
         axes: Sequence[str],
-        index: Mapping[str, Expr],
+        index: Mapping[str, TirExpr],
         unroll: int,
-        visit: Callable[[Mapping[str, Expr], Expr | None, int], None],
+        visit: Callable[[Mapping[str, TirExpr], TirExpr | None, int], None],
     ) -> None:
         """Loops over the columns, of which the last axis goes by vectors."""
         axis, *rest = axes
@@ -121,7 +116,7 @@ class RowBlock:
         with I.serial(*span) as value:
             self._columns(rest, {**index, axis: value}, unroll, visit)
 
-    def _vectors(self, span: Range, unroll: int, visit: Callable[[Expr, Expr | None, int], None]) -> None:
+    def _vectors(self, span: Range, unroll: int, visit: Callable[[TirExpr, TirExpr | None, int], None]) -> None:
         """Groups of ``unroll`` vectors, single ones, and one that is masked."""
         lanes, (first, last) = self.settings.lanes, span
         step, size = lanes * unroll, last - first

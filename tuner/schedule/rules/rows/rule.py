@@ -33,6 +33,7 @@ from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout
 from tuner.schedule.rule import Extents, Refused
 from tuner.schedule.rules.rows import prior
+from tuner.schedule.rules.rows.emit import emit
 from tuner.schedule.rules.rows.pattern import columns_choice, match, row_program_of
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -103,8 +104,6 @@ class RowReduction:
         return {}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        from tuner.schedule.rules.rows.emit import emit  # noqa: PLC0415 - the one import that needs TVM
-
         return emit(task, kernel, name)
 
 

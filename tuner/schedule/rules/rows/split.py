@@ -1,4 +1,4 @@
-"""Reductions whose columns are divided among the threads: few long rows, or one. Imports TVM.
+"""Reductions whose columns are divided among the threads: few long rows, or one.
 
 Each thread reduces its share of the columns of every row into a workspace; one thread then combines the shares of each
 row, and goes on as after a pass over whole rows.
@@ -9,21 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import reduce
-from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.schedule.loops.shares import Range, number_of, product_of, share_of
 from tuner.schedule.rules.rows.points import Settings
 from tuner.schedule.rules.rows.rows import RowBlock
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.memory import workspace
 from tuner.schedule.vector.reducers import COMBINE
 
-Expr = Any
-WriteRows = Callable[[Sequence[Mapping[str, Expr]]], None]
+WriteRows = Callable[[Sequence[Mapping[str, TirExpr]]], None]
 """Writes the code of a block of rows, given the index of each."""
 
 
@@ -43,7 +39,7 @@ def split_columns(settings: Settings, threads: int, over_rows: Callable[[WriteRo
         over_rows(lambda rows: _combine(RowBlock(settings, rows), partial, threads))
 
 
-def _span(settings: Settings, thread: Expr, threads: int) -> Range:
+def _span(settings: Settings, thread: TirExpr, threads: int) -> Range:
     """The share of a thread of the outermost column axis, in whole vectors if it is the one that vectors run along."""
     axis = settings.program.frame.columns[0]
     size = settings.function.extents[axis]
@@ -54,14 +50,14 @@ def _span(settings: Settings, thread: Expr, threads: int) -> Range:
     return I.Bind(first * lanes), I.Bind(tirx.min(last * lanes, size))
 
 
-def _reduce(block: RowBlock, partial: Mapping[str, Expr], thread: Expr) -> None:
+def _reduce(block: RowBlock, partial: Mapping[str, TirExpr], thread: TirExpr) -> None:
     """The columns of a share, into its place of the workspace."""
     block.start()
     for row, stage, total in block.reduced(0):
         I.buffer_store(partial[stage.tensor], total, [thread, number_of(row.index, _counts(block.settings))])
 
 
-def _combine(block: RowBlock, partial: Mapping[str, Expr], threads: int) -> None:
+def _combine(block: RowBlock, partial: Mapping[str, TirExpr], threads: int) -> None:
     """The totals of whole rows, and what follows from them."""
     block.start()
     for row in block.rows:
@@ -72,6 +68,6 @@ def _combine(block: RowBlock, partial: Mapping[str, Expr], threads: int) -> None
     block.finish(0)
 
 
-def _counts(settings: Settings) -> Mapping[str, Expr]:
+def _counts(settings: Settings) -> Mapping[str, TirExpr]:
     """The extents of the row axes."""
     return {axis: settings.function.extents[axis] for axis in settings.program.frame.rows}

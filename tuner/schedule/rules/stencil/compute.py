@@ -1,16 +1,9 @@
-"""A tile computed from its copy: vectors of a few positions in registers, over every element of the window.
-
-Imports TVM.
-"""
+"""A tile computed from its copy: vectors of a few positions in registers, over every element of the window."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.expr import Binary, Read, axes_of, reads
 from tuner.program.task import SearchTask
@@ -21,13 +14,13 @@ from tuner.schedule.rules.stencil.pattern import Slide, Tap, WindowProgram
 from tuner.schedule.rules.stencil.tiles import Tile, lanes_of
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, multiply_add
 from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.memory import Vectors
 from tuner.schedule.vector.reducers import COMBINE
 
-Expr = Any
-Known = Mapping[tuple[Read, tuple[int, ...]], Expr]
+Known = Mapping[tuple[Read, tuple[int, ...]], TirExpr]
 """Values of reads by the position in the window, as far as they depend on it."""
 
 
@@ -43,7 +36,7 @@ class Computation:
     """Writes the loops within a tile. ``copy``: what scratch.py laid out."""
 
     def __init__(
-        self, task: SearchTask, program: WindowProgram, function: KernelFunction, kernel: MicroKernel, copy: Expr,
+        self, task: SearchTask, program: WindowProgram, function: KernelFunction, kernel: MicroKernel, copy: TirExpr,
         tile: Tile,
     ) -> None:  # fmt: skip
         self.task, self.workload, self.program, self.function = task, task.workload, program, function
@@ -64,7 +57,7 @@ class Computation:
             self._columns(known, number * i64(lanes), 1, self.function.extents[vector])
 
     # -- reads that do not depend on the position ------------------------------------------------------------------
-    def _reads(self, column: Expr, limit: Expr | None, is_chosen: Callable[[Read], bool]) -> Known:
+    def _reads(self, column: TirExpr, limit: TirExpr | None, is_chosen: Callable[[Read], bool]) -> Known:
         """The reads, beside that of the windows, that are the same at all positions of the tile in some columns."""
         stage, known = self.program.stage, {}
         for read in dict.fromkeys(reads(stage.body)):
@@ -79,7 +72,7 @@ class Computation:
     def _key(self, read: Read, tap: Tap) -> tuple[Read, tuple[int, ...]]:
         return read, tuple(tap[axis] for axis in self.program.stage.reduce_axes if axis in axes_of(read))
 
-    def _reader(self, offsets: Mapping[str, Expr], tap: Tap, column: Expr, limit: Expr | None) -> Reader:
+    def _reader(self, offsets: Mapping[str, TirExpr], tap: Tap, column: TirExpr, limit: TirExpr | None) -> Reader:
         """Of operands as they lie in memory, at an offset from the tile's first element."""
         vector, index = self.program.vector.axis, dict(self.tile.starts)
         for axis, offset in {**offsets, vector: column}.items():
@@ -89,7 +82,7 @@ class Computation:
         return Reader(self.workload, self.function, buffers, index, self.lanes, vector, limit)
 
     # -- positions --------------------------------------------------------------------------------------------------
-    def _columns(self, known: Known, column: Expr, vectors: int, limit: Expr | None) -> None:
+    def _columns(self, known: Known, column: TirExpr, vectors: int, limit: TirExpr | None) -> None:
         """All positions of the tile in the columns from ``column`` on."""
         vector = self.program.vector.axis
         own: dict[int, Known] = {}
@@ -98,7 +91,7 @@ class Computation:
             own[number] = {**known, **self._reads(start, limit, lambda read: vector in axes_of(read))}
         self._positions(self.program.slides[:-1], {}, _Columns(column, vectors, limit, own))
 
-    def _positions(self, slides: Sequence[Slide], offsets: Mapping[str, Expr], columns: _Columns) -> None:
+    def _positions(self, slides: Sequence[Slide], offsets: Mapping[str, TirExpr], columns: _Columns) -> None:
         """Loops over the axes beside that of the vectors; the innermost in groups, then one by one."""
         if not slides:
             _Block(self, offsets, None, 1, columns).emit()
@@ -121,9 +114,9 @@ class Computation:
 class _Columns:
     """Neighbouring vectors from offset ``start`` of the tile on; ``limit``: where the axis ends, if within them."""
 
-    start: Expr
+    start: TirExpr
     vectors: int
-    limit: Expr | None
+    limit: TirExpr | None
     known: Mapping[int, Known]
 
 
@@ -131,15 +124,15 @@ class _Block:
     """Writes a register block: ``rows`` positions along ``inner``, times the vectors of some columns."""
 
     def __init__(
-        self, owner: Computation, offsets: Mapping[str, Expr], inner: Slide | None, rows: int, columns: _Columns
+        self, owner: Computation, offsets: Mapping[str, TirExpr], inner: Slide | None, rows: int, columns: _Columns
     ) -> None:
         self.owner, self.offsets, self.inner, self.columns = owner, offsets, inner, columns
         self.program, self.types = owner.program, owner.workload.element_types
         self.places = [Place(row, column) for row in range(rows) for column in range(columns.vectors)]
         self.computed = self.types.reduced_type(self.program.stage)
         self.vectors = Vectors(owner.lanes)
-        self.loads: dict[tuple[object, ...], Expr] = {}
-        self.totals: dict[Place, Expr] = {}
+        self.loads: dict[tuple[object, ...], TirExpr] = {}
+        self.totals: dict[Place, TirExpr] = {}
 
     def emit(self) -> None:
         for place, tap in self._turns():
@@ -174,20 +167,20 @@ class _Block:
             value = COMBINE[str(stage.reducer)](bound(evaluator.value(body, self.computed)), self._total(place))
         I.buffer_store(self.totals[place], value, [self.vectors.ramp(0)])
 
-    def _total(self, place: Place) -> Expr:
+    def _total(self, place: Place) -> TirExpr:
         return bound(self.totals[place][self.vectors.ramp(0)])
 
     @property
     def _is_float_sum(self) -> bool:
         return self.program.stage.reducer == "sum" and self.computed.startswith("float")
 
-    def _operand(self, place: Place, tap: Tap, read: Read) -> Expr:
+    def _operand(self, place: Place, tap: Tap, read: Read) -> TirExpr:
         if read == self.program.read:
             return self._window(place, tap)
         known, key = self.columns.known[place.column], self.owner._key(read, tap)
         return known[key] if key in known else self._reader(place, tap).read(read)
 
-    def _window(self, place: Place, tap: Tap) -> Expr:
+    def _window(self, place: Place, tap: Tap) -> TirExpr:
         """A vector of the copy."""
         key = (place.column, self._source(place, tap))
         if key not in self.loads:
@@ -202,7 +195,7 @@ class _Block:
             self.loads[key] = bound(self.owner.copy[(*at, i64(self.program.phases.index(phase)), ramp)])
         return self.loads[key]
 
-    def _column(self, place: Place) -> Expr:
+    def _column(self, place: Place) -> TirExpr:
         return self.columns.start + i64(place.column * self.vectors.lanes)
 
     def _reader(self, place: Place, tap: Tap) -> Reader:
@@ -211,6 +204,6 @@ class _Block:
             offsets[self.inner.axis] = offsets[self.inner.axis] + i64(place.row)
         return self.owner._reader(offsets, tap, self._column(place), self.columns.limit)
 
-    def _evaluator(self, place: Place, tap: Tap, read: Callable[[Read], Expr]) -> Evaluator:
+    def _evaluator(self, place: Place, tap: Tap, read: Callable[[Read], TirExpr]) -> Evaluator:
         axis = self._reader(place, tap).axis
         return Evaluator(self.types, self.vectors.lanes, read, axis, self.owner.function.extents.__getitem__)

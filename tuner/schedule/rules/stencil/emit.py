@@ -1,12 +1,9 @@
-"""TensorIR for windows: loops over tiles, each first copied and then computed. Imports TVM."""
+"""TensorIR for windows: loops over tiles, each first copied and then computed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.task import SearchTask
 from tuner.schedule.function import KernelFunction, kernel_function
@@ -17,9 +14,8 @@ from tuner.schedule.rules.stencil.scratch import Scratch
 from tuner.schedule.rules.stencil.tiles import Tile, lanes_of
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.memory import workspace
-
-Expr = Any
 
 
 def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
@@ -59,7 +55,7 @@ class _Loops:
 
         in_shares(I.Bind(total), self.task.threads, tiles)
 
-    def _tile(self, position: Mapping[str, Expr]) -> Tile:
+    def _tile(self, position: Mapping[str, TirExpr]) -> Tile:
         starts = {axis: I.Bind(position[axis] * i64(step)) for axis, step in self.steps.items()}
         starts = {slide.axis: i64(0) for slide in self.program.slides} | starts
         sizes = {}

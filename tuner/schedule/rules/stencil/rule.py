@@ -30,6 +30,7 @@ from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout
 from tuner.schedule.rule import Extents, Refused
 from tuner.schedule.rules.stencil import prior
+from tuner.schedule.rules.stencil.emit import emit
 from tuner.schedule.rules.stencil.pattern import Slide, WindowProgram, match, window_program_of
 from tuner.schedule.rules.stencil.tiles import lanes_of
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
@@ -103,8 +104,6 @@ class Windows:
         return {}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        from tuner.schedule.rules.stencil.emit import emit  # noqa: PLC0415 - the one import that needs TVM
-
         return emit(task, kernel, name)
 
 

@@ -1,16 +1,12 @@
 """The part of the input that a tile needs, copied to where nothing lies outside and all loads are contiguous.
 
 A row of the copy holds, one after the other, the elements of each residue modulo the stride along the vectors: windows
-two elements apart read the even elements, and the odd ones, as contiguous vectors. Imports TVM.
+two elements apart read the even elements, and the odd ones, as contiguous vectors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.workload import Workload
 from tuner.schedule.function import KernelFunction
@@ -19,11 +15,10 @@ from tuner.schedule.rules.stencil.pattern import Slide, WindowProgram
 from tuner.schedule.rules.stencil.tiles import Tile
 from tuner.schedule.signature import dim_expr, i64
 from tuner.schedule.space import MicroKernel
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import constant, loaded, register_type
 from tuner.schedule.vector.memory import loaded_where
-
-Expr = Any
 
 
 class Scratch:
@@ -41,12 +36,12 @@ class Scratch:
         self.shape = [self._most(slide, kernel) for slide in program.slides[:-1]]
         self.shape += [i64(len(program.phases)), i64(pitch_of(program, kernel["chunk"], lanes))]
 
-    def _most(self, slide: Slide, kernel: MicroKernel) -> Expr:
+    def _most(self, slide: Slide, kernel: MicroKernel) -> TirExpr:
         """Elements along a dim that a whole tile needs."""
         block = i64(kernel["block"]) if slide is self.program.block else self.function.extents[slide.axis]
         return i64(slide.stride) * (tirx.max(block, i64(1)) - i64(1)) + i64(slide.reach + 1)
 
-    def fill(self, buffer: Expr, tile: Tile) -> None:
+    def fill(self, buffer: TirExpr, tile: Tile) -> None:
         """The copy of what ``tile`` reads; what is outside the tensor is its padding."""
         # Reduced axes that move no window have one value.
         index = {**tile.starts, **dict.fromkeys(self.program.stage.reduce_axes, i64(0))}
@@ -56,14 +51,20 @@ class Scratch:
         inside = [one for dim, value in enumerate(at) if dim not in slid for one in self._is_inside(dim, value)]
         self._loops(buffer, tile, self.program.slides[:-1], at, [], inside)
 
-    def _is_inside(self, dim: int, value: Expr) -> list[Expr]:
+    def _is_inside(self, dim: int, value: TirExpr) -> list[TirExpr]:
         """The condition that an index is within the tensor; none if it always is."""
         if self.padding is None:
             return []
         return [tirx.And(value >= i64(0), value < self.sizes[dim])]
 
     def _loops(
-        self, buffer: Expr, tile: Tile, slides: Sequence[Slide], at: list[Expr], to: list[Expr], inside: list[Expr]
+        self,
+        buffer: TirExpr,
+        tile: Tile,
+        slides: Sequence[Slide],
+        at: list[TirExpr],
+        to: list[TirExpr],
+        inside: list[TirExpr],
     ) -> None:
         """Over the rows of the copy. ``at``: indices of the source, ``to``: of the copy so far."""
         if not slides:
@@ -77,7 +78,7 @@ class Scratch:
             self._loops(buffer, tile, rest, there, [*to, number], [*inside, *self._is_inside(slide.dim, here)])
 
     # -- rows -----------------------------------------------------------------------------------------------------
-    def _row(self, buffer: Expr, tile: Tile, at: list[Expr], to: list[Expr], inside: list[Expr]) -> None:
+    def _row(self, buffer: TirExpr, tile: Tile, at: list[TirExpr], to: list[TirExpr], inside: list[TirExpr]) -> None:
         if not inside:
             self._copied(buffer, tile, at, to)
             return
@@ -90,18 +91,18 @@ class Scratch:
             with I.Else():
                 self._padded(buffer, tile, to)
 
-    def _count(self, tile: Tile) -> Expr:
+    def _count(self, tile: Tile) -> TirExpr:
         """Vectors of each residue that a row needs."""
         vector = self.program.vector
         needed = tile.sizes[vector.axis] + i64(vector.reach // vector.stride)
         return tirx.truncdiv(needed + i64(self.lanes - 1), i64(self.lanes))
 
-    def _copied(self, buffer: Expr, tile: Tile, at: list[Expr], to: list[Expr]) -> None:
+    def _copied(self, buffer: TirExpr, tile: Tile, at: list[TirExpr], to: list[TirExpr]) -> None:
         """A row whose vectors at the ends may reach past the tensor."""
         vector, count = self.program.vector, self._count(tile)
         first = tile.starts[vector.axis] * i64(vector.stride) + i64(vector.offset)
         step, size = i64(vector.stride * self.lanes), self.sizes[vector.dim]
-        begin: Expr = i64(0)
+        begin: TirExpr = i64(0)
         if vector.offset < 0:
             begin = I.Bind(tirx.min(count, tirx.truncdiv(tirx.max(step - i64(1) - first, i64(0)), step)))
             self._vectors(buffer, at, to, first, (i64(0), begin), True)
@@ -110,7 +111,13 @@ class Scratch:
         self._vectors(buffer, at, to, first, (end, count), True)
 
     def _vectors(
-        self, buffer: Expr, at: list[Expr], to: list[Expr], first: Expr, numbers: tuple[Expr, Expr], is_masked: bool
+        self,
+        buffer: TirExpr,
+        at: list[TirExpr],
+        to: list[TirExpr],
+        first: TirExpr,
+        numbers: tuple[TirExpr, TirExpr],
+        is_masked: bool,
     ) -> None:
         """Some vectors of every residue of a row."""
         stride, phases = self.program.vector.stride, self.program.phases
@@ -122,7 +129,7 @@ class Scratch:
                 column = tirx.Ramp(number * i64(self.lanes), i64(1), self.lanes)
                 I.buffer_store(buffer, value, [*to, i64(place), column])
 
-    def _part(self, at: list[Expr], start: Expr, is_masked: bool) -> Expr:
+    def _part(self, at: list[TirExpr], start: TirExpr, is_masked: bool) -> TirExpr:
         """A vector of the source."""
         ramp, prefix = tirx.Ramp(start, i64(1), self.lanes), at[: self.program.vector.dim]
         if not is_masked:
@@ -132,18 +139,18 @@ class Scratch:
         value = bound(loaded(bound(loaded_where(inside, self.source, (*prefix, ramp))), self.source_dtype))
         return value if self.padding is None else bound(tirx.Select(inside, value, self._nothing))
 
-    def _strided(self, parts: list[Expr], phase: int) -> Expr:
+    def _strided(self, parts: list[TirExpr], phase: int) -> TirExpr:
         lanes = [phase + lane * len(parts) for lane in range(self.lanes)]
         return tirx.Shuffle(parts, [tirx.IntImm("int32", lane) for lane in lanes])
 
-    def _padded(self, buffer: Expr, tile: Tile, to: list[Expr]) -> None:
+    def _padded(self, buffer: TirExpr, tile: Tile, to: list[TirExpr]) -> None:
         with I.serial(i64(0), self._count(tile)) as number:
             for place in range(len(self.program.phases)):
                 column = tirx.Ramp(number * i64(self.lanes), i64(1), self.lanes)
                 I.buffer_store(buffer, self._nothing, [*to, i64(place), column])
 
     @property
-    def _nothing(self) -> Expr:
+    def _nothing(self) -> TirExpr:
         """What is outside the tensor."""
         return constant(self.padding or 0, self.dtype, self.lanes)
 

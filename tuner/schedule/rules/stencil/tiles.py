@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from tuner.program.task import SearchTask
 from tuner.schedule.rules.stencil.pattern import window_program_of
-
-Expr = Any
+from tuner.schedule.tir import TirExpr
 
 
 @dataclass(frozen=True)
@@ -17,8 +15,8 @@ class Tile:
     """``starts``: the index of every axis of the output at the tile's first element; ``sizes``: how many values the
     axes take that the tile spans, less than a whole tile at the ends."""
 
-    starts: Mapping[str, Expr]
-    sizes: Mapping[str, Expr]
+    starts: Mapping[str, TirExpr]
+    sizes: Mapping[str, TirExpr]
 
 
 def lanes_of(task: SearchTask) -> int:

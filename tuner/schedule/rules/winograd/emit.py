@@ -1,16 +1,16 @@
 """TensorIR for convolutions by minimal filtering, F(2 x 2, 3 x 3):
 
-    for block of `lines` rows of tiles:             threads have contiguous shares of all rows
-      for channel of the image:
-        [tiles are picked from lines of the image]  transforms.py
-        [and transformed: V, 16 panels of tiles]
-      for point in 16:
-        for tile of mr rows of the weight:          the register tile of x86_contraction
-          for panel of nv vectors in block
-      for channel of the output:
-        [sums are transformed back and written, through the elementwise stages]
+for block of `lines` rows of tiles:             threads have contiguous shares of all rows
+  for channel of the image:
+    [tiles are picked from lines of the image]  transforms.py
+    [and transformed: V, 16 panels of tiles]
+  for point in 16:
+    for tile of mr rows of the weight:          the register tile of x86_contraction
+      for panel of nv vectors in block
+  for channel of the output:
+    [sums are transformed back and written, through the elementwise stages]
 
-Imports TVM.
+
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.program.task import SearchTask
 from tuner.schedule.function import kernel_function
@@ -34,10 +31,9 @@ from tuner.schedule.rules.winograd.products import as_product, convolution_of
 from tuner.schedule.rules.winograd.transforms import Transforms
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound_unless_known
 from tuner.schedule.vector.memory import Vectors, workspace
-
-Expr = Any
 
 
 def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], name: str) -> Any:
@@ -57,7 +53,7 @@ def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], n
     return function.get()
 
 
-def _share(frame: WinogradFrame, lines: int, panels: int, rows: Expr, thread: Expr) -> None:
+def _share(frame: WinogradFrame, lines: int, panels: int, rows: TirExpr, thread: TirExpr) -> None:
     """The blocks of one thread, of about as many rows of tiles each."""
     first, last = share_of(rows, thread, frame.task.threads) if frame.task.threads > 1 else (i64(0), rows)
     total = bound_unless_known(last - first)
@@ -86,13 +82,13 @@ def _share(frame: WinogradFrame, lines: int, panels: int, rows: Expr, thread: Ex
 class WinogradFrame(FormFrame):
     """``weight`` [points * kernels, channels]; ``point``: which product of matrices it is."""
 
-    weight: Expr = field(kw_only=True, default=None)
-    point: Expr = field(kw_only=True, default=None)
+    weight: TirExpr = field(kw_only=True, default=None)
+    point: TirExpr = field(kw_only=True, default=None)
 
-    def left_row(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+    def left_row(self, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
         return self.weight, (self.point * self.extent["m"] + row,)
 
-    def out_row(self, row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+    def out_row(self, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
         assert self.results is not None
         return self.results[0], (self.point * self.extent["m"] + row,)
 
@@ -102,14 +98,14 @@ class _Products(Nest):
 
     frame: WinogradFrame
 
-    def write(self, inputs: Expr, panels: int, vectors: Expr) -> None:
+    def write(self, inputs: TirExpr, panels: int, vectors: TirExpr) -> None:
         """``inputs`` [points * panels, channels, columns], of which the block has so many ``vectors``."""
         nv = self.kernel["nv"]
         full = I.Bind(tirx.truncdiv(vectors, i64(nv)))
         rest = I.Bind(vectors - full * i64(nv))
         base = I.Bind(self.frame.point * i64(panels))
 
-        def panel(index: Expr, width: int) -> Panel:
+        def panel(index: TirExpr, width: int) -> Panel:
             return Panel(index * i64(self.frame.nr), None, width, base + index, inputs, i64(0))
 
         def strip(each: Callable[[Panel], None]) -> None:

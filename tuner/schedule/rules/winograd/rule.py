@@ -31,6 +31,7 @@ from tuner.schedule.product.axes import check, tile_axes
 from tuner.schedule.product.turns import check_turns
 from tuner.schedule.rule import Extents, Refused
 from tuner.schedule.rules.winograd import prior
+from tuner.schedule.rules.winograd.emit import emit
 from tuner.schedule.rules.winograd.pattern import Convolution, Products, match
 from tuner.schedule.rules.winograd.products import TILE_AXES, as_product, convolution_of
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
@@ -106,8 +107,6 @@ class X86Winograd:
         return {own.weight: WinogradLayout(sizes, order)}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        from tuner.schedule.rules.winograd.emit import emit  # noqa: PLC0415 - the one import that needs TVM
-
         return emit(task, kernel, self.layouts(task, kernel), name)
 
 

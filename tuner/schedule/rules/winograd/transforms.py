@@ -1,12 +1,8 @@
-"""The transforms of minimal filtering: of tiles of the image, and back of the sums. Imports TVM."""
+"""The transforms of minimal filtering: of tiles of the image, and back of the sums."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
-
-from tvm import tirx
-from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.schedule.loops.reading import Reader
 from tuner.schedule.product.operands.frame import FormFrame
@@ -14,9 +10,9 @@ from tuner.schedule.product.operands.padded import end_inside, lanes_inside, pad
 from tuner.schedule.product.operands.scatter import in_vectors, store_results
 from tuner.schedule.rules.winograd.pattern import OUTPUTS, POINTS, TILE, Convolution
 from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known
 
-Expr = Any
 HALF = POINTS // OUTPUTS
 """The row of the buffer where results of the lower lines begin: they are twice as long as its rows."""
 
@@ -24,7 +20,7 @@ HALF = POINTS // OUTPUTS
 class Transforms:
     """Those of a block of tiles: rows ``begin`` to ``end`` of tiles of all images, one after the other."""
 
-    def __init__(self, frame: FormFrame, convolution: Convolution, panels: int, begin: Expr, end: Expr) -> None:
+    def __init__(self, frame: FormFrame, convolution: Convolution, panels: int, begin: TirExpr, end: TirExpr) -> None:
         self.frame, self.own, self.panels = frame, convolution, panels
         self.begin, self.rows = begin, bound_unless_known(end - begin)
         self.lanes, self.in_row = frame.vectors.lanes, convolution.tiles_in_row
@@ -32,7 +28,7 @@ class Transforms:
         self.vectors = bound_unless_known(tirx.truncdiv(tiles + i64(self.lanes - 1), i64(self.lanes)))
 
     # -- forward --------------------------------------------------------------------------------------------------
-    def forward(self, picked: Expr, inputs: Expr) -> None:
+    def forward(self, picked: TirExpr, inputs: TirExpr) -> None:
         """The tiles, transformed: ``inputs`` [POINTS * panels, channels, columns]. ``picked`` [POINTS, tiles] has the
         elements of tiles of one channel."""
         with I.serial(i64(0), i64(self.own.channels)) as channel:
@@ -41,7 +37,7 @@ class Transforms:
             with I.serial(i64(0), self.vectors) as vector:
                 self._transform(picked, inputs, channel, vector)
 
-    def _pick(self, picked: Expr, channel: Expr, row: Expr) -> None:
+    def _pick(self, picked: TirExpr, channel: TirExpr, row: TirExpr) -> None:
         """The elements of a row of tiles. What is stored past its last tile is overwritten by the next row, or lies in
         the space behind."""
         image, down = self._of_row(row)
@@ -52,7 +48,7 @@ class Transforms:
             y = bound_unless_known(down * i64(OUTPUTS) + i64(i + columns.dims[1].first))
             end = end_inside([image, y], at[:2], at[2])
 
-            def vector(v: Expr, i: int = i, y: Expr = y, end: Expr = end) -> None:
+            def vector(v: TirExpr, i: int = i, y: TirExpr = y, end: TirExpr = end) -> None:
                 to = self.frame.vectors.ramp(row * i64(self.in_row) + v * i64(self.lanes))
                 for j in range(0, TILE, OUTPUTS):
                     x = bound_unless_known(v * i64(OUTPUTS * self.lanes) + i64(j + across))
@@ -67,7 +63,7 @@ class Transforms:
             with I.serial(i64(0), i64(-(-self.in_row // self.lanes))) as v:
                 vector(v)
 
-    def _line(self, channel: Expr, image: Expr, y: Expr, x: Expr, end: Expr) -> Expr:
+    def _line(self, channel: TirExpr, image: TirExpr, y: TirExpr, x: TirExpr, end: TirExpr) -> TirExpr:
         """A vector of a line of the image from ``x`` on, padded."""
         frame, columns = self.frame, self.own.columns
         mask = lanes_inside(x, end, self.lanes)
@@ -77,7 +73,7 @@ class Transforms:
         place = [of_dims.get(position, value) for position, value in enumerate(places)]
         return bound(padded_vector(frame, columns.read.tensor, frame.buffers[columns.read.tensor], place, mask))
 
-    def _transform(self, picked: Expr, inputs: Expr, channel: Expr, vector: Expr) -> None:
+    def _transform(self, picked: TirExpr, inputs: TirExpr, channel: TirExpr, vector: TirExpr) -> None:
         """B^T d B of a vector of tiles."""
         ramp = self.frame.vectors.ramp
         d = [
@@ -90,7 +86,7 @@ class Transforms:
             I.buffer_store(inputs, value, [i64(point * self.panels) + panel, channel, ramp(column)])
 
     # -- backward -------------------------------------------------------------------------------------------------
-    def backward(self, sums: Expr, lines: Expr) -> None:
+    def backward(self, sums: TirExpr, lines: TirExpr) -> None:
         """Sums [POINTS * kernels, tiles], transformed back and written. ``lines``: space for the results of one kernel,
         those of the upper lines of tiles and of the lower ones."""
         with I.serial(i64(0), i64(self.own.kernels)) as kernel:
@@ -99,7 +95,7 @@ class Transforms:
             with I.serial(i64(0), self.rows) as row:
                 self._write(lines, kernel, row)
 
-    def _transform_back(self, sums: Expr, lines: Expr, kernel: Expr, vector: Expr) -> None:
+    def _transform_back(self, sums: TirExpr, lines: TirExpr, kernel: TirExpr, vector: TirExpr) -> None:
         """A^T m A of a vector of tiles, whose outputs are neighbours along a line."""
         ramp, at = self.frame.vectors.ramp, vector * i64(self.lanes)
         m = [
@@ -116,7 +112,7 @@ class Transforms:
                     lines, value, [i64(half * HALF), ramp((vector * i64(OUTPUTS) + i64(part)) * i64(self.lanes))]
                 )
 
-    def _write(self, lines: Expr, kernel: Expr, row: Expr) -> None:
+    def _write(self, lines: TirExpr, kernel: TirExpr, row: TirExpr) -> None:
         """The two lines of a row of tiles, through the elementwise stages."""
         frame, own = self.frame, self.own
         (of_kernels,), (of_images, of_lines, of_columns) = own.form.m, own.form.n
@@ -125,7 +121,7 @@ class Transforms:
         for half in range(OUTPUTS):
             y = bound_unless_known(down * i64(OUTPUTS) + i64(half))
 
-            def line(y: Expr = y, half: int = half) -> None:
+            def line(y: TirExpr = y, half: int = half) -> None:
                 with I.serial(i64(0), i64(-(-own.width // lanes))) as v:
                     x = I.Bind(v * i64(lanes))
                     values = {of_kernels: kernel, of_images: image, of_lines: y, of_columns: x}
@@ -138,29 +134,29 @@ class Transforms:
             else:
                 line()
 
-    def _of_row(self, row: Expr) -> tuple[Expr, Expr]:
+    def _of_row(self, row: TirExpr) -> tuple[TirExpr, TirExpr]:
         """The image, and the row of tiles in it."""
         row = bound_unless_known(self.begin + row)
         image = bound_unless_known(tirx.truncdiv(row, i64(self.own.tile_rows)))
         return image, bound_unless_known(row - image * i64(self.own.tile_rows))
 
 
-def shuffled(vectors: Sequence[Expr], lanes: Sequence[int]) -> Expr:
+def shuffled(vectors: Sequence[TirExpr], lanes: Sequence[int]) -> TirExpr:
     """The lanes of vectors laid one after the other."""
     return bound(tirx.Shuffle(list(vectors), [tirx.IntImm("int32", lane) for lane in lanes]))
 
 
-def _both(square: Sequence[Sequence[Expr]], along: Callable[[Sequence[Expr]], list[Expr]]) -> list[Expr]:
+def _both(square: Sequence[Sequence[TirExpr]], along: Callable[[Sequence[TirExpr]], list[TirExpr]]) -> list[TirExpr]:
     """A transform along the columns of a square, then along its rows: row by row."""
     columns = [along([line[j] for line in square]) for j in range(TILE)]
     return [value for i in range(len(columns[0])) for value in along([column[i] for column in columns])]
 
 
-def _input(d: Sequence[Expr]) -> list[Expr]:
+def _input(d: Sequence[TirExpr]) -> list[TirExpr]:
     """B^T of F(2, 3)."""
     return [bound(d[0] - d[2]), bound(d[1] + d[2]), bound(d[2] - d[1]), bound(d[1] - d[3])]
 
 
-def _output(m: Sequence[Expr]) -> list[Expr]:
+def _output(m: Sequence[TirExpr]) -> list[TirExpr]:
     """A^T of F(2, 3)."""
     return [bound(bound(m[0] + m[1]) + m[2]), bound(bound(m[1] - m[2]) - m[3])]
