@@ -84,6 +84,11 @@ def dot_products_either_way(left: str, right: str, total: str, hardware: Hardwar
     return tuple(sorted((*own, *swapped), key=lambda each: (abs(each.offset), each.is_swapped)))
 
 
+def only_fma(hardware: Hardware) -> Mapping[int, DotProduct]:
+    """The instructions for products of which every step is one element: fused multiply-adds alone."""
+    return {FMA.group: FMA}
+
+
 _PERMUTES = {64: "avx512f", 32: "avx2"}
 
 

@@ -5,11 +5,14 @@ can carry of them, and which are don't-care beside others.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from tuner.errors import IllegalKernel
 from tuner.program.target import Hardware
-from tuner.schedule.product.product import Product
 from tuner.schedule.space import Axis, MicroKernel
+
+if TYPE_CHECKING:
+    from tuner.schedule.product.product import Product
 
 MAX_BODY = 768
 """Fused multiply-adds in the unrolled code of one kernel, all its ragged variants together: bounds compile time and
@@ -20,6 +23,16 @@ LOOP_ADDRESSES = 5
 """Registers of the stack, the panel, the output and the loop's counters."""
 ALONG_K = {"mb": WIDEST_BLOCK, "kc": 0, "ku": 1, "near": 0, "ahead": 0, "fetch": 0, "rows": 0, "tail": 0, "edge": 0}
 """The canonical values of the axes that are don't-care where vectors run along k."""
+
+
+def group_of(kernel: MicroKernel) -> int:
+    """Elements of k in a step of a kernel."""
+    return kernel.get("group")
+
+
+def panels_of_strip(kernel: MicroKernel) -> int:
+    """Panels that a tile of rows goes over before the next tile; 1 where the kernel's rule has no such axis."""
+    return kernel.get("nb")
 
 
 def tile_axes(steps: int | None) -> tuple[Axis, ...]:
@@ -55,11 +68,11 @@ def thread_axes(threads: int, has_batch: bool) -> tuple[Axis, ...]:
     )
 
 
-def canonicalised(values: Mapping[str, int], contraction: Product) -> dict[str, int]:
+def canonicalised(values: Mapping[str, int], product: Product) -> dict[str, int]:
     """The values with one choice for axes that are don't-care beside the others."""
     canonical, pack = dict(values), values["pack"]
-    constant = contraction.right_is_constant
-    if pack == contraction.pack_of_dots:
+    constant = product.right.is_packed_ahead
+    if pack == product.pack_of_dots:
         canonical |= ALONG_K
     if pack == 1:
         canonical["mb"] = WIDEST_BLOCK
@@ -74,14 +87,14 @@ def canonicalised(values: Mapping[str, int], contraction: Product) -> dict[str, 
     return canonical
 
 
-def check(kernel: MicroKernel, contraction: Product, threads: int, hardware: Hardware, copies: int = 1) -> None:
+def check(kernel: MicroKernel, product: Product, threads: int, hardware: Hardware, copies: int = 1) -> None:
     """Raises IllegalKernel for what the hardware cannot carry. ``copies``: how often all of the code is written."""
     _check_size(kernel, hardware, copies)
-    if "k" in contraction.dynamic:
+    if "k" in product.dynamic:
         _check_addresses(kernel, hardware)
-    _check_supply(kernel, contraction.right_is_constant)
+    _check_supply(kernel, product.right.is_packed_ahead)
     # Both operands are read in place, by vectors along k (dots.py).
-    if kernel["pack"] == contraction.pack_of_dots:
+    if kernel["pack"] == product.pack_of_dots:
         _check_dots(kernel)
     if threads % (kernel["tb"] * kernel["tn"]):
         raise IllegalKernel(f"tb={kernel['tb']} tn={kernel['tn']} do not divide {threads} threads")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tuner.program.expr import Read
 from tuner.program.notation import Stage
 from tuner.schedule.access import is_transcendental
-from tuner.schedule.product.frame import Frame
+from tuner.schedule.product.context import EmitContext
 from tuner.schedule.tir import I, TirExpr
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import cast, element_type, loaded
@@ -24,29 +24,29 @@ def is_short(stages: Sequence[Stage]) -> bool:
 
 
 def through_epilogue(
-    frame: Frame, stages: Sequence[Stage], value: TirExpr, row: TirExpr, column: TirExpr, limit: TirExpr | None
+    context: EmitContext, value: TirExpr, row: TirExpr, column: TirExpr, limit: TirExpr | None
 ) -> TirExpr:
-    """``value``, the vector of the output at ``row`` from ``column`` on, after each stage in turn.
+    """``value``, the vector of the output at ``row`` from ``column`` on, after each stage of the epilogue in turn.
 
     Further inputs are read before column ``limit`` (None: all of the vector's lanes are).
     """
 
-    tensors, known = frame.task.workload.tensors, dict[str, TirExpr]()
+    tensors, known = context.task.workload.tensors, dict[str, TirExpr]()
 
     def read(node: Read) -> TirExpr:
         if node.tensor in known:
             return known[node.tensor]
-        buffer, outer, has_columns = frame.further(node, row)
-        element = frame.vectors.load(buffer, outer, column, limit) if has_columns else buffer[outer]
+        buffer, outer, has_columns = context.result.read(context, node, row)
+        element = context.vectors.load(buffer, outer, column, limit) if has_columns else buffer[outer]
         dtype = tensors[node.tensor].dtype
         return element if dtype == DTYPE else bound(loaded(bound(element), dtype))
 
     def unused(name: str) -> TirExpr:
         raise NotImplementedError(f"the pattern admits no value of axis {name}")
 
-    evaluator = Evaluator(frame.task.workload.element_types, frame.vectors.lanes, read, unused, unused)
-    before = frame.computed
-    for stage in stages:
+    evaluator = Evaluator(context.task.workload.element_types, context.vectors.lanes, read, unused, unused)
+    before = context.result.computed
+    for stage in context.result.epilogue:
         known[before] = I.Bind(rounded(value, tensors[before].dtype))
         value, before = evaluator.value(stage.body), stage.tensor
     return value

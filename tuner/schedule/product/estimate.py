@@ -28,7 +28,6 @@ from tuner.program.target import Hardware
 from tuner.program.task import SearchTask
 from tuner.schedule.intrinsics import DotProduct
 from tuner.schedule.layout import LINE_BYTES
-from tuner.schedule.product.match.plain import contraction_of
 from tuner.schedule.product.product import Product
 from tuner.schedule.rule import Extents
 from tuner.schedule.space import DEFAULT_CHOICE, MicroKernel
@@ -59,22 +58,17 @@ class _Terms:
     """Cycles if every multiply-add unit did useful work in every cycle."""
 
 
-def latency_s(
-    hardware: Hardware, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents,
-    contraction: Product | None = None, formula: type[Formula] | None = None,
-) -> Floats:  # fmt: skip
+def latency_s(task: SearchTask, product: Product, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
     """[kernels, shapes] seconds."""
-    form = (formula or Formula)(hardware, task, kernels, extents, contraction)
-    return form.terms().total / task.rates.clock_hz
+    return Estimate(task, product, kernels, extents).terms().total / task.rates.clock_hz
 
 
 def features(
-    hardware: Hardware, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents,
-    contraction: Product | None = None, formula: type[Formula] | None = None,
-) -> NDArray[np.float32]:  # fmt: skip
+    task: SearchTask, product: Product, kernels: Sequence[MicroKernel], extents: Extents
+) -> NDArray[np.float32]:
     """[kernels, shapes, features]: logarithms of the extents, the kernel's values, and how the terms compare."""
-    result = (formula or Formula)(hardware, task, kernels, extents, contraction)
-    terms, m, n, k = result.terms(), result.m, result.n, result.k
+    result = Estimate(task, product, kernels, extents)
+    hardware, terms, m, n, k = result.hardware, result.terms(), result.m, result.n, result.k
     tiles = np.floor(m / result.mr)
     columns: list[Floats] = [
         np.log2(m + 1), np.log2(n + 1), np.log2(k + 1),
@@ -97,31 +91,28 @@ class Words:
     """By kernel, [kernels, 1], what a step of k takes of the operands: bytes in memory as they lie, and operations that
     widen a vector of columns, or the word of a row, to what the instruction takes."""
 
-    def __init__(self, contraction: Product, groups: Floats, hardware: Hardware) -> None:
-        dots = contraction.dots(hardware)
+    def __init__(self, product: Product, groups: Floats, hardware: Hardware) -> None:
+        dots = product.atoms(hardware)
 
         def of(value: Callable[[DotProduct], float]) -> Floats:
             if len(dots) == 1:
                 return np.full((1, 1), float(value(*dots.values())))
             return np.array([[float(value(dots[int(group)]))] for group in groups[:, 0]])
 
-        left, right = contraction.left_dtype, contraction.right_dtype
+        left, right = product.left.dtype, product.right.dtype
         self.operations = of(lambda dot: dot.operations)
         self.left_bytes, self.right_bytes = (of(lambda dot: dot.group) * BYTES[dtype] for dtype in (left, right))
         self.left_widened = of(lambda dot: WIDENED.get((dot.name, left), 0.0))
         self.right_widened = of(lambda dot: WIDENED.get((dot.name, right), 0.0))
 
 
-class Formula:
+class Estimate:
     """The estimate for several kernels (rows) on several shapes (columns)."""
 
-    def __init__(
-        self, hardware: Hardware, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents,
-        contraction: Product | None = None,
-    ) -> None:  # fmt: skip
-        self.hardware, self.task, self.rates = hardware, task, task.rates
-        self.contraction: Product = contraction or contraction_of(task.workload)
-        extents = self.contraction.by_role(extents)
+    def __init__(self, task: SearchTask, product: Product, kernels: Sequence[MicroKernel], extents: Extents) -> None:
+        self.hardware = hardware = task.known_target.hardware
+        self.task, self.product, self.rates = task, product, task.rates
+        extents = product.by_role(extents)
         every = [dict(kernel.values) for kernel in kernels]
         # The one axis that was added to rules with this theory: the other ones every kernel has.
         every = [{"nb": DEFAULT_CHOICE, **each} for each in every]
@@ -130,14 +121,15 @@ class Formula:
         self.of = {name: values[:, index : index + 1] for index, name in enumerate(names)}
         self.mr, self.nv, self.ku = self.of["mr"], self.of["nv"], self.of["ku"]
         self.lanes = hardware.lanes()
-        along_k = self.contraction.pack_of_dots
+        along_k = product.pack_of_dots
         self.by_dots = np.equal(self.of["pack"], -1 if along_k is None else along_k)
         self.nr = self.nv * np.where(self.by_dots, 1, self.lanes)
         self.m, self.n, self.k = (np.asarray(extents[axis], np.float64)[None, :] for axis in "mnk")
         self.groups = groups = self.of.get("group", np.ones((1, 1)))
         # In steps from here on.
         self.k = np.ceil(self.k / groups)
-        self.words = self._words(groups)
+        self.words = Words(product, groups, hardware)
+        product.right.widen(self)
         across, columns = self.of["tb"], self.of["tn"]
         rows = task.threads / (across * columns)
         batch = np.asarray(extents["b"], np.float64)[None, :] if "b" in extents else np.ones_like(self.m)
@@ -149,7 +141,7 @@ class Formula:
         self.rows = np.minimum(self.tiles * self.mr + self.rest, self.m)
         self.panels = np.ceil(np.floor(self.n / self.nr) / columns)
         self.ragged = np.ceil((self.n - np.floor(self.n / self.nr) * self.nr) / self.lanes)
-        if "n" in self.contraction.dynamic:
+        if "n" in product.dynamic:
             exact = (self.of["edge"] > 0) | self.by_dots | (self.ragged == 0)
             self.ragged = np.where(exact, self.ragged, self.nv)
         self.columns = self.panels * self.nr + self.ragged * np.where(self.by_dots, self.nv, self.lanes)
@@ -172,12 +164,11 @@ class Formula:
         self.tile_bytes = self.mr * self.steps * self.left_bytes
         self.block_bytes = np.minimum(self.tiles + 1, mb) * self.mr * self.steps * self.left_bytes
 
-    def _words(self, groups: Floats) -> Words:
-        return Words(self.contraction, groups, self.hardware)
-
     def terms(self) -> _Terms:
         c = self.rates
-        compute, stream, output, packing = self._compute(), self._stream(), self._output(), self._packing()
+        compute, output = self._compute(), self._output()
+        stream = self.product.right.stream_cycles(self, self._stream())
+        packing = self.product.right.packing_cycles(self) + self._packing_rows()
         if self.by_dots.any():
             compute = np.where(self.by_dots, self._dots(), compute)
         unaided = np.where(self.of["near"] > 0, c.near_exposed, c.stream_exposed)
@@ -240,15 +231,10 @@ class Formula:
         """The share of so many rows of the left operand that push each other out of L1: rows that are read in place a
         power of two apart fall on the same sets. All do once there are half as many again as ways. A way of an L1 that
         is looked up by virtual addresses is a page."""
-        stride, ways = self._row_stride(), self.hardware.l1d_bytes / PAGE_BYTES
+        stride, ways = self.product.left.row_stride(self), self.hardware.l1d_bytes / PAGE_BYTES
         in_set = np.ceil(rows * np.gcd(stride.astype(np.int64), PAGE_BYTES) / PAGE_BYTES)
         share = np.clip(2 * (in_set / ways - 1), 0.0, 1.0)
         return np.asarray(np.where((self.of["rows"] == 0) & (stride > 0), share, 0.0))
-
-    def _row_stride(self) -> Floats:
-        """[kernels, shapes] bytes from a row of the left operand to the next one where it is read in place; 0: they are
-        packed so that they do not fall on one set."""
-        return np.asarray(self.k * self.words.left_bytes)
 
     # -- memory ---------------------------------------------------------------------------------------------------
     def _stream(self) -> Floats:
@@ -259,7 +245,7 @@ class Formula:
         is_wide = (self.nb > 1) & (self.strip_bytes > 0.8 * l2)
         times = np.where(is_wide, np.maximum(self.tiles, 1), self.blocks)
         cycles = np.where(stays, right / c.l2_bytes, times * right / c.l3_bytes)
-        if not self.contraction.right_is_constant:
+        if not self.product.right.is_packed_ahead:
             # Rows of the operand lie n elements apart: a new page for each step of k once they are long.
             cycles = cycles * np.where(self.of["pack"] > 0, 1.0, np.where(self.n * 4 > 2048, 2.0, 1.2))
         # The rows of a block: once from L3; for every strip if they do not stay in L2 beside two strips.
@@ -275,11 +261,5 @@ class Formula:
         again = again / np.where(again < self.hardware.l2_bytes, c.l2_bytes, c.l3_bytes)
         return np.asarray((self.chunks - 1) * again)
 
-    def _packing(self) -> Floats:
-        c = self.rates
-        size = self.columns * self.k
-        element = c.copy if self.contraction.right_is_kn else c.transpose
-        right = size * (element + 4 / c.l3_bytes * (size * 4 > self.hardware.l2_bytes))
-        times = np.where(self.of["pack"] == 1, self.blocks, np.where(self.of["pack"] == 2, 1.0, 0.0))
-        left = np.where(self.of["rows"] == 1, self.rows * self.k * c.copy, 0.0)
-        return np.asarray(times * right + left)
+    def _packing_rows(self) -> Floats:
+        return np.asarray(np.where(self.of["rows"] == 1, self.rows * self.k * self.rates.copy, 0.0))

@@ -23,97 +23,123 @@ code for each number of vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tuner.schedule.loops.shares import on_threads
+from tuner.schedule.product.axes import panels_of_strip
+from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.dots import dots
-from tuner.schedule.product.frame import Chunk, Frame, Panel, Rows
-from tuner.schedule.product.packing import pack_panel, pack_rows, packed_panels, packed_rows
-from tuner.schedule.product.product import panels_of_strip
+from tuner.schedule.product.panels import Each, PanelSource, Share, panel_source
+from tuner.schedule.product.rows import InPlace, RowReader, RowSource, row_source
 from tuner.schedule.product.tile import Tile
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 
-Share = tuple[TirExpr, TirExpr]
-"""The first of something, and the first past the last."""
-Strip = Callable[[Callable[[Panel], None]], None]
-"""Writes something for each of neighbouring panels."""
+Write = Callable[["Nest", Share, Share, TirExpr], None]
+"""Writes the tiles and panels of a share of one product; the last one says whether the ragged rest of rows is in it."""
 
 
 class Nest:
     """Writes the loops around the register tile."""
 
-    def __init__(self, frame: Frame) -> None:
-        self.frame, self.kernel, self.mr = frame, frame.kernel, frame.kernel["mr"]
-        self.m, self.n, self.k = (frame.extent[axis] for axis in "mnk")
-        self.tiles = tirx.floordiv(self.m, i64(self.mr))
-        self.panels = tirx.floordiv(self.n + i64(frame.nr - 1), i64(frame.nr))
+    def __init__(self, context: EmitContext, tiles: TirExpr | None = None) -> None:
+        """``tiles``: how many tiles of rows threads share; by default all whole ones."""
+        self.context, self.kernel, self.mr = context, context.kernel, context.kernel["mr"]
+        self.m, self.n, self.k = (context.extent[axis] for axis in "mnk")
+        self.tiles = tirx.floordiv(self.m, i64(self.mr)) if tiles is None else tiles
+        self.panels = tirx.floordiv(self.n + i64(context.nr - 1), i64(context.nr))
+
+    @property
+    def whole(self) -> Chunk:
+        """All of k."""
+        return Chunk(i64(0), self.k, None, None)
 
     # -- shares ---------------------------------------------------------------------------------------------------
     def body(self) -> None:
-        on_threads(self.frame.task.threads, self.share)
+        on_threads(self.context.task.threads, self.share)
 
-    def share(self, thread: TirExpr) -> None:
-        """What one thread does: threads form a grid of ``tb`` batch shares by row shares by ``tn`` column shares."""
+    def share(self, thread: TirExpr, write: Write | None = None) -> None:
+        """What one thread does: threads form a grid of ``tb`` batch shares by row shares by ``tn`` column shares.
+        ``write``: what is done of each product, its rows and panels of this share; by default ``product``."""
+        write = write or Nest.product
         across, columns = self.kernel["tb"], self.kernel["tn"]
-        rows = self.frame.task.threads // (across * columns)
+        rows = self.context.task.threads // (across * columns)
         column, rest = tirx.floormod(thread, i64(columns)), tirx.floordiv(thread, i64(columns))
         row, batch = tirx.floormod(rest, i64(rows)), tirx.floordiv(rest, i64(rows))
         tiles, panels = _part(self.tiles, row, rows), _part(self.panels, column, columns)
         is_last = row == i64(rows - 1)
-        if "b" not in self.frame.extent:
-            self.product(tiles, panels, is_last)
+        if "b" not in self.context.extent:
+            write(self, tiles, panels, is_last)
             return
-        with I.serial(*_part(self.frame.extent["b"], batch, across)) as index:
-            type(self)(self.frame.at(index)).product(tiles, panels, is_last)
+        with I.serial(*_part(self.context.extent["b"], batch, across)) as index:
+            write(Nest(self.context.at(index)), tiles, panels, is_last)
 
     def product(self, tiles: Share, panels: Share, is_last: TirExpr) -> None:
         """One product of matrices: the rows and panels of this share."""
-        if self.frame.by_dots:
-            dots(self.frame, tiles, panels, is_last)
+        if self.context.by_dots:
+            dots(self.context, tiles, panels, is_last)
             return
-        with self.packed_right(panels) as packed, self.packed_left() as left:
-            if self.kernel["pack"] == 2:
-                whole = Chunk(i64(0), self.k, None, None)
-                self.over(panels, lambda panel: self.pack_panel(self.placed(panel, packed, panels), whole))
+        longest = self.longest()
+        with panel_source(self.context, panels, longest) as source, row_source(self.context, longest) as rows:
+            source.prepare(lambda use: self.over(panels, use), self.whole)
+            by_panel = self.context.product.is_by_panel and not self.kernel["rows"]
+            write = self._panel_by_panel if by_panel else self.block
 
-            def block(result: Block) -> None:
-                self.chunks(lambda chunk: self.block(result, chunk, panels, packed, left))
+            def some(of_these: Share) -> None:
+                self.blocks(tiles, is_last, lambda block: write(block, of_these, source, rows))
 
-            self.blocks(tiles, is_last, block)
-
-    def packed_right(self, panels: Share) -> AbstractContextManager[TirExpr]:
-        """The right operand as panels, wherever they are kept; None where it is read in place."""
-        if self.frame.contraction.right_is_constant:
-            return nullcontext(self.frame.packed_right)
-        if self.kernel["pack"] == 0:
-            return nullcontext(None)
-        if self.kernel["pack"] == 1:
-            return packed_panels(self.frame, i64(1), self.longest())
-        return packed_panels(self.frame, panels[1] - panels[0], self.k)
-
-    def packed_left(self) -> AbstractContextManager[TirExpr]:
-        if not self.kernel["rows"]:
-            return nullcontext(None)
-        return packed_rows(self.frame, self.kernel["mb"] * self.mr + self.mr - 1, self.longest())
+            source.groups(panels, some)
 
     def longest(self) -> TirExpr:
         """Steps of k in the longest chunk."""
         return tirx.min(self.k, i64(self.kernel["kc"])) if self.kernel["kc"] else self.k
 
-    def pack_panel(self, panel: Panel, chunk: Chunk) -> None:
-        """Fill a panel's slice of the right operand at these steps of k."""
-        pack_panel(self.frame, panel, chunk)
+    # -- orders ---------------------------------------------------------------------------------------------------
+    def block(self, block: Block, panels: Share, source: PanelSource, rows: RowSource) -> None:
+        """Every panel over the rows of one block at a chunk before the next one."""
+        first, last = panels[0] * i64(self.context.nr), tirx.min(panels[1] * i64(self.context.nr), self.n)
+        extent = partial(self.rows_of, block)
+        with self._results(block, (first, last - first), first), rows.of_block(extent) as reader:
+            self.chunks(lambda chunk: self.at_chunk(block, chunk, panels, source, rows.at_chunk(reader, extent, chunk)))
 
-    def pack_rows(self, rows: Rows, count: TirExpr, chunk: Chunk) -> None:
-        """Fill ``count`` rows of the left operand at these steps of k."""
-        pack_rows(self.frame, rows, count, chunk)
+    def at_chunk(self, block: Block, chunk: Chunk, panels: Share, source: PanelSource, rows: RowReader) -> None:
+        """Every panel over the rows of one block at one chunk."""
 
-    def tile_type(self, rows: Rows) -> type[Tile]:
-        """What writes a tile of rows that are read there."""
-        return Tile
+        def use(strip: Each) -> None:
+            source.refill(strip, chunk)
+            self.write_tiles(lambda write: strip(lambda panel: write(source.placed(panel, chunk))), chunk, rows, block)
+
+        self.over_strips(panels, use)
+
+    def _panel_by_panel(self, block: Block, panels: Share, source: PanelSource, rows: RowSource) -> None:
+        """All chunks of a panel before the next one, so that its results stay in cache."""
+
+        def use(panel: Panel) -> None:
+            panel = source.opened(panel)
+
+            def at_chunk(chunk: Chunk) -> None:
+                source.refill(alone(panel), chunk)
+                placed = source.placed(self.context.result.within(panel), chunk)
+                self.write_tiles(alone(placed), chunk, InPlace(), block)
+
+            with self._results(block, (panel.column, self.context.columns_in(panel)), i64(0)):
+                self.chunks(at_chunk)
+
+        self.over(panels, use)
+
+    @contextmanager
+    def _results(self, block: Block, columns: Share, skipped: TirExpr) -> Iterator[None]:
+        """Tiles of a block are written where results belong or, where these are scattered, to a buffer for the block
+        and so many columns from the first of ``columns`` on, and from there at the end. ``skipped``: columns of the
+        buffer before the first one."""
+        before = self.context
+        with before.result.collected(before, partial(self.rows_of, block), columns, skipped) as result:
+            self.context = replace(before, result=result)
+            yield
+            self.context = before
 
     # -- loops ----------------------------------------------------------------------------------------------------
     def blocks(self, tiles: Share, is_last: TirExpr, use: Callable[[Block], None]) -> None:
@@ -134,7 +160,7 @@ class Nest:
 
     def chunks(self, use: Callable[[Chunk], None]) -> None:
         """As many chunks as kc makes of k: of one length in whole vectors if k is fixed, or of kc but for the last."""
-        kc, lanes, k = self.kernel["kc"], self.frame.vectors.lanes, self.k
+        kc, lanes, k = self.kernel["kc"], self.context.vectors.lanes, self.k
         if kc == 0 or (isinstance(k, tirx.IntImm) and int(k) <= kc):
             use(Chunk(i64(0), k, None, None))
             return
@@ -156,38 +182,20 @@ class Nest:
         rest = tirx.Select(block.ends, self.m - tirx.floordiv(self.m, i64(self.mr)) * i64(self.mr), i64(0))
         return I.Bind(block.start * i64(self.mr)), block.count * i64(self.mr) + rest
 
-    def block(self, block: Block, chunk: Chunk, panels: Share, packed: TirExpr, left: TirExpr) -> None:
-        """Every panel over the rows of one block."""
-        rows = Rows()
-        if left is not None:
-            first, count = self.rows_of(block)
-            rows = Rows(left, first)
-            self.pack_rows(rows, count, chunk)
-
-        def use(strip: Strip) -> None:
-            def each(write: Callable[[Panel], None]) -> None:
-                strip(lambda panel: write(self.placed(panel, packed, panels, chunk)))
-
-            if self.kernel["pack"] == 1:
-                each(lambda panel: self.pack_panel(panel, chunk))
-            self.write_tiles(each, chunk, rows, block)
-
-        self.over_strips(panels, use)
-
     def over(self, panels: Share, use: Callable[[Panel], None]) -> None:
         """Full panels, then the ragged one if this share holds it."""
-        full = tirx.floordiv(self.n, i64(self.frame.nr))
+        full = tirx.floordiv(self.n, i64(self.context.nr))
         with I.serial(panels[0], tirx.min(panels[1], full)) as index:
             use(self._full(index))
         self._over_ragged(panels, full, use)
 
-    def over_strips(self, panels: Share, use: Callable[[Strip], None]) -> None:
+    def over_strips(self, panels: Share, use: Callable[[Each], None]) -> None:
         """Full panels in strips of ``nb``, then the ragged one by itself."""
         nb = panels_of_strip(self.kernel)
         if nb == 1:
             self.over(panels, lambda panel: use(alone(panel)))
             return
-        full = tirx.floordiv(self.n, i64(self.frame.nr))
+        full = tirx.floordiv(self.n, i64(self.context.nr))
         stop = I.Bind(tirx.min(panels[1], full))
         strips = I.Bind(tirx.floordiv(tirx.max(stop - panels[0], i64(0)) + i64(nb - 1), i64(nb)))
         with I.serial(i64(0), strips) as number:
@@ -202,20 +210,20 @@ class Nest:
         self._over_ragged(panels, full, lambda panel: use(alone(panel)))
 
     def _full(self, index: TirExpr) -> Panel:
-        return Panel(index * i64(self.frame.nr), None, self.kernel["nv"], index)
+        return Panel(index * i64(self.context.nr), None, self.kernel["nv"], index)
 
     def _over_ragged(self, panels: Share, full: TirExpr, use: Callable[[Panel], None]) -> None:
         """The ragged last panel if this share holds it. A share may be empty."""
         here = tirx.And(panels[0] <= full, panels[1] > full)
         for vectors, condition in self._ragged(full):
             with I.If(tirx.And(here, condition)), I.Then():
-                use(Panel(full * i64(self.frame.nr), self.n, vectors, full))
+                use(Panel(full * i64(self.context.nr), self.n, vectors, full))
 
     def _ragged(self, full: TirExpr) -> list[tuple[int, TirExpr]]:
         """The widths in vectors that a ragged last panel may have, each with when it has."""
-        nv, lanes, columns = self.kernel["nv"], self.frame.vectors.lanes, self.n - full * i64(self.frame.nr)
+        nv, lanes, columns = self.kernel["nv"], self.context.vectors.lanes, self.n - full * i64(self.context.nr)
         if isinstance(self.n, tirx.IntImm):
-            ragged = int(self.n) % self.frame.nr
+            ragged = int(self.n) % self.context.nr
             return [(-(-ragged // lanes), tirx.IntImm("bool", 1))] if ragged else []
         if not self.kernel["edge"]:
             return [(nv, columns > i64(0))]
@@ -224,22 +232,12 @@ class Nest:
             for width in range(1, nv + 1)
         ]
 
-    def placed(self, panel: Panel, packed: TirExpr, panels: Share, chunk: Chunk | None = None) -> Panel:
-        """The panel with where its slice of the right operand stands."""
-        if self.kernel["pack"] == 1 and chunk is not None:
-            return replace(panel, packed=packed, index=i64(0), first=chunk.first)
-        index = panel.index - panels[0] if self.kernel["pack"] == 2 else panel.index
-        if self.frame.first_panel is not None:
-            index = index + self.frame.first_panel
-        return replace(panel, packed=packed, index=index, first=i64(0))
-
-    def write_tiles(self, strip: Strip, chunk: Chunk, rows: Rows, block: Block) -> None:
+    def write_tiles(self, strip: Each, chunk: Chunk, rows: RowReader, block: Block) -> None:
         """The full tiles of one block, each over all panels of a strip before the next one, then the ragged rest of
         the rows if the block ends them."""
 
         def tile(row: TirExpr, height: int, ordinal: TirExpr, valid: TirExpr | None = None) -> None:
-            tile_type = self.tile_type(rows)
-            strip(lambda panel: tile_type(self.frame, panel, chunk, rows, row, height, valid).emit(ordinal))
+            strip(lambda panel: Tile(self.context, panel, chunk, rows, row, height, valid).emit(ordinal))
 
         with I.serial(i64(0), block.count) as ordinal:
             tile((block.start + ordinal) * i64(self.mr), self.mr, ordinal)
@@ -266,7 +264,7 @@ class Block:
     ends: TirExpr
 
 
-def alone(panel: Panel) -> Strip:
+def alone(panel: Panel) -> Each:
     """A strip of one panel."""
     return lambda use: use(panel)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from tuner.program.dtypes import DTYPES
-from tuner.program.notation import Stage
 from tuner.program.target import Hardware
 from tuner.schedule.intrinsics import DotProduct
+from tuner.schedule.product.operand import Left, Result, Right
 from tuner.schedule.rule import Extents
-from tuner.schedule.space import MicroKernel
 
 DTYPE = "float32"
 TOTAL_BYTES = 4
@@ -18,57 +17,33 @@ UNSUPPORTED = frozenset(name for name, dtype in DTYPES.items() if dtype.bytes > 
 """Dtypes that no tensor of the workload may have: wider than a lane of the accumulators, or bool."""
 
 
-class Product(Protocol):
-    """What the loops and the theory ask of a contraction, whatever its operands are."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Product:
+    """``out[m, n] = sum(k) left[m, k] * right[n, k]``, then elementwise stages; or a batch of such products."""
 
-    @property
-    def batch(self) -> str | None:
-        """Something if there is a batch."""
-
-    @property
-    def right_is_kn(self) -> bool:
-        """Whether the right operand lies along n."""
-
-    @property
-    def right_is_constant(self) -> bool:
-        """Whether it is packed ahead of time."""
-
-    @property
-    def pack_of_dots(self) -> int | None:
-        """The choice of ``pack`` by which vectors run along the axis that is summed over, as both operands do; None
-        where they do not."""
-
-    @property
-    def epilogue(self) -> tuple[Stage, ...]:
-        """The elementwise stages that results go through on their way to the output."""
-
-    @property
-    def dynamic(self) -> frozenset[str]:
-        """The roles whose extents are symbols."""
-
-    @property
-    def left_dtype(self) -> str:
-        """Of the left operand in memory."""
-
-    @property
-    def right_dtype(self) -> str:
-        """Of the right one."""
-
-    def dots(self, hardware: Hardware) -> Mapping[int, DotProduct]:
-        """The instructions that there are for it, by their group."""
+    axes: Mapping[str, str]
+    """The program's axis of each role, where it is one axis."""
+    left: Left
+    right: Right
+    result: Result
+    dynamic: frozenset[str]
+    """The roles whose extents are symbols."""
+    depth: int | None
+    """The extent of k, None where it is dynamic."""
+    atoms: Callable[[Hardware], Mapping[int, DotProduct]]
+    """The instructions that there are for it, by their group."""
+    has_batch: bool = False
+    sizes: Callable[[Extents], Extents] | None = None
+    """From the extents of the program's axes to those of the roles, where these are not one axis each."""
+    pack_of_dots: int | None = None
+    """The choice of ``pack`` by which vectors run along the axis that is summed over, as both operands do; None where
+    they do not."""
+    is_by_panel: bool = False
+    """Whether a panel goes through all chunks of k before the next one, where rows are read as they lie."""
 
     def by_role(self, extents: Extents) -> Extents:
         """Extents of the program's axes by their roles here."""
-
-
-def group_of(kernel: MicroKernel) -> int:
-    """Elements of k in a step of a kernel."""
-    return kernel.get("group")
-
-
-def panels_of_strip(kernel: MicroKernel) -> int:
-    """Panels that a tile of rows goes over before the next tile; 1 where the kernel's rule has no such axis."""
-    return kernel.get("nb")
+        return {role: extents[axis] for role, axis in self.axes.items()} if self.sizes is None else self.sizes(extents)
 
 
 def holds_partial(dtype: str) -> bool:

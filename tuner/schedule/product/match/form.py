@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,20 +13,17 @@ from numpy.typing import NDArray
 from tuner.program.notation import Stage
 from tuner.program.target import Hardware
 from tuner.schedule.intrinsics import FMA, DotProduct, dot_products_either_way, permutes
-from tuner.schedule.product import product
+from tuner.schedule.product.match.factors import in_words
 from tuner.schedule.product.match.parts import Part
 from tuner.schedule.product.match.phases import Phase
+from tuner.schedule.product.operands.ahead import AheadColumns, AheadRows
 from tuner.schedule.product.operands.columns import Columns, are_in_two
+from tuner.schedule.product.operands.gathered import GatheredColumns, GatheredRows
 from tuner.schedule.product.operands.image import Image
-from tuner.schedule.product.operands.operands import Operand, in_words
-from tuner.schedule.product.product import DTYPE
+from tuner.schedule.product.operands.scatter import ScatteredResult
+from tuner.schedule.product.operands.view import ViewedColumns, ViewedResult, ViewedRows
+from tuner.schedule.product.product import DTYPE, Product, holds_partial
 from tuner.schedule.rule import Extents
-
-IN_IMAGE = 2
-"""The choice of ``rows`` that reads rows of the left operand in a padded copy of the image they are windows of."""
-
-IN_COPY = 3
-"""The choice of ``pack`` that reads panels of the right operand in a padded copy of the image they are windows of."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +36,15 @@ class Form:
     m: tuple[str, ...]
     n: tuple[str, ...]
     k: tuple[str, ...]
-    left: Operand
-    right: Operand
+    left: AheadRows | GatheredRows | ViewedRows
+    right: AheadColumns | GatheredColumns | ViewedColumns
     out: str
     out_dtype: str
     out_roles: tuple[str, ...] | None
     total: str
     """The dtype of sums."""
+    computed: str
+    """The tensor whose elements the sums are."""
     stages: tuple[Stage, ...]
     """The elementwise stages behind the contraction."""
     image: Image | None = None
@@ -68,7 +68,7 @@ class Form:
     @property
     def holds_partial(self) -> bool:
         """Whether partial sums can be kept where results are written."""
-        return self.joined or product.holds_partial(self.out_dtype)
+        return self.joined or holds_partial(self.out_dtype)
 
     @property
     def groups(self) -> Mapping[str, tuple[str, ...]]:
@@ -100,36 +100,34 @@ class Form:
                 whole = -(-(whole - places.first) // places.step)
         return whole if part.extent.constant is None else np.full_like(whole, part.extent.constant)
 
-    # What the code and the theory of x86_contraction ask.
-    @property
-    def batch(self) -> str | None:
-        return "b" if self.outer else None
+    @cached_property
+    def product(self) -> Product:
+        """It as the loops and the theory see it."""
+        right = self.right
+        if isinstance(right, GatheredColumns):
+            right = replace(right, columns=self.columns)
+        direct = ViewedResult(self.out_dtype, self.computed, self.stages)
+        return Product(
+            axes={},
+            left=self.left,
+            right=right,
+            result=ScatteredResult(self.total, self.out_dtype, self.computed) if self.joined else direct,
+            dynamic=self.dynamic,
+            depth=self.steps,
+            atoms=self.dots,
+            has_batch=bool(self.outer),
+            sizes=self.by_role,
+            is_by_panel=True,
+        )
 
     @property
-    def epilogue(self) -> tuple[Stage, ...]:
-        return () if self.joined else self.stages
-
-    @property
-    def right_is_constant(self) -> bool:
-        return self.right.kind == "packed"
-
-    @property
-    def right_is_kn(self) -> bool:
-        return self.right.kind != "view" or self.right.roles[-1] == "n"
-
-    @property
-    def pack_of_dots(self) -> int | None:
-        return None
-
-    @property
-    def left_dtype(self) -> str:
-        return self.left.dtype
-
-    @property
-    def right_dtype(self) -> str:
-        return self.right.dtype
+    def steps(self) -> int | None:
+        """The extent of k, None where it is dynamic."""
+        sizes = [self.parts[name].extent.constant for name in self.k]
+        return None if None in sizes else math.prod(size or 0 for size in sizes)
 
     def dots(self, hardware: Hardware) -> Mapping[int, DotProduct]:
+        """The instructions that there are for it, by their group."""
         found = {FMA.group: FMA} if self.total == DTYPE else {}
         left, right = self.left.read_dtype, self.right.read_dtype
         if left is None or right is None:
@@ -141,11 +139,10 @@ class Form:
 
     def _is_possible(self, dot: DotProduct) -> bool:
         """Whether operands are read in whole words, and what compensates an offset is known ahead."""
-        views = "view" in (self.left.kind, self.right.kind)
-        if views and not in_words(self.parts, self.k, dot.group):
+        if (self.left.is_viewed or self.right.is_viewed) and not in_words(self.parts, self.k, dot.group):
             return False
         shifted, other = (self.right, self.left) if dot.is_swapped else (self.left, self.right)
-        return not dot.offset or (shifted.kind != "packed" and other.kind == "packed")
+        return not dot.offset or (not shifted.is_packed_ahead and other.is_packed_ahead)
 
     def copies_columns(self, hardware: Hardware) -> bool:
         """Whether panels may be read in a copy of an image."""

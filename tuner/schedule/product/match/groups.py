@@ -18,12 +18,13 @@ from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain, values
 from tuner.schedule.intrinsics import FMA
 from tuner.schedule.product.match import plain
+from tuner.schedule.product.match.factors import dims_of, merged, ordered_steps, total_of
 from tuner.schedule.product.match.form import Form
+from tuner.schedule.product.match.operands import COLUMNS, ROWS, operand_of
 from tuner.schedule.product.match.parts import names_of, needed, parts_of
 from tuner.schedule.product.match.phases import Phase, phases_of
 from tuner.schedule.product.operands.columns import columns_of
 from tuner.schedule.product.operands.image import image_of
-from tuner.schedule.product.operands.operands import dims_of, merged, operand_of, ordered_steps, total_of
 from tuner.schedule.product.product import DTYPE, UNSUPPORTED
 from tuner.schedule.rule import Refused
 
@@ -93,9 +94,9 @@ def _in_phases(workload: Workload) -> tuple[Form, ...]:
         phases = phases_of(workload, _factors(workload.program.stages[0].body), is_cut)
         found = [_grouped(phase.workload, phase, _seed(workload)) for phase in phases]
         forms = tuple(form for grouped in found if not isinstance(grouped, Refused) for form in grouped)
-        packed = [{operand.tensor for operand in (f.left, f.right) if operand.kind == "packed"} for f in forms]
+        packed = [{operand.tensor for operand in (f.left, f.right) if operand.is_packed_ahead} for f in forms]
         is_right = all(phase.cut == own for phase, own in zip(phases, packed, strict=False))
-        kinds = {(form.m, form.n, form.k, form.left.kind, form.right.kind) for form in forms}
+        kinds = {(form.m, form.n, form.k, type(form.left), type(form.right)) for form in forms}
         if forms and len(forms) == len(phases) and len(kinds) == 1 and is_right:
             most = max(forms, key=lambda form: math.prod(form.parts[name].extent.constant or 1 for name in form.k))
             return (replace(most, phases=forms),)
@@ -131,14 +132,16 @@ def _grouped(workload: Workload, phase: Phase | None = None, seed: str | None = 
         outer = tuple(name for name in out if name not in (*m, *n))
         groups = {"m": m, "n": n, "k": steps}
         roles = None if joined else merged(out, groups)
-        x, y = operand_of(workload, parts, left, groups, "m"), operand_of(workload, parts, right, groups, "n")
+        x, y = operand_of(workload, parts, left, groups, ROWS), operand_of(workload, parts, right, groups, COLUMNS)
         written = workload.program.outputs[0]
         out_dtype, total = workload.tensors[written].dtype, total_of(workload)
-        copied = not outer and x.kind == "gathered" and total == DTYPE
+        copied = not outer and x.is_gathered and total == DTYPE
         image = image_of(workload, left, parts, m, steps) if copied else None
-        pixels = phase is None and x.kind == "packed" and y.kind == "gathered" and total == DTYPE
+        pixels = phase is None and x.is_packed_ahead and y.is_gathered and total == DTYPE
         columns = columns_of(workload, right, parts, n, steps) if pixels else None
-        return Form(parts, outer, m, n, steps, x, y, written, out_dtype, roles, total, rest, image, columns, phase)
+        return Form(
+            parts, outer, m, n, steps, x, y, written, out_dtype, roles, total, first.tensor, rest, image, columns, phase
+        )
 
     if phase is not None:
         return (form(rows, columns, True),)

@@ -21,6 +21,11 @@ class Part:
     extent: DimExpr
 
 
+def outer_role(name: str) -> str:
+    """The role of a dim that is an outer part: unlike any group's, whatever the axis is called."""
+    return f"outer {name}"
+
+
 def parts_of(workload: Workload, stage: Stage) -> Mapping[str, Part]:
     """By name, in the order of the stage's axes: an axis of the output of which some operand reads ``o // w`` or
     ``o % w`` alone (groups of a convolution) has two parts, ``o//`` and ``o%``; any other is one part."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from tuner.program.expr import Binary, Read
 from tuner.program.notation import Stage
@@ -13,8 +13,9 @@ from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain
 from tuner.schedule.intrinsics import DotProduct, dot_products
 from tuner.schedule.product.match.stages import epilogue_problem
-from tuner.schedule.product.product import UNSUPPORTED
-from tuner.schedule.rule import Extents, Refused
+from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
+from tuner.schedule.product.product import UNSUPPORTED, Product
+from tuner.schedule.rule import Refused
 
 TOTALS = frozenset({"float32", "int32"})
 
@@ -44,21 +45,31 @@ class Contraction:
     out_dtype: str
     total: str
     """The dtype of sums."""
+    computed: str
+    """The tensor whose elements the sums are."""
     depth: int | None
     """The extent of k, None where it is dynamic."""
 
-    def dots(self, hardware: Hardware) -> Mapping[int, DotProduct]:
-        """The instructions that there are for it, by their group. Operands that are new at every call come as they are:
-        one element at a step."""
+    @cached_property
+    def product(self) -> Product:
+        """It as the loops and the theory see it."""
+        sums = MatrixResult(self.out, self.out_dtype, self.computed, self.epilogue, self.m, self.n, self.batch)
+        return Product(
+            axes=self.axis,
+            left=MatrixRows(self.left, self.left_dtype),
+            right=MatrixColumns(self.right, self.right_dtype, self.right_is_kn, self.right_is_constant),
+            result=sums,
+            dynamic=self.dynamic,
+            depth=self.depth,
+            atoms=self._atoms,
+            has_batch=self.batch is not None,
+            pack_of_dots=None if self.right_is_kn else 3 if self.right_is_constant else 0,
+        )
+
+    def _atoms(self, hardware: Hardware) -> Mapping[int, DotProduct]:
+        """Operands that are new at every call come as they are: one element at a step."""
         every = dot_products(self.left_dtype, self.right_dtype, self.total, hardware)
         return every if self.right_is_constant else {group: dot for group, dot in every.items() if group == 1}
-
-    @property
-    def pack_of_dots(self) -> int | None:
-        """The choice of ``pack`` by which vectors run along k; None where the right operand does not lie so."""
-        if self.right_is_kn:
-            return None
-        return 3 if self.right_is_constant else 0
 
     @property
     def axis(self) -> Mapping[str, str]:
@@ -70,10 +81,6 @@ class Contraction:
     def roles(self) -> Mapping[str, str]:
         """The role of each axis of the program."""
         return {axis: role for role, axis in self.axis.items()}
-
-    def by_role(self, extents: Extents) -> Extents:
-        """Extents of the program's axes by their roles here."""
-        return {role: extents[axis] for role, axis in self.axis.items()}
 
 
 @lru_cache(maxsize=1024)
@@ -108,7 +115,7 @@ def _roles(workload: Workload, stage: Stage, left: Read, right: Read) -> Contrac
         dynamic=frozenset(role for role, axis in axes.items() if workload.sizes[axis].constant is None),
         left_dtype=workload.tensors[left.tensor].dtype, right_dtype=workload.tensors[right.tensor].dtype,
         out_dtype=workload.tensors[workload.program.outputs[0]].dtype,
-        total=workload.element_types.reduced_type(stage), depth=workload.sizes[k].constant,
+        total=workload.element_types.reduced_type(stage), computed=stage.tensor, depth=workload.sizes[k].constant,
     )  # fmt: skip
 
 

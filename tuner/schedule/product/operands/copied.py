@@ -9,22 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tuner.schedule.loops.reading import Reader
-from tuner.schedule.product.frame import Panel
-from tuner.schedule.product.operands.columns import copy_bytes
-from tuner.schedule.product.operands.frame import FormFrame, Values
+from tuner.schedule.product.context import Chunk, EmitContext, Panel, Run
+from tuner.schedule.product.indexing import Values
+from tuner.schedule.product.operands.columns import Columns, copy_bytes
 from tuner.schedule.product.operands.padded import end_inside, lanes_inside, padded_vector, runs_of_chunk
-from tuner.schedule.product.tile import Tile
+from tuner.schedule.product.panels import PanelReader, PanelSource, Share
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known
 from tuner.schedule.vector.memory import workspace
 from tuner.schedule.vector.permutation import permuted
 
-Share = tuple[TirExpr, TirExpr]
-"""The first of something, and the first past the last."""
+if TYPE_CHECKING:
+    from tuner.schedule.product.tile import Tile
 
 
 @dataclass(frozen=True)
@@ -38,35 +39,73 @@ class Source:
 
 
 @dataclass(frozen=True)
-class CopiedPanel(Panel):
-    """A panel in ``copy``, whose channels are ``plane`` elements apart: a source for each of its vectors."""
+class CopiedPanel(PanelReader):
+    """A panel in ``copy``, whose channels are ``plane`` elements apart: a source for each of its vectors. ``place``:
+    where the step 0 of a chunk is in a run; ``at``: where the step at hand is."""
 
-    copy: TirExpr = None
-    plane: int = 0
-    sources: tuple[Source, ...] = ()
+    copy: TirExpr
+    plane: int
+    sources: tuple[Source, ...]
+    place: TirExpr = None
+    at: TirExpr = None
+
+    @contextmanager
+    def runs(self, tile: Tile) -> Iterator[Run]:
+        """The channels of one place in a window after those of another."""
+        parts, chunk = tile.context.parts, tile.chunk
+        columns, windows = parts.form.columns, parts.form.k[:-1]
+        assert columns is not None
+        with runs_of_chunk(chunk, i64(columns.channels)) as (run, begin, first, length):
+            # Steps count from the chunk's first one.
+            place = bound(_window(columns, parts.decomposed(windows, run)) + (chunk.first - begin) * i64(self.plane))
+            yield Run(first - chunk.first, length, place)
+
+    def in_run(self, run: Run) -> CopiedPanel:
+        return replace(self, place=run.place)
+
+    def begin_step(self, step: TirExpr) -> CopiedPanel:
+        return replace(self, at=bound(self.place + step * i64(self.plane)))
+
+    def vector(self, tile: Tile, step: TirExpr, v: int) -> TirExpr:
+        source = self.sources[v]
+        first = self.copy[tile.vectors.ramp(source.first + self.at)]
+        if source.lane is None:
+            return first
+        second = self.copy[tile.vectors.ramp(source.second + self.at)]
+        return permuted(bound(first), bound(second), source.lane)
+
+
+def _window(columns: Columns, values: Values) -> TirExpr:
+    """How far behind a window's first element one of its places lies."""
+    place: TirExpr = i64(0)
+    for dim, pitch in zip(columns.dims, (1, *columns.pitches), strict=True):
+        own = i64(0) if dim.window is None else values[dim.window] * i64(dim.dilation)
+        place = place * i64(pitch) + own
+    return place
 
 
 @contextmanager
-def column_copy(frame: FormFrame) -> Iterator[ColumnCopy]:
+def column_copy(context: EmitContext) -> Iterator[ColumnCopy]:
     """Room for a copy of what some panels need of the image."""
-    columns = frame.contraction.columns
+    columns = context.parts.form.columns
     assert columns is not None
-    lanes, n = frame.vectors.lanes, frame.extent["n"]
-    panels = columns.panels(frame.nr, lanes, copy_bytes(frame.task.known_target.hardware))
+    lanes, n = context.vectors.lanes, context.extent["n"]
+    panels = columns.panels(context.nr, lanes, copy_bytes(context.task.known_target.hardware))
     if isinstance(n, tirx.IntImm):
-        panels = min(panels, -(-int(n) // frame.nr))
-    plane = columns.plane(panels * frame.nr, lanes)
+        panels = min(panels, -(-int(n) // context.nr))
+    plane = columns.plane(panels * context.nr, lanes)
     with workspace((i64(columns.channels * plane),)) as packed:
-        yield ColumnCopy(frame, packed, panels, plane)
+        yield ColumnCopy(context, packed, panels, plane)
 
 
-class ColumnCopy:
+class ColumnCopy(PanelSource):
     """A copy of an image: channels of lines of padded columns, from line ``start`` on."""
 
-    def __init__(self, frame: FormFrame, packed: TirExpr, panels: int, plane: int) -> None:
-        assert frame.contraction.columns is not None
-        self.frame, self.columns, self.packed = frame, frame.contraction.columns, packed
-        self.panels, self.plane, self.lanes = panels, plane, frame.vectors.lanes
+    def __init__(self, context: EmitContext, packed: TirExpr, panels: int, plane: int) -> None:
+        assert context.parts.form.columns is not None
+        super().__init__(context)
+        self.columns, self.packed = context.parts.form.columns, packed
+        self.panels, self.plane, self.lanes = panels, plane, context.vectors.lanes
         self.start: TirExpr = i64(0)
 
     def groups(self, panels: Share, use: Callable[[Share], None]) -> None:
@@ -83,11 +122,11 @@ class ColumnCopy:
 
     # -- filling --------------------------------------------------------------------------------------------------
     def _fill(self, panels: Share) -> None:
-        first, width = bound_unless_known(panels[0] * i64(self.frame.nr)), i64(self.frame.nr)
-        last = bound_unless_known(tirx.min(panels[1] * width, self.frame.extent["n"]) - i64(1))
+        first, width = bound_unless_known(panels[0] * i64(self.context.nr)), i64(self.context.nr)
+        last = bound_unless_known(tirx.min(panels[1] * width, self.context.extent["n"]) - i64(1))
         self.start = self._line(first)
         lines = bound_unless_known(self._line(last) - self.start + i64(1 + self.columns.lines_below))
-        of_tensor = self.frame.sizes_of(self.columns.read.tensor)
+        of_tensor = self.context.parts.sizes_of(self.columns.read.tensor)
         sizes = [of_tensor[position] for position in self.columns.at]
         with I.serial(i64(0), lines) as line:
             at = self._outer(bound_unless_known(self.start + line))
@@ -100,17 +139,17 @@ class ColumnCopy:
     def _fill_vector(self, at: Sequence[TirExpr], end: TirExpr, line: TirExpr, v: TirExpr) -> None:
         """One vector of a line in every channel: ``at`` are the indices of the outer dims, ``end`` is where the line
         ends in the tensor."""
-        frame, columns, lanes, read = self.frame, self.columns, self.lanes, self.columns.read
+        context, columns, lanes, read = self.context, self.columns, self.lanes, self.columns.read
         element = bound_unless_known(v * i64(lanes) + i64(columns.dims[-1].first))
         mask = lanes_inside(element, end, lanes)
         to = bound_unless_known(line * i64(columns.pitches[-1]) + v * i64(lanes))
-        of_dims = dict(zip(columns.at, (*at, frame.vectors.ramp(element)), strict=True))
+        of_dims = dict(zip(columns.at, (*at, context.vectors.ramp(element)), strict=True))
         with I.serial(i64(0), i64(columns.channels)) as channel:
-            index = frame.index({**frame.outer, columns.channel: channel})
-            found = Reader(frame.task.workload, frame.function, frame.buffers, index, 1, None).indices(read)
+            index = context.parts.index({**context.outer, columns.channel: channel})
+            found = Reader(context.task.workload, context.function, context.buffers, index, 1, None).indices(read)
             place = [of_dims.get(position, value) for position, value in enumerate(found)]
-            value = padded_vector(frame, read.tensor, frame.buffers[read.tensor], place, mask)
-            I.buffer_store(self.packed, value, [frame.vectors.ramp(channel * i64(self.plane) + to)])
+            value = padded_vector(context, read.tensor, context.buffers[read.tensor], place, mask)
+            I.buffer_store(self.packed, value, [context.vectors.ramp(channel * i64(self.plane) + to)])
 
     def _line(self, column: TirExpr) -> TirExpr:
         """The line that a column's window begins in."""
@@ -131,11 +170,12 @@ class ColumnCopy:
         return [bound_unless_known(line + i64(self.columns.dims[0].first)), *reversed(indices)]
 
     # -- reading --------------------------------------------------------------------------------------------------
-    def placed(self, panel: Panel) -> CopiedPanel:
-        """The panel with where its vectors are."""
-        known = {each.name: getattr(panel, each.name) for each in fields(Panel)}
+    def opened(self, panel: Panel) -> Panel:
         sources = tuple(self._source(panel, v) for v in range(panel.vectors))
-        return CopiedPanel(**known, copy=self.packed, plane=self.plane, sources=sources)
+        return replace(panel, reader=CopiedPanel(self.packed, self.plane, sources))
+
+    def placed(self, panel: Panel, chunk: Chunk) -> Panel:
+        return panel
 
     def _source(self, panel: Panel, v: int) -> Source:
         columns, lanes = self.columns, self.lanes
@@ -182,45 +222,3 @@ def _flattened(column: TirExpr, sizes: Sequence[int], pitches: Sequence[int], di
         result = result + tirx.truncmod(column, number(size)) * number(scale)
         column, scale = bound(tirx.truncdiv(column, number(size))), scale * pitch
     return bound(result + column * number(scale))
-
-
-class CopiedTile(Tile):
-    """A tile whose columns are read in a copy of the image."""
-
-    panel: CopiedPanel
-
-    def _turns_of_chunk(self, index: list[TirExpr], ordinal: TirExpr) -> None:
-        """The channels of one place in a window after those of another."""
-        frame, chunk = self.frame, self.chunk
-        assert isinstance(frame, FormFrame) and frame.contraction.columns is not None
-        columns, windows = frame.contraction.columns, frame.contraction.k[:-1]
-        with runs_of_chunk(chunk, i64(columns.channels)) as (run, begin, first, length):
-            # Steps count from the chunk's first one.
-            self.place = bound(self._window(frame.decomposed(windows, run)) + (chunk.first - begin) * self.plane)
-            self._turns(index, first - chunk.first, length, ordinal)
-
-    @property
-    def plane(self) -> TirExpr:
-        return i64(self.panel.plane)
-
-    def _window(self, values: Values) -> TirExpr:
-        """How far behind a window's first element one of its places lies."""
-        frame = self.frame
-        assert isinstance(frame, FormFrame) and frame.contraction.columns is not None
-        columns, place = frame.contraction.columns, i64(0)
-        for dim, pitch in zip(columns.dims, (1, *columns.pitches), strict=True):
-            own = i64(0) if dim.window is None else values[dim.window] * i64(dim.dilation)
-            place = place * i64(pitch) + own
-        return place
-
-    def _step(self, rows: list[TirExpr], step: TirExpr) -> None:
-        self.at = bound(self.place + step * self.plane)
-        super()._step(rows, step)
-
-    def _right(self, step: TirExpr, v: int) -> TirExpr:
-        source, copy = self.panel.sources[v], self.panel.copy
-        first = copy[self.vectors.ramp(source.first + self.at)]
-        if source.lane is None:
-            return first
-        second = copy[self.vectors.ramp(source.second + self.at)]
-        return permuted(bound(first), bound(second), source.lane)

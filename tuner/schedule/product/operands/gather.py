@@ -14,10 +14,12 @@ from tuner.program.expr import Read, axes_of
 from tuner.program.program import index_dim
 from tuner.schedule.access import names_in
 from tuner.schedule.loops.reading import Reader
-from tuner.schedule.product.frame import Chunk, Panel, Rows
-from tuner.schedule.product.operands.frame import FormFrame, Values
-from tuner.schedule.product.operands.operands import is_contiguous
+from tuner.schedule.product.context import Chunk, EmitContext, Panel
+from tuner.schedule.product.indexing import Values
+from tuner.schedule.product.match.factors import is_contiguous
 from tuner.schedule.product.operands.padded import as_float32, between
+from tuner.schedule.product.panels import PackedSlice
+from tuner.schedule.product.rows import PackedRows
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known
@@ -31,7 +33,7 @@ FEWEST_IN_RUN = 5
 
 
 def product(
-    frame: FormFrame,
+    context: EmitContext,
     factors: tuple[Ast, ...],
     values: Values,
     lanes: int,
@@ -39,10 +41,10 @@ def product(
     limit: TirExpr | None = None,
 ) -> TirExpr:
     """The product of some factors: of one element, or of ``lanes`` from there ``along`` an axis."""
-    index = frame.index(values)
-    reader = Reader(frame.task.workload, frame.function, frame.buffers, index, lanes, along, limit)
-    extent = frame.function.extents.__getitem__
-    evaluator = Evaluator(frame.task.workload.element_types, lanes, reader.read, reader.axis, extent)
+    index = context.parts.index(values)
+    reader = Reader(context.task.workload, context.function, context.buffers, index, lanes, along, limit)
+    extent = context.function.extents.__getitem__
+    evaluator = Evaluator(context.task.workload.element_types, lanes, reader.read, reader.axis, extent)
     result = None
     for factor in factors:
         value = I.Bind(evaluator.value(factor, DTYPE))
@@ -50,64 +52,67 @@ def product(
     return result
 
 
-def gather_rows(frame: FormFrame, rows: Rows, count: TirExpr, chunk: Chunk) -> None:
+def gather_rows(context: EmitContext, rows: PackedRows, count: TirExpr, chunk: Chunk) -> None:
     """``count`` rows of the left operand; in vectors along the last axis of k where that is contiguous."""
-    factors, lanes, inner = frame.contraction.left.factors, frame.vectors.lanes, frame.contraction.k[-1]
+    factors, lanes, inner = context.parts.form.left.factors, context.vectors.lanes, context.parts.form.k[-1]
     along = inner if is_contiguous(factors, inner) else None
     with I.serial(i64(0), count) as r:
-        of_row = {**frame.outer, **frame.decomposed(frame.contraction.m, rows.row + r)}
-        with frame.runs(frame.contraction.k, chunk.first, chunk.length) as (values, first, last, shift):
+        of_row = {**context.outer, **context.parts.decomposed(context.parts.form.m, rows.row + r)}
+        with context.parts.runs(context.parts.form.k, chunk.first, chunk.length) as (values, first, last, shift):
             if along is None:
                 with I.serial(first, last) as step:
-                    value = product(frame, factors, {**of_row, **values, inner: step}, 1, None)
-                    I.buffer_store(rows.packed, value, [r, step + shift])
+                    value = product(context, factors, {**of_row, **values, inner: step}, 1, None)
+                    I.buffer_store(rows.buffer, value, [r, step + shift])
             else:
                 # What is stored past a run is overwritten by the next one, or lies in the room between rows.
                 with I.serial(i64(0), tirx.truncdiv(last - first + i64(lanes - 1), i64(lanes))) as v:
                     step = I.Bind(first + v * i64(lanes))
-                    value = product(frame, factors, {**of_row, **values, inner: step}, lanes, along, last)
-                    I.buffer_store(rows.packed, value, [r, frame.vectors.ramp(step + shift)])
+                    value = product(context, factors, {**of_row, **values, inner: step}, lanes, along, last)
+                    I.buffer_store(rows.buffer, value, [r, context.vectors.ramp(step + shift)])
 
 
-def gather_panel(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
+def gather_panel(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
     """A panel's slice of the right operand."""
-    factors = frame.contraction.right.factors
-    read = strided_read(frame)
+    factors = context.parts.form.right.factors
+    read = strided_read(context)
     if read is not None:
-        _pieces(frame, panel, chunk, read)
-    elif len(frame.contraction.n) == 1 and is_contiguous(factors, frame.contraction.n[0]):
-        _vectors(frame, panel, chunk)
+        _pieces(context, panel, to, chunk, read)
+    elif len(context.parts.form.n) == 1 and is_contiguous(factors, context.parts.form.n[0]):
+        _vectors(context, panel, to, chunk)
     else:
-        _elements(frame, panel, chunk)
+        _elements(context, panel, to, chunk)
 
 
-def _elements(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
+def _elements(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
     """Element by element. Columns past the last one are left as they are: they are computed and not stored."""
-    with I.serial(i64(0), frame.columns_in(panel)) as column:
-        of_column = {**frame.outer, **frame.decomposed(frame.contraction.n, panel.column + column)}
-        with _steps(frame, panel, chunk) as (values, place):
-            value = product(frame, frame.contraction.right.factors, {**of_column, **values}, 1, None)
-            I.buffer_store(panel.packed, value, [panel.index, place, column])
+    with I.serial(i64(0), context.columns_in(panel)) as column:
+        of_column = {**context.outer, **context.parts.decomposed(context.parts.form.n, panel.column + column)}
+        with _steps(context, panel, to, chunk) as (values, place):
+            value = product(context, context.parts.form.right.factors, {**of_column, **values}, 1, None)
+            I.buffer_store(to.buffer, value, [to.index, place, column])
 
 
-def _vectors(frame: FormFrame, panel: Panel, chunk: Chunk) -> None:
+def _vectors(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
     """In vectors along n, which is one axis."""
-    (axis,), lanes = frame.contraction.n, frame.vectors.lanes
-    limit = frame.extent["n"] if panel.limit is None else panel.limit
+    (axis,), lanes = context.parts.form.n, context.vectors.lanes
+    limit = context.extent["n"] if panel.limit is None else panel.limit
     with I.serial(i64(0), i64(panel.vectors)) as v:
         column = bound(panel.column + v * i64(lanes))
-        with _steps(frame, panel, chunk) as (values, place):
-            at = {**frame.outer, **values, axis: column}
-            value = product(frame, frame.contraction.right.factors, at, lanes, axis, limit)
-            I.buffer_store(panel.packed, value, [panel.index, place, frame.vectors.ramp(v * i64(lanes))])
+        with _steps(context, panel, to, chunk) as (values, place):
+            at = {**context.outer, **values, axis: column}
+            value = product(context, context.parts.form.right.factors, at, lanes, axis, limit)
+            I.buffer_store(to.buffer, value, [to.index, place, context.vectors.ramp(v * i64(lanes))])
 
 
 @contextmanager
-def _steps(frame: FormFrame, panel: Panel, chunk: Chunk) -> Iterator[tuple[Values, TirExpr]]:
+def _steps(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> Iterator[tuple[Values, TirExpr]]:
     """The steps of a chunk: the values of the parts of k, and the row of the packed panel."""
-    names = frame.contraction.k
-    with frame.runs(names, chunk.first, chunk.length) as (values, first, last, shift), I.serial(first, last) as step:
-        yield {**values, names[-1]: step}, chunk.first - panel.first + shift + step
+    names = context.parts.form.k
+    with (
+        context.parts.runs(names, chunk.first, chunk.length) as (values, first, last, shift),
+        I.serial(first, last) as step,
+    ):
+        yield {**values, names[-1]: step}, chunk.first - to.first + shift + step
 
 
 # -- strided reads --------------------------------------------------------------------------------------------------
@@ -119,10 +124,10 @@ class Strided:
     step: int
 
 
-def strided_read(frame: FormFrame) -> Strided | None:
+def strided_read(context: EmitContext) -> Strided | None:
     """The right operand, if it is such a read."""
-    (factor, *others), name = frame.contraction.right.factors, frame.contraction.n[-1]
-    part = frame.contraction.parts[name]
+    (factor, *others), name = context.parts.form.right.factors, context.parts.form.n[-1]
+    part = context.parts.form.parts[name]
     if others or not isinstance(factor, Read) or part.step != 1 or part.axis != name:
         return None
     *outer, last = factor.indices
@@ -136,24 +141,24 @@ def strided_read(frame: FormFrame) -> Strided | None:
     return Strided(factor, steps[0])
 
 
-def _pieces(frame: FormFrame, panel: Panel, chunk: Chunk, strided: Strided) -> None:
+def _pieces(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk, strided: Strided) -> None:
     """Vectors of columns, each of which may go over several runs of the last axis of n: a masked load for each."""
-    lanes = frame.vectors.lanes
-    padding = dict(frame.task.workload.padding).get(strided.read.tensor, 0.0)
+    lanes = context.vectors.lanes
+    padding = dict(context.task.workload.padding).get(strided.read.tensor, 0.0)
     with I.serial(i64(0), i64(panel.vectors)) as v:
         column = bound(panel.column + v * i64(lanes))
         valid = columns_in_vector(panel, column, lanes)
-        over = runs_of_vector(frame, column)
-        with _steps(frame, panel, chunk) as (values, place):
+        over = runs_of_vector(context, column)
+        with _steps(context, panel, to, chunk) as (values, place):
             slot, every = I.alloc_buffer((lanes,), DTYPE), tirx.Ramp(0, 1, lanes)
             I.buffer_store(slot, tirx.Broadcast(tirx.FloatImm(DTYPE, padding), lanes), [every])
 
             def piece(of_run: Values, start: TirExpr, end: TirExpr, lane_zero: TirExpr) -> None:
-                at = {**frame.outer, **values, **of_run, frame.contraction.n[-1]: lane_zero}
-                load_piece(frame, strided, slot, at, start, tirx.min(end, valid))
+                at = {**context.outer, **values, **of_run, context.parts.form.n[-1]: lane_zero}
+                load_piece(context, strided, slot, at, start, tirx.min(end, valid))
 
             over(piece)
-            I.buffer_store(panel.packed, slot[every], [panel.index, place, frame.vectors.ramp(v * i64(lanes))])
+            I.buffer_store(to.buffer, slot[every], [to.index, place, context.vectors.ramp(v * i64(lanes))])
 
 
 def columns_in_vector(panel: Panel, column: TirExpr, lanes: int) -> TirExpr:
@@ -164,17 +169,17 @@ def columns_in_vector(panel: Panel, column: TirExpr, lanes: int) -> TirExpr:
 Piece = Callable[[Values, TirExpr, TirExpr, TirExpr], None]
 
 
-def runs_of_vector(frame: FormFrame, column: TirExpr) -> Callable[[Piece], None]:
+def runs_of_vector(context: EmitContext, column: TirExpr) -> Callable[[Piece], None]:
     """How to go over the runs that a vector of columns from ``column`` on touches: the values of the outer parts of n,
     the first lane and the one past the last, and what the last axis would be in lane 0."""
-    lanes, (*outer, name) = frame.vectors.lanes, frame.contraction.n
+    lanes, (*outer, name) = context.vectors.lanes, context.parts.form.n
     if not outer:
         return lambda use: use({}, i64(0), i64(lanes), column)
-    size, fixed = frame.divisor(name), frame.contraction.parts[name].extent.constant
+    size, fixed = context.parts.divisor(name), context.parts.form.parts[name].extent.constant
     run, at = bound(tirx.truncdiv(column, size)), bound(tirx.truncmod(column, size))
     if fixed is not None and fixed >= FEWEST_IN_RUN:
         count = 1 if fixed % lanes == 0 else (lanes - 2) // fixed + 2
-        of_runs = [_in_slots(frame.decomposed(outer, run + i64(number))) for number in range(count)]
+        of_runs = [_in_slots(context.parts.decomposed(outer, run + i64(number))) for number in range(count)]
 
         def unrolled(use: Piece) -> None:
             for number, values in enumerate(of_runs):
@@ -187,7 +192,7 @@ def runs_of_vector(frame: FormFrame, column: TirExpr) -> Callable[[Piece], None]
         with I.serial(i64(0), tirx.truncdiv(at + i64(lanes - 1), size) + i64(1)) as number:
             before = bound(number * size - at)
             use(
-                _in_slots(frame.decomposed(outer, run + number)),
+                _in_slots(context.parts.decomposed(outer, run + number)),
                 tirx.max(before, i64(0)),
                 before + size,
                 i64(0) - before,
@@ -202,16 +207,16 @@ def _in_slots(values: Values) -> Values:
 
 
 def load_piece(
-    frame: FormFrame, strided: Strided, slot: TirExpr, values: Values, first: TirExpr, last: TirExpr
+    context: EmitContext, strided: Strided, slot: TirExpr, values: Values, first: TirExpr, last: TirExpr
 ) -> None:
     """Lanes ``first`` to ``last`` of ``slot``: what is read there, where it is inside the tensor, as float32, or as it
     is stored in a slot of that dtype."""
-    workload, lanes, step = frame.task.workload, frame.vectors.lanes, strided.step
-    buffer = frame.buffers[strided.read.tensor]
-    reader = Reader(workload, frame.function, frame.buffers, frame.index(values), 1, None)
+    workload, lanes, step = context.task.workload, context.vectors.lanes, strided.step
+    buffer = context.buffers[strided.read.tensor]
+    reader = Reader(workload, context.function, context.buffers, context.parts.index(values), 1, None)
     at = [bound_unless_known(index) for index in reader.indices(strided.read)]
     if strided.read.tensor in dict(workload.padding):
-        sizes = frame.sizes_of(strided.read.tensor)
+        sizes = context.parts.sizes_of(strided.read.tensor)
         *outer, inside = [(value, size) for value, size in zip(at, sizes, strict=True)]
         first = tirx.max(first, _rounded_up(i64(0) - inside[0], step))
         last = tirx.min(last, _rounded_up(inside[1] - inside[0], step))
@@ -223,7 +228,7 @@ def load_piece(
     for part in range(step):
         elements = tirx.Ramp(tirx.IntImm("int32", part * lanes), 1, lanes)
         mask = between(elements, first * step, last * step - (step - 1))
-        place = [*at[:-1], frame.vectors.ramp(at[-1] + i64(part * lanes))]
+        place = [*at[:-1], context.vectors.ramp(at[-1] + i64(part * lanes))]
         elements = I.Bind(loaded_where(mask, buffer, place))
         as_stored = str(slot.dtype) == str(buffer.dtype)
         loads.append(elements if as_stored else as_float32(elements, dtype))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tuner.schedule.product.frame import Chunk
-from tuner.schedule.product.operands.frame import FormFrame
+from tuner.schedule.product.context import Chunk, EmitContext
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known
@@ -37,9 +36,11 @@ def between(elements: TirExpr, first: TirExpr, last: TirExpr) -> TirExpr:
     return tirx.And(elements >= tirx.Broadcast(first, lanes), elements < tirx.Broadcast(last, lanes))
 
 
-def padded_vector(frame: FormFrame, tensor: str, buffer: TirExpr, place: Sequence[TirExpr], mask: TirExpr) -> TirExpr:
+def padded_vector(
+    context: EmitContext, tensor: str, buffer: TirExpr, place: Sequence[TirExpr], mask: TirExpr
+) -> TirExpr:
     """What a tensor has there as float32, and what it is padded with in the other lanes."""
-    lanes, workload = frame.vectors.lanes, frame.task.workload
+    lanes, workload = context.vectors.lanes, context.task.workload
     dtype, padding = workload.tensors[tensor].dtype, dict(workload.padding).get(tensor, 0.0)
     value = bound(loaded_where(mask, buffer, place))
     value = value if dtype == DTYPE else as_float32(value, dtype)

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 
 from tuner.program.expr import Axis, Read
 from tuner.schedule.loops.reading import Reader
-from tuner.schedule.product.frame import Chunk, Rows
-from tuner.schedule.product.operands.frame import FormFrame, Values
-from tuner.schedule.product.operands.operands import Operand, is_contiguous
+from tuner.schedule.product.context import Chunk, EmitContext
+from tuner.schedule.product.indexing import Values
+from tuner.schedule.product.match.factors import Factors, is_contiguous
 from tuner.schedule.product.packing import padded
+from tuner.schedule.product.rows import PackedRows
 from tuner.schedule.product.words import Words
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
@@ -31,12 +32,12 @@ SIGN = -128
 
 
 @contextmanager
-def room_for_rows(frame: FormFrame, rows: int, steps: TirExpr) -> Iterator[TirExpr]:
+def room_for_rows(context: EmitContext, rows: int, steps: TirExpr) -> Iterator[TirExpr]:
     """Room for so many rows of so many words, as elements. Rows start a cache line and more apart from a power of
     two."""
-    group = i64(frame.words.dot.group)
-    shape = i64(rows), (padded(frame, steps) + i64(frame.vectors.lanes)) * group
-    with workspace(shape, step_type(frame.words.dot)) as buffer:
+    group = i64(context.words.dot.group)
+    shape = i64(rows), (padded(context, steps) + i64(context.vectors.lanes)) * group
+    with workspace(shape, step_type(context.words.dot)) as buffer:
         yield buffer
 
 
@@ -50,75 +51,69 @@ def narrowed(words: Words, elements: TirExpr, is_shifted: bool) -> TirExpr:
     return tirx.bitwise_xor(value, constant(SIGN, step_type(words.dot), lanes_of(elements)))
 
 
-def elements_of(frame: FormFrame, operand: Operand, values: Values) -> tuple[TirExpr, TirExpr | None, TirExpr]:
+def elements_of(context: EmitContext, operand: Factors, values: Values) -> tuple[TirExpr, TirExpr | None, TirExpr]:
     """One element of an operand that is a read of a tensor, as it is stored: what loads it, whether it is inside the
     tensor (None: always), and what stands there where it is not."""
-    read = read_of(operand)
-    buffer, at, inside = place_of(frame, read, values)
+    read = operand.read
+    buffer, at, inside = place_of(context, read, values)
     value = buffer[tuple(at)]
-    return value, inside, padding_of(frame, read)
+    return value, inside, padding_of(context, read)
 
 
-def read_of(operand: Operand) -> Read:
-    (read,) = operand.factors
-    assert isinstance(read, Read)
-    return read
-
-
-def padding_of(frame: FormFrame, read: Read) -> TirExpr:
+def padding_of(context: EmitContext, read: Read) -> TirExpr:
     """What a tensor holds outside of its dims, as it is stored."""
-    workload = frame.task.workload
+    workload = context.task.workload
     value, dtype = dict(workload.padding).get(read.tensor, 0.0), workload.tensors[read.tensor].dtype
     if dtype == "bfloat16":
         return bound(stored(bound(constant(value, "float32", 1)), dtype))
     return constant(value, stored_type(dtype), 1)
 
 
-def place_of(frame: FormFrame, read: Read, values: Values) -> tuple[TirExpr, list[TirExpr], TirExpr | None]:
+def place_of(context: EmitContext, read: Read, values: Values) -> tuple[TirExpr, list[TirExpr], TirExpr | None]:
     """The buffer of a read, the indices of an element, and whether it is inside: None where nothing is outside."""
-    workload = frame.task.workload
-    at = Reader(workload, frame.function, frame.buffers, frame.index(values), 1, None).indices(read)
+    workload = context.task.workload
+    at = Reader(workload, context.function, context.buffers, context.parts.index(values), 1, None).indices(read)
     inside = None
     if read.tensor in dict(workload.padding):
         dims = workload.tensors[read.tensor].dims
-        for index, value, dim, size in zip(read.indices, at, dims, frame.sizes_of(read.tensor), strict=True):
+        for index, value, dim, size in zip(read.indices, at, dims, context.parts.sizes_of(read.tensor), strict=True):
             # An index that is an axis of the same extent is never outside.
             if isinstance(index, Axis) and workload.sizes[index.name] == dim:
                 continue
             own = tirx.And(value >= i64(0), value < size)
             inside = own if inside is None else tirx.And(inside, own)
-    return frame.buffers[read.tensor], at, inside
+    return context.buffers[read.tensor], at, inside
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------
-def words_of_rows(frame: FormFrame, rows: Rows, count: TirExpr, chunk: Chunk) -> None:
+def words_of_rows(context: EmitContext, rows: PackedRows, count: TirExpr, chunk: Chunk) -> None:
     """``count`` rows at these words of k, the last one filled up with zeros."""
-    group, inner = frame.words.dot.group, frame.contraction.k[-1]
+    group, inner = context.words.dot.group, context.parts.form.k[-1]
     first = I.Bind(chunk.first * i64(group))
-    length = I.Bind(tirx.min(chunk.length * i64(group), frame.depth - first))
-    copy = _Copy(frame, rows.packed)
+    length = I.Bind(tirx.min(chunk.length * i64(group), context.depth - first))
+    copy = _Copy(context, rows.buffer)
     with I.serial(i64(0), count) as r:
-        of_row = {**frame.outer, **frame.decomposed(frame.contraction.m, rows.row + r)}
-        with frame.runs(frame.contraction.k, first, length) as (values, start, end, shift):
+        of_row = {**context.outer, **context.parts.decomposed(context.parts.form.m, rows.row + r)}
+        with context.parts.runs(context.parts.form.k, first, length) as (values, start, end, shift):
 
             def at(step: TirExpr, of: Values = {**of_row, **values}) -> Values:  # noqa: B006 - read only
                 return {**of, inner: step}
 
             copy.run(at, r, start, end, shift)
-        if not (isinstance(frame.depth, tirx.IntImm) and int(frame.depth) % group == 0):
+        if not (isinstance(context.depth, tirx.IntImm) and int(context.depth) % group == 0):
             with I.serial(length, chunk.length * i64(group)) as past:
-                I.buffer_store(rows.packed, constant(0, step_type(frame.words.dot), 1), [r, past])
+                I.buffer_store(rows.buffer, constant(0, step_type(context.words.dot), 1), [r, past])
 
 
 class _Copy:
     """Writes runs of elements along the last part of k to rows of ``packed``."""
 
-    def __init__(self, frame: FormFrame, packed: TirExpr) -> None:
-        self.frame, self.packed, self.words = frame, packed, frame.words
-        self.operand, self.inner = frame.contraction.left, frame.contraction.k[-1]
-        self.read = read_of(self.operand)
+    def __init__(self, context: EmitContext, packed: TirExpr) -> None:
+        self.context, self.packed, self.words = context, packed, context.words
+        self.operand, self.inner = context.parts.form.left, context.parts.form.k[-1]
+        self.read = self.operand.read
         self.is_shifted = bool(self.words.head)
-        self.extent = frame.contraction.parts[self.inner].extent.constant
+        self.extent = context.parts.form.parts[self.inner].extent.constant
 
     def run(self, at: Place, r: TirExpr, first: TirExpr, last: TirExpr, shift: TirExpr) -> None:
         """Row ``r`` at the steps ``first`` to ``last``, of which ``at`` gives the values of all parts."""
@@ -134,9 +129,9 @@ class _Copy:
     def _lanes(self) -> int | None:
         """Elements in a vector; None where they are read one by one. Along the axis nothing may be outside."""
         plain = [index for index in self.read.indices if isinstance(index, Axis) and index.name == self.inner]
-        sizes, tensor = self.frame.task.workload.sizes, self.frame.task.workload.tensors[self.read.tensor]
+        sizes, tensor = self.context.task.workload.sizes, self.context.task.workload.tensors[self.read.tensor]
         is_last = isinstance(self.read.indices[-1], Axis) and self.read.indices[-1].name == self.inner
-        is_padded = self.read.tensor in dict(self.frame.task.workload.padding)
+        is_padded = self.read.tensor in dict(self.context.task.workload.padding)
         inside = not is_padded or (bool(plain) and is_last and sizes[self.inner] == tensor.dims[-1])
         if not (inside and is_contiguous((self.read,), self.inner)):
             return None
@@ -151,7 +146,7 @@ class _Copy:
 
     def _whole(self, at: Place, lanes: int, r: TirExpr, first: TirExpr, last: TirExpr, shift: TirExpr) -> None:
         """Runs are whole vectors: chunks of k are, too."""
-        buffer, place, inside = place_of(self.frame, self.read, at(first))
+        buffer, place, inside = place_of(self.context, self.read, at(first))
 
         def vectors(value: Callable[[TirExpr], TirExpr]) -> None:
             with I.serial(i64(0), tirx.truncdiv(last - first, i64(lanes))) as v:
@@ -163,7 +158,7 @@ class _Copy:
         if inside is None:
             vectors(loaded)
             return
-        outside = tirx.Broadcast(padding_of(self.frame, self.read), lanes)
+        outside = tirx.Broadcast(padding_of(self.context, self.read), lanes)
         with I.If(inside):
             with I.Then():
                 vectors(loaded)
@@ -172,7 +167,7 @@ class _Copy:
 
     def _masked(self, at: Place, lanes: int, r: TirExpr, first: TirExpr, last: TirExpr, shift: TirExpr) -> None:
         """What is stored past a run is overwritten by the next one, or lies in the room between rows."""
-        buffer, place, inside = place_of(self.frame, self.read, at(first))
+        buffer, place, inside = place_of(self.context, self.read, at(first))
         with I.serial(i64(0), tirx.truncdiv(last - first + i64(lanes - 1), i64(lanes))) as v:
             step = I.Bind(v * i64(lanes))
             limit = place[-1] + (last - first)
@@ -181,12 +176,12 @@ class _Copy:
             value = Vectors(lanes).load(buffer, place[:-1], place[-1] + step, limit)
             if inside is not None:
                 value = tirx.Select(
-                    tirx.Broadcast(inside, lanes), value, tirx.Broadcast(padding_of(self.frame, self.read), lanes)
+                    tirx.Broadcast(inside, lanes), value, tirx.Broadcast(padding_of(self.context, self.read), lanes)
                 )
             self._store(value, r, first + shift + step, lanes)
 
     def _element(self, values: Values) -> TirExpr:
-        value, inside, outside = elements_of(self.frame, self.operand, values)
+        value, inside, outside = elements_of(self.context, self.operand, values)
         return value if inside is None else tirx.if_then_else(inside, value, outside)
 
     def _store(self, value: TirExpr, r: TirExpr, place: TirExpr, lanes: int = 1) -> None:

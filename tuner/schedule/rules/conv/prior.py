@@ -9,13 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.task import SearchTask
-from tuner.schedule.product import estimate as plain
-from tuner.schedule.product.match.form import IN_COPY, IN_IMAGE, Form
+from tuner.schedule.product import estimate
+from tuner.schedule.product.axes import group_of
+from tuner.schedule.product.match.factors import is_contiguous
+from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import form_of
-from tuner.schedule.product.operands.columns import COPY_OF_L2, Columns, copy_bytes
+from tuner.schedule.product.operands.columns import Columns
+from tuner.schedule.product.operands.gathered import most_columns
 from tuner.schedule.product.operands.image import Image
-from tuner.schedule.product.operands.operands import is_contiguous
-from tuner.schedule.product.product import group_of
+from tuner.schedule.product.panels import IN_COPY
+from tuner.schedule.product.rows import IN_IMAGE
 from tuner.schedule.rule import Extents
 from tuner.schedule.space import MicroKernel
 
@@ -35,9 +38,9 @@ def latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
     """[kernels, shapes] seconds."""
 
     def of(whole: Form, some: Sequence[MicroKernel]) -> Floats:
-        hardware, total = task.known_target.hardware, np.zeros(())
+        total = np.zeros(())
         for form in whole.each:
-            base = plain.latency_s(hardware, task, some, extents, contraction=form, formula=_Formula)
+            base = estimate.latency_s(task, form.product, some, extents)
             total = total + base + _moving_cycles(task, form, some, extents) / task.rates.clock_hz
         return total
 
@@ -48,7 +51,7 @@ def features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents)
     """[kernels, shapes, features]: those of x86_contraction, and the share of moving elements."""
 
     def of(form: Form, some: Sequence[MicroKernel]) -> Floats:
-        base = plain.features(task.known_target.hardware, task, some, extents, contraction=form, formula=_Formula)
+        base = estimate.features(task, form.product, some, extents)
         cycles = sum(_moving_cycles(task, own, some, extents) for own in form.each)
         moving = np.log2(cycles + 1.0)
         return np.concatenate([base, moving[:, :, None]], axis=2)
@@ -69,29 +72,6 @@ def _by_form(
     return result
 
 
-class _Formula(plain.Formula):
-    """Panels in a copy stay in L2, and what is streamed is the left operand alone: once for each copy if a block of its
-    rows stays there, too, and otherwise for each panel."""
-
-    def _row_stride(self) -> Floats:
-        form = self.contraction
-        assert isinstance(form, Form)
-        stride = super()._row_stride()
-        return stride if form.left.kind == "view" else np.zeros_like(stride)
-
-    def _stream(self) -> Floats:
-        form = self.contraction
-        assert isinstance(form, Form)
-        streamed = super()._stream()
-        if form.columns is None:
-            return streamed
-        most = np.array([[_most_columns(self.task, form.columns, int(vectors))] for vectors in self.nv[:, 0]])
-        again = self.block_bytes > COPY_OF_L2 * self.hardware.l2_bytes
-        passes = np.where(again, self.panels + (self.ragged > 0), np.ceil(self.n / most))
-        left = self.rows * self.k * self.words.left_bytes
-        return np.where(self.of["pack"] == IN_COPY, passes * left / self.rates.l3_bytes, streamed)
-
-
 def _moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
     """[kernels, shapes] cycles that gathering and scattering take."""
     sizes = form.by_role(extents)
@@ -101,7 +81,7 @@ def _moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel],
     mb = np.array([[float(kernel["mb"])] for kernel in kernels])
     cycles = np.zeros_like(m * n)
     blocks = np.maximum(np.ceil(m / (mr * mb)), 1.0)
-    if form.left.kind == "gathered":
+    if form.left.is_gathered:
         in_image = np.array([[kernel["rows"] == IN_IMAGE] for kernel in kernels])
         # Words are copied as they are, in vectors of so many more elements.
         groups = np.array([[float(group_of(kernel))] for kernel in kernels])
@@ -110,7 +90,7 @@ def _moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel],
             copied = _copied(form, form.image, blocks, extents) * BY_VECTOR + b * m * STARTS
             gathered = np.where(in_image, copied, gathered)
         cycles += gathered
-    if form.right.kind == "gathered":
+    if form.right.is_gathered:
         each = BY_VECTOR if is_contiguous(form.right.factors, form.parts[form.n[-1]].axis) else 4 * BY_VECTOR
         gathered = b * blocks * n * k * each
         if form.columns is not None:
@@ -146,14 +126,7 @@ def _lines_copied(task: SearchTask, columns: Columns, kernels: Sequence[MicroKer
     """[kernels, shapes] elements of the copies of an image for the panels: each has what windows reach behind its last
     line, too."""
     lanes = task.known_target.hardware.lanes()
-    copies = np.ceil(n / np.array([[_most_columns(task, columns, kernel["nv"])] for kernel in kernels]))
+    copies = np.ceil(n / np.array([[most_columns(task, columns, kernel["nv"])] for kernel in kernels]))
     line = columns.channels * np.ceil(columns.pitches[-1] / lanes) * lanes
     dense = n / columns.inner * np.prod(columns.pitches[:-1])
     return np.asarray(line * (dense + copies * columns.lines_below))
-
-
-def _most_columns(task: SearchTask, columns: Columns, vectors: int) -> int:
-    """Columns of a copy, whose panels are so many vectors wide."""
-    hardware = task.known_target.hardware
-    lanes = hardware.lanes()
-    return columns.panels(vectors * lanes, lanes, copy_bytes(hardware)) * vectors * lanes

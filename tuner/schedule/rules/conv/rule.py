@@ -31,11 +31,22 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.intrinsics import DotProduct
 from tuner.schedule.layout import CutLayout, Layout, MatrixLayout
-from tuner.schedule.product.axes import WIDEST_BLOCK, canonicalised, check, ragged_axes, thread_axes, tile_axes
-from tuner.schedule.product.match.form import IN_COPY, IN_IMAGE, Form
+from tuner.schedule.product.axes import (
+    WIDEST_BLOCK,
+    canonicalised,
+    check,
+    group_of,
+    ragged_axes,
+    thread_axes,
+    tile_axes,
+)
+from tuner.schedule.product.match.factors import Factors, dims_of
+from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import form_of, forms, forms_of
-from tuner.schedule.product.operands.operands import Operand, dims_of, outer_role
-from tuner.schedule.product.product import DTYPE, group_of
+from tuner.schedule.product.match.parts import outer_role
+from tuner.schedule.product.panels import IN_COPY
+from tuner.schedule.product.product import DTYPE
+from tuner.schedule.product.rows import IN_IMAGE
 from tuner.schedule.rule import Extents, Refused
 from tuner.schedule.rules.conv import prior
 from tuner.schedule.rules.conv.emit import emit
@@ -62,7 +73,7 @@ class X86Gathered:
     def workspace_bytes(self, task: SearchTask) -> int:
         """Of a right operand that is gathered as a whole: all else is of one block."""
         form = forms_of(task.workload)[-1]
-        if form.right_is_constant or form.left.kind != "gathered":
+        if form.right.is_packed_ahead or not form.left.is_gathered:
             return 0
         sizes = form.by_role({axis: np.array([size]) for axis, size in _largest(task).items()})
         return int(4 * task.threads * sizes["k"][0] * sizes["n"][0])
@@ -71,7 +82,7 @@ class X86Gathered:
         hardware, form = task.known_target.hardware, forms_of(task.workload)[0]
         found = forms_of(task.workload)
         axes = (
-            *tile_axes(_steps(form)),
+            *tile_axes(form.steps),
             Axis("rows", "rows of a block are gathered", _rows(found)),
             # Code of phases is written once for each: not also for every width of the last panel.
             *ragged_axes(any("n" in form.dynamic and not form.phases for form in found)),
@@ -81,16 +92,16 @@ class X86Gathered:
             Axis("join", "m and n hold all of their axes", tuple(sorted(int(form.joined) for form in found))),
         )
 
-        steps = _steps(form)
+        steps = form.steps
         # Once: to look a workload up takes longer than all the rest of a check.
         of_join = {int(form.joined): form for form in found}
 
         def legal(kernel: MicroKernel) -> None:
             own = of_join[kernel["join"]]
-            check(kernel, own, task.threads, hardware, copies=len(own.each))
+            check(kernel, own.product, task.threads, hardware, copies=len(own.each))
             if kernel["kc"] and not own.holds_partial:
                 raise IllegalKernel(f"kc={kernel['kc']}: an output of {own.out_dtype} needs kc=0, or join=1")
-            if group_of(kernel) > 1 and not (own.right_is_constant or kernel["pack"]):
+            if group_of(kernel) > 1 and not (own.right.is_packed_ahead or kernel["pack"]):
                 raise IllegalKernel(f"group={group_of(kernel)} needs the panels packed: pack=1 or 2")
             if steps is not None and kernel["kc"] and kernel["kc"] * group_of(kernel) >= steps:
                 raise IllegalKernel(f"kc={kernel['kc']} is all of k: needs kc=0")
@@ -106,9 +117,9 @@ class X86Gathered:
             if values["pack"] == IN_COPY:
                 is_copied = own.copies_columns(hardware) and values.get("group", 1) == 1
                 values = {**values, "near": 0} if is_copied else {**values, "pack": 1}
-            result = canonicalised(values if own.holds_partial else {**values, "kc": 0}, own)
+            result = canonicalised(values if own.holds_partial else {**values, "kc": 0}, own.product)
             if "group" in result:
-                in_place = not (own.right_is_constant or result["pack"])
+                in_place = not (own.right.is_packed_ahead or result["pack"])
                 result["group"] = 1 if in_place else result["group"]
                 result["kc"] = 0 if steps is not None and result["kc"] * result["group"] >= steps else result["kc"]
             if result["rows"] == IN_IMAGE and (own.image is None or result.get("group", 1) > 1):
@@ -122,7 +133,7 @@ class X86Gathered:
         space, form = self.space(task), forms_of(task.workload)[0]
         wide = task.known_target.hardware.vector_registers >= 32
         choices = {axis.name: axis.choices for axis in space.axes}
-        pack = choices["pack"][-1] if form.left.kind == "gathered" else choices["pack"][0]
+        pack = choices["pack"][-1] if form.left.is_gathered else choices["pack"][0]
         values = {"mr": 8 if wide else 4, "nv": 3 if wide else 2, "mb": WIDEST_BLOCK if pack == 1 else 8, "ku": 1}
         values |= {"kc": 256 if 256 in choices["kc"] else 0, "near": 0, "ahead": 0, "fetch": 0, "tail": 0, "edge": 0}
         values |= {"rows": min(1, choices["rows"][-1]), "pack": pack, "join": int(form.joined)}
@@ -130,8 +141,8 @@ class X86Gathered:
         if values["rows"] and pack == 1:
             values["rows"] = 0
         if "group" in choices:
-            values["group"] = 1 if pack == 0 and not form.right_is_constant else choices["group"][-1]
-        steps, group = _steps(form), values.get("group", 1)
+            values["group"] = 1 if pack == 0 and not form.right.is_packed_ahead else choices["group"][-1]
+        steps, group = form.steps, values.get("group", 1)
         if not form.holds_partial or (steps is not None and values["kc"] * group >= steps):
             values["kc"] = 0
         return space.kernel(values)
@@ -173,17 +184,6 @@ def _largest(task: SearchTask) -> Mapping[str, int]:
     return task.workload.axis_sizes(task.largest_dims)
 
 
-def _steps(form: Form) -> int | None:
-    """How many steps of k there are; None if that is dynamic."""
-    result = 1
-    for name in form.k:
-        size = form.parts[name].extent.constant
-        if size is None:
-            return None
-        result *= size
-    return result
-
-
 def _group_axes(hardware: Hardware, found: Sequence[Form]) -> tuple[Axis, ...]:
     """The instructions to choose from; no axis where every step is one element."""
     every = [own for form in found for own in form.each]
@@ -194,17 +194,18 @@ def _group_axes(hardware: Hardware, found: Sequence[Form]) -> tuple[Axis, ...]:
 def _rows(found: Sequence[Form]) -> tuple[int, ...]:
     """Choices of ``rows``."""
     in_image = (IN_IMAGE,) if any(form.image is not None for form in found) else ()
-    return {"gathered": (1, *in_image), "view": (0, 1), "packed": (0,)}[found[0].left.kind]
+    left = found[0].left
+    return (1, *in_image) if left.is_gathered else (0,) if left.is_packed_ahead else (0, 1)
 
 
 def _packings(hardware: Hardware, found: Sequence[Form]) -> tuple[int, ...]:
     """Choices of ``pack``. A gathered panel that rows share is gathered once; all panels at the start where the rows of
     a block are gathered, too."""
     form = found[0]
-    if form.right_is_constant:
+    if form.right.is_packed_ahead:
         return (0,)
-    again = form.left.kind == "gathered"
-    if form.right.kind == "view" and form.right_is_kn and not any(form.joined for form in found):
+    again = form.left.is_gathered
+    if form.right.is_viewed and form.right.lies_along_n and not any(form.joined for form in found):
         # Words of integers are made of neighbours in k, which no vector in place has.
         in_place = (0,) if form.total == DTYPE else ()
         return (*in_place, 2) if again else (*in_place, 1, 2)
@@ -219,7 +220,7 @@ def _layouts(workload: Workload, form: Form, width: int, dot: DotProduct) -> dic
     return {
         operand.tensor: _layout(own, form, operand, rows, panel, dot)
         for operand, rows, panel in sides
-        if operand.kind == "packed"
+        if operand.is_packed_ahead
     }
 
 
@@ -246,7 +247,7 @@ def _cut(workload: Workload, form: Form, parts: Sequence[Mapping[str, MatrixLayo
 
 
 def _layout(
-    workload: Workload, form: Form, operand: Operand, rows: tuple[str, ...], panel: int, dot: DotProduct
+    workload: Workload, form: Form, operand: Factors, rows: tuple[str, ...], panel: int, dot: DotProduct
 ) -> MatrixLayout:  # fmt: skip
     read = next(read for read in workload.program.reads if read.tensor == operand.tensor)
     dims = dims_of(workload, form.parts, read)

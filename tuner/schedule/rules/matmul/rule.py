@@ -42,17 +42,19 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout, PanelLayout
 from tuner.schedule.product import estimate
-from tuner.schedule.product.axes import (
+from tuner.schedule.product.axes import (  # fmt: skip
     ALONG_K,
     WIDEST_BLOCK,
     canonicalised,
     check,
+    group_of,
+    panels_of_strip,
     ragged_axes,
     thread_axes,
     tile_axes,
 )  # fmt: skip
 from tuner.schedule.product.match.plain import Contraction, contraction_of, match  # fmt: skip
-from tuner.schedule.product.product import DTYPE, group_of, holds_partial, panels_of_strip  # fmt: skip
+from tuner.schedule.product.product import DTYPE, holds_partial  # fmt: skip
 from tuner.schedule.product.turns import check_turns
 from tuner.schedule.rule import Extents, Refused
 from tuner.schedule.rules.matmul.emit import emit
@@ -72,7 +74,7 @@ class X86Contraction:
         contraction = match(workload)
         if isinstance(contraction, Refused):
             return contraction
-        if not contraction.dots(target.hardware):
+        if not contraction.product.atoms(target.hardware):
             pair = f"{contraction.left_dtype} by {contraction.right_dtype}"
             return Refused(f"{target.mcpu} has no instruction that multiplies {pair} as the operands lie")
         return contraction.roles
@@ -94,7 +96,7 @@ class X86Contraction:
         )
 
         def checked(kernel: MicroKernel) -> None:
-            check(kernel, contraction, task.threads, hardware)
+            check(kernel, contraction.product, task.threads, hardware)
             check_turns(kernel, hardware)
             _check_words(kernel, contraction)
             if panels_of_strip(kernel) > 1 and not _has_strips(kernel, contraction):
@@ -118,24 +120,28 @@ class X86Contraction:
         values |= {"near": 0, "ahead": 0, "fetch": 0, "rows": 0, "tail": 0, "edge": 0, "pack": pack}
         values |= {"tb": task.threads, "tn": 1} if contraction.batch else {"tb": 1, "tn": task.threads}
         values |= {axis.name: max(axis.choices) for axis in _group_axes(contraction, hardware)}
-        if contraction.right_is_constant and contraction.pack_of_dots in _packings(task, contraction):
-            values |= ALONG_K | {"mr": 4 if wide else 3, "nv": 4 if wide else 3, "pack": contraction.pack_of_dots}
+        if contraction.right_is_constant and contraction.product.pack_of_dots in _packings(task, contraction):
+            values |= ALONG_K | {
+                "mr": 4 if wide else 3,
+                "nv": 4 if wide else 3,
+                "pack": contraction.product.pack_of_dots,
+            }
         return self.space(task).kernel(_canonical_words(values, contraction))
 
     def prior_latency_s(
         self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
     ) -> NDArray[np.float64]:
-        return estimate.latency_s(task.known_target.hardware, task, kernels, extents)
+        return estimate.latency_s(task, contraction_of(task.workload).product, kernels, extents)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return estimate.features(task.known_target.hardware, task, kernels, extents)
+        return estimate.features(task, contraction_of(task.workload).product, kernels, extents)
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         contraction = contraction_of(task.workload)
-        if not contraction.right_is_constant or kernel["pack"] == contraction.pack_of_dots:
+        if not contraction.right_is_constant or kernel["pack"] == contraction.product.pack_of_dots:
             return {}
         hardware = task.known_target.hardware
-        dot = contraction.dots(hardware)[group_of(kernel)]
+        dot = contraction.product.atoms(hardware)[group_of(kernel)]
         return {contraction.right: PanelLayout(kernel["nv"] * hardware.lanes(), dot.group, dot.offset)}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
@@ -144,10 +150,10 @@ class X86Contraction:
 
 def _packings(task: SearchTask, contraction: Contraction) -> tuple[int, ...]:
     """Choices of ``pack``. Vectors along k waste no lanes on columns that a panel of a vector's width does not have."""
-    hardware, dots = task.known_target.hardware, contraction.pack_of_dots
+    hardware, dots = task.known_target.hardware, contraction.product.pack_of_dots
     choices = (0,) if contraction.right_is_constant else (0, 1, 2)
     # Sums across vectors go through the output (dots.py).
-    if contraction.out_dtype != DTYPE or 1 not in contraction.dots(hardware):
+    if contraction.out_dtype != DTYPE or 1 not in contraction.product.atoms(hardware):
         return tuple(choice for choice in choices if choice != dots)
     columns = task.workload.sizes[contraction.n].constant
     is_thin = contraction.right_is_constant and columns is not None and columns <= hardware.lanes()
@@ -156,17 +162,17 @@ def _packings(task: SearchTask, contraction: Contraction) -> tuple[int, ...]:
 
 def _group_axes(contraction: Contraction, hardware: Hardware) -> tuple[Axis, ...]:
     """The instructions to choose from; no axis where every step is one element."""
-    groups = tuple(contraction.dots(hardware))
+    groups = tuple(contraction.product.atoms(hardware))
     return () if groups == (1,) else (Axis("group", "elements of k per instruction", groups),)
 
 
 def _has_strips(values: Mapping[str, int] | MicroKernel, contraction: Contraction) -> bool:
     """Whether tiles can go over strips, and that makes a difference: one tile has all panels before it anyway."""
-    return values["pack"] not in (1, contraction.pack_of_dots) and values["mb"] > 1
+    return values["pack"] not in (1, contraction.product.pack_of_dots) and values["mb"] > 1
 
 
 def _canonical(values: Mapping[str, int], contraction: Contraction) -> dict[str, int]:
-    canonical = _canonical_words(canonicalised(values, contraction), contraction)
+    canonical = _canonical_words(canonicalised(values, contraction.product), contraction)
     return canonical if _has_strips(canonical, contraction) else canonical | {"nb": 1}
 
 
@@ -174,7 +180,7 @@ def _canonical_words(values: Mapping[str, int], contraction: Contraction) -> dic
     """The values with rows packed where the last word of k may be ragged, and k unsplit where the output cannot hold
     partial sums."""
     canonical = dict(values)
-    if "group" in canonical and values["pack"] == contraction.pack_of_dots:
+    if "group" in canonical and values["pack"] == contraction.product.pack_of_dots:
         canonical["group"] = 1
     group = canonical.get("group", 1)
     if group > 1 and (contraction.depth is None or contraction.depth % group):

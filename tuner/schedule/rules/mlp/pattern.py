@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from tuner.program.expr import Binary, Read
 from tuner.program.notation import Stage
-from tuner.program.target import Hardware
 from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain
-from tuner.schedule.intrinsics import FMA, DotProduct
+from tuner.schedule.intrinsics import FMA, only_fma
 from tuner.schedule.product.match.stages import elementwise_problem
-from tuner.schedule.product.product import DTYPE, UNSUPPORTED
-from tuner.schedule.rule import Extents, Refused
+from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
+from tuner.schedule.product.product import DTYPE, UNSUPPORTED, Product
+from tuner.schedule.rule import Refused
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,18 @@ class Link:
         (m, n), (k,) = self.stage.axes, self.stage.reduce_axes
         return {"m": m, "n": n, "k": k}
 
-    def by_role(self, extents: Extents) -> Extents:
-        return {role: extents[axis] for role, axis in self.axes.items()}
-
-    def dots(self, hardware: Hardware) -> Mapping[int, DotProduct]:
-        return {FMA.group: FMA}
-
-    # What the code and the theory of x86_contraction ask.
-    batch = None
-    pack_of_dots = None
+    def product(self, result: str, dtype: str) -> Product:
+        """It as the loops and the theory see it; results are written to the tensor ``result``, of ``dtype``."""
+        axes = self.axes
+        return Product(
+            axes=axes,
+            left=MatrixRows(self.left, self.left_dtype),
+            right=MatrixColumns(self.right, self.right_dtype, self.right_is_kn, self.right_is_constant),
+            result=MatrixResult(result, dtype, self.stage.tensor, self.epilogue, axes["m"], axes["n"]),
+            dynamic=self.dynamic,
+            depth=None,
+            atoms=only_fma,
+        )
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,13 @@ class Chain:
     second: Link
     out: str
     out_dtype: str
+
+    @cached_property
+    def products(self) -> tuple[Product, ...]:
+        """The products of the links, in order. What lies between two of them is kept."""
+        kept = [link.stage.tensor for link in self.firsts[:-1]] + [self.second.left]
+        firsts = [link.product(result, DTYPE) for link, result in zip(self.firsts, kept, strict=True)]
+        return (*firsts, self.second.product(self.out, self.out_dtype))
 
     @property
     def links(self) -> tuple[Link, ...]:

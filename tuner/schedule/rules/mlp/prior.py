@@ -51,7 +51,7 @@ class _Estimate:
         self.of = {name: values[:, index : index + 1] for index, (name, _) in enumerate(kernels[0].values)}
         self.mr = self.of["mr"]
         self.nr, self.er = (self.of[name] * self.hardware.lanes() for name in ("nv", "ev"))
-        second, first = self.chain.second.by_role(extents), self.chain.firsts[-1].by_role(extents)
+        second, first = self.chain.products[-1].by_role(extents), self.chain.products[-2].by_role(extents)
         self.m, self.n, self.f = (np.asarray(second[axis], np.float64)[None, :] for axis in "mnk")
         self.k = np.asarray(first["k"], np.float64)[None, :]
         self.rows = np.ceil(self.m / task.threads)
@@ -70,8 +70,8 @@ class _Estimate:
         """[kernels, shapes] seconds of each product as if it stood alone."""
         own = [list(link_kernels(self.chain, kernel)) for kernel in kernels]
         return [
-            estimate.latency_s(self.hardware, self.task, [each[index] for each in own], extents, contraction=link)
-            for index, link in enumerate(self.chain.links)
+            estimate.latency_s(self.task, product, [each[index] for each in own], extents)
+            for index, product in enumerate(self.chain.products)
         ]
 
     def _kept(self) -> Floats:

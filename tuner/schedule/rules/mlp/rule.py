@@ -160,5 +160,5 @@ def _check(kernel: MicroKernel, chain: Chain, threads: int, hardware: Hardware) 
         raise IllegalKernel(f"mb={kernel['mb']} mr={kernel['mr']} keep {rows} rows, limit {MOST_ROWS}")
     if not kernel["whole"] and kernel["tn"] != 1:
         raise IllegalKernel(f"whole=0 has threads share the rows: needs tn=1, got {kernel['tn']}")
-    for link, own in zip(chain.links, link_kernels(chain, kernel), strict=True):
-        check_product(own, link, threads, hardware)
+    for product, own in zip(chain.products, link_kernels(chain, kernel), strict=True):
+        check_product(own, product, threads, hardware)

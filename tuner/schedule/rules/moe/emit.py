@@ -18,99 +18,106 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tuner.program.expr import Axis, Read
+from tuner.program.expr import Read
 from tuner.program.task import SearchTask
+from tuner.schedule.access import axes_of_read
 from tuner.schedule.function import kernel_function
-from tuner.schedule.intrinsics import FMA
 from tuner.schedule.layout import Layout
-from tuner.schedule.product.frame import Frame
+from tuner.schedule.loops.shares import on_threads
+from tuner.schedule.product.context import EmitContext, context_of
 from tuner.schedule.product.nest import Nest
-from tuner.schedule.product.words import Words
+from tuner.schedule.product.operand import Place
+from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
 from tuner.schedule.rules.moe.pattern import Grouped, grouped_of
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx
-from tuner.schedule.vector.memory import Vectors, workspace
+from tuner.schedule.vector.memory import workspace
 
 
 def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], name: str) -> Any:
     """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0."""
     grouped = grouped_of(task.workload)
     with kernel_function(task.workload, layouts, name) as function:
-        extent = {role: function.extents[axis] for axis, role in grouped.roles.items()}
-        vectors = Vectors(task.known_target.hardware.lanes())
-        frame = GroupFrame(task, grouped, kernel, extent, function.buffers, vectors)
-        with _sorted_rows(frame) as (order, ends):
-            if task.threads == 1:
-                _groups(replace(frame, order=order), ends, i64(0))
-            else:
-                with I.parallel(i64(0), i64(task.threads)) as thread:
-                    _groups(replace(frame, order=order), ends, thread)
+        context = context_of(task, grouped.product, kernel, function)
+        with _sorted_rows(grouped, context) as (order, ends):
+            on_threads(task.threads, lambda thread: _groups(grouped, context, order, ends, thread))
     return function.get()
 
 
 @dataclass(frozen=True)
-class GroupFrame(Frame):
-    """The rows of one group: those that ``order`` names from ``first`` on, as many as the extent of m."""
+class _Group:
+    """The rows of one group: those that ``order`` names from ``first`` on."""
 
-    contraction: Grouped
-    order: TirExpr = field(kw_only=True, default=None)
-    first: TirExpr = field(kw_only=True, default=None)
-    group: TirExpr = field(kw_only=True, default=None)
+    number: TirExpr
+    order: TirExpr
+    first: TirExpr
 
-    @property
-    def words(self) -> Words:
-        return Words(FMA, self.contraction.left_dtype, self.contraction.right_dtype, self.vectors)
-
-    @property
-    def out_dtype(self) -> str:
-        return self.contraction.out_dtype
-
-    def _row(self, row: TirExpr) -> TirExpr:
+    def row(self, row: TirExpr) -> TirExpr:
         """Where a row of the group stands among all."""
         return I.Bind(self.order[self.first + row])
 
-    def left_row(self, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
-        return self.buffers[self.contraction.left], (self._row(row),)
 
-    def right_step(self, step: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
-        raise NotImplementedError("the right operand is packed")
+@dataclass(frozen=True)
+class _Rows(MatrixRows):
+    group: _Group = field(kw_only=True)
 
-    def out_row(self, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
-        return self.buffers[self.contraction.out], (self._row(row),)
+    def row(self, context: EmitContext, row: TirExpr) -> Place:
+        return super().row(context, self.group.row(row))
 
-    def further(self, read: Read, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...], bool]:
-        axes = [axis.name for axis in read.indices if isinstance(axis, Axis)]
+
+@dataclass(frozen=True)
+class _Columns(MatrixColumns):
+    """The matrix of a group."""
+
+    group: _Group = field(kw_only=True)
+
+    def first_panel(self, context: EmitContext) -> TirExpr:
+        panels = tirx.floordiv(context.extent["n"] + i64(context.nr - 1), i64(context.nr))
+        return self.group.number * panels
+
+
+@dataclass(frozen=True)
+class _Result(MatrixResult):
+    """Results in the rows of a group. Stages behind them may read what the group has."""
+
+    group: _Group = field(kw_only=True)
+
+    def row(self, context: EmitContext, row: TirExpr) -> Place:
+        return super().row(context, self.group.row(row))
+
+    def read(self, context: EmitContext, read: Read, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...], bool]:
         if read.indices and isinstance(read.indices[0], Read):
-            return self.buffers[read.tensor], (self.group,), self.contraction.n in axes
-        outer = (self._row(row),) if self.contraction.m in axes else ()
-        return self.buffers[read.tensor], outer, self.contraction.n in axes
-
-    @property
-    def packed_right(self) -> TirExpr:
-        return self.buffers[self.contraction.right]
-
-    @property
-    def first_panel(self) -> TirExpr:
-        return self.group * tirx.floordiv(self.extent["n"] + i64(self.nr - 1), i64(self.nr))
+            return context.buffers[read.tensor], (self.group.number,), len(read.indices) > 1
+        return super().read(context, read, self.group.row(row) if self.m in axes_of_read(read) else row)
 
 
-def _groups(frame: GroupFrame, ends: TirExpr, thread: TirExpr) -> None:
+def _groups(grouped: Grouped, context: EmitContext, order: TirExpr, ends: TirExpr, thread: TirExpr) -> None:
     """What one thread does of all groups."""
-    with I.serial(i64(0), i64(frame.contraction.groups)) as group:
-        before = ends[tirx.max(group - i64(1), i64(0))]
-        first = I.Bind(tirx.Select(group > i64(0), before, i64(0)))
-        count = I.Bind(ends[group] - first)
+    with I.serial(i64(0), i64(grouped.groups)) as number:
+        before = ends[tirx.max(number - i64(1), i64(0))]
+        first = I.Bind(tirx.Select(number > i64(0), before, i64(0)))
+        count = I.Bind(ends[number] - first)
         with I.If(count > i64(0)), I.Then():
-            own = replace(frame, first=first, group=group, extent={**frame.extent, "m": count})
-            Nest(own).share(thread)
+            Nest(_of_group(context, _Group(number, order, first), count)).share(thread)
+
+
+def _of_group(context: EmitContext, group: _Group, count: TirExpr) -> EmitContext:
+    left, right, result = (vars(part) for part in (context.left, context.right, context.result))
+    return replace(
+        context,
+        extent={**context.extent, "m": count},
+        left=_Rows(**left, group=group),
+        right=_Columns(**right, group=group),
+        result=_Result(**result, group=group),
+    )
 
 
 @contextmanager
-def _sorted_rows(frame: GroupFrame) -> Iterator[tuple[TirExpr, TirExpr]]:
+def _sorted_rows(grouped: Grouped, context: EmitContext) -> Iterator[tuple[TirExpr, TirExpr]]:
     """The numbers of all rows, those of one group together and in order; and by group where its rows end."""
-    rows, groups = frame.extent["m"], frame.contraction.groups
-    index = frame.buffers[frame.contraction.index]
+    rows, groups = context.extent["m"], grouped.groups
+    index = context.buffers[grouped.index]
 
     def group_of(row: TirExpr) -> TirExpr:
         element = tirx.Cast("int64", index[(row,)])

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from tuner.program.expr import Axis, Binary, Read
 from tuner.program.notation import Stage
-from tuner.program.target import Hardware
 from tuner.program.workload import Workload
-from tuner.schedule.intrinsics import FMA, DotProduct
+from tuner.schedule.intrinsics import FMA, only_fma
 from tuner.schedule.product.match.stages import epilogue_problem
-from tuner.schedule.product.product import UNSUPPORTED
+from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
+from tuner.schedule.product.product import UNSUPPORTED, Product
 from tuner.schedule.rule import Extents, Refused
 
 
@@ -38,6 +38,8 @@ class Grouped:
     left_dtype: str
     right_dtype: str
     out_dtype: str
+    computed: str
+    """The tensor whose elements the sums are."""
 
     @property
     def roles(self) -> Mapping[str, str]:
@@ -50,8 +52,20 @@ class Grouped:
         groups = np.maximum(np.minimum(rows, self.groups), 1)
         return {"b": groups, "m": rows / groups, "n": extents[self.n], "k": extents[self.k]}
 
-    def dots(self, hardware: Hardware) -> Mapping[int, DotProduct]:
-        return {FMA.group: FMA}
+    @cached_property
+    def product(self) -> Product:
+        """It as the loops and the theory see it: that of one group, or a batch of equal ones."""
+        return Product(
+            axes={"m": self.m, "n": self.n, "k": self.k},
+            left=MatrixRows(self.left, self.left_dtype),
+            right=MatrixColumns(self.right, self.right_dtype, lies_along_n=False, is_packed_ahead=True),
+            result=MatrixResult(self.out, self.out_dtype, self.computed, self.epilogue, self.m, self.n),
+            dynamic=self.dynamic,
+            depth=self.depth,
+            atoms=only_fma,
+            has_batch=True,
+            sizes=self.by_role,
+        )
 
     def is_of_group(self, workload: Workload, read: Read) -> bool:
         """Whether it reads what a row's group has: ``tensor[index[m], n]``, or ``tensor[index[m]]``."""
@@ -60,12 +74,6 @@ class Grouped:
         shape = (self.groups, workload.sizes[self.n].constant)
         is_plain = first == Read(self.index, (Axis(self.m),)) and rest in ([], [Axis(self.n)])
         return is_plain and dims == shape[: len(dims)] and read.tensor not in workload.program.stage
-
-    # What the code and the theory of x86_contraction ask.
-    batch = "b"
-    right_is_kn = False
-    right_is_constant = True
-    pack_of_dots = None
 
 
 @lru_cache(maxsize=1024)
@@ -96,7 +104,7 @@ def _grouped(workload: Workload, first: Stage, left: str, right: str, index: str
         left, right, index, out, m, n, k, workload.tensors[right].dims[0].constant or 0, sizes[k].constant or 0,
         workload.program.stages[1:], frozenset(role for role, axis in (("m", m), ("n", n), ("k", k))
                                                if sizes[axis].constant is None),
-        workload.tensors[left].dtype, workload.tensors[right].dtype, workload.tensors[out].dtype,
+        workload.tensors[left].dtype, workload.tensors[right].dtype, workload.tensors[out].dtype, first.tensor,
     )  # fmt: skip
 
 

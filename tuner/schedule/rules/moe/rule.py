@@ -60,8 +60,8 @@ class X86Grouped:
             self.name,
             self.version,
             axes,
-            check=lambda kernel: check(kernel, grouped, task.threads, hardware),
-            canonicalise=lambda values: canonicalised(values, grouped),
+            check=lambda kernel: check(kernel, grouped.product, task.threads, hardware),
+            canonicalise=lambda values: canonicalised(values, grouped.product),
         )
 
     def safe_kernel(self, task: SearchTask) -> MicroKernel:
@@ -74,12 +74,10 @@ class X86Grouped:
     def prior_latency_s(
         self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
     ) -> NDArray[np.float64]:
-        grouped = grouped_of(task.workload)
-        return estimate.latency_s(task.known_target.hardware, task, kernels, extents, contraction=grouped)
+        return estimate.latency_s(task, grouped_of(task.workload).product, kernels, extents)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        grouped = grouped_of(task.workload)
-        return estimate.features(task.known_target.hardware, task, kernels, extents, contraction=grouped)
+        return estimate.features(task, grouped_of(task.workload).product, kernels, extents)
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         right = grouped_of(task.workload).right

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.arrays import NUMPY
-from tuner.program.expr import Axis, Binary, Call, Cast, Const, Expr, Neg, Read, axes_of, children, reads, walk
+from tuner.program.expr import Axis, Binary, Call, Cast, Const, Expr, Neg, Read, axes_of, children, reads, rebuild, walk
 
 Numbers = NDArray[Any]
 CODES = 8
@@ -67,6 +67,14 @@ def _code(expr: Expr, n: str, k: str, dtypes: Mapping[str, str]) -> Code | None:
             ):
                 return Code(expr, tensor, high_first, flipped, int(offset))
     return None
+
+
+def outside(weight: Expr, code: Code | None) -> list[Expr]:
+    """The nodes of the weight outside its code and outside of indices."""
+    if code is not None:
+        weight = rebuild(weight, lambda node: Const(0) if node == code.expr else node)
+    inside = {id(node) for read in reads(weight) for index in read.indices for node in walk(index)}
+    return [node for node in walk(weight) if id(node) not in inside]
 
 
 def _asks_parity_alone(expr: Expr, k: str) -> bool:

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from tuner.program.dtypes import FLOATS
 from tuner.program.expr import Axis, Binary, Const, Expr, Extent, Read, axes_of, reads, rebuild, walk
 from tuner.program.inline import MAX_NODES, node_count, substituted
 from tuner.program.notation import Stage
-from tuner.program.target import Hardware
 from tuner.program.workload import Workload
-from tuner.schedule.intrinsics import FMA, DotProduct
+from tuner.schedule.intrinsics import FMA, only_fma
 from tuner.schedule.product.match.stages import epilogue_problem
-from tuner.schedule.product.product import UNSUPPORTED
-from tuner.schedule.rule import Extents, Refused
-from tuner.schedule.rules.quantized.codes import Code, code_in
+from tuner.schedule.product.operands.matrix import MatrixResult, MatrixRows
+from tuner.schedule.product.product import UNSUPPORTED, Product
+from tuner.schedule.rule import Refused
+from tuner.schedule.rules.quantized.codes import Code, code_in, outside
+from tuner.schedule.rules.quantized.decoded import Decoded
 
 LEAST_GROUP = 16
 """Steps of k whose sums are worth being multiplied by what they share."""
@@ -64,25 +65,24 @@ class Quantized:
     right_dtype: str
     """What an element of the weight takes in memory."""
     out_dtype: str
-    right_is_constant: bool = True
-    """Whether panels are read as they were packed, ahead of all calls: not where a kernel unpacks them first."""
 
     @property
     def axis(self) -> Mapping[str, str]:
         """The program's axis of each role."""
         return {"m": self.m, "n": self.n, "k": self.k}
 
-    def by_role(self, extents: Extents) -> Extents:
-        """Extents of the program's axes by their roles here."""
-        return {role: extents[axis] for role, axis in self.axis.items()}
-
-    def dots(self, hardware: Hardware) -> Mapping[int, DotProduct]:
-        return {FMA.group: FMA}
-
-    # What the code and the theory of x86_contraction ask.
-    batch = None
-    right_is_kn = True
-    pack_of_dots = None
+    @cached_property
+    def product(self) -> Product:
+        """It as the loops and the theory see it."""
+        return Product(
+            axes=self.axis,
+            left=MatrixRows(self.left, self.left_dtype),
+            right=Decoded(self, self.right_dtype),
+            result=MatrixResult(self.out, self.out_dtype, self.sums.tensor, self.epilogue, self.m, self.n),
+            dynamic=self.dynamic,
+            depth=self.depth,
+            atoms=only_fma,
+        )
 
 
 class _NoMatch(Exception):
@@ -191,14 +191,6 @@ def _reads(
     _need(code is None or code.tensor in workload.constants, "the weight is not constant")
     _need(code is not None or 1 in packed.values(), "no constant of the weight is read at [n, k]")
     return tuple(packed.items()), tuple(plain.items())
-
-
-def outside(weight: Expr, code: Code | None) -> list[Expr]:
-    """The nodes of the weight outside its code and outside of indices."""
-    if code is not None:
-        weight = rebuild(weight, lambda node: Const(0) if node == code.expr else node)
-    inside = {id(node) for read in reads(weight) for index in read.indices for node in walk(index)}
-    return [node for node in walk(weight) if id(node) not in inside]
 
 
 def _step(index: Expr) -> tuple[str, int]:

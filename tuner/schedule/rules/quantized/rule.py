@@ -24,10 +24,10 @@ from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout, PanelLayout
+from tuner.schedule.product import estimate
 from tuner.schedule.product.axes import canonicalised, check, ragged_axes, thread_axes, tile_axes
 from tuner.schedule.product.product import holds_partial
 from tuner.schedule.rule import Extents, Refused
-from tuner.schedule.rules.quantized import prior
 from tuner.schedule.rules.quantized.emit import emit
 from tuner.schedule.rules.quantized.pattern import match, quantized_of
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
@@ -65,7 +65,7 @@ class X86Quantized:
         )
 
         def checked(kernel: MicroKernel) -> None:
-            check(kernel, found, task.threads, hardware)
+            check(kernel, found.product, task.threads, hardware)
             if kernel["late"] and (kernel["pack"] or kernel["kc"]):
                 raise IllegalKernel(f"late=1 needs pack=0 kc=0, got pack={kernel['pack']} kc={kernel['kc']}")
 
@@ -74,7 +74,7 @@ class X86Quantized:
             self.version,
             axes,
             check=checked,
-            canonicalise=lambda values: canonicalised(_without_chunks(values), found),
+            canonicalise=lambda values: canonicalised(_without_chunks(values), found.product),
         )
 
     def safe_kernel(self, task: SearchTask) -> MicroKernel:
@@ -88,10 +88,10 @@ class X86Quantized:
     def prior_latency_s(
         self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
     ) -> NDArray[np.float64]:
-        return prior.latency_s(task, kernels, extents)
+        return estimate.latency_s(task, quantized_of(task.workload).product, kernels, extents)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return prior.features(task, kernels, extents)
+        return estimate.features(task, quantized_of(task.workload).product, kernels, extents)
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         found, width = quantized_of(task.workload), kernel["nv"] * task.known_target.hardware.lanes()

@@ -16,104 +16,100 @@ for block of `lines` rows of tiles:             threads have contiguous shares o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from tuner.program.task import SearchTask
-from tuner.schedule.function import kernel_function
+from tuner.schedule.function import KernelFunction, kernel_function
 from tuner.schedule.layout import Layout
 from tuner.schedule.loops.shares import on_threads, share_of
-from tuner.schedule.product.frame import Chunk, Panel, Rows
+from tuner.schedule.product.context import EmitContext, Panel
+from tuner.schedule.product.indexing import Indexing
 from tuner.schedule.product.nest import Block, Nest
-from tuner.schedule.product.operands.frame import FormFrame
-from tuner.schedule.rules.winograd.pattern import POINTS
+from tuner.schedule.product.panels import PackedAhead
+from tuner.schedule.product.rows import InPlace
+from tuner.schedule.rules.winograd.pattern import POINTS, Convolution, PointRows, PointSums, Products
 from tuner.schedule.rules.winograd.products import as_product, convolution_of
 from tuner.schedule.rules.winograd.transforms import Transforms
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound_unless_known
-from tuner.schedule.vector.memory import Vectors, workspace
+from tuner.schedule.vector.memory import workspace
 
 
 def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], name: str) -> Any:
     """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0."""
     own = convolution_of(task.workload)
     with kernel_function(task.workload, layouts, name) as function:
-        lanes = task.known_target.hardware.lanes()
-        frame = WinogradFrame(
-            task, own.form, as_product(kernel, 1), {}, function.buffers, Vectors(lanes), function=function, whole=task
-        )
-        tiles = kernel["lines"] * own.tiles_in_row
-        panels = -(-tiles // frame.nr)
-        extent = {"m": i64(own.kernels), "n": i64(panels * frame.nr), "k": i64(own.channels)}
-        frame = replace(frame, extent=extent, weight=function.buffers[own.weight])
-        rows = I.Bind(frame.size(own.form.n[0]) * i64(own.tile_rows))
-        on_threads(task.threads, lambda thread: _share(frame, kernel["lines"], panels, rows, thread))
+        context = _context(task, own, kernel, function)
+        panels = int(context.extent["n"]) // context.nr
+        rows = I.Bind(context.parts.size(own.form.n[0]) * i64(own.tile_rows))
+        on_threads(task.threads, lambda thread: _share(context, own, kernel["lines"], panels, rows, thread))
     return function.get()
 
 
-def _share(frame: WinogradFrame, lines: int, panels: int, rows: TirExpr, thread: TirExpr) -> None:
+def _context(task: SearchTask, own: Convolution, kernel: MicroKernel, function: KernelFunction) -> EmitContext:
+    """What the products of a block are written by."""
+    product, lanes = Products(own, kernel["lines"]).product, task.known_target.hardware.lanes()
+    nr = kernel["nv"] * lanes
+    panels = -(-kernel["lines"] * own.tiles_in_row // nr)
+    extent = {"m": i64(own.kernels), "n": i64(panels * nr), "k": i64(own.channels)}
+    return EmitContext(
+        task, product, as_product(kernel, 1), extent, function, function.buffers,
+        product.left, product.right, product.result, depth=extent["k"],
+        indexing=Indexing(own.form, function, task.workload, task.workload),
+    )  # fmt: skip
+
+
+def _share(context: EmitContext, own: Convolution, lines: int, panels: int, rows: TirExpr, thread: TirExpr) -> None:
     """The blocks of one thread, of about as many rows of tiles each."""
-    first, last = share_of(rows, thread, frame.task.threads) if frame.task.threads > 1 else (i64(0), rows)
+    threads, lanes = context.task.threads, context.vectors.lanes
+    first, last = share_of(rows, thread, threads) if threads > 1 else (i64(0), rows)
     total = bound_unless_known(last - first)
     blocks = bound_unless_known(tirx.truncdiv(total + i64(lines - 1), i64(lines)))
-    own, width = convolution_of(frame.task.workload), panels * frame.nr
+    width = panels * context.nr
     with (
-        workspace((i64(POINTS * panels), i64(own.channels), i64(frame.nr))) as inputs,
+        workspace((i64(POINTS * panels), i64(own.channels), i64(context.nr))) as inputs,
         # Rows an odd number of cache lines apart.
-        workspace((i64(POINTS * own.kernels), i64((width // frame.vectors.lanes | 1) * frame.vectors.lanes))) as sums,
-        workspace((i64(POINTS), i64(width + frame.vectors.lanes))) as picked,
+        workspace((i64(POINTS * own.kernels), i64((width // lanes | 1) * lanes))) as sums,
+        workspace((i64(POINTS), i64(width + lanes))) as picked,
         I.serial(i64(0), blocks) as block,
     ):
         begin, end = (
             bound_unless_known(first + tirx.truncdiv(total * at, tirx.max(blocks, i64(1))))
             for at in (block, block + i64(1))
         )
-        here = replace(frame, results=(sums, i64(0)))
-        transforms = Transforms(here, own, panels, begin, end)
+        transforms = Transforms(context, own, panels, begin, end)
         transforms.forward(picked, inputs)
         with I.serial(i64(0), i64(POINTS)) as point:
-            _Products(replace(here, point=point)).write(inputs, panels, transforms.vectors)
+            _product(_at_point(context, own, sums, point), inputs, point * i64(panels), transforms.vectors)
         transforms.backward(sums, picked)
 
 
-@dataclass(frozen=True)
-class WinogradFrame(FormFrame):
-    """``weight`` [points * kernels, channels]; ``point``: which product of matrices it is."""
-
-    weight: TirExpr = field(kw_only=True, default=None)
-    point: TirExpr = field(kw_only=True, default=None)
-
-    def left_row(self, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
-        return self.weight, (self.point * self.extent["m"] + row,)
-
-    def out_row(self, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...]]:
-        assert self.results is not None
-        return self.results[0], (self.point * self.extent["m"] + row,)
+def _at_point(context: EmitContext, own: Convolution, sums: TirExpr, point: TirExpr) -> EmitContext:
+    left, result = PointRows(own.weight, point=point), PointSums(buffer=sums, point=point)
+    return replace(context, left=left, result=result)
 
 
-class _Products(Nest):
-    """One of the products of a block."""
+def _product(context: EmitContext, inputs: TirExpr, start: TirExpr, vectors: TirExpr) -> None:
+    """One of the products of a block. ``inputs`` [points * panels, channels, columns], of which the block has so many
+    ``vectors`` from panel ``start`` on."""
+    nest, nv = Nest(context), context.kernel["nv"]
+    full = I.Bind(tirx.truncdiv(vectors, i64(nv)))
+    rest = I.Bind(vectors - full * i64(nv))
+    base = I.Bind(start)
 
-    frame: WinogradFrame
+    def panel(index: TirExpr, width: int) -> Panel:
+        reader = PackedAhead(inputs, base + index, i64(0))
+        return Panel(index * i64(context.nr), None, width, index, reader)
 
-    def write(self, inputs: TirExpr, panels: int, vectors: TirExpr) -> None:
-        """``inputs`` [points * panels, channels, columns], of which the block has so many ``vectors``."""
-        nv = self.kernel["nv"]
-        full = I.Bind(tirx.truncdiv(vectors, i64(nv)))
-        rest = I.Bind(vectors - full * i64(nv))
-        base = I.Bind(self.frame.point * i64(panels))
+    def strip(each: Callable[[Panel], None]) -> None:
+        with I.serial(i64(0), full) as index:
+            each(panel(index, nv))
+        for width in range(1, nv):
+            with I.If(rest == i64(width)), I.Then():
+                each(panel(full, width))
 
-        def panel(index: TirExpr, width: int) -> Panel:
-            return Panel(index * i64(self.frame.nr), None, width, base + index, inputs, i64(0))
-
-        def strip(each: Callable[[Panel], None]) -> None:
-            with I.serial(i64(0), full) as index:
-                each(panel(index, nv))
-            for width in range(1, nv):
-                with I.If(rest == i64(width)), I.Then():
-                    each(panel(full, width))
-
-        rows = Block(i64(0), i64(int(self.m) // self.mr), tirx.IntImm("bool", 1))
-        self.write_tiles(strip, Chunk(i64(0), self.k, None, None), Rows(), rows)
+    rows = Block(i64(0), i64(int(nest.m) // nest.mr), tirx.IntImm("bool", 1))
+    nest.write_tiles(strip, nest.whole, InPlace(), rows)

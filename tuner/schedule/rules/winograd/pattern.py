@@ -9,23 +9,25 @@ the 16 elements, and the sums are transformed back.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.expr import Read
-from tuner.program.target import Hardware
 from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain
-from tuner.schedule.intrinsics import FMA, DotProduct
+from tuner.schedule.intrinsics import only_fma
+from tuner.schedule.product.context import EmitContext
+from tuner.schedule.product.estimate import Estimate
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import forms
+from tuner.schedule.product.operand import Floats, Left, Place, Result, Right
 from tuner.schedule.product.operands.columns import Columns
-from tuner.schedule.product.product import DTYPE
+from tuner.schedule.product.product import DTYPE, Product
 from tuner.schedule.rule import Extents, Refused
+from tuner.schedule.tir import TirExpr
 
 IMAGE_DIMS = 3
 """The images, and the rows and columns of one."""
@@ -106,23 +108,72 @@ def _is_whole(form: Form, weight: Read) -> bool:
 
 
 @dataclass(frozen=True)
+class PointRows(Left):
+    """The transformed weight, ``tensor[points * kernels, channels]``, at one ``point`` of a tile."""
+
+    tensor: str
+    dtype: str = DTYPE
+    point: TirExpr = None
+    is_packed_ahead = True
+
+    def row(self, context: EmitContext, row: TirExpr) -> Place:
+        return context.buffers[self.tensor], (self.point * context.extent["m"] + row,)
+
+    def row_stride(self, of: Estimate) -> Floats:
+        # They are packed an odd number of lines apart.
+        return np.zeros_like(super().row_stride(of))
+
+
+@dataclass(frozen=True)
+class PointColumns(Right):
+    """Panels of transformed tiles: [points * panels, channels, columns]."""
+
+    dtype: str = DTYPE
+    is_packed_ahead = lies_along_n = True
+
+    def step(self, context: EmitContext, step: TirExpr) -> Place:
+        raise NotImplementedError("the operand is packed")
+
+
+@dataclass(frozen=True)
+class PointSums(Result):
+    """``buffer[points * kernels, columns]`` at one ``point``."""
+
+    buffer: TirExpr = None
+    point: TirExpr = None
+    dtype: str = DTYPE
+    computed: str = ""
+    epilogue: tuple[()] = ()
+
+    def row(self, context: EmitContext, row: TirExpr) -> Place:
+        return self.buffer, (self.point * context.extent["m"] + row,)
+
+    def read(self, context: EmitContext, read: Read, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...], bool]:
+        raise NotImplementedError("stages run as results are transformed back")
+
+
+@dataclass(frozen=True)
 class Products:
-    """The products of a convolution whose blocks have ``lines`` rows of tiles, as x86_contraction's theory asks: a
-    batch of POINTS for each block, [kernels, channels] by [channels, tiles of a block]."""
+    """The products of a convolution whose blocks have ``lines`` rows of tiles: a batch of POINTS for each block,
+    [kernels, channels] by [channels, tiles of a block]."""
 
     convolution: Convolution
     lines: int
-    batch: str | None = "b"
-    right_is_kn: bool = True
-    right_is_constant: bool = True
-    pack_of_dots: int | None = None
-    epilogue: tuple[()] = ()
-    dynamic: frozenset[str] = frozenset()
-    left_dtype: str = DTYPE
-    right_dtype: str = DTYPE
 
-    def dots(self, hardware: Hardware) -> Mapping[int, DotProduct]:
-        return {FMA.group: FMA}
+    @cached_property
+    def product(self) -> Product:
+        """They as the loops and the theory see them."""
+        return Product(
+            axes={},
+            left=PointRows(self.convolution.weight),
+            right=PointColumns(),
+            result=PointSums(),
+            dynamic=frozenset(),
+            depth=self.convolution.channels,
+            atoms=only_fma,
+            has_batch=True,
+            sizes=self.by_role,
+        )
 
     def blocks(self, extents: Extents) -> NDArray[np.int64]:
         rows = self.convolution.images(extents) * self.convolution.tile_rows

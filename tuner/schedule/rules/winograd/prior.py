@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.task import SearchTask
-from tuner.schedule.product import estimate as plain
+from tuner.schedule.product import estimate
 from tuner.schedule.rule import Extents
 from tuner.schedule.rules.winograd.pattern import Products
 from tuner.schedule.rules.winograd.products import as_product, convolution_of
@@ -23,18 +23,11 @@ INPUT, OUTPUT = 60.0, 50.0
 """Of a vector of tiles in one channel of the image, and of the output."""
 
 
-class _Formula(plain.Formula):
-    """Rows of the weight are packed an odd number of lines apart."""
-
-    def _row_stride(self) -> Floats:
-        return np.zeros_like(super()._row_stride())
-
-
 def latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
     """[kernels, shapes] seconds."""
 
     def of(products: Products, some: Sequence[MicroKernel]) -> Floats:
-        base = plain.latency_s(task.known_target.hardware, task, some, extents, contraction=products, formula=_Formula)
+        base = estimate.latency_s(task, products.product, some, extents)
         return base + _transforms(task, products, extents) / task.rates.clock_hz
 
     return _by_lines(task, kernels, of)
@@ -44,7 +37,7 @@ def features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents)
     """[kernels, shapes, features]: those of x86_contraction, rows of tiles in a block, and the transforms' cycles."""
 
     def of(products: Products, some: Sequence[MicroKernel]) -> Floats:
-        base = plain.features(task.known_target.hardware, task, some, extents, contraction=products, formula=_Formula)
+        base = estimate.features(task, products.product, some, extents)
         cycles = np.broadcast_to(_transforms(task, products, extents), base.shape[:2])
         lines = np.full(base.shape[:2], float(products.lines))
         vectors = _vectors(task, products, extents) / np.maximum(_tiles(products, extents), 1)

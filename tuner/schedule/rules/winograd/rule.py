@@ -70,11 +70,11 @@ class X86Winograd:
             Axis("tail", "ragged rows have exact code", (0, 1)),
             Axis("lines", "rows of tiles in a block", _lines(convolution)),
         )
-        products = Products(convolution, 1)
+        product = Products(convolution, 1).product
 
         def legal(kernel: MicroKernel) -> None:
             own = as_product(kernel, 1)
-            check(own, products, 1, hardware)
+            check(own, product, 1, hardware)
             check_turns(own, hardware)
 
         def canonical(values: Mapping[str, int]) -> dict[str, int]:

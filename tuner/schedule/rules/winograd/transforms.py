@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tuner.schedule.loops.reading import Reader
-from tuner.schedule.product.operands.frame import FormFrame
+from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.operands.padded import end_inside, lanes_inside, padded_vector
 from tuner.schedule.product.operands.scatter import in_vectors, store_results
 from tuner.schedule.rules.winograd.pattern import OUTPUTS, POINTS, TILE, Convolution
@@ -20,10 +20,12 @@ HALF = POINTS // OUTPUTS
 class Transforms:
     """Those of a block of tiles: rows ``begin`` to ``end`` of tiles of all images, one after the other."""
 
-    def __init__(self, frame: FormFrame, convolution: Convolution, panels: int, begin: TirExpr, end: TirExpr) -> None:
-        self.frame, self.own, self.panels = frame, convolution, panels
+    def __init__(
+        self, context: EmitContext, convolution: Convolution, panels: int, begin: TirExpr, end: TirExpr
+    ) -> None:
+        self.context, self.own, self.panels = context, convolution, panels
         self.begin, self.rows = begin, bound_unless_known(end - begin)
-        self.lanes, self.in_row = frame.vectors.lanes, convolution.tiles_in_row
+        self.lanes, self.in_row = context.vectors.lanes, convolution.tiles_in_row
         tiles = self.rows * i64(self.in_row)
         self.vectors = bound_unless_known(tirx.truncdiv(tiles + i64(self.lanes - 1), i64(self.lanes)))
 
@@ -41,7 +43,7 @@ class Transforms:
         """The elements of a row of tiles. What is stored past its last tile is overwritten by the next row, or lies in
         the space behind."""
         image, down = self._of_row(row)
-        columns, sizes = self.own.columns, self.frame.sizes_of(self.own.columns.read.tensor)
+        columns, sizes = self.own.columns, self.context.parts.sizes_of(self.own.columns.read.tensor)
         at = [sizes[position] for position in columns.at]
         across = columns.dims[2].first
         for i in range(TILE):
@@ -49,7 +51,7 @@ class Transforms:
             end = end_inside([image, y], at[:2], at[2])
 
             def vector(v: TirExpr, i: int = i, y: TirExpr = y, end: TirExpr = end) -> None:
-                to = self.frame.vectors.ramp(row * i64(self.in_row) + v * i64(self.lanes))
+                to = self.context.vectors.ramp(row * i64(self.in_row) + v * i64(self.lanes))
                 for j in range(0, TILE, OUTPUTS):
                     x = bound_unless_known(v * i64(OUTPUTS * self.lanes) + i64(j + across))
                     pair = [self._line(channel, image, y, x + i64(half * self.lanes), end) for half in range(2)]
@@ -65,21 +67,21 @@ class Transforms:
 
     def _line(self, channel: TirExpr, image: TirExpr, y: TirExpr, x: TirExpr, end: TirExpr) -> TirExpr:
         """A vector of a line of the image from ``x`` on, padded."""
-        frame, columns = self.frame, self.own.columns
+        context, columns = self.context, self.own.columns
         mask = lanes_inside(x, end, self.lanes)
-        of_dims = dict(zip(columns.at, (image, y, frame.vectors.ramp(x)), strict=True))
-        index = frame.index({columns.channel: channel})
-        places = Reader(frame.task.workload, frame.function, frame.buffers, index, 1, None).indices(columns.read)
+        of_dims = dict(zip(columns.at, (image, y, context.vectors.ramp(x)), strict=True))
+        index = context.parts.index({columns.channel: channel})
+        places = Reader(context.task.workload, context.function, context.buffers, index, 1, None).indices(columns.read)
         place = [of_dims.get(position, value) for position, value in enumerate(places)]
-        return bound(padded_vector(frame, columns.read.tensor, frame.buffers[columns.read.tensor], place, mask))
+        return bound(padded_vector(context, columns.read.tensor, context.buffers[columns.read.tensor], place, mask))
 
     def _transform(self, picked: TirExpr, inputs: TirExpr, channel: TirExpr, vector: TirExpr) -> None:
         """B^T d B of a vector of tiles."""
-        ramp = self.frame.vectors.ramp
+        ramp = self.context.vectors.ramp
         d = [
             [bound(picked[i64(i * TILE + j), ramp(vector * i64(self.lanes))]) for j in range(TILE)] for i in range(TILE)
         ]
-        nv = self.frame.kernel["nv"]
+        nv = self.context.kernel["nv"]
         panel = bound_unless_known(tirx.truncdiv(vector, i64(nv)))
         column = bound_unless_known((vector - panel * i64(nv)) * i64(self.lanes))
         for point, value in enumerate(_both(d, _input)):
@@ -97,7 +99,7 @@ class Transforms:
 
     def _transform_back(self, sums: TirExpr, lines: TirExpr, kernel: TirExpr, vector: TirExpr) -> None:
         """A^T m A of a vector of tiles, whose outputs are neighbours along a line."""
-        ramp, at = self.frame.vectors.ramp, vector * i64(self.lanes)
+        ramp, at = self.context.vectors.ramp, vector * i64(self.lanes)
         m = [
             [bound(sums[i64((i * TILE + j) * self.own.kernels) + kernel, ramp(at)]) for j in range(TILE)]
             for i in range(TILE)
@@ -114,10 +116,10 @@ class Transforms:
 
     def _write(self, lines: TirExpr, kernel: TirExpr, row: TirExpr) -> None:
         """The two lines of a row of tiles, through the elementwise stages."""
-        frame, own = self.frame, self.own
+        context, own = self.context, self.own
         (of_kernels,), (of_images, of_lines, of_columns) = own.form.m, own.form.n
         image, down = self._of_row(row)
-        lanes = self.lanes if in_vectors(frame) else 1
+        lanes = self.lanes if in_vectors(context) else 1
         for half in range(OUTPUTS):
             y = bound_unless_known(down * i64(OUTPUTS) + i64(half))
 
@@ -126,7 +128,7 @@ class Transforms:
                     x = I.Bind(v * i64(lanes))
                     values = {of_kernels: kernel, of_images: image, of_lines: y, of_columns: x}
                     place = i64(half * HALF), row * i64(OUTPUTS * self.in_row) + x
-                    store_results(frame, values, lines, place, i64(own.width), lanes)
+                    store_results(context, values, lines, place, i64(own.width), lanes)
 
             if half and own.height % OUTPUTS:
                 with I.If(y < i64(own.height)), I.Then():

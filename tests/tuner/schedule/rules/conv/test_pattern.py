@@ -12,8 +12,11 @@ from tuner.program.workload import Workload
 from tuner.schedule import Refused
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import forms
+from tuner.schedule.product.operands.ahead import AheadColumns, AheadRows
 from tuner.schedule.product.operands.columns import Columns, are_in_two, positions
+from tuner.schedule.product.operands.gathered import GatheredColumns, GatheredRows
 from tuner.schedule.product.operands.image import Dim
+from tuner.schedule.product.operands.view import ViewedColumns
 
 
 def op(name: str, **args: Any) -> Workload:
@@ -36,7 +39,7 @@ IMAGE = {"b": "T", "c": 4, "h": 9, "w": 9, "o": 6, "r": 3, "s": 3}
 def test_channels_outside_make_the_weight_the_left_operand() -> None:
     direct, joined = found(op("conv2d", pad=1, **IMAGE))
     assert direct.groups == {"b": ("b",), "m": ("o",), "n": ("p", "q"), "k": ("r", "s", "c")}
-    assert (direct.left.kind, direct.right.kind) == ("packed", "gathered")
+    assert (type(direct.left), type(direct.right)) == (AheadRows, GatheredColumns)
     assert direct.out_roles == ("outer b", "m", "n")
     assert joined.groups == {"m": ("o",), "n": ("b", "p", "q"), "k": ("r", "s", "c")}
     assert joined.out_roles is None
@@ -45,7 +48,7 @@ def test_channels_outside_make_the_weight_the_left_operand() -> None:
 def test_channels_inside_make_it_the_right_one() -> None:
     (form,) = found(op("conv2d", layout="nhwc", **IMAGE))
     assert form.groups == {"m": ("b", "p", "q"), "n": ("o",), "k": ("r", "s", "c")}
-    assert (form.left.kind, form.right.kind) == ("gathered", "packed")
+    assert (type(form.left), type(form.right)) == (GatheredRows, AheadColumns)
 
 
 def test_rows_are_windows_of_an_image_with_channels_inside() -> None:
@@ -120,7 +123,7 @@ def test_other_columns_are_no_windows_of_an_image(workload: Workload) -> None:
 def test_a_window_of_one_element_is_a_product_in_place() -> None:
     direct, _ = found(program("out[b, o, p, q] = sum(c) x[b, c, p, q] * w[o, c]", constant=["w"], extents={
         "b": "T", "o": 8, "p": 5, "q": 5, "c": 3}))  # fmt: skip
-    assert (direct.right.kind, direct.right.roles) == ("view", ("outer b", "k", "n"))
+    assert (type(direct.right), direct.right.roles) == (ViewedColumns, ("outer b", "k", "n"))
 
 
 def test_groups_of_channels_are_a_batch() -> None:
@@ -144,7 +147,7 @@ def test_axes_that_lie_apart_are_joined() -> None:
 def test_factors_without_the_last_axis_are_one_operand() -> None:
     (form,) = found(op("bilinear", b="T", o=8, i=3, j=5))
     assert len(form.left.factors) == 2
-    assert (form.left.kind, form.right.kind) == ("gathered", "packed")
+    assert (type(form.left), type(form.right)) == (GatheredRows, AheadColumns)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,11 @@ from tests.tuner.schedule.rules.conv.test_kernels import RANDOM, SAFE, problems_
 from tuner.program.build import workload_from_json
 from tuner.program.workload import Workload
 from tuner.schedule.layout import CutLayout
-from tuner.schedule.product.match.form import IN_IMAGE, Form
+from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import forms_of
+from tuner.schedule.product.operands.ahead import AheadRows
+from tuner.schedule.product.operands.gathered import GatheredColumns
+from tuner.schedule.product.rows import IN_IMAGE
 from tuner.schedule.rules.conv import X86Gathered
 
 RULE = X86Gathered()
@@ -44,7 +47,7 @@ def test_each_phase_has_its_places_and_its_taps() -> None:
     assert taps == [[1, 1], [1, 2], [2, 1], [2, 2]]
     assert [own.part_size("p", {"p": np.array([9])}).tolist() for own in form.phases] == [[5], [5], [4], [4]]
     assert form.joined
-    assert (form.left.kind, form.right.kind) == ("packed", "gathered")
+    assert (type(form.left), type(form.right)) == (AheadRows, GatheredColumns)
 
 
 def test_a_phase_reads_without_a_stride() -> None:

@@ -19,8 +19,8 @@ from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule import Refused, rules_of
+from tuner.schedule.product.axes import group_of
 from tuner.schedule.product.match.groups import forms_of
-from tuner.schedule.product.product import group_of
 from tuner.schedule.rules.conv import X86Gathered
 
 RULE = X86Gathered()

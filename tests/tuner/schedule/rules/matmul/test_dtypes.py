@@ -19,7 +19,7 @@ from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload
 from tuner.schedule import Refused, layouts_of, rules_of
-from tuner.schedule.product.product import group_of
+from tuner.schedule.product.axes import group_of
 from tuner.schedule.rules.matmul import X86Contraction
 from tuner.schedule.space import MicroKernel
 

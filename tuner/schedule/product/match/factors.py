@@ -1,44 +1,52 @@
-"""Operands of a contraction of any form: how each is read, and in which order it is summed over."""
+"""Factors of a product: how each is read, and in which order they are summed over."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tuner.program.expr import Axis, Expr, Read, axes_of, reads
 from tuner.program.notation import Stage
 from tuner.program.program import index_dim
 from tuner.program.workload import Workload
 from tuner.schedule.access import stride
-from tuner.schedule.product.match.parts import Part, needed_by_index
+from tuner.schedule.product.match.parts import Part, needed_by_index, outer_role
 
 WIDEST_WORD = 4
 """Bytes, or elements of which an instruction takes the most in one step."""
 
 
 @dataclass(frozen=True)
-class Operand:
-    """A product of factors, and how it is read.
+class Factors:
+    """One side of a product: the product of some factors.
 
-    ``kind``: ``packed`` ahead of time, a ``view`` of one tensor that is read in place, or ``gathered`` at each call.
     ``roles`` of the dims of the packed form or the view: ``m``, ``n``, ``k``, or ``outer`` and the name of a part.
     ``dtype``: of its elements there; what is gathered is float32, or, for sums of integers, as it is in memory.
     ``read_dtype``: of the tensor, if the product is a read of one.
     """
 
     factors: tuple[Expr, ...]
-    kind: str
     roles: tuple[str, ...] = ()
     dtype: str = "float32"
     read_dtype: str | None = None
+    is_viewed: ClassVar[bool] = False
+    """Whether one tensor is read in place."""
+    is_gathered: ClassVar[bool] = False
+    """Whether elements are brought together at each call."""
 
     @property
     def tensor(self) -> str:
         """The one tensor that is packed or viewed."""
+        return self.read.tensor
+
+    @property
+    def read(self) -> Read:
+        """The one factor, which is a read."""
         (read,) = self.factors
         assert isinstance(read, Read)
-        return read.tensor
+        return read
 
 
 def merged(names: Sequence[str], groups: Mapping[str, tuple[str, ...]]) -> tuple[str, ...] | None:
@@ -52,11 +60,6 @@ def merged(names: Sequence[str], groups: Mapping[str, tuple[str, ...]]) -> tuple
         roles.append(role or outer_role(names[at]))
         at += width
     return tuple(roles)
-
-
-def outer_role(name: str) -> str:
-    """The role of a dim that is an outer part: unlike any group's, whatever the axis is called."""
-    return f"outer {name}"
 
 
 def dims_of(workload: Workload, parts: Mapping[str, Part], read: Read) -> tuple[tuple[str, ...], ...] | None:
@@ -77,33 +80,6 @@ def dims_of(workload: Workload, parts: Mapping[str, Part], read: Read) -> tuple[
 def _is_one_quotient(index: Expr) -> bool:
     dim = index_dim(index)
     return dim is not None and len(dim.terms) == 1 and dim.terms[0][1] == 1 and len(dim.terms[0][0]) == 1
-
-
-def operand_of(
-    workload: Workload, parts: Mapping[str, Part], factors: tuple[Expr, ...],
-    groups: Mapping[str, tuple[str, ...]], own: str,
-) -> Operand:  # fmt: skip
-    """How a product is read; ``own``: the group, m or n, that it has besides k."""
-    if len(factors) != 1 or not isinstance(factors[0], Read):
-        return Operand(factors, "gathered")
-    dtype, total = workload.tensors[factors[0].tensor].dtype, total_of(workload)
-    gathered = Operand(factors, "gathered", dtype=dtype if total == "int32" else total, read_dtype=dtype)
-    dims = dims_of(workload, parts, factors[0])
-    names = [name for dim in dims or () for name in dim]
-    if not dims or not {*groups[own], *groups["k"]} <= set(names):
-        return gathered
-    if factors[0].tensor in workload.constants:
-        if sum(read.tensor == factors[0].tensor for read in workload.program.reads) > 1:
-            # Whatever else reads it needs it as it is, and a library packs it once.
-            return gathered
-        is_fixed = all(parts[name].extent.constant is not None for name in names)
-        outer = tuple(outer_role(name) for name in names if name not in (*groups[own], *groups["k"]))
-        return Operand(factors, "packed", (*outer, own, "k"), dtype, dtype) if is_fixed else gathered
-    if total == "int32" and not in_words(parts, groups["k"], WIDEST_WORD):
-        return gathered
-    roles = merged(names, {own: groups[own], "k": groups["k"]})
-    usable = roles is not None and (roles[-1] == "k" if own == "m" else set(roles[-2:]) == {"k", "n"})
-    return Operand(factors, "view", roles or (), dtype, dtype) if usable else gathered
 
 
 def total_of(workload: Workload) -> str:

@@ -1,0 +1,216 @@
+"""Panels of the right operand: where a kernel takes them from (``PanelSource``), and how a tile reads one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tuner.schedule.product.axes import panels_of_strip
+from tuner.schedule.signature import i64
+from tuner.schedule.tir import TirExpr
+from tuner.schedule.vector.memory import prefetch
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from tuner.schedule.product.context import Chunk, EmitContext, Panel, Run
+    from tuner.schedule.product.tile import Tile
+
+IN_PLACE, BY_BLOCK, AT_ONCE, IN_COPY = range(4)
+"""Choices of ``pack`` for an operand that is new at every call: it is read as it lies, each panel is packed for each
+block of rows, all panels before the first one, or panels are read in a padded copy of the image they are windows of."""
+
+Share = tuple[TirExpr, TirExpr]
+"""The first of something, and the first past the last."""
+Each = Callable[[Callable[["Panel"], None]], None]
+"""Writes something for each of neighbouring panels."""
+
+
+# -- how a tile reads a panel -----------------------------------------------------------------------------------------
+class PanelReader(ABC):
+    """The right operand at the columns of one panel."""
+
+    def runs(self, tile: Tile) -> AbstractContextManager[Run] | None:
+        """The runs of the tile's chunk that the operand lies in; None: it is one."""
+        return None
+
+    def in_run(self, run: Run) -> PanelReader:
+        """The reader of the steps of a run."""
+        return self
+
+    def begin_step(self, step: TirExpr) -> PanelReader:
+        """The reader of one step."""
+        return self
+
+    @abstractmethod
+    def vector(self, tile: Tile, step: TirExpr, v: int) -> TirExpr:
+        """Vector ``v`` at one step of the chunk, as the instruction takes it."""
+
+    def head(self, tile: Tile, v: int) -> TirExpr | None:
+        """What stands in front of the steps of vector ``v``."""
+        return None
+
+    def prefetch_step(self, tile: Tile, step: TirExpr) -> None:  # noqa: B027 - most need nothing
+        """Ask for a later step of this panel (``near``)."""
+
+    def prefetch_next(self, tile: Tile, position: TirExpr) -> None:  # noqa: B027 - most need nothing
+        """Ask for one row of the next panel (``ahead``)."""
+
+
+@dataclass(frozen=True)
+class InPlace(PanelReader):
+    """The operand as it lies in its tensor."""
+
+    def vector(self, tile: Tile, step: TirExpr, v: int) -> TirExpr:
+        context, panel = tile.context, tile.panel
+        buffer, place = context.right.step(context, tile.chunk.first + step)
+        value = context.vectors.load(buffer, place, panel.column + i64(v * tile.lanes), panel.limit)
+        return context.words.right_words(value)
+
+
+@dataclass(frozen=True)
+class PackedSlice(PanelReader):
+    """Panel ``index`` of ``buffer`` [panels, k, nr], whose row 0 stands for k = ``first``."""
+
+    buffer: TirExpr
+    index: TirExpr
+    first: TirExpr
+
+    def vector(self, tile: Tile, step: TirExpr, v: int) -> TirExpr:
+        return self.buffer[self._place(tile, step, tile.words.columns(v * tile.lanes))]
+
+    def head(self, tile: Tile, v: int) -> TirExpr | None:
+        if not tile.words.head:
+            return None
+        return self.buffer[(self.index, i64(0), tile.words.columns(v * tile.lanes))]
+
+    def prefetch_step(self, tile: Tile, step: TirExpr) -> None:
+        near = tile.kernel["near"]
+        if near:
+            for v in range(tile.panel.vectors):
+                prefetch(self.buffer, self._place(tile, step + i64(near), self._line(tile, v)))
+
+    def prefetch_next(self, tile: Tile, position: TirExpr) -> None:
+        """Spread the fetch of the next panel over the tiles of this one: one of its rows for each group of steps. The
+        next one is that of the next strip. The last panel runs past the end of the buffer, which costs a wasted
+        prefetch and no fault."""
+        if tile.kernel["ahead"]:
+            index, *place = self._place(tile, position, i64(0))
+            for v in range(tile.panel.vectors):
+                prefetch(self.buffer, [index + i64(panels_of_strip(tile.kernel)), place[0], self._line(tile, v)])
+
+    def _place(self, tile: Tile, step: TirExpr, column: TirExpr) -> tuple[TirExpr, ...]:
+        head, row = tile.words.head, tile.chunk.first - self.first + step
+        return (self.index, row + i64(head) if head else row, column)
+
+    @staticmethod
+    def _line(tile: Tile, v: int) -> TirExpr:
+        """The first element of vector ``v`` in a step of a panel."""
+        return i64(v * tile.lanes * tile.words.dot.group)
+
+
+@dataclass(frozen=True)
+class PackedAhead(PackedSlice):
+    """The same, as the operand has it since before the call."""
+
+    def vector(self, tile: Tile, step: TirExpr, v: int) -> TirExpr:
+        row = self._place(tile, step, i64(0))[1]
+        return tile.context.right.packed_vector(tile.context, tile.panel, self, row, v)
+
+
+# -- where a kernel takes panels from ---------------------------------------------------------------------------------
+class PanelSource(ABC):
+    """The panels of one product, as the kernel's ``pack`` says."""
+
+    def __init__(self, context: EmitContext) -> None:
+        self.context = context
+
+    def groups(self, panels: Share, use: Callable[[Share], None]) -> None:
+        """So many panels at a time as can be supplied together."""
+        use(panels)
+
+    def prepare(self, each: Each, whole: Chunk) -> None:  # noqa: B027 - most need nothing
+        """What is done for all panels before the first row."""
+
+    def opened(self, panel: Panel) -> Panel:
+        """The panel before its first chunk."""
+        return panel
+
+    def refill(self, each: Each, chunk: Chunk) -> None:  # noqa: B027 - most need nothing
+        """What is done for some panels before a block of rows goes over them."""
+
+    @abstractmethod
+    def placed(self, panel: Panel, chunk: Chunk) -> Panel:
+        """The panel with what reads it at a chunk."""
+
+
+class FromPlace(PanelSource):
+    """Nothing is packed."""
+
+    def placed(self, panel: Panel, chunk: Chunk) -> Panel:
+        return replace(panel, reader=InPlace())
+
+
+class FromAhead(PanelSource):
+    """All is packed, before all calls."""
+
+    def placed(self, panel: Panel, chunk: Chunk) -> Panel:
+        first, index = self.context.right.first_panel(self.context), panel.index
+        index = index if first is None else index + first
+        return replace(panel, reader=PackedAhead(self.context.right.packed(self.context), index, i64(0)))
+
+
+class PackedByBlock(PanelSource):
+    """Each panel is packed before the rows of a block use it."""
+
+    def __init__(self, context: EmitContext, buffer: TirExpr) -> None:
+        super().__init__(context)
+        self.buffer = buffer
+
+    def refill(self, each: Each, chunk: Chunk) -> None:
+        each(lambda panel: self.context.right.pack(self.context, panel, self._slice(chunk), chunk))
+
+    def placed(self, panel: Panel, chunk: Chunk) -> Panel:
+        return replace(panel, reader=self._slice(chunk))
+
+    def _slice(self, chunk: Chunk) -> PackedSlice:
+        return PackedSlice(self.buffer, i64(0), chunk.first)
+
+
+class PackedAtOnce(PanelSource):
+    """All panels of a share are packed before its rows are begun."""
+
+    def __init__(self, context: EmitContext, buffer: TirExpr, start: TirExpr) -> None:
+        super().__init__(context)
+        self.buffer, self.start = buffer, start
+
+    def prepare(self, each: Each, whole: Chunk) -> None:
+        each(lambda panel: self.context.right.pack(self.context, panel, self._slice(panel), whole))
+
+    def placed(self, panel: Panel, chunk: Chunk) -> Panel:
+        return replace(panel, reader=self._slice(panel))
+
+    def _slice(self, panel: Panel) -> PackedSlice:
+        return PackedSlice(self.buffer, panel.index - self.start, i64(0))
+
+
+@contextmanager
+def panel_source(context: EmitContext, panels: Share, longest: TirExpr) -> Iterator[PanelSource]:
+    """Where the kernel of ``context`` takes the panels of a share from; ``longest``: steps of its longest chunk."""
+    right, pack = context.right, context.kernel["pack"]
+    if right.is_packed_ahead:
+        yield FromAhead(context)
+    elif pack == IN_PLACE:
+        yield FromPlace(context)
+    elif pack == BY_BLOCK:
+        with right.room(context, i64(1), longest) as buffer:
+            yield PackedByBlock(context, buffer)
+    elif pack == AT_ONCE:
+        with right.room(context, panels[1] - panels[0], context.extent["k"]) as buffer:
+            yield PackedAtOnce(context, buffer, panels[0])
+    else:
+        with right.in_copy(context) as source:
+            yield source

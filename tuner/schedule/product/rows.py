@@ -1,0 +1,137 @@
+"""Rows of the left operand: where a kernel takes them from (``RowSource``), and how a tile reads some of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.vector.arithmetic import bound
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from tuner.schedule.product.context import Chunk, EmitContext, Run
+    from tuner.schedule.product.tile import Tile
+
+IN_PLACE, PACKED, IN_IMAGE = range(3)
+"""Choices of ``rows``: they are read as they lie, packed for each block, or read in a padded copy of an image."""
+
+Extent = Callable[[], tuple[TirExpr, TirExpr]]
+"""Writes which row of a block is its first, and how many it has."""
+
+
+# -- how a tile reads rows --------------------------------------------------------------------------------------------
+class RowReader(ABC):
+    """The left operand at the rows of one tile."""
+
+    def first(self) -> TirExpr:
+        """The row that is row 0 here."""
+        return i64(0)
+
+    def places(self, tile: Tile) -> list[TirExpr]:
+        """Where the tile's rows are here. Those past its last one repeat that."""
+        first = self.first()
+        own = self._own(tile.row, first)
+        index = [own + i64(number) for number in range(tile.height)]
+        if tile.valid is None:
+            return index
+        last = bound(tile.context.extent["m"] - i64(1) - first)
+        return [bound(tirx.min(each, last)) for each in index]
+
+    def _own(self, row: TirExpr, first: TirExpr) -> TirExpr:
+        return row
+
+    def runs(self, tile: Tile) -> AbstractContextManager[Run] | None:
+        """The runs of the tile's chunk that the operand lies in; None: it is one."""
+        return None
+
+    def in_run(self, places: list[TirExpr], run: Run) -> list[TirExpr]:
+        """The places for the steps of a run."""
+        return places
+
+    @abstractmethod
+    def word(self, tile: Tile, place: TirExpr, step: TirExpr) -> TirExpr:
+        """The word of a row at one step of the chunk."""
+
+
+class InPlace(RowReader):
+    """The operand as it lies in its tensor."""
+
+    def word(self, tile: Tile, place: TirExpr, step: TirExpr) -> TirExpr:
+        buffer, indices = tile.context.left.row(tile.context, place)
+        step = tile.chunk.first + step
+        return tile.words.left_word(buffer, indices, step + i64(1) if tile.words.row_head else step)
+
+
+@dataclass(frozen=True)
+class PackedRows(RowReader):
+    """``buffer`` [rows, steps of the chunk at hand], whose row 0 is ``left[row]``."""
+
+    buffer: TirExpr
+    row: TirExpr
+
+    def first(self) -> TirExpr:
+        return self.row
+
+    def _own(self, row: TirExpr, first: TirExpr) -> TirExpr:
+        return bound(row - first)
+
+    def word(self, tile: Tile, place: TirExpr, step: TirExpr) -> TirExpr:
+        return tile.context.left.packed_word(tile.context, self.buffer, place, step)
+
+
+# -- where a kernel takes rows from -----------------------------------------------------------------------------------
+class RowSource:
+    """Rows that are read as they lie."""
+
+    @contextmanager
+    def of_block(self, extent: Extent) -> Iterator[RowReader]:
+        """What reads the rows of a block, before its first chunk."""
+        yield InPlace()
+
+    def at_chunk(self, reader: RowReader, extent: Extent, chunk: Chunk) -> RowReader:
+        """What reads them at one chunk."""
+        return reader
+
+
+@dataclass(frozen=True)
+class PackedByChunk(RowSource):
+    """The rows of a block are packed at each chunk."""
+
+    context: EmitContext
+    buffer: TirExpr
+
+    def at_chunk(self, reader: RowReader, extent: Extent, chunk: Chunk) -> RowReader:
+        first, count = extent()
+        rows = PackedRows(self.buffer, first)
+        self.context.left.pack(self.context, rows, count, chunk)
+        return rows
+
+
+@dataclass(frozen=True)
+class InImage(RowSource):
+    """The rows of a block are windows of a copy of their part of the image, which is made once for all chunks."""
+
+    context: EmitContext
+
+    @contextmanager
+    def of_block(self, extent: Extent) -> Iterator[RowReader]:
+        first, count = extent()
+        with self.context.left.in_image(self.context, first, I.Bind(count)) as reader:
+            yield reader
+
+
+@contextmanager
+def row_source(context: EmitContext, longest: TirExpr) -> Iterator[RowSource]:
+    """Where the kernel of ``context`` takes its rows from; ``longest``: steps of its longest chunk."""
+    rows, mr = context.kernel["rows"], context.kernel["mr"]
+    if rows == PACKED:
+        with context.left.room(context, context.kernel["mb"] * mr + mr - 1, longest) as buffer:
+            yield PackedByChunk(context, buffer)
+    else:
+        yield InImage(context) if rows == IN_IMAGE else RowSource()
