@@ -123,7 +123,7 @@ def line(row: Mapping[str, Any]) -> str:
 
 def candidates(task: SearchTask, shape: Mapping[str, int], top: int, seed: int) -> list[MicroKernel]:
     """Of either order the ``top`` kernels that theory ranks best at a shape, of many samples and their neighbours."""
-    from tuner.schedule import prior_latency_s, rules_of  # noqa: PLC0415
+    from tuner.schedule import estimate_s, rules_of  # noqa: PLC0415
 
     rule, rng = rules_of(task)[0], np.random.default_rng(seed)
     space = rule.space(task)
@@ -131,7 +131,7 @@ def candidates(task: SearchTask, shape: Mapping[str, int], top: int, seed: int) 
 
     def ranked(pool: Sequence[MicroKernel], order: int) -> list[MicroKernel]:
         own = [kernel for kernel in dict.fromkeys(pool) if kernel[AXIS] == order]
-        return [own[index] for index in prior_latency_s(task, own, extents)[:, 0].argsort()]
+        return [own[index] for index in estimate_s(task, own, extents)[:, 0].argsort()]
 
     sampled, chosen = [space.sample(rng) for _ in range(SAMPLES)], []
     for order in ORDERS:

@@ -64,12 +64,12 @@ def make_dispatcher(target: Any, kernels: int) -> Any:
 
     import shapewright as sw  # noqa: PLC0415
     from tuner.library.dispatcher import Dispatcher, bounded, fit  # noqa: PLC0415
-    from tuner.schedule import layout_group, safe_kernel, space_of  # noqa: PLC0415
+    from tuner.schedule import default_kernel, layout_group, space_of  # noqa: PLC0415
 
     rows = sw.ShapeVar("T", range(1, VALUES + 1))
     task = sw.SearchTask("dense", {"m": rows, "n": SIZE, "k": SIZE}, (rows,), target=target, max_kernels=kernels)
     space, rng = space_of(task), np.random.default_rng(0)
-    chosen = [safe_kernel(task)]
+    chosen = [default_kernel(task)]
     while len(chosen) < kernels:
         other = space.mutate(chosen[int(rng.integers(len(chosen)))], rng)
         if other not in chosen and layout_group(task, other) == layout_group(task, chosen[0]):

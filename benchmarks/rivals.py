@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.workload import Workload
-from tuner.schedule import Refused
+from tuner.schedule import NoMatch
 from tuner.schedule.product.match.plain import Contraction, match
 
 Array = NDArray[Any]
@@ -40,7 +40,7 @@ class Rival:
 def contraction_of(workload: Workload) -> Contraction:
     """The roles of a matrix product without an epilogue. Raises DoesNotApply for any other workload."""
     matched = match(workload)
-    if isinstance(matched, Refused):
+    if isinstance(matched, NoMatch):
         raise DoesNotApply(f"it multiplies matrices: {matched.reason}")
     if matched.epilogue:
         raise DoesNotApply("it multiplies matrices and has no epilogue")

@@ -21,7 +21,7 @@ from tuner.program.jobspec import parse_job
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.records import PROTOCOL
-from tuner.schedule import safe_kernel, space_of
+from tuner.schedule import default_kernel, space_of
 from tuner.schedule.space import MicroKernel
 from tuner.storage.sql import upgrade
 from tuner.storage.sql.identity import stored_workload
@@ -173,7 +173,7 @@ def job_id(number: int) -> str:
 
 
 def _kernels(task: SearchTask) -> list[MicroKernel]:
-    rng, space, result = np.random.default_rng(0), space_of(task), dict.fromkeys([safe_kernel(task)])
+    rng, space, result = np.random.default_rng(0), space_of(task), dict.fromkeys([default_kernel(task)])
     while len(result) < KERNELS:
         result[space.mutate(list(result)[int(rng.integers(len(result)))], rng)] = None
     return list(result)

@@ -11,7 +11,7 @@ from tuner.program.jobspec import parse_job
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult, Phase
-from tuner.schedule import safe_kernel
+from tuner.schedule import default_kernel
 from tuner.schedule.space import MicroKernel
 from tuner.search.pipeline import BATCH
 from tuner.search.summary import SearchSummary
@@ -73,7 +73,7 @@ def insert_records(url: str, name: str, seconds: float) -> Inserted:
 
 def _batches(task: SearchTask) -> Iterator[list[MeasureResult]]:
     """Endless batches of kernels that were never seen, now and then one of readings taken again."""
-    safe, instances = safe_kernel(task), [WorkloadInstance.of({"T": t}) for t in MEASURED]
+    safe, instances = default_kernel(task), [WorkloadInstance.of({"T": t}) for t in MEASURED]
     # The kernels of an earlier run are in the database already, with readings that would be read again.
     number, unseen = 0, time.time_ns()
     first, *rest = safe.values

@@ -74,7 +74,7 @@ def disturbed(rates: Rates, draw: int, most: float) -> Rates:
 def disturbed_constants(draw: int, most: float) -> Iterator[int]:
     """The same of every number of cycles that the theory of a rule names, while the context is open; how many."""
     named = [
-        (module, name) for module in _priors() for name, value in vars(module).items() if _is_constant(name, value)
+        (module, name) for module in _estimates() for name, value in vars(module).items() if _is_constant(name, value)
     ]
     before = [getattr(module, name) for module, name in named]
     try:
@@ -86,11 +86,11 @@ def disturbed_constants(draw: int, most: float) -> Iterator[int]:
             setattr(module, name, value)
 
 
-def _priors() -> list[ModuleType]:
+def _estimates() -> list[ModuleType]:
     from tuner.schedule import rules  # noqa: PLC0415 - after the threads are limited
 
     folders = [each.name for each in iter_modules(rules.__path__) if each.ispkg]
-    names = ["tuner.schedule.product.estimate", *(f"{rules.__name__}.{folder}.prior" for folder in folders)]
+    names = ["tuner.schedule.product.estimate", *(f"{rules.__name__}.{folder}.estimate" for folder in folders)]
     return [import_module(name) for name in names if _exists(name)]
 
 

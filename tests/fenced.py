@@ -91,7 +91,7 @@ def main(name: str) -> None:
     for title, sample in SAMPLES[name].items():
         task = sample_task(sample, native(), threads=1)
         space, rng = rule.space(task), np.random.default_rng(0)
-        default = rule.safe_kernel(task)
+        default = rule.default_kernel(task)
         kernels = dict.fromkeys([default, *(space.sample(rng) for _ in range(KERNELS))])
         every = [task.workload.dims(small) for small in SMALL if set(task.workload.variables) <= set(small)]
         shapes = [dims for dims in every if min(dims.values(), default=0) >= 0 and task.workload.is_consistent(dims)]

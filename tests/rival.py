@@ -15,36 +15,32 @@ from tuner.errors import IllegalKernel
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule import RULES, Extents, Refused, ScheduleRule
-from tuner.schedule.layout import Layout
+from tuner.schedule import RULES, Extents, NoMatch, Rule
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 
 @dataclass(frozen=True)
-class Rival:
+class Rival(Rule):
     """Takes what has an axis m; a micro-kernel is its width and its depth. ``slowness`` is a factor of its theory."""
 
     slowness: float = 1.0
-    name: str = "rival"
-    version: int = 7
-    is_fallback: bool = False
+    name = "rival"
+    version = 7
+    kinds = frozenset({"llvm", "simulated"})
 
-    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         if "m" not in workload.program.axes:
-            return Refused("there is no axis m")
+            return NoMatch("there is no axis m")
         return dict.fromkeys(workload.program.axes, "any")
-
-    def workspace_bytes(self, task: SearchTask) -> int:
-        return 0
 
     def space(self, task: SearchTask) -> SearchSpace:
         axes = (Axis("width", "", (1, 2, 4, 8, 16, 32)), Axis("depth", "", (0, 1, 2, 3, 4, 5, 6, 7)))
         return SearchSpace(self.name, self.version, axes, check=_check)
 
-    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+    def default_kernel(self, task: SearchTask) -> MicroKernel:
         return self.space(task).kernel({"width": 4, "depth": 1})
 
-    def prior_latency_s(
+    def estimate_s(
         self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
     ) -> NDArray[np.float64]:
         rows = extents["m"].astype(np.float64)
@@ -53,9 +49,6 @@ class Rival:
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
         columns = [[kernel["width"], kernel["depth"]] for kernel in kernels]
         return np.repeat(np.array(columns, np.float32)[:, None, :], len(extents["m"]), axis=1)
-
-    def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
-        return {}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         raise NotImplementedError("the rival's kernels are never compiled")
@@ -67,7 +60,7 @@ def _check(kernel: MicroKernel) -> None:
 
 
 @contextmanager
-def registered(*rules: ScheduleRule) -> Iterator[None]:
+def registered(*rules: Rule) -> Iterator[None]:
     """Inside, these rules are there too, before all others."""
     with mock.patch("tuner.schedule.registry.RULES", (*rules, *RULES)):
         yield

@@ -18,7 +18,7 @@ from tuner.library.dispatcher import Dispatcher, Leaf, Node, TableRow
 from tuner.library.package import package
 from tuner.program.target import native
 from tuner.program.task import SearchTask
-from tuner.schedule import safe_kernel, space_of
+from tuner.schedule import default_kernel, space_of
 from tuner.storage import Artifact, Lease, Storage
 
 JOB: dict[str, Any] = {
@@ -42,7 +42,7 @@ def lease(storage: Storage) -> Lease:
 
 def small_dispatcher(task: SearchTask) -> Dispatcher:
     """One kernel for T up to 64, another for the rest of the range and beyond."""
-    safe = safe_kernel(task)
+    safe = default_kernel(task)
     other = space_of(task).mutate(safe, np.random.default_rng(0))
     return Dispatcher(task, (other, safe), 1, Node("m", 16 * 64, Leaf(0), Leaf(1)), (TableRow({"T": 5}, 0, 1e-4),))
 

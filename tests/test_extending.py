@@ -19,7 +19,7 @@ PLACES: Mapping[str, str] = {
     "tuner/program/catalogue.py, in OPS": "    for op in (\n",
     "shapewright/ops.py": 'softmax = OPS["softmax"]\n',
     "tuner/schedule/registry.py": "from tuner.errors import IllegalKernel, InvalidInput\n",
-    "tuner/schedule/registry.py, in RULES": "RULES: tuple[ScheduleRule, ...] = (",
+    "tuner/schedule/registry.py, in RULES": "RULES: tuple[Rule, ...] = (",
     "tuner/search/policy/__init__.py": "from tuner.search.cost_model import CostModel\n",
     "tuner/search/policy/__init__.py, in POLICIES": "POLICIES: dict[str, PolicyFactory] = {",
     "tuner/program/jobspec.py, in POLICIES": "POLICIES = (",

@@ -11,7 +11,7 @@ from tuner.library.dispatch_table import ServedTable
 from tuner.library.dispatcher import kernel_json, symbol_bounds
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject
-from tuner.schedule import safe_kernel
+from tuner.schedule import default_kernel
 from tuner.schedule.space import MicroKernel
 from tuner.storage import BuiltLibrary, LookupStorage
 
@@ -38,7 +38,7 @@ class KnownTask:
 
     @staticmethod
     def of(task: SearchTask) -> KnownTask:
-        return KnownTask(task, symbol_bounds(task), ShownKernel.of(safe_kernel(task)))
+        return KnownTask(task, symbol_bounds(task), ShownKernel.of(default_kernel(task)))
 
 
 class Kept:

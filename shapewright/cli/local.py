@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tuner.program.catalogue import Op
     from tuner.program.task import SearchTask
     from tuner.program.workload import Workload
-    from tuner.schedule import Refused, ScheduleRule
+    from tuner.schedule import NoMatch, Rule
 
 
 @click.command()
@@ -78,7 +78,7 @@ def _read_text(workload: Workload, tensor: str) -> str:
 
 def _explained(task: SearchTask) -> dict[str, Any]:
     from tuner.program.target import native  # noqa: PLC0415
-    from tuner.schedule import Refused, explain, rules_of, space_of  # noqa: PLC0415
+    from tuner.schedule import NoMatch, explain, rules_of, space_of  # noqa: PLC0415
 
     task = task if task.target else task.on(native())
     rules, space = rules_of(task), space_of(task)
@@ -101,7 +101,7 @@ def _explained(task: SearchTask) -> dict[str, Any]:
             {"name": rule.name, "version": rule.version, "why": _pattern(rule), "roles": _roles(answers[rule.name])}
             for rule in rules
         ],
-        "passed_over": {name: answer.reason for name, answer in answers.items() if isinstance(answer, Refused)},
+        "passed_over": {name: answer.reason for name, answer in answers.items() if isinstance(answer, NoMatch)},
         "axes": [
             {"name": axis.name, "doc": axis.doc, "choices": list(axis.choices), "rule": each.rule}
             for each in space.spaces
@@ -111,11 +111,11 @@ def _explained(task: SearchTask) -> dict[str, Any]:
     }
 
 
-def _pattern(rule: ScheduleRule) -> str:
+def _pattern(rule: Rule) -> str:
     return (sys.modules[type(rule).__module__].__doc__ or rule.name).splitlines()[0].replace("`", "")
 
 
-def _roles(answer: Mapping[str, str] | Refused) -> dict[str, str]:
+def _roles(answer: Mapping[str, str] | NoMatch) -> dict[str, str]:
     return dict(answer) if isinstance(answer, Mapping) else {}
 
 

@@ -15,7 +15,7 @@ from tuner.program.catalogue import OPS
 from tuner.program.target import Target
 from tuner.program.workload import Workload
 from tuner.schedule.registry import RULES
-from tuner.schedule.rule import Refused
+from tuner.schedule.rule import NoMatch
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -121,14 +121,14 @@ def lifted(draft: Draft, graph: Graph) -> LiftedOp:
 def rules_of(workload: Workload, target: Target) -> tuple[str, ...]:
     """The rules that take a workload, the fallback left out."""
     return tuple(
-        rule.name for rule in RULES if not rule.is_fallback and not isinstance(rule.match(workload, target), Refused)
+        rule.name for rule in RULES if not rule.is_fallback and not isinstance(rule.match(workload, target), NoMatch)
     )
 
 
 def reasons(workload: Workload, target: Target) -> str:
     """Why no rule takes a workload."""
     answers = {rule.name: rule.match(workload, target) for rule in RULES if not rule.is_fallback}
-    told = "; ".join(f"{name}: {answer.reason}" for name, answer in answers.items() if isinstance(answer, Refused))
+    told = "; ".join(f"{name}: {answer.reason}" for name, answer in answers.items() if isinstance(answer, NoMatch))
     return f"no schedule rule takes it but the fallback ({told})"
 
 

@@ -17,7 +17,7 @@ from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import NO_BASELINES, Baselines, ErrorKind, MeasureResult
-from tuner.schedule import layout_group, safe_kernel
+from tuner.schedule import default_kernel, layout_group
 from tuner.schedule.space import MicroKernel
 
 T = sw.ShapeVar("T", range(1, 65))
@@ -81,7 +81,7 @@ class Device:
 
 def test_padding_and_occupancy_by_hand() -> None:
     task = task_of(threads=4)
-    kernel = safe_kernel(task)
+    kernel = default_kernel(task)
     tile = tile_of(task, kernel)
     assert tile == {"m": kernel["mr"], "n": kernel["nv"] * native().hardware.lanes()}
     m, n = 4 * 5, 96

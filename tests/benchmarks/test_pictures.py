@@ -15,7 +15,7 @@ import shapewright as sw
 from tuner.program.target import native
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
-from tuner.schedule import layout_group, safe_kernel, space_of
+from tuner.schedule import default_kernel, layout_group, space_of
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'shapewright[bench]'")
 
@@ -29,7 +29,7 @@ def search() -> dict[str, Any]:
     rows = sw.ShapeVar("T", range(1, 129))
     task = sw.SearchTask("dense", {"m": rows, "n": 64, "k": 32}, (rows,), [1, 16, 128], target=native(), max_kernels=4)
     space, rng = space_of(task), np.random.default_rng(0)
-    kernels = [safe_kernel(task)]
+    kernels = [default_kernel(task)]
     while len(kernels) < 3:
         other = space.mutate(kernels[-1], rng)
         if other not in kernels and layout_group(task, other) == layout_group(task, kernels[0]):

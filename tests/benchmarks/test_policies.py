@@ -33,7 +33,7 @@ from tuner.library.dispatcher import Dispatcher
 from tuner.program.jobspec import POLICIES, Budget
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult
-from tuner.schedule import safe_kernel
+from tuner.schedule import default_kernel
 
 BENCHMARK = Benchmark("small", TASK, ({"T": 3}, {"T": 24}))
 NAMES = ("roller", "evolutionary", "theory")
@@ -108,8 +108,8 @@ def test_the_best_so_far_falls_to_what_the_library_takes(raced: tuple[list[Row],
 
 
 def test_until_every_instance_has_a_time_there_is_no_best() -> None:
-    results = [MeasureResult(safe_kernel(TASK), instance, 1e-6) for instance in TASK.instances]
-    broken = MeasureResult(safe_kernel(TASK), TASK.instances[0], error_kind=ErrorKind.MACHINE, error="no memory")
+    results = [MeasureResult(default_kernel(TASK), instance, 1e-6) for instance in TASK.instances]
+    broken = MeasureResult(default_kernel(TASK), TASK.instances[0], error_kind=ErrorKind.MACHINE, error="no memory")
     assert best_so_far(TASK, [broken, *results]) == [None] * 5 + [pytest.approx(5e-6)]
 
 

@@ -13,7 +13,7 @@ from tests.fakes import TASK, latency_s, measured
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
 from tuner.records import ErrorKind, MeasureResult
-from tuner.schedule import extents_of, prior_latency_s, space_of
+from tuner.schedule import estimate_s, extents_of, space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import CostModel, PairCostModel
 
@@ -39,7 +39,7 @@ def truth(found: list[MicroKernel], shapes: list[dict[str, int]]) -> NDArray[np.
 
 def theory(found: list[MicroKernel], shapes: list[dict[str, int]]) -> NDArray[np.float64]:
     extents = extents_of(TASK.workload, shapes)
-    return prior_latency_s(TASK, found, extents)
+    return estimate_s(TASK, found, extents)
 
 
 def rank_correlation(one: NDArray[Any], other: NDArray[Any]) -> float:

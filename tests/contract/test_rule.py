@@ -1,4 +1,4 @@
-"""What every ScheduleRule does, for samples of the workloads that it takes (rule_samples)."""
+"""What every Rule does, for samples of the workloads that it takes (rule_samples)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tuner.program.build import workload_from_json
 from tuner.program.shape_vars import ShapeVar
 from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
-from tuner.schedule import RULES, Refused, ScheduleRule, extents_of, layout_group, rule_of, rules_of
+from tuner.schedule import RULES, NoMatch, Rule, extents_of, layout_group, rule_of, rules_of
 from tuner.schedule.layout import layout_from_json
 
 TARGETS = [
@@ -48,21 +48,21 @@ def test_every_rule_has_samples_and_a_name_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("rule", "task"), CASES)
-def test_every_axis_of_a_program_has_a_role(rule: ScheduleRule, task: SearchTask) -> None:
+def test_every_axis_of_a_program_has_a_role(rule: Rule, task: SearchTask) -> None:
     roles = rule.match(task.workload, task.known_target)
-    assert not isinstance(roles, Refused)
+    assert not isinstance(roles, NoMatch)
     assert set(roles) == set(task.workload.program.axes)
     assert all(roles.values())
     assert rule in rules_of(task) or rule.is_fallback
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_a_program_that_is_not_taken_has_a_reason(rule: ScheduleRule) -> None:
+def test_a_program_that_is_not_taken_has_a_reason(rule: Rule) -> None:
     """Whatever the program and the target: a rule answers and does not raise."""
     targets = [*TARGETS, replace(TARGETS[0], kind="cuda")]
     others = [workload_from_json(sample) for samples in SAMPLES.values() for sample in samples.values()]
     answers = [rule.match(workload, target) for workload in others for target in targets]
-    refused = [answer for answer in answers if isinstance(answer, Refused)]
+    refused = [answer for answer in answers if isinstance(answer, NoMatch)]
     assert len(refused) >= len(others)
     assert all(answer.reason for answer in refused)
 
@@ -70,7 +70,7 @@ def test_a_program_that_is_not_taken_has_a_reason(rule: ScheduleRule) -> None:
 @pytest.mark.parametrize(("rule", "task"), CASES)
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_moves_of_the_space_are_legal_and_bear_the_rules_name(rule: ScheduleRule, task: SearchTask, seed: int) -> None:
+def test_moves_of_the_space_are_legal_and_bear_the_rules_name(rule: Rule, task: SearchTask, seed: int) -> None:
     space, rng = rule.space(task), np.random.default_rng(seed)
     first, second = space.sample(rng), space.sample(rng)
     near = space.neighbours(first)
@@ -83,28 +83,28 @@ def test_moves_of_the_space_are_legal_and_bear_the_rules_name(rule: ScheduleRule
 
 
 @pytest.mark.parametrize(("rule", "task"), CASES)
-def test_the_space_does_not_depend_on_the_instances(rule: ScheduleRule, task: SearchTask) -> None:
+def test_the_space_does_not_depend_on_the_instances(rule: Rule, task: SearchTask) -> None:
     narrow = tuple(ShapeVar(var.name, (3, 5)) for var in task.shape_vars)
     other = SearchTask(task.workload, shape_vars=narrow, target=task.target, threads=task.threads)
     spaces = rule.space(task), rule.space(other)
     assert spaces[0].axes == spaces[1].axes
     drawn = [[space.sample(np.random.default_rng(0)) for _ in range(20)] for space in spaces]
     assert drawn[0] == drawn[1]
-    assert rule.safe_kernel(task) == rule.safe_kernel(other)
+    assert rule.default_kernel(task) == rule.default_kernel(other)
 
 
 @pytest.mark.parametrize(("rule", "task"), CASES)
-def test_the_safe_kernel_is_of_the_space(rule: ScheduleRule, task: SearchTask) -> None:
-    kernel = rule.safe_kernel(task)
+def test_the_safe_kernel_is_of_the_space(rule: Rule, task: SearchTask) -> None:
+    kernel = rule.default_kernel(task)
     assert rule.space(task).kernel(dict(kernel.values)) == kernel
 
 
 @pytest.mark.parametrize(("rule", "task"), CASES)
-def test_theory_and_features_answer_for_every_shape(rule: ScheduleRule, task: SearchTask) -> None:
+def test_theory_and_features_answer_for_every_shape(rule: Rule, task: SearchTask) -> None:
     shapes = task.shapes(64)
     extents = extents_of(task.workload, shapes)
     kernels = [rule.space(task).sample(np.random.default_rng(seed)) for seed in range(20)]
-    prior, features = rule.prior_latency_s(task, kernels, extents), rule.features(task, kernels, extents)
+    prior, features = rule.estimate_s(task, kernels, extents), rule.features(task, kernels, extents)
     assert prior.shape == features.shape[:2] == (len(kernels), len(shapes))
     assert np.isfinite(prior).all()
     assert (prior > 0).all()
@@ -113,18 +113,18 @@ def test_theory_and_features_answer_for_every_shape(rule: ScheduleRule, task: Se
     # What is said of a pair does not depend on what else is asked.
     at = min(7, len(shapes) - 1)
     alone = extents_of(task.workload, shapes[at : at + 1])
-    assert rule.prior_latency_s(task, kernels[3:4], alone) == pytest.approx(prior[3:4, at : at + 1])
+    assert rule.estimate_s(task, kernels[3:4], alone) == pytest.approx(prior[3:4, at : at + 1])
     assert rule.features(task, kernels[3:4], alone) == pytest.approx(features[3:4, at : at + 1])
 
 
 @pytest.mark.parametrize(("rule", "task"), CASES)
-def test_shapes_without_elements_have_a_theory_too(rule: ScheduleRule, task: SearchTask) -> None:
+def test_shapes_without_elements_have_a_theory_too(rule: Rule, task: SearchTask) -> None:
     shapes = [{var.name: size for var in task.shape_vars} for size in (0, 1, 2)]
     # Of a window of an image, both empty, there is no size.
     least = next(shape for shape in shapes if min(task.workload.dims(shape).values(), default=0) >= 0)
     extents = extents_of(task.workload, [least])
-    kernels = [rule.safe_kernel(task)]
-    prior = rule.prior_latency_s(task, kernels, extents)
+    kernels = [rule.default_kernel(task)]
+    prior = rule.estimate_s(task, kernels, extents)
     assert np.isfinite(prior).all()
     assert (prior > 0).all()
     assert np.isfinite(rule.features(task, kernels, extents)).all()
@@ -137,13 +137,13 @@ def test_features_are_as_many_for_every_workload(name: str) -> None:
         for threads in (1, 4):
             task = sample_task(sample, TARGETS[0], threads)
             extents = extents_of(task.workload, task.shapes(4))
-            lengths[RULE[name].features(task, [RULE[name].safe_kernel(task)], extents).shape[2]].append(title)
+            lengths[RULE[name].features(task, [RULE[name].default_kernel(task)], extents).shape[2]].append(title)
     assert len(lengths) == 1, dict(lengths)
 
 
 @pytest.mark.parametrize(("rule", "task"), CASES)
-def test_layouts_are_of_constants_and_pack_them(rule: ScheduleRule, task: SearchTask) -> None:
-    kernel = rule.safe_kernel(task)
+def test_layouts_are_of_constants_and_pack_them(rule: Rule, task: SearchTask) -> None:
+    kernel = rule.default_kernel(task)
     layouts = rule.layouts(task, kernel)
     assert set(layouts) <= set(task.workload.constants)
     assert hash(layout_group(task, kernel)) is not None
@@ -158,17 +158,17 @@ def test_layouts_are_of_constants_and_pack_them(rule: ScheduleRule, task: Search
 
 
 @pytest.mark.parametrize(("rule", "task"), [*CASES[:1], *CASES[-1:]])
-def test_the_code_takes_every_operand_and_symbol(rule: ScheduleRule, task: SearchTask) -> None:
-    function = rule.emit(task, rule.safe_kernel(task), "kernel_7")
+def test_the_code_takes_every_operand_and_symbol(rule: Rule, task: SearchTask) -> None:
+    function = rule.emit(task, rule.default_kernel(task), "kernel_7")
     assert len(function.params) == len(task.workload.operands) + len(task.workload.symbols)
 
 
 @pytest.mark.parametrize(("rule", "task", "number"), COMPILED)
 @shares(2)
 def test_the_code_computes_what_the_reference_does(
-    share: int, rule: ScheduleRule, task: SearchTask, number: int
+    share: int, rule: Rule, task: SearchTask, number: int
 ) -> None:
     """`make test` compiles the safe kernel of every second sample, and of the others a random one."""
     is_safe = (number + share) % 2 == 0
-    kernel = rule.safe_kernel(task) if is_safe else rule.space(task).sample(np.random.default_rng(0))
+    kernel = rule.default_kernel(task) if is_safe else rule.space(task).sample(np.random.default_rng(0))
     assert built_problems(task, kernel, ragged_dims(task.workload)) == [], kernel

@@ -19,7 +19,7 @@ from tests.shapewright.conftest import bed, data_dir  # noqa: F401 - fixtures
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import LIBRARY, package
-from tuner.schedule import safe_kernel
+from tuner.schedule import default_kernel
 from tuner.storage import Comparison, JobState
 
 CI = Path(__file__).parents[2] / "examples" / "ci"
@@ -44,7 +44,7 @@ def worker(service: Bed, against: str | None = None, broken: bool = False) -> It
             assert time.monotonic() < until, "no job was submitted"
             time.sleep(0.05)
         row = held.tasks[0]
-        dispatcher = Dispatcher(row.task, (safe_kernel(row.task),), 0, Leaf(0))
+        dispatcher = Dispatcher(row.task, (default_kernel(row.task),), 0, Leaf(0))
         library = build_library(dispatcher, held.job.id)
         if broken:
             library = package(dispatcher, b"no machine code", "{}", {}, held.job.id)

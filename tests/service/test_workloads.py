@@ -19,12 +19,12 @@ from tuner.program.jobspec import parse_job
 from tuner.program.target import native
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
-from tuner.schedule import safe_kernel, space_of
+from tuner.schedule import default_kernel, space_of
 from tuner.schedule.space import MicroKernel
 from tuner.storage import JobState, Lease, Storage
 
 DENSE = parse_job(JOB).tasks[0].on(native())
-DEFAULT = safe_kernel(DENSE)
+DEFAULT = default_kernel(DENSE)
 FAST = space_of(DENSE).mutate(DEFAULT, np.random.default_rng(3))
 
 

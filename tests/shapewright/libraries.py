@@ -17,7 +17,7 @@ from tuner.library.package import MANIFEST, SEAL
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload
-from tuner.schedule import safe_kernel
+from tuner.schedule import default_kernel
 
 M, N, B, S = (ShapeVar(name, range(1, 33)) for name in "MNBS")
 
@@ -46,7 +46,7 @@ def save_library(directory: Path, op: str, args: Any, variables: Any, epilogue: 
 
 
 def save(directory: Path, task: SearchTask) -> None:
-    write(build_library(Dispatcher(task, (safe_kernel(task),), 0, Leaf(0)), None).files, directory)
+    write(build_library(Dispatcher(task, (default_kernel(task),), 0, Leaf(0)), None).files, directory)
 
 
 class OnDemand:

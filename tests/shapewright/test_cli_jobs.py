@@ -21,7 +21,7 @@ from tests.shapewright.cli_bed import Bed, complete
 from tests.shapewright.conftest import Shapewright
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
-from tuner.schedule import safe_kernel, space_of
+from tuner.schedule import default_kernel, space_of
 from tuner.storage import JobState, NewEvent
 
 
@@ -240,7 +240,7 @@ def test_best_tells_which_kernel_the_library_runs_instead(shapewright: Shapewrig
     shapewright("submit", job_file)
     held = lease(bed.storage)
     task = held.tasks[0].task
-    kernel = space_of(task).mutate(safe_kernel(task), default_rng(7))
+    kernel = space_of(task).mutate(default_kernel(task), default_rng(7))
     result = MeasureResult(kernel, WorkloadInstance.of({"T": 7}), latency_s=1e-6)
     bed.storage.append_results(held, held.tasks[0].id, [result])
     complete(bed.storage, held)

@@ -24,7 +24,7 @@ from tuner.measure.signer import TOKEN
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind
-from tuner.schedule import safe_kernel
+from tuner.schedule import default_kernel
 from worker.tracker import start_tracker
 
 
@@ -102,7 +102,7 @@ def test_kernels_of_every_kind_run_on_a_board(
     tracker: Tracker, board: dict[str, Any], op: str, args: dict[str, int], threads: int
 ) -> None:
     task = SearchTask(op, args, instances=[{}], target=native(), threads=threads)
-    kernel = safe_kernel(task)
+    kernel = default_kernel(task)
     build = BuildResult(kernel, build_candidate(task, kernel), 0.0)
     runner = runner_of(tracker, "board")
     (result,) = runner.run(task, [RunRequest(build, task.instances)])

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tuner.program.rates import TYPICAL, Rates
 from tuner.program.task import SearchTask
-from tuner.schedule import Extents, extents_of, prior_latency_s
+from tuner.schedule import Extents, estimate_s, extents_of
 from tuner.schedule.space import MicroKernel
 
 Floats = NDArray[np.float64]
@@ -135,7 +135,7 @@ class _Problem:
     def residuals_of(self, rates: Rates) -> Floats:
         """Logarithms of measured times over theory's."""
         theory = [
-            prior_latency_s(part.task.at_rates(rates), part.kernels, part.extents)[part.known] for part in self._parts
+            estimate_s(part.task.at_rates(rates), part.kernels, part.extents)[part.known] for part in self._parts
         ]
         return np.asarray(self._log_s - np.log(np.concatenate(theory)))
 

@@ -11,7 +11,7 @@ from tuner.program.build import workload_from_json
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
-from tuner.schedule import RULES, extents_of, prior_latency_s
+from tuner.schedule import RULES, estimate_s, extents_of
 from tuner.schedule.space import MicroKernel
 
 LAYERS = ((768, 768), (3072, 768), (768, 3072), (1024, 1024), (2304, 768))
@@ -84,5 +84,5 @@ def _kernels(task: SearchTask, rng: np.random.Generator) -> list[MicroKernel]:
 
 def _ranked(task: SearchTask, kernels: Sequence[MicroKernel]) -> list[MicroKernel]:
     """The best by theory first, by the mean logarithm over the row counts."""
-    latency = prior_latency_s(task, kernels, extents_of(task.workload, [each.shape for each in task.instances]))
+    latency = estimate_s(task, kernels, extents_of(task.workload, [each.shape for each in task.instances]))
     return [kernels[index] for index in np.log(latency).mean(axis=1).argsort(kind="stable")]

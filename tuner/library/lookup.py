@@ -17,7 +17,7 @@ import numpy as np
 from tuner.errors import InvalidInput
 from tuner.program.task import SearchTask, check_shape, parse_shape
 from tuner.program.workload import JsonObject
-from tuner.schedule.registry import prior_latency_s
+from tuner.schedule.registry import estimate_s
 from tuner.schedule.space import MicroKernel
 
 
@@ -168,7 +168,7 @@ def expected(
     """
     sizes = [task.workload.axis_sizes(dims) for dims in scopes]
     extents = {axis: np.array([row[axis] for row in sizes], np.int64) for axis in task.workload.program.axes}
-    (here, there), (default_here, default_there) = prior_latency_s(task, [kernel, default], extents).tolist()
+    (here, there), (default_here, default_there) = estimate_s(task, [kernel, default], extents).tolist()
     kernel_s, default_s = measured_s
     error = kernel_s / there
     return Expected(here * error, default_here * (error if default_s is None else default_s / default_there))

@@ -238,7 +238,7 @@ def _check_agreement(manifest: JsonObject, task: SearchTask, name: str) -> None:
 
 def _check_table(dispatcher: Dispatcher) -> None:
     """Raise ValueError where a table names kernels or shapes that there are not."""
-    numbers = [dispatcher.safe_kernel, *_numbers(dispatcher.tree), *(row.kernel for row in dispatcher.table)]
+    numbers = [dispatcher.default_kernel, *_numbers(dispatcher.tree), *(row.kernel for row in dispatcher.table)]
     if not all(type(number) is int and 0 <= number < len(dispatcher.kernels) for number in numbers):
         raise ValueError(f"not every kernel is one of {len(dispatcher.kernels)}")
     if not all(map(is_kernel, map(kernel_json, dispatcher.kernels))):

@@ -21,7 +21,7 @@ from tuner.measure.runner_pool import Observe, RunnerPool, not_observed
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import NUMPY, Baseline, Baselines, ErrorKind, MeasureResult, Roof
-from tuner.schedule import extents_of, prior_latency_s, safe_kernel
+from tuner.schedule import default_kernel, estimate_s, extents_of
 from tuner.schedule.space import MicroKernel
 
 ANCHOR_S = 1e-5
@@ -70,7 +70,7 @@ Model = Callable[[SearchTask, MicroKernel, Mapping[str, int]], float]
 
 
 def theory(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -> float:
-    return float(prior_latency_s(task, [kernel], extents_of(task.workload, [shape]))[0, 0])
+    return float(estimate_s(task, [kernel], extents_of(task.workload, [shape]))[0, 0])
 
 
 Ran = Callable[[SearchTask, Sequence[MeasureResult]], None]
@@ -188,7 +188,7 @@ class SimulatedRunner:
 
     def baselines(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> Baselines:
         self._open(never)
-        by_numpy = [SLOWER_NUMPY * theory(task, safe_kernel(task), at.shape) for at in instances]
+        by_numpy = [SLOWER_NUMPY * theory(task, default_kernel(task), at.shape) for at in instances]
         points = [Baseline(NUMPY, at, each, ANCHOR_S) for at, each in zip(instances, by_numpy, strict=True)]
         return Baselines(tuple(points), Roof(1e11, 1e10, ANCHOR_S))
 

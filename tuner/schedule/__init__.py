@@ -5,36 +5,36 @@ from __future__ import annotations
 from tuner.schedule.registry import (
     RULES,
     by_rule,
+    default_kernel,
     emit,
+    estimate_s,
     explain,
     is_current,
     layout_group,
     layouts_of,
-    prior_latency_s,
     rule_of,
     rules_for,
     rules_of,
-    safe_kernel,
     space_of,
 )
-from tuner.schedule.rule import Extents, Refused, ScheduleRule, extents_of
+from tuner.schedule.rule import Extents, NoMatch, Rule, extents_of
 
 __all__ = [
     "RULES",
     "Extents",
-    "Refused",
-    "ScheduleRule",
+    "NoMatch",
+    "Rule",
     "by_rule",
+    "default_kernel",
     "emit",
+    "estimate_s",
     "explain",
     "extents_of",
     "is_current",
     "layout_group",
     "layouts_of",
-    "prior_latency_s",
     "rule_of",
     "rules_for",
     "rules_of",
-    "safe_kernel",
     "space_of",
 ]

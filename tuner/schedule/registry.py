@@ -17,7 +17,7 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.intrinsics import fusing
 from tuner.schedule.layout import Layout
-from tuner.schedule.rule import Extents, Refused, ScheduleRule
+from tuner.schedule.rule import Extents, NoMatch, Rule
 from tuner.schedule.rules.attention import Attention
 from tuner.schedule.rules.columns import ColumnReduction
 from tuner.schedule.rules.conv import X86Gathered
@@ -36,7 +36,7 @@ from tuner.schedule.union_space import UnionSpace
 MAX_WORKSPACE_BYTES = 8 * 2**30
 """Of a call's intermediates, at the largest shape of a range."""
 
-RULES: tuple[ScheduleRule, ...] = (
+RULES: tuple[Rule, ...] = (
     X86Contraction(),
     X86Grouped(),
     X86Chain(),
@@ -53,12 +53,12 @@ RULES: tuple[ScheduleRule, ...] = (
 """In the order of preference: the first that matches gives the default kernel."""
 
 
-def explain(workload: Workload, target: Target) -> dict[str, Mapping[str, str] | Refused]:
+def explain(workload: Workload, target: Target) -> dict[str, Mapping[str, str] | NoMatch]:
     """By rule the roles that it gives the axes, or why it does not apply."""
     return {rule.name: rule.match(workload, target) for rule in RULES}
 
 
-def rules_for(workload: Workload, target: Target) -> tuple[ScheduleRule, ...]:
+def rules_for(workload: Workload, target: Target) -> tuple[Rule, ...]:
     """The rules that take ``workload``, the preferred one first; a fallback only where there is no other.
 
     Raises InvalidInput with every rule's reason if none does.
@@ -66,23 +66,23 @@ def rules_for(workload: Workload, target: Target) -> tuple[ScheduleRule, ...]:
     chosen = tuple(_matching(workload, target))
     if not chosen:
         answers = explain(workload, target).items()
-        reasons = "; ".join(f"{name}: {answer.reason}" for name, answer in answers if isinstance(answer, Refused))
+        reasons = "; ".join(f"{name}: {answer.reason}" for name, answer in answers if isinstance(answer, NoMatch))
         raise InvalidInput("workload", f"no schedule rule takes {workload} on {target.kind} {target.mcpu}", reasons)
     return chosen
 
 
-def _matching(workload: Workload, target: Target) -> Iterator[ScheduleRule]:
+def _matching(workload: Workload, target: Target) -> Iterator[Rule]:
     """Matches rule after rule, as far as the caller asks."""
     is_taken = False
     for rule in sorted(RULES, key=lambda rule: rule.is_fallback):
         if rule.is_fallback and is_taken:
             return
-        if not isinstance(rule.match(workload, target), Refused):
+        if not isinstance(rule.match(workload, target), NoMatch):
             is_taken = True
             yield rule
 
 
-def rules_of(task: SearchTask) -> tuple[ScheduleRule, ...]:
+def rules_of(task: SearchTask) -> tuple[Rule, ...]:
     """The rules that take a task, whose target is known.
 
     Raises InvalidInput if there is none, or if those that there are would keep more than MAX_WORKSPACE_BYTES of
@@ -97,12 +97,12 @@ def rules_of(task: SearchTask) -> tuple[ScheduleRule, ...]:
     return within
 
 
-def _fitting(task: SearchTask) -> Iterator[ScheduleRule]:
+def _fitting(task: SearchTask) -> Iterator[Rule]:
     rules = _matching(task.workload, task.known_target)
     return (rule for rule in rules if rule.workspace_bytes(task) <= MAX_WORKSPACE_BYTES)
 
 
-def rule_of(kernel: MicroKernel) -> ScheduleRule:
+def rule_of(kernel: MicroKernel) -> Rule:
     """The rule that a micro-kernel names. Raises IllegalKernel for one that this version does not have."""
     for rule in RULES:
         if rule.name == kernel.rule:
@@ -115,10 +115,10 @@ def space_of(task: SearchTask) -> UnionSpace:
     return UnionSpace(tuple(rule.space(task) for rule in rules_of(task)))
 
 
-def safe_kernel(task: SearchTask) -> MicroKernel:
+def default_kernel(task: SearchTask) -> MicroKernel:
     """The default of the preferred rule: right for every shape and slow for none. Raises what ``rules_of`` does."""
     preferred = next(_fitting(task), None) or rules_of(task)[0]
-    return preferred.safe_kernel(task)
+    return preferred.default_kernel(task)
 
 
 def is_current(kernel: MicroKernel) -> bool:
@@ -136,16 +136,16 @@ def layout_group(task: SearchTask, kernel: MicroKernel) -> tuple[tuple[str, Layo
     return tuple(sorted(layouts_of(task, kernel).items()))
 
 
-def prior_latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
+def estimate_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
     """[kernels, shapes]: seconds that each kernel's own rule expects."""
     width = len(next(iter(extents.values()))) if extents else 1
     latency = np.empty((len(kernels), width))
     for rule, rows in by_rule(kernels):
-        latency[rows] = rule.prior_latency_s(task, [kernels[row] for row in rows], extents)
+        latency[rows] = rule.estimate_s(task, [kernels[row] for row in rows], extents)
     return latency
 
 
-def by_rule(kernels: Sequence[MicroKernel]) -> Iterator[tuple[ScheduleRule, list[int]]]:
+def by_rule(kernels: Sequence[MicroKernel]) -> Iterator[tuple[Rule, list[int]]]:
     """The rules of some kernels, each with the positions of its own."""
     rows: dict[str, list[int]] = {}
     for row, kernel in enumerate(kernels):
@@ -155,6 +155,6 @@ def by_rule(kernels: Sequence[MicroKernel]) -> Iterator[tuple[ScheduleRule, list
 
 
 def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-    """The private PrimFunc of a kernel, by its rule (see ScheduleRule.emit)."""
+    """The private PrimFunc of a kernel, by its rule (see Rule.emit)."""
     with fusing(task.known_target.hardware):
         return rule_of(kernel).emit(task, kernel, name)

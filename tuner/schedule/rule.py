@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout
 from tuner.schedule.space import MicroKernel, SearchSpace
 
+Found = TypeVar("Found")
 Extents = Mapping[str, NDArray[np.int64]]
 """The extent of each axis of the program, by name, for several shapes at once: arrays of one length."""
 
@@ -26,54 +28,68 @@ def extents_of(workload: Workload, shapes: Sequence[Mapping[str, int]]) -> Exten
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class NoMatch:
     """Why a rule does not take a workload on a target."""
 
     reason: str
 
 
-class ScheduleRule(Protocol):
+class Rule(ABC):
     """Knows one pattern of computation. Everything but ``emit`` works without a compiler.
 
     A change that gives any old micro-kernel another meaning takes another ``version``. ``is_fallback``: the rule is
     asked only where no other matches.
     """
 
-    @property
-    def name(self) -> str:
-        """What micro-kernels and records call the rule by."""
+    name: ClassVar[str]
+    """What micro-kernels and records call the rule by."""
+    version: ClassVar[int] = 1
+    is_fallback: ClassVar[bool] = False
+    kinds: ClassVar[frozenset[str]] = frozenset({"llvm"})
+    """The kinds of targets that it emits code for."""
 
-    @property
-    def version(self) -> int:
-        """Of the meaning of its micro-kernels."""
-
-    @property
-    def is_fallback(self) -> bool:
-        """Whether it is a last resort."""
-
-    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
+    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         """The roles of the program's axes (axis -> role), or why the rule does not apply."""
+        if target.kind not in self.kinds:
+            return NoMatch(f"{target.kind} is not a CPU that LLVM generates code for")
+        return self.roles(workload, target)
+
+    @abstractmethod
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
+        """What ``match`` gives for a target of a kind that the rule knows."""
 
     def workspace_bytes(self, task: SearchTask) -> int:
         """The most that a call allocates for intermediates of the program, over the task's range."""
+        return 0
 
+    @abstractmethod
     def space(self, task: SearchTask) -> SearchSpace:
         """The micro-kernels for this workload, target and number of threads. Never depends on the instances."""
 
-    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+    @abstractmethod
+    def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A micro-kernel that is right for every shape and slow for none: the default of a library."""
 
-    def prior_latency_s(
-        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
-    ) -> NDArray[np.float64]:
+    @abstractmethod
+    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
         """[kernels, shapes]: seconds that the analytic model expects."""
 
+    @abstractmethod
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
         """[kernels, shapes, features]: what the learned residual looks at; as many for every workload of the rule."""
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         """By constant tensor how it must be packed for this micro-kernel; those left out are passed as they are."""
+        return {}
 
+    @abstractmethod
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         """A private ``tvm.tirx.PrimFunc`` of that name: a pointer for each operand of a call in order, then the
         workload's symbols as int64; it returns 0."""
+
+
+def matched(workload: Workload, found: Found | NoMatch) -> Found:
+    """What a pattern found in a workload that its rule takes. Raises ValueError for another workload."""
+    if isinstance(found, NoMatch):
+        raise ValueError(f"{workload}: {found.reason}")
+    return found

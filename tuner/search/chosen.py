@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tuner.errors import ShapewrightError
 from tuner.program.task import SearchTask
-from tuner.schedule import safe_kernel
+from tuner.schedule import default_kernel
 from tuner.schedule.space import MicroKernel
 from tuner.search import finalize
 from tuner.search.cost_model import CostModel
@@ -42,7 +42,7 @@ class Chosen:
         Of ``limit`` kernels at most, or as many as the task allows; of theory's where nothing was measured. Raises
         VerificationFailed where everything failed.
         """
-        theory = (*self._theory, safe_kernel(self._task))
+        theory = (*self._theory, default_kernel(self._task))
         known = self._measured.kernels or [kernel for kernel in theory if kernel not in self._measured.failed]
         if not known:
             raise VerificationFailed(

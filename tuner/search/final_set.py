@@ -12,7 +12,7 @@ from tuner.measure import BuilderLost, BuildResult, Interrupted, KeptBuilds, Run
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase
-from tuner.schedule import safe_kernel
+from tuner.schedule import default_kernel
 from tuner.schedule.space import MicroKernel
 from tuner.search import finalize
 from tuner.search.budget import BudgetTracker
@@ -102,7 +102,7 @@ class FinalSet:
 
     @cached_property
     def _typical_dims(self) -> tuple[Mapping[str, int], ...]:
-        return verified_at(Dispatcher(self._task, (safe_kernel(self._task),), 0, Leaf(0))).all
+        return verified_at(Dispatcher(self._task, (default_kernel(self._task),), 0, Leaf(0))).all
 
     def time_verification(self, reserve_s: float) -> None:
         """Verify the default at a least shape and at an instance of middling size, once, where seconds are limited: so

@@ -18,7 +18,7 @@ from tuner.errors import InvalidInput
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import MeasureResult, TuningRecord
-from tuner.schedule import Refused, ScheduleRule, rules_of
+from tuner.schedule import NoMatch, Rule, rules_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.reuse import HINT
 from tuner.storage.jsonl import SharedRecord
@@ -128,11 +128,11 @@ def _kernels(task: SearchTask, record: Tiled, dims: Mapping[str, int]) -> Iterat
 
 
 def _tiles_by_role(
-    task: SearchTask, rule: ScheduleRule, record: Tiled, dims: Mapping[str, int]
+    task: SearchTask, rule: Rule, record: Tiled, dims: Mapping[str, int]
 ) -> list[tuple[int, ...]] | None:
     """The tiles of m, n and k; None where the rule has no such roles, or the trace tiles something else."""
     roles = rule.match(task.workload, task.known_target)
-    if isinstance(roles, Refused) or len(record.spatial) < 2 or len(record.summed) != 1:
+    if isinstance(roles, NoMatch) or len(record.spatial) < 2 or len(record.summed) != 1:
         return None
     axes = {role: [axis for axis, its in roles.items() if its == role] for role in ROLES}
     if any(len(each) != 1 for each in axes.values()):
@@ -143,13 +143,13 @@ def _tiles_by_role(
     return tiles if [math.prod(tile) for tile in tiles] == wanted else None
 
 
-def _nearest(task: SearchTask, rule: ScheduleRule, wanted: Mapping[str, int]) -> MicroKernel | None:
+def _nearest(task: SearchTask, rule: Rule, wanted: Mapping[str, int]) -> MicroKernel | None:
     """The safe kernel with the choices nearest to those wanted, of fewer vectors where registers run out."""
     space = rule.space(task)
     axes = {axis.name: axis.choices for axis in space.axes}
     if not set(TILED) <= set(axes):
         return None
-    values = dict(rule.safe_kernel(task).values)
+    values = dict(rule.default_kernel(task).values)
     values |= {name: min(axes[name], key=lambda choice: _distance(choice, wanted[name])) for name in TILED}
     for vectors in sorted((each for each in axes["nv"] if each <= values["nv"]), reverse=True):
         if (kernel := space.legal(values | {"nv": vectors})) is not None:

@@ -14,11 +14,11 @@ from tuner.program.jobspec import parse_job
 from tuner.program.target import native
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
-from tuner.schedule import safe_kernel, space_of
+from tuner.schedule import default_kernel, space_of
 from tuner.storage import Lease, Storage
 
 DENSE = parse_job(JOB).tasks[0].on(native())
-FAST = space_of(DENSE).mutate(safe_kernel(DENSE), np.random.default_rng(3))
+FAST = space_of(DENSE).mutate(default_kernel(DENSE), np.random.default_rng(3))
 QKV = JOB["workload"]
 PROGRAM = "out[i, o] = sum(c) act[i, c] * weight[o, c]"
 

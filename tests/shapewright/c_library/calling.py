@@ -18,7 +18,7 @@ from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import DISPATCH, MANIFEST
 from tuner.program.task import SearchTask
 from tuner.program.workload import Tensor
-from tuner.schedule import rules_of, safe_kernel
+from tuner.schedule import default_kernel, rules_of
 
 Array = NDArray[Any]
 
@@ -26,7 +26,7 @@ Array = NDArray[Any]
 def files_of(task: SearchTask, rule: str | None = None) -> Mapping[str, bytes]:
     """A library of the safe kernel; of that rule, if one is named."""
     own = next((each for each in rules_of(task) if each.name == rule), None)
-    kernel = own.safe_kernel(task) if own else safe_kernel(task)
+    kernel = own.default_kernel(task) if own else default_kernel(task)
     return build_library(Dispatcher(task, (kernel,), 0, Leaf(0)), "job-1").files
 
 

@@ -13,7 +13,7 @@ from tuner.calibration.probes import Probe, probes
 from tuner.program.rates import TYPICAL, Rates
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
-from tuner.schedule import extents_of, prior_latency_s
+from tuner.schedule import estimate_s, extents_of
 from tuner.schedule.space import MicroKernel
 
 TARGET = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 4})
@@ -46,7 +46,7 @@ def _observed(
     task: SearchTask, kernels: tuple[MicroKernel, ...], rates: Rates, noise: float, rng: np.random.Generator
 ) -> Observed:
     shapes = shapes_of(task)
-    exact = prior_latency_s(task.at_rates(rates), kernels, extents_of(task.workload, shapes))
+    exact = estimate_s(task.at_rates(rates), kernels, extents_of(task.workload, shapes))
     return Observed(task, kernels, tuple(shapes), exact * np.exp(noise * rng.normal(size=exact.shape)))
 
 

@@ -11,7 +11,7 @@ from tests.tuner.calibration.observing import TARGET, all_probes, observed_at, p
 from tuner.calibration.fit import Observed, clock_alone, errors, fitted
 from tuner.calibration.probes import SQUARES, square
 from tuner.program.rates import TYPICAL
-from tuner.schedule import extents_of, prior_latency_s
+from tuner.schedule import estimate_s, extents_of
 
 SEEDS = range(8)
 
@@ -48,7 +48,7 @@ def test_packing_at_the_call_is_told_by_products_of_new_operands(seed: int) -> N
         task = square(text, TARGET, 1)
         kernels = [kernel for probe in all_probes() if probe.task == task for kernel in probe.kernels]
         extents = extents_of(task.workload, [{"S": 90}, {"S": 600}])
-        now, then = (prior_latency_s(task.at_rates(rates), kernels, extents) for rates in (found, true))
+        now, then = (estimate_s(task.at_rates(rates), kernels, extents) for rates in (found, true))
         assert {kernel["pack"] for kernel in kernels} >= {0, 2}
         assert np.median(np.abs(np.log(now / then))) < 0.04
 

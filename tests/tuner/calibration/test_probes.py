@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.tuner.calibration.observing import TARGET, all_probes, shapes_of
 from tuner.calibration.probes import BATCH, KERNELS, RATED, ROWS, SIZES, probes, products
-from tuner.schedule import RULES, extents_of, prior_latency_s
+from tuner.schedule import RULES, estimate_s, extents_of
 
 PRODUCTS = len(products(TARGET, 1))
 
@@ -36,7 +36,7 @@ def test_each_is_a_legal_kernel_once_and_most_are_of_the_better_half() -> None:
         for kernel in kernels:
             space.check(kernel)
         extents = extents_of(task.workload, shapes_of(task))
-        others = np.log(prior_latency_s(task, [space.sample(rng) for _ in range(60)], extents)).mean(axis=1)
-        own = np.log(prior_latency_s(task, kernels, extents)).mean(axis=1)
+        others = np.log(estimate_s(task, [space.sample(rng) for _ in range(60)], extents)).mean(axis=1)
+        own = np.log(estimate_s(task, kernels, extents)).mean(axis=1)
         ranks += [float((others < each).mean()) for each in own]
     assert np.mean(np.array(ranks) < 0.6) > 0.6

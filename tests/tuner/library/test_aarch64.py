@@ -20,7 +20,7 @@ from tuner.measure.ragged import ragged_dims
 from tuner.program.shape_vars import ShapeVar
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
-from tuner.schedule import rules_of, safe_kernel, space_of
+from tuner.schedule import default_kernel, rules_of, space_of
 from tuner.schedule.space import MicroKernel
 
 T = ShapeVar("T", range(1, 65))
@@ -42,7 +42,7 @@ def kernels_of_dense() -> list[MicroKernel]:
     space = space_of(DENSE)
     drawn = (space.sample(np.random.default_rng(seed)) for seed in range(100))
     large = [kernel for kernel in drawn if kernel["mr"] * kernel["nv"] >= 20]
-    return [safe_kernel(DENSE), *large[:3]]
+    return [default_kernel(DENSE), *large[:3]]
 
 
 def assembly(task: SearchTask, kernel: MicroKernel) -> str:
@@ -86,7 +86,7 @@ def test_a_loop_that_spills_would_be_seen() -> None:
 def test_without_a_linker_for_it_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ShapewrightError, match=r"no linker for AArch64.*apt-get install binutils-aarch64-linux-gnu"):
-        build_candidate(DENSE, safe_kernel(DENSE))
+        build_candidate(DENSE, default_kernel(DENSE))
     (tmp_path / "ld.lld").touch(mode=0o755)
     assert linker_for("aarch64") == str(tmp_path / "ld.lld")
 
@@ -112,14 +112,14 @@ def test_kernels_compute_what_the_reference_does(
 ) -> None:
     task = sample_task(SAMPLES[rule][sample], TARGETS[mcpu], threads=1)
     (own, *_) = (each for each in rules_of(task) if each.name == rule)
-    for kernel in (own.safe_kernel(task), own.space(task).sample(np.random.default_rng(0))):
+    for kernel in (own.default_kernel(task), own.space(task).sample(np.random.default_rng(0))):
         call = emulated(build_candidate(task, kernel), program, tmp_path)
         assert problems(task, kernel, call, ragged_dims(task.workload)) == [], str(kernel)
 
 
 def test_threads_share_the_work(program: Path, tmp_path: Path) -> None:
     task = sample_task(SAMPLES["x86_contraction"]["dense-epilogue"], TARGETS["neoverse-n1"], threads=2)
-    kernel = safe_kernel(task)
+    kernel = default_kernel(task)
     call = emulated(build_candidate(task, kernel), program, tmp_path)
     assert problems(task, kernel, call, [{"m": 1}, {"m": 37}]) == []
 
@@ -134,6 +134,6 @@ def test_what_is_written_past_the_end_is_seen(program: Path, tmp_path: Path) -> 
 
 def test_a_call_with_wrong_tensors_fails(program: Path, tmp_path: Path) -> None:
     task = SearchTask("matmul", {"m": T, "n": 10, "k": 4}, (T,), target=TARGETS["neoverse-n1"])
-    call = emulated(build_candidate(task, safe_kernel(task)), program, tmp_path)
+    call = emulated(build_candidate(task, default_kernel(task)), program, tmp_path)
     with pytest.raises(RuntimeError, match=r"ended with 1: .*Mismatched"):
         call([np.zeros(shape, np.float32) for shape in ((3, 4), (4, 10), (3, 9))])

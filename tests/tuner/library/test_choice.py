@@ -26,9 +26,9 @@ from tuner.library.choice import (
 from tuner.library.dispatcher import Dispatcher, Leaf, TableRow
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
-from tuner.schedule import safe_kernel
+from tuner.schedule import default_kernel
 
-SAFE = safe_kernel(TASK)
+SAFE = default_kernel(TASK)
 POINTS = [Point({"m": 1}), Point({"m": 128}, 3.0)]
 
 

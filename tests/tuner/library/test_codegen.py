@@ -21,7 +21,7 @@ from tuner.program.reference import compute
 from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
-from tuner.schedule import rule_of, safe_kernel, space_of
+from tuner.schedule import default_kernel, rule_of, space_of
 from tuner.schedule.space import MicroKernel
 
 T = ShapeVar("T", range(0, 301))
@@ -36,7 +36,7 @@ def task_of(op: str, m: DimLike, n: DimLike, k: DimLike, target: Target = NATIVE
 
 def kernel_of(task: SearchTask, **values: int) -> MicroKernel:
     """The task's safe kernel with other values; on CPUs of few registers with as many rows as they hold."""
-    safe = safe_kernel(task)
+    safe = default_kernel(task)
     space = rule_of(safe).space(task)
     wanted = dict(safe.values) | values
     fitting = (space.legal(wanted | {"mr": mr}) for mr in range(wanted["mr"], 0, -1))

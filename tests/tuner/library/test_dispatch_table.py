@@ -15,7 +15,7 @@ from tuner.library.dispatch_table import ServedTable, is_current
 from tuner.library.dispatcher import Dispatcher, Leaf, Node, TableRow, bounded, kernel_json
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
-from tuner.schedule import safe_kernel
+from tuner.schedule import default_kernel
 from tuner.schedule.space import MicroKernel
 
 T = ShapeVar("T", range(1, 129))
@@ -25,7 +25,7 @@ TASK = SearchTask(
     (T, ShapeVar("B", range(1, 9))),
     target={"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2},
 )
-SAFE = safe_kernel(TASK)
+SAFE = default_kernel(TASK)
 OLD = MicroKernel(SAFE.rule, SAFE.rule_version + 1, SAFE.values)
 
 

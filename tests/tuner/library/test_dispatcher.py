@@ -149,7 +149,7 @@ def test_dims_beyond_their_bounds_get_the_safe_kernel(found: Dispatcher, extra: 
     for name, (least, _) in found.bounds.items():
         for outside in [most[name] + extra, *([least - 1] if least else [])]:
             assert not found.in_bounds(most | {name: outside})
-            assert found.index_for(most | {name: outside}) == found.safe_kernel
+            assert found.index_for(most | {name: outside}) == found.default_kernel
 
 
 def _dispatcher() -> Dispatcher:
@@ -182,7 +182,7 @@ def test_a_dispatch_table_has_the_contracts_fields() -> None:
     data = _dispatcher().to_json()
     assert data["format"] == FORMAT
     assert data["workload_key"] == TASK.workload.key
-    assert (data["dims"], data["threads"], data["safe_kernel"]) == (["m"], 1, 0)
+    assert (data["dims"], data["threads"], data["default_kernel"]) == (["m"], 1, 0)
     assert data["bounds"] == {"m": [16, 2048]}
     assert data["shape_vars"] == {"T": {"min": 1, "max": 128}}
     assert data["kernels"][1] == kernel_json(B) == {"id": B.id, "name": "a=2", "kernel": B.to_json()}
@@ -251,5 +251,5 @@ def test_a_table_of_release_0_1_serves_every_shape(op: str, tmp_path: Path) -> N
         assert result.in_bounds(dims)
         assert result.index_for(dims) == row.kernel
         assert result.predicted_latency_s(dims) == row.predicted_latency_s
-    assert result.index_for(dict.fromkeys(names, 10**6)) == result.safe_kernel
+    assert result.index_for(dict.fromkeys(names, 10**6)) == result.default_kernel
     assert Dispatcher.from_json(result.to_json()) == result

@@ -16,7 +16,7 @@ from tuner.program.build import workload_from_json
 from tuner.program.shape_vars import ShapeVar
 from tuner.program.target import native
 from tuner.program.task import SearchTask
-from tuner.schedule import safe_kernel
+from tuner.schedule import default_kernel
 from tuner.schedule.layout import row_major
 
 REFUSED = (TypeError, ValueError, RuntimeError)
@@ -31,13 +31,13 @@ def task_of(text: str, extents: dict[str, Any], **fields: Any) -> SearchTask:
 @cache
 def built(task: SearchTask) -> Call:
     """One build for all tests of a program."""
-    return loaded(build_candidate(task, safe_kernel(task)))
+    return loaded(build_candidate(task, default_kernel(task)))
 
 
 def wrong_at(task: SearchTask, *points: Sequence[int]) -> list[str]:
     """What is wrong with the results at these values of the symbols, in the symbols' order."""
     dims = [dict(zip(task.workload.symbols, point, strict=True)) for point in points]
-    return problems(task, safe_kernel(task), built(task), dims)
+    return problems(task, default_kernel(task), built(task), dims)
 
 
 def call(task: SearchTask, *shapes: Sequence[int]) -> None:

@@ -8,7 +8,7 @@ from tests.compiled import built_problems
 from tests.every_op import ARGS, op_task, ragged_shapes
 from tuner.program.catalogue import OPS
 from tuner.program.target import native
-from tuner.schedule import safe_kernel
+from tuner.schedule import default_kernel
 
 SMALL = {"B": 3, "S": 60, "T": 20}
 
@@ -21,4 +21,4 @@ def test_no_operator_is_left_out() -> None:
 def test_every_operator_is_right_at_ragged_shapes(op: str) -> None:
     task = op_task(op, native(), threads=2)
     shapes = list(ragged_shapes(task.workload, 5, most=SMALL))
-    assert built_problems(task, safe_kernel(task), shapes) == []
+    assert built_problems(task, default_kernel(task), shapes) == []

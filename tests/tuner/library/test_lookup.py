@@ -16,14 +16,14 @@ from tuner.library.dispatcher import log_distance
 from tuner.library.lookup import BestAnswer, Match, axis_distances, dims_of, expected, nearest
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, format_shape
-from tuner.schedule import safe_kernel, space_of
-from tuner.schedule.registry import prior_latency_s
+from tuner.schedule import default_kernel, space_of
+from tuner.schedule.registry import estimate_s
 from tuner.schedule.space import MicroKernel
 
 T = ShapeVar("T", range(1, 129))
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}
 TASK = SearchTask("dense", {"m": 2 * T, "n": 96, "k": 32}, (T,), target=TARGET)
-SAFE = safe_kernel(TASK)
+SAFE = default_kernel(TASK)
 OTHERS = [space_of(TASK).sample(np.random.default_rng(seed)) for seed in range(8)]
 
 
@@ -88,7 +88,7 @@ def test_where_both_were_measured_the_same_is_expected_again(
 
 def test_theory_carries_the_measured_times_to_another_shape() -> None:
     extents = {axis: np.array([size, near]) for axis, size, near in (("m", 256, 16), ("n", 96, 96), ("k", 32, 32))}
-    prior = prior_latency_s(TASK, [OTHERS[1], SAFE], extents)
+    prior = estimate_s(TASK, [OTHERS[1], SAFE], extents)
 
     measured = expected(TASK, OTHERS[1], SAFE, (1e-3, 2e-3), ({"m": 256}, {"m": 16}))
     assert measured.latency_s == pytest.approx(1e-3 * prior[0, 0] / prior[0, 1])

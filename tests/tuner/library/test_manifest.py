@@ -31,9 +31,9 @@ from tuner.library.package import (
     read_manifest,
     seal_of,
 )
-from tuner.schedule import safe_kernel
+from tuner.schedule import default_kernel
 
-SAFE = safe_kernel(TASK)
+SAFE = default_kernel(TASK)
 SYMBOL, *_ = TASK.workload.symbols
 SHAPE = dict(TASK.instances[0].shape)
 DISPATCHER = Dispatcher(TASK, (SAFE,), 0, Node(SYMBOL, 4, Leaf(0), Leaf(0)), (TableRow(SHAPE, 0, 1e-3, 2e-3),))

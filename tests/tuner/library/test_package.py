@@ -24,9 +24,9 @@ from tuner.library.package import (
     kernel_scripts,
     package,
 )
-from tuner.schedule import safe_kernel
+from tuner.schedule import default_kernel
 
-SAFE = safe_kernel(TASK)
+SAFE = default_kernel(TASK)
 FOUND = package(Dispatcher(TASK, (SAFE,), 0, Leaf(0)), b"binary", '{"ir": 1}', {"tvm": "1"}, "j", ["for i in ä"])
 
 

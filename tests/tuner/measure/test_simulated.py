@@ -15,7 +15,7 @@ from tuner.measure.simulated import DEVICE_SPREAD, NOISE, Faults, Fleet, Simulat
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import ErrorKind
-from tuner.schedule import safe_kernel
+from tuner.schedule import default_kernel
 from tuner.schedule.space import MicroKernel
 
 
@@ -50,7 +50,7 @@ def test_devices_differ_little_and_their_anchors_say_by_how_much() -> None:
 
 
 def test_theory_is_what_is_expected_of_a_real_kernel() -> None:
-    best = safe_kernel(DENSE)
+    best = default_kernel(DENSE)
     (result,) = Fleet(1).runner().run(DENSE, [RunRequest(BuildResult(best, b"", 0.0), DENSE.instances[:1])])
     assert result.latency_s == pytest.approx(theory(DENSE, best, DENSE.instances[0].shape), rel=3.0)
 
@@ -114,5 +114,5 @@ def test_several_searches_share_a_fleet() -> None:
 
 
 def test_the_builder_compiles_nothing() -> None:
-    (build,) = SimulatedBuilder(0.001).build(DENSE, [safe_kernel(DENSE)])
+    (build,) = SimulatedBuilder(0.001).build(DENSE, [default_kernel(DENSE)])
     assert (build.binary, build.build_s, build.error_kind) == (b"simulated", 0.001, None)

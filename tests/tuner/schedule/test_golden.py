@@ -28,7 +28,7 @@ from tests.conftest import TESTS
 from tests.contract.rule_samples import SAMPLES, sample_task
 from tests.contract.test_rule import TARGETS
 from tuner.program.task import SearchTask
-from tuner.schedule import RULES, ScheduleRule, emit, extents_of
+from tuner.schedule import RULES, Rule, emit, extents_of
 from tuner.schedule.space import MicroKernel
 
 KERNELS, SHAPES = 20, 64
@@ -44,7 +44,7 @@ Case = dict[str, Any]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_theory_and_the_first_kernels_are_the_golden_ones(rule: ScheduleRule, request: pytest.FixtureRequest) -> None:
+def test_theory_and_the_first_kernels_are_the_golden_ones(rule: Rule, request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--update-golden"):
         pytest.skip("the test of every kernel writes the files")
     _compare(_golden(rule), dict(_cases(rule, _golden(rule), QUICK)))
@@ -52,7 +52,7 @@ def test_theory_and_the_first_kernels_are_the_golden_ones(rule: ScheduleRule, re
 
 @pytest.mark.soak
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_every_kernel_is_the_golden_one(rule: ScheduleRule, request: pytest.FixtureRequest) -> None:
+def test_every_kernel_is_the_golden_one(rule: Rule, request: pytest.FixtureRequest) -> None:
     found = dict(_cases(rule, _golden(rule), KERNELS))
     if request.config.getoption("--update-golden"):
         FOLDER.mkdir(exist_ok=True)
@@ -71,7 +71,7 @@ def _compare(expected: Mapping[str, Case], found: Mapping[str, Case]) -> None:
     assert not wrong, f"{len(wrong)} differ; if that is meant, see this file's first lines: " + "; ".join(wrong[:20])
 
 
-def _cases(rule: ScheduleRule, known: Mapping[str, Case], emitted: int) -> Iterator[tuple[str, Case]]:
+def _cases(rule: Rule, known: Mapping[str, Case], emitted: int) -> Iterator[tuple[str, Case]]:
     """By name each case as this version has it, with the code of so many of its kernels."""
     for title, sample in SAMPLES[rule.name].items():
         for target, threads in zip(TARGETS, THREADS, strict=True):
@@ -79,33 +79,33 @@ def _cases(rule: ScheduleRule, known: Mapping[str, Case], emitted: int) -> Itera
             yield name, _case(rule, sample_task(sample, target, threads), known.get(name), emitted)
 
 
-def _case(rule: ScheduleRule, task: SearchTask, known: Case | None, emitted: int) -> Case:
+def _case(rule: Rule, task: SearchTask, known: Case | None, emitted: int) -> Case:
     axes = [axis.name for axis in rule.space(task).axes]
     kernels = _drawn(rule, task) if known is None else _named(rule, task, known)
     extents = extents_of(task.workload, task.shapes(SHAPES))
     return {
         "axes": axes,
         "features": _digest(rule.features(task, kernels, extents)),
-        "estimates": _digest(rule.prior_latency_s(task, kernels, extents)),
+        "estimates": _digest(rule.estimate_s(task, kernels, extents)),
         "kernels": {_values(rule, task, kernel, axes): _of_code(task, kernel) for kernel in kernels[:emitted]},
     }
 
 
-def _drawn(rule: ScheduleRule, task: SearchTask) -> list[MicroKernel]:
+def _drawn(rule: Rule, task: SearchTask) -> list[MicroKernel]:
     """The default kernel and others; fewer than KERNELS of a small space."""
     space, rng = rule.space(task), np.random.default_rng(0)
-    drawn = [rule.safe_kernel(task), *(space.sample(rng) for _ in range(10 * KERNELS))]
+    drawn = [rule.default_kernel(task), *(space.sample(rng) for _ in range(10 * KERNELS))]
     return list(dict.fromkeys(drawn))[:KERNELS]
 
 
-def _named(rule: ScheduleRule, task: SearchTask, known: Case) -> list[MicroKernel]:
+def _named(rule: Rule, task: SearchTask, known: Case) -> list[MicroKernel]:
     """The kernels that a golden case names, which are legal still."""
     rows: Sequence[str] = list(known["kernels"])
     values = [dict(zip(known["axes"], map(int, row.split()), strict=True)) for row in rows]
     return [rule.space(task).kernel(each) for each in values]
 
 
-def _values(rule: ScheduleRule, task: SearchTask, kernel: MicroKernel, axes: Sequence[str]) -> str:
+def _values(rule: Rule, task: SearchTask, kernel: MicroKernel, axes: Sequence[str]) -> str:
     values = rule.space(task).values_of(kernel)
     return " ".join(str(values[axis]) for axis in axes)
 
@@ -120,10 +120,10 @@ def _digest(values: NDArray[Any]) -> str:
     return hashlib.sha256(repr(values.shape).encode() + rounded.tobytes()).hexdigest()[:16]
 
 
-def _file(rule: ScheduleRule) -> Path:
+def _file(rule: Rule) -> Path:
     return FOLDER / f"{rule.name}.json"
 
 
-def _golden(rule: ScheduleRule) -> dict[str, Case]:
+def _golden(rule: Rule) -> dict[str, Case]:
     """By name the golden cases of a rule; none of a new one."""
     return json.loads(_file(rule).read_text()) if _file(rule).exists() else {}

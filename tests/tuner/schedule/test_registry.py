@@ -14,18 +14,18 @@ from tuner.program.build import make_workload, workload_from_json
 from tuner.program.task import SearchTask
 from tuner.schedule import (
     RULES,
-    Refused,
+    NoMatch,
     by_rule,
+    default_kernel,
+    estimate_s,
     explain,
     extents_of,
     is_current,
     layout_group,
     layouts_of,
-    prior_latency_s,
     rule_of,
     rules_for,
     rules_of,
-    safe_kernel,
     space_of,
 )
 from tuner.schedule.space import MicroKernel
@@ -49,7 +49,7 @@ def test_every_rule_says_what_it_thinks_of_a_workload() -> None:
     assert list(answers) == names(RULES)
     assert answers["x86_contraction"] == {"m": "m", "n": "n", "k": "k"}
     refused = explain(SOFTMAX, V3)["x86_contraction"]
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, NoMatch)
     assert refused.reason
 
 
@@ -65,7 +65,7 @@ def test_two_rules_that_match_share_a_task() -> None:
     with registered(rival):
         assert names(rules_of(TASK)) == ["rival", "x86_contraction"]
         # The preferred one's default is the library's.
-        assert safe_kernel(TASK) == rival.safe_kernel(TASK)
+        assert default_kernel(TASK) == rival.default_kernel(TASK)
         space = space_of(TASK)
         assert space.size == sum(rule.space(TASK).size for rule in rules_of(TASK))
         drawn = [space.sample(np.random.default_rng(seed)) for seed in range(40)]
@@ -81,11 +81,11 @@ def test_each_kernel_is_judged_by_its_own_rule() -> None:
         space = space_of(TASK)
         kernels = [space.sample(np.random.default_rng(seed)) for seed in range(12)]
         extents = extents_of(TASK.workload, [instance.shape for instance in TASK.instances])
-        together = prior_latency_s(TASK, kernels, extents)
+        together = estimate_s(TASK, kernels, extents)
         for rule, rows in by_rule(kernels):
             own = [kernels[row] for row in rows]
             assert {kernel.rule for kernel in own} == {rule.name}
-            assert (together[rows] == rule.prior_latency_s(TASK, own, extents)).all()
+            assert (together[rows] == rule.estimate_s(TASK, own, extents)).all()
         assert sorted(row for _, rows in by_rule(kernels) for row in rows) == list(range(12))
         packed = next(kernel for kernel in kernels if kernel.rule == "x86_contraction")
         plain = next(kernel for kernel in kernels if kernel.rule == "rival")
@@ -102,11 +102,11 @@ def test_a_kernel_of_no_rule_is_told_the_rules_that_there_are() -> None:
 
 
 def test_a_kernel_of_another_version_is_not_current() -> None:
-    kernel = safe_kernel(TASK)
+    kernel = default_kernel(TASK)
     assert is_current(kernel)
     assert not is_current(replace(kernel, rule_version=kernel.rule_version - 1))
 
 
 def test_a_workload_without_symbols_has_a_theory() -> None:
     task = SearchTask("dense", {"m": 3, "n": 16, "k": 8}, target=V3)
-    assert prior_latency_s(task, [safe_kernel(task)], extents_of(task.workload, [{}])).shape == (1, 1)
+    assert estimate_s(task, [default_kernel(task)], extents_of(task.workload, [{}])).shape == (1, 1)

@@ -10,7 +10,7 @@ from tuner.library.dispatcher import Dispatcher, Leaf, Node, choose
 from tuner.library.package import KERNELS, check_files, kernel_scripts
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
-from tuner.schedule import layout_group, safe_kernel, space_of
+from tuner.schedule import default_kernel, layout_group, space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.finalize import choose_set, make_dispatcher
@@ -20,7 +20,7 @@ from tuner.search.verification import VERIFY_WORK, verified_at
 
 def alone(task: SearchTask) -> Dispatcher:
     """A dispatcher to one kernel."""
-    return Dispatcher(task, (safe_kernel(task),), 0, Leaf(0))
+    return Dispatcher(task, (default_kernel(task),), 0, Leaf(0))
 
 
 def known(count: int) -> tuple[PairCostModel, Measured, list[MicroKernel]]:
@@ -57,7 +57,7 @@ def test_a_dispatcher_covers_the_range_and_is_safe_beyond() -> None:
         row = result.row_for(instance.shape)
         assert row is not None
         assert row.measured_latency_s == results.latency_s(result.kernels[row.kernel], instance.values)
-    assert result.kernel_for({"T": 129}) == result.kernel_for({"T": 0}) == result.kernels[result.safe_kernel]
+    assert result.kernel_for({"T": 129}) == result.kernel_for({"T": 0}) == result.kernels[result.default_kernel]
 
 
 def test_a_library_is_compiled_and_packed() -> None:
@@ -85,7 +85,7 @@ def test_verification_goes_past_the_largest_dim_even_where_it_shrinks_with_the_v
 def test_every_kernel_is_verified_however_much_work_that_is() -> None:
     t = ShapeVar("T", range(1, 1001))
     task = SearchTask("dense", {"m": 64 * t, "n": 4096, "k": 4096}, (t,), target=TASK.target)
-    safe = safe_kernel(task)
+    safe = default_kernel(task)
     tree = Node("m", 40_000, Leaf(0), Leaf(1))
     dims = verified_at(Dispatcher(task, (safe, safe), 0, tree)).all
     assert {choose(tree, point) for point in dims} == {0, 1}

@@ -6,7 +6,7 @@ from tuner.program.expr import Axis, Binary, reads
 from tuner.program.notation import Stage
 from tuner.program.workload import Workload
 from tuner.schedule.access import values
-from tuner.schedule.rule import Refused
+from tuner.schedule.rule import NoMatch
 
 LEAST_VECTOR = 4
 """Extents of the last axis below this have no use for vectors."""
@@ -15,15 +15,15 @@ Parts = tuple[Stage, tuple[Stage, ...]]
 """The reduction, and the stages on its result."""
 
 
-def one_reduction(workload: Workload) -> Parts | Refused:
+def one_reduction(workload: Workload) -> Parts | NoMatch:
     """The parts of a program whose vectors run along the last axis of the output; why it is no such program."""
     reductions = [stage for stage in workload.program.stages if stage.reducer]
     if len(reductions) != 1:
-        return Refused(f"it has {len(reductions)} reductions, not one")
+        return NoMatch(f"it has {len(reductions)} reductions, not one")
     (stage,) = reductions
     after = tuple(other for other in workload.program.stages if other is not stage)
     problem = _problem(workload, stage) or next(filter(None, (_after(stage, other, after) for other in after)), None)
-    return Refused(problem) if problem else (stage, after)
+    return NoMatch(problem) if problem else (stage, after)
 
 
 def _problem(workload: Workload, stage: Stage) -> str | None:

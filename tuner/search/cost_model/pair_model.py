@@ -23,7 +23,7 @@ from tuner.program.rates import Rates
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
 from tuner.records import MeasureResult, speed_correction
-from tuner.schedule import Refused, by_rule, extents_of, is_current, rule_of, rules_of
+from tuner.schedule import NoMatch, by_rule, extents_of, is_current, rule_of, rules_of
 from tuner.schedule.space import MicroKernel, SearchSpace
 from tuner.search.cost_model import refit
 from tuner.search.cost_model._base import Prediction, WarmRecord
@@ -116,7 +116,7 @@ class PairCostModel:
         latency_s, spread = np.empty((2, len(kernels), len(shapes)))
         for rule, rows in by_rule(kernels):
             own = [kernels[row] for row in rows]
-            prior = np.log(rule.prior_latency_s(task, own, extents))
+            prior = np.log(rule.estimate_s(task, own, extents))
             features = partial(rule.features, task, own, extents)
             residual, error = self._residuals[rule.name].predict(features, prior.shape)
             latency_s[rows], spread[rows] = np.exp(prior + residual), error
@@ -139,7 +139,7 @@ class PairCostModel:
         was predicted."""
         rule, task = self._rules[pairs.kernels[0].rule], pairs.task.at_rates(self._rates)
         extents, residual = extents_of(task.workload, [pairs.shape]), self._residuals[rule.name]
-        prior = rule.prior_latency_s(task, pairs.kernels, extents)[:, 0]
+        prior = rule.estimate_s(task, pairs.kernels, extents)[:, 0]
         features = rule.features(task, pairs.kernels, extents)[:, 0]
         targets = np.log(pairs.latency_s) - np.log(prior)
         if not np.isfinite(targets).all():
@@ -221,6 +221,6 @@ def _similar_task(warm: WarmRecord, like: SearchTask) -> _Similar | None:
     variables = tuple(ShapeVar(name, (value,)) for name, value in record.result.instance.values)
     task = SearchTask(workload, shape_vars=variables, instances=None, target=target, threads=record.threads)
     rule = rule_of(record.result.kernel)
-    if isinstance(rule.match(workload, target), Refused):
+    if isinstance(rule.match(workload, target), NoMatch):
         return None
     return _Similar(task, rule.space(task))

@@ -9,7 +9,7 @@ import numpy as np
 
 from tuner.library.selection import select
 from tuner.program.task import SearchTask
-from tuner.schedule import layout_group, rules_of, safe_kernel
+from tuner.schedule import default_kernel, layout_group, rules_of
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.union_space import KernelSpace
 from tuner.search.cost_model import CostModel
@@ -42,7 +42,7 @@ def theory_set(
     def usable(kernels: Sequence[MicroKernel]) -> list[MicroKernel]:
         return [kernel for kernel in dict.fromkeys(kernels) if kernel not in failed]
 
-    pool = usable([safe_kernel(task), *(space.sample(rng) for _ in range(settings.samples))])
+    pool = usable([default_kernel(task), *(space.sample(rng) for _ in range(settings.samples))])
     for _ in range(settings.generations):
         latency = model.predict(pool, shapes).latency_s
         best = [pool[index] for row in latency.argsort(axis=0)[:8] for index in row]
@@ -77,7 +77,7 @@ def first_round(
     picks = [(kernel, sorted(ends.union(serves.get(kernel, ())))) for kernel in kernels]
     preferred, *others = rules_of(task)
     tried = {kernel.rule for kernel in kernels}
-    safe = [preferred.safe_kernel(task), *(rule.safe_kernel(task) for rule in others if rule.name not in tried)]
+    safe = [preferred.default_kernel(task), *(rule.default_kernel(task) for rule in others if rule.name not in tried)]
     picks += [(kernel, sorted(ends)) for kernel in safe if kernel not in kernels]
     picks = [pick for pick in picks if pick[0] not in failed]
     return sorted(picks, key=lambda pick: -len(serves.get(pick[0], ())))

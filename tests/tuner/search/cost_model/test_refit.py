@@ -13,7 +13,7 @@ from tuner.calibration.fit import Observed
 from tuner.program.rates import TYPICAL, Rates
 from tuner.program.task import SearchTask
 from tuner.records import MeasureResult
-from tuner.schedule import extents_of, prior_latency_s, space_of
+from tuner.schedule import estimate_s, extents_of, space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel, refit
 
@@ -29,7 +29,7 @@ def kernels(count: int, seed: int) -> tuple[MicroKernel, ...]:
 def times(rates: Rates, drawn: tuple[MicroKernel, ...], task: SearchTask = TASK) -> np.ndarray:
     """[kernels, instances] seconds on a device of these rates."""
     extents = extents_of(task.workload, shapes_of(task))
-    return np.asarray(prior_latency_s(task.at_rates(rates), drawn, extents))
+    return np.asarray(estimate_s(task.at_rates(rates), drawn, extents))
 
 
 def results(rates: Rates, drawn: tuple[MicroKernel, ...], noise: float = 0.03, seed: int = 0) -> list[MeasureResult]:

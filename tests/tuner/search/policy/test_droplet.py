@@ -8,14 +8,14 @@ from tests.fakes import TASK, Time, latency_s
 from tests.searching import measured_round
 from tuner.program.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult
-from tuner.schedule import safe_kernel, space_of
+from tuner.schedule import default_kernel, space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.policy import DropletSearch, DropletSettings, TheorySettings
 from tuner.search.policy.droplet import axes_between
 
 SPACE = space_of(TASK)
-SAFE = safe_kernel(TASK)
+SAFE = default_kernel(TASK)
 SETTINGS = DropletSettings(theory=TheorySettings(samples=200))
 ONE = SearchTask(TASK.workload, shape_vars=TASK.shape_vars, instances=[24], target=TASK.target, max_kernels=4)
 

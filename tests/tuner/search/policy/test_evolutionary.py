@@ -11,14 +11,14 @@ import pytest
 from tests.fakes import TASK, measured
 from tuner.program.task import SearchTask
 from tuner.records import MeasureResult
-from tuner.schedule import layout_group, safe_kernel, space_of
+from tuner.schedule import default_kernel, layout_group, space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.policy import EvolutionarySearch, EvolutionSettings, Suggestion, TheorySettings
 from tuner.search.policy.diverse import most_diverse
 
 QUICK = EvolutionSettings(population=48, generations=2, theory=TheorySettings(300))
-SAFE = safe_kernel(TASK)
+SAFE = default_kernel(TASK)
 
 
 class Search(EvolutionarySearch):

@@ -10,14 +10,14 @@ import pytest
 
 from tests.fakes import TASK
 from tuner.records import MeasureResult
-from tuner.schedule import layout_group, safe_kernel, space_of
+from tuner.schedule import default_kernel, layout_group, space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.observations import Measured
 from tuner.search.policy.set_so_far import Floats, SetSoFar, Turns, layout_penalties
 
 WEIGHTS = np.full(len(TASK.instances), 1 / len(TASK.instances))
-SAFE = safe_kernel(TASK)
+SAFE = default_kernel(TASK)
 NEAR = space_of(TASK).neighbours(SAFE)
 ALIKE = next(kernel for kernel in NEAR if layout_group(TASK, kernel) == layout_group(TASK, SAFE))
 OTHER = next(kernel for kernel in NEAR if layout_group(TASK, kernel) != layout_group(TASK, SAFE))

@@ -26,31 +26,28 @@ from tuner.schedule.product.match.phases import Phase, phases_of
 from tuner.schedule.product.operands.columns import columns_of
 from tuner.schedule.product.operands.image import image_of
 from tuner.schedule.product.product import DTYPE, UNSUPPORTED
-from tuner.schedule.rule import Refused
+from tuner.schedule.rule import NoMatch, matched
 
 FEWEST_COLUMNS = 8
 """A fixed n of fewer columns is not worth vectors of its own."""
 
 
 @lru_cache(maxsize=1024)
-def forms(workload: Workload) -> tuple[Form, ...] | Refused:
+def forms(workload: Workload) -> tuple[Form, ...] | NoMatch:
     """The ways to group a workload's axes: where results are stored as they are computed, and, if that leaves axes out
     of m or n, where all are in. Or why there is none."""
     first, *rest = workload.program.stages
-    if not isinstance(plain.match(workload), Refused):
-        return Refused("x86_contraction takes it")
+    if not isinstance(plain.match(workload), NoMatch):
+        return NoMatch("x86_contraction takes it")
     if first.reducer != "sum" or not first.axes:
-        return Refused("the first stage is no sum that leaves an axis")
+        return NoMatch("the first stage is no sum that leaves an axis")
     reason = _types_problem(workload) or _stages_problem(workload, first, rest)
-    return Refused(reason) if reason else _in_phases(workload) or _grouped(workload)
+    return NoMatch(reason) if reason else _in_phases(workload) or _grouped(workload)
 
 
 def forms_of(workload: Workload) -> tuple[Form, ...]:
     """The groupings of a workload that the rule takes. Raises ValueError for another."""
-    found = forms(workload)
-    if isinstance(found, Refused):
-        raise ValueError(f"{workload}: {found.reason}")
-    return found
+    return matched(workload, forms(workload))
 
 
 def form_of(workload: Workload, joined: bool) -> Form:
@@ -93,7 +90,7 @@ def _in_phases(workload: Workload) -> tuple[Form, ...]:
     for is_cut in (True, False):
         phases = phases_of(workload, _factors(workload.program.stages[0].body), is_cut)
         found = [_grouped(phase.workload, phase, _seed(workload)) for phase in phases]
-        forms = tuple(form for grouped in found if not isinstance(grouped, Refused) for form in grouped)
+        forms = tuple(form for grouped in found if not isinstance(grouped, NoMatch) for form in grouped)
         packed = [{operand.tensor for operand in (f.left, f.right) if operand.is_packed_ahead} for f in forms]
         is_right = all(phase.cut == own for phase, own in zip(phases, packed, strict=False))
         kinds = {(form.m, form.n, form.k, type(form.left), type(form.right)) for form in forms}
@@ -111,7 +108,7 @@ def _seed(workload: Workload) -> str:
     return next((name for name in reversed(out) if parts[name].extent.constant != 1), out[-1])
 
 
-def _grouped(workload: Workload, phase: Phase | None = None, seed: str | None = None) -> tuple[Form, ...] | Refused:
+def _grouped(workload: Workload, phase: Phase | None = None, seed: str | None = None) -> tuple[Form, ...] | NoMatch:
     """``seed``: the part of the output that vectors run along. A phase is grouped in one way: its places lie apart."""
     first, *behind = workload.program.stages
     rest, parts = tuple(behind), parts_of(workload, first)
@@ -122,10 +119,10 @@ def _grouped(workload: Workload, phase: Phase | None = None, seed: str | None = 
     left = tuple(factor for factor in factors if seed not in needs[factor])
     of_left, of_right = (frozenset().union(*(needs[f] for f in side)) & set(out) for side in (left, right))
     if of_left | of_right != set(out):
-        return Refused("the output has axes that no factor depends on")
+        return NoMatch("the output has axes that no factor depends on")
     rows, columns = (tuple(n for n in out if n in a - b) for a, b in ((of_left, of_right), (of_right, of_left)))
     if not rows or not columns:
-        return Refused("there are no axes of the output on which one operand alone depends, of either")
+        return NoMatch("there are no axes of the output on which one operand alone depends, of either")
     steps = ordered_steps(workload, first, left, right)
 
     def form(m: tuple[str, ...], n: tuple[str, ...], joined: bool) -> Form:

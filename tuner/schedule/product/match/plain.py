@@ -15,7 +15,7 @@ from tuner.schedule.intrinsics import DotProduct, dot_products
 from tuner.schedule.product.match.stages import epilogue_problem
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
 from tuner.schedule.product.product import UNSUPPORTED, Product
-from tuner.schedule.rule import Refused
+from tuner.schedule.rule import NoMatch, matched
 
 TOTALS = frozenset({"float32", "int32"})
 
@@ -84,29 +84,29 @@ class Contraction:
 
 
 @lru_cache(maxsize=1024)
-def match(workload: Workload) -> Contraction | Refused:
+def match(workload: Workload) -> Contraction | NoMatch:
     """The roles of a workload's tensors and axes, or why it is no such contraction."""
     first, *rest = workload.program.stages
     product = first.body
     if first.reducer != "sum" or not isinstance(product, Binary) or product.operator != "*":
-        return Refused("the first stage is not a sum of products")
+        return NoMatch("the first stage is not a sum of products")
     left, right = product.left, product.right
     if not isinstance(left, Read) or not isinstance(right, Read) or not (is_plain(left) and is_plain(right)):
-        return Refused("the operands are not two tensors read at plain axes")
+        return NoMatch("the operands are not two tensors read at plain axes")
     result = _roles(workload, first, left, right)
-    if isinstance(result, Refused):
+    if isinstance(result, NoMatch):
         return result
     reason = _storage_problem(workload, result) or epilogue_problem(workload, rest, (result.left, result.right))
-    return Refused(reason) if reason else result
+    return NoMatch(reason) if reason else result
 
 
-def _roles(workload: Workload, stage: Stage, left: Read, right: Read) -> Contraction | Refused:
+def _roles(workload: Workload, stage: Stage, left: Read, right: Read) -> Contraction | NoMatch:
     x, y, out = axes_of_read(left), axes_of_read(right), stage.axes
     if len(stage.reduce_axes) != 1 or len(out) not in (2, 3):
-        return Refused("not one axis is summed over, or the output has neither 2 nor 3 axes")
+        return NoMatch("not one axis is summed over, or the output has neither 2 nor 3 axes")
     (k,), (*batch, m, n) = stage.reduce_axes, out
     if x != (*batch, m, k) or y not in ((*batch, k, n), (*batch, n, k)):
-        return Refused("the operands are not [m, k] and [k, n] or [n, k], with or without a batch axis in front")
+        return NoMatch("the operands are not [m, k] and [k, n] or [n, k], with or without a batch axis in front")
     is_constant = right.tensor in workload.constants
     axes = {"m": m, "n": n, "k": k, **({"b": batch[0]} if batch else {})}
     return Contraction(
@@ -143,7 +143,4 @@ def _storage_problem(workload: Workload, result: Contraction) -> str | None:
 
 def contraction_of(workload: Workload) -> Contraction:
     """The roles in a workload that the rule takes. Raises ValueError for another."""
-    result = match(workload)
-    if isinstance(result, Refused):
-        raise ValueError(f"{workload}: {result.reason}")
-    return result
+    return matched(workload, match(workload))

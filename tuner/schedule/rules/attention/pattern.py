@@ -23,7 +23,7 @@ from tuner.program.inline import MAX_NODES, node_count, substituted
 from tuner.program.notation import Stage
 from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain, stride
-from tuner.schedule.rule import Refused
+from tuner.schedule.rule import NoMatch, matched
 from tuner.schedule.rules.attention.bounds import is_hidden, mask_of
 from tuner.schedule.rules.attention.chain import DOTS, QUOTIENT, Chain, storage_problem
 
@@ -33,20 +33,17 @@ class _NoMatch(Exception):
 
 
 @lru_cache(maxsize=1024)
-def match(workload: Workload) -> Chain | Refused:
+def match(workload: Workload) -> Chain | NoMatch:
     """The chain of a workload, or why it is none."""
     try:
         return _Matching(workload).chain()
     except _NoMatch as reason:
-        return Refused(str(reason))
+        return NoMatch(str(reason))
 
 
 def chain_of(workload: Workload) -> Chain:
     """The chain of a workload that the rule takes. Raises ValueError for another."""
-    result = match(workload)
-    if isinstance(result, Refused):
-        raise ValueError(f"{workload}: {result.reason}")
-    return result
+    return matched(workload, match(workload))
 
 
 class _Matching:

@@ -31,9 +31,8 @@ from tuner.errors import IllegalKernel
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.layout import Layout
-from tuner.schedule.rule import Extents, Refused
-from tuner.schedule.rules.attention import prior
+from tuner.schedule.rule import Extents, NoMatch, Rule
+from tuner.schedule.rules.attention import estimate
 from tuner.schedule.rules.attention.chain import Chain
 from tuner.schedule.rules.attention.emit import emit
 from tuner.schedule.rules.attention.pattern import chain_of, match
@@ -48,18 +47,14 @@ TILES = (1, 2, 4, 8, 16)
 PANELS = (0, 1, 2, 4, 8, 16, 32)
 
 
-class Attention:
+class Attention(Rule):
     """See the module's text for the axes; ``pattern`` for what it takes, ``emit`` for the code."""
 
     name = "attention"
-    version = 1
-    is_fallback = False
 
-    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
-        if target.kind != "llvm":
-            return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         answer = match(workload)
-        return answer if isinstance(answer, Refused) else answer.roles(workload)
+        return answer if isinstance(answer, NoMatch) else answer.roles(workload)
 
     def workspace_bytes(self, task: SearchTask) -> int:
         chain, sizes = chain_of(task.workload), task.workload.axis_sizes(task.largest_dims)
@@ -85,7 +80,7 @@ class Attention:
         check = lambda kernel: _check(kernel, hardware.vector_registers)  # noqa: E731
         return SearchSpace(self.name, self.version, axes, check, _canonicalise)
 
-    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+    def default_kernel(self, task: SearchTask) -> MicroKernel:
         """Up to three quarters of the registers; blocks of columns, so that no row is too long for the caches."""
         wide = task.known_target.hardware.vector_registers >= 32
         mr, nv = (8, 3) if wide else (4, 2)
@@ -93,16 +88,11 @@ class Attention:
         values = {"mr": mr, "nv": nv, "ev": ev, "rows": 8, "cols": 8, "pack": 1, "tail": 1, "ku": 1}
         return self.space(task).kernel(values)
 
-    def prior_latency_s(
-        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
-    ) -> NDArray[np.float64]:
-        return prior.latency_s(task, kernels, extents)
+    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
+        return estimate.latency_s(task, kernels, extents)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return prior.features(task, kernels, extents)
-
-    def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
-        return {}
+        return estimate.features(task, kernels, extents)
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         return emit(task, kernel, name)

@@ -14,7 +14,7 @@ from tuner.program.notation import Stage
 from tuner.program.workload import Workload
 from tuner.schedule.access import stride
 from tuner.schedule.loops.reductions import one_reduction
-from tuner.schedule.rule import Refused
+from tuner.schedule.rule import NoMatch, matched
 
 
 @dataclass(frozen=True)
@@ -36,22 +36,19 @@ class ColumnProgram:
 
 
 @lru_cache(maxsize=1024)
-def match(workload: Workload) -> ColumnProgram | Refused:
+def match(workload: Workload) -> ColumnProgram | NoMatch:
     """The reduction of a workload, or why it is none of columns."""
     parts = one_reduction(workload)
-    if isinstance(parts, Refused):
+    if isinstance(parts, NoMatch):
         return parts
     stage, after = parts
     problem = _stream_problem(workload, stage) or _read_problem((stage, *after))
-    return Refused(problem) if problem else ColumnProgram(stage, after, _row_order(stage))
+    return NoMatch(problem) if problem else ColumnProgram(stage, after, _row_order(stage))
 
 
 def column_program_of(workload: Workload) -> ColumnProgram:
     """The reduction of a workload that the rule takes. Raises ValueError for another."""
-    answer = match(workload)
-    if isinstance(answer, Refused):
-        raise ValueError(f"{workload}: {answer.reason}")
-    return answer
+    return matched(workload, match(workload))
 
 
 def _stream_problem(workload: Workload, stage: Stage) -> str | None:

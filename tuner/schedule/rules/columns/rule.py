@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.layout import Layout
-from tuner.schedule.rule import Extents, Refused
-from tuner.schedule.rules.columns import prior
+from tuner.schedule.rule import Extents, NoMatch, Rule
+from tuner.schedule.rules.columns import estimate
 from tuner.schedule.rules.columns.emit import emit
 from tuner.schedule.rules.columns.pattern import column_program_of, match
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
@@ -33,18 +32,14 @@ from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 ROWS, STRIPS = (1, 2, 4, 8, 16), (1, 4, 16, 64, 256)
 
 
-class ColumnReduction:
+class ColumnReduction(Rule):
     """See the module's text for the axes; ``pattern`` for what it takes, ``emit`` for the code."""
 
     name = "column_reduction"
-    version = 1
-    is_fallback = False
 
-    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
-        if target.kind != "llvm":
-            return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         answer = match(workload)
-        if isinstance(answer, Refused):
+        if isinstance(answer, NoMatch):
             return answer
         roles = dict.fromkeys(answer.rows, "row") | {answer.column: "column"}
         return {axis: roles.get(axis, "outer") for axis in workload.program.axes}
@@ -54,7 +49,7 @@ class ColumnReduction:
 
     def space(self, task: SearchTask) -> SearchSpace:
         columns = task.workload.sizes[column_program_of(task.workload).column].constant
-        lanes = prior.lanes_of(task)
+        lanes = estimate.lanes_of(task)
         strips = tuple(strip for strip in STRIPS if columns is None or strip == 1 or strip * lanes < 4 * columns)
         axes = (
             Axis("rows", "rows that are added at a time", ROWS),
@@ -62,23 +57,18 @@ class ColumnReduction:
         )
         return SearchSpace(self.name, self.version, axes, check=lambda kernel: None)
 
-    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+    def default_kernel(self, task: SearchTask) -> MicroKernel:
         space = self.space(task)
         # The longer the streams, the better; but each thread needs strips of its own.
         wanted = STRIPS[-1] if task.threads == 1 else 16
         strip = max(choice for choice in space.axes[1].choices if choice <= wanted)
         return space.kernel({"rows": 8, "strip": strip})
 
-    def prior_latency_s(
-        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
-    ) -> NDArray[np.float64]:
-        return prior.latency_s(task, kernels, extents)
+    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
+        return estimate.latency_s(task, kernels, extents)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return prior.features(task, kernels, extents)
-
-    def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
-        return {}
+        return estimate.features(task, kernels, extents)
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         return emit(task, kernel, name)

@@ -47,27 +47,23 @@ from tuner.schedule.product.match.parts import outer_role
 from tuner.schedule.product.panels import IN_COPY
 from tuner.schedule.product.product import DTYPE
 from tuner.schedule.product.rows import IN_IMAGE
-from tuner.schedule.rule import Extents, Refused
-from tuner.schedule.rules.conv import prior
+from tuner.schedule.rule import Extents, NoMatch, Rule
+from tuner.schedule.rules.conv import estimate
 from tuner.schedule.rules.conv.emit import emit
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 
-class X86Gathered:
-    """See the module's text for the axes; ``prior`` for the theory, ``emit`` for the code."""
+class X86Gathered(Rule):
+    """See the module's text for the axes; ``estimate`` for the theory, ``emit`` for the code."""
 
     name = "x86_gathered"
-    version = 1
-    is_fallback = False
 
-    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
-        if target.kind != "llvm":
-            return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         found = forms(workload)
-        if isinstance(found, Refused):
+        if isinstance(found, NoMatch):
             return found
         if not found[0].dots(target.hardware):
-            return Refused(f"{target.mcpu} has no instruction that multiplies the operands as they are")
+            return NoMatch(f"{target.mcpu} has no instruction that multiplies the operands as they are")
         return found[0].roles
 
     def workspace_bytes(self, task: SearchTask) -> int:
@@ -128,7 +124,7 @@ class X86Gathered:
 
         return SearchSpace(self.name, self.version, axes, check=legal, canonicalise=canonical)
 
-    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+    def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers, k in chunks that stay in cache."""
         space, form = self.space(task), forms_of(task.workload)[0]
         wide = task.known_target.hardware.vector_registers >= 32
@@ -147,13 +143,11 @@ class X86Gathered:
             values["kc"] = 0
         return space.kernel(values)
 
-    def prior_latency_s(
-        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
-    ) -> NDArray[np.float64]:
-        return prior.latency_s(task, kernels, extents)
+    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
+        return estimate.latency_s(task, kernels, extents)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return prior.features(task, kernels, extents)
+        return estimate.features(task, kernels, extents)
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         form = form_of(task.workload, bool(kernel["join"]))

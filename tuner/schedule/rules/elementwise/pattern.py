@@ -12,7 +12,7 @@ from tuner.program.program import Program
 from tuner.program.shapes import ElementTypes
 from tuner.program.workload import Workload
 from tuner.schedule.access import stride, vector_axis
-from tuner.schedule.rule import Refused
+from tuner.schedule.rule import NoMatch, matched
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class Elementwise:
 
 
 @lru_cache(maxsize=1024)
-def match(workload: Workload) -> Elementwise | Refused:
+def match(workload: Workload) -> Elementwise | NoMatch:
     """The loops of a program without reductions, or why it has some."""
     if any(stage.reducer for stage in workload.program.stages):
-        return Refused("a stage is a reduction")
+        return NoMatch("a stage is a reduction")
     program = inlined(workload)
     if program is None:
-        return Refused("stages cannot be put into one another: one is padded, or they grow too long")
+        return NoMatch("stages cannot be put into one another: one is padded, or they grow too long")
     if set(program.inputs) != set(workload.program.inputs):
-        return Refused("an input is read by no output")
+        return NoMatch("an input is read by no output")
     types = ElementTypes(program, {name: dtype for name, dtype in workload.dtypes if name in program.tensors})
     vector, crossed, turned = {}, {}, {}
     for stage in program.stages:
@@ -88,7 +88,4 @@ def _turned(stage: Stage, crossed: str) -> tuple[Read, ...]:
 
 def elementwise_of(workload: Workload) -> Elementwise:
     """The loops of a workload that the rule takes. Raises ValueError for another."""
-    answer = match(workload)
-    if isinstance(answer, Refused):
-        raise ValueError(f"{workload}: {answer.reason}")
-    return answer
+    return matched(workload, match(workload))

@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.layout import Layout
-from tuner.schedule.rule import Extents, Refused
-from tuner.schedule.rules.elementwise import prior
+from tuner.schedule.rule import Extents, NoMatch, Rule
+from tuner.schedule.rules.elementwise import estimate
 from tuner.schedule.rules.elementwise.emit import emit
 from tuner.schedule.rules.elementwise.pattern import elementwise_of, match
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
@@ -34,24 +33,18 @@ from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 MOST_SPLIT = 4
 
 
-class Injective:
+class Injective(Rule):
     """See the module's text for the axes; ``pattern`` for what it takes, ``emit`` for the code."""
 
     name = "injective"
     version = 2
-    is_fallback = False
 
-    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
-        if target.kind != "llvm":
-            return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         answer = match(workload)
-        if isinstance(answer, Refused):
+        if isinstance(answer, NoMatch):
             return answer
         last = {stage.axes[-1] for stage in answer.program.stages if stage.axes}
         return {axis: "inner" if axis in last else "outer" for axis in workload.program.axes}
-
-    def workspace_bytes(self, task: SearchTask) -> int:
-        return 0
 
     def space(self, task: SearchTask) -> SearchSpace:
         loops = elementwise_of(task.workload)
@@ -64,21 +57,16 @@ class Injective:
         )
         return SearchSpace(self.name, self.version, axes, check=lambda kernel: None)
 
-    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+    def default_kernel(self, task: SearchTask) -> MicroKernel:
         loops = elementwise_of(task.workload)
         unroll, tile = 2 if any(loops.vector.values()) else 1, 64 if loops.is_tiled else 0
         return self.space(task).kernel({"unroll": unroll, "tile": tile, "split": 0})
 
-    def prior_latency_s(
-        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
-    ) -> NDArray[np.float64]:
-        return prior.latency_s(task, kernels, extents)
+    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
+        return estimate.latency_s(task, kernels, extents)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return prior.features(task, kernels, extents)
-
-    def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
-        return {}
+        return estimate.features(task, kernels, extents)
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         return emit(task, kernel, name)

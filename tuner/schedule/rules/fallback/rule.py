@@ -25,25 +25,21 @@ from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import vector_axis
-from tuner.schedule.layout import Layout
-from tuner.schedule.rule import Extents, Refused
-from tuner.schedule.rules.fallback import prior
+from tuner.schedule.rule import Extents, NoMatch, Rule
+from tuner.schedule.rules.fallback import estimate
 from tuner.schedule.rules.fallback.emit import emit
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 MOST_SPLIT = 4
 
 
-class Fallback:
+class Fallback(Rule):
     """See the module's text for the axes; ``tuner.schedule.access`` chooses vector axes, ``emit`` writes the code."""
 
     name = "fallback"
-    version = 1
     is_fallback = True
 
-    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
-        if target.kind != "llvm":
-            return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         outputs = {axis for stage in workload.program.stages for axis in stage.axes}
         return {axis: "parallel" if axis in outputs else "reduction" for axis in workload.program.axes}
 
@@ -62,20 +58,15 @@ class Fallback:
         )
         return SearchSpace(self.name, self.version, axes, check=_check, canonicalise=_canonicalise)
 
-    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+    def default_kernel(self, task: SearchTask) -> MicroKernel:
         reduces = _reduces_in_vectors(task.workload)
         return self.space(task).kernel({"vector": 1, "split": 0, "sums": 4 if reduces else 1})
 
-    def prior_latency_s(
-        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
-    ) -> NDArray[np.float64]:
-        return prior.latency_s(task, kernels, extents)
+    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
+        return estimate.latency_s(task, kernels, extents)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return prior.features(task, kernels, extents)
-
-    def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
-        return {}
+        return estimate.features(task, kernels, extents)
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         return emit(task, kernel, name)

@@ -56,31 +56,25 @@ from tuner.schedule.product.axes import (  # fmt: skip
 from tuner.schedule.product.match.plain import Contraction, contraction_of, match  # fmt: skip
 from tuner.schedule.product.product import DTYPE, holds_partial  # fmt: skip
 from tuner.schedule.product.turns import check_turns
-from tuner.schedule.rule import Extents, Refused
+from tuner.schedule.rule import Extents, NoMatch, Rule
 from tuner.schedule.rules.matmul.emit import emit
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 
-class X86Contraction:
-    """See the module's text for the axes; ``prior`` for the theory, ``emit`` for the code."""
+class X86Contraction(Rule):
+    """See the module's text for the axes; ``estimate`` for the theory, ``emit`` for the code."""
 
     name = "x86_contraction"
     version = 2
-    is_fallback = False
 
-    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
-        if target.kind != "llvm":
-            return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         contraction = match(workload)
-        if isinstance(contraction, Refused):
+        if isinstance(contraction, NoMatch):
             return contraction
         if not contraction.product.atoms(target.hardware):
             pair = f"{contraction.left_dtype} by {contraction.right_dtype}"
-            return Refused(f"{target.mcpu} has no instruction that multiplies {pair} as the operands lie")
+            return NoMatch(f"{target.mcpu} has no instruction that multiplies {pair} as the operands lie")
         return contraction.roles
-
-    def workspace_bytes(self, task: SearchTask) -> int:
-        return 0
 
     def space(self, task: SearchTask) -> SearchSpace:
         hardware, workload = task.known_target.hardware, task.workload
@@ -111,7 +105,7 @@ class X86Contraction:
             canonicalise=lambda values: _canonical(values, contraction),
         )
 
-    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+    def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers, small blocks: good at every size, best at few."""
         wide = task.known_target.hardware.vector_registers >= 32
         contraction, hardware = contraction_of(task.workload), task.known_target.hardware
@@ -128,9 +122,7 @@ class X86Contraction:
             }
         return self.space(task).kernel(_canonical_words(values, contraction))
 
-    def prior_latency_s(
-        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
-    ) -> NDArray[np.float64]:
+    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
         return estimate.latency_s(task, contraction_of(task.workload).product, kernels, extents)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:

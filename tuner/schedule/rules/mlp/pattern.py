@@ -22,7 +22,7 @@ from tuner.schedule.intrinsics import FMA, only_fma
 from tuner.schedule.product.match.stages import elementwise_problem
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
 from tuner.schedule.product.product import DTYPE, UNSUPPORTED, Product
-from tuner.schedule.rule import Refused
+from tuner.schedule.rule import NoMatch, matched
 
 
 @dataclass(frozen=True)
@@ -98,16 +98,16 @@ class Chain:
 
 
 @lru_cache(maxsize=1024)
-def match(workload: Workload) -> Chain | Refused:
+def match(workload: Workload) -> Chain | NoMatch:
     """The chain of a workload, or why it is none."""
     stages = workload.program.stages
     products = [position for position, stage in enumerate(stages) if stage.reducer]
     if len(products) < 2:
-        return Refused("there are no two products")
+        return NoMatch("there are no two products")
     links = []
     for position in products:
         link = _link(workload, stages[position])
-        if isinstance(link, Refused):
+        if isinstance(link, NoMatch):
             return link
         links.append(link)
     *others, final, second = links
@@ -118,24 +118,21 @@ def match(workload: Workload) -> Chain | Refused:
         out, workload.tensors[out].dtype,
     )  # fmt: skip
     problem = next(_problems(workload, chain), None)
-    return Refused(problem) if problem else chain
+    return NoMatch(problem) if problem else chain
 
 
 def chain_of(workload: Workload) -> Chain:
     """The chain of a workload that the rule takes. Raises ValueError for another."""
-    result = match(workload)
-    if isinstance(result, Refused):
-        raise ValueError(f"{workload}: {result.reason}")
-    return result
+    return matched(workload, match(workload))
 
 
-def _link(workload: Workload, stage: Stage) -> Link | Refused:
+def _link(workload: Workload, stage: Stage) -> Link | NoMatch:
     """A stage as a product of rows with a matrix, whichever operand it names first."""
     product = stage.body
     if stage.reducer != "sum" or len(stage.axes) != 2 or len(stage.reduce_axes) != 1:
-        return Refused(f"stage {stage.tensor} is not a sum over one axis that leaves two")
+        return NoMatch(f"stage {stage.tensor} is not a sum over one axis that leaves two")
     if not isinstance(product, Binary) or product.operator != "*":
-        return Refused(f"stage {stage.tensor} is not a sum of products")
+        return NoMatch(f"stage {stage.tensor} is not a sum of products")
     (m, n), (k,) = stage.axes, stage.reduce_axes
     for left, right in ((product.left, product.right), (product.right, product.left)):
         if not (isinstance(left, Read) and isinstance(right, Read) and is_plain(left) and is_plain(right)):
@@ -147,7 +144,7 @@ def _link(workload: Workload, stage: Stage) -> Link | Refused:
                 dynamic=frozenset("m" if workload.sizes[m].constant is None else ()),
                 left_dtype=workload.tensors[left.tensor].dtype, right_dtype=workload.tensors[right.tensor].dtype,
             )  # fmt: skip
-    return Refused(f"the operands of stage {stage.tensor} are not [m, k] and [n, k] or [k, n]")
+    return NoMatch(f"the operands of stage {stage.tensor} are not [m, k] and [n, k] or [k, n]")
 
 
 def _problems(workload: Workload, chain: Chain) -> Iterator[str]:

@@ -35,8 +35,8 @@ from tuner.schedule.layout import Layout, MatrixLayout
 from tuner.schedule.product.axes import check as check_product
 from tuner.schedule.product.axes import thread_axes, tile_axes
 from tuner.schedule.product.product import holds_partial
-from tuner.schedule.rule import Extents, Refused
-from tuner.schedule.rules.mlp import prior
+from tuner.schedule.rule import Extents, NoMatch, Rule
+from tuner.schedule.rules.mlp import estimate
 from tuner.schedule.rules.mlp.emit import emit
 from tuner.schedule.rules.mlp.pattern import Chain, chain_of, match
 from tuner.schedule.rules.mlp.sizes import ELEMENT_BYTES, kept_width, link_kernels, whole_rows
@@ -49,18 +49,14 @@ BLOCKS = (128, 256, 384, 512, 768, 1024)
 """Choices of ``fb``, beside 0."""
 
 
-class X86Chain:
-    """See the module's text for the axes; ``prior`` for the theory, ``emit`` for the code."""
+class X86Chain(Rule):
+    """See the module's text for the axes; ``estimate`` for the theory, ``emit`` for the code."""
 
     name = "x86_chain"
-    version = 1
-    is_fallback = False
 
-    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
-        if target.kind != "llvm":
-            return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         chain = match(workload)
-        return chain if isinstance(chain, Refused) else chain.roles
+        return chain if isinstance(chain, NoMatch) else chain.roles
 
     def workspace_bytes(self, task: SearchTask) -> int:
         """The larger of both forms, and room for weights that are packed at the call."""
@@ -98,7 +94,7 @@ class X86Chain:
             canonicalise=_canonicalised,
         )
 
-    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+    def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers; several threads share columns too, where rows are few."""
         wide = task.known_target.hardware.vector_registers >= 32
         mr, nv = (8, 3) if wide else (4, 2)
@@ -106,13 +102,11 @@ class X86Chain:
         values |= {"near": 0, "ahead": 0, "rows": 0, "fetch": 0, "tail": 0, "tn": task.threads}
         return self.space(task).kernel(values)
 
-    def prior_latency_s(
-        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
-    ) -> NDArray[np.float64]:
-        return prior.latency_s(task, kernels, extents)
+    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
+        return estimate.latency_s(task, kernels, extents)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return prior.features(task, kernels, extents)
+        return estimate.features(task, kernels, extents)
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         chain, lanes = chain_of(task.workload), task.known_target.hardware.lanes()

@@ -15,7 +15,7 @@ from tuner.schedule.intrinsics import FMA, only_fma
 from tuner.schedule.product.match.stages import epilogue_problem
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
 from tuner.schedule.product.product import UNSUPPORTED, Product
-from tuner.schedule.rule import Extents, Refused
+from tuner.schedule.rule import Extents, NoMatch, matched
 
 
 @dataclass(frozen=True)
@@ -77,23 +77,23 @@ class Grouped:
 
 
 @lru_cache(maxsize=1024)
-def match(workload: Workload) -> Grouped | Refused:
+def match(workload: Workload) -> Grouped | NoMatch:
     """The roles of a workload's tensors and axes, or why it is no such product."""
     first, *rest = workload.program.stages
     if first.reducer != "sum" or len(first.axes) != 2 or len(first.reduce_axes) != 1:
-        return Refused("the first stage is not a sum over one axis that leaves two")
+        return NoMatch("the first stage is not a sum over one axis that leaves two")
     (m, n), (k,) = first.axes, first.reduce_axes
     product = first.body
     if not isinstance(product, Binary) or product.operator != "*":
-        return Refused("the first stage is not a sum of products")
+        return NoMatch("the first stage is not a sum of products")
     for left, right in ((product.left, product.right), (product.right, product.left)):
         if isinstance(left, Read) and isinstance(right, Read) and left.indices == (Axis(m), Axis(k)):
             index = right.indices[0]
             if isinstance(index, Read) and index.indices == (Axis(m),) and right.indices[1:] == (Axis(n), Axis(k)):
                 result = _grouped(workload, first, left.tensor, right.tensor, index.tensor)
                 reason = _problem(workload, result, rest)
-                return Refused(reason) if reason else result
-    return Refused("the operands are not [m, k] and [index[m], n, k]")
+                return NoMatch(reason) if reason else result
+    return NoMatch("the operands are not [m, k] and [index[m], n, k]")
 
 
 def _grouped(workload: Workload, first: Stage, left: str, right: str, index: str) -> Grouped:
@@ -132,7 +132,4 @@ def _problem(workload: Workload, result: Grouped, rest: list[Stage]) -> str | No
 
 def grouped_of(workload: Workload) -> Grouped:
     """The roles in a workload that the rule takes. Raises ValueError for another."""
-    result = match(workload)
-    if isinstance(result, Refused):
-        raise ValueError(f"{workload}: {result.reason}")
-    return result
+    return matched(workload, match(workload))

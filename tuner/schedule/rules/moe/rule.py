@@ -20,7 +20,7 @@ from tuner.schedule.layout import Layout, MatrixLayout
 from tuner.schedule.product import estimate
 from tuner.schedule.product.axes import canonicalised, check, ragged_axes, thread_axes, tile_axes
 from tuner.schedule.product.product import holds_partial
-from tuner.schedule.rule import Extents, Refused
+from tuner.schedule.rule import Extents, NoMatch, Rule
 from tuner.schedule.rules.moe.emit import emit
 from tuner.schedule.rules.moe.pattern import grouped_of, match
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
@@ -29,18 +29,14 @@ ROW_BYTES = 8
 """Of the number of a row, while rows are sorted."""
 
 
-class X86Grouped:
+class X86Grouped(Rule):
     """See the module's text for the axes, ``emit`` for the code; the theory is that of a batch of equal groups."""
 
     name = "x86_grouped"
-    version = 1
-    is_fallback = False
 
-    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
-        if target.kind != "llvm":
-            return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         grouped = match(workload)
-        return grouped if isinstance(grouped, Refused) else grouped.roles
+        return grouped if isinstance(grouped, NoMatch) else grouped.roles
 
     def workspace_bytes(self, task: SearchTask) -> int:
         rows = task.workload.axis_sizes(task.largest_dims)[grouped_of(task.workload).m]
@@ -64,16 +60,14 @@ class X86Grouped:
             canonicalise=lambda values: canonicalised(values, grouped.product),
         )
 
-    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+    def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers."""
         wide = task.known_target.hardware.vector_registers >= 32
         values = {"mr": 8 if wide else 4, "nv": 3 if wide else 2, "mb": 8, "kc": 0, "ku": 1, "near": 0, "ahead": 0}
         values |= {"fetch": 0, "rows": 1, "tail": 0, "edge": 0, "pack": 0, "tb": 1, "tn": task.threads}
         return self.space(task).kernel(values)
 
-    def prior_latency_s(
-        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
-    ) -> NDArray[np.float64]:
+    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
         return estimate.latency_s(task, grouped_of(task.workload).product, kernels, extents)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:

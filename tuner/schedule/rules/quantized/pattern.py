@@ -20,7 +20,7 @@ from tuner.schedule.intrinsics import FMA, only_fma
 from tuner.schedule.product.match.stages import epilogue_problem
 from tuner.schedule.product.operands.matrix import MatrixResult, MatrixRows
 from tuner.schedule.product.product import UNSUPPORTED, Product
-from tuner.schedule.rule import Refused
+from tuner.schedule.rule import NoMatch, matched
 from tuner.schedule.rules.quantized.codes import Code, code_in, outside
 from tuner.schedule.rules.quantized.decoded import Decoded
 
@@ -90,20 +90,17 @@ class _NoMatch(Exception):
 
 
 @lru_cache(maxsize=1024)
-def match(workload: Workload) -> Quantized | Refused:
+def match(workload: Workload) -> Quantized | NoMatch:
     """The roles of a workload's tensors and axes, or why it is no such product."""
     try:
         return _match(workload)
     except _NoMatch as reason:
-        return Refused(str(reason))
+        return NoMatch(str(reason))
 
 
 def quantized_of(workload: Workload) -> Quantized:
     """The roles in a workload that the rule takes. Raises ValueError for another."""
-    result = match(workload)
-    if isinstance(result, Refused):
-        raise ValueError(f"{workload}: {result.reason}")
-    return result
+    return matched(workload, match(workload))
 
 
 def _match(workload: Workload) -> Quantized:

@@ -27,7 +27,7 @@ from tuner.schedule.layout import Layout, PanelLayout
 from tuner.schedule.product import estimate
 from tuner.schedule.product.axes import canonicalised, check, ragged_axes, thread_axes, tile_axes
 from tuner.schedule.product.product import holds_partial
-from tuner.schedule.rule import Extents, Refused
+from tuner.schedule.rule import Extents, NoMatch, Rule
 from tuner.schedule.rules.quantized.emit import emit
 from tuner.schedule.rules.quantized.pattern import match, quantized_of
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
@@ -36,21 +36,15 @@ WORD_BYTES = 4
 """Of a column that stand together in a panel of numbers of four bits: eight steps of k."""
 
 
-class X86Quantized:
-    """See the module's text for the axes, ``emit`` for the code; ``prior`` for the theory."""
+class X86Quantized(Rule):
+    """See the module's text for the axes, ``emit`` for the code; ``estimate`` for the theory."""
 
     name = "x86_quantized"
     version = 2
-    is_fallback = False
 
-    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
-        if target.kind != "llvm":
-            return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         found = match(workload)
-        return found if isinstance(found, Refused) else {axis: role for role, axis in found.axis.items()}
-
-    def workspace_bytes(self, task: SearchTask) -> int:
-        return 0
+        return found if isinstance(found, NoMatch) else {axis: role for role, axis in found.axis.items()}
 
     def space(self, task: SearchTask) -> SearchSpace:
         hardware, found = task.known_target.hardware, quantized_of(task.workload)
@@ -77,7 +71,7 @@ class X86Quantized:
             canonicalise=lambda values: canonicalised(_without_chunks(values), found.product),
         )
 
-    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+    def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers, with half of what a word holds unrolled."""
         wide = task.known_target.hardware.vector_registers >= 32
         values = {"mr": 8 if wide else 4, "nv": 3 if wide else 2, "mb": 8, "kc": 0, "ku": 4, "near": 0, "ahead": 0}
@@ -85,9 +79,7 @@ class X86Quantized:
         values |= {"late": 0}
         return self.space(task).kernel(values)
 
-    def prior_latency_s(
-        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
-    ) -> NDArray[np.float64]:
+    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
         return estimate.latency_s(task, quantized_of(task.workload).product, kernels, extents)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:

@@ -11,10 +11,10 @@ from tuner.program.dtypes import DTYPES
 from tuner.program.task import SearchTask
 from tuner.schedule.function import KernelFunction, kernel_function
 from tuner.schedule.loops.shares import Range, in_shares
+from tuner.schedule.rules.rows.estimate import lanes_of
 from tuner.schedule.rules.rows.frame import Groups
 from tuner.schedule.rules.rows.pattern import RowProgram, columns_choice, row_program_of
 from tuner.schedule.rules.rows.points import Settings
-from tuner.schedule.rules.rows.prior import lanes_of
 from tuner.schedule.rules.rows.rows import RowBlock
 from tuner.schedule.rules.rows.split import WriteRows, split_columns
 from tuner.schedule.signature import i64

@@ -15,7 +15,7 @@ from tuner.program.inline import MAX_NODES, node_count, substituted
 from tuner.program.notation import Stage
 from tuner.program.workload import Workload
 from tuner.schedule.access import values
-from tuner.schedule.rule import Refused
+from tuner.schedule.rule import NoMatch
 
 Groups = tuple[tuple[int, ...], ...]
 """The dims of a tensor, those walked as one together."""
@@ -48,40 +48,40 @@ class Frame:
         return any(stage.tensor == tensor and stage.axes == self.axes for stage in self.stages)
 
 
-def frame_of(workload: Workload) -> Frame | Refused:
+def frame_of(workload: Workload) -> Frame | NoMatch:
     """The program over common axes, or why it has none."""
     first = next((stage for stage in workload.program.stages if stage.reducer), None)
     if first is None:
-        return Refused("no stage is a reduction")
+        return NoMatch("no stage is a reduction")
     stages = _prepared(workload, len(first.axes), len(first.reduce_axes))
-    if isinstance(stages, Refused):
+    if isinstance(stages, NoMatch):
         return stages
     rows, columns = first.axes, _column_order(first)
     renamed = []
     for stage in stages:
         answer = _renamed(workload, stage, rows, columns)
-        if isinstance(answer, Refused):
+        if isinstance(answer, NoMatch):
             return answer
         renamed.append(answer)
     tensors = workload.tensors
     groups = {name: tuple((position,) for position in range(len(tensors[name].dims))) for name in tensors}
     frame = Frame(rows, columns, tuple(renamed), {axis: (axis,) for axis in (*rows, *columns)}, groups)
     problem = _intermediate_problem(frame)
-    return Refused(problem) if problem else _merged(workload, frame)
+    return NoMatch(problem) if problem else _merged(workload, frame)
 
 
 # -- stages over other axes ---------------------------------------------------------------------------------------
-def _prepared(workload: Workload, rows: int, columns: int) -> list[Stage] | Refused:
+def _prepared(workload: Workload, rows: int, columns: int) -> list[Stage] | NoMatch:
     """The stages without those that prepare inputs of another shape: they are put into their readers."""
     bodies: dict[str, Stage] = {}
     depends: set[str] = set()
     kept = []
     for stage in workload.program.stages:
         if any(read.tensor in bodies and any(map(reads, read.indices)) for read in reads(stage.body)):
-            return Refused(f"stage {stage.tensor} looks an intermediate up by elements of a tensor")
+            return NoMatch(f"stage {stage.tensor} looks an intermediate up by elements of a tensor")
         whole = replace(stage, body=rebuild(stage.body, lambda node: substituted(node, bodies, workload)))
         if node_count(whole.body) > MAX_NODES:
-            return Refused(f"stage {stage.tensor} grows too long with those before it in it")
+            return NoMatch(f"stage {stage.tensor} grows too long with those before it in it")
         if stage.reducer or any(read.tensor in depends for read in reads(whole.body)):
             depends.add(stage.tensor)
         elif stage.tensor not in workload.program.outputs and len(stage.axes) != rows + columns:
@@ -99,14 +99,14 @@ def _column_order(stage: Stage) -> tuple[str, ...]:
     return tuple(sorted(stage.reduce_axes, key=lambda axis: order.get(axis, -1)))
 
 
-def _renamed(workload: Workload, stage: Stage, rows: tuple[str, ...], columns: tuple[str, ...]) -> Stage | Refused:
+def _renamed(workload: Workload, stage: Stage, rows: tuple[str, ...], columns: tuple[str, ...]) -> Stage | NoMatch:
     """The stage over the common axes."""
     own = (*stage.axes, *(_column_order(stage) if stage.reducer else ()))
     common = rows + columns if stage.reducer or len(stage.axes) > len(rows) else rows
     if len(stage.axes) not in ((len(rows),) if stage.reducer else (len(rows), len(rows + columns))):
-        return Refused(f"stage {stage.tensor} is neither over the rows nor over rows and columns")
+        return NoMatch(f"stage {stage.tensor} is neither over the rows nor over rows and columns")
     if [workload.sizes[axis] for axis in own] != [workload.sizes[axis] for axis in common]:
-        return Refused(f"stage {stage.tensor} has axes of other extents than the first reduction")
+        return NoMatch(f"stage {stage.tensor} has axes of other extents than the first reduction")
     names = dict(zip(own, common, strict=True))
     body = rebuild(stage.body, lambda node: replace(node, name=names[node.name]) if isinstance(node, Axis) else node)
     return replace(stage, body=body, axes=common[: len(stage.axes)], reduce_axes=columns if stage.reducer else ())

@@ -15,7 +15,7 @@ from tuner.program.notation import Stage
 from tuner.program.shapes import ElementTypes
 from tuner.program.workload import Workload
 from tuner.schedule.access import is_transcendental
-from tuner.schedule.rule import Refused
+from tuner.schedule.rule import NoMatch, matched
 from tuner.schedule.rules.rows.frame import Frame, frame_of, input_reads
 from tuner.schedule.rules.rows.hoist import hoisted
 
@@ -67,23 +67,20 @@ class RowProgram:
 
 
 @lru_cache(maxsize=1024)
-def match(workload: Workload) -> RowProgram | Refused:
+def match(workload: Workload) -> RowProgram | NoMatch:
     """The passes of a workload, or why it is not made of reductions along rows."""
     if workload.padding:
-        return Refused("a tensor is padded")
+        return NoMatch("a tensor is padded")
     frame = frame_of(workload)
-    if isinstance(frame, Refused):
+    if isinstance(frame, NoMatch):
         return frame
     problem = _dtype_problem(workload, frame) or _read_problem(frame) or _contraction(frame)
-    return Refused(problem) if problem else _row_program(workload, *hoisted(frame, workload.element_types))
+    return NoMatch(problem) if problem else _row_program(workload, *hoisted(frame, workload.element_types))
 
 
 def row_program_of(workload: Workload) -> RowProgram:
     """The passes of a workload that the rule takes. Raises ValueError for another."""
-    answer = match(workload)
-    if isinstance(answer, Refused):
-        raise ValueError(f"{workload}: {answer.reason}")
-    return answer
+    return matched(workload, match(workload))
 
 
 def columns_choice(program: RowProgram) -> int:

@@ -30,9 +30,8 @@ from tuner.program.dtypes import DTYPES
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.layout import Layout
-from tuner.schedule.rule import Extents, Refused
-from tuner.schedule.rules.rows import prior
+from tuner.schedule.rule import Extents, NoMatch, Rule
+from tuner.schedule.rules.rows import estimate
 from tuner.schedule.rules.rows.emit import emit
 from tuner.schedule.rules.rows.pattern import columns_choice, match, row_program_of
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
@@ -44,18 +43,14 @@ RESERVED_REGISTERS = 4
 """For what is loaded and computed beside the accumulators."""
 
 
-class RowReduction:
+class RowReduction(Rule):
     """See the module's text for the axes; ``pattern`` for what it takes, ``emit`` and ``rows`` for the code."""
 
     name = "row_reduction"
-    version = 1
-    is_fallback = False
 
-    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
-        if target.kind != "llvm":
-            return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         answer = match(workload)
-        if isinstance(answer, Refused):
+        if isinstance(answer, NoMatch):
             return answer
         columns = {axis for stage in workload.program.stages for axis in stage.reduce_axes}
         rows = {axis for stage in workload.program.stages if stage.reducer for axis in stage.axes}
@@ -84,7 +79,7 @@ class RowReduction:
         )
         return SearchSpace(self.name, self.version, axes, check=_check(task))
 
-    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+    def default_kernel(self, task: SearchTask) -> MicroKernel:
         space, is_single = self.space(task), len(row_program_of(task.workload).passes) == 1
         values = {axis.name: axis.choices[-1] if axis.name == "ahead" else axis.choices[0] for axis in space.axes}
         # Several rows are as many streams from memory.
@@ -92,16 +87,11 @@ class RowReduction:
         tried = [{**values, "rows": rows, "acc": acc} for rows, acc in (*pairs, (1, 4), (1, 2), (1, 1))]
         return next(kernel for kernel in map(space.legal, tried) if kernel is not None)
 
-    def prior_latency_s(
-        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
-    ) -> NDArray[np.float64]:
-        return prior.latency_s(task, kernels, extents)
+    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
+        return estimate.latency_s(task, kernels, extents)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return prior.features(task, kernels, extents)
-
-    def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
-        return {}
+        return estimate.features(task, kernels, extents)
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         return emit(task, kernel, name)

@@ -18,7 +18,7 @@ from tuner.program.notation import Stage
 from tuner.program.workload import Workload
 from tuner.schedule.access import stride
 from tuner.schedule.loops.reductions import one_reduction
-from tuner.schedule.rule import Refused
+from tuner.schedule.rule import NoMatch, matched
 
 MOST_TAPS = 128
 """Positions of a window; all are unrolled."""
@@ -88,21 +88,18 @@ class WindowProgram:
 
 
 @lru_cache(maxsize=1024)
-def match(workload: Workload) -> WindowProgram | Refused:
+def match(workload: Workload) -> WindowProgram | NoMatch:
     """The windows of a workload, or why it is not made of them."""
     parts = one_reduction(workload)
-    if isinstance(parts, Refused):
+    if isinstance(parts, NoMatch):
         return parts
     problem = _size_problem(workload, parts[0])
-    return Refused(problem) if problem else _windows(workload, *parts)
+    return NoMatch(problem) if problem else _windows(workload, *parts)
 
 
 def window_program_of(workload: Workload) -> WindowProgram:
     """The windows of a workload that the rule takes. Raises ValueError for another."""
-    answer = match(workload)
-    if isinstance(answer, Refused):
-        raise ValueError(f"{workload}: {answer.reason}")
-    return answer
+    return matched(workload, match(workload))
 
 
 # -- what is refused ----------------------------------------------------------------------------------------------
@@ -115,22 +112,22 @@ def _size_problem(workload: Workload, stage: Stage) -> str | None:
 
 
 # -- windows ------------------------------------------------------------------------------------------------------
-def _windows(workload: Workload, stage: Stage, after: tuple[Stage, ...]) -> WindowProgram | Refused:
+def _windows(workload: Workload, stage: Stage, after: tuple[Stage, ...]) -> WindowProgram | NoMatch:
     moving = {axis for axis in stage.reduce_axes if workload.sizes[axis].constant != 1}
     slid = {read: _slides(workload, stage, read, moving) for read in reads(stage.body)}
     found = {read: slides for read, slides in slid.items() if slides}
     if len(found) != 1:
-        return Refused(f"{len(found)} tensors are read through windows, not one")
+        return NoMatch(f"{len(found)} tensors are read through windows, not one")
     ((read, slides),) = found.items()
     if {slide.window for slide in slides} & moving != moving:
-        return Refused(f"not every reduced axis moves a window over {read.tensor}: it is a contraction")
+        return NoMatch(f"not every reduced axis moves a window over {read.tensor}: it is a contraction")
     if slides[-1].axis != stage.axes[-1] or slides[-1].dim != len(read.indices) - 1:
-        return Refused(f"{read.tensor} does not lie along {stage.axes[-1]}")
+        return NoMatch(f"{read.tensor} does not lie along {stage.axes[-1]}")
     if slides[-1].stride > MOST_STRIDE:
-        return Refused(f"windows are more than {MOST_STRIDE} elements apart")
+        return NoMatch(f"windows are more than {MOST_STRIDE} elements apart")
     problem = _other_problem(workload, (stage, *after), read)
     if problem:
-        return Refused(problem)
+        return NoMatch(problem)
     tiled = {slide.axis for slide in slides}
     outer = tuple(axis for axis in stage.axes if axis not in tiled)
     return WindowProgram(stage, after, read, slides, outer, tuple(_taps(workload, stage)))

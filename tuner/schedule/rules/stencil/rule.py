@@ -27,9 +27,8 @@ from tuner.program.dtypes import DTYPES
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.layout import Layout
-from tuner.schedule.rule import Extents, Refused
-from tuner.schedule.rules.stencil import prior
+from tuner.schedule.rule import Extents, NoMatch, Rule
+from tuner.schedule.rules.stencil import estimate
 from tuner.schedule.rules.stencil.emit import emit
 from tuner.schedule.rules.stencil.pattern import Slide, WindowProgram, match, window_program_of
 from tuner.schedule.rules.stencil.tiles import lanes_of
@@ -42,18 +41,14 @@ MOST_UNROLLED = 400
 """Elements of windows in the code of a register block."""
 
 
-class Windows:
+class Windows(Rule):
     """See the module's text for the axes; ``pattern`` for what it takes, ``emit`` for the code."""
 
     name = "windows"
-    version = 1
-    is_fallback = False
 
-    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
-        if target.kind != "llvm":
-            return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         answer = match(workload)
-        if isinstance(answer, Refused):
+        if isinstance(answer, NoMatch):
             return answer
         roles = {slide.axis: "tile" for slide in answer.slides} | {answer.vector.axis: "vector"}
         roles |= dict.fromkeys(answer.stage.reduce_axes, "window")
@@ -80,7 +75,7 @@ class Windows:
         )
         return SearchSpace(self.name, self.version, axes, check=_check(task, program))
 
-    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+    def default_kernel(self, task: SearchTask) -> MicroKernel:
         program, space = window_program_of(task.workload), self.space(task)
         choices = {axis.name: axis.choices for axis in space.axes}
         # Channels lie beside one another: a tile is narrow, and the image is high.
@@ -92,16 +87,11 @@ class Windows:
                 return kernel
         raise IllegalKernel("one row and one vector are always legal")
 
-    def prior_latency_s(
-        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
-    ) -> NDArray[np.float64]:
-        return prior.latency_s(task, kernels, extents)
+    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
+        return estimate.latency_s(task, kernels, extents)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return prior.features(task, kernels, extents)
-
-    def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
-        return {}
+        return estimate.features(task, kernels, extents)
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         return emit(task, kernel, name)

@@ -26,7 +26,7 @@ from tuner.schedule.product.match.groups import forms
 from tuner.schedule.product.operand import Floats, Left, Place, Result, Right
 from tuner.schedule.product.operands.columns import Columns
 from tuner.schedule.product.product import DTYPE, Product
-from tuner.schedule.rule import Extents, Refused
+from tuner.schedule.rule import Extents, NoMatch
 from tuner.schedule.tir import TirExpr
 
 IMAGE_DIMS = 3
@@ -74,28 +74,28 @@ class Convolution:
 
 
 @lru_cache(maxsize=1024)
-def match(workload: Workload) -> Convolution | Refused:
+def match(workload: Workload) -> Convolution | NoMatch:
     """The convolution that a workload is, or why it is none of these."""
     found = forms(workload)
-    if isinstance(found, Refused):
-        return Refused(f"not a convolution: {found.reason}")
+    if isinstance(found, NoMatch):
+        return NoMatch(f"not a convolution: {found.reason}")
     form = found[-1]
     columns = form.columns
     if form.phases or form.outer or columns is None or len(form.m) != 1 or len(columns.dims) != IMAGE_DIMS:
-        return Refused("not a convolution of images with channels outside, a step of 1 and constant weights")
+        return NoMatch("not a convolution of images with channels outside, a step of 1 and constant weights")
     images, *axes = columns.dims
     taps = [form.parts[dim.window].extent.constant if dim.window is not None else None for dim in axes]
     if images.window is not None or images.first or taps != [TAPS, TAPS] or any(dim.dilation != 1 for dim in axes):
-        return Refused(f"not windows of {TAPS} x {TAPS} neighbours")
+        return NoMatch(f"not windows of {TAPS} x {TAPS} neighbours")
     if {workload.tensors[tensor].dtype for tensor in (columns.read.tensor, form.left.tensor)} != {DTYPE}:
-        return Refused(f"operands are not {DTYPE}")
+        return NoMatch(f"operands are not {DTYPE}")
     padding = dict(workload.padding).get(columns.read.tensor, 0.0)
     if not math.isfinite(padding):
-        return Refused(f"differences of a padding of {padding} are no numbers")
+        return NoMatch(f"differences of a padding of {padding} are no numbers")
     weight = next(read for read in workload.program.reads if read.tensor == form.left.tensor)
     kernels = form.parts[form.m[0]].extent.constant or 0
     if not _is_whole(form, weight) or min(columns.channels, kernels) < FEWEST_CHANNELS:
-        return Refused(f"fewer than {FEWEST_CHANNELS} channels, or groups of them")
+        return NoMatch(f"fewer than {FEWEST_CHANNELS} channels, or groups of them")
     sizes = columns.channels, kernels, *columns.sizes
     # Results go through a buffer: no stage runs within the products.
     return Convolution(replace(form, out_roles=None), columns, weight.tensor, axes_of_read(weight), *sizes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tuner.program.workload import Workload
 from tuner.schedule.product.axes import WIDEST_BLOCK
-from tuner.schedule.rule import Refused
+from tuner.schedule.rule import matched
 from tuner.schedule.rules.winograd.pattern import Convolution, match
 from tuner.schedule.space import MicroKernel
 
@@ -13,10 +13,7 @@ TILE_AXES = ("mr", "nv", "ku")
 
 def convolution_of(workload: Workload) -> Convolution:
     """The convolution of a workload that the rule takes. Raises ValueError for another."""
-    found = match(workload)
-    if isinstance(found, Refused):
-        raise ValueError(f"{workload}: {found.reason}")
-    return found
+    return matched(workload, match(workload))
 
 
 def as_product(kernel: MicroKernel, threads: int) -> MicroKernel:

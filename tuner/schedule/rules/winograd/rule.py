@@ -29,8 +29,8 @@ from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout, WinogradLayout
 from tuner.schedule.product.axes import check, tile_axes
 from tuner.schedule.product.turns import check_turns
-from tuner.schedule.rule import Extents, Refused
-from tuner.schedule.rules.winograd import prior
+from tuner.schedule.rule import Extents, NoMatch, Rule
+from tuner.schedule.rules.winograd import estimate
 from tuner.schedule.rules.winograd.emit import emit
 from tuner.schedule.rules.winograd.pattern import Convolution, Products, match
 from tuner.schedule.rules.winograd.products import TILE_AXES, as_product, convolution_of
@@ -45,18 +45,14 @@ FEW_LINES = 4
 """Of the safe kernel, at most."""
 
 
-class X86Winograd:
-    """See the module's text for the axes; ``prior`` for the theory, ``emit`` for the code."""
+class X86Winograd(Rule):
+    """See the module's text for the axes; ``estimate`` for the theory, ``emit`` for the code."""
 
     name = "x86_winograd"
-    version = 1
-    is_fallback = False
 
-    def match(self, workload: Workload, target: Target) -> Mapping[str, str] | Refused:
-        if target.kind != "llvm":
-            return Refused(f"{target.kind} is not a CPU that LLVM generates code for")
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         convolution = match(workload)
-        return convolution if isinstance(convolution, Refused) else convolution.form.roles
+        return convolution if isinstance(convolution, NoMatch) else convolution.form.roles
 
     def workspace_bytes(self, task: SearchTask) -> int:
         """What is kept of a block, in each thread."""
@@ -83,20 +79,18 @@ class X86Winograd:
 
         return SearchSpace(self.name, self.version, axes, check=legal, canonicalise=canonical)
 
-    def safe_kernel(self, task: SearchTask) -> MicroKernel:
+    def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, and about as many tiles in a block as keep it in L2."""
         wide = task.known_target.hardware.vector_registers >= 32
         tile = {"mr": 8, "nv": 3} if wide else {"mr": 4, "nv": 2}
         lines = max(lines for lines in _lines(convolution_of(task.workload)) if lines <= FEW_LINES)
         return self.space(task).kernel({**tile, "ku": 1, "tail": 0, "lines": lines})
 
-    def prior_latency_s(
-        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
-    ) -> NDArray[np.float64]:
-        return prior.latency_s(task, kernels, extents)
+    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
+        return estimate.latency_s(task, kernels, extents)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return prior.features(task, kernels, extents)
+        return estimate.features(task, kernels, extents)
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         own = convolution_of(task.workload)

@@ -50,6 +50,6 @@ def task_of(data: dict[str, Any], target: Target | None = None, threads: int = 1
 
 def kernel_of(task: SearchTask, **values: int) -> MicroKernel:
     """The safe kernel with other values."""
-    kernel = RULE.space(task).legal({**dict(RULE.safe_kernel(task).values), **values})
+    kernel = RULE.space(task).legal({**dict(RULE.default_kernel(task).values), **values})
     assert kernel is not None, values
     return kernel

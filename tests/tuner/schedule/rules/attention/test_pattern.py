@@ -21,7 +21,7 @@ from tests.tuner.schedule.rules.attention.programs import (
 from tuner.errors import IllegalKernel
 from tuner.program.build import workload_from_json
 from tuner.program.expr import text_of
-from tuner.schedule import Refused, extents_of, rules_of
+from tuner.schedule import NoMatch, extents_of, rules_of
 from tuner.schedule.rules.attention.bounds import mask_of
 from tuner.schedule.rules.attention.chain import Chain
 from tuner.schedule.rules.attention.pattern import match
@@ -132,7 +132,7 @@ PADDED_STAGE = {
 )  # fmt: skip
 def test_other_programs_are_refused_with_the_reason(data: dict[str, Any], reason: str) -> None:
     answer = match(workload_from_json(data))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, NoMatch)
     assert reason in answer.reason
 
 
@@ -166,7 +166,7 @@ def test_bounds_of_a_mask(score: str, bounds: list[str], inside: str) -> None:
 # -- the space and its theory -----------------------------------------------------------------------------------------
 def test_what_the_registers_do_not_hold_is_illegal() -> None:
     task = task_of(attention(d=64), NARROW)
-    space, values = RULE.space(task), dict(RULE.safe_kernel(task).values)
+    space, values = RULE.space(task), dict(RULE.default_kernel(task).values)
     with pytest.raises(IllegalKernel, match="needs 34 vector registers, there are 16"):
         space.kernel(values | {"mr": 10, "nv": 3})
     with pytest.raises(IllegalKernel, match="pack=0 reads k in place"):
@@ -184,13 +184,13 @@ def test_theory_knows_what_a_mask_hides() -> None:
     times = []
     for task in (plain, causal):
         extents = extents_of(task.workload, [{"T": 512}])
-        times.append(float(RULE.prior_latency_s(task, [RULE.safe_kernel(task)], extents)[0, 0]))
+        times.append(float(RULE.estimate_s(task, [RULE.default_kernel(task)], extents)[0, 0]))
     assert 0.45 < times[1] / times[0] < 0.75
 
 
 def test_theory_packs_for_many_rows_and_not_for_one() -> None:
     task = task_of(attention(d=64))
-    space, values = RULE.space(task), dict(RULE.safe_kernel(task).values) | {"cols": 0}
+    space, values = RULE.space(task), dict(RULE.default_kernel(task).values) | {"cols": 0}
     kernels = [kernel for pack in (0, 1) if (kernel := space.legal(values | {"pack": pack}))]
     extents = extents_of(task.workload, [{"T": rows, "S": 512} for rows in (1, 512)])
-    assert np.argmin(RULE.prior_latency_s(task, kernels, extents), axis=0).tolist() == [0, 1]
+    assert np.argmin(RULE.estimate_s(task, kernels, extents), axis=0).tolist() == [0, 1]

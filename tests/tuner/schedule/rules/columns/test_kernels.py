@@ -15,7 +15,7 @@ from tuner.program.shape_vars import ShapeVar
 from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.schedule import rules_of, space_of
-from tuner.schedule.rule import Refused
+from tuner.schedule.rule import NoMatch
 from tuner.schedule.rules.columns.pattern import match
 
 AVX2 = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
@@ -61,5 +61,5 @@ def test_any_sizes(name: str, reducer: str, threads: int, seed: int, is_narrow: 
 )
 def test_what_is_refused_has_its_reason(data: dict[str, Any], reason: str) -> None:
     answer = match(workload_from_json(data))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, NoMatch)
     assert reason in answer.reason

@@ -9,7 +9,7 @@ import pytest
 
 from tuner.program.build import workload_from_json
 from tuner.program.workload import Workload
-from tuner.schedule import Refused
+from tuner.schedule import NoMatch
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import forms
 from tuner.schedule.product.operands.ahead import AheadColumns, AheadRows
@@ -29,7 +29,7 @@ def program(text: str, **fields: Any) -> Workload:
 
 def found(workload: Workload) -> tuple[Form, ...]:
     result = forms(workload)
-    assert not isinstance(result, Refused), result
+    assert not isinstance(result, NoMatch), result
     return result
 
 
@@ -174,5 +174,5 @@ def test_factors_without_the_last_axis_are_one_operand() -> None:
 )  # fmt: skip
 def test_what_is_not_taken_has_a_reason(workload: Workload, reason: str) -> None:
     result = forms(workload)
-    assert isinstance(result, Refused)
+    assert isinstance(result, NoMatch)
     assert reason in result.reason

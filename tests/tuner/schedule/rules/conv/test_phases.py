@@ -157,7 +157,7 @@ def test_drawn_transposed_convolutions_are_right(share: int, workload: Workload,
 def test_a_packed_weight_has_the_taps_of_each_phase() -> None:
     workload = transposed(1, b=1, c=2, w=5, o=3, s=3, stride=2)
     task = task_of(workload)
-    layout = RULE.layouts(task, RULE.safe_kernel(task))["weight"]
+    layout = RULE.layouts(task, RULE.default_kernel(task))["weight"]
     assert isinstance(layout, CutLayout)
     weight = np.arange(18, dtype=np.float32).reshape(2, 3, 3) + 1
     packed = layout.pack(weight)

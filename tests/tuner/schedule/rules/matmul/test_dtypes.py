@@ -18,7 +18,7 @@ from tuner.program.build import workload_from_json
 from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload
-from tuner.schedule import Refused, layouts_of, rules_of
+from tuner.schedule import NoMatch, layouts_of, rules_of
 from tuner.schedule.product.axes import group_of
 from tuner.schedule.rules.matmul import X86Contraction
 from tuner.schedule.space import MicroKernel
@@ -74,7 +74,7 @@ def test_kernels_of_every_pair_of_dtypes_are_right(pair: tuple[str, str, str], k
 def test_the_default_is_right_on_every_target(mcpu: str, pair: tuple[str, str, str]) -> None:
     left, right, out = pair
     task = task_of(workload_of(DENSE, dtype={"x": left, "w": right, "out": out}), runnable(mcpu))
-    kernel = RULE.safe_kernel(task)
+    kernel = RULE.default_kernel(task)
     groups = next((axis.choices for axis in RULE.space(task).axes if axis.name == "group"), (1,))
     assert group_of(kernel) == max(groups)
     assert problems(task, kernel) == []
@@ -123,7 +123,7 @@ def test_a_single_column_past_whole_vectors_is_stored_alone(out: str) -> None:
     data = {"program": text, "extents": extents, "constant": ["w"], "dtype": {"x": "uint8", "w": "int8", "out": out}}
     task = task_of(workload_from_json(data))
     assert is_taken(task)
-    assert problems(task, RULE.safe_kernel(task)) == []
+    assert problems(task, RULE.default_kernel(task)) == []
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -149,7 +149,7 @@ def test_an_infinity_stays_in_its_row(k: int, depth: str | None) -> None:
     sizes = [ShapeVar("T", range(1, 17)), *([ShapeVar("S", range(1, 300))] if depth else [])]
     task = SearchTask(workload, shape_vars=sizes, target=native(), threads=1)
     (rule,) = rules_of(task)
-    kernel = rule.space(task).kernel(dict(rule.safe_kernel(task).values) | {"rows": 1})
+    kernel = rule.space(task).kernel(dict(rule.default_kernel(task).values) | {"rows": 1})
     x, weight = np.ones((4, k), ml_dtypes.bfloat16), np.ones((32, k), ml_dtypes.bfloat16)
     x[1] = np.inf
     out = np.zeros((4, 32), ml_dtypes.bfloat16)
@@ -174,6 +174,6 @@ def test_what_no_instruction_multiplies_has_a_reason() -> None:
     oldest = Target.from_json({"kind": "llvm", "mcpu": "x86-64", "num-cores": 1})
     workload = workload_of(DENSE, dtype={"x": "int8", "w": "int8"})
     answer = RULE.match(workload, oldest)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, NoMatch)
     assert answer.reason == "x86-64 has no instruction that multiplies int8 by int8 as the operands lie"
     assert not is_taken(task_of(workload, oldest))

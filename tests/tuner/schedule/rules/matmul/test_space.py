@@ -18,7 +18,7 @@ from tuner.program.build import workload_from_json
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
-from tuner.schedule import Refused, extents_of, rules_for
+from tuner.schedule import NoMatch, extents_of, rules_for
 from tuner.schedule.layout import PanelLayout
 from tuner.schedule.rules.matmul import X86Contraction
 from tuner.schedule.space import MicroKernel, SearchSpace
@@ -51,7 +51,7 @@ def _text(space: SearchSpace) -> str:
 @pytest.mark.parametrize("op", OPS)
 def test_the_space_is_the_golden_one(op: str, golden: Callable[[str, str], None]) -> None:
     result = task(op, threads=4)
-    golden(f"space_{op}.txt", _text(RULE.space(result)) + f"safe  {RULE.safe_kernel(result)}\n")
+    golden(f"space_{op}.txt", _text(RULE.space(result)) + f"safe  {RULE.default_kernel(result)}\n")
 
 
 PRODUCT = "out[m, n] = sum(k) x[m, k] * y[k, n]"
@@ -97,7 +97,7 @@ def _own(text: str, **fields: Any) -> dict[str, Any]:
 def test_what_is_no_such_contraction_has_a_reason(data: dict[str, Any], reason: str) -> None:
     workload = workload_from_json(data)
     answer = RULE.match(workload, WIDE)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, NoMatch)
     assert re.search(reason, answer.reason), answer.reason
     # Another rule takes it.
     assert RULE not in rules_for(workload, WIDE)
@@ -129,7 +129,7 @@ def test_axes_are_told_their_roles(data: dict[str, Any], roles: dict[str, str]) 
     assert RULE.match(workload, WIDE) == roles
     assert [rule.name for rule in rules_for(workload, NARROW)] == [RULE.name]
     other = RULE.match(workload, replace(WIDE, kind="cuda"))
-    assert isinstance(other, Refused)
+    assert isinstance(other, NoMatch)
     assert "cuda" in other.reason
 
 
@@ -144,7 +144,7 @@ def test_every_move_gives_a_legal_kernel(found: SearchTask, seed: int) -> None:
 
 @pytest.mark.parametrize("found", TASKS, ids=str)
 def test_the_safe_kernel_is_legal_everywhere(found: SearchTask) -> None:
-    kernel = RULE.safe_kernel(found)
+    kernel = RULE.default_kernel(found)
     assert RULE.space(found).kernel(dict(kernel.values)) == kernel
 
 
@@ -208,9 +208,9 @@ def test_the_space_depends_on_hardware_and_threads_alone() -> None:
 
 
 def test_the_layout_follows_the_register_tile() -> None:
-    kernel = RULE.safe_kernel(task())
+    kernel = RULE.default_kernel(task())
     assert RULE.layouts(task(), kernel) == {"w": PanelLayout(kernel["nv"] * 16)}
-    assert RULE.layouts(task("matmul"), RULE.safe_kernel(task("matmul"))) == {}
+    assert RULE.layouts(task("matmul"), RULE.default_kernel(task("matmul"))) == {}
 
 
 def test_a_task_without_a_target_is_told_to_find_one() -> None:
@@ -227,7 +227,7 @@ SHAPES = [{"T": t} for t in (0, 1, 2, 5, 64, 128)]
 def test_theory_and_features_are_finite_for_every_kernel_and_shape(found: SearchTask, seed: int) -> None:
     kernel = RULE.space(found).sample(np.random.default_rng(seed))
     extents = extents_of(found.workload, SHAPES)
-    (latency,) = RULE.prior_latency_s(found, [kernel], extents)
+    (latency,) = RULE.estimate_s(found, [kernel], extents)
     assert latency.shape == (len(SHAPES),)
     assert np.isfinite(latency).all()
     assert (latency > 0).all()
@@ -242,7 +242,7 @@ def test_theory_knows_padding_balance_and_threads() -> None:
         rows = ShapeVar("M", range(1, 4097))
         result = SearchTask("dense", {"m": rows, "n": 2304, "k": 768}, (rows,), target=WIDE, threads=threads)
         kernel = RULE.space(result).kernel(PLAIN | change)
-        return float(RULE.prior_latency_s(result, [kernel], extents_of(result.workload, [{"M": m}]))[0, 0])
+        return float(RULE.estimate_s(result, [kernel], extents_of(result.workload, [{"M": m}]))[0, 0])
 
     # A ragged rest of one row costs a whole tile if it is padded, far less with exact code.
     assert latency(9) / latency(8) > 1.2
@@ -262,7 +262,7 @@ def test_theory_sees_rows_that_push_each_other_out_of_the_first_cache() -> None:
         task = SearchTask(workload, shape_vars=(ShapeVar("T", range(1, 513)),), target=target)
         values = dict.fromkeys(("ahead", "edge", "fetch", "kc", "near", "pack", "rows"), 0) | {"tb": 1, "tn": 1}
         kernel = RULE.space(task).kernel({**values, "ku": 2, "mb": 16, "mr": 14, "nv": 2, "tail": 1, **changed})
-        return float(RULE.prior_latency_s(task, [kernel], extents_of(workload, [{"T": 256}]))[0, 0]) / k
+        return float(RULE.estimate_s(task, [kernel], extents_of(workload, [{"T": 256}]))[0, 0]) / k
 
     assert target.hardware.l1d_bytes == 32 * 1024
     assert prior_s(1024) > 1.05 * prior_s(1032)
@@ -275,12 +275,12 @@ def test_strips_that_change_no_code_change_no_prediction(m: int, n: int) -> None
     """Strips that one tile goes over, and strips of one panel."""
     found = SearchTask("dense", {"m": T, "n": n, "k": 768}, (T,), target=WIDE)
     kernels = [RULE.space(found).kernel(PLAIN | {"nb": nb}) for nb in (1, 16)]
-    without, strips = RULE.prior_latency_s(found, kernels, extents_of(found.workload, [{"T": m}]))[:, 0]
+    without, strips = RULE.estimate_s(found, kernels, extents_of(found.workload, [{"T": m}]))[:, 0]
     assert without == strips
 
 
 def test_strips_of_several_panels_and_tiles_are_predicted_otherwise() -> None:
     found = SearchTask("dense", {"m": T, "n": 2304, "k": 768}, (T,), target=WIDE)
     kernels = [RULE.space(found).kernel(PLAIN | {"nb": nb}) for nb in (1, 16)]
-    without, strips = RULE.prior_latency_s(found, kernels, extents_of(found.workload, [{"T": 512}]))[:, 0]
+    without, strips = RULE.estimate_s(found, kernels, extents_of(found.workload, [{"T": 512}]))[:, 0]
     assert without != strips

@@ -16,7 +16,7 @@ from tuner.program.build import workload_from_json
 from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload
-from tuner.schedule import Refused, extents_of, rules_of
+from tuner.schedule import NoMatch, extents_of, rules_of
 from tuner.schedule.rules.mlp import X86Chain, sizes
 
 RULE = X86Chain()
@@ -53,7 +53,7 @@ def test_rows_whose_intermediate_is_too_large_come_in_parts(
 ) -> None:
     monkeypatch.setattr(sizes, "WHOLE_BYTES", 24_000)
     task = task_of(workload_of(PLAIN, f=300), threads)
-    values = dict(RULE.safe_kernel(task).values)
+    values = dict(RULE.default_kernel(task).values)
     kernel = RULE.space(task).kernel({**values, "mr": 4, "whole": 1, "mb": 2, "fb": fb})
     assert sizes.whole_rows(1, sizes.kept_width(300, 16), 4) == 16
     shapes = [task.workload.dims({"T": size}) for size in (0, 3, 16, 17, 64, 71)]
@@ -115,7 +115,7 @@ def test_further_forms_are_right(name: str, seed: int) -> None:
 )  # fmt: skip
 def test_what_is_no_such_chain_has_a_reason(workload: Workload, reason: str) -> None:
     answer = RULE.match(workload, native())
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, NoMatch)
     assert reason in answer.reason
 
 
@@ -127,9 +127,9 @@ def test_both_orders_are_in_the_space() -> None:
 def test_theory_keeps_a_block_in_cache_where_the_whole_does_not_fit() -> None:
     """Rows by the thousand: what is kept of all of them comes from beyond L2, what a block keeps does not."""
     task = task_of(workload_of(MLP, f=2048, n=32, k=32), target=SERVER, most=9000)
-    values = {**dict(RULE.safe_kernel(task).values), "mb": 8, "fb": 512}
+    values = {**dict(RULE.default_kernel(task).values), "mb": 8, "fb": 512}
     block, whole = (RULE.space(task).kernel({**values, "whole": order}) for order in (0, 1))
-    few, many = RULE.prior_latency_s(task, [block, whole], extents_of(task.workload, [{"T": 64}, {"T": 8192}])).T
+    few, many = RULE.estimate_s(task, [block, whole], extents_of(task.workload, [{"T": 64}, {"T": 8192}])).T
     assert few[0] == pytest.approx(few[1], rel=0.2)
     assert many[0] < many[1]
 

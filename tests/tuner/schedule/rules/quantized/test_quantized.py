@@ -15,7 +15,7 @@ from tuner.program.build import make_workload, workload_from_json
 from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload
-from tuner.schedule import Refused, rules_of
+from tuner.schedule import NoMatch, rules_of
 from tuner.schedule.layout import PanelLayout
 from tuner.schedule.rules.quantized import X86Quantized
 from tuner.schedule.rules.quantized.pattern import match, quantized_of
@@ -37,7 +37,7 @@ def small_kernel(task: SearchTask, pack: int = 0, late: int = 0) -> MicroKernel:
     """One that is built quickly."""
     space = RULE.space(task)
     own = {"mr": 2, "nv": 1, "ku": 8, "pack": pack, "late": late}
-    small = space.canonicalise({**dict(RULE.safe_kernel(task).values), **own})
+    small = space.canonicalise({**dict(RULE.default_kernel(task).values), **own})
     return space.kernel(small)
 
 
@@ -60,7 +60,7 @@ def task_of(workload: Workload, threads: int = 1, target: Target | None = None) 
 def test_four_bits_are_found_by_what_is_computed(weight: str, offset: int, flipped: int, high_first: bool) -> None:
     workload = workload_of(f"({weight}) * 0.5")
     found = match(workload)
-    assert not isinstance(found, Refused), found
+    assert not isinstance(found, NoMatch), found
     code = found.code
     assert code is not None
     assert (code.offset, code.flipped, code.high_first) == (offset, flipped, high_first)
@@ -81,13 +81,13 @@ def test_four_bits_are_found_by_what_is_computed(weight: str, offset: int, flipp
 )  # fmt: skip
 def test_what_is_not_taken_has_its_reason(weight: str, fields: Mapping[str, Any], reason: str) -> None:
     found = match(workload_of(weight, **fields))
-    assert isinstance(found, Refused)
+    assert isinstance(found, NoMatch)
     assert reason in found.reason
 
 
 def test_a_library_holds_four_bits_for_each_weight() -> None:
     task = task_of(make_workload("dense_int4", {"m": "T", "n": 96, "k": 64}))
-    layouts = RULE.layouts(task, RULE.safe_kernel(task))
+    layouts = RULE.layouts(task, RULE.default_kernel(task))
     packed = layouts["w"].pack(np.zeros((96, 32), np.uint8))
     assert isinstance(layouts["w"], PanelLayout)
     assert packed.nbytes == 96 * 64 // 2
@@ -158,7 +158,7 @@ def test_factors_that_many_steps_share_are_found(weight: str, steps: int | None)
     dtypes = {name: dtype for name, dtype in (("w", "uint8"), ("z0", "int8"), ("i", "int32")) if f"{name}[" in weight}
     workload = workload_of(weight, k=70, constant=constants, dtype=dtypes)
     found = match(workload)
-    assert not isinstance(found, Refused), found
+    assert not isinstance(found, NoMatch), found
     assert (found.grouped and found.grouped.steps) == steps
     task = task_of(workload)
     assert [axis.choices for axis in RULE.space(task).axes if axis.name == "late"] == [(0, 1) if steps else (0,)]
@@ -169,11 +169,11 @@ def test_factors_that_many_steps_share_are_found(weight: str, steps: int | None)
 def test_theory_unpacks_a_panel_once_where_many_rows_use_it() -> None:
     # A tile of 8 x 3 vectors needs the registers of AVX-512.
     task = task_of(make_workload("dense_int4", {"m": "T", "n": 3072, "k": 768}), target=AVX512)
-    space, safe = RULE.space(task), dict(RULE.safe_kernel(task).values)
+    space, safe = RULE.space(task), dict(RULE.default_kernel(task).values)
     values = [{"pack": 0}, {"pack": 1}, {"pack": 0, "ku": 8}, {"pack": 0, "ku": 8, "late": 1}]
     kernels = [space.kernel(space.canonicalise({**safe, "mr": 8, "nv": 3, **each})) for each in values]
     extents = {"m": np.array([8, 256]), "n": np.full(2, 3072), "k": np.full(2, 768)}
-    expected = RULE.prior_latency_s(task, kernels, extents)
+    expected = RULE.estimate_s(task, kernels, extents)
     often, once, turns, late = expected
     assert often[0] < once[0]
     assert once[1] < often[1]

@@ -15,7 +15,7 @@ from tuner.measure.verify import difference
 from tuner.program.reference import expected
 from tuner.program.target import Target
 from tuner.program.workload import Workload
-from tuner.schedule import safe_kernel, space_of
+from tuner.schedule import default_kernel, space_of
 
 OPERATORS = ("softmax", "layer_norm", "rms_norm", "reduce_max")
 SIZES = [{"m": m, "n": n} for m in (0, 1, 2, 5) for n in (1, 2, 7, 37, 771)]
@@ -29,21 +29,21 @@ NORM = (
 @pytest.mark.parametrize("threads", [1, 2])
 def test_dynamic_rows_and_columns(name: str, threads: int) -> None:
     task = task_of(operator(name, m="T", n="S"), threads)
-    assert built_problems(task, safe_kernel(task), SIZES) == []
+    assert built_problems(task, default_kernel(task), SIZES) == []
 
 
 @pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("columns", [7, 37, 768])
 def test_fixed_columns(name: str, columns: int) -> None:
     task = task_of(operator(name, m="T", n=columns))
-    assert built_problems(task, safe_kernel(task), [{"m": m} for m in (0, 1, 5, 130)]) == []
+    assert built_problems(task, default_kernel(task), [{"m": m} for m in (0, 1, 5, 130)]) == []
 
 
 @pytest.mark.parametrize("name", ["softmax", "layer_norm", "reduce_max"])
 def test_every_part_of_the_space(name: str) -> None:
     """Each choice of each axis at least once."""
     task = task_of(operator(name, m="T", n=61), threads=2)
-    safe = dict(safe_kernel(task).values)
+    safe = dict(default_kernel(task).values)
     (space,) = space_of(task).spaces
     kernels = [space.legal({**safe, "acc": 1, axis.name: choice}) for axis in space.axes for choice in axis.choices]
     for kernel in dict.fromkeys(kernel for kernel in kernels if kernel is not None):
@@ -54,7 +54,7 @@ def test_every_part_of_the_space(name: str) -> None:
 def test_targets_of_other_vectors(mcpu: str) -> None:
     target = Target.from_json({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})
     task = task_of(operator("softmax", m="T", n="S"), target=target)
-    assert built_problems(task, safe_kernel(task), [{"m": 3, "n": n} for n in (1, 3, 37)]) == []
+    assert built_problems(task, default_kernel(task), [{"m": 3, "n": n} for n in (1, 3, 37)]) == []
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_targets_of_other_vectors(mcpu: str) -> None:
 )
 def test_other_chains(which: Workload, sizes: Sequence[Mapping[str, int]]) -> None:
     task = task_of(which, threads=2)
-    assert built_problems(task, safe_kernel(task), sizes) == []
+    assert built_problems(task, default_kernel(task), sizes) == []
 
 
 STREAMS = {
@@ -91,7 +91,7 @@ def test_columns_divided_among_threads(name: str, threads: int, values: Mapping[
     task = task_of(workload(STREAMS[name], extents=extents), threads)
     (space,) = space_of(task).spaces
     columns = next(axis for axis in space.axes if axis.name == "split").choices[-1]
-    kernel = space.legal({**dict(safe_kernel(task).values), **({} if name == "whole" else values), "split": columns})
+    kernel = space.legal({**dict(default_kernel(task).values), **({} if name == "whole" else values), "split": columns})
     assert kernel is not None
     sizes = [(3, 0), (3, 1), (1, 16), (5, 17), (2, 65), (5, 771), (0, 5)]
     assert built_problems(task, kernel, [{"m": m, "n": n, "k": 5} for m, n in sizes]) == []
@@ -107,7 +107,7 @@ def _result(which: Workload, inputs: Sequence[NDArray[np.float32]], dims: Mappin
     """The only output of the safe kernel, which must be what the reference says."""
     task = task_of(which)
     out = np.zeros(which.outputs[0].shape(dims), np.float32)
-    loaded(build_candidate(task, safe_kernel(task)))([*inputs, out])
+    loaded(build_candidate(task, default_kernel(task)))([*inputs, out])
     (wanted,) = expected(which, inputs, dims)
     assert difference(out, wanted) is None
     return out

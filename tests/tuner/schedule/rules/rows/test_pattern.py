@@ -6,7 +6,7 @@ import pytest
 
 from tests.tuner.schedule.rules.rows.programs import LOG_SOFTMAX, SOFTMAX, operator, task_of, workload
 from tuner.program.workload import Workload
-from tuner.schedule import Refused, rules_of
+from tuner.schedule import NoMatch, rules_of
 from tuner.schedule.rules.rows.pattern import match, row_program_of
 
 
@@ -117,7 +117,7 @@ def test_others_are_refused_with_the_reason(text: str, reason: str) -> None:
     extents = {"m": "T", "n": 4 if "2 *" in text else "S", "k": 3}
     used = {name: size for name, size in extents.items() if name in text}
     answer = match(workload(text, extents=used, shapes=shapes))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, NoMatch)
     assert reason in answer.reason
 
 
@@ -129,4 +129,4 @@ def test_operators_that_use_elements_again_are_left_to_others(name: str) -> None
         "conv2d": {"b": "T", "c": 4, "h": 9, "w": 9, "o": 4, "r": 3, "s": 3},
         "max_pool2d": {"b": "T", "c": 4, "h": 9, "w": 9, "r": 3, "s": 3},
     }  # fmt: skip
-    assert isinstance(match(operator(name, **args[name])), Refused)
+    assert isinstance(match(operator(name, **args[name])), NoMatch)

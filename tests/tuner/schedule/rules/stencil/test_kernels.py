@@ -17,7 +17,7 @@ from tuner.program.reference import expected
 from tuner.program.shape_vars import ShapeVar
 from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
-from tuner.schedule import rules_of, safe_kernel, space_of
+from tuner.schedule import default_kernel, rules_of, space_of
 
 AVX2 = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 
@@ -76,7 +76,7 @@ def test_dynamic_sizes_from_nothing_on(layout: str, threads: int) -> None:
     task = _task(data, threads)
     names = task.workload.symbols
     shapes = [dict(zip(names, sizes, strict=True)) for sizes in SIZES]
-    assert built_problems(task, safe_kernel(task), shapes) == []
+    assert built_problems(task, default_kernel(task), shapes) == []
 
 
 SIZES = [(0, 3, 4, 5), (2, 0, 4, 5), (1, 1, 1, 1), (1, 1, 0, 3), (1, 2, 3, 0), (2, 3, 17, 16), (1, 17, 2, 65)]
@@ -90,6 +90,6 @@ def test_nan_and_infinities_give_what_numpy_gives() -> None:
         x[0, 3 * column : 3 * column + 3, column % 5, column] = np.nan, np.inf, -np.inf
     dims = {task.workload.symbols[0]: x.shape[1]}
     out = np.zeros(task.workload.outputs[0].shape(dims), np.float32)
-    loaded(build_candidate(task, safe_kernel(task)))([x, out])
+    loaded(build_candidate(task, default_kernel(task)))([x, out])
     (wanted,) = expected(task.workload, [x], dims)
     assert difference(out, wanted) is None

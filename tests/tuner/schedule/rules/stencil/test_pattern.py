@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tuner.program.build import make_workload, workload_from_json
-from tuner.schedule.rule import Refused
+from tuner.schedule.rule import NoMatch
 from tuner.schedule.rules.stencil.pattern import Slide, WindowProgram, match
 
 IMAGE = {"b": "T", "c": 8, "h": 9, "w": 9, "r": 3, "s": 3}
@@ -66,5 +66,5 @@ def test_vectors_along_channels_that_lie_last() -> None:
 )  # fmt: skip
 def test_what_is_refused_has_its_reason(data: dict[str, Any], reason: str) -> None:
     answer = match(workload_from_json(data))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, NoMatch)
     assert reason in answer.reason

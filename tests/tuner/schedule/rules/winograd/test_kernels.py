@@ -44,7 +44,7 @@ def test_kernels_are_right_at_any_size(mcpu: str, data: st.DataObject) -> None:
 
 def test_sums_over_many_channels_are_within_the_bounds() -> None:
     own = task(native(), c=512, h=6, w=6, o=16, pad=1)
-    assert built_problems(own, RULE.safe_kernel(own), [own.workload.dims({"T": 2})]) == []
+    assert built_problems(own, RULE.default_kernel(own), [own.workload.dims({"T": 2})]) == []
 
 
 def test_accumulators_stay_in_registers() -> None:
@@ -60,7 +60,7 @@ def test_theory_expects_them_to_be_faster(channels: int, size: int) -> None:
     best = []
     for rule in (RULE, X86Gathered()):
         space = rule.space(own)
-        best.append(rule.prior_latency_s(own, [space.sample(rng) for _ in range(200)], extents).min(axis=0))
+        best.append(rule.estimate_s(own, [space.sample(rng) for _ in range(200)], extents).min(axis=0))
     assert np.all(best[0] < best[1])
 
 
@@ -69,5 +69,5 @@ def test_theory_sees_the_lanes_that_a_block_leaves_empty() -> None:
     own = task(SERVER, c=64, h=7, w=7, o=64, pad=1)
     extents, space = extents_of(own.workload, [{"T": 16}]), RULE.space(own)
     few, many = (space.kernel({"mr": 8, "nv": 1, "ku": 1, "tail": 0, "lines": lines}) for lines in (1, 4))
-    few_s, many_s = RULE.prior_latency_s(own, [few, many], extents)[:, 0]
+    few_s, many_s = RULE.estimate_s(own, [few, many], extents)[:, 0]
     assert few_s > 2 * many_s

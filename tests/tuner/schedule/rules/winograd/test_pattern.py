@@ -12,7 +12,7 @@ from tuner.program.shape_vars import ShapeVar
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule import Refused, extents_of
+from tuner.schedule import NoMatch, extents_of
 from tuner.schedule.rules.winograd import X86Winograd
 from tuner.schedule.rules.winograd.pattern import Convolution, Products, match
 from tuner.schedule.rules.winograd.rule import LINES
@@ -55,7 +55,7 @@ def test_a_convolution_has_the_sizes_of_its_output() -> None:
 )
 def test_others_are_refused(fields: dict[str, Any], reason: str) -> None:
     answer = match(conv2d(**fields))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, NoMatch)
     assert reason in answer.reason
 
 
@@ -81,5 +81,5 @@ def test_blocks_of_wide_images_have_fewer_rows() -> None:
     assert lines(narrow) == LINES
     # A row of 2048 tiles is 67 MiB.
     assert lines(wide) == (1,)
-    assert rule.safe_kernel(task(wide))["lines"] == 1
+    assert rule.default_kernel(task(wide))["lines"] == 1
     assert rule.workspace_bytes(task(wide, threads=2)) == 2 * 4 * 16 * 512 * (2048 + 96)
