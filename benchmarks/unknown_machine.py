@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -87,17 +87,15 @@ def disturbed_constants(draw: int, most: float) -> Iterator[int]:
 
 
 def _estimates() -> list[ModuleType]:
-    from tuner.schedule import rules  # noqa: PLC0415 - after the threads are limited
+    """The modules that hold constants of theory."""
+    from tuner.schedule import product, rules  # noqa: PLC0415 - after the threads are limited
 
-    folders = [each.name for each in iter_modules(rules.__path__) if each.ispkg]
-    names = ["tuner.schedule.product.estimate", *(f"{rules.__name__}.{folder}.estimate" for folder in folders)]
-    return [import_module(name) for name in names if _exists(name)]
-
-
-def _exists(name: str) -> bool:
-    from importlib.util import find_spec  # noqa: PLC0415
-
-    return find_spec(name) is not None
+    found = [
+        *walk_packages(rules.__path__, "tuner.schedule.rules."),
+        *walk_packages(product.__path__, "tuner.schedule.product."),
+    ]
+    names = [each.name for each in found if each.name.rpartition(".")[2] in ("rule", "estimate", "decoded")]
+    return [import_module(name) for name in names]
 
 
 def _is_constant(name: str, value: object) -> bool:

@@ -15,7 +15,7 @@ from benchmarks.unknown_machine import AGAIN, disturbed, disturbed_constants, su
 from tests.benchmarks.test_kernels import TINY
 from tuner.program.rates import TYPICAL
 from tuner.schedule.rules.attention import estimate as attention
-from tuner.schedule.rules.stencil import estimate as windows
+from tuner.schedule.rules.stencil import rule as windows
 
 
 def test_every_rate_is_disturbed_by_a_factor_of_its_own_and_the_same_for_the_same_draw() -> None:

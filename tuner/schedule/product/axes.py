@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import IllegalKernel
 from tuner.program.target import Hardware
+from tuner.program.task import SearchTask
 from tuner.schedule.space import Axis, MicroKernel
 
 if TYPE_CHECKING:
@@ -33,6 +34,19 @@ def group_of(kernel: MicroKernel) -> int:
 def panels_of_strip(kernel: MicroKernel) -> int:
     """Panels that a tile of rows goes over before the next tile; 1 where the kernel's rule has no such axis."""
     return kernel.get("nb")
+
+
+def default_tile(hardware: Hardware) -> dict[str, int]:
+    """The register tile of default kernels: square-ish, in three quarters of the registers."""
+    return {"mr": 8, "nv": 3} if hardware.vector_registers >= 32 else {"mr": 4, "nv": 2}
+
+
+def default_values(task: SearchTask, has_batch: bool, **chosen: int) -> dict[str, int]:
+    """The values of a default kernel: its tile, small blocks, nothing packed, split or prefetched, and threads along
+    the batch or, without one, along n; but for those that are ``chosen``."""
+    plain = dict.fromkeys(("kc", "near", "ahead", "fetch", "rows", "tail", "edge", "pack"), 0)
+    shares = {"tb": task.threads, "tn": 1} if has_batch else {"tb": 1, "tn": task.threads}
+    return {**default_tile(task.known_target.hardware), "mb": 8, "ku": 1, **plain, **shares, **chosen}
 
 
 def tile_axes(steps: int | None) -> tuple[Axis, ...]:

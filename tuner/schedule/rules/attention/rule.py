@@ -31,6 +31,7 @@ from tuner.errors import IllegalKernel
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
+from tuner.schedule.product.axes import default_tile
 from tuner.schedule.rule import Extents, NoMatch, Rule
 from tuner.schedule.rules.attention import estimate
 from tuner.schedule.rules.attention.chain import Chain
@@ -82,10 +83,9 @@ class Attention(Rule):
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         """Up to three quarters of the registers; blocks of columns, so that no row is too long for the caches."""
-        wide = task.known_target.hardware.vector_registers >= 32
-        mr, nv = (8, 3) if wide else (4, 2)
+        tile = default_tile(task.known_target.hardware)
         ev = min(2, _widths(task, chain_of(task.workload))[-1])
-        values = {"mr": mr, "nv": nv, "ev": ev, "rows": 8, "cols": 8, "pack": 1, "tail": 1, "ku": 1}
+        values = {**tile, "ev": ev, "rows": 8, "cols": 8, "pack": 1, "tail": 1, "ku": 1}
         return self.space(task).kernel(values)
 
     def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:

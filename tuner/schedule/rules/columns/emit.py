@@ -11,8 +11,7 @@ from tuner.schedule.function import KernelFunction, kernel_function
 from tuner.schedule.loops.outputs import write_outputs
 from tuner.schedule.loops.reading import Reader
 from tuner.schedule.loops.shares import Range, in_shares, position_of, product_of
-from tuner.schedule.rules.columns.estimate import lanes_of
-from tuner.schedule.rules.columns.pattern import ColumnProgram, column_program_of
+from tuner.schedule.rules.columns.pattern import ColumnProgram, column_program_of, lanes_of
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from tuner.program.expr import Read, axes_of, reads
 from tuner.program.notation import Stage
+from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import stride
 from tuner.schedule.loops.reductions import one_reduction
@@ -76,3 +77,10 @@ def _row_order(stage: Stage) -> tuple[str, ...]:
 
 def _count(read: Read, stage: Stage) -> int:
     return len(axes_of(read) & set(stage.reduce_axes))
+
+
+def lanes_of(task: SearchTask) -> int:
+    """Elements of a vector: of 8 bytes if the reduction or what is made of it has such."""
+    program, types = column_program_of(task.workload), task.workload.element_types
+    computed = [types.reduced_type(program.stage), *(types.type_of(stage.body) for stage in program.after)]
+    return task.known_target.hardware.lanes(8 if any(dtype in ("int64", "float64") for dtype in computed) else 4)

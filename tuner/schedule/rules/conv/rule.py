@@ -35,6 +35,7 @@ from tuner.schedule.product.axes import (
     WIDEST_BLOCK,
     canonicalised,
     check,
+    default_values,
     group_of,
     ragged_axes,
     thread_axes,
@@ -127,13 +128,12 @@ class X86Gathered(Rule):
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers, k in chunks that stay in cache."""
         space, form = self.space(task), forms_of(task.workload)[0]
-        wide = task.known_target.hardware.vector_registers >= 32
         choices = {axis.name: axis.choices for axis in space.axes}
         pack = choices["pack"][-1] if form.left.is_gathered else choices["pack"][0]
-        values = {"mr": 8 if wide else 4, "nv": 3 if wide else 2, "mb": WIDEST_BLOCK if pack == 1 else 8, "ku": 1}
-        values |= {"kc": 256 if 256 in choices["kc"] else 0, "near": 0, "ahead": 0, "fetch": 0, "tail": 0, "edge": 0}
-        values |= {"rows": min(1, choices["rows"][-1]), "pack": pack, "join": int(form.joined)}
-        values |= {"tb": task.threads, "tn": 1} if form.outer else {"tb": 1, "tn": task.threads}
+        values = default_values(
+            task, bool(form.outer), mb=WIDEST_BLOCK if pack == 1 else 8, kc=256 if 256 in choices["kc"] else 0,
+            rows=min(1, choices["rows"][-1]), pack=pack, join=int(form.joined),
+        )  # fmt: skip
         if values["rows"] and pack == 1:
             values["rows"] = 0
         if "group" in choices:

@@ -14,26 +14,27 @@ It is right for every shape and tuned for none: a program that matters deserves 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel
+from tuner.program.expr import reads
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import vector_axis
-from tuner.schedule.rule import Extents, NoMatch, Rule
-from tuner.schedule.rules.fallback import estimate
+from tuner.schedule.loops.estimates import Floats, thread_speedup, volume
+from tuner.schedule.loops.rule import LoopRule
+from tuner.schedule.rule import Extents, NoMatch
 from tuner.schedule.rules.fallback.emit import emit
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 MOST_SPLIT = 4
 
 
-class Fallback(Rule):
+class Fallback(LoopRule):
     """See the module's text for the axes; ``tuner.schedule.access`` chooses vector axes, ``emit`` writes the code."""
 
     name = "fallback"
@@ -62,11 +63,11 @@ class Fallback(Rule):
         reduces = _reduces_in_vectors(task.workload)
         return self.space(task).kernel({"vector": 1, "split": 0, "sums": 4 if reduces else 1})
 
-    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
-        return estimate.latency_s(task, kernels, extents)
+    def cycles(self, task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
+        return _cycles(task, kernel, extents)
 
-    def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return estimate.features(task, kernels, extents)
+    def sizes(self, task: SearchTask, extents: Extents) -> list[Floats]:
+        return _sizes(task, extents)
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         return emit(task, kernel, name)
@@ -85,3 +86,42 @@ def _canonicalise(values: Mapping[str, int]) -> dict[str, int]:
 def _check(kernel: MicroKernel) -> None:
     if not kernel["vector"] and kernel["sums"] != 1:
         raise IllegalKernel(f"sums={kernel['sums']} needs vector=1: one accumulator without vectors")
+
+
+SCALAR_CYCLES = 1.0
+"""Of one operation of a stage's body, element by element."""
+READ_CYCLES = 0.7
+ROW_CYCLES = 6.0
+"""Of the loops around the innermost one."""
+
+
+def _sizes(task: SearchTask, extents: Extents) -> list[Floats]:
+    """What features say of the shapes."""
+    volumes = [volume((*stage.axes, *stage.reduce_axes), extents) for stage in task.workload.program.stages]
+    sizes = [np.log2(sum(volumes) + 1.0), np.log2(np.max(volumes, axis=0) + 1.0)]
+    sizes += [np.full(len(volumes[0]), len(volumes))]
+    return sizes
+
+
+def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
+    workload = task.workload
+    forks = len(workload.program.stages) if task.threads > 1 else 0
+    total: Floats = volume((), extents) * (task.rates.call + task.rates.fork * forks)
+    for stage in workload.program.stages:
+        axes = (*stage.axes, *stage.reduce_axes)
+        points = volume(axes, extents)
+        work = SCALAR_CYCLES * (len(list(reads(stage.body))) * READ_CYCLES + 1)
+        chosen = vector_axis(workload, stage) if kernel["vector"] else None
+        rows = points / np.maximum(extents[chosen.name] if chosen else extents[axes[-1]] if axes else 1, 1)
+        lanes = task.known_target.hardware.lanes() if chosen else 1
+        parts = _share(task, kernel, stage.axes, extents)
+        latency = task.rates.fma_latency / kernel["sums"] if stage.reducer else 0.0
+        total = total + (points * max(work, latency) / lanes + rows * ROW_CYCLES) / parts
+    return total
+
+
+def _share(task: SearchTask, kernel: MicroKernel, axes: tuple[str, ...], extents: Extents) -> Floats:
+    """By how much the threads speed a stage up."""
+    if task.threads == 1 or not axes:
+        return np.ones(1)
+    return thread_speedup(volume((axes[min(kernel["split"], len(axes) - 1)],), extents), task.threads)

@@ -33,7 +33,7 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout, MatrixLayout
 from tuner.schedule.product.axes import check as check_product
-from tuner.schedule.product.axes import thread_axes, tile_axes
+from tuner.schedule.product.axes import default_tile, thread_axes, tile_axes
 from tuner.schedule.product.product import holds_partial
 from tuner.schedule.rule import Extents, NoMatch, Rule
 from tuner.schedule.rules.mlp import estimate
@@ -96,9 +96,8 @@ class X86Chain(Rule):
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers; several threads share columns too, where rows are few."""
-        wide = task.known_target.hardware.vector_registers >= 32
-        mr, nv = (8, 3) if wide else (4, 2)
-        values = {"mr": mr, "nv": nv, "ev": nv, "whole": int(task.threads > 1), "mb": 8, "fb": 0, "kc": 0, "ku": 1}
+        tile = default_tile(task.known_target.hardware)
+        values = {**tile, "ev": tile["nv"], "whole": int(task.threads > 1), "mb": 8, "fb": 0, "kc": 0, "ku": 1}
         values |= {"near": 0, "ahead": 0, "rows": 0, "fetch": 0, "tail": 0, "tn": task.threads}
         return self.space(task).kernel(values)
 

@@ -7,20 +7,17 @@ and the panels of each group, not the groups, which differ in size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout, MatrixLayout
-from tuner.schedule.product import estimate
-from tuner.schedule.product.axes import canonicalised, check, ragged_axes, thread_axes, tile_axes
-from tuner.schedule.product.product import holds_partial
-from tuner.schedule.rule import Extents, NoMatch, Rule
+from tuner.schedule.product.axes import canonicalised, check, default_values, ragged_axes, thread_axes, tile_axes
+from tuner.schedule.product.product import Product, holds_partial
+from tuner.schedule.product.rule import ProductRule
+from tuner.schedule.rule import NoMatch
 from tuner.schedule.rules.moe.emit import emit
 from tuner.schedule.rules.moe.pattern import grouped_of, match
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
@@ -29,7 +26,7 @@ ROW_BYTES = 8
 """Of the number of a row, while rows are sorted."""
 
 
-class X86Grouped(Rule):
+class X86Grouped(ProductRule):
     """See the module's text for the axes, ``emit`` for the code; the theory is that of a batch of equal groups."""
 
     name = "x86_grouped"
@@ -41,6 +38,9 @@ class X86Grouped(Rule):
     def workspace_bytes(self, task: SearchTask) -> int:
         rows = task.workload.axis_sizes(task.largest_dims)[grouped_of(task.workload).m]
         return ROW_BYTES * (rows + 1)
+
+    def product(self, workload: Workload) -> Product:
+        return grouped_of(workload).product
 
     def space(self, task: SearchTask) -> SearchSpace:
         hardware, grouped = task.known_target.hardware, grouped_of(task.workload)
@@ -62,16 +62,7 @@ class X86Grouped(Rule):
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers."""
-        wide = task.known_target.hardware.vector_registers >= 32
-        values = {"mr": 8 if wide else 4, "nv": 3 if wide else 2, "mb": 8, "kc": 0, "ku": 1, "near": 0, "ahead": 0}
-        values |= {"fetch": 0, "rows": 1, "tail": 0, "edge": 0, "pack": 0, "tb": 1, "tn": task.threads}
-        return self.space(task).kernel(values)
-
-    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
-        return estimate.latency_s(task, grouped_of(task.workload).product, kernels, extents)
-
-    def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return estimate.features(task, grouped_of(task.workload).product, kernels, extents)
+        return self.space(task).kernel(default_values(task, False, rows=1))
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         right = grouped_of(task.workload).right

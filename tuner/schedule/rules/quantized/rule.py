@@ -13,21 +13,18 @@ One axis more is of this rule alone, ``late``,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout, PanelLayout
-from tuner.schedule.product import estimate
-from tuner.schedule.product.axes import canonicalised, check, ragged_axes, thread_axes, tile_axes
-from tuner.schedule.product.product import holds_partial
-from tuner.schedule.rule import Extents, NoMatch, Rule
+from tuner.schedule.product.axes import canonicalised, check, default_values, ragged_axes, thread_axes, tile_axes
+from tuner.schedule.product.product import Product, holds_partial
+from tuner.schedule.product.rule import ProductRule
+from tuner.schedule.rule import NoMatch
 from tuner.schedule.rules.quantized.emit import emit
 from tuner.schedule.rules.quantized.pattern import match, quantized_of
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
@@ -36,7 +33,7 @@ WORD_BYTES = 4
 """Of a column that stand together in a panel of numbers of four bits: eight steps of k."""
 
 
-class X86Quantized(Rule):
+class X86Quantized(ProductRule):
     """See the module's text for the axes, ``emit`` for the code; ``estimate`` for the theory."""
 
     name = "x86_quantized"
@@ -45,6 +42,9 @@ class X86Quantized(Rule):
     def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         found = match(workload)
         return found if isinstance(found, NoMatch) else {axis: role for role, axis in found.axis.items()}
+
+    def product(self, workload: Workload) -> Product:
+        return quantized_of(workload).product
 
     def space(self, task: SearchTask) -> SearchSpace:
         hardware, found = task.known_target.hardware, quantized_of(task.workload)
@@ -73,17 +73,7 @@ class X86Quantized(Rule):
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers, with half of what a word holds unrolled."""
-        wide = task.known_target.hardware.vector_registers >= 32
-        values = {"mr": 8 if wide else 4, "nv": 3 if wide else 2, "mb": 8, "kc": 0, "ku": 4, "near": 0, "ahead": 0}
-        values |= {"fetch": 0, "rows": 0, "tail": 0, "edge": 0, "pack": 0, "tb": 1, "tn": task.threads}
-        values |= {"late": 0}
-        return self.space(task).kernel(values)
-
-    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
-        return estimate.latency_s(task, quantized_of(task.workload).product, kernels, extents)
-
-    def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return estimate.features(task, quantized_of(task.workload).product, kernels, extents)
+        return self.space(task).kernel(default_values(task, False, ku=4, late=0))
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         found, width = quantized_of(task.workload), kernel["nv"] * task.known_target.hardware.lanes()

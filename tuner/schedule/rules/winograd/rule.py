@@ -27,7 +27,7 @@ from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout, WinogradLayout
-from tuner.schedule.product.axes import check, tile_axes
+from tuner.schedule.product.axes import check, default_tile, tile_axes
 from tuner.schedule.product.turns import check_turns
 from tuner.schedule.rule import Extents, NoMatch, Rule
 from tuner.schedule.rules.winograd import estimate
@@ -81,10 +81,8 @@ class X86Winograd(Rule):
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, and about as many tiles in a block as keep it in L2."""
-        wide = task.known_target.hardware.vector_registers >= 32
-        tile = {"mr": 8, "nv": 3} if wide else {"mr": 4, "nv": 2}
         lines = max(lines for lines in _lines(convolution_of(task.workload)) if lines <= FEW_LINES)
-        return self.space(task).kernel({**tile, "ku": 1, "tail": 0, "lines": lines})
+        return self.space(task).kernel({**default_tile(task.known_target.hardware), "ku": 1, "tail": 0, "lines": lines})
 
     def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
         return estimate.latency_s(task, kernels, extents)

@@ -30,38 +30,39 @@ No choice depends on a shape: registers, caches and the size of the code bound t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel
 from tuner.program.target import Hardware, Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
+from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout, PanelLayout
-from tuner.schedule.product import estimate
 from tuner.schedule.product.axes import (  # fmt: skip
     ALONG_K,
     WIDEST_BLOCK,
     canonicalised,
     check,
+    default_values,
     group_of,
     panels_of_strip,
     ragged_axes,
     thread_axes,
     tile_axes,
 )  # fmt: skip
+from tuner.schedule.product.context import context_of
 from tuner.schedule.product.match.plain import Contraction, contraction_of, match  # fmt: skip
-from tuner.schedule.product.product import DTYPE, holds_partial  # fmt: skip
+from tuner.schedule.product.nest import Nest
+from tuner.schedule.product.product import DTYPE, Product, holds_partial  # fmt: skip
+from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.product.turns import check_turns
-from tuner.schedule.rule import Extents, NoMatch, Rule
-from tuner.schedule.rules.matmul.emit import emit
+from tuner.schedule.rule import NoMatch
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
+from tuner.schedule.vector.dot_products import imported
 
 
-class X86Contraction(Rule):
+class X86Contraction(ProductRule):
     """See the module's text for the axes; ``estimate`` for the theory, ``emit`` for the code."""
 
     name = "x86_contraction"
@@ -75,6 +76,9 @@ class X86Contraction(Rule):
             pair = f"{contraction.left_dtype} by {contraction.right_dtype}"
             return NoMatch(f"{target.mcpu} has no instruction that multiplies {pair} as the operands lie")
         return contraction.roles
+
+    def product(self, workload: Workload) -> Product:
+        return contraction_of(workload).product
 
     def space(self, task: SearchTask) -> SearchSpace:
         hardware, workload = task.known_target.hardware, task.workload
@@ -107,26 +111,15 @@ class X86Contraction(Rule):
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers, small blocks: good at every size, best at few."""
-        wide = task.known_target.hardware.vector_registers >= 32
         contraction, hardware = contraction_of(task.workload), task.known_target.hardware
         pack = 0 if contraction.right_is_constant else 1
-        values = {"mr": 8 if wide else 4, "nv": 3 if wide else 2, "mb": WIDEST_BLOCK if pack else 8, "kc": 0, "ku": 1}
-        values |= {"near": 0, "ahead": 0, "fetch": 0, "rows": 0, "tail": 0, "edge": 0, "pack": pack}
-        values |= {"tb": task.threads, "tn": 1} if contraction.batch else {"tb": 1, "tn": task.threads}
+        values = default_values(task, bool(contraction.batch), mb=WIDEST_BLOCK if pack else 8, pack=pack)
         values |= {axis.name: max(axis.choices) for axis in _group_axes(contraction, hardware)}
-        if contraction.right_is_constant and contraction.product.pack_of_dots in _packings(task, contraction):
-            values |= ALONG_K | {
-                "mr": 4 if wide else 3,
-                "nv": 4 if wide else 3,
-                "pack": contraction.product.pack_of_dots,
-            }
+        along_k = contraction.product.pack_of_dots
+        if contraction.right_is_constant and along_k in _packings(task, contraction):
+            square = 4 if hardware.vector_registers >= 32 else 3
+            values |= {**ALONG_K, "mr": square, "nv": square, "pack": along_k}
         return self.space(task).kernel(_canonical_words(values, contraction))
-
-    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
-        return estimate.latency_s(task, contraction_of(task.workload).product, kernels, extents)
-
-    def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return estimate.features(task, contraction_of(task.workload).product, kernels, extents)
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         contraction = contraction_of(task.workload)
@@ -187,3 +180,12 @@ def _check_words(kernel: MicroKernel, contraction: Contraction) -> None:
     if dict(kernel.values) != _canonical_words(dict(kernel.values), contraction):
         text = f"kc={kernel['kc']} rows={kernel['rows']} group={group_of(kernel)}"
         raise IllegalKernel(f"{text}: an output of {contraction.out_dtype} needs kc=0, a ragged last word rows=1")
+
+
+def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], name: str) -> Any:
+    """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0."""
+    with kernel_function(task.workload, layouts, name) as function:
+        context = context_of(task, contraction_of(task.workload).product, kernel, function)
+        with imported(context.words.dot):
+            Nest(context).body()
+    return function.get()
