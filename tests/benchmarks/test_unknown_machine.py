@@ -14,7 +14,7 @@ from benchmarks import theory, unknown_machine
 from benchmarks.unknown_machine import AGAIN, disturbed, disturbed_constants, summary_of
 from tests.benchmarks.test_kernels import TINY
 from tuner.program.rates import TYPICAL
-from tuner.schedule.rules.attention import estimate as attention
+from tuner.schedule.rules.attention import rule as attention
 from tuner.schedule.rules.stencil import rule as windows
 
 

@@ -15,6 +15,7 @@ from tuner.schedule.space import Axis, MicroKernel
 if TYPE_CHECKING:
     from tuner.schedule.product.product import Product
 
+
 MAX_BODY = 768
 """Fused multiply-adds in the unrolled code of one kernel, all its ragged variants together: bounds compile time and
 keeps the loops in the instruction cache."""
@@ -174,3 +175,25 @@ def _check_dots(kernel: MicroKernel) -> None:
         if kernel[name] != value:
             given = f"pack={kernel['pack']} reads both operands along k"
             raise IllegalKernel(f"{given}: needs {name}={value}, got {kernel[name]}")
+
+
+SPARE_REGISTERS = 8
+"""Beside the accumulators, for a turn of two steps."""
+LONG_TURN = 4
+"""Steps of a turn from which on two of them between two prefetches are too many."""
+
+
+def check_turns(kernel: MicroKernel, hardware: Hardware) -> None:
+    """Raises IllegalKernel for turns whose accumulators go through the stack.
+
+    They do in turns of two steps, where few registers are left beside the accumulators, if a step loads an odd number
+    of vectors or prefetches; and where two turns of four steps or more go by between two prefetches, if a step loads
+    an even number.
+    """
+    mr, nv, ku, ahead = kernel["mr"], kernel["nv"], kernel["ku"], kernel["ahead"]
+    is_short = max(ku, ahead) == 2 and mr * nv > hardware.vector_registers - SPARE_REGISTERS
+    if is_short and (ahead or nv % 2):
+        text = f"mr={mr} nv={nv} leaves {hardware.vector_registers - mr * nv} registers in turns of two steps"
+        raise IllegalKernel(f"{text}, which need {SPARE_REGISTERS}: ku=1 or 4, another ahead")
+    if ku >= LONG_TURN and ahead == 2 * ku and nv % 2 == 0:
+        raise IllegalKernel(f"ahead={ahead} ku={ku} nv={nv} spills accumulators: ahead={ku} or {4 * ku}")

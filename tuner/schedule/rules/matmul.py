@@ -44,6 +44,7 @@ from tuner.schedule.product.axes import (  # fmt: skip
     WIDEST_BLOCK,
     canonicalised,
     check,
+    check_turns,
     default_values,
     group_of,
     panels_of_strip,
@@ -56,7 +57,6 @@ from tuner.schedule.product.match.plain import Contraction, contraction_of, matc
 from tuner.schedule.product.nest import Nest
 from tuner.schedule.product.product import DTYPE, Product, holds_partial  # fmt: skip
 from tuner.schedule.product.rule import ProductRule
-from tuner.schedule.product.turns import check_turns
 from tuner.schedule.rule import NoMatch
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 from tuner.schedule.vector.dot_products import imported

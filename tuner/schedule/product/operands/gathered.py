@@ -13,8 +13,8 @@ from tuner.schedule.product.match.factors import Factors
 from tuner.schedule.product.operand import Floats, Left, Place, Right
 from tuner.schedule.product.operands.columns import COPY_OF_L2, Columns, copy_bytes
 from tuner.schedule.product.operands.copied import column_copy
-from tuner.schedule.product.operands.direct import image_rows
 from tuner.schedule.product.operands.gather import gather_panel, gather_rows
+from tuner.schedule.product.operands.image import image_rows
 from tuner.schedule.product.operands.word_panels import words_of_panel
 from tuner.schedule.product.operands.word_rows import room_for_rows, words_of_rows
 from tuner.schedule.product.panels import IN_COPY

@@ -21,12 +21,10 @@ from typing import Any
 
 from tuner.program.task import SearchTask
 from tuner.schedule.function import kernel_function
-from tuner.schedule.rules.attention.frame import Frame, Scratch, down, up
 from tuner.schedule.rules.attention.pattern import chain_of
-from tuner.schedule.rules.attention.scores import pack_keys, scores
+from tuner.schedule.rules.attention.products import invert_totals, pack_keys, scores, values, write_rows
 from tuner.schedule.rules.attention.softmax import Row
-from tuner.schedule.rules.attention.tile import Tile, tiles, when
-from tuner.schedule.rules.attention.values import invert_totals, values, write_rows
+from tuner.schedule.rules.attention.tile import Frame, Scratch, Tile, down, tiles, up, when
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx

@@ -24,8 +24,7 @@ from tuner.program.notation import Stage
 from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain, stride
 from tuner.schedule.rule import NoMatch, matched
-from tuner.schedule.rules.attention.bounds import is_hidden, mask_of
-from tuner.schedule.rules.attention.chain import DOTS, QUOTIENT, Chain, storage_problem
+from tuner.schedule.rules.attention.chain import DOTS, QUOTIENT, Chain, is_hidden, mask_of, storage_problem
 
 
 class _NoMatch(Exception):

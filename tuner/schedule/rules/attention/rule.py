@@ -31,9 +31,9 @@ from tuner.errors import IllegalKernel
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
+from tuner.schedule.loops.estimates import Floats, call_cycles, feature_table, thread_speedup, volume
 from tuner.schedule.product.axes import default_tile
 from tuner.schedule.rule import Extents, NoMatch, Rule
-from tuner.schedule.rules.attention import estimate
 from tuner.schedule.rules.attention.chain import Chain
 from tuner.schedule.rules.attention.emit import emit
 from tuner.schedule.rules.attention.pattern import chain_of, match
@@ -89,10 +89,10 @@ class Attention(Rule):
         return self.space(task).kernel(values)
 
     def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
-        return estimate.latency_s(task, kernels, extents)
+        return _latency_s(task, kernels, extents)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return estimate.features(task, kernels, extents)
+        return _features(task, kernels, extents)
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         return emit(task, kernel, name)
@@ -131,3 +131,124 @@ def _check(kernel: MicroKernel, registers: int) -> None:
     body = body * (mr + 1) // 2 if kernel["tail"] else 2 * body
     if body > MAX_BODY:
         raise IllegalKernel(f"ku={ku} tail={kernel['tail']} unroll {body} operations, limit {MAX_BODY}")
+
+
+TILE_CYCLES = 20.0
+"""Of starting a register tile and storing it, beside its stores."""
+SCORE_CYCLES = 18.0
+"""Of the maximum, the exponential and the sum of one vector."""
+ROW_CYCLES = 90.0
+"""Of the softmax of a row in a block of columns: two loops, and lanes combined."""
+PACK_CYCLES = 0.5
+"""Of one element of k that is turned over; a fifth of that where it is copied."""
+CROWDED, SPILLED = 0.7, 1.35
+"""The share of the registers beyond which accumulators are spilled, and what arithmetic takes then."""
+SAMPLED_ROWS = 8
+"""At which the visible columns are counted."""
+
+
+def _latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
+    """[kernels, shapes] seconds."""
+    return _Estimate(task, kernels, extents).cycles() / task.rates.clock_hz
+
+
+def _features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
+    """[kernels, shapes, features]: sizes, the visible share, ragged ends, the kernel's values and the estimate."""
+    of = _Estimate(task, kernels, extents)
+    sizes = [np.log2(each + 1.0) for each in (of.batch, of.i, of.j, of.d, of.e)]
+    sizes += [of.seen / np.maximum(of.j, 1.0), of.j % of.lanes]
+    ragged = [of.i % of.mr, of.i % (of.mr * of.of["rows"]), of.j % of.nr]
+    return feature_table([*sizes, *ragged], kernels, of.cycles() / task.rates.clock_hz)
+
+
+def _visible(chain: Chain, extents: Extents) -> Floats:
+    """[shapes] columns that the bounds leave visible to a row, in the mean."""
+    i, j = (np.asarray(extents[chain.axis[axis]], np.float64) for axis in "ij")
+    if not chain.mask.bounds:
+        return j
+    values = {f"extent({name})": np.asarray(size, np.float64) for name, size in extents.items()}
+    total = np.zeros(len(i))
+    for sample in range(SAMPLED_ROWS):
+        row = np.floor(i * (2 * sample + 1) / (2 * SAMPLED_ROWS))
+        index = {**dict.fromkeys(chain.batch, np.zeros(len(i))), "i": row}
+        first, end = np.zeros(len(i)), j
+        for bound in chain.mask.bounds:
+            limit = np.asarray(bound.limit.evaluate({**values, **index}), np.float64)  # type: ignore[dict-item]
+            first, end = (first, np.minimum(end, limit + 1)) if bound.is_upper else (np.maximum(first, limit), end)
+        total += np.maximum(end - first, 0.0)
+    return total / SAMPLED_ROWS
+
+
+class _Estimate:
+    """Cycles of micro-kernels: sizes are [shapes], a kernel's values [kernels, 1]."""
+
+    def __init__(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> None:
+        self.task, self.chain, self.hardware = task, chain_of(task.workload), task.known_target.hardware
+        self.of = {name: np.array([[float(kernel[name])] for kernel in kernels]) for name, _ in kernels[0].values}
+        self.rates, self.lanes, self.mr = task.rates, self.hardware.lanes(), self.of["mr"]
+        self.nr = self.of["nv"] * self.lanes
+        self.i, self.j, self.d, self.e = (np.asarray(extents[self.chain.axis[axis]], np.float64) for axis in "ijde")
+        self.batch = volume((self.chain.axis[axis] for axis in self.chain.batch), extents)
+        self.seen = _visible(self.chain, extents)
+        whole = np.floor(self.i / self.mr)
+        rest = self.i - whole * self.mr
+        self.padded = whole * self.mr + np.where(self.of["tail"] > 0, rest, np.where(rest > 0, self.mr, 0.0))
+        self.tiles = whole + (rest > 0)
+        self.height = self.padded / np.maximum(self.tiles, 1.0)
+        self.blocks = np.ceil(self.i / (self.mr * self.of["rows"]))
+        self.is_blocked = self.of["cols"] > 0
+        width = np.where(self.is_blocked, self.nr * self.of["cols"], np.maximum(self.j, 1.0))
+        self.passes = np.maximum(np.ceil(self.seen / width), 1.0)
+        self.kept = self.mr * self.of["rows"] * np.minimum(width, self.j) * 4
+
+    def cycles(self) -> Floats:
+        """[kernels, shapes]."""
+        scores = np.where(self.of["pack"] > 0, self._packed(), self._in_place())
+        work = self.batch * (scores + self._softmax() + self._values())
+        return np.asarray(work / thread_speedup(self.batch * self.blocks, self.task.threads) + call_cycles(self.task))
+
+    def _step(self, vectors: Floats) -> Floats:
+        """Of one step of a register tile: arithmetic, loads, or the latency of its accumulators."""
+        # The compiler keeps addresses and constants in registers beside the accumulators, and spills some of these.
+        crowded = self.mr * vectors + vectors > CROWDED * self.hardware.vector_registers
+        work = self.height * vectors / self.hardware.fma_per_cycle * np.where(crowded, SPILLED, 1.0)
+        return np.asarray(
+            np.maximum(np.maximum(work, (self.height + vectors) / self.rates.loads), self.rates.fma_latency)
+        )
+
+    def _packed(self) -> Floats:
+        """Scores by register tiles, from panels of k."""
+        panels = np.ceil(self.seen / self.nr)
+        tile = self.d * self._step(self.of["nv"]) + TILE_CYCLES + self.height * self.of["nv"]
+        # A panel comes from L2 for each block of rows, and stays in L1 for its tiles.
+        moved = self.blocks * panels * self.nr * self.d * 4 / self._rate(self.j * self.d * 4)
+        packing = self.j * self.d * PACK_CYCLES * (0.2 if self.chain.j_is_last else 1.0)
+        return np.asarray(self.tiles * panels * tile + moved + packing)
+
+    def _in_place(self) -> Floats:
+        """Scores by vectors along d: as many sums as a vector of columns has lanes, which are combined at the end."""
+        columns = np.ceil(self.seen / self.lanes) * self.lanes
+        return np.asarray(self.i * columns * (np.ceil(self.d / self.lanes) / self.rates.loads * 1.2 + 3.0))
+
+    def _softmax(self) -> Floats:
+        vectors = np.ceil(self.seen / self.lanes)
+        # Scores are written, read and written as exponentials, and read once more.
+        moved = 3 * self.i * self.seen * 4 / self._rate(self.kept)
+        return np.asarray(self.i * (vectors * SCORE_CYCLES + self.passes * ROW_CYCLES) + moved)
+
+    def _values(self) -> Floats:
+        ev = self.of["ev"]
+        width = ev * self.lanes
+        whole, rest = np.floor(self.e / width), np.ceil(self.e % width / self.lanes)
+        step = whole * self._step(ev) + np.where(rest > 0, self._step(np.maximum(rest, 1.0)), 0.0)
+        tiles = self.tiles * (self.seen * step + self.passes * (whole + (rest > 0)) * TILE_CYCLES)
+        # Loads run ahead of the arithmetic: the slower of them counts.
+        moved = self.tiles * self.seen * self.e * 4 / self._rate(self.seen * self.e * 4)
+        stored = self.padded * np.ceil(self.e / self.lanes)
+        again = np.where(self.is_blocked, 3.0 * (self.passes + 1), 0.0)
+        return np.asarray(np.maximum(tiles, moved) + stored * (1.0 + again))
+
+    def _rate(self, size: Floats) -> Floats:
+        """Bytes per cycle of the level that keeps so many, beside others."""
+        in_l1, in_l2 = size < 0.6 * self.hardware.l1d_bytes, size < 0.6 * self.hardware.l2_bytes
+        return np.where(in_l1, self.rates.l1_bytes, np.where(in_l2, self.rates.l2_bytes, self.rates.l3_bytes))

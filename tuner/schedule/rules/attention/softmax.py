@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from tuner.schedule.rules.attention.frame import Frame, up
+from tuner.schedule.rules.attention.tile import Frame, up
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, combined

@@ -35,9 +35,8 @@ from tuner.schedule.product.nest import Block, Nest
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult
 from tuner.schedule.product.panels import FromAhead, PackedAtOnce, Share
 from tuner.schedule.product.rows import InPlace
-from tuner.schedule.rules.mlp.kept import Kept, kept
+from tuner.schedule.rules.mlp.kept import Kept, kept, kept_width, link_kernels, whole_rows
 from tuner.schedule.rules.mlp.pattern import chain_of
-from tuner.schedule.rules.mlp.sizes import kept_width, link_kernels, whole_rows
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx

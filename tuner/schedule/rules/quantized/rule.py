@@ -14,18 +14,22 @@ One axis more is of this rule alone, ``late``,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tuner.errors import IllegalKernel
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
+from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout, PanelLayout
 from tuner.schedule.product.axes import canonicalised, check, default_values, ragged_axes, thread_axes, tile_axes
+from tuner.schedule.product.context import context_of
+from tuner.schedule.product.nest import Nest
 from tuner.schedule.product.product import Product, holds_partial
 from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.rule import NoMatch
-from tuner.schedule.rules.quantized.emit import emit
+from tuner.schedule.rules.quantized.decoded import Decoded
 from tuner.schedule.rules.quantized.pattern import match, quantized_of
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -88,3 +92,13 @@ def _without_chunks(values: Mapping[str, int]) -> dict[str, int]:
     """The values with ``late`` where weights are used as they are unpacked, and k in one chunk beside it."""
     late = 0 if values["pack"] else values["late"]
     return {**values, "late": late, "kc": 0 if late else values["kc"]}
+
+
+def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], name: str) -> Any:
+    """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0."""
+    product = quantized_of(task.workload).product
+    assert isinstance(product.right, Decoded)
+    with kernel_function(task.workload, layouts, name) as function:
+        context = context_of(task, product, kernel, function)
+        Nest(replace(context, right=replace(product.right, is_packed_ahead=not kernel["pack"]))).body()
+    return function.get()

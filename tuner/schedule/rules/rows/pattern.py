@@ -10,14 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from tuner.program.dtypes import DTYPES
 from tuner.program.expr import Axis, Read, axes_of, reads
 from tuner.program.notation import Stage
 from tuner.program.shapes import ElementTypes
+from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import is_transcendental
 from tuner.schedule.rule import NoMatch, matched
-from tuner.schedule.rules.rows.frame import Frame, frame_of, input_reads
-from tuner.schedule.rules.rows.hoist import hoisted
+from tuner.schedule.rules.rows.frame import Frame, frame_of, hoisted, input_reads
 
 
 @dataclass(frozen=True)
@@ -204,3 +205,14 @@ def _home(
 
 def _guests(homes: Mapping[str, str | None]) -> Iterable[str | None]:
     return {home for tensor, home in homes.items() if home != tensor}
+
+
+def lanes_of(task: SearchTask) -> int:
+    """Elements of a vector: the widest type of the program fills a register."""
+    workload = task.workload
+    computed = [workload.element_types.type_of(stage.body) for stage in workload.program.stages]
+    types = [*(DTYPES[tensor.dtype].compute for tensor in workload.tensors.values()), *computed]
+    widest = max(
+        DTYPES[dtype].bytes for dtype in types if dtype != "int64" or "int64" in dict(workload.dtypes).values()
+    )
+    return task.known_target.hardware.lanes(max(widest, 4))

@@ -15,10 +15,12 @@ from functools import lru_cache
 from tuner.program.expr import Expr, Read, axes_of, reads
 from tuner.program.indices import index_dim
 from tuner.program.notation import Stage
+from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import stride
 from tuner.schedule.loops.reductions import one_reduction
 from tuner.schedule.rule import NoMatch, matched
+from tuner.schedule.tir import TirExpr
 
 MOST_TAPS = 128
 """Positions of a window; all are unrolled."""
@@ -195,3 +197,21 @@ def _taps(workload: Workload, stage: Stage) -> Iterator[tuple[tuple[str, int], .
     sizes = [range(workload.sizes[axis].constant or 1) for axis in stage.reduce_axes]
     for position in itertools.product(*sizes):
         yield tuple(zip(stage.reduce_axes, position, strict=True))
+
+
+@dataclass(frozen=True)
+class Tile:
+    """``starts``: the index of every axis of the output at the tile's first element; ``sizes``: how many values the
+    axes take that the tile spans, less than a whole tile at the ends."""
+
+    starts: Mapping[str, TirExpr]
+    sizes: Mapping[str, TirExpr]
+
+
+def lanes_of(task: SearchTask) -> int:
+    """Elements of a vector: of 8 bytes if the reduction or what is made of it has such."""
+    program, types = window_program_of(task.workload), task.workload.element_types
+    computed = [types.reduced_type(program.stage), *(types.type_of(stage.body) for stage in program.after)]
+    computed.append(task.workload.tensors[program.read.tensor].dtype)
+    is_wide = any(dtype in ("int64", "float64") for dtype in computed)
+    return task.known_target.hardware.lanes(8 if is_wide else 4)

@@ -33,9 +33,8 @@ from tuner.schedule.access import values
 from tuner.schedule.loops.estimates import Floats, call_cycles, stream_rate, thread_speedup, volume
 from tuner.schedule.loops.rule import LoopRule
 from tuner.schedule.rule import Extents, NoMatch
-from tuner.schedule.rules.stencil.emit import emit
-from tuner.schedule.rules.stencil.pattern import Slide, WindowProgram, match, window_program_of
-from tuner.schedule.rules.stencil.tiles import lanes_of
+from tuner.schedule.rules.stencil.compute import emit
+from tuner.schedule.rules.stencil.pattern import Slide, WindowProgram, lanes_of, match, window_program_of
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 CHUNKS, BLOCKS = (1, 2, 4, 8, 16), (1, 2, 4, 8, 16, 32, 64)

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from tuner.program.workload import Workload
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.reading import Reader
-from tuner.schedule.rules.stencil.pattern import Slide, WindowProgram
-from tuner.schedule.rules.stencil.tiles import Tile
+from tuner.schedule.rules.stencil.pattern import Slide, Tile, WindowProgram
 from tuner.schedule.signature import dim_expr, i64
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx

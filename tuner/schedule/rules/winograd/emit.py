@@ -28,8 +28,15 @@ from tuner.schedule.product.indexing import Indexing
 from tuner.schedule.product.nest import Block, Nest
 from tuner.schedule.product.panels import PackedAhead
 from tuner.schedule.product.rows import InPlace
-from tuner.schedule.rules.winograd.pattern import POINTS, Convolution, PointRows, PointSums, Products
-from tuner.schedule.rules.winograd.products import as_product, convolution_of
+from tuner.schedule.rules.winograd.pattern import (
+    POINTS,
+    Convolution,
+    PointRows,
+    PointSums,
+    Products,
+    as_product,
+    convolution_of,
+)
 from tuner.schedule.rules.winograd.transforms import Transforms
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel

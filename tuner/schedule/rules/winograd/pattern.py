@@ -19,6 +19,7 @@ from tuner.program.expr import Read
 from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain
 from tuner.schedule.intrinsics import only_fma
+from tuner.schedule.product.axes import WIDEST_BLOCK
 from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.estimate import Estimate
 from tuner.schedule.product.match.form import Form
@@ -26,7 +27,8 @@ from tuner.schedule.product.match.groups import forms
 from tuner.schedule.product.operand import Floats, Left, Place, Result, Right
 from tuner.schedule.product.operands.columns import Columns
 from tuner.schedule.product.product import DTYPE, Product
-from tuner.schedule.rule import Extents, NoMatch
+from tuner.schedule.rule import Extents, NoMatch, matched
+from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import TirExpr
 
 IMAGE_DIMS = 3
@@ -185,3 +187,20 @@ class Products:
         tiles = own.images(extents) * own.tile_rows * own.tiles_in_row
         one = np.ones_like(blocks)
         return {"b": POINTS * blocks, "m": own.kernels * one, "n": -(-tiles // blocks), "k": own.channels * one}
+
+
+TILE_AXES = ("mr", "nv", "ku")
+
+
+def convolution_of(workload: Workload) -> Convolution:
+    """The convolution of a workload that the rule takes. Raises ValueError for another."""
+    return matched(workload, match(workload))
+
+
+def as_product(kernel: MicroKernel, threads: int) -> MicroKernel:
+    """The micro-kernel of x86_contraction by which the products are computed: both operands packed, all of k at once,
+    exact code for a panel of fewer vectors. Threads share blocks."""
+    own = {name: kernel[name] for name in (*TILE_AXES, "tail")}
+    fixed = {"mb": WIDEST_BLOCK, "kc": 0, "near": 0, "ahead": 0, "fetch": 0, "rows": 0, "pack": 0}
+    ragged = {"edge": int(kernel["nv"] > 1), "tb": threads, "tn": 1}
+    return MicroKernel(kernel.rule, kernel.rule_version, tuple({**own, **fixed, **ragged}.items()))

@@ -22,8 +22,7 @@ from tuner.errors import IllegalKernel
 from tuner.program.build import workload_from_json
 from tuner.program.expr import text_of
 from tuner.schedule import NoMatch, extents_of, rules_of
-from tuner.schedule.rules.attention.bounds import mask_of
-from tuner.schedule.rules.attention.chain import Chain
+from tuner.schedule.rules.attention.chain import Chain, mask_of
 from tuner.schedule.rules.attention.pattern import match
 
 FIRST_DIVIDED = """
