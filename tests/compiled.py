@@ -15,7 +15,7 @@ import pytest
 import tvm
 
 from tuner.library import codegen
-from tuner.library.codegen import build_candidate
+from tuner.library.codegen import compile_candidate
 from tuner.library.package import ENTRY
 from tuner.measure.tensors import tensor_of
 from tuner.measure.verify import Case
@@ -71,7 +71,7 @@ def problems(task: SearchTask, kernel: MicroKernel, call: Call, shapes: Sequence
 
 def built_problems(task: SearchTask, kernel: MicroKernel, shapes: Sequence[Mapping[str, int]]) -> list[str]:
     """The same of a library of this one kernel."""
-    return problems(task, kernel, loaded(build_candidate(task, kernel)), shapes)
+    return problems(task, kernel, loaded(compile_candidate(task, kernel).binary), shapes)
 
 
 def runnable(mcpu: str) -> Target:

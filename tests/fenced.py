@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tests.compiled import loaded
 from tests.contract.rule_samples import SAMPLES, sample_task
-from tuner.library.codegen import build_candidate
+from tuner.library.codegen import compile_candidate
 from tuner.measure.inputs import random_inputs
 from tuner.measure.verify import difference
 from tuner.program.arrays import NUMPY
@@ -98,7 +98,7 @@ def main(name: str) -> None:
         for kernel in kernels:
             print(f"{title}: {kernel}", flush=True)
             try:
-                binary = build_candidate(task, kernel)
+                binary = compile_candidate(task, kernel).binary
             except tvm.error.InternalError as error:
                 # TVM's simplifier fails over some kernels, which a search takes for what they are: not built.
                 assert kernel != default, error

@@ -32,7 +32,7 @@ from pathlib import Path
 
 import tvm
 import shapewright as sw
-from tuner.library.codegen import build_candidate
+from tuner.library.codegen import compile_candidate
 from tuner.measure.verify import cases
 from tuner.program.jobspec import parse_job
 from tuner.program.target import native
@@ -53,11 +53,11 @@ job = parse_job({
 (task,) = job.tasks
 space = space_of(task)
 print("rules", *(rule.name for rule in rules_of(task)))
-print("target", build_candidate(task, next(space.points()))[:4])
+print("target", compile_candidate(task, next(space.points())).binary[:4])
 
 here = task.on(native())
 for kernel in rules_of(here)[0].space(here).points():
-    Path("kernel.so").write_bytes(build_candidate(here, kernel))
+    Path("kernel.so").write_bytes(compile_candidate(here, kernel).binary)
     call = tvm.runtime.load_module("kernel.so")["kernel"]
     wrong = {case.check(case.inputs, lambda operands: call(*operands)) for case in cases(here.workload)}
     print(f"vectors={kernel['vectors']}", *wrong)

@@ -162,7 +162,7 @@ def test_ci_without_root_says_what_is_missing(checkout: Path) -> None:
 
 def test_every_dependency_is_pinned() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    assert set(extras) == {"server", "models", "bench", "zoo", "gpu", "dev"}
+    assert set(extras) == {"server", "models", "bench", "zoo", "dev"}
     assert set(extras["models"]) <= set(extras["dev"]), "the tests read models"
     lists = (PROJECT["project"]["dependencies"], *extras.values())
     for requirement in (requirement for requirements in lists for requirement in requirements):

@@ -67,7 +67,7 @@ def chosen(storage: LibraryStorage, job: Job, row: SearchTaskRow) -> list[Chosen
     dispatch: dict[str, Any] = dict(artifact.dispatch)
     served = [line["kernel"] for line in dispatch["table"]]
     return [
-        ChosenKernel(kernel["id"], kernel["name"], served.count(index), index == dispatch["default_kernel"])
+        ChosenKernel(kernel["id"], kernel["name"], served.count(index), index == dispatch["safe_kernel"])
         for index, kernel in enumerate(dispatch["kernels"])
     ]
 

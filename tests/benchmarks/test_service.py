@@ -74,8 +74,8 @@ def test_half_of_the_shapes_asked_for_were_never_measured(tmp_path: Path) -> Non
     loaded = load(f"sqlite:///{tmp_path / 'tiny.db'}", TINY)
     storage = open_storage(f"sqlite:///{tmp_path / 'tiny.db'}")
     key, target = loaded.pairs[0]
-    measured = {r.result.instance.shape["m"] for r in storage.records_of_workload(key, target)}
-    wide = {r.result.instance.shape["m"] for r in storage.records_of_workload(*loaded.large)}
+    measured = {r.result.instance.shape["m"] for r in storage.prior_records(key, target, 1)}
+    wide = {r.result.instance.shape["m"] for r in storage.prior_records(*loaded.large, 1)}
     storage.close()
 
     asked = [int(path.rpartition("=")[2]) for path in best_paths(loaded, random.Random(0), 1000)]

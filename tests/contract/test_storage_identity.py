@@ -43,7 +43,7 @@ def test_jobs_that_compute_the_same_share_the_workload_and_its_best_kernel(stora
     assert best is not None
     # One kernel, measured by all three: the median, and the job of the newest reading.
     assert (best.latency_s, best.readings, best.job_id) == (2.0, 3, plain.job.id)
-    shared = storage.records_of_workload(row.key, target)
+    shared = storage.prior_records(row.key, target, 1)
     assert [record.result.instance.shape for record in shared] == [{"m": 80}] * 3
 
 

@@ -195,13 +195,12 @@ def test_records_of_a_workload_are_those_of_every_job_on_this_target(storage: St
     storage.append_results(wide, wide.tasks[0].id, results(1))
     place = (lease.tasks[0].workload_key, lease.tasks[0].target_fingerprint)
 
-    records = storage.records_of_workload(*place)
+    records = storage.prior_records(*place, 1)
 
     assert [record.result.kernel for record in records] == [kernel(n) for n in (0, 1, 2, 5, 6, 2)]
     assert [record.seq for record in records] == sorted(record.seq for record in records)
     assert len({record.job_id for record in records}) == 2
-    assert storage.records_of_workload(*place, limit=4) == records[:4]
-    assert [record.job_id for record in storage.records_of_workload(*place, threads=2)] == [wide.job.id]
+    assert [record.job_id for record in storage.prior_records(*place, 2)] == [wide.job.id]
 
 
 def test_records_of_a_target_are_the_newest_that_ran_with_their_workloads(storage: Storage) -> None:

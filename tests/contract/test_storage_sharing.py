@@ -150,7 +150,7 @@ def test_imported_records_decide_nothing_and_can_be_seen(storage: Storage) -> No
     best = best_at(storage, *place, "m=80")
     assert best is not None
     assert best.kernel_id == kernel(0).id
-    known = storage.records_of_workload(*place)
+    known = storage.prior_records(*place, 1)
     assert [(record.provenance, record.job_id) for record in known] == [("measured", lease.job.id), ("imported", None)]
     assert len(storage.records_of_target(place[1], 1, "x86_contraction")) == 1
     assert len(storage.records_of_task(task.id)) == 1

@@ -14,7 +14,7 @@ from shapewright.snapshot import merge
 from tests.shapewright.conftest import Shapewright
 from tests.shapewright.snapshot.samples import pulled, task
 from tuner.library.build import build_library
-from tuner.library.codegen import build_candidate
+from tuner.library.codegen import compile_candidate
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import LIBRARY, package
 from tuner.program.target import native
@@ -104,7 +104,7 @@ def test_wrong_damaged_and_broken_libraries_fail_with_the_reason(
     wanted, other = layer("bias", "relu"), layer("bias", "gelu")
     dispatcher = Dispatcher(wanted, (kernel(wanted),), 0, Leaf(0))
     for name, binary in {
-        "wrong": build_candidate(other, kernel(other)),
+        "wrong": compile_candidate(other, kernel(other)).binary,
         "broken": b"no machine code",
     }.items():
         write(package(dispatcher, binary, "{}", {}, None).files, tmp_path / "several" / name)

@@ -15,7 +15,7 @@ import pytest
 from tests.measuring import CRASH, RIGHT, TASK, request
 from tests.shapewright import bare
 from tuner.joining import Claim, credential_of, is_proof, new_nonce, new_token, stored_key_of
-from tuner.library.codegen import build_candidate
+from tuner.library.codegen import compile_candidate
 from tuner.measure import BuildResult, RunRequest
 from tuner.measure.connecting import Tracker
 from tuner.measure.rpc_names import JOIN, device_key
@@ -103,7 +103,7 @@ def test_kernels_of_every_kind_run_on_a_board(
 ) -> None:
     task = SearchTask(op, args, instances=[{}], target=native(), threads=threads)
     kernel = default_kernel(task)
-    build = BuildResult(kernel, build_candidate(task, kernel), 0.0)
+    build = BuildResult(kernel, compile_candidate(task, kernel).binary, 0.0)
     runner = runner_of(tracker, "board")
     (result,) = runner.run(task, [RunRequest(build, task.instances)])
     assert result.error == ""

@@ -78,7 +78,7 @@ def test_it_says_what_runs_in_the_variables_of_its_job(op: str, tmp_path: Path) 
 
     for row in table["table"]:
         assert library.kernel_for(**row["shape"]).id == table["kernels"][row["kernel"]]["id"]
-    assert library.kernel_for(**{name: 10**6}).id == table["kernels"][table["default_kernel"]]["id"]
+    assert library.kernel_for(**{name: 10**6}).id == table["kernels"][table["safe_kernel"]]["id"]
 
 
 def test_operands_that_do_not_fit_are_refused(tmp_path: Path) -> None:

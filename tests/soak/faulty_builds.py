@@ -61,7 +61,7 @@ _BEHAVIOUR = {
 
 
 def build(task: SearchTask, kernel: MicroKernel) -> CompiledKernel:
-    """As ``codegen.build_candidate``, with a shim around what is exported."""
+    """The bytes that ``codegen.compile_candidate`` makes, with a shim around what is exported."""
     time.sleep(LEAST_S)
     module = codegen.module_of(task, [kernel], Leaf(0))
     functions = {variable.name_hint: function for variable, function in module.functions.items()}

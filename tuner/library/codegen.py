@@ -39,13 +39,9 @@ ENTRIES = 64
 """Compiled entries of candidates that a process keeps: one for each workload, target and packed layout."""
 
 
-def build_candidate(task: SearchTask, kernel: MicroKernel) -> bytes:
-    """The bytes of a shared object that exports ENTRY, right for every shape. Raises if it cannot be built."""
-    return compile_candidate(task, kernel).binary
-
-
 def compile_candidate(task: SearchTask, kernel: MicroKernel) -> CompiledKernel:
-    """The same, with the object that a library can be linked from."""
+    """A shared object that exports ENTRY, right for every shape, and the object that a library can be linked from.
+    Raises if it cannot be built."""
     code = object_of(task, kernel)
     return CompiledKernel(link(task, [kernel], Leaf(0), [code]), code)
 

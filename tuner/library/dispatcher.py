@@ -227,7 +227,7 @@ class Dispatcher:
             "made_for": {name: span_to_json(span) for name, span in made_for(task).items()},
             "shape_vars": {var.name: var.to_json() for var in task.shape_vars},
             "kernels": [kernel_json(kernel) for kernel in self.kernels],
-            "default_kernel": self.default_kernel,
+            "safe_kernel": self.default_kernel,
             "tree": _tree_json(self.tree),
             "table": [
                 {
@@ -255,7 +255,7 @@ class Dispatcher:
         return Dispatcher(
             task=task,
             kernels=tuple(MicroKernel.from_json(kernel["kernel"]) for kernel in data["kernels"]),
-            default_kernel=data["default_kernel"],
+            default_kernel=data["safe_kernel"],
             tree=tree_from_json(data["tree"], symbols),
             table=tuple(
                 TableRow(row["shape"], row["kernel"], row["predicted_latency_s"], row.get("measured_latency_s"))

@@ -8,7 +8,7 @@ they fold away.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tuner.errors import InvalidInput, shown
@@ -249,7 +249,3 @@ def _quotient_bounds(atom: Quotient, ranges: Mapping[str, tuple[int, int]]) -> t
     if high - low < atom.divisor and low % atom.divisor <= high % atom.divisor:
         return low % atom.divisor, high % atom.divisor
     return 0, atom.divisor - 1
-
-
-def variables_of(exprs: Iterable[DimExpr]) -> frozenset[str]:
-    return frozenset().union(*(expr.variables for expr in exprs))

@@ -26,14 +26,6 @@ class RecordStorage(Protocol):
         Instances are in the task's shape variables; one that is none of the task's is in the workload's symbols.
         """
 
-    def records_of_workload(
-        self, workload_key: str, target_fingerprint: str, threads: int = 1, limit: int = 100_000
-    ) -> tuple[TuningRecord, ...]:
-        """Successful and failed records of any job for this workload on this target, in the order stored.
-
-        Instances are values of the workload's symbols, as in everything that is asked across jobs.
-        """
-
     def prior_records(
         self, workload_key: str, target_fingerprint: str, threads: int, limit: int = 20_000
     ) -> tuple[TuningRecord, ...]:

@@ -14,7 +14,7 @@ from tests.compiled import problems
 from tests.contract.rule_samples import SAMPLES, sample_task
 from tests.emulated import caller, emulated
 from tuner.errors import ShapewrightError
-from tuner.library.codegen import build_candidate, compiled, kernel_module
+from tuner.library.codegen import compile_candidate, compiled, kernel_module
 from tuner.library.machine_code import linker_for
 from tuner.measure.ragged import ragged_dims
 from tuner.program.shape_vars import ShapeVar
@@ -86,7 +86,7 @@ def test_a_loop_that_spills_would_be_seen() -> None:
 def test_without_a_linker_for_it_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ShapewrightError, match=r"no linker for AArch64.*apt-get install binutils-aarch64-linux-gnu"):
-        build_candidate(DENSE, default_kernel(DENSE))
+        compile_candidate(DENSE, default_kernel(DENSE))
     (tmp_path / "ld.lld").touch(mode=0o755)
     assert linker_for("aarch64") == str(tmp_path / "ld.lld")
 
@@ -113,14 +113,14 @@ def test_kernels_compute_what_the_reference_does(
     task = sample_task(SAMPLES[rule][sample], TARGETS[mcpu], threads=1)
     (own, *_) = (each for each in rules_of(task) if each.name == rule)
     for kernel in (own.default_kernel(task), own.space(task).sample(np.random.default_rng(0))):
-        call = emulated(build_candidate(task, kernel), program, tmp_path)
+        call = emulated(compile_candidate(task, kernel).binary, program, tmp_path)
         assert problems(task, kernel, call, ragged_dims(task.workload)) == [], str(kernel)
 
 
 def test_threads_share_the_work(program: Path, tmp_path: Path) -> None:
     task = sample_task(SAMPLES["x86_contraction"]["dense-epilogue"], TARGETS["neoverse-n1"], threads=2)
     kernel = default_kernel(task)
-    call = emulated(build_candidate(task, kernel), program, tmp_path)
+    call = emulated(compile_candidate(task, kernel).binary, program, tmp_path)
     assert problems(task, kernel, call, [{"m": 1}, {"m": 37}]) == []
 
 
@@ -134,6 +134,6 @@ def test_what_is_written_past_the_end_is_seen(program: Path, tmp_path: Path) -> 
 
 def test_a_call_with_wrong_tensors_fails(program: Path, tmp_path: Path) -> None:
     task = SearchTask("matmul", {"m": T, "n": 10, "k": 4}, (T,), target=TARGETS["neoverse-n1"])
-    call = emulated(build_candidate(task, default_kernel(task)), program, tmp_path)
+    call = emulated(compile_candidate(task, default_kernel(task)).binary, program, tmp_path)
     with pytest.raises(RuntimeError, match=r"ended with 1: .*Mismatched"):
         call([np.zeros(shape, np.float32) for shape in ((3, 4), (4, 10), (3, 9))])

@@ -13,7 +13,7 @@ import pytest
 from tests.compiled import built_problems, loaded, problems
 from tests.measuring import PAST_THE_END, kernel, program
 from tests.measuring import TASK as C_TASK
-from tuner.library.codegen import build_candidate, compile_candidate, link, module_json, module_of, object_of, toolchain
+from tuner.library.codegen import compile_candidate, link, module_json, module_of, object_of, toolchain
 from tuner.library.dispatcher import Leaf, Node, bounded
 from tuner.library.package import ENTRY
 from tuner.program.dims import DimLike
@@ -131,7 +131,7 @@ def test_activations_are_right_from_the_smallest_to_the_largest(name: str) -> No
     magnitudes = (0.0, 1e-30, 1e-3, 0.1, 0.7, 1.0, 3.0, 6.0, 1e4, 1e30)
     bias = np.array([sign * size for size in magnitudes for sign in (1, -1)], np.float32)
     a, b, out = (np.zeros(shape, np.float32) for shape in ((3, 4), (4, 20), (3, 20)))
-    loaded(build_candidate(task, kernel_of(task)))([a, b, bias, out])
+    loaded(compile_candidate(task, kernel_of(task)).binary)([a, b, bias, out])
     np.testing.assert_allclose(out, compute(task.workload, [a, b, bias], {"m": 3})[0], rtol=1e-6, atol=3e-7)
 
 
@@ -153,7 +153,7 @@ def test_code_for_an_older_cpu_is_right_here_too(op: str) -> None:
         pytest.skip("this CPU has no AVX2 and FMA, which x86-64-v3 code needs")
     task = task_of(op, T, 43, 29, AVX2, epilogue=("bias", "gelu"))
     kernel = kernel_of(task, mr=4, nv=2, tail=1, ku=2)
-    binary = build_candidate(task, kernel)
+    binary = compile_candidate(task, kernel).binary
     assert problems(task, kernel, loaded(binary), rows(0, 1, 6, 37, 120)) == []
 
 
@@ -200,13 +200,13 @@ def test_a_broken_build_is_found_out() -> None:
 def test_a_kernel_of_another_workload_is_found_out() -> None:
     task, other = task_of("matmul", T, 16, 8), task_of("matmul", T, 16, 8, epilogue=("relu",))
     kernel = kernel_of(task, mr=4)
-    (problem,) = problems(task, kernel, loaded(build_candidate(other, kernel)), rows(3))
+    (problem,) = problems(task, kernel, loaded(compile_candidate(other, kernel).binary), rows(3))
     assert "elements are wrong: max error" in problem
 
 
 def test_a_call_with_wrong_tensors_raises() -> None:
     task = task_of("matmul", T, 16, 8)
-    call = loaded(build_candidate(task, kernel_of(task)))
+    call = loaded(compile_candidate(task, kernel_of(task)).binary)
     a, b, out = (np.zeros(shape, np.float32) for shape in ((3, 8), (8, 16), (3, 16)))
     call([a, b, out])
     for bad in ([a, b], [a, b.T, out], [a, b, out[:2]], [a.astype(np.float64), b, out], [a[:, :4], b, out]):

@@ -182,7 +182,7 @@ def test_a_dispatch_table_has_the_contracts_fields() -> None:
     data = _dispatcher().to_json()
     assert data["format"] == FORMAT
     assert data["workload_key"] == TASK.workload.key
-    assert (data["dims"], data["threads"], data["default_kernel"]) == (["m"], 1, 0)
+    assert (data["dims"], data["threads"], data["safe_kernel"]) == (["m"], 1, 0)
     assert data["bounds"] == {"m": [16, 2048]}
     assert data["shape_vars"] == {"T": {"min": 1, "max": 128}}
     assert data["kernels"][1] == kernel_json(B) == {"id": B.id, "name": "a=2", "kernel": B.to_json()}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.compiled import Call, loaded, problems
-from tuner.library.codegen import build_candidate
+from tuner.library.codegen import compile_candidate
 from tuner.program.arrays import NUMPY
 from tuner.program.build import workload_from_json
 from tuner.program.shape_vars import ShapeVar
@@ -31,7 +31,7 @@ def task_of(text: str, extents: dict[str, Any], **fields: Any) -> SearchTask:
 @cache
 def built(task: SearchTask) -> Call:
     """One build for all tests of a program."""
-    return loaded(build_candidate(task, default_kernel(task)))
+    return loaded(compile_candidate(task, default_kernel(task)).binary)
 
 
 def wrong_at(task: SearchTask, *points: Sequence[int]) -> list[str]:

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tuner.errors import InvalidInput
-from tuner.program.dims import MAX_DIM, MAX_SOURCE_LENGTH, DimExpr, parse_dim, variables_of
+from tuner.program.dims import MAX_DIM, MAX_SOURCE_LENGTH, DimExpr, parse_dim
 from tuner.program.workload import ShapeVar
 
 NAMES = ("A", "B", "T")
@@ -246,5 +246,3 @@ def test_constants_and_variables_are_told() -> None:
     assert parse_dim("3*4").constant == 12
     assert parse_dim("T").constant is None
     assert parse_dim("A*(B//3)+1").variables == {"A", "B"}
-    assert variables_of([parse_dim("A"), parse_dim("T%2"), parse_dim("5")]) == {"A", "T"}
-    assert variables_of([]) == frozenset()

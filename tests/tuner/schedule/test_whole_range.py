@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tests.compiled import loaded
 from tests.emulated import caller, emulated
-from tuner.library.codegen import build_candidate
+from tuner.library.codegen import compile_candidate
 from tuner.program.arrays import NUMPY
 from tuner.program.build import ProgramOp
 from tuner.program.reference import expected
@@ -54,7 +54,7 @@ def wrong(functions: Sequence[str], dtype: str, target: Target, count: int, call
     x = of_every_size(dtype, count)
     inputs = [x, np.random.default_rng(0).permutation(x)][: len(names)]
     results = [np.zeros(len(x), NUMPY[types[name]]) for name in outputs]
-    call_of(build_candidate(task, default_kernel(task)))([*inputs, *results])
+    call_of(compile_candidate(task, default_kernel(task)).binary)([*inputs, *results])
     with np.errstate(all="ignore"):
         wanted = expected(task.workload, inputs, dict.fromkeys(task.workload.symbols, len(x)))
         found = [np.flatnonzero(right.wrong(result)) for right, result in zip(wanted, results, strict=True)]
@@ -81,7 +81,7 @@ def test_shifts_by_any_number_of_bits_are_those_of_numpy(dtype: str) -> None:
     amounts = [*range(70), info.max, *((-1, -8, info.min) if info.min else ())]
     x, y = (each.ravel() for each in np.meshgrid(np.array(numbers, dtype), np.array(amounts, dtype)))
     left, right = np.zeros_like(x), np.zeros_like(x)
-    loaded(build_candidate(task, default_kernel(task)))([x, y, left, right])
+    loaded(compile_candidate(task, default_kernel(task)).binary)([x, y, left, right])
     wanted = expected(task.workload, [x, y], dict.fromkeys(task.workload.symbols, len(x)))
     for result, its in zip((left, right), wanted, strict=True):
         np.testing.assert_array_equal(result, its.value)

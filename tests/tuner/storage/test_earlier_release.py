@@ -55,9 +55,7 @@ def tasks_of(storage: SqlStorage) -> list[Any]:
     return [storage.search_tasks(job.id)[0] for job in jobs]
 
 
-def plainly_settled(
-    rows: list[Mapping[str, Any]], old: list[Mapping[str, Any]]
-) -> dict[str, tuple[float, int]]:
+def plainly_settled(rows: list[Mapping[str, Any]], old: list[Mapping[str, Any]]) -> dict[str, tuple[float, int]]:
     """The latency of each kernel in ``rows``, and of how many readings, computed from the records."""
     reference_s = next((row["anchor_s"] for row in old if row["latency_s"] and row["anchor_s"]), None)
     by_kernel: dict[str, list[tuple[float, bool]]] = {}
@@ -110,12 +108,12 @@ def test_records_of_a_job_come_back_in_its_own_variables(storage: SqlStorage, ol
 
 
 def test_records_of_a_workload_are_those_of_all_its_jobs_in_symbols(storage: SqlStorage) -> None:
-    records = storage.records_of_workload(*scope(storage, DENSE))
+    records = storage.prior_records(*scope(storage, DENSE), 1)
 
     sizes = {record.result.instance.shape["m"] for record in records}
     assert sizes == {16 * t for t in INSTANCES} | {8 * s for s in INSTANCES}
     assert len({record.job_id for record in records}) == 2
-    batch = storage.records_of_workload(*scope(storage, BATCH))
+    batch = storage.prior_records(*scope(storage, BATCH), 1)
     assert {tuple(record.result.instance.shape) for record in batch} == {("n",)}
 
 

@@ -13,7 +13,7 @@ def counted(storage: SqlStorage, place: tuple[str, str]) -> dict[str, int]:
     """How many records each question finds."""
     return {
         "task": len(storage.records_of_task(1)),
-        "workload": len(storage.records_of_workload(*place)),
+        "workload": len(storage.prior_records(*place, 1)),
         "target": len(storage.records_of_target(place[1], 1, "x86_contraction")),
     }
 
@@ -29,7 +29,7 @@ def test_what_was_not_measured_here_and_in_this_way_decides_nothing(database_url
     with storage._database.write() as connection:
         connection.execute(update(tuning_records).values(provenance="imported"))
     assert counted(storage, place) == {"task": 2, "workload": 2, "target": 0}
-    assert {record.provenance for record in storage.records_of_workload(*place)} == {"imported"}
+    assert {record.provenance for record in storage.prior_records(*place, 1)} == {"imported"}
 
     with storage._database.write() as connection:
         connection.execute(update(tuning_records).values(provenance="measured", protocol="v0"))

@@ -55,12 +55,6 @@ class Records(Part):
         with self._database.read() as connection:
             return of_jobs(connection, query)
 
-    def records_of_workload(
-        self, workload_key: str, target_fingerprint: str, threads: int = 1, limit: int = 100_000
-    ) -> tuple[TuningRecord, ...]:
-        same = (_on(target_fingerprint, threads), _of(workload_key))
-        return self._all(select_records().where(*same).order_by(_record.id).limit(cursors.checked(limit)))
-
     def prior_records(
         self, workload_key: str, target_fingerprint: str, threads: int, limit: int = 20_000
     ) -> tuple[TuningRecord, ...]:

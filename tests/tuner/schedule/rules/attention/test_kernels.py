@@ -21,7 +21,7 @@ from tests.tuner.schedule.rules.attention.programs import (
     kernel_of,
     task_of,
 )
-from tuner.library.codegen import build_candidate
+from tuner.library.codegen import compile_candidate
 from tuner.measure.inputs import random_inputs
 from tuner.measure.verify import Case
 from tuner.program.reference import expected
@@ -103,14 +103,14 @@ def test_blocks_of_fixed_sizes_are_built(args: dict[str, int], values: dict[str,
     """Sizes of which TVM's simplifier knows that a block, or a tile, is the only one, or that there is none."""
     task = task_of(attention(causal=True, **args), native(), threads)
     kernel = kernel_of(task, **{"ev": 1, "rows": 2, "cols": 1, "ku": 1, "tail": 0, "pack": 1, **values})
-    assert problems(task, kernel, loaded(build_candidate(task, kernel)), [{}]) == []
+    assert problems(task, kernel, loaded(compile_candidate(task, kernel).binary), [{}]) == []
 
 
 @cache
 def built(program: str, kernel: str, target: str, threads: int) -> Built:
     task = task_of(dict(PROGRAMS[program]), TARGETS[target], threads)
     chosen = kernel_of(task, **KERNELS[kernel])
-    return task, chosen, loaded(build_candidate(task, chosen))
+    return task, chosen, loaded(compile_candidate(task, chosen).binary)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))

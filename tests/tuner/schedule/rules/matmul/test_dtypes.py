@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.compiled import built_problems, loaded, runnable
 from tests.shares import diagonal
-from tuner.library.codegen import build_candidate
+from tuner.library.codegen import compile_candidate
 from tuner.program.build import workload_from_json
 from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
@@ -153,7 +153,7 @@ def test_an_infinity_stays_in_its_row(k: int, depth: str | None) -> None:
     x, weight = np.ones((4, k), ml_dtypes.bfloat16), np.ones((32, k), ml_dtypes.bfloat16)
     x[1] = np.inf
     out = np.zeros((4, 32), ml_dtypes.bfloat16)
-    loaded(build_candidate(task, kernel))([x, layouts_of(task, kernel)["w"].pack(weight), out])
+    loaded(compile_candidate(task, kernel).binary)([x, layouts_of(task, kernel)["w"].pack(weight), out])
     assert np.isinf(out[1].astype(float)).all()
     assert np.isfinite(out[[0, 2, 3]].astype(float)).all()
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import built_problems, loaded
-from tuner.library.codegen import build_candidate
+from tuner.library.codegen import compile_candidate
 from tuner.program.build import workload_from_json
 from tuner.program.reference import compute
 from tuner.program.target import native
@@ -57,7 +57,7 @@ def test_loads_may_be_uneven_and_numbers_out_of_bounds(numbers: list[int]) -> No
     (expected,) = compute(task.workload, [x, w, expert], task.workload.dims({"T": len(expert)}))
     kernel = RULE.default_kernel(task)
     x, expert, out = map(row_major, (x, expert, np.full((len(expert), 33), np.nan, np.float32)))
-    loaded(build_candidate(task, kernel))([x, RULE.layouts(task, kernel)["w"].pack(w), expert, out])
+    loaded(compile_candidate(task, kernel).binary)([x, RULE.layouts(task, kernel)["w"].pack(w), expert, out])
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tests.compiled import built_problems, loaded
 from tests.tuner.schedule.rules.rows.programs import LOG_SOFTMAX, SOFTMAX, operator, task_of, workload
-from tuner.library.codegen import build_candidate
+from tuner.library.codegen import compile_candidate
 from tuner.measure.verify import difference
 from tuner.program.reference import expected
 from tuner.program.target import Target
@@ -107,7 +107,7 @@ def _result(which: Workload, inputs: Sequence[NDArray[np.float32]], dims: Mappin
     """The only output of the safe kernel, which must be what the reference says."""
     task = task_of(which)
     out = np.zeros(which.outputs[0].shape(dims), np.float32)
-    loaded(build_candidate(task, default_kernel(task)))([*inputs, out])
+    loaded(compile_candidate(task, default_kernel(task)).binary)([*inputs, out])
     (wanted,) = expected(which, inputs, dims)
     assert difference(out, wanted) is None
     return out

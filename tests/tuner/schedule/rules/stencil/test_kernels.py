@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import built_problems, loaded
-from tuner.library.codegen import build_candidate
+from tuner.library.codegen import compile_candidate
 from tuner.measure.verify import difference
 from tuner.program.build import workload_from_json
 from tuner.program.reference import expected
@@ -90,6 +90,6 @@ def test_nan_and_infinities_give_what_numpy_gives() -> None:
         x[0, 3 * column : 3 * column + 3, column % 5, column] = np.nan, np.inf, -np.inf
     dims = {task.workload.symbols[0]: x.shape[1]}
     out = np.zeros(task.workload.outputs[0].shape(dims), np.float32)
-    loaded(build_candidate(task, default_kernel(task)))([x, out])
+    loaded(compile_candidate(task, default_kernel(task)).binary)([x, out])
     (wanted,) = expected(task.workload, [x], dims)
     assert difference(out, wanted) is None
