@@ -31,13 +31,11 @@ No choice depends on a shape: registers, caches and the size of the code bound t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from tuner.errors import IllegalKernel
 from tuner.program.target import Hardware, Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout, PanelLayout
 from tuner.schedule.product.axes import (  # fmt: skip
     ALONG_K,
@@ -52,14 +50,11 @@ from tuner.schedule.product.axes import (  # fmt: skip
     thread_axes,
     tile_axes,
 )  # fmt: skip
-from tuner.schedule.product.context import context_of
 from tuner.schedule.product.match.plain import Contraction, contraction_of, match  # fmt: skip
-from tuner.schedule.product.nest import Nest
 from tuner.schedule.product.product import DTYPE, Product, holds_partial  # fmt: skip
 from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.rule import NoMatch
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
-from tuner.schedule.vector.dot_products import imported
 
 
 class X86Contraction(ProductRule):
@@ -129,9 +124,6 @@ class X86Contraction(ProductRule):
         dot = contraction.product.atoms(hardware)[group_of(kernel)]
         return {contraction.right: PanelLayout(kernel["nv"] * hardware.lanes(), dot.group, dot.offset)}
 
-    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        return emit(task, kernel, self.layouts(task, kernel), name)
-
 
 def _packings(task: SearchTask, contraction: Contraction) -> tuple[int, ...]:
     """Choices of ``pack``. Vectors along k waste no lanes on columns that a panel of a vector's width does not have."""
@@ -180,12 +172,3 @@ def _check_words(kernel: MicroKernel, contraction: Contraction) -> None:
     if dict(kernel.values) != _canonical_words(dict(kernel.values), contraction):
         text = f"kc={kernel['kc']} rows={kernel['rows']} group={group_of(kernel)}"
         raise IllegalKernel(f"{text}: an output of {contraction.out_dtype} needs kc=0, a ragged last word rows=1")
-
-
-def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], name: str) -> Any:
-    """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0."""
-    with kernel_function(task.workload, layouts, name) as function:
-        context = context_of(task, contraction_of(task.workload).product, kernel, function)
-        with imported(context.words.dot):
-            Nest(context).body()
-    return function.get()

@@ -63,7 +63,6 @@ class Grouped:
             dynamic=self.dynamic,
             depth=self.depth,
             atoms=only_fma,
-            has_batch=True,
             sizes=self.by_role,
         )
 

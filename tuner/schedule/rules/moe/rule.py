@@ -14,13 +14,12 @@ from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout, MatrixLayout
-from tuner.schedule.product.axes import canonicalised, check, default_values, ragged_axes, thread_axes, tile_axes
-from tuner.schedule.product.product import Product, holds_partial
+from tuner.schedule.product.product import Product
 from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.rule import NoMatch
 from tuner.schedule.rules.moe.emit import emit
 from tuner.schedule.rules.moe.pattern import grouped_of, match
-from tuner.schedule.space import Axis, MicroKernel, SearchSpace
+from tuner.schedule.space import MicroKernel
 
 ROW_BYTES = 8
 """Of the number of a row, while rows are sorted."""
@@ -30,6 +29,7 @@ class X86Grouped(ProductRule):
     """See the module's text for the axes, ``emit`` for the code; the theory is that of a batch of equal groups."""
 
     name = "x86_grouped"
+    rows = (1,)
 
     def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         grouped = match(workload)
@@ -41,28 +41,6 @@ class X86Grouped(ProductRule):
 
     def product(self, workload: Workload) -> Product:
         return grouped_of(workload).product
-
-    def space(self, task: SearchTask) -> SearchSpace:
-        hardware, grouped = task.known_target.hardware, grouped_of(task.workload)
-        chunks = grouped.depth if holds_partial(grouped.out_dtype) else 0
-        axes = (
-            *tile_axes(chunks),
-            Axis("rows", "rows of a block are gathered", (1,)),
-            *ragged_axes(False),
-            Axis("pack", "panels are packed at each call", (0,)),
-            *thread_axes(task.threads, False),
-        )
-        return SearchSpace(
-            self.name,
-            self.version,
-            axes,
-            check=lambda kernel: check(kernel, grouped.product, task.threads, hardware),
-            canonicalise=lambda values: canonicalised(values, grouped.product),
-        )
-
-    def default_kernel(self, task: SearchTask) -> MicroKernel:
-        """A square-ish tile, three quarters of the registers."""
-        return self.space(task).kernel(default_values(task, False, rows=1))
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         right = grouped_of(task.workload).right

@@ -1,0 +1,64 @@
+"""A rule of one's own in one file: a product whose rows are read through a table, ``x[index[m], k]``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tuner.program.expr import Axis, Binary, Read
+from tuner.program.target import Target
+from tuner.program.workload import Workload
+from tuner.schedule.intrinsics import only_fma
+from tuner.schedule.product.context import EmitContext
+from tuner.schedule.product.operand import Place
+from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
+from tuner.schedule.product.product import Product
+from tuner.schedule.product.rule import ProductRule
+from tuner.schedule.rule import NoMatch, matched
+from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
+
+
+@dataclass(frozen=True)
+class TableRows(MatrixRows):
+    """Rows of a tensor, each found in the table ``index``; past the last one that one is read."""
+
+    index: str
+
+    def row(self, context: EmitContext, row: TirExpr) -> Place:
+        buffer, _ = super().row(context, row)
+        number = tirx.Cast("int64", context.buffers[self.index][(row,)])
+        return buffer, (I.Bind(tirx.max(tirx.min(number, buffer.shape[0] - i64(1)), i64(0))),)
+
+
+class TableProduct(ProductRule):
+    """``out[m, n] = sum(k) x[index[m], k] * w[n, k]``, w constant."""
+
+    name = "table_product"
+
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
+        found = _found(workload)
+        return found if isinstance(found, NoMatch) else {axis: role for role, axis in found.axes.items()}
+
+    def product(self, workload: Workload) -> Product:
+        return matched(workload, _found(workload))
+
+
+def _found(workload: Workload) -> Product | NoMatch:
+    stage, *others = workload.program.stages
+    match stage.body:
+        case Binary(
+            operator="*",
+            left=Read(tensor=x, indices=(Read(tensor=index, indices=(Axis(name=m),)), Axis(name=k))),
+            right=Read(tensor=w, indices=(Axis(name=n), Axis(name=again))),
+        ) if (stage.axes, stage.reduce_axes, again) == ((m, n), (k,), k) and not others and w in workload.constants:
+            return Product(
+                axes={"m": m, "n": n, "k": k},
+                left=TableRows(x, workload.tensors[x].dtype, index),
+                right=MatrixColumns(w, workload.tensors[w].dtype, lies_along_n=False, is_packed_ahead=True),
+                result=MatrixResult(stage.tensor, workload.tensors[stage.tensor].dtype, stage.tensor, (), m, n),
+                dynamic=frozenset("m" if workload.sizes[m].constant is None else ""),
+                depth=workload.sizes[k].constant,
+                atoms=only_fma,
+            )
+    return NoMatch("it is no product of rows that are read through a table with a constant")
