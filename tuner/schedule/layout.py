@@ -15,15 +15,12 @@ from tuner.program.dims import DimExpr
 
 LINE_BYTES = 64
 LINE_ELEMENTS = LINE_BYTES // 4
-"""Elements of four bytes in a cache line."""
-MOST_ELEMENTS = 2**48
-"""Of an array: no memory holds more."""
+MOST_ELEMENTS = 2**48  # No memory holds more.
 
 FILTER = ((1.0, 0.0, 0.0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0.0, 0.0, 1.0))
 """G of F(2, 3): what is multiplied for two outputs of three taps."""
 
 Size = TypeVar("Size", int, DimExpr)
-"""Of a dim: of one array, or of every array of a workload."""
 
 
 def row_major(array: NDArray[Any]) -> NDArray[Any]:

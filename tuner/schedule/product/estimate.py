@@ -130,21 +130,28 @@ class Estimate:
         self.k = np.ceil(self.k / groups)
         self.words = Words(product, groups, hardware)
         product.right.widen(self)
+        self._cut_shares(extents)
+        self._cut_blocks()
+
+    def _cut_shares(self, extents: Extents) -> None:
+        """The largest share of one thread."""
         across, columns = self.of["tb"], self.of["tn"]
-        rows = task.threads / (across * columns)
+        rows = self.task.threads / (across * columns)
         batch = np.asarray(extents["b"], np.float64)[None, :] if "b" in extents else np.ones_like(self.m)
         self.batch = np.ceil(batch / across)
-        # The largest share of one thread.
         tiles = np.floor(self.m / self.mr)
         self.rest = self.m - tiles * self.mr
         self.tiles = np.ceil(tiles / rows)
         self.rows = np.minimum(self.tiles * self.mr + self.rest, self.m)
         self.panels = np.ceil(np.floor(self.n / self.nr) / columns)
         self.ragged = np.ceil((self.n - np.floor(self.n / self.nr) * self.nr) / self.lanes)
-        if "n" in product.dynamic:
+        if "n" in self.product.dynamic:
             exact = (self.of["edge"] > 0) | self.by_dots | (self.ragged == 0)
             self.ragged = np.where(exact, self.ragged, self.nv)
         self.columns = self.panels * self.nr + self.ragged * np.where(self.by_dots, self.nv, self.lanes)
+
+    def _cut_blocks(self) -> None:
+        """How a share is cut to blocks, strips and chunks, and the bytes of each."""
         # Where vectors run along k, the rows of a tile go by all columns before the next ones.
         mb = np.where(self.by_dots, 1.0, self.of["mb"])
         self.blocks = np.maximum(np.ceil(self.tiles / mb), 1)

@@ -120,7 +120,7 @@ class Form:
             is_by_panel=True,
         )
 
-    @property
+    @cached_property
     def steps(self) -> int | None:
         """The extent of k, None where it is dynamic."""
         sizes = [self.parts[name].extent.constant for name in self.k]

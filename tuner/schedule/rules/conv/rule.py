@@ -89,41 +89,15 @@ class X86Gathered(Rule):
             Axis("join", "m and n hold all of their axes", tuple(sorted(int(form.joined) for form in found))),
         )
 
-        steps = form.steps
         # Once: to look a workload up takes longer than all the rest of a check.
         of_join = {int(form.joined): form for form in found}
-
-        def legal(kernel: MicroKernel) -> None:
-            own = of_join[kernel["join"]]
-            check(kernel, own.product, task.threads, hardware, copies=len(own.each))
-            if kernel["kc"] and not own.holds_partial:
-                raise IllegalKernel(f"kc={kernel['kc']}: an output of {own.out_dtype} needs kc=0, or join=1")
-            if group_of(kernel) > 1 and not (own.right.is_packed_ahead or kernel["pack"]):
-                raise IllegalKernel(f"group={group_of(kernel)} needs the panels packed: pack=1 or 2")
-            if steps is not None and kernel["kc"] and kernel["kc"] * group_of(kernel) >= steps:
-                raise IllegalKernel(f"kc={kernel['kc']} is all of k: needs kc=0")
-            if kernel["rows"] == IN_IMAGE and own.image is None:
-                raise IllegalKernel(f"rows={IN_IMAGE}: with join={kernel['join']} no rows are windows of one image")
-            if kernel["rows"] == IN_IMAGE and group_of(kernel) > 1:
-                raise IllegalKernel(f"rows={IN_IMAGE}: a copy of an image has elements, group={group_of(kernel)} words")
-            if kernel["pack"] == IN_COPY:
-                _check_copy(kernel, own, hardware)
-
-        def canonical(values: Mapping[str, int]) -> dict[str, int]:
-            own = of_join[values["join"]]
-            if values["pack"] == IN_COPY:
-                is_copied = own.copies_columns(hardware) and values.get("group", 1) == 1
-                values = {**values, "near": 0} if is_copied else {**values, "pack": 1}
-            result = canonicalised(values if own.holds_partial else {**values, "kc": 0}, own.product)
-            if "group" in result:
-                in_place = not (own.right.is_packed_ahead or result["pack"])
-                result["group"] = 1 if in_place else result["group"]
-                result["kc"] = 0 if steps is not None and result["kc"] * result["group"] >= steps else result["kc"]
-            if result["rows"] == IN_IMAGE and (own.image is None or result.get("group", 1) > 1):
-                result["rows"] = 1
-            return result if own.outer else {**result, "tb": 1}
-
-        return SearchSpace(self.name, self.version, axes, check=legal, canonicalise=canonical)
+        return SearchSpace(
+            self.name,
+            self.version,
+            axes,
+            check=lambda kernel: _check(kernel, of_join[kernel["join"]], task.threads, hardware),
+            canonicalise=lambda values: _canonical(values, of_join[values["join"]], hardware),
+        )
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers, k in chunks that stay in cache."""
@@ -158,6 +132,40 @@ class X86Gathered(Rule):
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         return emit(task, kernel, self.layouts(task, kernel), name)
+
+
+def _check(kernel: MicroKernel, form: Form, threads: int, hardware: Hardware) -> None:
+    """Raises IllegalKernel for what the hardware cannot carry, or the form does not have."""
+    check(kernel, form.product, threads, hardware, copies=len(form.each))
+    group = group_of(kernel)
+    if kernel["kc"] and not form.holds_partial:
+        raise IllegalKernel(f"kc={kernel['kc']}: an output of {form.out_dtype} needs kc=0, or join=1")
+    if group > 1 and not (form.right.is_packed_ahead or kernel["pack"]):
+        raise IllegalKernel(f"group={group} needs the panels packed: pack=1 or 2")
+    if form.steps is not None and kernel["kc"] and kernel["kc"] * group >= form.steps:
+        raise IllegalKernel(f"kc={kernel['kc']} is all of k: needs kc=0")
+    if kernel["rows"] == IN_IMAGE and form.image is None:
+        raise IllegalKernel(f"rows={IN_IMAGE}: with join={kernel['join']} no rows are windows of one image")
+    if kernel["rows"] == IN_IMAGE and group > 1:
+        raise IllegalKernel(f"rows={IN_IMAGE}: a copy of an image has elements, group={group} words")
+    if kernel["pack"] == IN_COPY:
+        _check_copy(kernel, form, hardware)
+
+
+def _canonical(values: Mapping[str, int], form: Form, hardware: Hardware) -> dict[str, int]:
+    """The values with one choice for axes that are don't-care beside the others."""
+    if values["pack"] == IN_COPY:
+        is_copied = form.copies_columns(hardware) and values.get("group", 1) == 1
+        values = {**values, "near": 0} if is_copied else {**values, "pack": 1}
+    result = canonicalised(values if form.holds_partial else {**values, "kc": 0}, form.product)
+    if "group" in result:
+        in_place = not (form.right.is_packed_ahead or result["pack"])
+        result["group"] = 1 if in_place else result["group"]
+        is_all = form.steps is not None and result["kc"] * result["group"] >= form.steps
+        result["kc"] = 0 if is_all else result["kc"]
+    if result["rows"] == IN_IMAGE and (form.image is None or result.get("group", 1) > 1):
+        result["rows"] = 1
+    return result if form.outer else {**result, "tb": 1}
 
 
 def _check_copy(kernel: MicroKernel, form: Form, hardware: Hardware) -> None:
