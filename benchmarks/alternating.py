@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 ROUNDS = 7
 SAMPLE_S = 0.004
-LEAST_ROUNDS = 3
+MIN_ROUNDS = 3
 BUDGET_S = 0.6
 
 Sampler = Callable[[int], float]
@@ -35,7 +35,7 @@ def alternate(
     """Seconds of a call of each contender: ``figure`` of its samples, the median where nothing else is said.
 
     Each is called twice to warm up; then in each round every one has its turn, as many calls in a row as ``sample_s``
-    takes (one at least), in an order that rotates. Rounds end early, after LEAST_ROUNDS, once ``budget_s`` is spent.
+    takes (one at least), in an order that rotates. Rounds end early, after MIN_ROUNDS, once ``budget_s`` is spent.
     """
     names = list(contenders)
     for name in names:
@@ -46,7 +46,7 @@ def alternate(
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             samples[name].append(contenders[name](numbers[name]))
-        if turn + 1 >= LEAST_ROUNDS and time.perf_counter() - started > budget_s:
+        if turn + 1 >= MIN_ROUNDS and time.perf_counter() - started > budget_s:
             break
     return {name: figure(times) for name, times in samples.items()}
 

@@ -45,7 +45,7 @@ LARGEST = {"batch": 64, "length": 32}
 """Of which libraries are made for ``--verify``: one length is beyond them."""
 TOLERANCE = 1e-4
 """Of outputs, absolute and relative to the largest element."""
-MOST_LOST = 5
+MAX_LOST = 5
 """Reasons that are told, those that cost the most first."""
 
 Row = dict[str, Any]
@@ -187,7 +187,7 @@ def _counted(graphs: Sequence[tuple[Any, Lifting]]) -> Row:
     return {
         "operators": len(ops), "workloads": len({op.workload.key for op in ops}), "flops": total,
         "share": lifted / total if total else None,
-        "lost": [{"reason": reason, "share": count / total} for reason, count in lost.most_common(MOST_LOST)],
+        "lost": [{"reason": reason, "share": count / total} for reason, count in lost.most_common(MAX_LOST)],
     }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from tuner.program.target import Target
 Call = Callable[[], object]
 VECTORS = 8
 """Vectors of a row: as many sums at once that memory is waited for, not additions."""
-MOST_SOURCES = 3
+MAX_SOURCES = 3
 """Sources that are read side by side while one output is written."""
 
 
@@ -29,7 +29,7 @@ class Stream:
 
     def __init__(self, target: Target, threads: int = 1) -> None:
         self._lanes, self._threads = target.hardware.lanes(), threads
-        functions = {f"move_{count}": self._move(count) for count in range(1, MOST_SOURCES + 1)} | {
+        functions = {f"move_{count}": self._move(count) for count in range(1, MAX_SOURCES + 1)} | {
             "read": self._read()
         }
         llvm = tvm.target.Target({"kind": target.kind, "mcpu": target.mcpu})
@@ -47,7 +47,7 @@ class Stream:
     def call(self, read_bytes: int, written_bytes: int) -> Call:
         """Reading and writing so many bytes, rounded to whole rows."""
         reads, writes = self._rows(read_bytes, written_bytes)
-        count = min(MOST_SOURCES, max(1, reads // writes))
+        count = min(MAX_SOURCES, max(1, reads // writes))
         moved = min(writes, reads // count)
         sources = [self._array(moved) for _ in range(count)]
         out = self._array(writes)

@@ -21,7 +21,7 @@ HEAD_S = 10.0
 """Within which a head must be whole, and the rest of a body that was answered already must have arrived."""
 MAX_PIPELINED = 16
 """Requests that wait behind one of the same connection."""
-MOST_WAITING, MOST_BYTES = 4096, 16 * 2**20
+MAX_WAITING, MAX_BYTES = 4096, 16 * 2**20
 """Heads of one process that are not whole, and their bytes together: beyond, the oldest are dropped."""
 STEP = 4096
 """Bytes that are parsed between two looks at the limits."""
@@ -34,7 +34,7 @@ class _Refused(Exception):
 class Waiting:
     """The connections of a process whose next head is not whole, the oldest first."""
 
-    def __init__(self, most: int = MOST_WAITING, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most: int = MAX_WAITING, most_bytes: int = MAX_BYTES) -> None:
         self._most, self._most_bytes = most, most_bytes
         self._sizes: OrderedDict[BoundedProtocol, int] = OrderedDict()
         self._bytes = 0

@@ -1,7 +1,7 @@
 """Checking what clients submit: few at a time, in threads of their own, and no longer than the client waits.
 
 One check takes up to a second of a core (tuner.program.jobspec.MAX_STEPS). Many at once would keep every other request
-waiting, so only AT_ONCE run, MOST_WAITING more wait their turn, and others are told to come again.
+waiting, so only AT_ONCE run, MAX_WAITING more wait their turn, and others are told to come again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Abandon = Callable[[], bool]
 """Says whether the client has left."""
 
 AT_ONCE = 2
-MOST_WAITING = 64
+MAX_WAITING = 64
 RETRY_AFTER_S = 2
 LOOK_S = 0.2
 """How often it is looked whether the client is still there."""
@@ -40,8 +40,8 @@ class Validation:
 
         Raises HTTPException 503 where too many wait already, and what ``check`` raises.
         """
-        if self.waiting >= AT_ONCE + MOST_WAITING:
-            detail = f"{MOST_WAITING} submissions are waiting to be checked; try again in {RETRY_AFTER_S} s"
+        if self.waiting >= AT_ONCE + MAX_WAITING:
+            detail = f"{MAX_WAITING} submissions are waiting to be checked; try again in {RETRY_AFTER_S} s"
             raise HTTPException(503, detail, {"Retry-After": str(RETRY_AFTER_S)})
         self._limiter = self._limiter or CapacityLimiter(AT_ONCE)
         left = threading.Event()

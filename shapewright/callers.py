@@ -1,6 +1,6 @@
 """Who calls libraries of several threads: TVM makes a pool of threads for each thread that does, and keeps it for ever.
 
-So MOST_CALLERS threads call by themselves, and the main thread does. Whoever comes later is called for by a few
+So MAX_CALLERS threads call by themselves, and the main thread does. Whoever comes later is called for by a few
 threads of this module, as many as keep the cores busy: that takes some tens of microseconds more. A process that was
 forked starts anew.
 """
@@ -13,9 +13,9 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-MOST_CALLERS = 8
+MAX_CALLERS = 8
 """Threads that ever call by themselves, beside the main thread: also those that have ended, since their pools stay."""
-MOST_THREADS = "TVM_NUM_THREADS"
+MAX_THREADS = "TVM_NUM_THREADS"
 BIG_CORES = 1
 """TVM's mode of a pool whose threads go to the fastest cores, which on most machines are all."""
 
@@ -69,7 +69,7 @@ class Callers:
         if pool.is_allowed is None:
             with self._lock:
                 is_main = threading.get_ident() == threading.main_thread().ident
-                pool.is_allowed = is_main or self._count < MOST_CALLERS
+                pool.is_allowed = is_main or self._count < MAX_CALLERS
                 self._count += pool.is_allowed and not is_main
         if not pool.is_allowed:
             return False
@@ -111,15 +111,15 @@ def _size_pool(threads: int) -> None:
     import tvm_ffi  # noqa: PLC0415 - a second of import time that only users of a library should pay
 
     configure: Any = tvm_ffi.get_global_func("runtime.config_threadpool")
-    before = os.environ.get(MOST_THREADS)
-    os.environ[MOST_THREADS] = str(max(threads, int(before or 0)))
+    before = os.environ.get(MAX_THREADS)
+    os.environ[MAX_THREADS] = str(max(threads, int(before or 0)))
     try:
         configure(BIG_CORES, threads)
     finally:
         if before is None:
-            del os.environ[MOST_THREADS]
+            del os.environ[MAX_THREADS]
         else:
-            os.environ[MOST_THREADS] = before
+            os.environ[MAX_THREADS] = before
     pool.threads = threads
 
 

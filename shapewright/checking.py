@@ -29,7 +29,7 @@ from tuner.search.verification import verified_at
 if TYPE_CHECKING:
     from types import TracebackType
 
-MOST_PROBLEMS = 10
+MAX_PROBLEMS = 10
 """Problems that are told of one library."""
 FASTER, SLOWER, EQUAL = "faster", "slower", "equal"
 
@@ -133,7 +133,7 @@ class Checker:
         dims += [each for each in ragged_dims(dispatcher.task.workload) if each not in dims]
         build = BuildResult(dispatcher.kernels[0], binary, 0.0)
         wrong = self._device().verify(dispatcher.task, build, dims)
-        return len(dims), tuple(problem for _, problem in wrong[:MOST_PROBLEMS])
+        return len(dims), tuple(problem for _, problem in wrong[:MAX_PROBLEMS])
 
     def _compared(self, name: str, library: Contender, shapes: int, other_name: str, other: Contender) -> Checked:
         task, its = library.dispatcher.task, other.dispatcher.task

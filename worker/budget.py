@@ -18,7 +18,7 @@ GUARANTEED = 0.5
 """The part of the budget that is split evenly among what is searched, before anything is known of it."""
 STEPS = 16
 """About so many pieces the budget is given out in, once each task has its minimum."""
-LEAST_MORE_S = 0.5
+MIN_MORE_S = 0.5
 """Less than that is not given to a search that has timed nothing yet."""
 RECENT = 0.5
 """The weight of what a task's last trials saved, against what as many again are expected to save."""
@@ -334,7 +334,7 @@ def _is_more(allowance: Budget, task: Standing) -> bool:
     has = task.reserved
     if allowance.trials is not None and allowance.trials <= (has.trials or 0):
         return False
-    return allowance.seconds is None or allowance.seconds >= (has.seconds or 0.0) + LEAST_MORE_S
+    return allowance.seconds is None or allowance.seconds >= (has.seconds or 0.0) + MIN_MORE_S
 
 
 def _is_spent(left: Budget) -> bool:

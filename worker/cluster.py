@@ -30,7 +30,7 @@ SESSIONS = "s"
 """Ray's own directory, in one that is closed to others: Ray opens its own to all, and candidates are compiled there."""
 SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 """Temporary folders for where the user's own has too long a name."""
-MOST_LOGS = 100
+MAX_LOGS = 100
 """Log files of Ray's processes that have ended. Each job has processes of its own, with several files each."""
 PROCESS_LOG = re.compile(r".*[-_](\d+)\.(?:out|err|log)(?:\.\d+)?")
 """The log of a process, whose number its name ends with."""
@@ -89,9 +89,9 @@ class Cluster:
         return ray.is_initialized() and all(_is_running(daemon) for daemon in self._daemons)
 
     def _sweep(self) -> None:
-        """Remove the oldest logs of processes that have ended, but for MOST_LOGS."""
+        """Remove the oldest logs of processes that have ended, but for MAX_LOGS."""
         if self._directory is not None:
-            for path in ended_logs(self._directory / SESSIONS / "session_latest" / "logs")[:-MOST_LOGS]:
+            for path in ended_logs(self._directory / SESSIONS / "session_latest" / "logs")[:-MAX_LOGS]:
                 path.unlink(missing_ok=True)
 
     def stop(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 256 * 2**20
+MAX_BYTES = 256 * 2**20
 """Of one search, in memory: the binaries of some thousands of candidates."""
 
 
@@ -19,7 +19,7 @@ class KeptBytes:
     """Bytes by number. Of more than ``most_bytes`` those that were kept first go to files of a temporary directory:
     what was built last is asked for soonest. For use from several threads."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._numbers = itertools.count()

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 POLL_S = 0.5
 OUTAGE_WAIT_S = 2.0
 """The wait after an error of the database or the tracker."""
-MOST_JOBS = 16
+MAX_JOBS = 16
 """That one worker runs at once."""
 
 
@@ -39,7 +39,7 @@ class LeaseLoop:
     stop: threading.Event
     lease_s: float = LEASE_S
     poll_s: float = POLL_S
-    most: int = MOST_JOBS
+    most: int = MAX_JOBS
     maintain: Callable[[], None] = lambda: None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _running: Counter[str] = field(default_factory=Counter)

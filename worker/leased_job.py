@@ -38,7 +38,7 @@ from worker.retry import Retry
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-MOST_KNOWN = 64
+MAX_KNOWN = 64
 """Trials of earlier jobs that are counted: more make no difference to what is expected of a search."""
 MAX_OTHERS, MAX_RELATED, MAX_RELATED_TARGETS = 6000, 1000, 8
 """Records of a rule that are read as priors: of this target, of a related one, and of how many related ones."""
@@ -146,12 +146,12 @@ class LeasedJob:
         return self.attempt(lambda: self.storage.records_of_task(row.id))
 
     def known_trials(self, row: SearchTaskRow) -> int:
-        """How many trials of earlier jobs a search starts from; MOST_KNOWN where there are more."""
+        """How many trials of earlier jobs a search starts from; MAX_KNOWN where there are more."""
         if self.is_theory:
             return 0
         place = row.workload_key, row.target_fingerprint, row.task.threads
-        records = self.attempt(lambda: self.storage.prior_records(*place, MOST_KNOWN))
-        return min(MOST_KNOWN, sum(record.search_task_id != row.id for record in records))
+        records = self.attempt(lambda: self.storage.prior_records(*place, MAX_KNOWN))
+        return min(MAX_KNOWN, sum(record.search_task_id != row.id for record in records))
 
     def knowledge(self, row: SearchTaskRow) -> Knowledge:
         """What earlier searches measured that this one may start from."""

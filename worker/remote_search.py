@@ -32,7 +32,7 @@ from worker.search_messages import (
 
 LOOK_S = 0.25
 """How often a search is told whether to stop."""
-MOST_CALLS = 1024
+MAX_CALLS = 1024
 """Of one search that are carried out at once: two for each device. Threads are made as they are needed."""
 
 
@@ -165,7 +165,7 @@ class RemoteSearch:
         self._doing: dict[int, Future[Outcome]] = {}
         self._ids = itertools.count()
         self._context = contextvars.copy_context()
-        self._threads = ThreadPoolExecutor(MOST_CALLS, thread_name_prefix="search")
+        self._threads = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="search")
 
     # -- what a job does with it ----------------------------------------------------------------------------------
     def open(self) -> None:

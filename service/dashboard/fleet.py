@@ -25,8 +25,8 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse,
 
 WINDOWS = {900: "15 min", 3600: "1 h"}
 LONG_WINDOWS = {900: "15 min", 3600: "1 h", 6 * 3600: "6 h", 24 * 3600: "24 h"}
-MOST_ROWS = 500
-MOST_SPANS = 50
+MAX_ROWS = 500
+MAX_SPANS = 50
 """That the page of a device lists; its lane shows all."""
 FEW = 8
 """Devices up to which one figure shows how steady the speed of each is."""
@@ -142,7 +142,7 @@ def device_fragment(
 
 
 def _fleet(fleet: Fleet, query: FleetQuery) -> dict[str, Any]:
-    left, groups = MOST_ROWS, []
+    left, groups = MAX_ROWS, []
     for group in fleet.groups:
         wanted = sorted(filter(query.wants, group.members), key=ORDERS[query.order])
         rows = tuple(_row(member, fleet) for member in wanted[:left])
@@ -177,7 +177,7 @@ def _row(member: Member, fleet: Fleet) -> Row:
 
 def _device(history: DeviceHistory, seconds: int) -> dict[str, Any]:
     member, fleet = history.member, history.fleet
-    spans = [_listed(span, history) for span in reversed(member.spans[-MOST_SPANS:])]
+    spans = [_listed(span, history) for span in reversed(member.spans[-MAX_SPANS:])]
     return {
         "history": history, "member": member, "device": member.device, "row": _row(member, fleet), "seconds": seconds,
         "jobs": legend_of(member.spans, fleet.jobs), "spans": spans, "span_count": len(member.spans),

@@ -17,7 +17,7 @@ from tuner.schedule import space_of
 
 router = APIRouter(include_in_schema=False, dependencies=[SUBMIT])
 
-MOST_DESCRIBED = 16
+MAX_DESCRIBED = 16
 
 
 @router.post("/jobs/check")
@@ -31,7 +31,7 @@ async def check_job(
 
     def check(abandoned: Abandon) -> dict[str, Any]:
         spec = service.check(*submitted, storage, abandoned)
-        tasks = [_described(task) for task in spec.tasks[:MOST_DESCRIBED]]
+        tasks = [_described(task) for task in spec.tasks[:MAX_DESCRIBED]]
         return {"name": spec.name, "tasks": tasks, "task_count": len(spec.tasks)}
 
     return await validation.run(request, check)

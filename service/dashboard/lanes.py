@@ -14,7 +14,7 @@ NARROWEST = 2.0
 """What ran for a moment is seen, too."""
 COLOURS = 6
 """As many as the style sheet has."""
-MOST_NAMED = 12
+MAX_NAMED = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def legend_of(spans: Iterable[Span], jobs: Mapping[str, ActiveJob]) -> Legend:
     for span in spans:
         trials[span.job_id] = trials.get(span.job_id, 0) + span.trials
     ranked = sorted(trials, key=lambda job_id: -trials[job_id])
-    named = sorted((jobs[job_id] for job_id in ranked[:MOST_NAMED]), key=lambda job: job.number)
+    named = sorted((jobs[job_id] for job_id in ranked[:MAX_NAMED]), key=lambda job: job.number)
     return Legend(tuple((colour_of(job), job.id, job.name or job.id) for job in named), len(ranked) - len(named))
 
 

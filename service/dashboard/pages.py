@@ -24,7 +24,7 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse,
 PAGE = 50
 LOGGED = ("state", "log", "library", "baselines")
 """Kinds of events that the log of a job shows; the others are what the figures are for."""
-MOST_LOGGED = 200
+MAX_LOGGED = 200
 
 
 # -- jobs -----------------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def job_page(request: Request, job_id: str, storage: StorageDep, task: TaskQuery
     return TEMPLATES.page(
         request, "job.html", job=job, line=line, rows=rows, row=row, summary=summary,
         headline=presenters.headline(summary), progress=presenters.budget_share(summary), figures=FIGURES.values(),
-        log=[event for event in storage.newest_events(job_id, LOGGED, MOST_LOGGED) if event.seq <= seq], seq=seq,
+        log=[event for event in storage.newest_events(job_id, LOGGED, MAX_LOGGED) if event.seq <= seq], seq=seq,
         kernels=kernels.chosen(storage, job, row),
     )  # fmt: skip
 

@@ -34,13 +34,13 @@ SEEN_S = 60.0
 """A device that was not seen for longer, and has measured nothing since, is away."""
 LATELY_S = 60.0
 """A device whose last trial is no older than this, of a job that is worked on, is busy: trials come in batches."""
-MOST_SLOTS, FEWEST_SLOTS, FINEST_SLOTS = 24_000, 60, 240
+MAX_SLOTS, MIN_SLOTS, FINEST_SLOTS = 24_000, 60, 240
 """Of all devices, and of one: as fine as a screen shows, as coarse as many devices need."""
-MOST_SPANS = 5000
+MAX_SPANS = 5000
 """Of one answer. The oldest are left out."""
 KEPT_S, RESTS = 3.0, 10.0
 """What was read is good for so long, and for so many times as long as it took to read."""
-MOST_KEPT = 8
+MAX_KEPT = 8
 NO_USE = DeviceUse(0.0, 0, 0)
 WORKED_ON = (JobState.RUNNING, JobState.CANCELLING)
 
@@ -125,7 +125,7 @@ class Fleets:
     def get(self, seconds: int) -> Fleet:
         """Raises StorageUnavailable."""
         devices, queued = self._storage.list_devices(), self._storage.queue_counts()
-        slots = max(FEWEST_SLOTS, min(FINEST_SLOTS, MOST_SLOTS // max(1, len(devices))))
+        slots = max(MIN_SLOTS, min(FINEST_SLOTS, MAX_SLOTS // max(1, len(devices))))
         slot_s = seconds / slots
         with self._lock:
             read = self._kept_or(seconds, slots, read=lambda: self._storage.device_activity(seconds, slot_s))
@@ -133,7 +133,7 @@ class Fleets:
         start_s = window_start_s(read.now_s, seconds, slot_s)
         by_device = slots_by_device(read)
         spans = [spans_of(by_device.get(each.id, ()), start_s, slot_s) for each in devices]
-        spans, complete_from_s = newest(spans, MOST_SPANS)
+        spans, complete_from_s = newest(spans, MAX_SPANS)
         told = paces(devices)
         members = [
             member_of(device, read, by_device.get(device.id, ()), use.get(device.id, NO_USE), own, told[device.id])
@@ -148,7 +148,7 @@ class Fleets:
             value = read()
             until_s = self._clock() + max(KEPT_S, RESTS * (self._clock() - began_s))
         self._kept[name] = until_s, value
-        while len(self._kept) > MOST_KEPT:
+        while len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
         return cast(Value, value)
 

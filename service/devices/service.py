@@ -10,14 +10,14 @@ from service.devices.spans import newest, spans_of
 from tuner.records import TuningRecord
 from tuner.storage import DeviceUse, Slot
 
-MOST_LISTED = 20
-MOST_COUNTED = 100_000
-MOST_SPANS = 2000
+MAX_LISTED = 20
+MAX_COUNTED = 100_000
+MAX_SPANS = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceHistory:
-    """A device in a fleet of its own. ``stored``: its trials of all time, counted up to MOST_COUNTED."""
+    """A device in a fleet of its own. ``stored``: its trials of all time, counted up to MAX_COUNTED."""
 
     member: Member
     fleet: Fleet
@@ -33,7 +33,7 @@ def history_of(storage: FleetStorage, device_id: str, seconds: int) -> DeviceHis
     slot_s = seconds / FINEST_SLOTS
     activity = storage.device_activity(max(seconds, HOUR_S), slot_s, device_id)
     start_s = window_start_s(activity.now_s, seconds, slot_s)
-    [spans], complete_from_s = newest([spans_of(activity.slots, start_s, slot_s)], MOST_SPANS)
+    [spans], complete_from_s = newest([spans_of(activity.slots, start_s, slot_s)], MAX_SPANS)
     use = _use_of([slot for slot in activity.slots if slot.end_s > activity.now_s - HOUR_S])
     pace = paces(storage.list_devices())[device_id]
     member = member_of(device, activity, activity.slots, use, spans, pace)
@@ -41,9 +41,9 @@ def history_of(storage: FleetStorage, device_id: str, seconds: int) -> DeviceHis
     return DeviceHistory(
         member,
         Fleet(start_s, seconds, (group,), activity.jobs, complete_from_s),
-        storage.trials_on(device_id, MOST_COUNTED),
-        storage.newest_trials(device_id, MOST_LISTED),
-        storage.newest_trials(device_id, MOST_LISTED, failed=True),
+        storage.trials_on(device_id, MAX_COUNTED),
+        storage.newest_trials(device_id, MAX_LISTED),
+        storage.newest_trials(device_id, MAX_LISTED, failed=True),
     )
 
 

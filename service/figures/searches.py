@@ -39,10 +39,10 @@ from tuner.storage.errors import reading
 _log = logging.getLogger(__name__)
 
 BATCH = 5000
-MOST_KEPT = 400_000
+MAX_KEPT = 400_000
 """Results and events of all cached searches, except the one requested last."""
-MOST_SEARCHES = 100
-MOST_FIGURES = 128
+MAX_SEARCHES = 100
+MAX_FIGURES = 128
 AT_ONCE = 2
 """Threads that make figures. They are not those of other requests, which never wait for a figure; and few, so that the
 other requests get their share of the interpreter."""
@@ -134,7 +134,7 @@ class Searches:
         made = make()
         with self._lock:
             self._figures[(name, version)] = made
-            while len(self._figures) > MOST_FIGURES:
+            while len(self._figures) > MAX_FIGURES:
                 self._figures.popitem(last=False)
         return made
 
@@ -143,7 +143,7 @@ class Searches:
             search = self._kept.setdefault(search_task_id, _Search())
             self._kept.move_to_end(search_task_id)
             others = sum(kept.size for kept in self._kept.values()) - search.size
-            while others > MOST_KEPT or len(self._kept) > MOST_SEARCHES:
+            while others > MAX_KEPT or len(self._kept) > MAX_SEARCHES:
                 others -= self._kept.popitem(last=False)[1].size
             return search
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_EVERY_S = 2.0
 """Plain lines come at most this often, so that a log stays readable."""
-MOST_ROWS = 12
+MAX_ROWS = 12
 """Workloads that the panel shows, beside their total."""
 
 
@@ -240,7 +240,7 @@ def _state(view: JobView) -> RenderableType:
 def _lines(view: JobView) -> list[str]:
     """The table of several workloads; of very many the first, and the total."""
     rows = view.rows()
-    return table(OUTCOME_COLUMNS, [*rows[: min(MOST_ROWS, len(rows) - 1)], rows[-1]]).splitlines() if rows else []
+    return table(OUTCOME_COLUMNS, [*rows[: min(MAX_ROWS, len(rows) - 1)], rows[-1]]).splitlines() if rows else []
 
 
 def display_for(stream: TextIO | None = None) -> Display:

@@ -10,7 +10,7 @@ from tuner.search.summary import SearchSummary
 
 OUTCOME_COLUMNS = ("TASK", "WORKLOAD", "COUNT", "TRIALS", "TIME", "VS DEFAULT", "VS NUMPY", "OF")
 NOTHING = "-"
-MOST_WORKLOAD = 60
+MAX_WORKLOAD = 60
 """Characters of a workload in a table."""
 
 
@@ -47,4 +47,4 @@ def _figures(outcome: Outcome | None) -> tuple[str, str, str, str]:
 
 
 def _short(workload: str) -> str:
-    return workload if len(workload) <= MOST_WORKLOAD else f"{workload[: MOST_WORKLOAD - 3]}..."
+    return workload if len(workload) <= MAX_WORKLOAD else f"{workload[: MAX_WORKLOAD - 3]}..."

@@ -23,9 +23,9 @@ STEADY_S = 60.0
 STOP_S = 15.0
 """A part that was asked to end is killed after this; a worker may need most of it to give its job back."""
 TAIL_LINES = 5
-MOST_DEATHS = 5
+MAX_DEATHS = 5
 """In a row, before all parts were ready: `up` ends then."""
-MOST_SAID = 300
+MAX_SAID = 300
 """Characters of the line that a part said last."""
 
 
@@ -53,7 +53,7 @@ class _Child:
 
     def cannot_start(self, code: int) -> bool:
         """Whether it is no use to start it again: what it was told can never work, or it died each time."""
-        return self.part.essential or code == ExitCode.REFUSED or self.deaths >= MOST_DEATHS
+        return self.part.essential or code == ExitCode.REFUSED or self.deaths >= MAX_DEATHS
 
 
 @dataclass
@@ -141,7 +141,7 @@ class Supervisor:
     def _last_line(self, part: Part) -> str:
         """What it said last, for a reason is found there most of the time."""
         lines = self._log_of(part).read_text(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")[:MOST_SAID]
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")[:MAX_SAID]
 
     def _spawn(self, part: Part) -> subprocess.Popen[bytes]:
         # Appending, so that what is written after a rotation begins at the new end of the file.

@@ -22,7 +22,7 @@ from tuner.storage import JobEvent
 
 DRAWN = frozenset({"trials", "progress"})
 """Kinds of events that the figures show."""
-MOST_EVENTS = 1000
+MAX_EVENTS = 1000
 FACTS = ("state", "error", "device", "worker", "trials", "created_at", "started_at", "ended_at")
 NOTHING = "–"
 
@@ -36,8 +36,8 @@ def render(job: ReportedJob) -> str:
         headline=_headline(job),
         facts=[(name.removesuffix("_at"), job.facts[name]) for name in FACTS if job.facts.get(name) not in (None, "")],
         tasks=[_task(job, task) for task in job.tasks],
-        log=[(event.created_at, event.kind, _text(event)) for event in log[-MOST_EVENTS:]],
-        left_out=max(0, len(log) - MOST_EVENTS),
+        log=[(event.created_at, event.kind, _text(event)) for event in log[-MAX_EVENTS:]],
+        left_out=max(0, len(log) - MAX_EVENTS),
         drawn=len(job.events) - len(log),
         themes={"light": dict(figures.LIGHT), "dark": dict(figures.DARK)},
         config=dict(figures.PAGE_CONFIG),

@@ -16,7 +16,7 @@ from tuner.program.workload import JsonObject
 if TYPE_CHECKING:
     from shapewright.client import Client
 
-MOST_WORKLOADS, MOST_LIBRARIES = 100_000, 10_000
+MAX_WORKLOADS, MAX_LIBRARIES = 100_000, 10_000
 
 
 def served_offers(
@@ -30,11 +30,11 @@ def served_offers(
     ``target`` (a fingerprint) and ``threads`` take those alone. A job or a search task is asked for by its workload,
     whatever its range. Nothing is downloaded until an offer is read. Raises ServiceError.
     """
-    named: Sequence[WorkloadLike] = workloads or [each["key"] for each in client.workloads(MOST_WORKLOADS)]
+    named: Sequence[WorkloadLike] = workloads or [each["key"] for each in client.workloads(MAX_WORKLOADS)]
     for workload in named:
         places = {
             (row["workload_key"], row["target_fingerprint"], row["threads"], row["made_for"]): None
-            for row in client.libraries(workload, target, MOST_LIBRARIES)
+            for row in client.libraries(workload, target, MAX_LIBRARIES)
             if row["superseded_by"] is None and row["wrong_kernel"] is None and threads in (None, row["threads"])
         }
         for key, fingerprint, number, made_for in places:

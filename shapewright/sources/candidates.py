@@ -25,7 +25,7 @@ from tuner.program.workload import Workload
 if TYPE_CHECKING:
     from shapewright.library import Library
 
-MOST_MANIFEST = 16 << 20
+MAX_MANIFEST = 16 << 20
 """Bytes of a manifest that is read; those of libraries have some kB."""
 DIGEST = re.compile("[0-9a-f]{64}")
 

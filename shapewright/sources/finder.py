@@ -17,7 +17,7 @@ from tuner.program.workload import Workload
 AWAY_S = 60.0
 """How long a source that could not be asked is left alone: a model has many graphs, and each asks anew."""
 
-MOST_TOLD = 5
+MAX_TOLD = 5
 """Problems that one warning spells out."""
 
 _away: dict[str, tuple[float, str]] = {}
@@ -139,8 +139,8 @@ class Finder:
         later is in the notes."""
         if self._news and not self._is_told:
             self._is_told = True
-            more = len(self._news) - MOST_TOLD
-            told = [*self._news[:MOST_TOLD], *([f"and {more} more, which the report's notes name"] if more > 0 else [])]
+            more = len(self._news) - MAX_TOLD
+            told = [*self._news[:MAX_TOLD], *([f"and {more} more, which the report's notes name"] if more > 0 else [])]
             self._news.clear()
             warnings.warn(f"shapewright: {'; '.join(told)}", stacklevel=2)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from shapewright.defaults import expanded
 from shapewright.sources.candidates import (
-    MOST_MANIFEST,
+    MAX_MANIFEST,
     Candidate,
     LeftOut,
     candidate_of,
@@ -45,7 +45,7 @@ SourceLike = str | Path | Sequence[str | Path]
 """The URL of a service, a directory, a snapshot file; or several, which are asked in turn."""
 SOURCES = "the URL of a service, a directory of libraries, or a snapshot file"
 
-MOST_FOLDERS = 10_000
+MAX_FOLDERS = 10_000
 """Libraries that are read of one directory."""
 DEPTH = 2
 """Folders below a directory in which libraries are looked for: those of `pull JOB_ID -o DIR`, and folders of such."""
@@ -150,15 +150,15 @@ class Directory(Listed):
         for _ in range(DEPTH):
             level = [each for folder in level for each in self._below(folder) if _is_new(each, seen)]
             folders += level
-            if len(folders) > MOST_FOLDERS:
-                raise SourceAway(f"{self._path} has more than {MOST_FOLDERS} folders: name the one with the libraries")
+            if len(folders) > MAX_FOLDERS:
+                raise SourceAway(f"{self._path} has more than {MAX_FOLDERS} folders: name the one with the libraries")
         return folders
 
     def _below(self, folder: Path) -> list[Path]:
         try:
             with os.scandir(folder) as entries:
                 there = (Path(each.path) for each in entries if is_folder(each.path))
-                return sorted(islice(there, MOST_FOLDERS + 1))
+                return sorted(islice(there, MAX_FOLDERS + 1))
         except OSError as error:
             if folder == self._path:
                 raise SourceAway(f"{folder} cannot be read: {error.strerror}") from error
@@ -167,7 +167,7 @@ class Directory(Listed):
 
     def _in_folder(self, folder: Path) -> Candidate | None:
         try:
-            return candidate_of(folder, read_plain(folder / MANIFEST, MOST_MANIFEST))
+            return candidate_of(folder, read_plain(folder / MANIFEST, MAX_MANIFEST))
         except FileNotFoundError:
             return None
         except OSError as error:

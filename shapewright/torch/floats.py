@@ -21,9 +21,9 @@ OF_MODELS = frozenset({
     *(each for each in GuardSource if each.is_unspecialized_nn_module() or each.is_specialized_nn_module()),
 })  # fmt: skip
 """The guard sources of module attributes and of globals."""
-MOST_VALUES = 3
+MAX_VALUES = 3
 """Of one number, before it counts as one that changes: models of one class share their code."""
-MOST_KNOWN = 4096
+MAX_KNOWN = 4096
 _known: dict[tuple[int, str], set[float]] = {}
 """By frame and source the values that were specialised."""
 _forced: set[str] = set()
@@ -68,10 +68,10 @@ def _symbol(node: torch.fx.Node) -> str | None:
     symbol, source = memo.node._expr, argument.source
     if not symbol.is_Symbol or not symbol_is_type(symbol, SymT.FLOAT) or source.guard_source not in OF_MODELS:
         return None
-    if len(_known) >= MOST_KNOWN:
+    if len(_known) >= MAX_KNOWN:
         _known.clear()
     values = _known.setdefault((context.compile_id.frame_id, source.name), set())
-    if TensorifyState.should_specialize(symbol.name) or len(values | {memo.node.hint}) > MOST_VALUES:
+    if TensorifyState.should_specialize(symbol.name) or len(values | {memo.node.hint}) > MAX_VALUES:
         return None
     values.add(memo.node.hint)
     return str(symbol.name)

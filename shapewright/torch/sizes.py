@@ -21,9 +21,9 @@ from shapewright.sources.finder import Finder
 
 ENOUGH = 0.9
 """The part of the operations that have libraries as they are, from which on nothing is asked for other sizes."""
-MOST_FIXED = 2
+MAX_FIXED = 2
 """Symbols that are read as constants at once. Height and width of a square image are one."""
-MOST_TRIED = 16
+MAX_TRIED = 16
 """Choices of symbols: for each the graph is lifted, and the sources are asked."""
 
 
@@ -41,7 +41,7 @@ def fix_sizes(
     most = _replaced(lifting, values, finder) if free else 0
     if not free or (most > 0 and most >= ENOUGH * whole):
         return []
-    for some in itertools.islice(_subsets(free), MOST_TRIED):
+    for some in itertools.islice(_subsets(free), MAX_TRIED):
         graph = graph_of(module, constants, {symbol: values[symbol] for symbol in some})
         work = _replaced(lift_graph(graph), values, finder)
         if work > most:
@@ -77,7 +77,7 @@ def _hint(size: Any) -> int | None:
 
 
 def _subsets(symbols: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    for count in range(1, MOST_FIXED + 1):
+    for count in range(1, MAX_FIXED + 1):
         yield from itertools.combinations(symbols, count)
 
 

@@ -73,7 +73,7 @@ def test_a_token_is_revoked_once_and_stays_listed(storage: Storage) -> None:
 
 
 def test_there_is_a_most_of_valid_tokens(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "MOST_VALID", 2)
+    monkeypatch.setattr(tokens, "MAX_VALID", 2)
     first, _ = storage.create_device_token("rack", HOUR_S)
     storage.create_device_token("rack", HOUR_S)
     with pytest.raises(Conflict, match="revoke those"):
@@ -121,7 +121,7 @@ def test_refused_devices_are_listed_with_the_reason_until_they_are_gone(storage:
 
 
 def test_made_up_devices_do_not_fill_the_database(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "MOST_REFUSED", 3)
+    monkeypatch.setattr(tokens, "MAX_REFUSED", 3)
     for number in range(6):
         storage.refuse_device(f"{number}" + 500 * "x", "rack" * 500, f"10.0.0.{number}:9091", "no" * 2000)
     found = storage.list_refused_devices()

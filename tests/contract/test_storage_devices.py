@@ -11,7 +11,7 @@ from tests.calibrated import FOUND as CALIBRATION
 from tuner.program.calibration import VERSION
 from tuner.program.target import native
 from tuner.storage import QUARANTINE_AFTER, DeviceSpeed, DeviceState, NotFound, SpeedState, Storage
-from tuner.storage.devices import FIRST_QUARANTINE_S, LONGEST_QUARANTINE_S, MOST_CALIBRATIONS
+from tuner.storage.devices import FIRST_QUARANTINE_S, LONGEST_QUARANTINE_S, MAX_CALIBRATIONS
 from tuner.storage.sql import SqlStorage
 from tuner.storage.sql.columns import later
 from tuner.storage.sql.schema import devices
@@ -158,10 +158,10 @@ def test_a_calibration_that_cannot_be_read_costs_no_device(storage: Storage, dev
 
 
 def test_only_so_many_calibrations_are_kept_the_newest(storage: Storage, device: str) -> None:
-    for threads in range(1, MOST_CALIBRATIONS + 3):
+    for threads in range(1, MAX_CALIBRATIONS + 3):
         storage.device_calibrated(device, replace(CALIBRATION, threads=threads))
     kept = [each.threads for each in storage.list_devices()[0].calibrations]
-    assert kept == list(range(3, MOST_CALIBRATIONS + 3))
+    assert kept == list(range(3, MAX_CALIBRATIONS + 3))
 
 
 def test_the_calibration_of_a_device_that_is_not_there_is_nobodys(storage: Storage) -> None:

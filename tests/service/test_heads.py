@@ -151,7 +151,7 @@ def test_a_body_that_was_answered_is_not_read_for_ever(storage: Storage, monkeyp
 
 
 def test_the_oldest_of_too_many_heads_go(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads.Waiting.__init__, "__defaults__", (20, heads.MOST_BYTES))
+    monkeypatch.setattr(heads.Waiting.__init__, "__defaults__", (20, heads.MAX_BYTES))
     with serving(storage) as url:
         clients = [connected(url) for _ in range(50)]
         for client in clients:
@@ -165,7 +165,7 @@ def test_the_oldest_of_too_many_heads_go(storage: Storage, monkeypatch: pytest.M
 
 
 def test_heads_are_bounded_together(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads.Waiting.__init__, "__defaults__", (heads.MOST_WAITING, 100_000))
+    monkeypatch.setattr(heads.Waiting.__init__, "__defaults__", (heads.MAX_WAITING, 100_000))
     with serving(storage) as url:
         clients = [connected(url) for _ in range(8)]
         for client in clients:

@@ -127,7 +127,7 @@ def test_few_are_checked_at_once_and_all_in_the_end(url: str, bearer: dict[str, 
 def test_more_than_may_wait_are_told_to_come_again(
     url: str, bearer: dict[str, str], held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(validation, "MOST_WAITING", 1)
+    monkeypatch.setattr(validation, "MAX_WAITING", 1)
     with ThreadPoolExecutor(8) as clients:
         answers = [
             clients.submit(httpx.post, f"{url}/v1/jobs", json=JOB, headers=bearer, timeout=60) for _ in range(8)

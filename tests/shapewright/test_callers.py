@@ -21,7 +21,7 @@ from tuner.program.workload import ShapeVar
 
 M = ShapeVar("M", range(1, 33))
 WIDTH = 24
-MOST_TASKS = 60
+MAX_TASKS = 60
 """Threads of a process that has called: those of NumPy and of the interpreter, and pools of two for a dozen callers."""
 
 BEGIN = """
@@ -83,7 +83,7 @@ def library(folder: Path) -> Library:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], object]:
     """Runs something in a new thread that may not have a pool, and raises what it raises."""
-    monkeypatch.setattr(callers, "MOST_CALLERS", 0)
+    monkeypatch.setattr(callers, "MAX_CALLERS", 0)
 
     def run(function: Callable[[], object]) -> object:
         found: list[object] = []
@@ -113,7 +113,7 @@ def operands(rows: int = 7) -> tuple[Any, Any, Any]:
 
 @pytest.mark.parametrize("script", [MANY, FORKED], ids=["many threads", "a fork"])
 def test_callers_do_not_fill_a_process_with_threads_and_may_fork(script: str, folder: Path) -> None:
-    command = [sys.executable, "-c", BEGIN + script, str(folder), str(MOST_TASKS)]
+    command = [sys.executable, "-c", BEGIN + script, str(folder), str(MAX_TASKS)]
     # Threads that wait actively would take long to end where others want the cores.
     waiting = {**os.environ, "TVM_THREAD_POOL_SPIN_COUNT": "0"}
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240, env=waiting)

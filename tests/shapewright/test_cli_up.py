@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from shapewright.cli.exclusive import exclusive
-from shapewright.cli.supervise import MOST_DEATHS, Part, Supervisor
+from shapewright.cli.supervise import MAX_DEATHS, Part, Supervisor
 from shapewright.cli.up import next_step, scratch
 from shapewright.cli.up_parts import Plan
 from tests.shapewright.conftest import Shapewright
@@ -111,7 +111,7 @@ def supervised(tmp_path: Path, program: str, settled: bool = False) -> tuple[str
 
 def test_a_part_that_dies_each_time_ends_up_with_the_reason(tmp_path: Path) -> None:
     message, said = supervised(tmp_path, "import sys; sys.exit('TMPDIR is too long')")
-    assert len(said) == MOST_DEATHS
+    assert len(said) == MAX_DEATHS
     assert "worker ended with exit code 1 (TMPDIR is too long); starting it again in 0.5 s" in said[0]
     assert message is not None
     assert "TMPDIR is too long" in message

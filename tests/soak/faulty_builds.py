@@ -25,7 +25,7 @@ from tuner.records import ErrorKind
 from tuner.schedule.space import MicroKernel
 
 INNER = "inner"
-LEAST_S = 1.0
+MIN_S = 1.0
 """What a build takes at least, so that on any machine the jobs last as long as what happens to them."""
 
 _SHIM = """
@@ -62,7 +62,7 @@ _BEHAVIOUR = {
 
 def build(task: SearchTask, kernel: MicroKernel) -> CompiledKernel:
     """The bytes that ``codegen.compile_candidate`` makes, with a shim around what is exported."""
-    time.sleep(LEAST_S)
+    time.sleep(MIN_S)
     module = codegen.module_of(task, [kernel], Leaf(0))
     functions = {variable.name_hint: function for variable, function in module.functions.items()}
     functions[INNER] = functions.pop(ENTRY).with_attr("global_symbol", INNER)

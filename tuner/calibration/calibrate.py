@@ -26,7 +26,7 @@ CALIBRATION_S = 60.0
 """What it may take, with starting compilers and the device."""
 FIT_SHARE = 0.1
 """Of these, what is left for the fit, and for a batch that is under way when the rest is over."""
-LEAST_PROBES, LEAST_PRODUCTS = 60, 3
+MIN_PROBES, MIN_PRODUCTS = 60, 3
 """Measurements, and products that they are of: fewer do not tell twenty rates apart."""
 FOLDS = 3
 """Into which products are dealt out for the error that is stored: each takes a fit of its own."""
@@ -76,8 +76,8 @@ def calibrate(
         measured.add(probe, runner.run(probe.task, requests, is_over))
     observed = measured.observed()
     count = sum(each.count for each in observed)
-    if interrupted() or count < LEAST_PROBES or len(observed) < LEAST_PRODUCTS:
-        why = "it was interrupted" if interrupted() else f"{LEAST_PROBES} of {LEAST_PRODUCTS} products are needed"
+    if interrupted() or count < MIN_PROBES or len(observed) < MIN_PRODUCTS:
+        why = "it was interrupted" if interrupted() else f"{MIN_PROBES} of {MIN_PRODUCTS} products are needed"
         log.warning("no calibration: %d measurements of %d products; %s", count, len(observed), why)
         return None
     rates, before, after = _rates(observed)

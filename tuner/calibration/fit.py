@@ -35,7 +35,7 @@ SCATTER = 0.05
 """Of the logarithm of a time around theory's."""
 TAIL = 1.345
 """In SCATTER: further off, a measurement pulls no stronger. Huber's value for 95 % efficiency on normal errors."""
-STEPS, DAMPING, MOST_DAMPING, SMALLEST_GAIN = 40, 10.0, 1e9, 1e-3
+STEPS, DAMPING, MAX_DAMPING, SMALLEST_GAIN = 40, 10.0, 1e9, 1e-3
 DIFFERENCE = 0.01
 """Of logarithms, for the Jacobian: theory has kinks, which a smaller one would not look across."""
 
@@ -68,7 +68,7 @@ def fitted(
     damping, cost = 1.0, problem.cost(at)
     for _ in range(STEPS):
         curvature, downhill = problem.normal_equations(at)
-        while damping <= MOST_DAMPING:
+        while damping <= MAX_DAMPING:
             moved = at + np.linalg.solve(curvature + damping * np.eye(len(at)), downhill)
             if (found := problem.cost(moved)) < cost:
                 break

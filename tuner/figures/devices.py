@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tuner.figures import style
-from tuner.figures.thinning import MOST_POINTS, extremes
+from tuner.figures.thinning import MAX_POINTS, extremes
 
 FEW_NAMES = 8
 """Jobs up to which a legend names each."""
@@ -42,7 +42,7 @@ def device_use(spans: Sequence[Span]) -> go.Figure:
     """A row for each device, with a bar for each time that a job had it; of very many the latest."""
     if not spans:
         return style.message("No device has been used by a job yet.")
-    shown = sorted(spans, key=lambda span: span.start_iso)[-MOST_POINTS:]
+    shown = sorted(spans, key=lambda span: span.start_iso)[-MAX_POINTS:]
     devices = sorted({span.device for span in shown})
     jobs = list(dict.fromkeys(span.job_id for span in shown))
     figure = style.blank(height_px=110 + ROW_PX * len(devices))

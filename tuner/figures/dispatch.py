@@ -15,7 +15,7 @@ from tuner.library.dispatcher import Dispatcher
 from tuner.program.ranges import thinned
 from tuner.program.workload import ShapeVar
 
-MOST_SHAPES = 2000
+MAX_SHAPES = 2000
 """Shapes along the axis of one variable."""
 GRID = 44
 """Values of each of two variables."""
@@ -37,7 +37,7 @@ def dispatch(view: SearchView) -> go.Figure:
 
 def _bands(view: SearchView, dispatcher: Dispatcher, var: ShapeVar) -> go.Figure:
     """A row for each kernel, with a bar over every stretch of shapes that it serves."""
-    values = _values(var, MOST_SHAPES)
+    values = _values(var, MAX_SHAPES)
     index = _served(dispatcher, [{var.name: int(value)} for value in values])
     starts = np.concatenate([[0], np.flatnonzero(np.diff(index)) + 1])
     ends = np.concatenate([starts[1:], [len(values)]]) - 1

@@ -12,7 +12,7 @@ from tuner.figures.view import SearchView
 from tuner.program.workload import WorkloadInstance
 from tuner.schedule.space import MicroKernel
 
-MOST_KERNELS = 30
+MAX_KERNELS = 30
 """Rows of a heat map."""
 CELLS_WITH_TEXT = 8
 """Columns up to which a cell's number fits into it on a phone."""
@@ -77,12 +77,12 @@ def _column(instance: WorkloadInstance, weighted: bool) -> str:
 
 
 def _ranked(view: SearchView) -> list[MicroKernel]:
-    """The chosen kernels, then the finalists, the best first; at most MOST_KERNELS."""
+    """The chosen kernels, then the finalists, the best first; at most MAX_KERNELS."""
     columns = view.columns
     speed = columns.relative()
     finalists = np.unique(columns.kernel[columns.final])
     pool = finalists if len(finalists) else np.arange(len(columns.kernels))
     pool = pool[np.isfinite(speed[pool])]
-    best = [columns.kernels[index] for index in pool[np.argsort(-speed[pool], kind="stable")][: 2 * MOST_KERNELS]]
+    best = [columns.kernels[index] for index in pool[np.argsort(-speed[pool], kind="stable")][: 2 * MAX_KERNELS]]
     chosen = [kernel for kernel in view.chosen if kernel in set(columns.kernels)]
-    return list(dict.fromkeys([*chosen, *best]))[:MOST_KERNELS]
+    return list(dict.fromkeys([*chosen, *best]))[:MAX_KERNELS]

@@ -15,7 +15,7 @@ from tuner.figures.view import SearchView
 
 US = 1e6
 HEIGHT_PX = 560
-LEAST_TRIALS = 3
+MIN_TRIALS = 3
 """A rank correlation of fewer says nothing."""
 
 
@@ -82,7 +82,7 @@ def _agreement(view: SearchView, known: Bools) -> list[go.Scatter]:
     order = np.flatnonzero(known)
     order = order[np.argsort(columns.round[order], kind="stable")]
     for trials in np.split(order, np.flatnonzero(np.diff(columns.round[order])) + 1):
-        if len(trials) >= LEAST_TRIALS:
+        if len(trials) >= MIN_TRIALS:
             rounds.append(float(columns.round[trials[0]]))
             correlation.append(spearman(columns.predicted_s[trials], columns.latency_s[trials]))
     correlations = np.array(correlation)

@@ -18,7 +18,7 @@ from tuner.program.task import SearchTask
 from tuner.records import Baselines
 from tuner.search.summary import SearchSummary, Stage
 
-MOST_BARS = 200
+MAX_BARS = 200
 """Where there are more rounds, each bar is of several."""
 WIDE = 20.0
 """Times whose ratio is above this are drawn on a logarithmic axis."""
@@ -143,7 +143,7 @@ def failures(view: SearchView) -> go.Figure:
         count = len(view.results)
         return style.message(f"Nothing failed in {count} trials." if count else "No trials yet.")
     rounds = int(columns.round.max()) + 1
-    wide = -(-rounds // MOST_BARS)
+    wide = -(-rounds // MAX_BARS)
     figure = style.blank()
     bars = np.arange(0, rounds, wide)
     for number, kind in enumerate(KINDS):

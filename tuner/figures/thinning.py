@@ -7,14 +7,14 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_POINTS = 2000
+MAX_POINTS = 2000
 """The most points of one trace."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-def extremes(values: Floats, limit: int = MOST_POINTS) -> Ints:
+def extremes(values: Floats, limit: int = MAX_POINTS) -> Ints:
     """Indices of at most ``limit`` of ``values`` [n], finite, in their order: the first and the last, and the least
     and the greatest of each of equal stretches between. ``limit`` is 4 or more."""
     if len(values) <= limit:
@@ -28,7 +28,7 @@ def extremes(values: Floats, limit: int = MOST_POINTS) -> Ints:
     return np.unique(np.array(kept, np.int64))
 
 
-def changes(values: Floats, marks: Ints, limit: int = MOST_POINTS) -> Ints:
+def changes(values: Floats, marks: Ints, limit: int = MAX_POINTS) -> Ints:
     """Indices of at most ``limit`` of ``values`` [n] that draw the same steps: the first and the last of each stretch
     over which neither the value nor ``marks`` [n] change; where these are too many, the extremes of them."""
     if len(values) == 0:

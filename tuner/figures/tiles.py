@@ -14,14 +14,14 @@ import plotly.graph_objects as go
 
 from tuner.figures import style
 from tuner.figures.columns import Floats, Ints
-from tuner.figures.thinning import MOST_POINTS, extremes
+from tuner.figures.thinning import MAX_POINTS, extremes
 from tuner.figures.view import SearchView
 from tuner.schedule.space import MicroKernel
 
 CLASSES = (0.0, 0.4, 0.6, 0.8, 0.95)
 """The least share of the best's speed of each class of kernels."""
 WIDTHS = (0.75, 0.75, 1.0, 1.5, 2.5)
-MOST_LINES = 100
+MAX_LINES = 100
 """Of one class: more could not be distinguished."""
 TICKS = 12
 """Choices up to which an axis names each."""
@@ -87,7 +87,7 @@ def _order(speed: Floats) -> Floats:
 
 def _thinned(chosen: _Chosen, own: Ints) -> Ints:
     """Which of a class are drawn."""
-    return extremes(chosen.speed[own], max(4, min(MOST_LINES, MOST_POINTS // (len(chosen.axes) + 1))))
+    return extremes(chosen.speed[own], max(4, min(MAX_LINES, MAX_POINTS // (len(chosen.axes) + 1))))
 
 
 def _lines(view: SearchView, chosen: _Chosen, heights: Floats, kernels: Ints, number: int) -> go.Scatter:

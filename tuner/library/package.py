@@ -33,9 +33,9 @@ ENTRY = "kernel"
 """The function that a library exports."""
 FILES = (LIBRARY, DISPATCH, MANIFEST, IR, KERNELS)
 """Every file that a library may have."""
-MOST_BYTES = {".so": 1 << 30, ".json": 16 << 20, ".gz": 1 << 28}
+MAX_BYTES = {".so": 1 << 30, ".json": 16 << 20, ".gz": 1 << 28}
 """Of a file, by its suffix; libraries are a few MiB."""
-MOST_INFLATED = 1 << 30
+MAX_INFLATED = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def read_manifest(directory: Path) -> JsonObject:
 
 def _content(file: Path) -> bytes:
     try:
-        return read_plain(file, MOST_BYTES[file.suffix])
+        return read_plain(file, MAX_BYTES[file.suffix])
     except OSError as error:
         raise ShapewrightError(f"{file} {_problem(error)}: {AGAIN}") from error
 
@@ -265,14 +265,14 @@ def _is_row(dispatcher: Dispatcher, row: TableRow) -> bool:
 
 
 def inflated(files: Mapping[str, bytes], name: str) -> bytes:
-    """What a compressed file of a library holds, up to MOST_INFLATED. Raises ShapewrightError."""
+    """What a compressed file of a library holds, up to MAX_INFLATED. Raises ShapewrightError."""
     stream = zlib.decompressobj(zlib.MAX_WBITS | 16)
     try:
-        content = stream.decompress(files[name], MOST_INFLATED)
+        content = stream.decompress(files[name], MAX_INFLATED)
     except zlib.error as error:
         raise ShapewrightError(f"{name} cannot be read ({error}): {AGAIN}") from None
     if not stream.eof:
-        why = "it is cut off" if len(content) < MOST_INFLATED else f"it holds more than {MOST_INFLATED} bytes"
+        why = "it is cut off" if len(content) < MAX_INFLATED else f"it holds more than {MAX_INFLATED} bytes"
         raise ShapewrightError(f"{name} cannot be read ({why}): {AGAIN}")
     return content
 

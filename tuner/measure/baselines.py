@@ -19,7 +19,7 @@ from tuner.records import NUMPY, Baseline, Baselines, Roof
 
 LONGEST_S = 1.5
 """No further product is begun after so long, nor one that would last past it."""
-LEAST_CALLS = 3
+MIN_CALLS = 3
 """Calls of a long product: a warm-up and two samples."""
 EXPECTED_SHARE = 0.5
 """Of the peak that NumPy is expected to reach at most products."""
@@ -44,14 +44,14 @@ def measure_baselines(
     twice and nothing is taken again. A program without products of two tensors has no such points: NumPy has nothing
     to compare it with. NumPy runs on one thread here: a task on more has none, either.
     """
-    timer = Timer(anchor, least=LEAST_CALLS - 1, again=0)
+    timer = Timer(anchor, least=MIN_CALLS - 1, again=0)
     roof = measure_roof(timer)
     ends_s = clock() + LONGEST_S
     workload = task.workload
     work = {instance: workload.flops(workload.dims(instance.shape)) for instance in instances}
     points: dict[WorkloadInstance, Baseline] = {}
     for instance in sorted(instances, key=work.__getitem__):
-        expected_s = LEAST_CALLS * work[instance] / (EXPECTED_SHARE * roof.flops_per_s)
+        expected_s = MIN_CALLS * work[instance] / (EXPECTED_SHARE * roof.flops_per_s)
         if task.threads > 1 or clock() + expected_s > ends_s:
             break
         call = numpy_call(workload, workload.dims(instance.shape), array)

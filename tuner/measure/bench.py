@@ -17,7 +17,7 @@ import tvm
 import tvm_ffi
 
 from tuner.library.package import ENTRY
-from tuner.measure.baselines import LEAST_CALLS, measure_baselines
+from tuner.measure.baselines import MIN_CALLS, measure_baselines
 from tuner.measure.confinement import Appetite
 from tuner.measure.guarded import Array, Guarded
 from tuner.measure.inputs import Domain, Made, domain_of, random_array
@@ -101,7 +101,7 @@ class Bench:
 
     def levels(self, binary: bytes) -> Levels:
         """The device's peak and what it reads from each level, measured with ``binary``."""
-        timer = Timer(self._anchor.seconds, least=LEAST_CALLS - 1, again=0)
+        timer = Timer(self._anchor.seconds, least=MIN_CALLS - 1, again=0)
         return measure_levels(self._load(binary), native(), self._task.threads, timer)
 
     def end_if_greedy(self) -> None:

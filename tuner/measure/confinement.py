@@ -29,7 +29,7 @@ MEMORY_SHARE = 0.75
 FOLDER_BYTES = 512 * 2**20
 """What a session may keep in its folder, and the size of one file."""
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-LEAST_BYTES = 64 * 2**20
+MIN_BYTES = 64 * 2**20
 OPEN_FILES = 256
 THREADS = 256
 """Of a user that candidates alone run as; for each core four more."""
@@ -187,7 +187,7 @@ def parse_memory(text: str) -> int:
     number, unit = (text[:-1], text[-1]) if text[-1:] in tuple(UNITS)[1:] else (text, "")
     if (
         not (number.isascii() and number.isdecimal() and len(number) < 16)
-        or 0 < int(number) * UNITS[unit] < LEAST_BYTES
+        or 0 < int(number) * UNITS[unit] < MIN_BYTES
     ):
         problem = f"{text[:MAX_SHOWN]!r} is no size from 64M on"
         raise InvalidInput("--memory", problem, "as in 8G or 512M; 0 for no limit")

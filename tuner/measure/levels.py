@@ -16,8 +16,8 @@ from tuner.program.target import Target
 
 SHARE = 0.5
 """Of a level that is read at a time: it also holds what else the machine does."""
-BEYOND, MOST_BYTES = 4, 2**28
-"""Memory is read in so many times what the last cache holds, as far as MOST_BYTES, by all threads together."""
+BEYOND, MAX_BYTES = 4, 2**28
+"""Memory is read in so many times what the last cache holds, as far as MAX_BYTES, by all threads together."""
 CALL_BYTES = 2**23
 """Read in one call, at least: starting it must take no time beside."""
 
@@ -39,7 +39,7 @@ class Sweep:
 
 def sweeps(target: Target, threads: int) -> tuple[Sweep, ...]:
     """One of each level, the nearest first. A third level that holds little more than the second ones is left out, and
-    memory where MOST_BYTES may fit into caches."""
+    memory where MAX_BYTES may fit into caches."""
     hardware = target.hardware
     own = {"L1": SHARE * hardware.l1d_bytes, "L2": SHARE * hardware.l2_bytes}
     of_thread = {name: each for name, each in own.items() if name == "L1" or each > hardware.l1d_bytes}
@@ -47,8 +47,8 @@ def sweeps(target: Target, threads: int) -> tuple[Sweep, ...]:
     if shared > 2 * hardware.l2_bytes:
         of_thread["L3"] = shared
     memory = max(READ_BYTES, BEYOND * hardware.l3_bytes)
-    if min(memory, MOST_BYTES) >= 2 * hardware.l3_bytes:
-        of_thread["memory"] = min(memory, MOST_BYTES) / threads
+    if min(memory, MAX_BYTES) >= 2 * hardware.l3_bytes:
+        of_thread["memory"] = min(memory, MAX_BYTES) / threads
     return tuple(_sweep(name, each, target, threads) for name, each in of_thread.items())
 
 

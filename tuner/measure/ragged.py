@@ -23,7 +23,7 @@ SUMS = (563, 1543)
 """The same for a symbol that is reduced over, besides: sums done in parts."""
 MAX_WORK = 4e8
 """Operations that one ragged shape may take: the reference runs on the device's own CPU, too."""
-MOST_WORK = 8 * MAX_WORK
+MAX_LADDER_WORK = 8 * MAX_WORK
 """Of the first shape of primes, for windows of one symbol: a batch of large images is smaller beyond that."""
 POINT_WORK = 100
 """What one evaluation of an expression takes in the reference, in multiply-adds of a matrix product."""
@@ -63,7 +63,7 @@ def work(workload: Workload, dims: Mapping[str, int]) -> float:
 def _small(workload: Workload) -> dict[str, int]:
     """Primes within one block: of several symbols smaller ones, if that is too much work."""
     ladder = [_primes(workload, primes, BATCHES[0]) for primes in (PRIMES, *FEWER)]
-    if len(workload.symbols) == 1 and not (_has_windows(workload) and work(workload, ladder[0]) > MOST_WORK):
+    if len(workload.symbols) == 1 and not (_has_windows(workload) and work(workload, ladder[0]) > MAX_LADDER_WORK):
         return ladder[0]
     return next((dims for dims in ladder if work(workload, dims) <= MAX_WORK), ladder[-1])
 

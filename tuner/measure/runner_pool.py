@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tuner.measure._base import BuildResult, DeviceLost, Interrupted, Runner, RunRequest, never
 from tuner.measure.device_workers import DISCOVERY_S, DeviceWorkers, Members, Name, Report, no_report
-from tuner.measure.work_queue import MOST_DEVICES, Call, Health
+from tuner.measure.work_queue import MAX_DEVICES, Call, Health
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import Baselines, ErrorKind, MeasureResult
@@ -133,4 +133,4 @@ def _unknown_health(_: object) -> Health:
 
 
 def _lost_over(request: RunRequest, error: DeviceLost) -> list[MeasureResult]:
-    return request.failed(ErrorKind.DEVICE, f"{MOST_DEVICES} devices were lost over it; the last: {error}")
+    return request.failed(ErrorKind.DEVICE, f"{MAX_DEVICES} devices were lost over it; the last: {error}")

@@ -6,7 +6,7 @@ Protocol v3, for one micro-kernel on one instance:
 - one thread pool of ``task.threads`` threads, in a process that does nothing else;
 - warm-up: one call, then more until WARM_UP_S have passed;
 - a sample is the mean of as many calls in a row as MIN_SAMPLE_S takes, one at least;
-- SAMPLES samples, or as many as BUDGET_S allows, LEAST_SAMPLES at least;
+- SAMPLES samples, or as many as BUDGET_S allows, MIN_SAMPLES at least;
 - the latency is the median of the samples;
 - before, between and after the samples a fixed piece of work is timed (see Anchor): how fast the core ran;
 - where that took DISTURBED times as long as beside the middle one of the last RECENT readings, the reading is taken
@@ -32,7 +32,7 @@ Sample = Callable[[int, int, Callable[[], None]], tuple[float, ...]]
 WARM_UP_S = 0.004
 MIN_SAMPLE_S = 0.004
 SAMPLES = 8
-LEAST_SAMPLES = 4
+MIN_SAMPLES = 4
 BUDGET_S = 0.08
 ANCHOR_SIZE, ANCHOR_PRODUCTS = 64, 500
 DISTURBED, RECENT, AGAIN = 1.08, 12, 2
@@ -74,7 +74,7 @@ class Timer:
     trial may do with fewer samples at ``least``, or with fewer readings taken ``again``, where time is short.
     """
 
-    def __init__(self, anchor: Callable[[], float], least: int = LEAST_SAMPLES, again: int = AGAIN) -> None:
+    def __init__(self, anchor: Callable[[], float], least: int = MIN_SAMPLES, again: int = AGAIN) -> None:
         self._anchor, self._least, self._again = anchor, least, again
         self._recent: deque[float] = deque(maxlen=RECENT)
 
@@ -130,7 +130,7 @@ def _mean_s(call: Callable[[], object], number: int, before: Callable[[], None])
     return (time.perf_counter() - started) / number
 
 
-def plan(estimate_s: float, least: int = LEAST_SAMPLES) -> tuple[int, int]:
+def plan(estimate_s: float, least: int = MIN_SAMPLES) -> tuple[int, int]:
     """(calls per sample, samples) for a kernel of about ``estimate_s``."""
     number = max(1, math.ceil(MIN_SAMPLE_S / max(estimate_s, 1e-7)))
     affordable = int(BUDGET_S / (number * max(estimate_s, 1e-7)))

@@ -12,7 +12,7 @@ from tuner.errors import ShapewrightError
 from tuner.measure._base import DeviceLost, Runner
 from tuner.program.task import SearchTask
 
-MOST_DEVICES = 2
+MAX_DEVICES = 2
 """That fail, or are lost, over one item before it is given up."""
 
 Health = tuple[bool, str | None]
@@ -26,7 +26,7 @@ class Call(Generic[Item, Answer]):
     """The items of one call, and their answers; None where there is none yet, or none any more.
 
     ``health_of`` says of an answer whether the device worked, or why the machine failed over it. ``give_up`` answers an
-    item over which MOST_DEVICES were lost; None: others are tried.
+    item over which MAX_DEVICES were lost; None: others are tried.
     """
 
     task: SearchTask
@@ -110,7 +110,7 @@ class WorkQueue:
     def lost_over(self, work: Work, error: DeviceLost) -> None:
         """A device was lost over it: another one tries, unless too many were."""
         work.failed_over += 1
-        if work.call.give_up is not None and work.failed_over >= MOST_DEVICES:
+        if work.call.give_up is not None and work.failed_over >= MAX_DEVICES:
             self.answer(work, work.call.give_up(work.item, error))
         else:
             self.give_back(work, first=True)
@@ -118,7 +118,7 @@ class WorkQueue:
     def failed_over(self, work: Work, answer: Any) -> None:
         """A device's machine failed over it, and this is what it says."""
         work.failed_over += 1
-        if work.failed_over >= MOST_DEVICES:
+        if work.failed_over >= MAX_DEVICES:
             self.answer(work, answer)
         else:
             self.give_back(work, first=False)

@@ -12,19 +12,19 @@ from functools import lru_cache
 
 from tuner.program.target import Target
 
-MOST_CORES = 512
+MAX_CORES = 512
 """Machines with more are known by their own fingerprint alone."""
 
 
 @lru_cache(maxsize=16)
 def cores_by_fingerprint(target: Target) -> Mapping[str, int]:
     """The number of cores by fingerprint, of ``target`` with every number of cores but its own; nothing for one with
-    more than MOST_CORES."""
-    if target.hardware.cores > MOST_CORES:
+    more than MAX_CORES."""
+    if target.hardware.cores > MAX_CORES:
         return {}
     return {
         replace(target, hardware=replace(target.hardware, cores=cores)).fingerprint: cores
-        for cores in range(1, MOST_CORES + 1)
+        for cores in range(1, MAX_CORES + 1)
         if cores != target.hardware.cores
     }
 

@@ -18,7 +18,7 @@ Span = tuple[int, int] | range | frozenset[int]
 between are meant."""
 MAX_LISTED = 64
 """Sizes that are told one by one. More that are not evenly spaced count as the evenly spaced ones that hold them."""
-MOST_EVALUATED = 1024
+MAX_EVALUATED = 1024
 """Shapes at which an extent is evaluated to find its sizes."""
 
 
@@ -60,14 +60,14 @@ def covers(span: Span, asked: Span) -> bool:
 def span_of_extent(extent: DimExpr, variables: Mapping[str, Span]) -> Span:
     """The sizes of an extent over the values of its variables.
 
-    Exact where there are at most MOST_EVALUATED shapes; else evenly spaced sizes that hold them all.
+    Exact where there are at most MAX_EVALUATED shapes; else evenly spaced sizes that hold them all.
     """
     used = {name: variables[name] for name in sorted(extent.variables)}
     low, high = extent.bounds({name: ends(span) for name, span in used.items()})
     spans = [span for span in used.values() if not isinstance(span, tuple)]
     if len(spans) < len(used):
         return low, high
-    if math.prod(map(len, spans)) <= MOST_EVALUATED:
+    if math.prod(map(len, spans)) <= MAX_EVALUATED:
         return span_of({extent.evaluate(shape) for shape in _shapes(used, spans)})
     first, step = _lattice(extent, used)
     return range(low + (first - low) % step, high + 1, step)
@@ -85,9 +85,9 @@ def _lattice(extent: DimExpr, variables: Mapping[str, Span]) -> tuple[int, int]:
     degree = max(len(monomial) for monomial, _ in extent.terms)
     is_polynomial = all(isinstance(atom, str) for monomial, _ in extent.terms for atom in monomial)
     starts = [_evenly(span, degree + 1) for span in variables.values()]
-    shapes = itertools.islice(_shapes(variables, starts), MOST_EVALUATED)
+    shapes = itertools.islice(_shapes(variables, starts), MAX_EVALUATED)
     sizes = [extent.evaluate(shape) for shape in shapes]
-    is_complete = is_polynomial and math.prod(map(len, starts)) <= MOST_EVALUATED
+    is_complete = is_polynomial and math.prod(map(len, starts)) <= MAX_EVALUATED
     return sizes[0], (math.gcd(*(size - sizes[0] for size in sizes)) if is_complete else 0) or 1
 
 

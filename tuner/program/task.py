@@ -44,7 +44,7 @@ DEFAULT_INSTANCES = 8
 SCATTERED_INSTANCES = 12
 FAR = 2.0
 """How many times as large as the least shape every instance must be for that one to be searched for, too."""
-LEAST_SHAPE_WEIGHT = 0.25
+MIN_SHAPE_WEIGHT = 0.25
 """Its weight, beside the least of the instances'."""
 
 
@@ -151,7 +151,7 @@ class SearchTask:
         is_empty = not self.workload.points(self.workload.dims(least))
         if is_served or is_empty or len(self.instances) == MAX_INSTANCES:
             return self
-        weight = LEAST_SHAPE_WEIGHT * min(instance.weight for instance in self.instances if instance.weight)
+        weight = MIN_SHAPE_WEIGHT * min(instance.weight for instance in self.instances if instance.weight)
         return self._with(instances=(WorkloadInstance.of(least, weight), *self.instances))
 
     def _is_near(self, one: Mapping[str, int], other: Mapping[str, int]) -> bool:

@@ -15,7 +15,7 @@ from tuner.program.dims import DimExpr
 
 LINE_BYTES = 64
 LINE_ELEMENTS = LINE_BYTES // 4
-MOST_ELEMENTS = 2**48  # No memory holds more.
+MAX_ELEMENTS = 2**48  # No memory holds more.
 
 FILTER = ((1.0, 0.0, 0.0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0.0, 0.0, 1.0))
 """G of F(2, 3): what is multiplied for two outputs of three taps."""
@@ -294,7 +294,7 @@ def _words(data: Mapping[str, Any]) -> tuple[int, int, int]:
     return panel, group, offset
 
 
-def _sizes(data: Sequence[Any], most: int = MOST_ELEMENTS) -> tuple[int, ...]:
+def _sizes(data: Sequence[Any], most: int = MAX_ELEMENTS) -> tuple[int, ...]:
     if not all(type(size) is int and 0 <= size <= most for size in data):
         raise InvalidInput("packed_layouts", f"{shown(data)} are not sizes", f"integers from 0 to {most}")
     return tuple(data)

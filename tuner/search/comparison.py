@@ -27,8 +27,8 @@ from tuner.storage import Comparison
 
 COMPARE_S = 15.0
 """What a comparison may take; it ends after the round in which that is over."""
-ROUNDS, LEAST_ROUNDS = 5, 3
-LEAST_NOISE = 0.005
+ROUNDS, MIN_ROUNDS = 5, 3
+MIN_NOISE = 0.005
 """Relative: closer together two libraries are not told apart, however well their rounds agree."""
 FAILED_RATIO = 1000.0
 """The ratio to a library that computes wrongly or crashes."""
@@ -101,12 +101,12 @@ def compare(
             return None
         is_new = failure.contender is new
         return Comparison(served.digest, 1.0 if is_new else FAILED_RATIO, 0.0, verified=not is_new)
-    if len(rounds) < LEAST_ROUNDS:
+    if len(rounds) < MIN_ROUNDS:
         return None
     shared_s = sum(instance.weight * _expected_s(task, new, instance) for instance in alike)
     ratios = [math.log((shared_s + served_s) / (shared_s + new_s)) for new_s, served_s in rounds]
     noise = 2 * statistics.stdev(ratios) / math.sqrt(len(ratios))
-    return Comparison(served.digest, math.exp(statistics.median(ratios)), max(LEAST_NOISE, noise), verified=True)
+    return Comparison(served.digest, math.exp(statistics.median(ratios)), max(MIN_NOISE, noise), verified=True)
 
 
 def _rounds(

@@ -20,7 +20,7 @@ SAMPLE_WORK = 2e9
 SMALL_SHARE = 0.01
 """A shape of less than this part of the operations of the largest one, or of SAMPLE_WORK, tells what each shape adds,
 not the rate."""
-LEAST_SHARE = 0.1
+MIN_SHARE = 0.1
 """Of the time of larger shapes, what their operations take at least."""
 MARGIN = 1.15
 """How much longer than that it may take."""
@@ -52,7 +52,7 @@ class Forecast:
 
     def verify_s(self, dims: Sequence[Mapping[str, int]]) -> float:
         shape_s = self._small_s / self._small if self._small else SHAPE_S
-        work_s = max(LEAST_SHARE * self._large_s, self._large_s - shape_s * self._large)
+        work_s = max(MIN_SHARE * self._large_s, self._large_s - shape_s * self._large)
         rate = self._work / max(1e-6, work_s) if self._large else VERIFY_RATE
         return MARGIN * (shape_s * len(dims) + sum(map(self._work_of, dims)) / rate)
 

@@ -25,7 +25,7 @@ from tuner.storage.jsonl import SharedRecord
 
 MAX_LINE = 4 << 20
 MAX_RECORDS = 200_000
-MOST_HINTS = 16
+MAX_HINTS = 16
 """Kernels for each shape, of its fastest records."""
 TILED = ("mr", "nv", "mb", "kc")
 """Axes of a space that tile sizes say something about."""
@@ -92,7 +92,7 @@ def _hints(records: Sequence[Tiled], task: SearchTask) -> Iterator[SharedRecord]
         instance = WorkloadInstance.of(dims)
         kernels = given.setdefault(instance, set())
         for kernel in _kernels(task, record, dims):
-            if kernel not in kernels and len(kernels) < MOST_HINTS:
+            if kernel not in kernels and len(kernels) < MAX_HINTS:
                 kernels.add(kernel)
                 yield _hint(task, kernel, instance, record.seconds)
 

@@ -32,7 +32,7 @@ was not measured here are candidates, and nothing more."""
 HINT = "metaschedule"
 """The protocol of a record that is no measurement of ours: its kernel is tried early, at the instance nearest to its
 own, and its latency means nothing."""
-MOST_HINTS = 8
+MAX_HINTS = 8
 """Hints that are tried."""
 MAX_SHARED = 100_000
 """Records of the workload that are kept of a file, the last ones."""
@@ -133,7 +133,7 @@ class Reuse:
             kernel = record.result.kernel
             if record.protocol != HINT or kernel in self._kernels or kernel in self.wrong or kernel in picks:
                 continue
-            if _is_usable(space, kernel) and len(picks) < MOST_HINTS:
+            if _is_usable(space, kernel) and len(picks) < MAX_HINTS:
                 shape = dict(record.result.instance.values)
                 picks[kernel] = [min(range(len(dims)), key=lambda at: log_distance(shape, dims[at]))]
         return list(picks.items())

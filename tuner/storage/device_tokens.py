@@ -12,11 +12,11 @@ SHORTEST_TOKEN_S, LONGEST_TOKEN_S = 60.0, 366 * 86400.0
 DEFAULT_TOKEN_S = 90 * 86400.0
 MAX_KEY = 200
 MAX_NOTE = 200
-MOST_VALID = 1000
+MAX_VALID = 1000
 """Tokens that are neither expired nor revoked."""
 REFUSED_FOR_S = 600.0
 """A device that was last refused longer ago is not shown any more."""
-MOST_REFUSED = 200
+MAX_REFUSED = 200
 """Refused devices that are kept: whoever reaches the tracker can make up any number."""
 
 
@@ -80,7 +80,7 @@ class DeviceTokenStorage(Protocol):
     def create_device_token(
         self, key: str, ttl_s: float, note: str = "", actor: str = "", required: bool = True
     ) -> tuple[DeviceToken, str]:
-        """A new token and its text, shown this once. Raises Conflict where MOST_VALID are valid."""
+        """A new token and its text, shown this once. Raises Conflict where MAX_VALID are valid."""
 
     def list_device_tokens(self) -> tuple[DeviceToken, ...]:
         """The newest thousand, newest first, revoked ones included."""

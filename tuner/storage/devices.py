@@ -15,7 +15,7 @@ QUARANTINE_AFTER = 3
 """Failures in a row."""
 FIRST_QUARANTINE_S, LONGEST_QUARANTINE_S = 60.0, 3600.0
 """Each is twice as long as the one before."""
-MOST_CALIBRATIONS = 16
+MAX_CALIBRATIONS = 16
 """Of one device. The oldest are forgotten: they can be made again."""
 
 
@@ -129,7 +129,7 @@ class DeviceStorage(Protocol):
         """Keep how fast it is. A change of its state is in the audit trail. Nothing happens for an unknown device."""
 
     def device_calibrated(self, device_id: str, calibration: Calibration) -> None:
-        """Keep a calibration in place of an earlier one for the same target and threads, MOST_CALIBRATIONS in all.
+        """Keep a calibration in place of an earlier one for the same target and threads, MAX_CALIBRATIONS in all.
 
         Nothing happens for an unknown device.
         """

@@ -104,7 +104,7 @@ def test_ids_and_reasons_are_escaped_and_any_id_has_a_page(api: TestClient, stor
 def test_no_more_rows_than_fit_and_it_is_said(
     api: TestClient, storage: SqlStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.dashboard.fleet.MOST_ROWS", 5)
+    monkeypatch.setattr("service.dashboard.fleet.MAX_ROWS", 5)
     at_work(storage, 12)
     assert len(shown(api)) == 5
     assert "8 more devices match" in api.get("/devices").text

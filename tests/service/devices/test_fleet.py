@@ -103,7 +103,7 @@ def test_a_fleet_is_told_by_key_within_bounds(api: TestClient, storage: SqlStora
 def test_too_many_spans_are_cut_and_it_is_said(
     api: TestClient, storage: SqlStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.devices.fleet.MOST_SPANS", 10)
+    monkeypatch.setattr("service.devices.fleet.MAX_SPANS", 10)
     at_work(storage, 12)
     answer = api.get("/v1/devices/activity").json()
     assert 0 < sum(len(each["spans"]) for each in answer["devices"]) <= 10

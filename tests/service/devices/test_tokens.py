@@ -75,7 +75,7 @@ def test_tokens_are_for_administrators(storage: SqlStorage) -> None:
 
 
 def test_too_many_tokens_are_a_conflict(api: TestClient, storage: SqlStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "MOST_VALID", 1)
+    monkeypatch.setattr(tokens, "MAX_VALID", 1)
     assert api.post(PATH, json={"key": "rack"}).status_code == 201
     assert_problem(api.post(PATH, json={"key": "rack"}), 409)
 

@@ -65,7 +65,7 @@ def test_a_finished_search_has_its_dispatcher(storage: Storage) -> None:
 
 
 def test_the_searches_looked_at_longest_ago_are_let_go(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searches, "MOST_KEPT", 3)
+    monkeypatch.setattr(searches, "MAX_KEPT", 3)
     kept, leases = Searches(storage), [leased(storage) for _ in range(3)]
     for lease in leases:
         storage.append_results(lease, lease.tasks[0].id, results(2))

@@ -227,7 +227,7 @@ def test_libraries_are_provided_for_models_that_are_loaded_later(libraries: Path
 
 
 def test_a_directory_with_too_many_folders_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shapewright.sources.source.MOST_FOLDERS", 3)
+    monkeypatch.setattr("shapewright.sources.source.MAX_FOLDERS", 3)
     for name in "abcd":
         (tmp_path / name).mkdir()
     with pytest.raises(SourceAway, match="more than 3 folders"):

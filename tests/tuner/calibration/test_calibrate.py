@@ -11,7 +11,7 @@ import pytest
 
 from tests.tuner.calibration.observing import TARGET, observed_at, perturbed
 from tuner.calibration import calibrate
-from tuner.calibration.calibrate import LEAST_PROBES
+from tuner.calibration.calibrate import MIN_PROBES
 from tuner.calibration.fit import errors
 from tuner.calibration.probes import KERNELS, ROWS, products
 from tuner.measure import BuildResult, DeviceFailed, DeviceLost, never
@@ -79,7 +79,7 @@ def test_time_that_ends_leaves_what_was_measured_by_then() -> None:
     given = {"builder": SimulatedBuilder(), "runner": Runner(fleet_at(perturbed(4)))}
     found = calibrate(TARGET, 1, within_s=15.0, clock=Clock(1.0), **given)  # type: ignore[arg-type]
     assert found is not None
-    assert LEAST_PROBES <= found.probes < ALL
+    assert MIN_PROBES <= found.probes < ALL
 
 
 def test_compilers_that_start_slowly_leave_fewer_measurements_and_keep_the_time() -> None:
@@ -92,7 +92,7 @@ def test_compilers_that_start_slowly_leave_fewer_measurements_and_keep_the_time(
 
     found = calibrate(TARGET, 1, builder=Slow(), runner=Runner(fleet_at(perturbed(4))), within_s=40.0, clock=clock)
     assert found is not None
-    assert LEAST_PROBES <= found.probes < ALL
+    assert MIN_PROBES <= found.probes < ALL
     assert found.seconds <= 40
 
 
@@ -108,7 +108,7 @@ def test_kernels_that_fail_are_left_out() -> None:
     runner = Runner(fleet_at(perturbed(5), faults=Faults(crashing=0.2, wrong=0.1)))
     found = calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=runner)
     assert found is not None
-    assert LEAST_PROBES < found.probes < ALL
+    assert MIN_PROBES < found.probes < ALL
     assert found.error_after < found.error_before / 2
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tuner.figures import Reading, Span, device_drift, device_use, document
-from tuner.figures.thinning import MOST_POINTS
+from tuner.figures.thinning import MAX_POINTS
 
 
 def at(second: int) -> str:
@@ -28,7 +28,7 @@ def test_a_bar_lasts_as_long_as_the_job_had_the_device() -> None:
 def test_of_very_many_spans_the_latest_are_shown() -> None:
     result = device_use([Span("cpu", f"j{n}", "job", at(n), at(n + 1)) for n in range(5000)])
     starts = [start for trace in result.data for start in trace.base]
-    assert (len(starts), max(starts), min(starts)) == (MOST_POINTS, at(4999), at(3000))
+    assert (len(starts), max(starts), min(starts)) == (MAX_POINTS, at(4999), at(3000))
     assert not result.layout.showlegend
     assert len(result.data) <= 6
 
@@ -49,7 +49,7 @@ def test_drift_is_percent_against_each_devices_own_median() -> None:
 def test_a_slow_moment_survives_thinning() -> None:
     readings = [Reading("a", at(n), 4e-6 if n == 31_337 else 2e-6) for n in range(50_000)]
     (trace,) = device_drift(readings).data
-    assert len(trace.y) <= MOST_POINTS
+    assert len(trace.y) <= MAX_POINTS
     assert max(trace.y) == 100
 
 

@@ -16,7 +16,7 @@ from tests.fakes import TASK, latency_s
 from tests.searching import known
 from tests.tuner.figures.searches import THREE, TWO, finished, library, sampled
 from tuner.figures import COMPARABLE, FIGURES, SearchView, UnknownFigure, compare, figure, kernel_times
-from tuner.figures.kernels import MOST_KERNELS
+from tuner.figures.kernels import MAX_KERNELS
 from tuner.figures.model import spearman
 from tuner.figures.roofline import compulsory_bytes
 from tuner.program.build import make_workload
@@ -176,7 +176,7 @@ def test_the_heat_map_has_the_chosen_first_and_1_for_the_best(view: SearchView) 
     assert np.nanmin(values) == 1.0
     assert heat.customdata[0][0] == view.chosen[0].id
     assert "weight 1" in heat.hovertext[0][0]
-    assert len(heat.y) <= MOST_KERNELS
+    assert len(heat.y) <= MAX_KERNELS
 
 
 def test_the_heat_map_says_the_weights_where_they_differ(view: SearchView) -> None:

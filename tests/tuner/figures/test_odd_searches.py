@@ -16,7 +16,7 @@ from tests.fakes import TASK
 from tests.tuner import strategies
 from tests.tuner.figures.searches import TASKS, finished, library, numpy_times, sampled, searched, told
 from tuner.figures import FIGURES, SearchView, compare, document, figure, kernel_times
-from tuner.figures.thinning import MOST_POINTS
+from tuner.figures.thinning import MAX_POINTS
 from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import Baselines, ErrorKind, MeasureResult
@@ -94,7 +94,7 @@ def test_a_hundred_thousand_results_make_small_figures_soon() -> None:
         assert len(text) < 1_000_000, name
         for trace in figure(name, view).data:
             points = [trace[part] for part in ("x", "y", "customdata") if part in trace and trace[part] is not None]
-            assert all(len(part) <= MOST_POINTS for part in points)
+            assert all(len(part) <= MAX_POINTS for part in points)
 
 
 def huge(count: int) -> SearchView:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from tuner.figures.thinning import MOST_POINTS, Floats, changes, extremes
+from tuner.figures.thinning import MAX_POINTS, Floats, changes, extremes
 
 FINITE = st.floats(-1e300, 1e300, allow_nan=False)
 VALUES = arrays.arrays(np.float64, st.integers(0, 300), elements=FINITE | st.sampled_from([0.0, 1.0]))
@@ -53,4 +53,4 @@ def test_too_many_steps_keep_their_extremes(values: Floats, limit: int) -> None:
 def test_a_long_level_is_two_points() -> None:
     values = np.repeat([3.0, 1.0], 50_000)
     assert changes(values, np.zeros(100_000, np.int64)).tolist() == [0, 49_999, 50_000, 99_999]
-    assert len(extremes(np.sin(np.arange(100_000.0)))) <= MOST_POINTS
+    assert len(extremes(np.sin(np.arange(100_000.0)))) <= MAX_POINTS

@@ -172,7 +172,7 @@ def test_a_tree_as_deep_as_the_parser_goes_is_refused() -> None:
 
 
 def test_what_holds_more_than_a_library_does_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.library.package.MOST_INFLATED", 1)
+    monkeypatch.setattr("tuner.library.package.MAX_INFLATED", 1)
     with pytest.raises(ShapewrightError, match="holds more than 1 bytes"):
         inflated(FOUND.files, "ir.json.gz")
 

@@ -9,7 +9,7 @@ import pytest
 from tests.tuner.calibration.observing import TARGET
 from tuner.calibration.probes import layer
 from tuner.measure import DeviceFailed
-from tuner.measure.levels import MOST_BYTES, measure_levels, sweeps
+from tuner.measure.levels import MAX_BYTES, measure_levels, sweeps
 from tuner.measure.local_device import LocalDevice
 from tuner.measure.roof_kernels import levels_binary, loaded
 from tuner.measure.rpc_runner import RpcRunner
@@ -31,7 +31,7 @@ def test_each_level_is_read_in_less_than_it_holds_and_more_than_the_one_before(t
     hardware, read = target.hardware, sizes(target, threads)
     assert list(read) == ["L1", "L2", "L3", "memory"]
     assert read["L1"] < threads * hardware.l1d_bytes < read["L2"] < threads * hardware.l2_bytes < read["L3"]
-    assert read["L3"] < hardware.l3_bytes < read["memory"] <= MOST_BYTES
+    assert read["L3"] < hardware.l3_bytes < read["memory"] <= MAX_BYTES
 
 
 def test_levels_that_cannot_be_told_apart_are_left_out() -> None:

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.measure.timing import BUDGET_S, LEAST_SAMPLES, MIN_SAMPLE_S, RECENT, SAMPLES, Sample, Timer, plan, sampling
+from tuner.measure.timing import BUDGET_S, MIN_SAMPLE_S, MIN_SAMPLES, RECENT, SAMPLES, Sample, Timer, plan, sampling
 
 
 @pytest.mark.parametrize("estimate_s", [0.0, 1e-7, 3e-6, 1e-4, 1.5e-3, 0.004, 0.02, 0.3, 5.0])
 def test_a_plan_keeps_to_the_protocol(estimate_s: float) -> None:
     number, samples = plan(estimate_s)
-    assert LEAST_SAMPLES <= samples <= SAMPLES
+    assert MIN_SAMPLES <= samples <= SAMPLES
     assert number * max(estimate_s, 1e-7) >= MIN_SAMPLE_S or (number == 1 and estimate_s >= MIN_SAMPLE_S)
-    assert samples == LEAST_SAMPLES or number * samples * estimate_s <= BUDGET_S
+    assert samples == MIN_SAMPLES or number * samples * estimate_s <= BUDGET_S
 
 
 def test_a_long_kernel_runs_four_times_and_a_short_one_fills_its_samples() -> None:

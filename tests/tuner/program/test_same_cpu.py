@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tuner.program.same_cpu import MOST_CORES, cores_by_fingerprint, other_cores
+from tuner.program.same_cpu import MAX_CORES, cores_by_fingerprint, other_cores
 from tuner.program.target import Target
 
 FOUR = Target.from_json({"kind": "llvm", "mcpu": "znver4", "num-cores": 4})
@@ -26,8 +26,8 @@ def test_a_fingerprint_is_that_of_the_target_as_a_job_file_gives_it() -> None:
 
 
 def test_machines_of_very_many_cores_are_known_by_themselves_alone() -> None:
-    large = Target.from_json({"kind": "llvm", "mcpu": "znver4", "num-cores": MOST_CORES + 1})
-    assert other_cores(large, [on(4), on(MOST_CORES)]) == []
+    large = Target.from_json({"kind": "llvm", "mcpu": "znver4", "num-cores": MAX_CORES + 1})
+    assert other_cores(large, [on(4), on(MAX_CORES)]) == []
     assert other_cores(FOUR, [large.fingerprint]) == []
 
 

@@ -17,7 +17,7 @@ from tuner.program.workload import ShapeVar
 from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import space_of
 from tuner.schedule.space import MicroKernel
-from tuner.search.comparison import FAILED_RATIO, LEAST_NOISE, Contender, compare
+from tuner.search.comparison import FAILED_RATIO, MIN_NOISE, Contender, compare
 
 SPACE = space_of(TASK)
 A, B = (SPACE.sample(np.random.default_rng(seed)) for seed in (1, 2))
@@ -41,7 +41,7 @@ def test_the_ratio_is_of_the_weighted_times_of_the_served_one_over_the_new_one()
     assert result is not None
     assert (result.against, result.verified) == ("served", True)
     assert result.ratio == pytest.approx(2.0)
-    assert result.noise == LEAST_NOISE
+    assert result.noise == MIN_NOISE
     back = compare(TASK, device(), library(B), library(A, digest="served"))
     assert back is not None and back.ratio == pytest.approx(0.5)
 
@@ -70,7 +70,7 @@ def test_readings_that_disagree_are_noise() -> None:
         return float(1e-6 * np.exp(0.2 * rng.standard_normal()))
 
     result = compare(TASK, FakeRunner(time=time), library(A), library(B, digest="served"))
-    assert result is not None and result.noise > 2 * LEAST_NOISE
+    assert result is not None and result.noise > 2 * MIN_NOISE
 
 
 def test_where_both_run_the_same_kernel_nothing_is_timed() -> None:

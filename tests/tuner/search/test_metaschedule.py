@@ -16,7 +16,7 @@ from tuner.program.workload import ShapeVar
 from tuner.schedule import space_of
 from tuner.search.cost_model import PairCostModel
 from tuner.search.metaschedule import hints_of
-from tuner.search.reuse import HINT, MOST_HINTS, Reuse, shared_knowledge
+from tuner.search.reuse import HINT, MAX_HINTS, Reuse, shared_knowledge
 
 TRACES = DATA / "metaschedule" / "database_tuning_record.json"
 T = ShapeVar("T", range(1, 17))
@@ -77,7 +77,7 @@ def test_a_search_tries_them_first_and_believes_nothing(monkeypatch: pytest.Monk
     reuse = Reuse(task, space_of(task), knowledge)
     picks = reuse.picks(PairCostModel(task, 0, reuse.warm))
 
-    assert (len(picks), reuse.warm, reuse.facts, reuse.timed) == (MOST_HINTS, (), None, frozenset())
+    assert (len(picks), reuse.warm, reuse.facts, reuse.timed) == (MAX_HINTS, (), None, frozenset())
     assert {tuple(indices) for _, indices in picks} == {(1,)}, "m = 64 is nearest to T = 5"
 
 

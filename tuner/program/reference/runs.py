@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tuner.program.expr import Axis, Binary, Const, Expr, walk
 
-MOST_RUNS = 64
+MAX_RUNS = 64
 """Runs of an axis that are computed one by one, so that each is a matrix product."""
 
 
 def runs_of(factors: Sequence[Expr], axes: Collection[str], sizes: Mapping[str, int]) -> dict[str, int]:
     """The constants by which some of ``axes`` are divided in the factors, where that makes a few runs."""
     divided = dict(pair for factor in factors for pair in _divided(factor))
-    return {axis: by for axis, by in divided.items() if axis in axes and by > 1 and sizes[axis] <= MOST_RUNS * by}
+    return {axis: by for axis, by in divided.items() if axis in axes and by > 1 and sizes[axis] <= MAX_RUNS * by}
 
 
 def same_along(factor: Expr, runs: Mapping[str, int]) -> set[str]:

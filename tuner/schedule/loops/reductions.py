@@ -8,7 +8,7 @@ from tuner.program.workload import Workload
 from tuner.schedule.access import values
 from tuner.schedule.rule import NoMatch
 
-LEAST_VECTOR = 4
+MIN_VECTOR = 4
 """Extents of the last axis below this have no use for vectors."""
 
 Parts = tuple[Stage, tuple[Stage, ...]]
@@ -30,7 +30,7 @@ def _problem(workload: Workload, stage: Stage) -> str | None:
     if not stage.axes:
         return "the reduction leaves no axis"
     size = workload.sizes[stage.axes[-1]].constant
-    if size is not None and size < LEAST_VECTOR:
+    if size is not None and size < MIN_VECTOR:
         return f"{stage.axes[-1]} is too short for vectors"
     boolean = next((tensor.name for tensor in workload.tensors.values() if tensor.dtype == "bool"), None)
     if boolean is not None:

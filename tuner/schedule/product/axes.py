@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 MAX_BODY = 768
 """Fused multiply-adds in the unrolled code of one kernel, all its ragged variants together: bounds compile time and
 keeps the loops in the instruction cache."""
-WIDEST_BLOCK = 256
-MOST_PACKED_ROWS = 512
+MAX_BLOCK = 256
+MAX_PACKED_ROWS = 512
 LOOP_ADDRESSES = 5
 """Registers of the stack, the panel, the output and the loop's counters."""
-ALONG_K = {"mb": WIDEST_BLOCK, "kc": 0, "ku": 1, "near": 0, "ahead": 0, "fetch": 0, "rows": 0, "tail": 0, "edge": 0}
+ALONG_K = {"mb": MAX_BLOCK, "kc": 0, "ku": 1, "near": 0, "ahead": 0, "fetch": 0, "rows": 0, "tail": 0, "edge": 0}
 """The canonical values of the axes that are don't-care where vectors run along k."""
 
 
@@ -57,7 +57,7 @@ def tile_axes(steps: int | None) -> tuple[Axis, ...]:
     return (
         Axis("mr", "rows of the register tile", (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14)),
         Axis("nv", "vectors in a row of the register tile", (1, 2, 3, 4, 5, 6)),
-        Axis("mb", "tiles that share a panel", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, WIDEST_BLOCK)),
+        Axis("mb", "tiles that share a panel", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, MAX_BLOCK)),
         Axis("kc", "steps of k in a chunk", chunks),
         Axis("ku", "steps of k unrolled", (1, 2, 4, 8)),
         Axis("near", "steps of k prefetched in the stream", (0, 8, 16, 32)),
@@ -90,7 +90,7 @@ def canonicalised(values: Mapping[str, int], product: Product) -> dict[str, int]
     if pack == product.pack_of_dots:
         canonical |= ALONG_K
     if pack == 1:
-        canonical["mb"] = WIDEST_BLOCK
+        canonical["mb"] = MAX_BLOCK
     if not (constant or pack):
         canonical["near"] = 0
     if not (constant or pack == 2):
@@ -158,10 +158,10 @@ def _check_addresses(kernel: MicroKernel, hardware: Hardware) -> None:
 def _check_supply(kernel: MicroKernel, constant: bool) -> None:
     """Packing and prefetching."""
     mr, mb, pack = kernel["mr"], kernel["mb"], kernel["pack"]
-    if kernel["rows"] and mb * mr > MOST_PACKED_ROWS:
-        raise IllegalKernel(f"mb={mb} mr={mr} packs {mb * mr} rows, limit {MOST_PACKED_ROWS}")
-    if pack == 1 and mb != WIDEST_BLOCK:
-        raise IllegalKernel(f"pack=1 lets all rows share a panel: needs mb={WIDEST_BLOCK}, got {mb}")
+    if kernel["rows"] and mb * mr > MAX_PACKED_ROWS:
+        raise IllegalKernel(f"mb={mb} mr={mr} packs {mb * mr} rows, limit {MAX_PACKED_ROWS}")
+    if pack == 1 and mb != MAX_BLOCK:
+        raise IllegalKernel(f"pack=1 lets all rows share a panel: needs mb={MAX_BLOCK}, got {mb}")
     if kernel["near"] and not (constant or pack):
         raise IllegalKernel(f"near={kernel['near']} needs a packed operand to stream from")
     if kernel["ahead"] and not (constant or pack == 2):

@@ -39,7 +39,7 @@ from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout, PanelLayout
 from tuner.schedule.product.axes import (  # fmt: skip
     ALONG_K,
-    WIDEST_BLOCK,
+    MAX_BLOCK,
     canonicalised,
     check,
     check_turns,
@@ -108,7 +108,7 @@ class X86Contraction(ProductRule):
         """A square-ish tile, three quarters of the registers, small blocks: good at every size, best at few."""
         contraction, hardware = contraction_of(task.workload), task.known_target.hardware
         pack = 0 if contraction.right_is_constant else 1
-        values = default_values(task, bool(contraction.batch), mb=WIDEST_BLOCK if pack else 8, pack=pack)
+        values = default_values(task, bool(contraction.batch), mb=MAX_BLOCK if pack else 8, pack=pack)
         values |= {axis.name: max(axis.choices) for axis in _group_axes(contraction, hardware)}
         along_k = contraction.product.pack_of_dots
         if contraction.right_is_constant and along_k in _packings(task, contraction):

@@ -26,7 +26,7 @@ from tuner.schedule.vector.dtypes import constant, lanes_of, vector_type
 
 LN2_HIGH, LN2_LOW = 0.693145751953125, 1.42860677e-6
 """Their sum is log(2); multiples of the first up to 2^10 are exact."""
-LEAST_NORMAL = 2.0**-126
+MIN_NORMAL = 2.0**-126
 HALF_PI_HIGH, HALF_PI_LOW = 1.5707963705062866, -4.371138828673793e-08
 """Their sum is pi / 2."""
 
@@ -67,7 +67,7 @@ def exp(x: TirExpr) -> TirExpr:
 
 def log(x: TirExpr) -> TirExpr:
     """n * log(2) + log(1 + f) with ``n`` an integer and ``|f| <= 1/3``."""
-    is_small = x < like(LEAST_NORMAL, x)
+    is_small = x < like(MIN_NORMAL, x)
     scaled = tirx.Select(is_small, x * like(2.0**23, x), x)
     bits = bound(_signed_bits(scaled))
     n = bound(tirx.shift_right(bits - _signed(_TWO_THIRDS, x), _signed(23, x)))

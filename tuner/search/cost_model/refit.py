@@ -20,11 +20,11 @@ Floats = NDArray[np.float64]
 FIRST_PAIRS = 24
 GROWTH = 2.0
 """Rates are fitted at so many pairs, and again whenever there are so many times as many."""
-MOST_PAIRS = 1_000
+MAX_PAIRS = 1_000
 """A fit of more changes nothing and takes long."""
 ROUNDS = 2
 """Fits, each with the scatter that the one before it left."""
-LEAST_GAIN = 0.9
+MIN_GAIN = 0.9
 """What must be left of the error for rates to be taken: less may be chance."""
 MEDIAN_SPREAD = 0.6745
 """The median of the absolute value of a standard normal variable."""
@@ -33,7 +33,7 @@ NAMES = tuple(field.name for field in fields(Rates))
 
 def is_due(pairs: int, last: int) -> bool:
     """Whether rates that were last fitted to ``last`` pairs, 0 for never, are to be fitted to these."""
-    return pairs >= FIRST_PAIRS and pairs >= GROWTH * last and pairs <= MOST_PAIRS
+    return pairs >= FIRST_PAIRS and pairs >= GROWTH * last and pairs <= MAX_PAIRS
 
 
 def refitted(observed: Sequence[Observed], now: Rates, centre: Rates) -> Rates:
@@ -47,7 +47,7 @@ def refitted(observed: Sequence[Observed], now: Rates, centre: Rates) -> Rates:
     after = np.concatenate(
         [_scatter_free(half, _fitted(other, centre)) for half, other in zip(usable, reversed(usable), strict=True)]
     )
-    return _fitted(observed, centre) if np.median(after) < LEAST_GAIN * np.median(before) else now
+    return _fitted(observed, centre) if np.median(after) < MIN_GAIN * np.median(before) else now
 
 
 def _half(observed: Observed, part: int) -> Observed:

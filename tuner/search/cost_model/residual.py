@@ -27,7 +27,7 @@ PARAMETERS = {
 ROUNDS = 80
 UNKNOWN_SPREAD = 0.3
 """Of log latency, while there are no models that could disagree."""
-LEAST_SPREAD = 0.02
+MIN_SPREAD = 0.02
 """Of log latency: what two readings of one kernel differ by, however much the models agree."""
 INTERVAL, INTERVAL_SPREADS = 0.8, 1.2816
 """The central interval of a normal distribution that holds this share of it, in standard deviations either side."""
@@ -103,7 +103,7 @@ class Residual:
     def _votes(self, inputs: Features) -> tuple[Floats, Floats]:
         """The mean of the models and their spread before scaling, [pairs]."""
         votes = np.stack([booster.inplace_predict(inputs) for booster in self._boosters]).astype(np.float64)
-        return self._constant + votes.mean(axis=0), np.hypot(votes.std(axis=0), LEAST_SPREAD)
+        return self._constant + votes.mean(axis=0), np.hypot(votes.std(axis=0), MIN_SPREAD)
 
     def _fit(self) -> None:
         """Put off to the next prediction: several batches may come in between two of them."""

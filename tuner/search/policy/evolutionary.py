@@ -31,7 +31,7 @@ from tuner.search.policy._base import KERNELS_PER_DEVICE, Pick
 from tuner.search.policy.diverse import most_diverse
 from tuner.search.policy.droplet import Descents
 from tuner.search.policy.model_test import ModelTest
-from tuner.search.policy.set_so_far import INSTANCES_PER_KERNEL, LEAST_GAIN, OPTIMISM
+from tuner.search.policy.set_so_far import INSTANCES_PER_KERNEL, MIN_GAIN, OPTIMISM
 from tuner.search.policy.theory import TheorySettings
 from tuner.search.policy.theory_first import TheoryFirst
 
@@ -40,7 +40,7 @@ Ints = NDArray[np.int64]
 
 PARENTS_PER_INSTANCE = 4
 CROSSOVER_RATE = 0.3
-LEAST_ROUNDS = 8
+MIN_ROUNDS = 8
 """Rounds that what is left of the budget is enough for, however many devices there are."""
 
 
@@ -63,7 +63,7 @@ class EvolutionSettings:
     optimism: float = OPTIMISM
     max_idle_rounds: int = 4
     """Rounds without any expected gain above ``least_gain`` before the model is put to the test."""
-    least_gain: float = LEAST_GAIN
+    least_gain: float = MIN_GAIN
     test_kernels: int = 12
     """Kernels of a test, an eighth of the trials that are left at most."""
     max_failed_tests: int = 4
@@ -122,9 +122,9 @@ class EvolutionarySearch(TheoryFirst):
     # -- evolution ------------------------------------------------------------------------------------------------
     def _width(self, trials: int, devices: int) -> float:
         """How many times as many kernels as for one device: enough for all of them, but never so many that fewer than
-        LEAST_ROUNDS are left to learn from."""
+        MIN_ROUNDS are left to learn from."""
         usual = self._settings.kernels_per_round + self._settings.neighbours_per_round
-        return max(1.0, min(KERNELS_PER_DEVICE * devices, trials // LEAST_ROUNDS) / usual)
+        return max(1.0, min(KERNELS_PER_DEVICE * devices, trials // MIN_ROUNDS) / usual)
 
     def _evolution_round(self, width: float) -> list[Pick]:
         settings = self._settings

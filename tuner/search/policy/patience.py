@@ -13,14 +13,14 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.schedule.space import MicroKernel
-from tuner.search.policy.set_so_far import LEAST_GAIN
+from tuner.search.policy.set_so_far import MIN_GAIN
 
 
 class Patience:
     """Counts kernels since the best times of all instances last fell, in weighted log latency, by ``least_gain`` in
     sum. ``kernels``: how many without that are enough."""
 
-    def __init__(self, task: SearchTask, kernels: int, least_gain: float = LEAST_GAIN) -> None:
+    def __init__(self, task: SearchTask, kernels: int, least_gain: float = MIN_GAIN) -> None:
         self._most, self._least_gain = kernels, least_gain
         total = sum(instance.weight for instance in task.instances)
         self._weights = {instance.values: instance.weight / total for instance in task.instances}

@@ -32,7 +32,7 @@ from tuner.search.observations import log_points
 from tuner.search.policy._base import Pick
 from tuner.search.policy.patience import Patience
 from tuner.search.policy.q_function import Floats, QFunction, Transition
-from tuner.search.policy.set_so_far import LEAST_GAIN, Turns
+from tuner.search.policy.set_so_far import MIN_GAIN, Turns
 from tuner.search.policy.theory import TheorySettings
 from tuner.search.policy.theory_first import TheoryFirst, kernels_of_round
 
@@ -128,7 +128,7 @@ class QLearningSearch(TheoryFirst):
 
     def _places(self, kernel: MicroKernel, index: int) -> list[int]:
         gains = self._set.gains([kernel])[0][0]
-        others = [at for at in self._set.instances_for(gains) if at != index and gains[at] > LEAST_GAIN]
+        others = [at for at in self._set.instances_for(gains) if at != index and gains[at] > MIN_GAIN]
         return sorted([index, *others[:1]])
 
     # -- learning -------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from tuner.search.policy.theory import TheorySettings
 from tuner.search.policy.theory_first import TheoryFirst, kernels_of_round
 
 Floats = NDArray[np.float64]
-MOST_STEPS = 100
+MAX_STEPS = 100
 """From the smallest tile to a full one: more than any space has."""
 
 
@@ -98,7 +98,7 @@ class RollerSearch(TheoryFirst):
         for smallest in self._space.smallest():
             beam = [smallest]
             times |= self._new_times(beam, times, index)
-            for _ in range(MOST_STEPS):
+            for _ in range(MAX_STEPS):
                 larger = {tile: self._larger(tile) for tile in beam}
                 times |= self._new_times([near for each in larger.values() for near in each], times, index)
                 full += [tile for tile, near in larger.items() if all(times[each] >= times[tile] for each in near)]

@@ -20,7 +20,7 @@ from tuner.search.observations import Measured
 Floats = NDArray[np.float64]
 
 INSTANCES_PER_KERNEL = 2
-LEAST_GAIN = 0.003
+MIN_GAIN = 0.003
 """Of log latency, weighted: what is worth a trial."""
 OPTIMISM = 0.5
 """Standard deviations of log latency that a candidate is given the benefit of."""
@@ -53,7 +53,7 @@ class SetSoFar:
         return np.log(prediction.latency_s) - optimism * prediction.spread, prediction
 
     def instances_for(
-        self, gains: Floats, least_gain: float = LEAST_GAIN, most: int = INSTANCES_PER_KERNEL
+        self, gains: Floats, least_gain: float = MIN_GAIN, most: int = INSTANCES_PER_KERNEL
     ) -> list[int]:
         """The instances where a kernel with these gains ([instances]) is expected to gain most; one that gains nowhere
         goes to one of its best."""

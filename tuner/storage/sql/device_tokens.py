@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, and_, case, delete, func, insert, not_, or_, select, update
 
 from tuner.joining import new_token, stored_key_of
-from tuner.storage.device_tokens import MOST_REFUSED, MOST_VALID, REFUSED_FOR_S, DeviceToken, JoinKey, TokenState
+from tuner.storage.device_tokens import MAX_REFUSED, MAX_VALID, REFUSED_FOR_S, DeviceToken, JoinKey, TokenState
 from tuner.storage.device_tokens import RefusedDevice as Refused
 from tuner.storage.errors import Conflict, NotFound
 from tuner.storage.sql._rows import AnyRow, Part, insert_new
@@ -15,7 +15,7 @@ from tuner.storage.sql.audit import audit
 from tuner.storage.sql.columns import later, now
 from tuner.storage.sql.schema import device_tokens, refused_devices
 
-MOST_LISTED = 1000
+MAX_LISTED = 1000
 MAX_REASON = 1000
 MAX_NAME = 200
 USE_EVERY_S = 60.0
@@ -33,8 +33,8 @@ class DeviceTokens(Part):
             # What closes no key is not needed any more.
             connection.execute(delete(device_tokens).where(device_tokens.c.required.is_(False), not_(_is_valid())))
             valid = select(func.count()).select_from(device_tokens).where(_is_valid())
-            if (connection.scalar(valid) or 0) >= MOST_VALID:
-                raise Conflict(f"there are {MOST_VALID} valid tokens: revoke those that are not used any more")
+            if (connection.scalar(valid) or 0) >= MAX_VALID:
+                raise Conflict(f"there are {MAX_VALID} valid tokens: revoke those that are not used any more")
             connection.execute(insert(device_tokens).values(expires_at=later(ttl_s), **row))
             token = _token(connection, token_id)
             detail = {"key": key, "note": note, "expires_at": token.expires_at}
@@ -42,7 +42,7 @@ class DeviceTokens(Part):
         return token, text
 
     def list_device_tokens(self) -> tuple[DeviceToken, ...]:
-        query = _select().order_by(device_tokens.c.number.desc()).limit(MOST_LISTED)
+        query = _select().order_by(device_tokens.c.number.desc()).limit(MAX_LISTED)
         with self._database.read() as connection:
             return tuple(map(_token_of, connection.execute(query)))
 
@@ -110,10 +110,10 @@ def _token(connection: Connection, token_id: str) -> DeviceToken:
 
 
 def _forget_old(connection: Connection) -> None:
-    """Refusals of yesterday, and the oldest beyond MOST_REFUSED."""
+    """Refusals of yesterday, and the oldest beyond MAX_REFUSED."""
     connection.execute(delete(refused_devices).where(refused_devices.c.seen_at < later(-TIDY_S)))
     newer = refused_devices.alias()
-    kept = select(newer.c.seen_at).order_by(newer.c.seen_at.desc()).offset(MOST_REFUSED - 1).limit(1).scalar_subquery()
+    kept = select(newer.c.seen_at).order_by(newer.c.seen_at.desc()).offset(MAX_REFUSED - 1).limit(1).scalar_subquery()
     connection.execute(delete(refused_devices).where(refused_devices.c.seen_at < kept))
 
 

@@ -16,7 +16,7 @@ from tuner.storage.device_tokens import Joined
 from tuner.storage.devices import (
     FIRST_QUARANTINE_S,
     LONGEST_QUARANTINE_S,
-    MOST_CALIBRATIONS,
+    MAX_CALIBRATIONS,
     QUARANTINE_AFTER,
     Device,
     DeviceSpeed,
@@ -104,7 +104,7 @@ class Devices(Part):
             data = calibration.to_json()
             # Those that only a later version can read are kept for it.
             others = [each for each in before.calibrations or () if _what_for(each) != _what_for(data)]
-            kept = [*others, data][-MOST_CALIBRATIONS:]
+            kept = [*others, data][-MAX_CALIBRATIONS:]
             connection.execute(update(devices).where(mine).values(calibrations=kept))
 
     def quarantine_device(self, device_id: str, reason: str, actor: str) -> Device:

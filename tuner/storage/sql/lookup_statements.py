@@ -41,7 +41,7 @@ from tuner.storage.sql.schema import (
     workloads,
 )
 
-MOST_INSTANCES = 20_000
+MAX_INSTANCES = 20_000
 """That one call reads: a workload has hundreds, a call may ask about a thousand workloads."""
 
 
@@ -115,7 +115,7 @@ def _instances(asked: Subquery) -> Select[Any]:
     known = measured_instances
     same = and_(*_same(known.c, asked, workloads.c.id, targets.c.id))
     found = select(asked.c.n, known.c.instance).select_from(_of_scope(asked).join(known, same))
-    return found.order_by(asked.c.n, known.c.instance).limit(MOST_INSTANCES)
+    return found.order_by(asked.c.n, known.c.instance).limit(MAX_INSTANCES)
 
 
 def _newest_tasks(asked: Subquery) -> Select[Any]:

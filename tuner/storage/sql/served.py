@@ -33,12 +33,12 @@ from tuner.storage.sql.medians import medians_of
 from tuner.storage.sql.schema import artifacts, library_aliases, search_tasks, targets, workloads
 from tuner.storage.sql.tables import Tables
 
-MOST_BESIDE = 200
+MAX_BESIDE = 200
 """Libraries of a workload that are looked at, the newest; others are found by job or digest."""
-MOST_TOLD = 16
+MAX_TOLD = 16
 """Alternatives, and ranges that there are, in an answer."""
 
-_NEWEST = ROWS.order_by(artifacts.c.id.desc()).limit(MOST_BESIDE)
+_NEWEST = ROWS.order_by(artifacts.c.id.desc()).limit(MAX_BESIDE)
 
 
 class ServedLibraries(Part):
@@ -49,7 +49,7 @@ class ServedLibraries(Part):
     def served(self, query: LibraryQuery) -> Served:
         with self._database.read() as connection:
             asked, chosen = self._choose(connection, query)
-            others = [row for row in _beside(connection, chosen) if covers(row.library.ranges, asked)][:MOST_TOLD]
+            others = [row for row in _beside(connection, chosen) if covers(row.library.ranges, asked)][:MAX_TOLD]
             compared = self._compare(connection, query, asked, [chosen, *others])
         times = compared.times[chosen.number]
         return Served(
@@ -195,7 +195,7 @@ def _narrowed(query: LibraryQuery, rows: Sequence[Known]) -> list[Known]:
     counts = sorted({row.library.threads for row in there})
     threads = query.threads or (counts[0] if len(counts) == 1 else 1)
     if threads not in counts:
-        ranges = "; ".join(f"{_threads(count)}: {_told(there, count)}" for count in counts[:MOST_TOLD])
+        ranges = "; ".join(f"{_threads(count)}: {_told(there, count)}" for count in counts[:MAX_TOLD])
         raise NotFound(f"no library for workload {query.workload_key!r} on {target} with {_threads(threads)}: {ranges}")
     return [row for row in there if row.library.threads == threads]
 
@@ -226,7 +226,7 @@ def _nothing_covers(query: LibraryQuery, asked: Ranges, rows: Sequence[Known]) -
 
 def _told(rows: Sequence[Known], threads: int) -> str:
     ranges = dict.fromkeys(format_ranges(row.library.ranges) for row in rows if row.library.threads == threads)
-    return ", ".join(list(ranges)[:MOST_TOLD])
+    return ", ".join(list(ranges)[:MAX_TOLD])
 
 
 def _threads(count: int) -> str:

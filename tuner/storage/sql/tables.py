@@ -15,7 +15,7 @@ from tuner.program.workload import JsonObject
 from tuner.storage.sql.library_rows import Known
 from tuner.storage.sql.schema import dispatchers
 
-MOST_KEPT = 128
+MAX_KEPT = 128
 
 _log = logging.getLogger(__name__)
 _CONTENT = select(dispatchers).where(dispatchers.c.artifact_id.in_(bindparam("numbers", expanding=True)))
@@ -45,7 +45,7 @@ class Tables:
             for digest, dispatcher in result.items():
                 self._kept[digest] = dispatcher
                 self._kept.move_to_end(digest)
-            while len(self._kept) > MOST_KEPT:
+            while len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
 
 

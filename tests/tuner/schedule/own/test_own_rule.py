@@ -19,7 +19,7 @@ from tuner.program.task import SearchTask
 from tuner.schedule import extents_of, rules_of
 
 RULE = TableProduct()
-MOST_NAMES = 20
+MAX_NAMES = 20
 
 
 def task() -> SearchTask:
@@ -37,7 +37,7 @@ def test_a_rule_is_one_file_and_needs_few_names() -> None:
     tree = ast.parse(Path(table_rule.__file__).read_text())
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     names = [alias.name for node in imports if (node.module or "").startswith("tuner") for alias in node.names]
-    assert len(names) <= MOST_NAMES, names
+    assert len(names) <= MAX_NAMES, names
 
 
 def test_it_is_matched_before_others() -> None:

@@ -88,7 +88,7 @@ def test_when_rates_are_fitted() -> None:
     assert refit.is_due(first, 0)
     assert not refit.is_due(int(first * refit.GROWTH) - 1, first)
     assert refit.is_due(int(first * refit.GROWTH), first)
-    assert not refit.is_due(refit.MOST_PAIRS + 1, first)
+    assert not refit.is_due(refit.MAX_PAIRS + 1, first)
 
 
 def test_one_kernel_has_no_halves_to_compare() -> None:

@@ -14,7 +14,7 @@ from tuner.program.workload import Workload
 from tuner.schedule.access import stride
 from tuner.schedule.product.match.parts import Part, needed_by_index, outer_role
 
-WIDEST_WORD = 4
+MAX_WORD = 4
 """Bytes, or elements of which an instruction takes the most in one step."""
 
 

@@ -28,7 +28,7 @@ from tuner.schedule.product.operands.image import image_of
 from tuner.schedule.product.product import DTYPE, UNSUPPORTED
 from tuner.schedule.rule import NoMatch, matched
 
-FEWEST_COLUMNS = 8
+MIN_COLUMNS = 8
 """A fixed n of fewer columns is not worth vectors of its own."""
 
 
@@ -143,9 +143,9 @@ def _grouped(workload: Workload, phase: Phase | None = None, seed: str | None = 
     if phase is not None:
         return (form(rows, columns, True),)
     split = form(_last_run(out, rows), _suffix(out, columns), False)
-    size = math.prod(parts[name].extent.constant or FEWEST_COLUMNS for name in split.n)
+    size = math.prod(parts[name].extent.constant or MIN_COLUMNS for name in split.n)
     is_whole = (split.m, split.n) == (rows, columns)
-    kept = (split,) if _is_direct(workload, split) and (size >= FEWEST_COLUMNS or is_whole) else ()
+    kept = (split,) if _is_direct(workload, split) and (size >= MIN_COLUMNS or is_whole) else ()
     return (*kept, *(() if is_whole and kept else (form(rows, columns, True),)))
 
 

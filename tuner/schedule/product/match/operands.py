@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from tuner.program.expr import Expr, Read
 from tuner.program.workload import Workload
-from tuner.schedule.product.match.factors import WIDEST_WORD, dims_of, in_words, merged, total_of
+from tuner.schedule.product.match.factors import MAX_WORD, dims_of, in_words, merged, total_of
 from tuner.schedule.product.match.parts import Part, outer_role
 from tuner.schedule.product.operands.ahead import AheadColumns, AheadRows
 from tuner.schedule.product.operands.gathered import GatheredColumns, GatheredRows
@@ -55,7 +55,7 @@ def operand_of(
         is_fixed = all(parts[name].extent.constant is not None for name in names)
         outer = tuple(outer_role(name) for name in names if name not in (*groups[own], *groups["k"]))
         return kinds.packed(factors, (*outer, own, "k"), dtype, dtype) if is_fixed else gathered
-    if total == "int32" and not in_words(parts, groups["k"], WIDEST_WORD):
+    if total == "int32" and not in_words(parts, groups["k"], MAX_WORD):
         return gathered
     roles = merged(names, {own: groups[own], "k": groups["k"]})
     usable = roles is not None and (roles[-1] == "k" if own == "m" else set(roles[-2:]) == {"k", "n"})

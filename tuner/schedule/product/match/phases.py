@@ -21,7 +21,7 @@ from tuner.program.program import Program
 from tuner.program.workload import Workload
 from tuner.schedule.access import values
 
-MOST_PHASES = 9
+MAX_PHASES = 9
 """Each has loops of its own, which take time to build."""
 
 
@@ -85,7 +85,7 @@ def phases_of(workload: Workload, factors: Sequence[Expr], is_cut: bool) -> tupl
     if not isinstance(read, Read) or otherwise not in (Const(0), Const(0.0)) or not _is_regular(hits, read, others):
         return ()
     product = _product([read if factor is guarded[0] else factor for factor in factors])
-    if math.prod(hit.step for hit in hits) > MOST_PHASES:
+    if math.prod(hit.step for hit in hits) > MAX_PHASES:
         return ()
     firsts = itertools.product(*(range(hit.step) for hit in hits))
     each = [_phase(workload, product, hits, own, is_cut) for own in firsts]

@@ -18,7 +18,7 @@ from tuner.program.workload import Workload
 from tuner.schedule.product.match.parts import Part
 from tuner.schedule.product.operands.image import Dim, dim_of
 
-MOST_COLUMNS = 2**16
+MAX_COLUMNS = 2**16
 """Of one value of the outermost axis, for which it is looked through whether two vectors hold what one has."""
 COPY_OF_L2 = 0.5
 """The share of L2 that a copy may take."""
@@ -76,7 +76,7 @@ class Columns:
     def panels(self, width: int, lanes: int, limit: int) -> int:
         """How many panels of ``width`` columns have a copy of no more than ``limit`` bytes; one at least."""
         panels = 1
-        while panels < MOST_COLUMNS and self.channels * self.plane(2 * panels * width, lanes) * 4 <= limit:
+        while panels < MAX_COLUMNS and self.channels * self.plane(2 * panels * width, lanes) * 4 <= limit:
             panels *= 2
         return panels
 
@@ -143,7 +143,7 @@ def positions(columns: Columns, column: NDArray[np.int64]) -> NDArray[np.int64]:
 @lru_cache(maxsize=1024)
 def are_in_two(columns: Columns, lanes: int) -> bool:
     """Whether what any vector of columns has lies in two vectors of the copy, at its first and at its last lane."""
-    if columns.inner > MOST_COLUMNS:
+    if columns.inner > MAX_COLUMNS:
         return False
     places = positions(columns, np.arange(columns.inner * lanes).reshape(-1, lanes))
     return bool(np.all((places < places[:, :1] + lanes) | (places > places[:, -1:] - lanes)))

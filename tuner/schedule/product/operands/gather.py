@@ -26,9 +26,9 @@ from tuner.schedule.vector.arithmetic import bound, bound_unless_known
 from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.memory import DTYPE, loaded_where
 
-MOST_STRIDE = 4
+MAX_STRIDE = 4
 """Of reads that are loaded as vectors of which every so-manieth lane is taken."""
-FEWEST_IN_RUN = 5
+MIN_IN_RUN = 5
 """Columns in a run for which the pieces of a vector are written out."""
 
 
@@ -136,7 +136,7 @@ def strided_read(context: EmitContext) -> Strided | None:
         return None
     steps = [coefficient for monomial, coefficient in dim.terms if monomial == (name,)]
     elsewhere = any(name in names_in(monomial) for monomial, _ in dim.terms if monomial != (name,))
-    if len(steps) != 1 or elsewhere or not 1 <= steps[0] <= MOST_STRIDE:
+    if len(steps) != 1 or elsewhere or not 1 <= steps[0] <= MAX_STRIDE:
         return None
     return Strided(factor, steps[0])
 
@@ -177,7 +177,7 @@ def runs_of_vector(context: EmitContext, column: TirExpr) -> Callable[[Piece], N
         return lambda use: use({}, i64(0), i64(lanes), column)
     size, fixed = context.parts.divisor(name), context.parts.form.parts[name].extent.constant
     run, at = bound(tirx.truncdiv(column, size)), bound(tirx.truncmod(column, size))
-    if fixed is not None and fixed >= FEWEST_IN_RUN:
+    if fixed is not None and fixed >= MIN_IN_RUN:
         count = 1 if fixed % lanes == 0 else (lanes - 2) // fixed + 2
         of_runs = [_in_slots(context.parts.decomposed(outer, run + i64(number))) for number in range(count)]
 

@@ -15,7 +15,7 @@ from tuner.schedule.product.context import EmitContext, Panel
 from tuner.schedule.product.epilogue import rounded
 from tuner.schedule.product.indexing import Values
 from tuner.schedule.product.operand import Place, Result
-from tuner.schedule.product.operands.gather import MOST_STRIDE
+from tuner.schedule.product.operands.gather import MAX_STRIDE
 from tuner.schedule.product.rows import Extent
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
@@ -101,7 +101,7 @@ def in_vectors(context: EmitContext) -> bool:
     is_last = axis == context.parts.whole.program.stages[0].axes[-1]
     as_values = step > 1 and any(Axis(axis) in list(values_of(stage.body)) for stage in context.parts.form.stages)
     is_known = not as_values and {stride(read, axis) for read in behind} <= known
-    return is_last and step <= MOST_STRIDE and not is_indirect and is_known
+    return is_last and step <= MAX_STRIDE and not is_indirect and is_known
 
 
 def step_of_results(context: EmitContext) -> int:

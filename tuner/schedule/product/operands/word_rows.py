@@ -25,7 +25,7 @@ from tuner.schedule.vector.memory import Vectors, workspace
 
 Place = Callable[[TirExpr], Values]
 """From a step of the last part of k to the values of all parts."""
-FEWEST_LANES = 8
+MIN_LANES = 8
 """Elements for which a run is copied in vectors that it is a multiple of."""
 SIGN = -128
 """Adds 128 to a byte where it is flipped."""
@@ -139,7 +139,7 @@ class _Copy:
         if self.extent is None:
             return widest
         exact = next(lanes for lanes in _halves(widest) if self.extent % lanes == 0)
-        if exact >= FEWEST_LANES:
+        if exact >= MIN_LANES:
             return exact
         lanes = next((lanes for lanes in reversed(_halves(widest)) if lanes >= self.extent), widest)
         return lanes if lanes > 1 else None

@@ -32,7 +32,7 @@ from tuner.program.workload import Workload
 from tuner.schedule.intrinsics import DotProduct
 from tuner.schedule.layout import CutLayout, Layout, MatrixLayout
 from tuner.schedule.product.axes import (
-    WIDEST_BLOCK,
+    MAX_BLOCK,
     canonicalised,
     check,
     default_values,
@@ -105,7 +105,7 @@ class X86Gathered(Rule):
         choices = {axis.name: axis.choices for axis in space.axes}
         pack = choices["pack"][-1] if form.left.is_gathered else choices["pack"][0]
         values = default_values(
-            task, bool(form.outer), mb=WIDEST_BLOCK if pack == 1 else 8, kc=256 if 256 in choices["kc"] else 0,
+            task, bool(form.outer), mb=MAX_BLOCK if pack == 1 else 8, kc=256 if 256 in choices["kc"] else 0,
             rows=min(1, choices["rows"][-1]), pack=pack, join=int(form.joined),
         )  # fmt: skip
         if values["rows"] and pack == 1:

@@ -34,7 +34,7 @@ from tuner.schedule.rules.elementwise.emit import emit
 from tuner.schedule.rules.elementwise.pattern import elementwise_of, match
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
-MOST_SPLIT = 4
+MAX_SPLIT = 4
 
 
 class Injective(LoopRule):
@@ -53,7 +53,7 @@ class Injective(LoopRule):
     def space(self, task: SearchTask) -> SearchSpace:
         loops = elementwise_of(task.workload)
         rank = max(1, *(len(stage.axes) for stage in loops.program.stages))
-        splits = tuple(range(min(rank, MOST_SPLIT))) if task.threads > 1 else (0,)
+        splits = tuple(range(min(rank, MAX_SPLIT))) if task.threads > 1 else (0,)
         axes = (
             Axis("unroll", "vectors in a turn of the inner loop", (1, 2, 4, 8) if any(loops.vector.values()) else (1,)),
             Axis("tile", "blocks of a transpose", (0, 8, 16, 32, 64) if loops.is_tiled else (0,)),

@@ -31,7 +31,7 @@ from tuner.schedule.rule import Extents, NoMatch
 from tuner.schedule.rules.fallback.emit import emit
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
-MOST_SPLIT = 4
+MAX_SPLIT = 4
 
 
 class Fallback(LoopRule):
@@ -50,7 +50,7 @@ class Fallback(LoopRule):
 
     def space(self, task: SearchTask) -> SearchSpace:
         rank = max(1, *(len(stage.axes) for stage in task.workload.program.stages))
-        splits = tuple(range(min(rank, MOST_SPLIT))) if task.threads > 1 else (0,)
+        splits = tuple(range(min(rank, MAX_SPLIT))) if task.threads > 1 else (0,)
         reduces = _reduces_in_vectors(task.workload)
         axes = (
             Axis("vector", "stages run in vectors where reads allow it", (0, 1)),

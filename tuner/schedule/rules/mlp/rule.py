@@ -45,9 +45,9 @@ from tuner.schedule.rules.mlp.kept import ELEMENT_BYTES, kept_width, link_kernel
 from tuner.schedule.rules.mlp.pattern import Chain, chain_of, match
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
-MOST_ROWS = 512
+MAX_ROWS = 512
 """In a block whose intermediate is kept."""
-WIDEST_PANEL = 6
+MAX_PANEL = 6
 BLOCKS = (128, 256, 384, 512, 768, 1024)
 """Choices of ``fb``, beside 0."""
 
@@ -67,7 +67,7 @@ class X86Chain(Rule):
         size, rows = chain.sizes(task.workload), task.workload.axis_sizes(task.largest_dims)[chain.second.axes["m"]]
         products, height = len(chain.firsts), _heights(task)[-1]
         width = kept_width(size["f"], lanes)
-        blocks = task.threads * min(MOST_ROWS + height, rows + height)
+        blocks = task.threads * min(MAX_ROWS + height, rows + height)
         whole = min(whole_rows(products, width, height), rows) + height
         return ELEMENT_BYTES * (products * width * max(blocks, whole) + _packed_elements(task, chain))
 
@@ -135,7 +135,7 @@ def _packed_elements(task: SearchTask, chain: Chain) -> int:
     for link in chain.links:
         if not link.right_is_constant:
             n, k = (task.workload.sizes[link.axes[axis]].constant or 0 for axis in "nk")
-            total += (n + WIDEST_PANEL * lanes) * (k + lanes)
+            total += (n + MAX_PANEL * lanes) * (k + lanes)
     return total
 
 
@@ -151,9 +151,9 @@ def _canonicalised(values: Mapping[str, int]) -> dict[str, int]:
 
 def _check(kernel: MicroKernel, chain: Chain, threads: int, hardware: Hardware) -> None:
     """Raises IllegalKernel for what the hardware cannot carry."""
-    if not kernel["whole"] and kernel["mb"] * kernel["mr"] > MOST_ROWS:
+    if not kernel["whole"] and kernel["mb"] * kernel["mr"] > MAX_ROWS:
         rows = kernel["mb"] * kernel["mr"]
-        raise IllegalKernel(f"mb={kernel['mb']} mr={kernel['mr']} keep {rows} rows, limit {MOST_ROWS}")
+        raise IllegalKernel(f"mb={kernel['mb']} mr={kernel['mr']} keep {rows} rows, limit {MAX_ROWS}")
     if not kernel["whole"] and kernel["tn"] != 1:
         raise IllegalKernel(f"whole=0 has threads share the rows: needs tn=1, got {kernel['tn']}")
     for product, own in zip(chain.products, link_kernels(chain, kernel), strict=True):

@@ -24,7 +24,7 @@ from tuner.schedule.rule import NoMatch, matched
 from tuner.schedule.rules.quantized.codes import Code, code_in, outside
 from tuner.schedule.rules.quantized.decoded import Decoded
 
-LEAST_GROUP = 16
+MIN_GROUP = 16
 """Steps of k whose sums are worth being multiplied by what they share."""
 
 
@@ -54,7 +54,7 @@ class Quantized:
     """The extent of k."""
     weight: Expr
     grouped: Grouped | None
-    """None where no factor is shared by LEAST_GROUP steps."""
+    """None where no factor is shared by MIN_GROUP steps."""
     code: Code | None
     packed: tuple[tuple[Read, int], ...]
     plain: tuple[tuple[Read, int], ...]
@@ -213,7 +213,7 @@ def _grouped(workload: Workload, weight: Expr, code: Code | None, k: str, depth:
     product, least = shared[0]
     for factor, steps in shared[1:]:
         product, least = Binary("*", product, factor), min(least, steps)
-    if least < LEAST_GROUP or any(steps % least and steps != depth for _, steps in shared):
+    if least < MIN_GROUP or any(steps % least and steps != depth for _, steps in shared):
         return None
     return Grouped(each[0], product, least)
 

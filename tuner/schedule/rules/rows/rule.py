@@ -40,8 +40,8 @@ from tuner.schedule.rules.rows.frame import Frame, input_reads
 from tuner.schedule.rules.rows.pattern import Pass, RowProgram, columns_choice, lanes_of, match, row_program_of
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
-MOST_ROWS = 8
-MOST_PARTIAL_BYTES = 2**24
+MAX_ROWS = 8
+MAX_PARTIAL_BYTES = 2**24
 """Of what threads reduce of their shares of the columns: rows beyond that are enough for all threads."""
 RESERVED_REGISTERS = 4
 """For what is loaded and computed beside the accumulators."""
@@ -67,15 +67,15 @@ class RowReduction(Rule):
         columns = math.prod(sizes[part] for axis in program.frame.columns for part in program.frame.parts[axis])
         kept = [tensor for tensor, home in program.homes.items() if home is None]
         row = columns * sum(DTYPES[workload.tensors[tensor].dtype].bytes for tensor in kept)
-        partial = MOST_PARTIAL_BYTES if task.threads > 1 and program.divides_columns else 0
-        return task.threads * (MOST_ROWS if program.frame.rows else 1) * row + partial
+        partial = MAX_PARTIAL_BYTES if task.threads > 1 and program.divides_columns else 0
+        return task.threads * (MAX_ROWS if program.frame.rows else 1) * row + partial
 
     def space(self, task: SearchTask) -> SearchSpace:
         program = row_program_of(task.workload)
         rank, is_single = len(program.frame.rows), len(program.passes) == 1
         is_costly = program.is_heavy
         axes = (
-            Axis("rows", "rows of a block", (1, 2, 4, MOST_ROWS) if rank else (1,)),
+            Axis("rows", "rows of a block", (1, 2, 4, MAX_ROWS) if rank else (1,)),
             Axis("acc", "vectors in a turn of a pass", (1, 2, 4, 8)),
             Axis("unroll", "vectors in a turn of a pass of costly functions", (1, 2, 4) if is_costly else (1,)),
             Axis("ahead", "prefetch the next block of rows", (0, 1) if rank and not is_single else (0,)),
@@ -107,7 +107,7 @@ def _splits(task: SearchTask) -> tuple[int, ...]:
     if task.threads == 1:
         return (0,)
     columns = columns_choice(program)
-    return tuple(range(columns + (_partial_bytes(task) <= MOST_PARTIAL_BYTES)))
+    return tuple(range(columns + (_partial_bytes(task) <= MAX_PARTIAL_BYTES)))
 
 
 def _partial_bytes(task: SearchTask) -> float:

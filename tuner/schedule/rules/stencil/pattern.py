@@ -22,9 +22,9 @@ from tuner.schedule.loops.reductions import one_reduction
 from tuner.schedule.rule import NoMatch, matched
 from tuner.schedule.tir import TirExpr
 
-MOST_TAPS = 128
+MAX_TAPS = 128
 """Positions of a window; all are unrolled."""
-MOST_STRIDE = 4
+MAX_STRIDE = 4
 """Along the vectors: a load for each residue."""
 
 Tap = Mapping[str, int]
@@ -110,7 +110,7 @@ def _size_problem(workload: Workload, stage: Stage) -> str | None:
     if any(size is None or size < 1 for size in sizes):
         return "the extents of a window are not constant"
     taps = math.prod(size or 0 for size in sizes)
-    return f"a window of {taps} elements is too large to be unrolled" if taps > MOST_TAPS else None
+    return f"a window of {taps} elements is too large to be unrolled" if taps > MAX_TAPS else None
 
 
 # -- windows ------------------------------------------------------------------------------------------------------
@@ -125,8 +125,8 @@ def _windows(workload: Workload, stage: Stage, after: tuple[Stage, ...]) -> Wind
         return NoMatch(f"not every reduced axis moves a window over {read.tensor}: it is a contraction")
     if slides[-1].axis != stage.axes[-1] or slides[-1].dim != len(read.indices) - 1:
         return NoMatch(f"{read.tensor} does not lie along {stage.axes[-1]}")
-    if slides[-1].stride > MOST_STRIDE:
-        return NoMatch(f"windows are more than {MOST_STRIDE} elements apart")
+    if slides[-1].stride > MAX_STRIDE:
+        return NoMatch(f"windows are more than {MAX_STRIDE} elements apart")
     problem = _other_problem(workload, (stage, *after), read)
     if problem:
         return NoMatch(problem)

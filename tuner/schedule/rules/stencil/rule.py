@@ -40,7 +40,7 @@ from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 CHUNKS, BLOCKS = (1, 2, 4, 8, 16), (1, 2, 4, 8, 16, 32, 64)
 RESERVED_REGISTERS = 4
 """For what is loaded and computed beside the accumulators."""
-MOST_UNROLLED = 400
+MAX_UNROLLED = 400
 """Elements of windows in the code of a register block."""
 
 
@@ -116,8 +116,8 @@ def _check(task: SearchTask, program: WindowProgram) -> Callable[[MicroKernel], 
         held = kernel["rows"] * kernel["vectors"]
         if held > limit:
             raise IllegalKernel(f"{held} accumulators of {limit} vector registers: fewer rows or vectors")
-        if held > 1 and held * len(program.taps) > MOST_UNROLLED:
-            raise IllegalKernel(f"{held * len(program.taps)} unrolled of {MOST_UNROLLED}: fewer rows or vectors")
+        if held > 1 and held * len(program.taps) > MAX_UNROLLED:
+            raise IllegalKernel(f"{held * len(program.taps)} unrolled of {MAX_UNROLLED}: fewer rows or vectors")
         if kernel["vectors"] > kernel["chunk"]:
             raise IllegalKernel(f"vectors={kernel['vectors']} of chunk={kernel['chunk']}")
         if program.inner is program.block and kernel["rows"] > kernel["block"] > 1:

@@ -19,7 +19,7 @@ from tuner.program.expr import Read
 from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain
 from tuner.schedule.intrinsics import only_fma
-from tuner.schedule.product.axes import WIDEST_BLOCK
+from tuner.schedule.product.axes import MAX_BLOCK
 from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.estimate import Estimate
 from tuner.schedule.product.match.form import Form
@@ -37,9 +37,9 @@ TAPS, OUTPUTS = 3, 2
 """Along each axis: taps, and outputs of a tile."""
 TILE = TAPS + OUTPUTS - 1
 POINTS = TILE * TILE
-WIDEST_PANEL = 96
+MAX_PANEL = 96
 """Tiles, of which the last panel may have as many too many."""
-FEWEST_CHANNELS = 16
+MIN_CHANNELS = 16
 """With fewer, on either side, transforms cost more than the multiplications that are saved."""
 
 
@@ -68,7 +68,7 @@ class Convolution:
 
     def block_bytes(self, lines: int) -> int:
         """Of the panels and the sums of so many rows of tiles, no less."""
-        return 4 * POINTS * (self.channels + self.kernels) * (lines * self.tiles_in_row + WIDEST_PANEL)
+        return 4 * POINTS * (self.channels + self.kernels) * (lines * self.tiles_in_row + MAX_PANEL)
 
     def images(self, extents: Extents) -> NDArray[np.int64]:
         """The number of images."""
@@ -96,8 +96,8 @@ def match(workload: Workload) -> Convolution | NoMatch:
         return NoMatch(f"differences of a padding of {padding} are no numbers")
     weight = next(read for read in workload.program.reads if read.tensor == form.left.tensor)
     kernels = form.parts[form.m[0]].extent.constant or 0
-    if not _is_whole(form, weight) or min(columns.channels, kernels) < FEWEST_CHANNELS:
-        return NoMatch(f"fewer than {FEWEST_CHANNELS} channels, or groups of them")
+    if not _is_whole(form, weight) or min(columns.channels, kernels) < MIN_CHANNELS:
+        return NoMatch(f"fewer than {MIN_CHANNELS} channels, or groups of them")
     sizes = columns.channels, kernels, *columns.sizes
     # Results go through a buffer: no stage runs within the products.
     return Convolution(replace(form, out_roles=None), columns, weight.tensor, axes_of_read(weight), *sizes)
@@ -201,6 +201,6 @@ def as_product(kernel: MicroKernel, threads: int) -> MicroKernel:
     """The micro-kernel of x86_contraction by which the products are computed: both operands packed, all of k at once,
     exact code for a panel of fewer vectors. Threads share blocks."""
     own = {name: kernel[name] for name in (*TILE_AXES, "tail")}
-    fixed = {"mb": WIDEST_BLOCK, "kc": 0, "near": 0, "ahead": 0, "fetch": 0, "rows": 0, "pack": 0}
+    fixed = {"mb": MAX_BLOCK, "kc": 0, "near": 0, "ahead": 0, "fetch": 0, "rows": 0, "pack": 0}
     ragged = {"edge": int(kernel["nv"] > 1), "tb": threads, "tn": 1}
     return MicroKernel(kernel.rule, kernel.rule_version, tuple({**own, **fixed, **ragged}.items()))

@@ -35,7 +35,7 @@ from tuner.schedule.rules.winograd.pattern import TILE_AXES, Convolution, Produc
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 LINES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-MOST_BLOCK_BYTES = 64 * 2**20
+MAX_BLOCK_BYTES = 64 * 2**20
 """Of the panels and the sums of a block of more than one row of tiles: far more than any L2."""
 
 
@@ -101,8 +101,8 @@ class X86Winograd(Rule):
 
 
 def _lines(convolution: Convolution) -> tuple[int, ...]:
-    """The rows of tiles that a block may have: one, or as many as MOST_BLOCK_BYTES holds."""
-    return tuple(lines for lines in LINES if lines == 1 or convolution.block_bytes(lines) <= MOST_BLOCK_BYTES)
+    """The rows of tiles that a block may have: one, or as many as MAX_BLOCK_BYTES holds."""
+    return tuple(lines for lines in LINES if lines == 1 or convolution.block_bytes(lines) <= MAX_BLOCK_BYTES)
 
 
 Floats = NDArray[np.float64]
