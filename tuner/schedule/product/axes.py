@@ -1,4 +1,4 @@
-"""The axes that rules with the register tile and the loops of x86_contraction share: their choices, what the hardware
+"""The axes that rules with the register tile and the engine's loops share: their choices, what the hardware
 can carry of them, and which are don't-care beside others.
 """
 

@@ -1,4 +1,4 @@
-"""TensorIR for contractions of any form: the loops and the register tile of x86_contraction around gathered operands.
+"""TensorIR for contractions of any form: the engine's loops and register tile around gathered operands.
 
     for b in outer:                                 what is in both operands, or lies between m and n in the output
       for block in row blocks of mb tiles:

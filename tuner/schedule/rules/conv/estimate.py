@@ -1,4 +1,4 @@
-"""What theory expects of contractions of any form: x86_contraction's estimate, and what gathering and scattering
+"""What theory expects of contractions of any form: the engine's estimate, and what gathering and scattering
 add."""
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
 
 
 def features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-    """[kernels, shapes, features]: those of x86_contraction, and the share of moving elements."""
+    """[kernels, shapes, features]: those of every product, and the share of moving elements."""
 
     def of(form: Form, some: Sequence[MicroKernel]) -> Floats:
         base = estimate.features(task, form.product, some, extents)

@@ -1,9 +1,9 @@
 """The rule for contractions of any form on x86 vector units: convolutions, einsums, products of several factors.
 
 Axes of the program are grouped to m, n and k (``pattern``), and what a group is made of is walked as one flattened
-index. Operands that are not matrices as they lie are gathered, block by block, into what the register tile of
-x86_contraction reads (im2col), or read in a padded copy; a constant one is packed once. A micro-kernel has the axes of
-x86_contraction, and:
+index. Operands that are not matrices as they lie are gathered, block by block, into what the register tile
+reads (im2col), or read in a padded copy; a constant one is packed once. A micro-kernel has the axes of
+every product, and:
 
 ========  =====================================================================================================
 ``rows``  0 and 1 as there; 2: rows are read in a padded copy of the part of the image that a block's windows are in

@@ -1,4 +1,4 @@
-"""TensorIR for chains of products: the loops and the register tile of x86_contraction, one product after the other.
+"""TensorIR for chains of products: the engine's loops and register tile, one product after the other.
 
 A block of rows at a time (``whole=0``), so that its intermediate stays in cache:
 

@@ -61,7 +61,7 @@ def whole_rows(products: int, width: int, mr: int) -> int:
 
 
 def link_kernels(chain: Chain, kernel: MicroKernel) -> Iterator[MicroKernel]:
-    """What x86_contraction would call the kernel of each product, in the order of the links."""
+    """What the engine calls the kernel of each product, in the order of the links."""
     of = dict(kernel.values)
     for link in chain.links:
         is_second = link is chain.second

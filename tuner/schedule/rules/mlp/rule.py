@@ -1,8 +1,8 @@
 """The rule for chains of products on x86 vector units: feed-forward layers, gated ones too (pattern.py).
 
-Both products run by the loops and the register tile of x86_contraction, from packed weights. What lies between them,
+Both products run by the engine's loops and register tile, from packed weights. What lies between them,
 the intermediate, is kept for a block of rows, or for all rows (sizes.py): fused or not is a choice of the search. Axes
-that x86_contraction does not have, or that mean something else here:
+that other products do not have, or that mean something else here:
 
 =========  ====================================================================================================
 ``nv``     vectors in a row of the register tile of the first products; ``nv * lanes`` columns are a panel

@@ -1,4 +1,4 @@
-"""TensorIR for products of rows with the matrices of their groups: the loops of x86_contraction, group by group.
+"""TensorIR for products of rows with the matrices of their groups: the engine's loops, group by group.
 
     sort the rows by group                          their numbers alone: a counting sort
     for t in parallel(threads):

@@ -1,6 +1,6 @@
 """The rule for rows that are multiplied by the matrix of their group on x86 vector units: mixtures of experts.
 
-Rows are sorted by group within the call; each group is a product of matrices by the register tile of x86_contraction,
+Rows are sorted by group within the call; each group is a product of matrices by the register tile,
 with its axes, of which ``rows`` is always 1: rows are gathered as they are packed. ``tb`` is 1: threads share the rows
 and the panels of each group, not the groups, which differ in size.
 """

@@ -1,7 +1,7 @@
 """The rule for products with weights that are computed from packed constants, ``out[m, n] = sum(k) x[m, k] * weight``.
 
 Constants stay as they are in panels, four bits for each element if the program packs two in a byte, and become float32
-on their way into the register tile of x86_contraction. A micro-kernel has the axes of that rule; ``near`` and ``ahead``
+on their way into the register tile. A micro-kernel has the axes of that rule; ``near`` and ``ahead``
 are 0, and ``pack`` is
 
 1: a panel is unpacked to memory before the tiles of a block use it, 0: by every tile, in registers, as it is needed.

@@ -5,7 +5,7 @@ for block of `lines` rows of tiles:             threads have contiguous shares o
     [tiles are picked from lines of the image]  transforms.py
     [and transformed: V, 16 panels of tiles]
   for point in 16:
-    for tile of mr rows of the weight:          the register tile of x86_contraction
+    for tile of mr rows of the weight:          the register tile
       for panel of nv vectors in block
   for channel of the output:
     [sums are transformed back and written, through the elementwise stages]

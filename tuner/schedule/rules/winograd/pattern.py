@@ -45,7 +45,7 @@ MIN_CHANNELS = 16
 
 @dataclass(frozen=True)
 class Convolution:
-    """``form``: the convolution as x86_gathered has it. ``weight`` [axes of the program, as its dims are]; ``channels``
+    """``form``: the grouping of the axes. ``weight`` [axes of the program, as its dims are]; ``channels``
     of the image, ``kernels`` of the output; ``height`` and ``width`` of an output image."""
 
     form: Form
@@ -198,7 +198,7 @@ def convolution_of(workload: Workload) -> Convolution:
 
 
 def as_product(kernel: MicroKernel, threads: int) -> MicroKernel:
-    """The micro-kernel of x86_contraction by which the products are computed: both operands packed, all of k at once,
+    """The micro-kernel of the engine by which the products are computed: both operands packed, all of k at once,
     exact code for a panel of fewer vectors. Threads share blocks."""
     own = {name: kernel[name] for name in (*TILE_AXES, "tail")}
     fixed = {"mb": MAX_BLOCK, "kc": 0, "near": 0, "ahead": 0, "fetch": 0, "rows": 0, "pack": 0}

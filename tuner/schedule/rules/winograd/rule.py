@@ -124,7 +124,7 @@ def _latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extent
 
 
 def _features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-    """[kernels, shapes, features]: those of x86_contraction, rows of tiles in a block, and the transforms' cycles."""
+    """[kernels, shapes, features]: those of every product, rows of tiles in a block, and the transforms' cycles."""
 
     def of(products: Products, some: Sequence[MicroKernel]) -> Floats:
         base = estimate.features(task, products.product, some, extents)
