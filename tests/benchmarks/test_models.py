@@ -16,6 +16,7 @@ import torch
 from benchmarks.model_tuning import Point, curve_of, known_of, saved
 from benchmarks.model_zoo import MODELS, build
 from benchmarks.models import lengths_of, main, recompiled, summary_of, tasks_of
+from tuner.program.budget_plan import MIN_TRIALS
 from tuner.search.summary import SearchSummary, Stage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,8 +109,10 @@ def test_a_tiny_model_is_tuned_through_a_service_and_timed(tmp_path: Path) -> No
     line = [sys.executable, "-m", "benchmarks.models", "--model", "bert-tiny", "--lengths", "3", "--json", str(out)]
     line += ["--after", "bert-tiny-deep"]
     environment = {**os.environ, "SHAPEWRIGHT_DATA_DIR": str(tmp_path)}
-    # Trials end the jobs: on a loaded machine half a minute gives eight workloads none, and warm starts no measure.
-    subprocess.run([*line, "--minutes", "8", "--trials", "32"], check=True, timeout=1800, cwd=ROOT, env=environment)
+    # Trials end the jobs: on a loaded machine half a minute gives eight workloads none, and warm starts no measure. As
+    # many as these let each workload be searched.
+    trials = str(8 * MIN_TRIALS)
+    subprocess.run([*line, "--minutes", "8", "--trials", trials], check=True, timeout=1800, cwd=ROOT, env=environment)
     document = json.loads(out.read_text())
     assert [row["shape"]["length"] for row in document["rows"]] == [32, 17, 1] * 2
     assert all(row["max_abs_error"] <= row["tolerance"] for row in document["rows"])
