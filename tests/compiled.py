@@ -83,7 +83,12 @@ def runnable(mcpu: str) -> Target:
     return target
 
 
+def assembly(task: SearchTask, kernel: MicroKernel) -> str:
+    """All of the code of a kernel."""
+    (module,) = codegen.compiled(task, codegen.kernel_module(task, kernel)).mod._collect_dso_modules()
+    return str(module.inspect_source("asm"))
+
+
 def spills(task: SearchTask, kernel: MicroKernel) -> int:
     """Stores of whole vectors to the stack, in all of the code of a kernel for AVX-512."""
-    (module,) = codegen.compiled(task, codegen.kernel_module(task, kernel)).mod._collect_dso_modules()
-    return len(SPILL.findall(str(module.inspect_source("asm"))))
+    return len(SPILL.findall(assembly(task, kernel)))

@@ -200,7 +200,10 @@ def test_records_of_a_workload_are_those_of_every_job_on_this_target(storage: St
     assert [record.result.kernel for record in records] == [kernel(n) for n in (0, 1, 2, 5, 6, 2)]
     assert [record.seq for record in records] == sorted(record.seq for record in records)
     assert len({record.job_id for record in records}) == 2
-    assert [record.job_id for record in storage.prior_records(*place, 2)] == [wide.job.id]
+    assert wide.job.id not in {record.job_id for record in records}
+    # A kernel that is known to be wrong is that with any number of threads.
+    of_two = storage.prior_records(*place, 2)
+    assert [record.job_id for record in of_two if record.result.latency_s is not None] == [wide.job.id]
 
 
 def test_records_of_a_target_are_the_newest_that_ran_with_their_workloads(storage: Storage) -> None:

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import tvm
 from tvm.support.cc import get_cc
 
 from tuner.errors import MachineFailed, ShapewrightError
-from tuner.program.cpus import SPOKEN, TRIPLES, features_of
+from tuner.program.cpus import SPOKEN, TRIPLES, X86, features_of
 from tuner.program.target import Target
 
 LLVM_FEATURES = {
@@ -29,6 +30,9 @@ LLVM_FEATURES = {
     "i8mm": "+i8mm",
 }
 """Features that rules ask for, which a CPU may have beyond those of its ``mcpu``."""
+UNNAMED = ("sse4a", "xop", "fma4", "tbm")
+"""Features that LLVM uses wherever an ``mcpu`` has them, and that no target names: CPUs of one vendor have them. Code
+goes without, so that it runs wherever the features are that its target names."""
 
 
 LINK_TRIES = 2
@@ -52,7 +56,15 @@ def tvm_target(target: Target) -> Any:
         description["mtriple"] = TRIPLES[target.architecture]
     known = features_of(target.mcpu)
     further = [LLVM_FEATURES[name] for name in target.hardware.features if name in LLVM_FEATURES and name not in known]
+    further += _without_unnamed(target.mcpu) if target.architecture == X86 else ()
     return tvm.target.Target(description | ({"mattr": further} if further else {}))
+
+
+@cache
+def _without_unnamed(mcpu: str) -> tuple[str, ...]:
+    plain = tvm.target.Target({"kind": "llvm", "mcpu": mcpu})
+    features = set(map(str, tvm.target.codegen.llvm_get_cpu_features(plain)))
+    return tuple(f"-{name}" for name in UNNAMED if name in features)
 
 
 def shared_object(executable: Any, target: Target) -> bytes:
