@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +46,21 @@ def _has(name: str, content: bytes) -> Break:
 
 
 def _built_of(name: str, content: bytes) -> Break:
-    """A file that is no part of a library, in one whose manifest has its digest."""
+    """A file that is no part of a library, in one whose manifest has its digest. Of libraries that fit alike the one
+    with the least digest comes first: this one, by as many spaces as that takes."""
 
     def built(good: Path, folder: Path) -> None:
-        _has(name, content)(good, folder)
+        altered(good, folder)
         data = json.loads((folder / MANIFEST).read_text())
-        both = (folder / LIBRARY).read_bytes() + (folder / DISPATCH).read_bytes()
-        data["files"][name] = hashlib.sha256(content).hexdigest()
-        (folder / MANIFEST).write_text(json.dumps({**data, "digest": hashlib.sha256(both).hexdigest()}))
+        files = {file: (folder / file).read_bytes() for file in (LIBRARY, DISPATCH)}
+        for spaces in count():
+            files[name] = content + b" " * spaces
+            digest = hashlib.sha256(files[LIBRARY] + files[DISPATCH]).hexdigest()
+            if digest < data["digest"]:
+                break
+        (folder / name).write_bytes(files[name])
+        data["files"][name] = hashlib.sha256(files[name]).hexdigest()
+        (folder / MANIFEST).write_text(json.dumps({**data, "digest": digest}))
 
     return built
 

@@ -6,7 +6,7 @@ from sqlalchemy import update
 
 from tests.contract.samples import leased, results
 from tuner.storage.sql import SqlStorage, open_storage
-from tuner.storage.sql.schema import tuning_records
+from tuner.storage.sql.schema import kernel_latencies, tuning_records
 
 
 def counted(storage: SqlStorage, place: tuple[str, str]) -> dict[str, int]:
@@ -33,5 +33,6 @@ def test_what_was_not_measured_here_and_in_this_way_decides_nothing(database_url
 
     with storage._database.write() as connection:
         connection.execute(update(tuning_records).values(provenance="measured", protocol="v0"))
+        connection.execute(update(kernel_latencies).values(protocol="v0"))
     assert counted(storage, place) == {"task": 2, "workload": 0, "target": 0}
     storage.close()
