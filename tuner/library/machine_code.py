@@ -20,7 +20,7 @@ import tvm
 from tvm.support.cc import get_cc
 
 from tuner.errors import MachineFailed, ShapewrightError
-from tuner.program.cpus import SPOKEN, TRIPLES, X86, features_of
+from tuner.program.cpus import SPOKEN, TRIPLES, features_of
 from tuner.program.target import Target
 
 LLVM_FEATURES = {
@@ -30,10 +30,14 @@ LLVM_FEATURES = {
     "i8mm": "+i8mm",
 }
 """Features that rules ask for, which a CPU may have beyond those of its ``mcpu``."""
-UNNAMED = ("sse4a", "xop", "fma4", "tbm")
-"""Features that LLVM uses wherever an ``mcpu`` has them, and that no target names: CPUs of one vendor have them. Code
-goes without, so that it runs wherever the features are that its target names."""
-
+UNNAMED = frozenset({
+    "sse4a", "xop", "fma4", "tbm",
+    "avxvnni", "avxvnniint8", "avxvnniint16", "avxifma", "avxneconvert", "avx10.1", "avx10.2",
+    "egpr", "ndd", "nf", "ccmp", "cf", "ppx", "push2pop2", "zu",
+    "cssc", "mops",
+})  # fmt: skip
+"""Features that LLVM selects instructions of wherever an ``mcpu`` has them, and that no target names. A library is
+refused only for features that its target names, so its code goes without these."""
 
 LINK_TRIES = 2
 """A linker that fails is started again: what it lacked for a moment, memory above all, is no fault of the code."""
@@ -51,20 +55,19 @@ class LinkFailed(ShapewrightError):
 
 def tvm_target(target: Target) -> Any:
     """The target as TVM describes it."""
-    description = {"kind": target.kind, "mcpu": target.mcpu, "num-cores": target.hardware.cores}
+    cpu = {"kind": target.kind, "mcpu": target.mcpu}
     if _is_foreign(target):
-        description["mtriple"] = TRIPLES[target.architecture]
+        cpu["mtriple"] = TRIPLES[target.architecture]
     known = features_of(target.mcpu)
-    further = [LLVM_FEATURES[name] for name in target.hardware.features if name in LLVM_FEATURES and name not in known]
-    further += _without_unnamed(target.mcpu) if target.architecture == X86 else ()
-    return tvm.target.Target(description | ({"mattr": further} if further else {}))
+    changed = [LLVM_FEATURES[name] for name in target.hardware.features if name in LLVM_FEATURES and name not in known]
+    changed += _without_unnamed(**cpu)
+    return tvm.target.Target({**cpu, "num-cores": target.hardware.cores, **({"mattr": changed} if changed else {})})
 
 
 @cache
-def _without_unnamed(mcpu: str) -> tuple[str, ...]:
-    plain = tvm.target.Target({"kind": "llvm", "mcpu": mcpu})
-    features = set(map(str, tvm.target.codegen.llvm_get_cpu_features(plain)))
-    return tuple(f"-{name}" for name in UNNAMED if name in features)
+def _without_unnamed(**cpu: str) -> tuple[str, ...]:
+    features = map(str, tvm.target.codegen.llvm_get_cpu_features(tvm.target.Target(cpu)))
+    return tuple(f"-{name}" for name in sorted(UNNAMED.intersection(features)))
 
 
 def shared_object(executable: Any, target: Target) -> bytes:
