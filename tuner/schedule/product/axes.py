@@ -1,5 +1,5 @@
-"""The axes that rules with the register tile and the engine's loops share: their choices, what the hardware
-can carry of them, and which are don't-care beside others.
+"""The axes of a product's search space: their choices, what the hardware can carry of them, and which are don't-care
+beside others.
 """
 
 from __future__ import annotations
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from tuner.schedule.product.product import Product
 
 
+IN_PLACE, BY_BLOCK, AT_ONCE, IN_COPY = range(4)
+"""Choices of ``pack`` for an operand that is new at every call: it is read as it lies, each panel is packed for each
+block of rows, all panels before the first one, or panels are read in a padded copy of the image they are windows of."""
+
+ROWS_IN_PLACE, ROWS_PACKED, IN_IMAGE = range(3)
+"""Choices of ``rows``: they are read as they lie, packed for each block, or read in a padded copy of an image."""
 MAX_BODY = 768
 """Fused multiply-adds in the unrolled code of one kernel, all its ragged variants together: bounds compile time and
 keeps the loops in the instruction cache."""
@@ -89,11 +95,11 @@ def canonicalised(values: Mapping[str, int], product: Product) -> dict[str, int]
     constant = product.right.is_packed_ahead
     if pack == product.pack_of_dots:
         canonical |= ALONG_K
-    if pack == 1:
+    if pack == BY_BLOCK:
         canonical["mb"] = MAX_BLOCK
     if not (constant or pack):
         canonical["near"] = 0
-    if not (constant or pack == 2):
+    if not (constant or pack == AT_ONCE):
         canonical["ahead"] = 0
     if values["mr"] == 1:
         canonical["tail"] = 0
@@ -160,11 +166,11 @@ def _check_supply(kernel: MicroKernel, constant: bool) -> None:
     mr, mb, pack = kernel["mr"], kernel["mb"], kernel["pack"]
     if kernel["rows"] and mb * mr > MAX_PACKED_ROWS:
         raise IllegalKernel(f"mb={mb} mr={mr} packs {mb * mr} rows, limit {MAX_PACKED_ROWS}")
-    if pack == 1 and mb != MAX_BLOCK:
+    if pack == BY_BLOCK and mb != MAX_BLOCK:
         raise IllegalKernel(f"pack=1 lets all rows share a panel: needs mb={MAX_BLOCK}, got {mb}")
     if kernel["near"] and not (constant or pack):
         raise IllegalKernel(f"near={kernel['near']} needs a packed operand to stream from")
-    if kernel["ahead"] and not (constant or pack == 2):
+    if kernel["ahead"] and not (constant or pack == AT_ONCE):
         raise IllegalKernel(f"ahead={kernel['ahead']} needs every panel packed")
     if 0 < kernel["ahead"] < kernel["ku"]:
         raise IllegalKernel(f"ahead={kernel['ahead']} needs whole turns of ku={kernel['ku']} steps")

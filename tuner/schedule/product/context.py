@@ -28,7 +28,7 @@ class EmitContext:
     """One kernel while it is written.
 
     ``extent``: by role, k in steps. ``depth``: elements of k. ``batch``: the index in the batch. ``outer``: the values
-    of the axes that loops outside of the product walk. ``indexing``: of operands that are no matrices as they lie.
+    of the axes that loops outside of the product walk. ``indexing``: where axes are grouped to m, n and k.
     """
 
     task: SearchTask

@@ -28,11 +28,11 @@ from tuner.program.target import Hardware
 from tuner.program.task import SearchTask
 from tuner.schedule.intrinsics import DotProduct
 from tuner.schedule.layout import LINE_BYTES
+from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.product import Product
 from tuner.schedule.rule import Extents
 from tuner.schedule.space import DEFAULT_CHOICE, MicroKernel
 
-Floats = NDArray[np.float64]
 PAGE_BYTES = 4096
 REGISTER_BYTES = 4
 """Of a word once it is loaded, or packed at the call."""

@@ -1,4 +1,4 @@
-"""TensorIR for the x86 contraction micro-kernels, built directly: ``out[m, n] = sum_k left[m, k] * right``.
+"""The loop nest around the register tile of a product, ``out[m, n] = sum(k) left[m, k] * right[n, k]``.
 
 Schedule primitives reach about nine tenths of what this does: they cannot place prefetches, keep one stack slot for
 each accumulator vector, or give each ragged remainder code of its own (docs/decisions/0003). The loop nest is
@@ -33,7 +33,7 @@ from tuner.schedule.product.axes import panels_of_strip
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.dots import dots
 from tuner.schedule.product.panels import Each, PanelSource, Share, panel_source
-from tuner.schedule.product.rows import InPlace, RowReader, RowSource, row_source
+from tuner.schedule.product.rows import RowReader, RowsInPlace, RowSource, row_source
 from tuner.schedule.product.tile import Tile
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
@@ -123,7 +123,7 @@ class Nest:
             def at_chunk(chunk: Chunk) -> None:
                 source.refill(alone(panel), chunk)
                 placed = source.placed(self.context.result.within(panel), chunk)
-                self.write_tiles(alone(placed), chunk, InPlace(), block)
+                self.write_tiles(alone(placed), chunk, RowsInPlace(), block)
 
             with self._results(block, (panel.column, self.context.columns_in(panel)), i64(0)):
                 self.chunks(at_chunk)

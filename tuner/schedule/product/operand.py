@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tuner.program.expr import Read
 from tuner.program.notation import Stage
+from tuner.schedule.loops.estimates import Floats
+from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK
 from tuner.schedule.product.packing import pack_panel, pack_rows, packed_panels, packed_rows
-from tuner.schedule.product.panels import AT_ONCE, BY_BLOCK
 from tuner.schedule.tir import TirExpr
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tuner.schedule.product.panels import PackedSlice, PanelSource, Share
     from tuner.schedule.product.rows import Extent, PackedRows, RowReader
 
-Floats = NDArray[np.float64]
 Place = tuple[TirExpr, tuple[TirExpr, ...]]
 """A buffer, and the indices of an element but for the last one."""
 
@@ -45,11 +44,9 @@ class Left(ABC):
     def row(self, context: EmitContext, row: TirExpr) -> Place:
         """A row, along k."""
 
-    @contextmanager
-    def room(self, context: EmitContext, rows: int, steps: TirExpr) -> Iterator[TirExpr]:
+    def room(self, context: EmitContext, rows: int, steps: TirExpr) -> AbstractContextManager[TirExpr]:
         """Memory for so many rows of so many steps that are packed at the call."""
-        with packed_rows(context, rows, steps) as buffer:
-            yield buffer
+        return packed_rows(context, rows, steps)
 
     def pack(self, context: EmitContext, rows: PackedRows, count: TirExpr, chunk: Chunk) -> None:
         """Fill ``count`` rows at these steps of k."""
@@ -62,7 +59,8 @@ class Left(ABC):
     def row_stride(self, of: Estimate) -> Floats:
         """[kernels, shapes] bytes from a row to the next one where rows are read as they lie; 0: they are packed so
         that they do not fall on one set of a cache."""
-        return np.asarray(of.k * of.words.left_bytes)
+        stride = np.asarray(of.k * of.words.left_bytes)
+        return np.zeros_like(stride) if self.is_packed_ahead else stride
 
     def packed_word(self, context: EmitContext, packed: TirExpr, row: TirExpr, step: TirExpr) -> TirExpr:
         """The word of a packed row at one step."""
@@ -71,7 +69,8 @@ class Left(ABC):
 
 @dataclass(frozen=True)
 class Late:
-    """What ``steps`` neighbouring steps of ``depth`` share: ``factor(panel, step, v)`` is multiplied by their sums."""
+    """A scale that groups of ``steps`` neighbouring steps of k share, of ``depth`` in all: the partial sum of a group
+    is multiplied by ``factor(panel, step, v)``."""
 
     depth: int
     steps: int
@@ -91,11 +90,9 @@ class Right(ABC):
     def step(self, context: EmitContext, step: TirExpr) -> Place:
         """One step of k, along n; or one column, along k, if that is how it lies."""
 
-    @contextmanager
-    def room(self, context: EmitContext, panels: TirExpr, steps: TirExpr) -> Iterator[TirExpr]:
+    def room(self, context: EmitContext, panels: TirExpr, steps: TirExpr) -> AbstractContextManager[TirExpr]:
         """Memory for so many panels of so many steps that are packed at the call."""
-        with packed_panels(context, panels, steps) as buffer:
-            yield buffer
+        return packed_panels(context, panels, steps)
 
     def pack(self, context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
         """Fill a panel at these steps of k."""
@@ -121,7 +118,8 @@ class Right(ABC):
         raise NotImplementedError(f"{type(self).__name__} is no window of an image")
 
     def late(self, context: EmitContext) -> Late | None:
-        """What is left out of vectors, because sums are multiplied by it."""
+        """The scale that is left out of ``packed_vector`` and applied to the partial sums of groups; None: there is
+        none."""
         return None
 
     def packed(self, context: EmitContext) -> TirExpr:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tuner.schedule.product.axes import panels_of_strip
+from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK, IN_PLACE, panels_of_strip
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import TirExpr
 from tuner.schedule.vector.memory import prefetch
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
     from tuner.schedule.product.context import Chunk, EmitContext, Panel, Run
     from tuner.schedule.product.tile import Tile
-
-IN_PLACE, BY_BLOCK, AT_ONCE, IN_COPY = range(4)
-"""Choices of ``pack`` for an operand that is new at every call: it is read as it lies, each panel is packed for each
-block of rows, all panels before the first one, or panels are read in a padded copy of the image they are windows of."""
 
 Share = tuple[TirExpr, TirExpr]
 """The first of something, and the first past the last."""
@@ -61,7 +57,7 @@ class PanelReader(ABC):
 
 
 @dataclass(frozen=True)
-class InPlace(PanelReader):
+class PanelInPlace(PanelReader):
     """The operand as it lies in its tensor."""
 
     def vector(self, tile: Tile, step: TirExpr, v: int) -> TirExpr:
@@ -114,7 +110,7 @@ class PackedSlice(PanelReader):
 
 @dataclass(frozen=True)
 class PackedAhead(PackedSlice):
-    """The same, as the operand has it since before the call."""
+    """A panel of an operand that was packed ahead of all calls."""
 
     def vector(self, tile: Tile, step: TirExpr, v: int) -> TirExpr:
         row = self._place(tile, step, i64(0))[1]
@@ -151,7 +147,7 @@ class FromPlace(PanelSource):
     """Nothing is packed."""
 
     def placed(self, panel: Panel, chunk: Chunk) -> Panel:
-        return replace(panel, reader=InPlace())
+        return replace(panel, reader=PanelInPlace())
 
 
 class FromAhead(PanelSource):

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tuner.schedule.product.axes import IN_IMAGE, ROWS_PACKED
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 
     from tuner.schedule.product.context import Chunk, EmitContext, Run
     from tuner.schedule.product.tile import Tile
-
-IN_PLACE, PACKED, IN_IMAGE = range(3)
-"""Choices of ``rows``: they are read as they lie, packed for each block, or read in a padded copy of an image."""
 
 Extent = Callable[[], tuple[TirExpr, TirExpr]]
 """Writes which row of a block is its first, and how many it has."""
@@ -59,7 +57,7 @@ class RowReader(ABC):
         """The word of a row at one step of the chunk."""
 
 
-class InPlace(RowReader):
+class RowsInPlace(RowReader):
     """The operand as it lies in its tensor."""
 
     def word(self, tile: Tile, place: TirExpr, step: TirExpr) -> TirExpr:
@@ -92,7 +90,7 @@ class RowSource:
     @contextmanager
     def of_block(self, extent: Extent) -> Iterator[RowReader]:
         """What reads the rows of a block, before its first chunk."""
-        yield InPlace()
+        yield RowsInPlace()
 
     def at_chunk(self, reader: RowReader, extent: Extent, chunk: Chunk) -> RowReader:
         """What reads them at one chunk."""
@@ -130,7 +128,7 @@ class InImage(RowSource):
 def row_source(context: EmitContext, longest: TirExpr) -> Iterator[RowSource]:
     """Where the kernel of ``context`` takes its rows from; ``longest``: steps of its longest chunk."""
     rows, mr = context.kernel["rows"], context.kernel["mr"]
-    if rows == PACKED:
+    if rows == ROWS_PACKED:
         with context.left.room(context, context.kernel["mb"] * mr + mr - 1, longest) as buffer:
             yield PackedByChunk(context, buffer)
     else:

@@ -12,9 +12,21 @@ from numpy.typing import NDArray
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.function import kernel_function
-from tuner.schedule.layout import Layout, PanelLayout
+from tuner.schedule.layout import Layout, MatrixLayout, PanelLayout
 from tuner.schedule.product import estimate
-from tuner.schedule.product.axes import canonicalised, check, default_values, ragged_axes, thread_axes, tile_axes
+from tuner.schedule.product.axes import (
+    AT_ONCE,
+    BY_BLOCK,
+    IN_PLACE,
+    ROWS_IN_PLACE,
+    ROWS_PACKED,
+    canonicalised,
+    check,
+    default_values,
+    ragged_axes,
+    thread_axes,
+    tile_axes,
+)
 from tuner.schedule.product.context import context_of
 from tuner.schedule.product.nest import Nest
 from tuner.schedule.product.operands.matrix import MatrixColumns
@@ -25,10 +37,10 @@ from tuner.schedule.vector.dot_products import imported
 
 
 class ProductRule(Rule):
-    """A rule for the programs that ``product`` takes. Its micro-kernels have the axes of the engine, of which ``rows``
-    has these choices."""
+    """A rule for the programs that ``product`` takes, one element of k a step. Its micro-kernels have the axes of the
+    engine, of which ``rows`` has these choices."""
 
-    rows: Sequence[int] = (0, 1)
+    rows: Sequence[int] = (ROWS_IN_PLACE, ROWS_PACKED)
 
     @abstractmethod
     def product(self, workload: Workload) -> Product:
@@ -36,11 +48,12 @@ class ProductRule(Rule):
 
     def space(self, task: SearchTask) -> SearchSpace:
         product, hardware = self.product(task.workload), task.known_target.hardware
+        packings = (IN_PLACE,) if product.right.is_packed_ahead else (IN_PLACE, BY_BLOCK, AT_ONCE)
         axes = (
             *tile_axes(product.depth if holds_partial(product.result.dtype) else 0),
             Axis("rows", "rows are packed at each call", tuple(self.rows)),
             *ragged_axes("n" in product.dynamic),
-            Axis("pack", "panels are packed at each call", (0,) if product.right.is_packed_ahead else (0, 1, 2)),
+            Axis("pack", "panels are packed at each call", packings),
             *thread_axes(task.threads, product.has_batch),
         )
         return SearchSpace(
@@ -65,7 +78,11 @@ class ProductRule(Rule):
         right = self.product(task.workload).right
         if not (isinstance(right, MatrixColumns) and right.is_packed_ahead):
             return {}
-        return {right.tensor: PanelLayout(kernel["nv"] * task.known_target.hardware.lanes())}
+        panel = kernel["nv"] * task.known_target.hardware.lanes()
+        if not right.lies_along_n:
+            return {right.tensor: PanelLayout(panel)}
+        dims = tuple((dim.constant or 0,) for dim in task.workload.tensors[right.tensor].dims)
+        return {right.tensor: MatrixLayout(dims, batch=(), rows=(1,), steps=(0,), panel=panel)}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         product = self.product(task.workload)

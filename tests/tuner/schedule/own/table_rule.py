@@ -32,7 +32,7 @@ class TableRows(MatrixRows):
 
 
 class TableProduct(ProductRule):
-    """``out[m, n] = sum(k) x[index[m], k] * w[n, k]``, w constant."""
+    """``out[m, n] = sum(k) x[index[m], k] * w[n, k]``, or ``w[k, n]``; w constant."""
 
     name = "table_product"
 
@@ -50,12 +50,15 @@ def _found(workload: Workload) -> Product | NoMatch:
         case Binary(
             operator="*",
             left=Read(tensor=x, indices=(Read(tensor=index, indices=(Axis(name=m),)), Axis(name=k))),
-            right=Read(tensor=w, indices=(Axis(name=n), Axis(name=again))),
-        ) if (stage.axes, stage.reduce_axes, again) == ((m, n), (k,), k) and not others and w in workload.constants:
+            right=Read(tensor=w, indices=(Axis(name=outer), Axis(name=inner))),
+        ) if stage.axes[:1] == (m,) and stage.reduce_axes == (k,) and not others and w in workload.constants:
+            n = stage.axes[-1]
+            if sorted((outer, inner)) != sorted((n, k)) or len(stage.axes) != 2:
+                return NoMatch(f"{w} is read at other axes than {n} and {k}")
             return Product(
                 axes={"m": m, "n": n, "k": k},
                 left=TableRows(x, workload.tensors[x].dtype, index),
-                right=MatrixColumns(w, workload.tensors[w].dtype, lies_along_n=False, is_packed_ahead=True),
+                right=MatrixColumns(w, workload.tensors[w].dtype, lies_along_n=inner == n, is_packed_ahead=True),
                 result=MatrixResult(stage.tensor, workload.tensors[stage.tensor].dtype, stage.tensor, (), m, n),
                 dynamic=frozenset("m" if workload.sizes[m].constant is None else ""),
                 depth=workload.sizes[k].constant,

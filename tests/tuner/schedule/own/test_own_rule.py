@@ -22,9 +22,9 @@ RULE = TableProduct()
 MAX_NAMES = 20
 
 
-def task() -> SearchTask:
+def task(weight: str = "w[n, k]") -> SearchTask:
     workload = workload_from_json({
-        "program": "out[m, n] = sum(k) x[index[m], k] * w[n, k]",
+        "program": f"out[m, n] = sum(k) x[index[m], k] * {weight}",
         "extents": {"m": "T", "n": 37, "k": 19},
         "shapes": {"x": [11, 19]},
         "dtype": {"index": "int32"},
@@ -45,9 +45,10 @@ def test_it_is_matched_before_others() -> None:
         assert rules_of(task())[0] is RULE
 
 
+@pytest.mark.parametrize("weight", ["w[n, k]", "w[k, n]"])
 @pytest.mark.parametrize("seed", range(6))
-def test_its_kernels_are_right(seed: int) -> None:
-    given = task()
+def test_its_kernels_are_right(seed: int, weight: str) -> None:
+    given = task(weight)
     with registered(RULE):
         kernel = RULE.space(given).sample(np.random.default_rng(seed)) if seed else RULE.default_kernel(given)
         assert built_problems(given, kernel, [{"m": size} for size in (1, 7, 64)]) == []

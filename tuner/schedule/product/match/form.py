@@ -1,4 +1,4 @@
-"""A contraction of any form by the parts of its axes: what ``pattern`` finds, and code and theory look at."""
+"""A sum of products whose axes are grouped to m, n and k (``groups`` finds it)."""
 
 from __future__ import annotations
 

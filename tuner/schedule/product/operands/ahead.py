@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tuner.schedule.product.indexing import by_role
 from tuner.schedule.product.match.factors import Factors
 from tuner.schedule.product.match.parts import outer_role
-from tuner.schedule.product.operand import Floats, Left, Place, Right
+from tuner.schedule.product.operand import Left, Place, Right
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import TirExpr, tirx
 
 if TYPE_CHECKING:
     from tuner.schedule.product.context import EmitContext
-    from tuner.schedule.product.estimate import Estimate
 
 
 @dataclass(frozen=True)
@@ -27,9 +24,6 @@ class AheadRows(Factors, Left):
 
     def row(self, context: EmitContext, row: TirExpr) -> Place:
         return context.buffers[self.tensor], (_outer(context, self.roles) * context.extent["m"] + row,)
-
-    def row_stride(self, of: Estimate) -> Floats:
-        return np.zeros_like(super().row_stride(of))
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tuner.schedule.loops.estimates import Floats
+from tuner.schedule.product.axes import IN_COPY
 from tuner.schedule.product.match.factors import Factors
-from tuner.schedule.product.operand import Floats, Left, Place, Right
+from tuner.schedule.product.operand import Left, Place, Right
 from tuner.schedule.product.operands.columns import COPY_OF_L2, Columns, copy_bytes
 from tuner.schedule.product.operands.copied import column_copy
 from tuner.schedule.product.operands.gather import gather_panel, gather_rows
 from tuner.schedule.product.operands.image import image_rows
 from tuner.schedule.product.operands.word_panels import words_of_panel
 from tuner.schedule.product.operands.word_rows import room_for_rows, words_of_rows
-from tuner.schedule.product.panels import IN_COPY
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import TirExpr, tirx
 
@@ -38,11 +38,9 @@ class GatheredRows(Factors, Left):
     def row(self, context: EmitContext, row: TirExpr) -> Place:
         raise NotImplementedError("rows are gathered")
 
-    @contextmanager
-    def room(self, context: EmitContext, rows: int, steps: TirExpr) -> Iterator[TirExpr]:
+    def room(self, context: EmitContext, rows: int, steps: TirExpr) -> AbstractContextManager[TirExpr]:
         make = room_for_rows if context.words.dot.group > 1 else super().room
-        with make(context, rows, steps) as buffer:
-            yield buffer
+        return make(context, rows, steps)
 
     def pack(self, context: EmitContext, rows: PackedRows, count: TirExpr, chunk: Chunk) -> None:
         gather = words_of_rows if context.words.dot.group > 1 else gather_rows

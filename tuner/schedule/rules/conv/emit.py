@@ -28,7 +28,7 @@ from tuner.program.task import SearchTask
 from tuner.schedule.function import KernelFunction, kernel_function
 from tuner.schedule.layout import CutLayout, Layout
 from tuner.schedule.loops.shares import on_threads
-from tuner.schedule.product.axes import group_of
+from tuner.schedule.product.axes import IN_IMAGE, group_of
 from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.indexing import Indexing, View
 from tuner.schedule.product.match.form import Form
@@ -36,7 +36,6 @@ from tuner.schedule.product.match.groups import form_of, viewed
 from tuner.schedule.product.match.parts import outer_role
 from tuner.schedule.product.nest import Nest
 from tuner.schedule.product.panels import Share
-from tuner.schedule.product.rows import IN_IMAGE
 from tuner.schedule.signature import dim_expr, i64
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx

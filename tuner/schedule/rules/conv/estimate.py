@@ -9,20 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.task import SearchTask
+from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product import estimate
-from tuner.schedule.product.axes import group_of
+from tuner.schedule.product.axes import IN_COPY, IN_IMAGE, group_of
 from tuner.schedule.product.match.factors import is_contiguous
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import form_of
 from tuner.schedule.product.operands.columns import Columns
 from tuner.schedule.product.operands.gathered import most_columns
 from tuner.schedule.product.operands.image import Image
-from tuner.schedule.product.panels import IN_COPY
-from tuner.schedule.product.rows import IN_IMAGE
 from tuner.schedule.rule import Extents
 from tuner.schedule.space import MicroKernel
 
-Floats = NDArray[np.float64]
 # Cycles, on one core of a Zen 4 server unless said otherwise.
 BY_VECTOR, BY_ELEMENT = 0.3, 4.0
 """Of an element that is gathered in vectors, or alone."""

@@ -32,6 +32,8 @@ from tuner.program.workload import Workload
 from tuner.schedule.intrinsics import DotProduct
 from tuner.schedule.layout import CutLayout, Layout, MatrixLayout
 from tuner.schedule.product.axes import (
+    IN_COPY,
+    IN_IMAGE,
     MAX_BLOCK,
     canonicalised,
     check,
@@ -45,9 +47,7 @@ from tuner.schedule.product.match.factors import Factors, dims_of
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import form_of, forms, forms_of
 from tuner.schedule.product.match.parts import outer_role
-from tuner.schedule.product.panels import IN_COPY
 from tuner.schedule.product.product import DTYPE
-from tuner.schedule.product.rows import IN_IMAGE
 from tuner.schedule.rule import Extents, NoMatch, Rule
 from tuner.schedule.rules.conv import estimate
 from tuner.schedule.rules.conv.emit import emit

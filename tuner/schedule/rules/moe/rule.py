@@ -14,6 +14,7 @@ from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout, MatrixLayout
+from tuner.schedule.product.axes import ROWS_PACKED
 from tuner.schedule.product.product import Product
 from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.rule import NoMatch
@@ -29,7 +30,7 @@ class X86Grouped(ProductRule):
     """See the module's text for the axes, ``emit`` for the code; the theory is that of a batch of equal groups."""
 
     name = "x86_grouped"
-    rows = (1,)
+    rows = (ROWS_PACKED,)
 
     def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         grouped = match(workload)

@@ -20,8 +20,10 @@ from tuner.program import expr as ast
 from tuner.program.dtypes import DTYPES
 from tuner.program.expr import TRANSCENDENTAL, Axis, Call, Const, Extent, Read, walk
 from tuner.program.task import SearchTask
+from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
-from tuner.schedule.product.operand import Floats, Late, Place, Right
+from tuner.schedule.product.estimate import BYTES, REGISTER_BYTES
+from tuner.schedule.product.operand import Late, Place, Right
 from tuner.schedule.product.panels import PackedSlice
 from tuner.schedule.rules.quantized.codes import CODES, Code, outside
 from tuner.schedule.signature import i64
@@ -43,7 +45,6 @@ WIDENED = 2.0
 """Of a vector of elements that are not float32."""
 BESIDE = 0.6
 """What such an operation takes of the multiply-add units: many cores have further ones for shifts, logic and sums."""
-REGISTER_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ class Decoded(Right):
 
     def _bytes(self, task: SearchTask) -> float:
         """Of the constants that make up one element of the weight."""
-        tensors, size = task.workload.tensors, 0.5 if self.found.code else 0.0
+        tensors, size = task.workload.tensors, BYTES["int4"] if self.found.code else 0.0
         return size + sum(DTYPES[tensors[read.tensor].dtype].bytes / group for read, group in self.found.packed)
 
     def _operations(self, task: SearchTask, part: ast.Expr) -> float:

@@ -23,11 +23,11 @@ from tuner.program.task import SearchTask
 from tuner.schedule.function import KernelFunction, kernel_function
 from tuner.schedule.layout import Layout
 from tuner.schedule.loops.shares import on_threads, share_of
-from tuner.schedule.product.context import EmitContext, Panel
+from tuner.schedule.product.context import EmitContext, Panel, context_of
 from tuner.schedule.product.indexing import Indexing
 from tuner.schedule.product.nest import Block, Nest
 from tuner.schedule.product.panels import PackedAhead
-from tuner.schedule.product.rows import InPlace
+from tuner.schedule.product.rows import RowsInPlace
 from tuner.schedule.rules.winograd.pattern import (
     POINTS,
     Convolution,
@@ -58,15 +58,11 @@ def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], n
 
 def _context(task: SearchTask, own: Convolution, kernel: MicroKernel, function: KernelFunction) -> EmitContext:
     """What the products of a block are written by."""
-    product, lanes = Products(own, kernel["lines"]).product, task.known_target.hardware.lanes()
-    nr = kernel["nv"] * lanes
+    nr = kernel["nv"] * task.known_target.hardware.lanes()
     panels = -(-kernel["lines"] * own.tiles_in_row // nr)
     extent = {"m": i64(own.kernels), "n": i64(panels * nr), "k": i64(own.channels)}
-    return EmitContext(
-        task, product, as_product(kernel, 1), extent, function, function.buffers,
-        product.left, product.right, product.result, depth=extent["k"],
-        indexing=Indexing(own.form, function, task.workload, task.workload),
-    )  # fmt: skip
+    context = context_of(task, Products(own, kernel["lines"]).product, as_product(kernel, 1), function, extent)
+    return replace(context, indexing=Indexing(own.form, function, task.workload, task.workload))
 
 
 def _share(context: EmitContext, own: Convolution, lines: int, panels: int, rows: TirExpr, thread: TirExpr) -> None:
@@ -119,4 +115,4 @@ def _product(context: EmitContext, inputs: TirExpr, start: TirExpr, vectors: Tir
                 each(panel(full, width))
 
     rows = Block(i64(0), i64(int(nest.m) // nest.mr), tirx.IntImm("bool", 1))
-    nest.write_tiles(strip, nest.whole, InPlace(), rows)
+    nest.write_tiles(strip, nest.whole, RowsInPlace(), rows)

@@ -21,10 +21,9 @@ from tuner.schedule.access import axes_of_read, is_plain
 from tuner.schedule.intrinsics import only_fma
 from tuner.schedule.product.axes import MAX_BLOCK
 from tuner.schedule.product.context import EmitContext
-from tuner.schedule.product.estimate import Estimate
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import forms
-from tuner.schedule.product.operand import Floats, Left, Place, Result, Right
+from tuner.schedule.product.operand import Left, Place, Result, Right
 from tuner.schedule.product.operands.columns import Columns
 from tuner.schedule.product.product import DTYPE, Product
 from tuner.schedule.rule import Extents, NoMatch, matched
@@ -121,10 +120,6 @@ class PointRows(Left):
     def row(self, context: EmitContext, row: TirExpr) -> Place:
         return context.buffers[self.tensor], (self.point * context.extent["m"] + row,)
 
-    def row_stride(self, of: Estimate) -> Floats:
-        # They are packed an odd number of lines apart.
-        return np.zeros_like(super().row_stride(of))
-
 
 @dataclass(frozen=True)
 class PointColumns(Right):
@@ -173,7 +168,6 @@ class Products:
             dynamic=frozenset(),
             depth=self.convolution.channels,
             atoms=only_fma,
-            has_batch=True,
             sizes=self.by_role,
         )
 

@@ -27,6 +27,7 @@ from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout, WinogradLayout
+from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product import estimate
 from tuner.schedule.product.axes import check, check_turns, default_tile, tile_axes
 from tuner.schedule.rule import Extents, NoMatch, Rule
@@ -105,7 +106,6 @@ def _lines(convolution: Convolution) -> tuple[int, ...]:
     return tuple(lines for lines in LINES if lines == 1 or convolution.block_bytes(lines) <= MAX_BLOCK_BYTES)
 
 
-Floats = NDArray[np.float64]
 # Cycles, on one core of a Zen 4 server whose clock was taken for that of two multiply-adds in a cycle.
 LINE = 40.0
 """Of a vector of a row of tiles in one channel: its 16 elements are picked from four lines of the image."""

@@ -15,8 +15,7 @@ from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload
 from tuner.schedule import rule_of, rules_of
-from tuner.schedule.product.panels import IN_COPY
-from tuner.schedule.product.rows import IN_IMAGE
+from tuner.schedule.product.axes import IN_COPY, IN_IMAGE
 from tuner.schedule.rules.conv import X86Gathered
 from tuner.schedule.space import MicroKernel
 

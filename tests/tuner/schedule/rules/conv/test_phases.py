@@ -17,11 +17,11 @@ from tests.tuner.schedule.rules.conv.test_kernels import RANDOM, SAFE, problems_
 from tuner.program.build import workload_from_json
 from tuner.program.workload import Workload
 from tuner.schedule.layout import CutLayout
+from tuner.schedule.product.axes import IN_IMAGE
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import forms_of
 from tuner.schedule.product.operands.ahead import AheadRows
 from tuner.schedule.product.operands.gathered import GatheredColumns
-from tuner.schedule.product.rows import IN_IMAGE
 from tuner.schedule.rules.conv import X86Gathered
 
 RULE = X86Gathered()
