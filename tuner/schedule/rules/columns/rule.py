@@ -33,6 +33,10 @@ from tuner.schedule.rules.columns.pattern import column_program_of, lanes_of, ma
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 ROWS, STRIPS = (1, 2, 4, 8, 16), (1, 4, 16, 64, 256)
+GROUP_CYCLES = 12.0
+"""Of a group of rows: its loop, and a masked vector at the end."""
+TURN_CYCLES = 2.0
+"""Of a vector of accumulators: loaded and stored once for each group."""
 
 
 class ColumnReduction(LoopRule):
@@ -68,42 +72,32 @@ class ColumnReduction(LoopRule):
         return space.kernel({"rows": 8, "strip": strip})
 
     def cycles(self, task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
-        return _cycles(task, kernel, extents)
+        program, lanes = column_program_of(task.workload), lanes_of(task)
+        columns, outer = volume((program.column,), extents), volume(program.outer, extents)
+        rows = volume(program.rows, extents)
+        strips = outer * np.ceil(columns / (lanes * kernel["strip"]))
+        each = 1.0 + task.rates.operation * (len(list(values(program.stage.body))) - 1)
+        vectors = outer * np.ceil(columns / lanes)
+        work = vectors * rows * (each + TURN_CYCLES / kernel["rows"]) + strips * rows / kernel["rows"] * GROUP_CYCLES
+        moved = _bytes(task, extents)
+        # A strip that is narrower than a page leaves the prefetchers of memory little to go by.
+        narrow = 1.0 + 8.0 / kernel["strip"] * (columns > lanes * kernel["strip"])
+        work = np.maximum(work, moved / stream_rate(task, moved) * narrow) / thread_speedup(strips, task.threads)
+        return np.asarray(work + call_cycles(task))
 
     def sizes(self, task: SearchTask, extents: Extents) -> list[Floats]:
-        return _sizes(task, extents)
+        program = column_program_of(task.workload)
+        columns = volume((program.column,), extents)
+        elements = volume((*program.stage.axes, *program.rows), extents)
+        return [
+            np.log2(elements + 1),
+            np.log2(_bytes(task, extents) + 1),
+            np.log2(columns + 1),
+            columns % lanes_of(task),
+        ]
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         return emit(task, kernel, name)
-
-
-GROUP_CYCLES = 12.0
-"""Of a group of rows: its loop, and a masked vector at the end."""
-TURN_CYCLES = 2.0
-"""Of a vector of accumulators: loaded and stored once for each group."""
-
-
-def _sizes(task: SearchTask, extents: Extents) -> list[Floats]:
-    """What features say of the shapes."""
-    program = column_program_of(task.workload)
-    columns = volume((program.column,), extents)
-    elements = volume((*program.stage.axes, *program.rows), extents)
-    return [np.log2(elements + 1), np.log2(_bytes(task, extents) + 1), np.log2(columns + 1), columns % lanes_of(task)]
-
-
-def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
-    program, lanes = column_program_of(task.workload), lanes_of(task)
-    columns, outer = volume((program.column,), extents), volume(program.outer, extents)
-    rows = volume(program.rows, extents)
-    strips = outer * np.ceil(columns / (lanes * kernel["strip"]))
-    each = 1.0 + task.rates.operation * (len(list(values(program.stage.body))) - 1)
-    vectors = outer * np.ceil(columns / lanes)
-    work = vectors * rows * (each + TURN_CYCLES / kernel["rows"]) + strips * rows / kernel["rows"] * GROUP_CYCLES
-    moved = _bytes(task, extents)
-    # A strip that is narrower than a page leaves the prefetchers of memory little to go by.
-    narrow = 1.0 + 8.0 / kernel["strip"] * (columns > lanes * kernel["strip"])
-    work = np.maximum(work, moved / stream_rate(task, moved) * narrow) / thread_speedup(strips, task.threads)
-    return np.asarray(work + call_cycles(task))
 
 
 def _bytes(task: SearchTask, extents: Extents) -> Floats:

@@ -35,6 +35,9 @@ from tuner.schedule.rules.elementwise.pattern import elementwise_of, match
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 MAX_SPLIT = 4
+ROW_CYCLES = 5.0
+TURN_CYCLES = 0.4
+"""Of an element that is transposed in registers."""
 
 
 class Injective(LoopRule):
@@ -67,46 +70,32 @@ class Injective(LoopRule):
         return self.space(task).kernel({"unroll": unroll, "tile": tile, "split": 0})
 
     def cycles(self, task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
-        return _cycles(task, kernel, extents)
+        loops, hardware = elementwise_of(task.workload), task.known_target.hardware
+        compute = np.zeros(len(volume((), extents)))
+        for stage in loops.program.stages:
+            is_turned = bool(loops.turned[stage.tensor]) and kernel["tile"] >= hardware.lanes()
+            lanes = hardware.lanes() if loops.vector[stage.tensor] or is_turned else 1
+            elements = volume(stage.axes, extents)
+            strided = 4.0 if loops.crossed[stage.tensor] and not kernel["tile"] else 0.0
+            each = (
+                _operations(task.rates, stage) / lanes
+                + strided
+                + 0.5 / (kernel["unroll"] * lanes)
+                + TURN_CYCLES * is_turned
+            )
+            compute += elements * each + volume(stage.axes[:-1], extents) * ROW_CYCLES
+        moved = _bytes(task, extents)
+        work = np.maximum(compute, moved / stream_rate(task, moved)) / task.threads
+        return np.asarray(work + call_cycles(task))
 
     def sizes(self, task: SearchTask, extents: Extents) -> list[Floats]:
-        return _sizes(task, extents)
+        stages = elementwise_of(task.workload).program.stages
+        elements = np.max([volume(stage.axes, extents) for stage in stages], axis=0)
+        row = np.max([volume(stage.axes[-1:], extents) for stage in stages], axis=0)
+        return [np.log2(elements + 1), np.log2(_bytes(task, extents) + 1), np.log2(row + 1), row % 8]
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         return emit(task, kernel, name)
-
-
-ROW_CYCLES = 5.0
-TURN_CYCLES = 0.4
-"""Of an element that is transposed in registers."""
-
-
-def _sizes(task: SearchTask, extents: Extents) -> list[Floats]:
-    """What features say of the shapes."""
-    stages = elementwise_of(task.workload).program.stages
-    elements = np.max([volume(stage.axes, extents) for stage in stages], axis=0)
-    row = np.max([volume(stage.axes[-1:], extents) for stage in stages], axis=0)
-    return [np.log2(elements + 1), np.log2(_bytes(task, extents) + 1), np.log2(row + 1), row % 8]
-
-
-def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
-    loops, hardware = elementwise_of(task.workload), task.known_target.hardware
-    compute = np.zeros(len(volume((), extents)))
-    for stage in loops.program.stages:
-        is_turned = bool(loops.turned[stage.tensor]) and kernel["tile"] >= hardware.lanes()
-        lanes = hardware.lanes() if loops.vector[stage.tensor] or is_turned else 1
-        elements = volume(stage.axes, extents)
-        strided = 4.0 if loops.crossed[stage.tensor] and not kernel["tile"] else 0.0
-        each = (
-            _operations(task.rates, stage) / lanes
-            + strided
-            + 0.5 / (kernel["unroll"] * lanes)
-            + TURN_CYCLES * is_turned
-        )
-        compute += elements * each + volume(stage.axes[:-1], extents) * ROW_CYCLES
-    moved = _bytes(task, extents)
-    work = np.maximum(compute, moved / stream_rate(task, moved)) / task.threads
-    return np.asarray(work + call_cycles(task))
 
 
 def _operations(rates: Rates, stage: Stage) -> float:

@@ -32,6 +32,11 @@ from tuner.schedule.rules.fallback.emit import emit
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 MAX_SPLIT = 4
+SCALAR_CYCLES = 1.0
+"""Of one operation of a stage's body, element by element."""
+READ_CYCLES = 0.7
+ROW_CYCLES = 6.0
+"""Of the loops around the innermost one."""
 
 
 class Fallback(LoopRule):
@@ -64,10 +69,26 @@ class Fallback(LoopRule):
         return self.space(task).kernel({"vector": 1, "split": 0, "sums": 4 if reduces else 1})
 
     def cycles(self, task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
-        return _cycles(task, kernel, extents)
+        workload = task.workload
+        forks = len(workload.program.stages) if task.threads > 1 else 0
+        total: Floats = volume((), extents) * (task.rates.call + task.rates.fork * forks)
+        for stage in workload.program.stages:
+            axes = (*stage.axes, *stage.reduce_axes)
+            points = volume(axes, extents)
+            work = SCALAR_CYCLES * (len(list(reads(stage.body))) * READ_CYCLES + 1)
+            chosen = vector_axis(workload, stage) if kernel["vector"] else None
+            rows = points / np.maximum(extents[chosen.name] if chosen else extents[axes[-1]] if axes else 1, 1)
+            lanes = task.known_target.hardware.lanes() if chosen else 1
+            parts = _share(task, kernel, stage.axes, extents)
+            latency = task.rates.fma_latency / kernel["sums"] if stage.reducer else 0.0
+            total = total + (points * max(work, latency) / lanes + rows * ROW_CYCLES) / parts
+        return total
 
     def sizes(self, task: SearchTask, extents: Extents) -> list[Floats]:
-        return _sizes(task, extents)
+        volumes = [volume((*stage.axes, *stage.reduce_axes), extents) for stage in task.workload.program.stages]
+        sizes = [np.log2(sum(volumes) + 1.0), np.log2(np.max(volumes, axis=0) + 1.0)]
+        sizes += [np.full(len(volumes[0]), len(volumes))]
+        return sizes
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         return emit(task, kernel, name)
@@ -86,38 +107,6 @@ def _canonicalise(values: Mapping[str, int]) -> dict[str, int]:
 def _check(kernel: MicroKernel) -> None:
     if not kernel["vector"] and kernel["sums"] != 1:
         raise IllegalKernel(f"sums={kernel['sums']} needs vector=1: one accumulator without vectors")
-
-
-SCALAR_CYCLES = 1.0
-"""Of one operation of a stage's body, element by element."""
-READ_CYCLES = 0.7
-ROW_CYCLES = 6.0
-"""Of the loops around the innermost one."""
-
-
-def _sizes(task: SearchTask, extents: Extents) -> list[Floats]:
-    """What features say of the shapes."""
-    volumes = [volume((*stage.axes, *stage.reduce_axes), extents) for stage in task.workload.program.stages]
-    sizes = [np.log2(sum(volumes) + 1.0), np.log2(np.max(volumes, axis=0) + 1.0)]
-    sizes += [np.full(len(volumes[0]), len(volumes))]
-    return sizes
-
-
-def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
-    workload = task.workload
-    forks = len(workload.program.stages) if task.threads > 1 else 0
-    total: Floats = volume((), extents) * (task.rates.call + task.rates.fork * forks)
-    for stage in workload.program.stages:
-        axes = (*stage.axes, *stage.reduce_axes)
-        points = volume(axes, extents)
-        work = SCALAR_CYCLES * (len(list(reads(stage.body))) * READ_CYCLES + 1)
-        chosen = vector_axis(workload, stage) if kernel["vector"] else None
-        rows = points / np.maximum(extents[chosen.name] if chosen else extents[axes[-1]] if axes else 1, 1)
-        lanes = task.known_target.hardware.lanes() if chosen else 1
-        parts = _share(task, kernel, stage.axes, extents)
-        latency = task.rates.fma_latency / kernel["sums"] if stage.reducer else 0.0
-        total = total + (points * max(work, latency) / lanes + rows * ROW_CYCLES) / parts
-    return total
 
 
 def _share(task: SearchTask, kernel: MicroKernel, axes: tuple[str, ...], extents: Extents) -> Floats:

@@ -34,7 +34,8 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import values
 from tuner.schedule.loops.estimates import Floats, call_cycles, stream_rate, thread_speedup, volume
-from tuner.schedule.rule import Extents, NoMatch, Rule
+from tuner.schedule.loops.rule import LoopRule
+from tuner.schedule.rule import Extents, NoMatch
 from tuner.schedule.rules.rows.emit import emit
 from tuner.schedule.rules.rows.frame import Frame, input_reads
 from tuner.schedule.rules.rows.pattern import Pass, RowProgram, columns_choice, lanes_of, match, row_program_of
@@ -45,9 +46,23 @@ MAX_PARTIAL_BYTES = 2**24
 """Of what threads reduce of their shares of the columns: rows beyond that are enough for all threads."""
 RESERVED_REGISTERS = 4
 """For what is loaded and computed beside the accumulators."""
+TURN_CYCLES = 1.0
+PASS_CYCLES = 12.0
+"""Of the loop over the columns, for each block of rows."""
+TOTAL_CYCLES = 14.0
+"""Of one reduction of a row: combining accumulators and lanes."""
+TAIL_CYCLES = 8.0
+"""Of one masked vector."""
+AHEAD, SEVERAL = 1.3, 1.2
+"""How many times as fast bytes come from beyond the L2 cache if the next rows were asked for, and if several stream
+at a time."""
+PREFETCH_CYCLES = 0.5
+"""Of the requests for one vector."""
+NAN_CYCLES = 1.5
+"""Of a maximum or minimum beyond an addition: NaN is tested for."""
 
 
-class RowReduction(Rule):
+class RowReduction(LoopRule):
     """See the module's text for the axes; ``pattern`` for what it takes, ``emit`` and ``rows`` for the code."""
 
     name = "row_reduction"
@@ -91,11 +106,42 @@ class RowReduction(Rule):
         tried = [{**values, "rows": rows, "acc": acc} for rows, acc in (*pairs, (1, 4), (1, 2), (1, 1))]
         return next(kernel for kernel in map(space.legal, tried) if kernel is not None)
 
-    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
-        return _latency_s(task, kernels, extents)
+    def cycles(self, task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
+        program, lanes = row_program_of(task.workload), lanes_of(task)
+        frame = program.frame
+        rows, inner = (_volume(frame, axes, extents) for axes in (frame.rows, (frame.vector,)))
+        outer = _volume(frame, frame.columns[:-1], extents)
+        vectors = np.floor(inner / lanes)
+        per_row = np.zeros(len(rows))
+        for number, each in enumerate(program.passes):
+            per_row += outer * (
+                _pass_cycles(task.rates, number, each, kernel, vectors) + np.where(inner % lanes > 0, TAIL_CYCLES, 0.0)
+            )
+            per_row += PASS_CYCLES * outer / kernel["rows"] + TOTAL_CYCLES * len(each.reductions)
+        moved = _bytes(task, program, extents)
+        faster = AHEAD if kernel["ahead"] else 1.0
+        faster *= SEVERAL if kernel["rows"] > 1 and len(program.passes) == 1 else 1.0
+        waits = moved / _rate(task, moved) / np.where(moved < task.known_target.hardware.l2_bytes, 1.0, faster)
+        work = np.maximum(rows * per_row, waits) / _threads(task, kernel, program, extents)
+        if _divides_columns(task, kernel, program):
+            work += rows * TOTAL_CYCLES * program.most_reductions * task.threads
+        return np.asarray(work + call_cycles(task))
+
+    def sizes(self, task: SearchTask, extents: Extents) -> list[Floats]:
+        program = row_program_of(task.workload)
+        rows, columns = (_volume(program.frame, axes, extents) for axes in (program.frame.rows, program.frame.columns))
+        moved = _bytes(task, program, extents)
+        sizes = [np.log2(rows + 1), np.log2(columns + 1), columns % lanes_of(task), np.log2(moved + 1)]
+        counts = (len(program.passes), program.most_reductions, program.is_heavy)
+        return sizes + [np.full(len(rows), count) for count in counts]
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return _features(task, kernels, extents)
+        """As of every rule of loops, and the rows that are left over of blocks, before the estimate."""
+        *given, estimate = np.moveaxis(super().features(task, kernels, extents), 2, 0)
+        program = row_program_of(task.workload)
+        rows = _volume(program.frame, program.frame.rows, extents)
+        left_over = rows % np.array([[float(kernel["rows"])] for kernel in kernels])
+        return np.stack([*given, np.broadcast_to(left_over, estimate.shape), estimate], axis=2).astype(np.float32)
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         return emit(task, kernel, name)
@@ -130,63 +176,6 @@ def _check(task: SearchTask) -> Callable[[MicroKernel], None]:
                 raise IllegalKernel(f"{need} accumulators of {limit} vector registers: fewer rows, acc or unroll")
 
     return check
-
-
-TURN_CYCLES = 1.0
-PASS_CYCLES = 12.0
-"""Of the loop over the columns, for each block of rows."""
-TOTAL_CYCLES = 14.0
-"""Of one reduction of a row: combining accumulators and lanes."""
-TAIL_CYCLES = 8.0
-"""Of one masked vector."""
-AHEAD, SEVERAL = 1.3, 1.2
-"""How many times as fast bytes come from beyond the L2 cache if the next rows were asked for, and if several stream
-at a time."""
-PREFETCH_CYCLES = 0.5
-"""Of the requests for one vector."""
-NAN_CYCLES = 1.5
-"""Of a maximum or minimum beyond an addition: NaN is tested for."""
-
-
-def _latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
-    """[kernels, shapes] seconds."""
-    return np.stack([_cycles(task, kernel, extents) for kernel in kernels]) / task.rates.clock_hz
-
-
-def _features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-    """[kernels, shapes, features]: rows, columns, bytes, passes, the kernel's values and the estimate."""
-    program = row_program_of(task.workload)
-    rows, columns = (_volume(program.frame, axes, extents) for axes in (program.frame.rows, program.frame.columns))
-    estimate, moved = _latency_s(task, kernels, extents), _bytes(task, program, extents)
-    sizes = [np.log2(rows + 1), np.log2(columns + 1), columns % lanes_of(task), np.log2(moved + 1)]
-    sizes += [np.full(len(rows), count) for count in (len(program.passes), program.most_reductions, program.is_heavy)]
-    shaped = [np.broadcast_to(size, estimate.shape) for size in sizes]
-    given = [np.array([[float(kernel[name])] for kernel in kernels]) for name, _ in kernels[0].values]
-    left_over = rows % np.array([[float(kernel["rows"])] for kernel in kernels])
-    shaped += [np.broadcast_to(value, estimate.shape) for value in (*given, left_over)]
-    return np.stack([*shaped, np.log2(estimate)], axis=2).astype(np.float32)
-
-
-def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
-    program, lanes = row_program_of(task.workload), lanes_of(task)
-    frame = program.frame
-    rows, inner = (_volume(frame, axes, extents) for axes in (frame.rows, (frame.vector,)))
-    outer = _volume(frame, frame.columns[:-1], extents)
-    vectors = np.floor(inner / lanes)
-    per_row = np.zeros(len(rows))
-    for number, each in enumerate(program.passes):
-        per_row += outer * (
-            _pass_cycles(task.rates, number, each, kernel, vectors) + np.where(inner % lanes > 0, TAIL_CYCLES, 0.0)
-        )
-        per_row += PASS_CYCLES * outer / kernel["rows"] + TOTAL_CYCLES * len(each.reductions)
-    moved = _bytes(task, program, extents)
-    faster = AHEAD if kernel["ahead"] else 1.0
-    faster *= SEVERAL if kernel["rows"] > 1 and len(program.passes) == 1 else 1.0
-    waits = moved / _rate(task, moved) / np.where(moved < task.known_target.hardware.l2_bytes, 1.0, faster)
-    work = np.maximum(rows * per_row, waits) / _threads(task, kernel, program, extents)
-    if _divides_columns(task, kernel, program):
-        work += rows * TOTAL_CYCLES * program.most_reductions * task.threads
-    return np.asarray(work + call_cycles(task))
 
 
 def _pass_cycles(rates: Rates, number: int, each: Pass, kernel: MicroKernel, vectors: Floats) -> Floats:

@@ -42,6 +42,17 @@ RESERVED_REGISTERS = 4
 """For what is loaded and computed beside the accumulators."""
 MAX_UNROLLED = 400
 """Elements of windows in the code of a register block."""
+TILE_CYCLES = 60.0
+ROW_CYCLES = 10.0
+"""Of a row of the copy, and of its masked vectors."""
+COPY_CYCLES = 1.5
+"""Of a vector loaded, moved about and stored."""
+GROUP_CYCLES = 6.0
+"""Of the loops around a register block, and of its stores."""
+OUTSIDE_L1 = 1.3
+"""By how much a tile is slower whose copy the first cache does not hold."""
+NAN_CYCLES = 1.5
+"""More of a max or min than of an addition."""
 
 
 class Windows(LoopRule):
@@ -91,10 +102,36 @@ class Windows(LoopRule):
         raise IllegalKernel("one row and one vector are always legal")
 
     def cycles(self, task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
-        return _cycles(task, kernel, extents)
+        program, lanes = window_program_of(task.workload), lanes_of(task)
+        row = volume((program.vector.axis,), extents)
+        vectors, chunks = np.ceil(row / lanes), np.ceil(row / (lanes * kernel["chunk"]))
+        rows = positions = volume(program.outer, extents)
+        tiles, held = rows * chunks, np.ones(len(row)) * (kernel["chunk"] + 1) * lanes * 4 * len(program.phases)
+        for slide in program.slides[:-1]:
+            size = volume((slide.axis,), extents)
+            blocks = np.ceil(size / kernel["block"]) if slide is program.block else np.ones(len(size))
+            tiles = tiles * blocks
+            positions = positions * size
+            held = held * (slide.stride * (np.ceil(size / blocks.clip(1)) - 1).clip(0) + slide.reach + 1)
+            rows = rows * (slide.stride * np.maximum(size - blocks, 0) + blocks * (slide.reach + 1))
+        beyond = np.ceil(program.vector.reach / program.vector.stride / lanes) * chunks
+        copied = rows * (vectors + beyond) * COPY_CYCLES * program.vector.stride + rows * chunks * ROW_CYCLES
+        slower = np.where(held > task.known_target.hardware.l1d_bytes, OUTSIDE_L1, 1.0)
+        work = (
+            tiles * TILE_CYCLES + (copied + positions * vectors * _vector_cycles(task.rates, program, kernel)) * slower
+        )
+        moved = _bytes(task, program, extents)
+        work = np.maximum(work, moved / stream_rate(task, moved))
+        work = work / thread_speedup(tiles, task.threads)
+        return np.asarray(work + call_cycles(task))
 
     def sizes(self, task: SearchTask, extents: Extents) -> list[Floats]:
-        return _sizes(task, extents)
+        program = window_program_of(task.workload)
+        lanes = lanes_of(task)
+        row = volume((program.vector.axis,), extents)
+        sizes = [np.log2(volume(program.stage.axes, extents) + 1), np.log2(_bytes(task, program, extents) + 1)]
+        sizes += [np.log2(row + 1), row % lanes, np.full(len(row), len(program.taps) / program.vector.stride)]
+        return sizes
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         return emit(task, kernel, name)
@@ -124,52 +161,6 @@ def _check(task: SearchTask, program: WindowProgram) -> Callable[[MicroKernel], 
             raise IllegalKernel(f"rows={kernel['rows']} of block={kernel['block']}")
 
     return check
-
-
-TILE_CYCLES = 60.0
-ROW_CYCLES = 10.0
-"""Of a row of the copy, and of its masked vectors."""
-COPY_CYCLES = 1.5
-"""Of a vector loaded, moved about and stored."""
-GROUP_CYCLES = 6.0
-"""Of the loops around a register block, and of its stores."""
-OUTSIDE_L1 = 1.3
-"""By how much a tile is slower whose copy the first cache does not hold."""
-NAN_CYCLES = 1.5
-"""More of a max or min than of an addition."""
-
-
-def _sizes(task: SearchTask, extents: Extents) -> list[Floats]:
-    """What features say of the shapes."""
-    program = window_program_of(task.workload)
-    lanes = lanes_of(task)
-    row = volume((program.vector.axis,), extents)
-    sizes = [np.log2(volume(program.stage.axes, extents) + 1), np.log2(_bytes(task, program, extents) + 1)]
-    sizes += [np.log2(row + 1), row % lanes, np.full(len(row), len(program.taps) / program.vector.stride)]
-    return sizes
-
-
-def _cycles(task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
-    program, lanes = window_program_of(task.workload), lanes_of(task)
-    row = volume((program.vector.axis,), extents)
-    vectors, chunks = np.ceil(row / lanes), np.ceil(row / (lanes * kernel["chunk"]))
-    rows = positions = volume(program.outer, extents)
-    tiles, held = rows * chunks, np.ones(len(row)) * (kernel["chunk"] + 1) * lanes * 4 * len(program.phases)
-    for slide in program.slides[:-1]:
-        size = volume((slide.axis,), extents)
-        blocks = np.ceil(size / kernel["block"]) if slide is program.block else np.ones(len(size))
-        tiles = tiles * blocks
-        positions = positions * size
-        held = held * (slide.stride * (np.ceil(size / blocks.clip(1)) - 1).clip(0) + slide.reach + 1)
-        rows = rows * (slide.stride * np.maximum(size - blocks, 0) + blocks * (slide.reach + 1))
-    beyond = np.ceil(program.vector.reach / program.vector.stride / lanes) * chunks
-    copied = rows * (vectors + beyond) * COPY_CYCLES * program.vector.stride + rows * chunks * ROW_CYCLES
-    slower = np.where(held > task.known_target.hardware.l1d_bytes, OUTSIDE_L1, 1.0)
-    work = tiles * TILE_CYCLES + (copied + positions * vectors * _vector_cycles(task.rates, program, kernel)) * slower
-    moved = _bytes(task, program, extents)
-    work = np.maximum(work, moved / stream_rate(task, moved))
-    work = work / thread_speedup(tiles, task.threads)
-    return np.asarray(work + call_cycles(task))
 
 
 def _vector_cycles(rates: Rates, program: WindowProgram, kernel: MicroKernel) -> float:
