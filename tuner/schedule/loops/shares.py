@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 
-Range = tuple[TirExpr, TirExpr]
-"""The first value of a loop, and the one after the last."""
+Share = tuple[TirExpr, TirExpr]
+"""The first value of a loop, and the one past the last."""
 
 
-def in_shares(size: TirExpr, threads: int, write: Callable[[Range], None]) -> None:
+def in_shares(size: TirExpr, threads: int, write: Callable[[Share], None]) -> None:
     """``write`` the loop over 0 to ``size`` (int64): as a whole for one thread, else over the share of each thread."""
     if threads == 1:
         write((i64(0), size))
@@ -28,7 +28,7 @@ def on_threads(threads: int, write: Callable[[TirExpr], None]) -> None:
         write(thread)
 
 
-def share_of(size: TirExpr, thread: TirExpr, threads: int) -> Range:
+def share_of(size: TirExpr, thread: TirExpr, threads: int) -> Share:
     """The share of 0 to ``size`` that a thread has."""
     return tirx.truncdiv(size * thread, i64(threads)), tirx.truncdiv(size * (thread + i64(1)), i64(threads))
 

@@ -20,6 +20,7 @@ from tuner.schedule.vector.memory import Vectors
 
 if TYPE_CHECKING:
     from tuner.schedule.product.indexing import Indexing
+    from tuner.schedule.product.match.form import Form
     from tuner.schedule.product.panels import PanelReader
 
 
@@ -56,6 +57,16 @@ class EmitContext:
         """``indexing``, which there is."""
         assert self.indexing is not None
         return self.indexing
+
+    @property
+    def form(self) -> Form:
+        """How axes are grouped, where ``indexing`` says so."""
+        return self.parts.form
+
+    @property
+    def panels(self) -> TirExpr:
+        """How many panels there are, the ragged one included."""
+        return tirx.floordiv(self.extent["n"] + i64(self.nr - 1), i64(self.nr))
 
     @cached_property
     def vectors(self) -> Vectors:

@@ -28,11 +28,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tuner.schedule.loops.shares import on_threads
+from tuner.schedule.loops.shares import Share, on_threads
 from tuner.schedule.product.axes import panels_of_strip
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.dots import dots
-from tuner.schedule.product.panels import Each, PanelSource, Share, panel_source
+from tuner.schedule.product.panels import Each, PanelSource, panel_source
 from tuner.schedule.product.rows import RowReader, RowsInPlace, RowSource, row_source
 from tuner.schedule.product.tile import Tile
 from tuner.schedule.signature import i64
@@ -50,7 +50,7 @@ class Nest:
         self.context, self.kernel, self.mr = context, context.kernel, context.kernel["mr"]
         self.m, self.n, self.k = (context.extent[axis] for axis in "mnk")
         self.tiles = tirx.floordiv(self.m, i64(self.mr)) if tiles is None else tiles
-        self.panels = tirx.floordiv(self.n + i64(context.nr - 1), i64(context.nr))
+        self.panels = context.panels
 
     @property
     def whole(self) -> Chunk:

@@ -24,9 +24,10 @@ from tuner.schedule.tir import TirExpr
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from tuner.schedule.loops.shares import Share
     from tuner.schedule.product.context import Chunk, EmitContext, Panel
     from tuner.schedule.product.estimate import Estimate
-    from tuner.schedule.product.panels import PackedSlice, PanelSource, Share
+    from tuner.schedule.product.panels import PackedSlice, PanelSource
     from tuner.schedule.product.rows import Extent, PackedRows, RowReader
 
 Place = tuple[TirExpr, tuple[TirExpr, ...]]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tuner.schedule.loops.shares import Share
 from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK, IN_PLACE, panels_of_strip
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import TirExpr
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from tuner.schedule.product.context import Chunk, EmitContext, Panel, Run
     from tuner.schedule.product.tile import Tile
 
-Share = tuple[TirExpr, TirExpr]
-"""The first of something, and the first past the last."""
 Each = Callable[[Callable[["Panel"], None]], None]
 """Writes something for each of neighbouring panels."""
 

@@ -10,7 +10,7 @@ from tuner.schedule.product.match.factors import Factors
 from tuner.schedule.product.match.parts import outer_role
 from tuner.schedule.product.operand import Left, Place, Right
 from tuner.schedule.signature import i64
-from tuner.schedule.tir import TirExpr, tirx
+from tuner.schedule.tir import TirExpr
 
 if TYPE_CHECKING:
     from tuner.schedule.product.context import EmitContext
@@ -42,7 +42,7 @@ class AheadColumns(Factors, Right):
     def first_panel(self, context: EmitContext) -> TirExpr | None:
         if len(self.roles) == 2:
             return None
-        return _outer(context, self.roles) * tirx.floordiv(context.extent["n"] + i64(context.nr - 1), i64(context.nr))
+        return _outer(context, self.roles) * context.panels
 
 
 def _outer(context: EmitContext, roles: tuple[str, ...]) -> TirExpr:

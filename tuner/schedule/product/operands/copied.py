@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tuner.schedule.loops.reading import Reader
+from tuner.schedule.loops.shares import Share
 from tuner.schedule.product.context import Chunk, EmitContext, Panel, Run
 from tuner.schedule.product.indexing import Values
 from tuner.schedule.product.operands.columns import Columns, copy_bytes
 from tuner.schedule.product.operands.padded import end_inside, lanes_inside, padded_vector, runs_of_chunk
-from tuner.schedule.product.panels import PanelReader, PanelSource, Share
+from tuner.schedule.product.panels import PanelReader, PanelSource
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known
@@ -87,7 +88,7 @@ def _window(columns: Columns, values: Values) -> TirExpr:
 @contextmanager
 def column_copy(context: EmitContext) -> Iterator[ColumnCopy]:
     """Room for a copy of what some panels need of the image."""
-    columns = context.parts.form.columns
+    columns = context.form.columns
     assert columns is not None
     lanes, n = context.vectors.lanes, context.extent["n"]
     panels = columns.panels(context.nr, lanes, copy_bytes(context.task.known_target.hardware))
@@ -102,9 +103,9 @@ class ColumnCopy(PanelSource):
     """A copy of an image: channels of lines of padded columns, from line ``start`` on."""
 
     def __init__(self, context: EmitContext, packed: TirExpr, panels: int, plane: int) -> None:
-        assert context.parts.form.columns is not None
+        assert context.form.columns is not None
         super().__init__(context)
-        self.columns, self.packed = context.parts.form.columns, packed
+        self.columns, self.packed = context.form.columns, packed
         self.panels, self.plane, self.lanes = panels, plane, context.vectors.lanes
         self.start: TirExpr = i64(0)
 

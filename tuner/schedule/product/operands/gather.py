@@ -54,11 +54,11 @@ def product(
 
 def gather_rows(context: EmitContext, rows: PackedRows, count: TirExpr, chunk: Chunk) -> None:
     """``count`` rows of the left operand; in vectors along the last axis of k where that is contiguous."""
-    factors, lanes, inner = context.parts.form.left.factors, context.vectors.lanes, context.parts.form.k[-1]
+    factors, lanes, inner = context.form.left.factors, context.vectors.lanes, context.form.k[-1]
     along = inner if is_contiguous(factors, inner) else None
     with I.serial(i64(0), count) as r:
-        of_row = {**context.outer, **context.parts.decomposed(context.parts.form.m, rows.row + r)}
-        with context.parts.runs(context.parts.form.k, chunk.first, chunk.length) as (values, first, last, shift):
+        of_row = {**context.outer, **context.parts.decomposed(context.form.m, rows.row + r)}
+        with context.parts.runs(context.form.k, chunk.first, chunk.length) as (values, first, last, shift):
             if along is None:
                 with I.serial(first, last) as step:
                     value = product(context, factors, {**of_row, **values, inner: step}, 1, None)
@@ -73,11 +73,11 @@ def gather_rows(context: EmitContext, rows: PackedRows, count: TirExpr, chunk: C
 
 def gather_panel(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
     """A panel's slice of the right operand."""
-    factors = context.parts.form.right.factors
+    factors = context.form.right.factors
     read = strided_read(context)
     if read is not None:
         _pieces(context, panel, to, chunk, read)
-    elif len(context.parts.form.n) == 1 and is_contiguous(factors, context.parts.form.n[0]):
+    elif len(context.form.n) == 1 and is_contiguous(factors, context.form.n[0]):
         _vectors(context, panel, to, chunk)
     else:
         _elements(context, panel, to, chunk)
@@ -86,28 +86,28 @@ def gather_panel(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chu
 def _elements(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
     """Element by element. Columns past the last one are left as they are: they are computed and not stored."""
     with I.serial(i64(0), context.columns_in(panel)) as column:
-        of_column = {**context.outer, **context.parts.decomposed(context.parts.form.n, panel.column + column)}
+        of_column = {**context.outer, **context.parts.decomposed(context.form.n, panel.column + column)}
         with _steps(context, panel, to, chunk) as (values, place):
-            value = product(context, context.parts.form.right.factors, {**of_column, **values}, 1, None)
+            value = product(context, context.form.right.factors, {**of_column, **values}, 1, None)
             I.buffer_store(to.buffer, value, [to.index, place, column])
 
 
 def _vectors(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
     """In vectors along n, which is one axis."""
-    (axis,), lanes = context.parts.form.n, context.vectors.lanes
+    (axis,), lanes = context.form.n, context.vectors.lanes
     limit = context.extent["n"] if panel.limit is None else panel.limit
     with I.serial(i64(0), i64(panel.vectors)) as v:
         column = bound(panel.column + v * i64(lanes))
         with _steps(context, panel, to, chunk) as (values, place):
             at = {**context.outer, **values, axis: column}
-            value = product(context, context.parts.form.right.factors, at, lanes, axis, limit)
+            value = product(context, context.form.right.factors, at, lanes, axis, limit)
             I.buffer_store(to.buffer, value, [to.index, place, context.vectors.ramp(v * i64(lanes))])
 
 
 @contextmanager
 def _steps(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> Iterator[tuple[Values, TirExpr]]:
     """The steps of a chunk: the values of the parts of k, and the row of the packed panel."""
-    names = context.parts.form.k
+    names = context.form.k
     with (
         context.parts.runs(names, chunk.first, chunk.length) as (values, first, last, shift),
         I.serial(first, last) as step,
@@ -126,8 +126,8 @@ class Strided:
 
 def strided_read(context: EmitContext) -> Strided | None:
     """The right operand, if it is such a read."""
-    (factor, *others), name = context.parts.form.right.factors, context.parts.form.n[-1]
-    part = context.parts.form.parts[name]
+    (factor, *others), name = context.form.right.factors, context.form.n[-1]
+    part = context.form.parts[name]
     if others or not isinstance(factor, Read) or part.step != 1 or part.axis != name:
         return None
     *outer, last = factor.indices
@@ -154,7 +154,7 @@ def _pieces(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk, s
             I.buffer_store(slot, tirx.Broadcast(tirx.FloatImm(DTYPE, padding), lanes), [every])
 
             def piece(of_run: Values, start: TirExpr, end: TirExpr, lane_zero: TirExpr) -> None:
-                at = {**context.outer, **values, **of_run, context.parts.form.n[-1]: lane_zero}
+                at = {**context.outer, **values, **of_run, context.form.n[-1]: lane_zero}
                 load_piece(context, strided, slot, at, start, tirx.min(end, valid))
 
             over(piece)
@@ -172,10 +172,10 @@ Piece = Callable[[Values, TirExpr, TirExpr, TirExpr], None]
 def runs_of_vector(context: EmitContext, column: TirExpr) -> Callable[[Piece], None]:
     """How to go over the runs that a vector of columns from ``column`` on touches: the values of the outer parts of n,
     the first lane and the one past the last, and what the last axis would be in lane 0."""
-    lanes, (*outer, name) = context.vectors.lanes, context.parts.form.n
+    lanes, (*outer, name) = context.vectors.lanes, context.form.n
     if not outer:
         return lambda use: use({}, i64(0), i64(lanes), column)
-    size, fixed = context.parts.divisor(name), context.parts.form.parts[name].extent.constant
+    size, fixed = context.parts.divisor(name), context.form.parts[name].extent.constant
     run, at = bound(tirx.truncdiv(column, size)), bound(tirx.truncmod(column, size))
     if fixed is not None and fixed >= MIN_IN_RUN:
         count = 1 if fixed % lanes == 0 else (lanes - 2) // fixed + 2

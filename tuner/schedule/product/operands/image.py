@@ -119,7 +119,7 @@ class ImageRows(PackedRows):
     def runs(self, tile: Tile) -> Iterator[Run]:
         """Run after run of what is contiguous in a window."""
         context, chunk = tile.context, tile.chunk
-        parts, image, steps = context.parts, context.parts.form.image, context.parts.form.k
+        parts, image, steps = context.parts, context.form.image, context.form.k
         assert image is not None
         outer = steps[: len(steps) - len(image.run)]
         size: TirExpr = i64(1)
@@ -146,8 +146,8 @@ class ImageRows(PackedRows):
 def image_rows(context: EmitContext, first: TirExpr, count: TirExpr) -> Iterator[ImageRows]:
     """The rows of the left operand from ``first`` on, ``count`` of them, in a copy of their part of the image."""
     copy = _Copy(context)
-    start = copy.line(context.parts.decomposed(context.parts.form.m, first))
-    last = copy.line(context.parts.decomposed(context.parts.form.m, tirx.max(first + count - i64(1), first)))
+    start = copy.line(context.parts.decomposed(context.form.m, first))
+    last = copy.line(context.parts.decomposed(context.form.m, tirx.max(first + count - i64(1), first)))
     lines = bound_unless_known(last - start + copy.height)
     # Neither is empty, whatever the extents are.
     sizes = I.Bind(lines * copy.pitch + i64(context.vectors.lanes)), I.Bind(count + i64(1))
@@ -161,7 +161,7 @@ class _Copy:
     """How an image lies in its copy: lines of padded columns, one for each value of the outer dims."""
 
     def __init__(self, context: EmitContext) -> None:
-        image = context.parts.form.image
+        image = context.form.image
         assert image is not None
         self.context, self.image = context, image
         self.channels = context.parts.size(image.channel)
@@ -180,7 +180,7 @@ class _Copy:
 
     def starts(self, starts: TirExpr, start: TirExpr, first: TirExpr, count: TirExpr) -> None:
         columns = self.image.columns
-        with self.context.parts.runs(self.context.parts.form.m, first, count) as (values, begin, end, shift):
+        with self.context.parts.runs(self.context.form.m, first, count) as (values, begin, end, shift):
             line = bound_unless_known((self.line(values) - start) * self.pitch)
             with I.serial(begin, end) as column:
                 I.buffer_store(starts, line + column * (i64(columns.step) * self.channels), [column + shift])

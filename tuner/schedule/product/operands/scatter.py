@@ -79,10 +79,10 @@ def scatter(context: EmitContext, buffer: TirExpr, rows: Range, columns: Range, 
 
     ``buffer`` holds them from [0, ``skipped``] on.
     """
-    inner, lanes = context.parts.form.n[-1], context.vectors.lanes if in_vectors(context) else 1
+    inner, lanes = context.form.n[-1], context.vectors.lanes if in_vectors(context) else 1
     with I.serial(i64(0), rows[1]) as r:
-        of_row = {**context.outer, **context.parts.decomposed(context.parts.form.m, rows[0] + r)}
-        with context.parts.runs(context.parts.form.n, *columns) as (values, first, last, shift):
+        of_row = {**context.outer, **context.parts.decomposed(context.form.m, rows[0] + r)}
+        with context.parts.runs(context.form.n, *columns) as (values, first, last, shift):
             count = tirx.truncdiv(last - first + i64(lanes - 1), i64(lanes))
             with I.serial(i64(0), count) as v:
                 column = I.Bind(first + v * i64(lanes))
@@ -93,21 +93,21 @@ def scatter(context: EmitContext, buffer: TirExpr, rows: Range, columns: Range, 
 def in_vectors(context: EmitContext) -> bool:
     """Whether the last axis of n is that of the output, and the stages behind the contraction read vectors along it;
     where results lie a few elements apart, the same in all lanes."""
-    axis = context.parts.form.parts[context.parts.form.n[-1]].axis
+    axis = context.form.parts[context.form.n[-1]].axis
     step = step_of_results(context)
     known = {0, 1} if step == 1 else {0}
-    behind = [read for stage in context.parts.form.stages for read in reads(stage.body)]
+    behind = [read for stage in context.form.stages for read in reads(stage.body)]
     is_indirect = any(reads(index) for read in behind for index in read.indices)
     is_last = axis == context.parts.whole.program.stages[0].axes[-1]
-    as_values = step > 1 and any(Axis(axis) in list(values_of(stage.body)) for stage in context.parts.form.stages)
+    as_values = step > 1 and any(Axis(axis) in list(values_of(stage.body)) for stage in context.form.stages)
     is_known = not as_values and {stride(read, axis) for read in behind} <= known
     return is_last and step <= MAX_STRIDE and not is_indirect and is_known
 
 
 def step_of_results(context: EmitContext) -> int:
     """How far apart neighbours along the last axis of n lie along that axis of the output."""
-    axis = context.parts.form.parts[context.parts.form.n[-1]].axis
-    places = context.parts.form.phase.places if context.parts.form.phase is not None else ()
+    axis = context.form.parts[context.form.n[-1]].axis
+    places = context.form.phase.places if context.form.phase is not None else ()
     return next((each.step for each in places if each.axis == axis), 1)
 
 
@@ -116,7 +116,7 @@ def store_results(
 ) -> None:  # fmt: skip
     """One vector of results, those before ``last`` along the last axis of n, through the stages."""
     workload, index, step = context.parts.whole, context.parts.index_of_result(values), step_of_results(context)
-    axis, column = context.parts.form.parts[context.parts.form.n[-1]].axis, values[context.parts.form.n[-1]]
+    axis, column = context.form.parts[context.form.n[-1]].axis, values[context.form.n[-1]]
     vectors = Vectors(lanes)
     # Along an axis of two parts, what is past the last one of the run lies as much past it in the axis.
     limit = index[axis] + (last - column)
@@ -133,14 +133,14 @@ def store_results(
         return tirx.Ramp(index[name], i64(1), lanes) if name == axis and lanes > 1 else index[name]
 
     evaluator = Evaluator(workload.element_types, lanes, read, value_of, context.function.extents.__getitem__)
-    for before, stage in zip(workload.program.stages, context.parts.form.stages, strict=False):
+    for before, stage in zip(workload.program.stages, context.form.stages, strict=False):
         result = bound(rounded(result, workload.tensors[before.tensor].dtype))
         result = evaluator.value(stage.body)
-    if element_type(result) != context.parts.form.out_dtype:
-        result = bound(cast(bound(result), context.parts.form.out_dtype))
-        result = stored(result, context.parts.form.out_dtype)
+    if element_type(result) != context.form.out_dtype:
+        result = bound(cast(bound(result), context.form.out_dtype))
+        result = stored(result, context.form.out_dtype)
     *outer, last_index = (index[name] for name in workload.program.stages[0].axes)
-    out = context.buffers[context.parts.form.out]
+    out = context.buffers[context.form.out]
     if lanes == 1:
         I.buffer_store(out, result, [*outer, last_index])
     elif step == 1:

@@ -78,8 +78,8 @@ def _words(
 ) -> Iterator[tuple[list[tuple[Values, TirExpr | None]], TirExpr]]:
     """The words of a chunk: the values of the parts of k at each of its neighbours, and whether that is before the end
     of k (None: it is); and the row of the packed panel."""
-    group, names, first = context.words.dot.group, context.parts.form.k, chunk.first - to.first
-    if in_words(context.parts.form.parts, names[-1:], group):
+    group, names, first = context.words.dot.group, context.form.k, chunk.first - to.first
+    if in_words(context.form.parts, names[-1:], group):
         # No word goes from one run of the last part to the next.
         steps = chunk.first * i64(group), chunk.length * i64(group)
         with context.parts.runs(names, *steps) as (values, *ends, shift):
@@ -88,7 +88,7 @@ def _words(
                 in_k = [{**values, names[-1]: word * i64(group) + i64(j)} for j in range(group)]
                 yield [(of_step, None) for of_step in in_k], first + word + before
         return
-    is_whole = in_words(context.parts.form.parts, names, group)
+    is_whole = in_words(context.form.parts, names, group)
     with I.serial(i64(0), chunk.length) as step:
         each: list[tuple[Values, TirExpr | None]] = []
         for j in range(group):
@@ -101,7 +101,7 @@ def _pieces(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -
     """Vectors of columns, each of which may go over several runs of the last axis of n."""
     lanes, strided = context.vectors.lanes, strided_read(context)
     assert strided is not None
-    dtype = stored_type(str(context.parts.form.right.read_dtype))
+    dtype = stored_type(str(context.form.right.read_dtype))
     with I.serial(i64(0), i64(panel.vectors)) as v:
         column = I.Bind(panel.column + v * i64(lanes))
         valid = columns_in_vector(panel, column, lanes)
@@ -120,7 +120,7 @@ def _pieces(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -
                     of_run: Values, start: TirExpr, last: TirExpr, lane_zero: TirExpr,
                     values: Values = values, slot: TirExpr = slot, end: TirExpr = end,
                 ) -> None:  # fmt: skip
-                    at = {**context.outer, **values, **of_run, context.parts.form.n[-1]: lane_zero}
+                    at = {**context.outer, **values, **of_run, context.form.n[-1]: lane_zero}
                     load_piece(context, strided, slot, at, start, tirx.min(last, end))
 
                 over(piece)
@@ -131,12 +131,12 @@ def _pieces(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -
 def _elements(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
     """Element by element. Columns past the last one are left as they are: they are computed and not stored."""
     words, group = context.words, context.words.dot.group
-    zero = constant(0, stored_type(str(context.parts.form.right.read_dtype)), 1)
+    zero = constant(0, stored_type(str(context.form.right.read_dtype)), 1)
     with I.serial(i64(0), context.columns_in(panel)) as column:
-        of_column = {**context.outer, **context.parts.decomposed(context.parts.form.n, panel.column + column)}
+        of_column = {**context.outer, **context.parts.decomposed(context.form.n, panel.column + column)}
         with _words(context, panel, to, chunk) as (each, place):
             for j, (values, is_step) in enumerate(each):
-                value, inside, outside = elements_of(context, context.parts.form.right, {**of_column, **values})
+                value, inside, outside = elements_of(context, context.form.right, {**of_column, **values})
                 value = value if inside is None else tirx.if_then_else(inside, value, outside)
                 value = value if is_step is None else tirx.if_then_else(is_step, value, zero)
                 value = narrowed(words, I.Bind(value), bool(words.row_head))

@@ -88,13 +88,13 @@ def place_of(context: EmitContext, read: Read, values: Values) -> tuple[TirExpr,
 # -- rows -------------------------------------------------------------------------------------------------------------
 def words_of_rows(context: EmitContext, rows: PackedRows, count: TirExpr, chunk: Chunk) -> None:
     """``count`` rows at these words of k, the last one filled up with zeros."""
-    group, inner = context.words.dot.group, context.parts.form.k[-1]
+    group, inner = context.words.dot.group, context.form.k[-1]
     first = I.Bind(chunk.first * i64(group))
     length = I.Bind(tirx.min(chunk.length * i64(group), context.depth - first))
     copy = _Copy(context, rows.buffer)
     with I.serial(i64(0), count) as r:
-        of_row = {**context.outer, **context.parts.decomposed(context.parts.form.m, rows.row + r)}
-        with context.parts.runs(context.parts.form.k, first, length) as (values, start, end, shift):
+        of_row = {**context.outer, **context.parts.decomposed(context.form.m, rows.row + r)}
+        with context.parts.runs(context.form.k, first, length) as (values, start, end, shift):
 
             def at(step: TirExpr, of: Values = {**of_row, **values}) -> Values:  # noqa: B006 - read only
                 return {**of, inner: step}
@@ -110,10 +110,10 @@ class _Copy:
 
     def __init__(self, context: EmitContext, packed: TirExpr) -> None:
         self.context, self.packed, self.words = context, packed, context.words
-        self.operand, self.inner = context.parts.form.left, context.parts.form.k[-1]
+        self.operand, self.inner = context.form.left, context.form.k[-1]
         self.read = self.operand.read
         self.is_shifted = bool(self.words.head)
-        self.extent = context.parts.form.parts[self.inner].extent.constant
+        self.extent = context.form.parts[self.inner].extent.constant
 
     def run(self, at: Place, r: TirExpr, first: TirExpr, last: TirExpr, shift: TirExpr) -> None:
         """Row ``r`` at the steps ``first`` to ``last``, of which ``at`` gives the values of all parts."""

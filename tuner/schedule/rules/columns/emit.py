@@ -10,7 +10,7 @@ from tuner.program.task import SearchTask
 from tuner.schedule.function import KernelFunction, kernel_function
 from tuner.schedule.loops.outputs import write_outputs
 from tuner.schedule.loops.reading import Reader
-from tuner.schedule.loops.shares import Range, in_shares, position_of, product_of
+from tuner.schedule.loops.shares import Share, in_shares, position_of, product_of
 from tuner.schedule.rules.columns.pattern import ColumnProgram, column_program_of, lanes_of
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
@@ -49,7 +49,7 @@ class _Strips:
         counts = {axis: self.extents[axis] for axis in self.program.outer}
         counts[self.program.column] = tirx.truncdiv(self.extents[self.program.column] + width - i64(1), width)
 
-        def strips(share: Range) -> None:
+        def strips(share: Share) -> None:
             with workspace([width], self.computed) as totals, I.serial(*share) as number:
                 index = position_of(number, counts)
                 strip = index.pop(self.program.column)

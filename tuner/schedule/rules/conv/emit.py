@@ -27,7 +27,7 @@ from tuner.program.expr import reads
 from tuner.program.task import SearchTask
 from tuner.schedule.function import KernelFunction, kernel_function
 from tuner.schedule.layout import CutLayout, Layout
-from tuner.schedule.loops.shares import on_threads
+from tuner.schedule.loops.shares import Share, on_threads
 from tuner.schedule.product.axes import IN_IMAGE, group_of
 from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.indexing import Indexing, View
@@ -35,7 +35,6 @@ from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import form_of, viewed
 from tuner.schedule.product.match.parts import outer_role
 from tuner.schedule.product.nest import Nest
-from tuner.schedule.product.panels import Share
 from tuner.schedule.signature import dim_expr, i64
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx

@@ -10,7 +10,7 @@ from tuner.program.notation import Stage
 from tuner.program.task import SearchTask
 from tuner.schedule.function import KernelFunction, kernel_function
 from tuner.schedule.loops.reading import Reader
-from tuner.schedule.loops.shares import Range, in_shares
+from tuner.schedule.loops.shares import Share, in_shares
 from tuner.schedule.rules.elementwise.pattern import Elementwise, elementwise_of
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
@@ -53,10 +53,10 @@ class _Nest:
         in_shares(self.function.extents[split], threads, lambda share: self._outer(axes, {}, {split: share}))
 
     # -- loops ----------------------------------------------------------------------------------------------------
-    def _range(self, axis: str, shares: dict[str, Range]) -> Range:
+    def _range(self, axis: str, shares: dict[str, Share]) -> Share:
         return shares.get(axis, (i64(0), self.function.extents[axis]))
 
-    def _outer(self, axes: tuple[str, ...], index: dict[str, TirExpr], shares: dict[str, Range]) -> None:
+    def _outer(self, axes: tuple[str, ...], index: dict[str, TirExpr], shares: dict[str, Share]) -> None:
         """The loops over the output's axes in order; a transposed pair is walked in blocks, innermost."""
         if not axes:
             self._compute(index, 1)
@@ -71,7 +71,7 @@ class _Nest:
         with I.serial(*self._range(axis, shares)) as value:
             self._outer(tuple(rest), {**index, axis: value}, shares)
 
-    def _inner(self, axis: str, index: dict[str, TirExpr], shares: dict[str, Range]) -> None:
+    def _inner(self, axis: str, index: dict[str, TirExpr], shares: dict[str, Share]) -> None:
         first, last = self._range(axis, shares)
         if self.crossed is not None:
             self._blocks(axis, index, shares)
@@ -81,7 +81,7 @@ class _Nest:
         else:
             self._vectors(axis, index, first, last)
 
-    def _blocks(self, axis: str, index: dict[str, TirExpr], shares: dict[str, Range]) -> None:
+    def _blocks(self, axis: str, index: dict[str, TirExpr], shares: dict[str, Share]) -> None:
         """Square blocks of the last axis and the one that a read is contiguous along."""
         assert self.crossed is not None
         tile = i64(self.kernel["tile"])
@@ -101,12 +101,12 @@ class _Nest:
             self._elements(axis, index, (starts[0], wholes[0]), (wholes[1], ends[1]))
             self._elements(axis, index, (wholes[0], ends[0]), (starts[1], ends[1]))
 
-    def _elements(self, axis: str, index: dict[str, TirExpr], rows: Range, columns: Range) -> None:
+    def _elements(self, axis: str, index: dict[str, TirExpr], rows: Share, columns: Share) -> None:
         """One element after the other."""
         with I.serial(*rows) as outer, I.serial(*columns) as inner:
             self._compute({**index, str(self.crossed): outer, axis: inner}, 1)
 
-    def _squares(self, axis: str, index: dict[str, TirExpr], rows: Range, columns: Range) -> None:
+    def _squares(self, axis: str, index: dict[str, TirExpr], rows: Share, columns: Share) -> None:
         """Squares of one vector each way: what lies across is transposed in registers."""
         step = i64(self.square)
         counts = [tirx.truncdiv(last - first, step) for first, last in (rows, columns)]

@@ -11,7 +11,7 @@ from tuner.program.task import SearchTask
 from tuner.schedule.access import VectorAxis, vector_axis
 from tuner.schedule.function import KernelFunction, kernel_function
 from tuner.schedule.loops.reading import Reader
-from tuner.schedule.loops.shares import Range, in_shares
+from tuner.schedule.loops.shares import Share, in_shares
 from tuner.schedule.signature import dim_expr, i64
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx
@@ -67,7 +67,7 @@ class _Stage:
         split = axes[min(self.kernel["split"], len(axes) - 1)]
         in_shares(self.function.extents[split], threads, lambda share: self._outer(axes, {}, {split: share}))
 
-    def _outer(self, axes: tuple[str, ...], index: dict[str, TirExpr], shares: Mapping[str, Range]) -> None:
+    def _outer(self, axes: tuple[str, ...], index: dict[str, TirExpr], shares: Mapping[str, Share]) -> None:
         """The loops over the output's axes; the last one in vectors if they run along it."""
         if not axes:
             self._element(index)

@@ -29,11 +29,11 @@ from typing import Any
 from tuner.program.task import SearchTask
 from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout
-from tuner.schedule.loops.shares import in_shares, on_threads
+from tuner.schedule.loops.shares import Share, in_shares, on_threads
 from tuner.schedule.product.context import Chunk, EmitContext, context_of
 from tuner.schedule.product.nest import Block, Nest
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult
-from tuner.schedule.product.panels import FromAhead, PackedAtOnce, Share
+from tuner.schedule.product.panels import FromAhead, PackedAtOnce
 from tuner.schedule.product.rows import RowsInPlace
 from tuner.schedule.rules.mlp.kept import Kept, kept, kept_width, link_kernels, whole_rows
 from tuner.schedule.rules.mlp.pattern import chain_of

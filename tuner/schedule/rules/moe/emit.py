@@ -73,8 +73,7 @@ class _Columns(MatrixColumns):
     group: _Group = field(kw_only=True)
 
     def first_panel(self, context: EmitContext) -> TirExpr:
-        panels = tirx.floordiv(context.extent["n"] + i64(context.nr - 1), i64(context.nr))
-        return self.group.number * panels
+        return self.group.number * context.panels
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from tuner.program.dtypes import DTYPES
 from tuner.program.task import SearchTask
 from tuner.schedule.function import KernelFunction, kernel_function
-from tuner.schedule.loops.shares import Range, in_shares, number_of, product_of, share_of
+from tuner.schedule.loops.shares import Share, in_shares, number_of, product_of, share_of
 from tuner.schedule.rules.rows.frame import Groups
 from tuner.schedule.rules.rows.pattern import RowProgram, columns_choice, lanes_of, row_program_of
 from tuner.schedule.rules.rows.points import Settings
@@ -79,7 +79,7 @@ class _Loops:
         split = rows[min(self.kernel["split"], len(rows) - 1)]
         in_shares(self.function.extents[split], self.task.threads, lambda share: self._share({split: share}))
 
-    def _share(self, shares: Mapping[str, Range]) -> None:
+    def _share(self, shares: Mapping[str, Share]) -> None:
         """What one thread does."""
         with self._settings() as settings:
             self._rows(lambda rows: RowBlock(settings, rows).emit(), self.frame.rows, {}, shares)
@@ -101,7 +101,7 @@ class _Loops:
             )  # fmt: skip
 
     def _rows(
-        self, write: WriteRows, axes: tuple[str, ...], index: Mapping[str, TirExpr], shares: Mapping[str, Range]
+        self, write: WriteRows, axes: tuple[str, ...], index: Mapping[str, TirExpr], shares: Mapping[str, Share]
     ) -> None:
         """Loops over the row axes; the last one in blocks, then row by row."""
         if not axes:
@@ -144,7 +144,7 @@ def split_columns(settings: Settings, threads: int, over_rows: Callable[[WriteRo
         over_rows(lambda rows: _combine(RowBlock(settings, rows), partial, threads))
 
 
-def _span(settings: Settings, thread: TirExpr, threads: int) -> Range:
+def _span(settings: Settings, thread: TirExpr, threads: int) -> Share:
     """The share of a thread of the outermost column axis, in whole vectors if it is the one that vectors run along."""
     axis = settings.program.frame.columns[0]
     size = settings.function.extents[axis]

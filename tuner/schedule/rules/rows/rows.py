@@ -10,7 +10,7 @@ from tuner.program.expr import Read, axes_of, reads
 from tuner.program.notation import Stage
 from tuner.schedule.layout import LINE_BYTES
 from tuner.schedule.loops.reading import Reader
-from tuner.schedule.loops.shares import Range
+from tuner.schedule.loops.shares import Share
 from tuner.schedule.rules.rows.frame import input_reads
 from tuner.schedule.rules.rows.points import Accumulators, Point, Row, Settings
 from tuner.schedule.signature import i64
@@ -24,7 +24,7 @@ class RowBlock:
     """Writes the code of a few rows that are walked together, over a ``span`` of the outermost column axis or over all
     of it."""
 
-    def __init__(self, settings: Settings, rows: Sequence[Mapping[str, TirExpr]], span: Range | None = None) -> None:
+    def __init__(self, settings: Settings, rows: Sequence[Mapping[str, TirExpr]], span: Share | None = None) -> None:
         self.settings, self.frame, self.span = settings, settings.program.frame, span
         self.rows = [Row(index, number) for number, index in enumerate(rows)]
 
@@ -116,7 +116,7 @@ class RowBlock:
         with I.serial(*span) as value:
             self._columns(rest, {**index, axis: value}, unroll, visit)
 
-    def _vectors(self, span: Range, unroll: int, visit: Callable[[TirExpr, TirExpr | None, int], None]) -> None:
+    def _vectors(self, span: Share, unroll: int, visit: Callable[[TirExpr, TirExpr | None, int], None]) -> None:
         """Groups of ``unroll`` vectors, single ones, and one that is masked."""
         lanes, (first, last) = self.settings.lanes, span
         step, size = lanes * unroll, last - first

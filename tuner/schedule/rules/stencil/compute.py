@@ -11,7 +11,7 @@ from tuner.program.task import SearchTask
 from tuner.schedule.function import KernelFunction, kernel_function
 from tuner.schedule.loops.outputs import write_outputs
 from tuner.schedule.loops.reading import Reader
-from tuner.schedule.loops.shares import Range, in_shares, position_of, product_of
+from tuner.schedule.loops.shares import Share, in_shares, position_of, product_of
 from tuner.schedule.rules.stencil.pattern import Slide, Tap, Tile, WindowProgram, lanes_of, window_program_of
 from tuner.schedule.rules.stencil.scratch import Scratch
 from tuner.schedule.signature import i64
@@ -240,7 +240,7 @@ class _Loops:
                 total = total * tirx.min(extents[slide.axis], i64(1))
         scratch = Scratch(self.task.workload, self.program, self.function, self.kernel, self.lanes)
 
-        def tiles(share: Range) -> None:
+        def tiles(share: Share) -> None:
             with workspace(scratch.shape, scratch.dtype) as buffer, I.serial(*share) as number:
                 tile = self._tile(position_of(number, counts))
                 scratch.fill(buffer, tile)
