@@ -29,9 +29,11 @@ PROGRAM = (
     "out[{out}] = {result}"
 )
 """The catalogue's attention with other orders of axes, or with a mask."""
-RESULT = "mixed[b, h, i, d] / z[b, h, i]"
-GUARDED = f"where(top[b, h, i] == -inf, 0.0, {RESULT})"
-"""Rows of which a mask hides every column are 0."""
+QUOTIENT = "mixed[b, h, i, d] / z[b, h, i]"
+RESULT = f"where(extent(j) > 0, {QUOTIENT}, 0.0)"
+"""Rows are 0 where there is no column."""
+GUARDED = f"where(top[b, h, i] == -inf, 0.0, {QUOTIENT})"
+"""Rows of which a mask hides every column are 0, and so they are where there is none."""
 PLAIN = {"q": "bhid", "k": "bhjd", "v": "bhjd"}
 """Axes of the catalogue's operands; ``g`` stands in the place of ``h`` where several heads share a key."""
 

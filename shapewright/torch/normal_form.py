@@ -59,14 +59,18 @@ def by_inductor(
 ) -> Compiled:
     """Compiled by Inductor, as it would compile ``graph`` itself where ``rewrite`` is None."""
     from torch._functorch import config as functorch_config  # noqa: PLC0415 - seconds, for those who compile
+    from torch._inductor import config as inductor_config  # noqa: PLC0415
     from torch._inductor import list_mode_options  # noqa: PLC0415
     from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415
+    from torch._inductor.custom_graph_pass import get_custom_graph_passes  # noqa: PLC0415
     from torch._inductor.decomposition import select_decomp_table  # noqa: PLC0415
 
     patches = {**(list_mode_options(mode) if mode else {}), **options}
     if rewrite is None:
         return compile_fx(graph, list(inputs), config_patches=patches)  # type: ignore[no-any-return]
-    patches["joint_custom_pre_pass"] = _pass(Rewritten(rewrite, select_decomp_table()))
+    # Passes of the user's own go first: they see the graph that they would see without this one.
+    own = patches.get("joint_custom_pre_pass", inductor_config.joint_custom_pre_pass)
+    patches["joint_custom_pre_pass"] = [*get_custom_graph_passes(own), _pass(Rewritten(rewrite, select_decomp_table()))]
     # Its cache knows the graph before the pass, and not which libraries there are.
     with spelled_out(graph), functorch_config.patch(enable_autograd_cache=False):
         return compile_fx(graph, list(inputs), config_patches=patches, decompositions=_normal_form())  # type: ignore[no-any-return]

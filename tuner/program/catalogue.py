@@ -130,7 +130,7 @@ OPS: Mapping[str, Op] = {
             "e[b, h, i, j] = exp(scores[b, h, i, j] - top[b, h, i])\n"
             "z[b, h, i] = sum(j) e[b, h, i, j]\n"
             "mixed[b, h, i, d] = sum(j) e[b, h, i, j] * v[b, h, j, d]\n"
-            "out[b, h, i, d] = mixed[b, h, i, d] / z[b, h, i]",
+            "out[b, h, i, d] = where(extent(j) > 0, mixed[b, h, i, d] / z[b, h, i], 0.0)",
             settings={"causal": CAUSAL, "scale": SCALE}, variant=_attention,
         ),
         Op(

@@ -19,6 +19,7 @@ from tests.shapewright.models.checking import (
     labels,
     lifted,
     lifting_of,
+    reference,
     values_of,
 )
 from tuner.program.build import make_workload
@@ -73,6 +74,40 @@ def test_attention_that_is_spelled_out_is_attention() -> None:
     assert labels(own) == ["attention"]
 
 
+OF_FEW_KEYS: dict[str, Callable[..., Any]] = {
+    "plain": lambda q, k, v, _: functional.scaled_dot_product_attention(q, k, v),
+    "causal": lambda q, k, v, _: functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+    "scaled": lambda q, k, v, _: functional.scaled_dot_product_attention(q, k, v, scale=0.5),
+    "transposed": lambda q, k, v, _: functional.scaled_dot_product_attention(q, k, v).transpose(1, 2),
+    "floats": lambda q, k, v, mask: functional.scaled_dot_product_attention(q, k, v, attn_mask=mask),
+    "bools": lambda q, k, v, mask: functional.scaled_dot_product_attention(q, k, v, attn_mask=mask),
+    "spelled out": lambda q, k, v, _: torch.softmax(q @ k.transpose(-2, -1) / 4.0, -1) @ v,
+    "spelled out, masked": lambda q, k, v, mask: torch.softmax(q @ k.transpose(-2, -1) / 4.0 + mask, -1) @ v,
+}
+
+
+@pytest.mark.parametrize("way", OF_FEW_KEYS)
+def test_where_there_is_no_key_rows_are_zero(way: str) -> None:
+    def given(count: int) -> tuple[Any, ...]:
+        mask = torch.randn(5, count)
+        return (
+            torch.randn(2, 3, 5, 16),
+            *(torch.randn(2, 3, count, 16) for _ in "kv"),
+            mask > 0 if way == "bools" else mask,
+        )
+
+    keys = Dim("keys", min=0, max=64)
+    program = exported(Formula(OF_FEW_KEYS[way]), given(7), ((None, {2: keys}, {2: keys}, {1: keys}),))
+    found = lifting_of(program)
+    assert labels(found) == ["attention"]
+    (size,) = map(str, program.range_constraints)
+    for count in (0, 1, 9):
+        # Eager's own: the operator that exports hold divides by zero in PyTorch where there is no key.
+        values = dict(zip(program.graph_signature.user_inputs, given(count), strict=True))
+        out, right = reference(found.ops[0], values, {size: count}), OF_FEW_KEYS[way](*values.values())
+        torch.testing.assert_close(torch.from_numpy(out).float(), right, rtol=1e-5, atol=1e-5)
+
+
 SEES = {
     "floats": lambda *shape: torch.randn(shape).masked_fill(torch.rand(shape) < 0.2, -torch.inf),
     "bools": lambda *shape: torch.rand(shape) < 0.8,
@@ -112,6 +147,7 @@ def test_masks_hide_keys_and_rows_that_see_none_are_zero(kind: str, shape: str) 
 @pytest.mark.parametrize("keys", [5, 9, 3])
 def test_causal_masks_hide_from_the_first_key_on(keys: int) -> None:
     """PyTorch's way, where queries are not as many as keys."""
+
     def causal(q: Any, k: Any, v: Any) -> Any:
         return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 from torch._dynamo.utils import counters
+from torch._inductor import config as inductor_config
 from torch.nn import functional
 
 import shapewright as sw
@@ -102,6 +103,25 @@ def test_inductor_calls_libraries_directly_and_compiles_the_rest(encoder_librari
         assert close(fast(given), model(given))
     # Inductor's code copies what has strides: the operator itself was never called.
     assert copies() == before
+
+
+@pytest.mark.parametrize("by", ["options", "configuration"])
+def test_passes_of_the_users_own_run_too(by: str, encoder_libraries: Path) -> None:
+    seen: list[set[str]] = []
+
+    def own(graph: torch.fx.Graph) -> None:
+        seen.append({str(node.target) for node in graph.nodes})
+
+    passes = {"joint_custom_pre_pass": own}
+    fast = compiled(
+        Encoder(), encoder_libraries, rest="inductor", strict=True, inductor=passes if by == "options" else {}
+    )
+    with torch.no_grad(), inductor_config.patch(**({} if by == "options" else passes)):
+        given = words(2, 8)
+        assert close(fast(given), fast._orig_mod(given))
+    (targets,) = seen
+    assert any("addmm" in target or "linear" in target for target in targets), targets
+    assert sw.torch.report().replaced
 
 
 def test_where_gradients_are_recorded_nothing_is_replaced(encoder_libraries: Path) -> None:

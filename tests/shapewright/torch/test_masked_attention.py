@@ -73,3 +73,20 @@ def test_only_a_mask_that_hides_nothing_is_left_out(name: str, is_spelled_out: b
         return torch.softmax(scores, -1) @ x
 
     replacing.check(function, torch.randn(3, 2, 5, 16))
+
+
+def _spelled_out(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(q @ k.transpose(-2, -1) * 0.25 + mask, -1) @ v
+
+
+def test_where_there_is_no_key_rows_are_zero_as_in_eager(replacing: Replacing) -> None:
+    compiled, q = replacing.compiled(_spelled_out, dynamic=None), torch.randn(2, 3, 5, 16)
+    for count in (7, 1, 0):
+        k, v, mask = torch.randn(2, 3, count, 16), torch.randn(2, 3, count, 16), torch.randn(5, count)
+        for each, axis in ((k, 2), (v, 2), (mask, 1)):
+            # Other sizes than these have graphs of their own where they are 0.
+            torch._dynamo.decorators.mark_unbacked(each, axis, shape_id="keys")
+        with torch.no_grad():
+            found, right = compiled(q, k, v, mask), _spelled_out(q, k, v, mask)
+        torch.testing.assert_close(found, right, rtol=1e-5, atol=1e-5)
+    assert {each.workload.partition("(")[0] for each in replacing.report.replaced} == {"attention"}

@@ -112,7 +112,7 @@ class Chain:
     """The parts of the program, over the axes ``batch``, ``i`` (rows), ``j``, ``d`` and ``e``, which name them all.
 
     ``axis``: by these names the program's own. ``mask``: the scores, and where they are hidden. ``j_is_last``: k lies
-    along j, not along d. ``is_divided_first``: nothing is attended to where j is empty, in place of 0 / 0;
+    along j, not along d. ``is_zero_of_nothing``: rows are 0 where j is empty, in place of 0 / 0;
     ``is_guarded``: nor in a row whose scores are all -inf.
     """
 
@@ -126,7 +126,7 @@ class Chain:
     out_axes: tuple[str, ...]
     out_tensor: str
     j_is_last: bool
-    is_divided_first: bool
+    is_zero_of_nothing: bool
     is_guarded: bool
 
     @property

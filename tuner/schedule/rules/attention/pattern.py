@@ -10,6 +10,7 @@
 Elementwise stages between these are put into their readers first, so that it does not matter into how many of them a
 program divides the work. The division by ``z`` may also stand before the second contraction, as in softmax(scores) . v.
 The quotient may be ``where(top[.., i] == -inf, 0, quotient)``: then rows that see no column are 0, and NaN otherwise.
+It may be ``where(extent(j) > 0, quotient, 0)``: then rows are 0 where there is no column, as if divided first.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from tuner.program.expr import Axis, Binary, Call, Const, Expr, Read, axes_of, reads, rebuild
+from tuner.program.expr import Axis, Binary, Call, Const, Expr, Extent, Read, axes_of, reads, rebuild
 from tuner.program.inline import MAX_NODES, node_count, substituted
 from tuner.program.notation import Stage
 from tuner.program.workload import Workload
@@ -68,6 +69,7 @@ class _Matching:
         (self.total,) = (stage for stage in rest if stage is not self.mixed)
         self.inner = names
         self.is_guarded = False
+        self.is_zero_of_nothing = False
 
     # -- the parts ------------------------------------------------------------------------------------------------
     def chain(self) -> Chain:
@@ -139,6 +141,18 @@ class _Matching:
         self.is_guarded = True
         return value
 
+    def _of_something(self, expr: Expr) -> Expr | None:
+        """The second value of ``where(extent(j) > 0, value, 0)``; None for what is none."""
+        if not (isinstance(expr, Call) and expr.function == "where"):
+            return None
+        condition, value, zero = expr.args
+        asks = isinstance(condition, Binary) and condition.operator == ">" and isinstance(condition.left, Extent)
+        if not (asks and isinstance(condition, Binary) and _is_zero(condition.right) and _is_zero(zero)):
+            return None
+        sizes = self.workload.sizes
+        assert isinstance(condition.left, Extent)
+        return value if sizes[condition.left.name] == sizes[self.top.reduce_axes[0]] else None
+
     def _top_index(self) -> tuple[Axis, ...]:
         """How the sum of exponentials is read, in the maximum's names."""
         names = self._top_names(self.total)
@@ -176,7 +190,7 @@ class _Matching:
         axis = {**{new: old for old, new in {**batch, row: "i", j: "j"}.items()}, "d": d, "e": e}
         chain = Chain(
             axis, tuple(batch.values()), q, k, v, mask, out, out_axes, self.workload.program.outputs[0],
-            stride(k, "j") == 1, is_divided_first, self.is_guarded,
+            stride(k, "j") == 1, self.is_zero_of_nothing, self.is_guarded,
         )  # fmt: skip
         problem = storage_problem(self.workload, chain)
         _need(problem is None, str(problem))
@@ -189,6 +203,7 @@ class _Matching:
         last = self.stages[-1]
         if last is self.mixed:
             _need(is_divided_first, "the sums are not divided by that of the exponentials")
+            self.is_zero_of_nothing = True
             return Read(QUOTIENT, ()), tuple(inner)
         found = [read for read in reads(last.body) if read.tensor == self.mixed.tensor]
         _need(last.reducer is None and bool(found), "the last stage does not read the last sum")
@@ -197,13 +212,17 @@ class _Matching:
         _need(self._has_extents(outer, names, e), "the output has axes of other extents than the sums")
         body = _renamed(last.body, outer)
         if is_divided_first:
+            self.is_zero_of_nothing = True
             body = _marked(body, self.mixed.tensor, QUOTIENT, tuple(map(Axis, inner)))
         else:
             total = tuple(Axis(names[own_name.name]) for own_name in self._top_index())
             quotient = Binary("/", Read(self.mixed.tensor, tuple(map(Axis, inner))), Read(self.total.tensor, total))
             top = Read(self.top.tensor, tuple(Axis(names[axis]) for axis in self.top.axes))
             whole = rebuild(body, lambda node: Read(QUOTIENT, ()) if self._guarded_by(top, node) == quotient else node)
-            body = whole if self.is_guarded else _marked_all(body, quotient)
+            if not self.is_guarded:
+                whole = rebuild(body, lambda node: Read(QUOTIENT, ()) if self._of_something(node) == quotient else node)
+                self.is_zero_of_nothing = whole != body
+            body = whole if whole != body else _marked_all(body, quotient)
         _need(not {read.tensor for read in reads(body)} & self.inner, "the output is not made of the quotient alone")
         return body, tuple(outer[axis] for axis in last.axes)
 

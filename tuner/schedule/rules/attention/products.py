@@ -205,7 +205,7 @@ def invert_totals(frame: Frame, first: TirExpr, count: TirExpr) -> None:
         if frame.chain.is_guarded:
             # Not "total != 0": of NaN that is false in TVM, and a sum that is NaN is none of nothing.
             reciprocal = tirx.Select(tirx.EQ(total, nothing), nothing, bound(reciprocal))
-        elif frame.chain.is_divided_first:
+        elif frame.chain.is_zero_of_nothing:
             # A sum over nothing is 0, whatever it is a sum of.
             reciprocal = tirx.Select(frame.extent["j"] > i64(0), bound(reciprocal), nothing)
         I.buffer_store(frame.room.total, reciprocal, [local])

@@ -24,6 +24,8 @@ out[b, i, e] = o[b, i, e] / z[b, i]"""
 
 GUARDED = SOFTMAX.replace("o[b, i, e] / z[b, i]", "where(top[b, i] == -inf, 0.0, o[b, i, e] / z[b, i])")
 """Rows of which every column is hidden are 0, as in PyTorch."""
+SOME = SOFTMAX.replace("o[b, i, e] / z[b, i]", "where(extent(j) > 0, o[b, i, e] / z[b, i], 0.0)")
+"""Rows are 0 where there is no column, as in PyTorch."""
 GUARDED_FIRST = """
 top[b, i] = max(j) s[b, i, j]
 p[b, i, j] = exp(s[b, i, j] - top[b, i])

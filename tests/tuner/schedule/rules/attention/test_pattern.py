@@ -14,6 +14,7 @@ from tests.tuner.schedule.rules.attention.programs import (
     PRODUCTS,
     RULE,
     SOFTMAX,
+    SOME,
     attention,
     chain,
     task_of,
@@ -52,17 +53,21 @@ def test_the_catalogue_entry_is_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "divided_first"),
+    ("data", "is_zero_of_nothing"),
     [
+        (chain(behind=SOME), True),
+        (chain(behind=SOME + " + r[e]"), True),
+        (chain(behind=SOME.replace("0.0)", "1.0)")), False),
+        (chain(behind=SOME.replace("extent(j)", "extent(i)")), False),
         (chain(), False),
         (chain(behind=FIRST_DIVIDED), True),
         (chain(behind=OTHER_NAMES, extents={"x": "T", "y": "S", "c": 2, "u": "T", "w": "S"}), False),
         (chain("max(a[b, i, j], 0) * 0.5 + i - extent(j)"), False),
     ],
 )
-def test_names_and_stages_do_not_matter(data: dict[str, Any], divided_first: bool) -> None:
+def test_names_and_stages_do_not_matter(data: dict[str, Any], is_zero_of_nothing: bool) -> None:
     found = matched(data)
-    assert found.is_divided_first == divided_first
+    assert found.is_zero_of_nothing == is_zero_of_nothing
     assert (found.q.tensor, found.k.tensor, found.v.tensor) == ("q", "k", "v")
     assert [found.axis[name] for name in "de"] == ["d", "e"]
 
@@ -106,6 +111,7 @@ PADDED_STAGE = {
         (chain(behind=GUARDED.replace("-inf, 0.0,", "-inf, 1.0,")), "not made of the quotient alone"),
         (chain(behind=GUARDED.replace("== -inf", "== 0.0")), "not made of the quotient alone"),
         (chain(behind=GUARDED.replace("z[b, i])", "z[b, i] + r[e])")), "not made of the quotient alone"),
+        (chain(behind=SOME + " + o[b, i, e] / z[b, i]"), "not made of the quotient alone"),
         (chain(behind=GUARDED + " + o[b, i, e] / z[b, i]"), "not made of the quotient alone"),
         (chain(behind=SOFTMAX.replace("v[b, j, e]", "where(top[b, i] == -inf, 0, v[b, j, e])")), "times a tensor"),
         (chain(outputs=["z", "out"]), "more than one output"),
