@@ -10,7 +10,7 @@ from tuner.errors import ShapewrightError
 from tuner.program.dims import DimExpr
 from tuner.program.dtypes import DTYPES
 from tuner.program.workload import Tensor
-from tuner.schedule.layout import CutLayout, Layout, MatrixLayout, PanelLayout, WinogradLayout
+from tuner.schedule.layout import CutLayout, Layout, PackLayout
 
 Text = Callable[[DimExpr | int], str]
 """Writes a size as an expression of C."""
@@ -29,7 +29,7 @@ class _Dim:
 
 def packs(layout: Layout, tensor: Tensor, parameter: str, text: Text) -> str:
     """The statements that pack ``parameter``, which has the elements of a constant, into ``packed``."""
-    if isinstance(layout, WinogradLayout):
+    if isinstance(layout, PackLayout) and layout.filter:
         return f"  sw_filter(&(const sw_taps){_taps(layout, text)}, {parameter}, packed);"
     dtype = DTYPES[tensor.dtype]
     matrices = ",\n    ".join(matrices_of(layout, tensor.dims, text))
@@ -40,28 +40,20 @@ def packs(layout: Layout, tensor: Tensor, parameter: str, text: Text) -> str:
     )
 
 
-def _taps(layout: WinogradLayout, text: Text) -> str:
-    kernels, channels, *_ = (layout.sizes[dim] for dim in layout.order)
-    strides = ", ".join(text(math.prod(layout.sizes[dim + 1 :])) for dim in layout.order)
-    return f"{{{text(kernels)}, {text(channels)}, {text(layout.packed_shape(layout.sizes)[1])}, {{{strides}}}}}"
+def _taps(layout: PackLayout, text: Text) -> str:
+    sizes = [size for (size,) in layout.dims]
+    kernels, channels, *_ = (sizes[dim] for dim in layout.filter)
+    strides = ", ".join(text(math.prod(sizes[dim + 1 :])) for dim in layout.filter)
+    return f"{{{text(kernels)}, {text(channels)}, {text(layout.packed_shape(sizes)[1])}, {{{strides}}}}}"
 
 
 def matrices_of(layout: Layout, dims: Sequence[DimExpr], text: Text) -> list[str]:
     """The initializers of all matrices that ``layout`` makes of a tensor of these dims."""
     strides = [math.prod(dims[axis + 1 :], start=DimExpr.of(1)) for axis in range(len(dims))]
     whole = [_Dim(size, stride) for size, stride in zip(dims, strides, strict=True)]
-    match layout:
-        case PanelLayout():
-            rows, steps = whole
-            words = layout.packed_shape((rows.size, steps.size))[1]
-            indices = _index((), text), _index((rows,), text), _index((steps,), text)
-            return [_matrices(indices, layout, DimExpr.of(words), DimExpr.of(0), 0, text)]
-        case MatrixLayout():
-            return [_of_parts(layout, whole, 0, text)]
-        case CutLayout():
-            return [_cut(layout, number, whole, text) for number in range(len(layout.parts))]
-        case _:
-            raise ShapewrightError(f"constants that are packed as {type(layout).__name__} have no form in C yet")
+    if isinstance(layout, CutLayout):
+        return [_cut(layout, number, whole, text) for number in range(len(layout.parts))]
+    return [_of_parts(layout, whole, 0, text)]
 
 
 def _cut(layout: CutLayout, number: int, whole: Sequence[_Dim], text: Text) -> str:
@@ -73,17 +65,22 @@ def _cut(layout: CutLayout, number: int, whole: Sequence[_Dim], text: Text) -> s
     return _of_parts(part, dims, layout.first(number), text)
 
 
-def _of_parts(layout: MatrixLayout, dims: Sequence[_Dim], to: int, text: Text) -> str:
-    parts: list[_Dim] = []
-    for sizes, dim in zip(layout.dims, dims, strict=True):
-        for place, size in enumerate(sizes):
-            parts.append(_Dim(DimExpr.of(size), dim.stride * math.prod(sizes[place + 1 :])))
-    shape = layout.packed_shape([math.prod(sizes) for sizes in layout.dims])
+def _of_parts(layout: PackLayout, dims: Sequence[_Dim], to: int, text: Text) -> str:
+    """The matrices of a layout: their indices, how they are panels of words, where they begin and are packed to."""
+    parts = list(dims)
+    if layout.dims:
+        parts = [
+            _Dim(DimExpr.of(size), dim.stride * math.prod(sizes[place + 1 :]))
+            for sizes, dim in zip(layout.dims, dims, strict=True)
+            for place, size in enumerate(sizes)
+        ]
+    shape = layout.packed_shape([dim.size for dim in dims])
     # Lines of a row each are panels of one row: [batch * rows, words * group].
-    words = shape[1] // layout.group if layout.panel == 1 else shape[1]
+    words = DimExpr.of(shape[1]) // layout.group if layout.has_rows else shape[1]
     indices = [_index([parts[at] for at in group], text) for group in (layout.batch, layout.rows, layout.steps)]
     first = sum((dim.first for dim in dims), start=DimExpr.of(0))
-    return _matrices(indices, layout, DimExpr.of(words), first, to, text)
+    numbers: tuple[DimExpr | int, ...] = (layout.panel, layout.group, layout.offset, words, first, to)
+    return f"{{{', '.join((*indices, *map(text, numbers)))}}}"
 
 
 def _index(parts: Sequence[_Dim], text: Text) -> str:
@@ -92,9 +89,3 @@ def _index(parts: Sequence[_Dim], text: Text) -> str:
     sizes, strides = (", ".join(map(text, each)) for each in ([p.size for p in parts], [p.stride for p in parts]))
     return f"{{{len(parts)}, {{{sizes or '0'}}}, {{{strides or '0'}}}}}"
 
-
-def _matrices(
-    indices: Sequence[str], layout: PanelLayout | MatrixLayout, words: DimExpr, first: DimExpr, to: int, text: Text
-) -> str:
-    numbers: tuple[DimExpr | int, ...] = (layout.panel, layout.group, layout.offset, words, first, to)
-    return f"{{{', '.join((*indices, *map(text, numbers)))}}}"

@@ -18,7 +18,7 @@ from tuner.program.dtypes import DTYPES
 from tuner.program.range_text import format_ranges
 from tuner.program.target import FROM_LINUX
 from tuner.program.workload import JsonObject, Tensor, Workload
-from tuner.schedule.layout import Layout, WinogradLayout
+from tuner.schedule.layout import Layout, PackLayout
 
 NAME = re.compile("[a-z_][a-z0-9_]{0,63}", re.IGNORECASE)
 C_TYPES = {
@@ -149,7 +149,8 @@ class CSource:
 
     def _packers(self) -> dict[str, int]:
         """Which functions of the runtime pack constants."""
-        filters = [isinstance(self.layouts[each.name], WinogradLayout) for each in self._packed]
+        layouts = [self.layouts[each.name] for each in self._packed]
+        filters = [isinstance(layout, PackLayout) and bool(layout.filter) for layout in layouts]
         return {"SW_PACKS": int(not all(filters)), "SW_FILTERS": int(any(filters))}
 
     # -- the source -------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import math
 from dataclasses import replace
 
 from shapewright.models.draft import Draft, draft_of
+from shapewright.models.elementwise import shortest
 from shapewright.models.graph import ONE, CannotLift, Graph, Node, Operation
 from shapewright.models.lifted import Operand, View
 from shapewright.models.masks import plain_mask
@@ -140,7 +141,9 @@ def _scale(operation: Operation, d: DimExpr) -> float | None:
         raise CannotLift("the depth is dynamic, so the scale is no constant")
     usual = None if not d.constant else 1.0 / math.sqrt(d.constant)
     # Models round it to float32, or multiply it of two roots.
-    return None if scale is None or (usual and math.isclose(scale, usual, rel_tol=1e-6)) else float(scale)
+    if scale is None or (usual and math.isclose(scale, usual, rel_tol=1e-6)):
+        return None
+    return float(scale) if operation.node.dtype == "float64" else shortest(scale)
 
 
 FROM_END = "j <= i + (extent(j) - extent(i))"

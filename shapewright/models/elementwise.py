@@ -5,9 +5,14 @@ Where the catalogue has an epilogue of the same meaning, its text is used: then 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from tuner.program.catalogue import EPILOGUES
+
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 _OWN: Mapping[str, str] = {
     "silu": "{0} * sigmoid({0})",
@@ -37,6 +42,29 @@ TEXT: Mapping[str, str] = {
     **_OWN,
 }
 """By operation its expression; ``{0}`` and ``{1}`` are its inputs, the others its attributes."""
+
+
+
+def text_of(op: str, inputs: Sequence[str | float], attrs: Mapping[str, Any], dtype: str) -> str:
+    """The expression of an operation on elements of ``dtype``; ``inputs``: expressions and numbers."""
+    given = [each if isinstance(each, str) else literal(each, dtype) for each in inputs]
+    own = {name: literal(each, dtype) for name, each in attrs.items() if isinstance(each, int | float)}
+    return TEXT[op].format(*given, **own)
+
+
+def shortest(value: float) -> float:
+    """The number of the fewest digits that is the same in float32; one that float32 does not have as it is."""
+    return float(str(np.float32(value))) if abs(value) <= MAX_FLOAT32 else value
+
+
+def literal(value: float, dtype: str) -> str:
+    """A number as the notation takes it anywhere in an expression. Operations on float32 round it to that: numbers that
+    are equal there are written alike."""
+    number = float(value)
+    if dtype != "float64":
+        number = shortest(number)
+    return repr(number) if number >= 0 else f"({number!r})"
+
 
 COMMUTATIVE = frozenset({"add", "mul"})
 """Of two inputs whose order does not matter."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
 from shapewright.models.draft import Draft, Fused, Produced
-from shapewright.models.elementwise import COMMUTATIVE, TEXT, epilogue_of
+from shapewright.models.elementwise import COMMUTATIVE, TEXT, epilogue_of, text_of
 from shapewright.models.graph import ONE, CannotLift, Graph, Input, Node, Operation
 from shapewright.models.lifted import Fold, Operand, View
 from shapewright.models.operands import behind, fixed
@@ -24,7 +26,7 @@ def biased(operation: Operation, draft: Draft) -> Draft:
     if bias is None:
         return draft
     operand, dims = _read(operation.graph, draft, bias, operation.node)
-    return _with(draft, "add", ("{x}", operand), dims, {})
+    return _with(draft, "add", ("{x}", operand), dims)
 
 
 def elementwise(operation: Operation) -> Draft:
@@ -46,7 +48,7 @@ def elementwise(operation: Operation) -> Draft:
         draft = draft.with_operand(operand)
         names[name], reads = ("{x}" if not reads else f"{{{operand.tensor}}}"), (*reads, (operand.tensor, along))
     ordered = [names.get(each) or _number(each) for each in _in_order(node, tensors[0])]
-    return replace(draft, stages=(Fused(node.op, TEXT[node.op].format(*ordered, **node.attrs), reads),))
+    return replace(draft, stages=(Fused(node.op, text_of(node.op, ordered, node.attrs, node.dtype), reads),))
 
 
 def extended(graph: Graph, draft: Draft, taken: Collection[str]) -> Draft | None:
@@ -107,7 +109,7 @@ def _produced(graph: Graph, draft: Draft, operand: Operand, node: Node, axes: tu
         draft = draft.with_operand(new)
         names[name], reads = f"{{{new.tensor}}}", (*reads, (new.tensor, dims))
     texts = [names.get(each) or _number(each) for each in inputs]
-    stage = Produced(node.op, operand.tensor, TEXT[node.op].format(*texts, **node.attrs), axes, reads)
+    stage = Produced(node.op, operand.tensor, text_of(node.op, texts, node.attrs, node.dtype), axes, reads)
     rest = tuple(each for each in draft.operands if each.tensor != operand.tensor)
     return replace(draft, operands=rest, before=(stage, *draft.before), nodes=(node.name, *draft.nodes))
 
@@ -147,16 +149,17 @@ def _appended(graph: Graph, draft: Draft, node: Node) -> Draft:
         "{x}" if each == draft.node else (operand if isinstance(each, str) and operand else _number(each))
         for each in _in_order(node, draft.node)
     ]
-    longer = _with(draft, node.op, tuple(inputs), dims, dict(node.attrs))
+    longer = _with(draft, node.op, tuple(inputs), dims, node.attrs, node.dtype)
     return replace(longer, nodes=(*longer.nodes, node.name))
 
 
 def _with(
-    draft: Draft, op: str, inputs: tuple[str | Operand, ...], dims: tuple[int, ...], attrs: dict[str, object]
+    draft: Draft, op: str, inputs: tuple[str | float | Operand, ...], dims: tuple[int, ...],
+    attrs: Mapping[str, Any] | None = None, dtype: str = "",
 ) -> Draft:
     """A stage of ``op``; the operand among ``inputs`` is read along ``dims``."""
     operand = next((each for each in inputs if isinstance(each, Operand)), None)
-    texts = [each if isinstance(each, str) else f"{{{each.tensor}}}" for each in inputs]
+    texts = [f"{{{each.tensor}}}" if isinstance(each, Operand) else each for each in inputs]
     # The catalogue's epilogues read tensors along axes, and a single number has none.
     is_whole = bool(draft.axes) and dims == tuple(range(len(draft.axes)))
     is_channel = [draft.axes[dim] for dim in dims] == [draft.channel]
@@ -164,7 +167,7 @@ def _with(
     epilogue = epilogue_of(op, is_whole, is_channel) if operand or stands_alone else None
     reads = ((operand.tensor, dims),) if operand else ()
     draft = draft.with_operand(operand) if operand else draft
-    return replace(draft, stages=(*draft.stages, Fused(op, TEXT[op].format(*texts, **attrs), reads, epilogue)))
+    return replace(draft, stages=(*draft.stages, Fused(op, text_of(op, texts, attrs or {}, dtype), reads, epilogue)))
 
 
 def _in_order(node: Node, first: str) -> tuple[Input, ...]:
@@ -197,11 +200,11 @@ def _role(op: str, is_whole: bool) -> str:
     return "residual" if is_whole else "bias"
 
 
-def _number(value: Input) -> str:
-    """A literal. Raises CannotLift for what is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def _number(value: Input) -> float:
+    """Raises CannotLift for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise CannotLift(f"{value!r} stands where a number is expected")
-    return repr(float(value)) if value >= 0 else f"({float(value)!r})"
+    return float(value)
 
 
 # -- batch normalisation --------------------------------------------------------------------------------------------
@@ -228,7 +231,7 @@ def _normalized(graph: Graph, draft: Draft, node: Node) -> Draft:
     bias = Operand("bias", channels, ((0,),), True, Fold("bias", (old.node if old else None, *names), eps))
     draft = draft.with_operand(weight)
     if old is None:
-        draft = _with(draft, "add", ("{x}", bias), (draft.axes.index(draft.channel),), {})
+        draft = _with(draft, "add", ("{x}", bias), (draft.axes.index(draft.channel),))
     return replace(draft.with_operand(bias), nodes=(*draft.nodes, node.name))
 
 

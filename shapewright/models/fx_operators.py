@@ -11,7 +11,7 @@ from typing import Any
 
 from shapewright.models.fx_calls import Call, constant_numbers
 from shapewright.models.graph import CannotLift
-from shapewright.models.translated import Translated, clamped, literal, power
+from shapewright.models.translated import Translated, clamped, number, power
 
 Translation = Callable[[Call], Translated]
 
@@ -155,13 +155,13 @@ def _clamp(low: str | None, high: str | None) -> Translation:
 
 
 def _leaky_relu(call: Call) -> Translated:
-    return Translated("leaky_relu", (call.tensor("self"),), {"slope": literal(call.arg("negative_slope"))})
+    return Translated("leaky_relu", (call.tensor("self"),), {"slope": number(call.arg("negative_slope"))})
 
 
 def _elu(call: Call) -> Translated:
     if call.arg("scale") != 1 or call.arg("input_scale") != 1:
         raise CannotLift("its scales are not 1")
-    return Translated("elu", (call.tensor("self"),), {"slope": literal(call.arg("alpha"))})
+    return Translated("elu", (call.tensor("self"),), {"slope": number(call.arg("alpha"))})
 
 
 def _range(call: Call) -> Translated:

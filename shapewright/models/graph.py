@@ -2,7 +2,7 @@
 
 A node has a neutral name of its operation. Tensors come as names of other nodes, numbers as numbers:
 
-    input, constant                                   what a call brings, what stays (a weight)
+    input, constant [{value}]                         what a call brings, what stays (a weight); the one value of bools
     identity x, reshape x, permute x {order}, expand x
     linear x w [bias]                                 x[..., k] . w[n, k]^T
     matmul x y [addend]                               as NumPy's matmul, plus the addend

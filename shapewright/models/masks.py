@@ -31,7 +31,7 @@ def _is_true(graph: Graph, value: Input) -> bool:
         return all(_is_true(graph, each) for each in node.inputs)
     if node.op == "ge":
         return _least(graph, node.inputs[0]) >= _number(node.inputs[1])
-    return node.op == "full" and bool(node.attrs["value"])
+    return node.op in ("full", "constant") and bool(node.attrs.get("value"))
 
 
 def _least(graph: Graph, value: Input) -> float:

@@ -104,13 +104,18 @@ class _Reader:
     def _constant(self, name: str, tensor: Any) -> None:
         import onnx  # noqa: PLC0415
 
-        dtype = dtype_of(tensor.data_type)
-        self._add(Node(name, "constant", (), {}, _sizes(name, tensor), dtype))
-        if tensor.data_location != onnx.TensorProto.EXTERNAL and is_kept(dtype, tensor.dims):
+        dtype, attrs = dtype_of(tensor.data_type), dict[str, Any]()
+        shape = _sizes(name, tensor)
+        if tensor.data_location != onnx.TensorProto.EXTERNAL and (is_kept(dtype, tensor.dims) or dtype == "bool"):
             try:
-                self._values[name] = onnx.numpy_helper.to_array(tensor)
+                values = onnx.numpy_helper.to_array(tensor)
             except (ValueError, TypeError) as error:
                 raise InvalidInput("model", f"the constant {shown(name)} is not of its own shape", CHECK) from error
+            if is_kept(dtype, tensor.dims):
+                self._values[name] = values
+            if dtype == "bool" and values.size and (values.all() or not values.any()):
+                attrs = {"value": bool(values.flat[0])}
+        self._add(Node(name, "constant", (), attrs, shape, dtype))
 
     def _sparse(self, name: str, tensor: Any) -> None:
         self._add(Node(name, "constant", (), {}, _sizes(name, tensor), dtype_of(tensor.values.data_type)))

@@ -9,7 +9,7 @@ from shapewright.models.graph import ONE, CannotLift, Shape
 from shapewright.models.onnx_schemas import Call, Result, axis_of
 from shapewright.models.onnx_values import broadcast_shapes, dims_of, reshaped
 from shapewright.models.onnx_windows import conv, conv_transpose, global_mean, pool
-from shapewright.models.translated import Translated, clamped, literal, power
+from shapewright.models.translated import Translated, clamped, number, power
 from shapewright.models.views import product
 
 ELEMENTWISE_NAMES: Mapping[str, str] = {
@@ -136,7 +136,7 @@ def _gelu(call: Call) -> Result:
 
 
 def _sloped(op: str) -> Callable[[Call], Result]:
-    return lambda call: (Translated(op, call.tensors(1), {"slope": literal(call.attr("alpha"))}), call.shape(0))
+    return lambda call: (Translated(op, call.tensors(1), {"slope": number(call.attr("alpha"))}), call.shape(0))
 
 
 def _hard_sigmoid(call: Call) -> Result:

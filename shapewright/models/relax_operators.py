@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shapewright.models.graph import CannotLift, Input, Shape
-from shapewright.models.translated import Translated, literal
+from shapewright.models.translated import Translated, number
 
 ELEMENTWISE_NAMES: Mapping[str, str] = {
     **{name: name for name in ("sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "erf", "sin", "cos", "abs", "floor")},
@@ -190,7 +190,7 @@ TRANSLATIONS: Mapping[str, Callable[[Call], Translated]] = {
     "nn.rms_norm": _norm("rms_norm"),
     "nn.softmax": _softmax,
     **dict.fromkeys(("nn.attention", "nn.attention_bias"), _attention),
-    "nn.leakyrelu": lambda call: Translated("leaky_relu", call.inputs, {"slope": literal(float(call.attr("alpha")))}),
+    "nn.leakyrelu": lambda call: Translated("leaky_relu", call.inputs, {"slope": number(float(call.attr("alpha")))}),
     "nn.relu6": lambda call: Translated("clamp", call.inputs, {"low": "0.0", "high": "6.0"}),
     **{kind: _reduce(kind) for kind in ("mean", "sum", "max")},
     "permute_dims": _permute,

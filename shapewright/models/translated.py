@@ -21,11 +21,11 @@ class Translated:
     attrs: Mapping[str, Any] = field(default_factory=dict)
 
 
-def literal(value: float) -> str:
-    """A number as the notation takes it anywhere in an expression."""
+def number(value: Any) -> float:
+    """An argument that must be a number. Raises CannotLift for what is none."""
     if not isinstance(value, int | float) or math.isnan(value):
         raise CannotLift("an argument that must be a number is none")
-    return repr(float(value)) if value >= 0 else f"({float(value)!r})"
+    return float(value)
 
 
 def power(x: Input, exponent: Any) -> Translated:
@@ -41,4 +41,4 @@ def clamped(x: Input, low: Any, high: Any) -> Translated:
         raise CannotLift("its bounds are tensors")
     if low is None or high is None:
         return Translated("minimum" if low is None else "maximum", (x, high if low is None else low))
-    return Translated("clamp", (x,), {"low": literal(low), "high": literal(high)})
+    return Translated("clamp", (x,), {"low": number(low), "high": number(high)})

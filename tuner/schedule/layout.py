@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,110 +41,94 @@ def aligned(array: NDArray[Any], to: int = LINE_BYTES) -> NDArray[Any]:
     return copy
 
 
-class Layout(Protocol):
-    """How a constant tensor is rearranged once, ahead of all calls. Values are frozen, hashable and ordered."""
+def up(size: Size, by: int) -> Size:
+    """``size / by``, rounded up."""
+    return (size + by - 1) // by if by > 1 else size
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PackLayout:
+    """A weight as matrices ``[rows, steps]``, panels of whose rows a kernel reads as one contiguous stream.
+
+    Packed is ``[batch * ceil(rows / panel), words, panel * group]``, filled up with zeros: ``group`` neighbouring
+    steps are a word, and element ``[j, p]`` of a matrix stands at
+    ``[j // panel, p // group, j % panel * group + p % group]``. Panels of one row of a weight with ``dims`` are rows,
+    ``[batch * rows, words * group]``, an odd number of cache lines apart: those of a tile fall on different sets of a
+    cache.
+
+    ``dims``: the sizes of the parts of each dim of the weight, in order (a dim of o = g * w elements may be two, g and
+    w). ``batch``, ``rows`` and ``steps`` take those parts by their positions; each is one flattened index. Without
+    ``dims`` the weight is one matrix of any size. With an ``offset`` a word stands in front of the steps of each panel,
+    or row: what that offset, added to all elements of the other operand, adds to each sum, negated (int32). The words
+    of the steps are a multiple of ``whole``.
+
+    ``filter``: the dims of a weight that are kernels, channels, and the taps down and across, 3 of each. What is packed
+    is ``G g G^T`` of the taps ``g`` of a kernel (Lavin and Gray, CVPR 2016, section 4.1), computed in float64: matrix
+    row ``p * kernels + o`` is element ``p`` (down * 4 + across) of kernel ``o``, by channels.
+    """
+
+    panel: int
+    group: int = 1
+    offset: int = 0
+    dims: tuple[tuple[int, ...], ...] = ()
+    batch: tuple[int, ...] = ()
+    rows: tuple[int, ...] = (0,)
+    steps: tuple[int, ...] = (1,)
+    whole: int = 1
+    filter: tuple[int, ...] = ()
 
     def packed_shape(self, shape: Sequence[Size]) -> tuple[Size | int, ...]:
         """The shape of the packed form of a tensor of ``shape``."""
+        batch, rows, steps = self._sizes(shape)
+        words = up(up(steps, self.group), self.whole) * self.whole + int(bool(self.offset))
+        if self.has_rows:
+            return rows * batch, _row_elements(words) * self.group
+        return up(rows, self.panel) * batch, words, self.panel * self.group
 
-    def pack(self, array: NDArray[Any]) -> NDArray[Any]:
-        """The packed form, contiguous, of the same dtype."""
+    @property
+    def has_rows(self) -> bool:
+        """Whether it is packed as rows, not as panels."""
+        return self.panel == 1 and bool(self.dims)
 
-    def to_json(self) -> dict[str, Any]:
-        """What ``layout_from_json`` reads; ``kind`` names the layout."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class PanelLayout:
-    """A weight ``w[n, k]`` as panels ``[ceil(n / panel), ceil(k / group), panel * group]``, filled up with zeros.
-
-    Element ``w[j, p]`` stands at ``[j // panel, p // group, j % panel * group + p % group]``: a micro-kernel that
-    computes ``panel`` columns reads its operand as one contiguous stream, ``group`` steps of k at a time. With an
-    ``offset`` each panel has one step more in front: what that offset, added to all elements of the other operand, adds
-    to each column, negated (int32).
-    """
-
-    panel: int
-    group: int = 1
-    offset: int = 0
-
-    def packed_shape(self, shape: Sequence[Size]) -> tuple[Size | int, ...]:
-        n, k = shape
-        panels, steps = (n + self.panel - 1) // self.panel, (k + self.group - 1) // self.group
-        return panels, steps + int(bool(self.offset)), self.panel * self.group
-
-    def pack(self, array: NDArray[Any]) -> NDArray[Any]:
-        """``array``: shape [n, k], any dtype and strides; int8 in groups of 4 with an offset. The result is
-        contiguous."""
-        n, k = array.shape
-        panels, groups = -(-n // self.panel), -(-k // self.group)
-        padded = np.zeros((panels * self.panel, groups * self.group), array.dtype)
-        padded[:n, :k] = array
-        words = padded.reshape(panels, self.panel, groups, self.group).transpose(0, 2, 1, 3)
-        packed = np.ascontiguousarray(words).reshape(panels, groups, self.panel * self.group)
-        if not self.offset:
-            return packed
-        totals = -self.offset * padded.sum(axis=1, dtype=np.int32)
-        head = totals.astype(np.int32).view(array.dtype).reshape(panels, 1, self.panel * self.group)
-        return np.concatenate([head, packed], axis=1)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "panels", "panel": self.panel, **_words_json(self.group, self.offset)}
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class MatrixLayout:
-    """A weight of any dims as matrices ``[rows, steps]``, for contractions of several axes.
-
-    ``dims``: the sizes of the parts of each dim, in order (a dim of o = g * w elements may be two, g and w). ``batch``,
-    ``rows`` and ``steps`` take those parts by their positions; each group is one flattened index. Packed is either
-    ``[batch * panels, steps, panel]``, as PanelLayout has it, or, if ``panel`` is 1, ``[batch * rows, steps]`` with
-    rows that are an odd number of cache lines apart: the rows of a tile fall on different sets of a cache.
-
-    ``group`` and ``offset`` are those of PanelLayout. Each row of the second form has what compensates the offset in
-    front of it.
-    """
-
-    dims: tuple[tuple[int, ...], ...]
-    batch: tuple[int, ...]
-    rows: tuple[int, ...]
-    steps: tuple[int, ...]
-    panel: int
-    group: int = 1
-    offset: int = 0
-
-    def _sizes(self) -> tuple[int, int, int]:
+    def _sizes(self, shape: Sequence[Size]) -> tuple[Any, Any, Any]:
+        """How many matrices, and their rows and steps."""
+        if not self.dims:
+            rows, steps = shape
+            return 1, rows, steps
         parts = [size for dim in self.dims for size in dim]
-        batch, rows, steps = (math.prod(parts[at] for at in group) for group in (self.batch, self.rows, self.steps))
-        return batch, rows, steps
+        if self.filter:
+            kernels, channels, *_ = (parts[dim] for dim in self.filter)
+            return 1, len(FILTER) ** 2 * kernels, channels
+        batch, of_row, of_step = (math.prod(parts[at] for at in each) for each in (self.batch, self.rows, self.steps))
+        return batch, of_row, of_step
 
-    def packed_shape(self, shape: Sequence[Size]) -> tuple[int, ...]:
-        batch, rows, steps = self._sizes()
-        words = -(-steps // self.group) + bool(self.offset)
-        if self.panel == 1:
-            return batch * rows, _row_elements(words) * self.group
-        return batch * -(-rows // self.panel), words, self.panel * self.group
+    def _matrices(self, array: NDArray[Any]) -> NDArray[Any]:
+        """[batch, rows, steps]."""
+        sizes = self._sizes(array.shape)
+        if self.filter:
+            taps, points = array.transpose(self.filter).astype(np.float64), np.array(FILTER)
+            return np.asarray(np.einsum("ir,ocrs,js->ijoc", points, taps, points).reshape(sizes))
+        parts = array.reshape([size for dim in self.dims for size in dim] or array.shape)
+        return parts.transpose(*self.batch, *self.rows, *self.steps).reshape(sizes)
 
     def pack(self, array: NDArray[Any]) -> NDArray[Any]:
-        """``array``: of the sizes in ``dims``, any dtype and strides. The result is contiguous."""
-        batch, rows, steps = self._sizes()
-        parts = array.reshape([size for dim in self.dims for size in dim])
-        matrices = parts.transpose(*self.batch, *self.rows, *self.steps).reshape(batch, rows, steps)
-        shape = self.packed_shape(array.shape)
-        if self.panel == 1:
+        """``array``: any dtype and strides; int8 in groups of 4 with an offset. The result is contiguous."""
+        matrices, shape = self._matrices(array), self.packed_shape(array.shape)
+        batch, rows, steps = matrices.shape
+        if self.has_rows:
             lines, head = np.zeros(shape, array.dtype), self.group if self.offset else 0
             lines[:, head : head + steps] = matrices.reshape(batch * rows, steps)
             lines[:, :head] = self._head(matrices.reshape(batch * rows, steps))
             return lines
-        groups = -(-steps // self.group)
+        groups = shape[1] - bool(self.offset)
         padded = np.zeros((batch, shape[0] // max(batch, 1) * self.panel, groups * self.group), array.dtype)
         padded[:, :rows, :steps] = matrices
         words = padded.reshape(shape[0], self.panel, groups, self.group).transpose(0, 2, 1, 3)
         packed = np.ascontiguousarray(words).reshape(shape[0], groups, self.panel * self.group)
         if not self.offset:
             return packed
-        head_of = self._head(padded.reshape(-1, groups * self.group)).reshape(shape[0], 1, self.panel * self.group)
-        return np.concatenate([head_of, packed], axis=1)
+        heads = self._head(padded.reshape(shape[0] * self.panel, groups * self.group))
+        return np.concatenate([heads.reshape(shape[0], 1, self.panel * self.group), packed], axis=1)
 
     def _head(self, rows: NDArray[Any]) -> NDArray[Any]:
         """[rows, group] bytes: for each row what the offset adds to its sums, negated (int32); nothing without one."""
@@ -154,9 +138,15 @@ class MatrixLayout:
         return totals[:, None].view(rows.dtype)
 
     def to_json(self) -> dict[str, Any]:
+        """What ``layout_from_json`` reads; ``kind`` names the form."""
+        if self.filter:
+            return {"kind": "winograd", "sizes": [size for (size,) in self.dims], "order": list(self.filter)}
+        usual = {"group": (self.group, 1), "offset": (self.offset, 0), "whole": (self.whole, 1)}
+        words = {"panel": self.panel, **{name: value for name, (value, default) in usual.items() if value != default}}
+        if not self.dims:
+            return {"kind": "panels", **words}
         groups = {"batch": list(self.batch), "rows": list(self.rows), "steps": list(self.steps)}
-        further = {"panel": self.panel, **_words_json(self.group, self.offset)}
-        return {"kind": "matrices", "dims": [list(dim) for dim in self.dims], **groups, **further}
+        return {"kind": "matrices", "dims": [list(dim) for dim in self.dims], **groups, **words}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -167,7 +157,7 @@ class CutLayout:
     ``parts[i][0]``; all others are whole. Parts start on cache lines.
     """
 
-    parts: tuple[tuple[tuple[tuple[int, int, int, int], ...], MatrixLayout], ...]
+    parts: tuple[tuple[tuple[tuple[int, int, int, int], ...], PackLayout], ...]
     sizes: tuple[int, ...]
     """Of the weight."""
 
@@ -203,37 +193,13 @@ class CutLayout:
         return packed
 
     def to_json(self) -> dict[str, Any]:
+        """What ``layout_from_json`` reads."""
         parts = [{"taken": [list(each) for each in taken], "layout": layout.to_json()} for taken, layout in self.parts]
         return {"kind": "cut", "parts": parts, "sizes": list(self.sizes)}
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class WinogradLayout:
-    """Taps of a convolution, transformed for minimal filtering: ``[16 * kernels, channels]``, rows as those of a
-    MatrixLayout of panels of 1.
-
-    ``sizes`` of the weight; ``order``: its dims that are kernels, channels, and the taps down and across, 3 of each.
-    Row ``p * kernels + o`` is element ``p`` (down * 4 + across) of ``G g G^T`` of the taps ``g`` of kernel ``o`` (Lavin
-    and Gray, CVPR 2016, section 4.1), computed in float64.
-    """
-
-    sizes: tuple[int, ...]
-    order: tuple[int, ...]
-
-    def packed_shape(self, shape: Sequence[Size]) -> tuple[int, ...]:
-        kernels, channels, *_ = (self.sizes[dim] for dim in self.order)
-        return len(FILTER) ** 2 * kernels, _row_elements(channels)
-
-    def pack(self, array: NDArray[Any]) -> NDArray[Any]:
-        """``array``: of ``sizes``, float32, any strides. The result is contiguous."""
-        taps, points = array.transpose(self.order).astype(np.float64), np.array(FILTER)
-        rows = np.einsum("ir,ocrs,js->ijoc", points, taps, points)
-        packed = np.zeros(self.packed_shape(array.shape), array.dtype)
-        packed[:, : taps.shape[1]] = rows.reshape(len(packed), taps.shape[1])
-        return packed
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "winograd", "sizes": list(self.sizes), "order": list(self.order)}
+Layout = PackLayout | CutLayout
+"""How a constant tensor is rearranged once, ahead of all calls. Values are frozen, hashable and ordered."""
 
 
 def _row_elements(elements: int) -> int:
@@ -241,36 +207,35 @@ def _row_elements(elements: int) -> int:
     return (-(-elements // LINE_ELEMENTS) | 1) * LINE_ELEMENTS
 
 
-def _words_json(group: int, offset: int) -> dict[str, int]:
-    """What of a layout's words is not as usual."""
-    usual = {"group": (group, 1), "offset": (offset, 0)}
-    return {name: value for name, (value, default) in usual.items() if value != default}
-
-
 def layout_from_json(data: Mapping[str, Any]) -> Layout:
     """Read what ``to_json`` of a layout wrote. Raises InvalidInput for a kind that this version does not know, and for
     numbers that no layout has."""
-    if data.get("kind") == "panels":
-        return PanelLayout(*_words(data))
-    if data.get("kind") == "matrices":
-        dims = tuple(_sizes(dim) for dim in data["dims"])
-        parts = sum(map(len, dims))
-        batch, rows, steps = (_sizes(data[group], parts - 1) for group in ("batch", "rows", "steps"))
-        return MatrixLayout(dims, batch, rows, steps, *_words(data))
-    if data.get("kind") == "cut":
-        sizes = _sizes(data["sizes"])
-        return CutLayout(tuple(_part_from_json(part, sizes) for part in data["parts"]), sizes)
-    if data.get("kind") == "winograd":
-        sizes = _sizes(data["sizes"])
-        return WinogradLayout(sizes, _sizes(data["order"], len(sizes) - 1))
+    match data.get("kind"):
+        case "panels":
+            return PackLayout(**_words(data))
+        case "matrices":
+            dims = tuple(_sizes(dim) for dim in data["dims"])
+            most = sum(map(len, dims)) - 1
+            batch, rows, steps = (_sizes(data[group], most) for group in ("batch", "rows", "steps"))
+            return PackLayout(dims=dims, batch=batch, rows=rows, steps=steps, **_words(data))
+        case "cut":
+            sizes = _sizes(data["sizes"])
+            return CutLayout(tuple(_part_from_json(part, sizes) for part in data["parts"]), sizes)
+        case "winograd":
+            return filter_layout(sizes := _sizes(data["sizes"]), _sizes(data["order"], len(sizes) - 1))
     raise InvalidInput("packed_layouts", f"{shown(data)} is not known", "kind: panels, matrices, cut, or winograd")
+
+
+def filter_layout(sizes: Sequence[int], order: tuple[int, ...]) -> PackLayout:
+    """That of a weight of ``sizes`` for minimal filtering, whose dims are kernels, channels and taps in this order."""
+    return PackLayout(1, dims=tuple((size,) for size in sizes), filter=order)
 
 
 def _part_from_json(
     data: Mapping[str, Any], sizes: Sequence[int]
-) -> tuple[tuple[tuple[int, int, int, int], ...], MatrixLayout]:
+) -> tuple[tuple[tuple[int, int, int, int], ...], PackLayout]:
     layout = layout_from_json(data["layout"])
-    if not isinstance(layout, MatrixLayout):
+    if not isinstance(layout, PackLayout) or not layout.dims or layout.filter:
         raise InvalidInput("packed_layouts", f"{shown(data)} is not known", "parts of kind: matrices")
     return tuple(_taken(each, sizes) for each in data["taken"]), layout
 
@@ -285,13 +250,13 @@ def _taken(data: Sequence[Any], sizes: Sequence[int]) -> tuple[int, int, int, in
     return dim, first, end, step
 
 
-def _words(data: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Panel, group and offset."""
+def _words(data: Mapping[str, Any]) -> dict[str, Any]:
+    """How elements are words, and these panels."""
     offset = data.get("offset", 0)
-    panel, group, _ = _sizes([data["panel"], data.get("group", 1), abs(offset)])
-    if not panel or not group:
-        raise InvalidInput("packed_layouts", f"panels of {panel} in groups of {group}", "1 or more")
-    return panel, group, offset
+    panel, group, whole, _ = _sizes([data["panel"], data.get("group", 1), data.get("whole", 1), abs(offset)])
+    if not (panel and group and whole):
+        raise InvalidInput("packed_layouts", f"panels of {panel} in groups of {group} by {whole}", "1 or more")
+    return {"panel": panel, "group": group, "offset": offset, "whole": whole}
 
 
 def _sizes(data: Sequence[Any], most: int = MAX_ELEMENTS) -> tuple[int, ...]:

@@ -15,7 +15,6 @@ from tuner.errors import IllegalKernel, InvalidInput
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.intrinsics import fusing
 from tuner.schedule.layout import Layout
 from tuner.schedule.rule import Extents, NoMatch, Rule
 from tuner.schedule.rules.attention import Attention
@@ -32,6 +31,7 @@ from tuner.schedule.rules.stencil import Windows
 from tuner.schedule.rules.winograd import X86Winograd
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.union_space import UnionSpace
+from tuner.schedule.vector.elementary import fusing
 
 MAX_WORKSPACE_BYTES = 8 * 2**30
 """Of a call's intermediates, at the largest shape of a range."""

@@ -12,6 +12,9 @@ import torch
 from onnx import helper
 
 from shapewright.models import onnx_schemas
+from shapewright.models.lifting import lift_graph
+from shapewright.models.onnx_model import from_onnx
+from tests.shapewright.models.checking import Formula, exported, lifting_of
 from tests.shapewright.models.onnx_cases import Found, built, compared, reasons_of
 from tuner.errors import InvalidInput
 
@@ -123,6 +126,39 @@ def test_a_mask_of_fewer_keys_hides_the_others(columns: int) -> None:
         assert compared(model, q, q, q, mask).compared == {"y"}
     else:
         assert "mask" in left_of(model)
+
+
+@pytest.mark.parametrize("sees", [True, False, None])
+def test_only_a_constant_mask_that_hides_nothing_is_left_out(sees: bool | None) -> None:
+    seen = np.full((1, 1, 4, 4), bool(sees)) if sees is not None else np.eye(4, dtype=bool)[None, None]
+    least = np.finfo(np.float32).min
+    constants = {"seen": seen, "none": np.float32(0.0), "least": np.float32(least), "scale": np.float32(8**-0.5)}
+    nodes = [
+        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["q", "kt"], ["products"]),
+        helper.make_node("Mul", ["products", "scale"], ["scaled"]),
+        helper.make_node("Where", ["seen", "none", "least"], ["mask"]),
+        helper.make_node("Add", ["scaled", "mask"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["weights"], axis=-1),
+        helper.make_node("MatMul", ["weights", "v"], ["y"]),
+    ]
+    model = built(nodes, QKV, {name: np.asarray(each) for name, each in constants.items()})
+    q = np.random.default_rng(0).standard_normal((1, 2, 4, 8)).astype(np.float32)
+    assert "y" in compared(model, q, q, q).compared
+    (op,) = (each for each in lift_graph(from_onnx(model).graph).ops if each.output == "y")
+    assert ("mask" in {tensor.name for tensor in op.workload.inputs}) == (sees is not True)
+
+
+def test_a_number_is_the_one_that_a_float_holds() -> None:
+    """Models write sqrt(2 / pi), exporters what is left of it in float32."""
+    keys = set()
+    for number in (0.7978845608028654, 0.79788456, float(np.float32(0.7978845608028654))):
+        model = built([node("Mul", "xc"), EXP], {"x": (3, 4)}, {"c": np.asarray(number, np.float32)})
+        keys |= {op.workload.key for op in lift_graph(from_onnx(model).graph).ops}
+    x = torch.randn(3, 4)
+    program = exported(Formula(lambda given: torch.exp(given * 0.79788456)), (x,), None)
+    keys |= {op.workload.key for op in lifting_of(program).ops}
+    assert len(keys) == 1
 
 
 # -- operator sets --------------------------------------------------------------------------------------------------

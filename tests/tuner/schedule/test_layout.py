@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from tuner.errors import InvalidInput
 from tuner.program.dims import DimExpr
-from tuner.schedule.layout import LINE_ELEMENTS, CutLayout, MatrixLayout, PanelLayout, WinogradLayout, layout_from_json
+from tuner.schedule.layout import LINE_ELEMENTS, CutLayout, PackLayout, filter_layout, layout_from_json
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 16))
 def test_elements_stand_where_the_layout_says(n: int, k: int, panel: int) -> None:
     weight = np.arange(1, n * k + 1, dtype=np.float32).reshape(n, k)
-    layout = PanelLayout(panel)
+    layout = PackLayout(panel)
     packed = layout.pack(weight)
     assert packed.shape == layout.packed_shape((n, k))
     assert packed.flags.c_contiguous
@@ -29,7 +29,7 @@ def test_elements_stand_where_the_layout_says(n: int, k: int, panel: int) -> Non
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 16), st.sampled_from([(1, 0), (2, 0), (4, 128)]))
 def test_the_shape_for_symbols_is_that_of_every_array(n: int, k: int, panel: int, word: tuple[int, int]) -> None:
-    layout = PanelLayout(panel, *word)
+    layout = PackLayout(panel, *word)
     symbolic = [DimExpr.of(size) for size in layout.packed_shape([DimExpr.var("n"), DimExpr.var("k")])]
     assert tuple(size.evaluate({"n": n, "k": k}) for size in symbolic) == layout.packed_shape([n, k])
     assert layout.pack(np.zeros((n, k), np.int8)).shape == layout.packed_shape([n, k])
@@ -37,7 +37,7 @@ def test_the_shape_for_symbols_is_that_of_every_array(n: int, k: int, panel: int
 
 def test_any_strides_will_do() -> None:
     weight = np.arange(60, dtype=np.float32).reshape(6, 10)
-    layout = PanelLayout(4)
+    layout = PackLayout(4)
     expected = layout.pack(np.ascontiguousarray(weight[::2, ::-3]))
     assert (layout.pack(weight[::2, ::-3]) == expected).all()
     assert (layout.pack(np.asfortranarray(weight)) == layout.pack(weight)).all()
@@ -46,7 +46,7 @@ def test_any_strides_will_do() -> None:
 @pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float64])
 def test_a_packed_array_keeps_its_dtype(dtype: type[np.generic]) -> None:
     weight = np.arange(21).reshape(7, 3).astype(dtype)
-    packed = PanelLayout(4).pack(weight)
+    packed = PackLayout(4).pack(weight)
     assert packed.dtype == dtype
     assert (packed[1, 2, :3] == weight[4:7, 2]).all()
 
@@ -54,7 +54,7 @@ def test_a_packed_array_keeps_its_dtype(dtype: type[np.generic]) -> None:
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 16), st.sampled_from([2, 4]))
 def test_groups_of_elements_stand_together(n: int, k: int, panel: int, group: int) -> None:
     weight = np.arange(1, n * k + 1, dtype=np.float32).reshape(n, k)
-    layout = PanelLayout(panel, group)
+    layout = PackLayout(panel, group)
     packed = layout.pack(weight)
     assert packed.shape == layout.packed_shape((n, k))
     assert packed.flags.c_contiguous
@@ -68,30 +68,42 @@ def test_groups_of_elements_stand_together(n: int, k: int, panel: int, group: in
 @given(st.integers(1, 40), st.integers(0, 9), st.integers(1, 16))
 def test_a_panel_begins_with_what_an_offset_adds(n: int, k: int, panel: int) -> None:
     weight = np.random.default_rng(n).integers(-128, 128, (n, k)).astype(np.int8)
-    layout = PanelLayout(panel, 4, offset=128)
+    layout = PackLayout(panel, 4, offset=128)
     packed = layout.pack(weight)
     assert packed.shape == layout.packed_shape((n, k))
     heads = np.ascontiguousarray(packed[:, 0]).view(np.int32).ravel()[:n]
     assert (heads == -128 * weight.sum(axis=1, dtype=np.int32)).all()
-    assert (packed[:, 1:] == PanelLayout(panel, 4).pack(weight)).all()
+    assert (packed[:, 1:] == PackLayout(panel, 4).pack(weight)).all()
     assert layout_from_json(layout.to_json()) == layout
 
 
+@given(st.integers(1, 40), st.integers(0, 40), st.integers(1, 16), st.sampled_from([1, 2, 4]), st.integers(1, 16))
+def test_words_are_filled_up_to_whole_multiplications(n: int, k: int, panel: int, group: int, whole: int) -> None:
+    weight = np.arange(1, n * k + 1, dtype=np.float32).reshape(n, k)
+    layout = PackLayout(panel, group, whole=whole)
+    packed, words = layout.pack(weight), -(-k // group)
+    assert packed.shape == layout.packed_shape((n, k))
+    assert packed.shape[1] == -(-words // whole) * whole
+    assert (packed[:, :words] == PackLayout(panel, group).pack(weight)).all()
+    assert np.count_nonzero(packed) == n * k
+    assert layout_from_json(json.loads(json.dumps(layout.to_json()))) == layout
+
+
 def test_layouts_are_told_apart_and_ordered() -> None:
-    assert len({PanelLayout(8), PanelLayout(16), PanelLayout(8)}) == 2
-    assert sorted([PanelLayout(16), PanelLayout(8)]) == [PanelLayout(8), PanelLayout(16)]
+    assert len({PackLayout(8), PackLayout(16), PackLayout(8)}) == 2
+    assert sorted([PackLayout(16), PackLayout(8)]) == [PackLayout(8), PackLayout(16)]
 
 
 def test_a_layout_comes_back_from_json() -> None:
-    assert layout_from_json(PanelLayout(48).to_json()) == PanelLayout(48)
+    assert layout_from_json(PackLayout(48).to_json()) == PackLayout(48)
     with pytest.raises(InvalidInput, match="packed_layouts"):
         layout_from_json({"kind": "rows"})
 
 
 # A weight [o, c, r] of two groups of five channels each: o is two parts.
-GROUPED = MatrixLayout(((2, 5), (3,), (2,)), batch=(0,), rows=(1,), steps=(3, 2), panel=4)
+GROUPED = PackLayout(4, dims=((2, 5), (3,), (2,)), batch=(0,), rows=(1,), steps=(3, 2))
 LINES = replace(GROUPED, panel=1)
-LINES_OF_NONE = MatrixLayout(((2,), (0,)), (), (0,), (1,), 1)
+LINES_OF_NONE = PackLayout(1, dims=((2,), (0,)))
 
 
 def test_matrices_are_panels_of_parts_in_any_order() -> None:
@@ -110,7 +122,7 @@ def test_matrices_are_rows_an_odd_number_of_lines_apart() -> None:
     assert packed.shape == LINES.packed_shape(weight.shape) == (10, LINE_ELEMENTS)
     assert (packed[:, :6] == weight.transpose(0, 2, 1).reshape(10, 6)).all()
     assert not packed[:, 6:].any()
-    wide = MatrixLayout(((3,), (1024,)), (), (0,), (1,), 1)
+    wide = PackLayout(1, dims=((3,), (1024,)))
     assert wide.packed_shape((3, 1024))[1] == 65 * LINE_ELEMENTS
 
 
@@ -120,7 +132,7 @@ def signed(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int8]]:
 
 def test_a_cut_weight_is_packed_part_by_part() -> None:
     # All of the first dim, the last two columns of three backwards; and no column.
-    parts = (((1, 2, 0, -1),), MatrixLayout(((2,), (2,)), (), (0,), (1,), 4)), (((1, 0, 0, 1),), LINES_OF_NONE)
+    parts = (((1, 2, 0, -1),), PackLayout(4, dims=((2,), (2,)))), (((1, 0, 0, 1),), LINES_OF_NONE)
     layout = CutLayout(parts, (2, 3))
     packed = layout.pack(np.arange(6, dtype=np.float32).reshape(2, 3))
     assert packed.shape == layout.packed_shape((2, 3))
@@ -129,7 +141,7 @@ def test_a_cut_weight_is_packed_part_by_part() -> None:
     assert not packed[8:].any()
     assert layout_from_json(json.loads(json.dumps(layout.to_json()))) == layout
     with pytest.raises(InvalidInput, match="kind: matrices"):
-        layout_from_json({"kind": "cut", "sizes": [], "parts": [{"taken": [], "layout": PanelLayout(8).to_json()}]})
+        layout_from_json({"kind": "cut", "sizes": [], "parts": [{"taken": [], "layout": PackLayout(8).to_json()}]})
 
 
 @pytest.mark.parametrize(
@@ -153,7 +165,7 @@ def test_numbers_that_no_layout_has_are_refused(change: dict[str, object]) -> No
 def test_taps_are_transformed_for_minimal_filtering() -> None:
     # A weight [r, o, s, c].
     weight = np.random.default_rng(0).standard_normal((3, 5, 3, 7)).astype(np.float32)
-    layout = WinogradLayout(weight.shape, (1, 3, 0, 2))
+    layout = filter_layout(weight.shape, (1, 3, 0, 2))
     packed = layout.pack(weight)
     assert packed.shape == layout.packed_shape(weight.shape) == (16 * 5, LINE_ELEMENTS)
     assert packed.dtype == np.float32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tuner.program.build import make_workload, workload_from_json
-from tuner.schedule.layout import PanelLayout
+from tuner.schedule.layout import PackLayout
 from tuner.schedule.signature import dim_expr, extents, i64, operand_dims, operand_shapes, symbols
 
 
@@ -17,7 +17,7 @@ def test_constants_stay_constants_and_dims_become_symbols() -> None:
     workload = make_workload("dense", {"m": "16*T", "n": 50, "k": 8}, epilogue=["bias", "add"])
     values = symbols(workload)
     assert list(values) == ["m"]
-    shapes = operand_shapes(workload, values, {"w": PanelLayout(16)})
+    shapes = operand_shapes(workload, values, {"w": PackLayout(16)})
     assert {name: texts(shape) for name, shape in shapes.items()} == {
         "x": ["m", "8"],
         "w": ["4", "8", "16"],
@@ -32,8 +32,8 @@ def test_constants_stay_constants_and_dims_become_symbols() -> None:
 def test_packed_constants_may_have_dynamic_dims() -> None:
     workload = make_workload("dense", {"m": "T", "n": "3*S", "k": "U"})
     for layout, shape in (
-        (PanelLayout(16), ["(n+15)//16", "k", "16"]),
-        (PanelLayout(16, 4, 128), ["(n+15)//16", "(k+3)//4+1", "64"]),
+        (PackLayout(16), ["(n+15)//16", "k", "16"]),
+        (PackLayout(16, 4, 128), ["(n+15)//16", "(k+3)//4+1", "64"]),
     ):
         assert [str(dim) for dim in operand_dims(workload, {"w": layout})["w"]] == shape
 

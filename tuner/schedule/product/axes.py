@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from tuner.errors import IllegalKernel
 from tuner.program.target import Hardware
 from tuner.program.task import SearchTask
-from tuner.schedule.space import Axis, MicroKernel
+from tuner.schedule.product.atoms import Atom, best_of_vectors, registers_of
+from tuner.schedule.space import DEFAULT_CHOICE, Axis, MicroKernel
 
 if TYPE_CHECKING:
     from tuner.schedule.product.product import Product
@@ -25,6 +26,8 @@ ROWS_IN_PLACE, ROWS_PACKED, IN_IMAGE = range(3)
 MAX_BODY = 768
 """Fused multiply-adds in the unrolled code of one kernel, all its ragged variants together: bounds compile time and
 keeps the loops in the instruction cache."""
+HEIGHTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14)
+"""Rows of a register tile."""
 MAX_BLOCK = 256
 MAX_PACKED_ROWS = 512
 LOOP_ADDRESSES = 5
@@ -33,9 +36,9 @@ ALONG_K = {"mb": MAX_BLOCK, "kc": 0, "ku": 1, "near": 0, "ahead": 0, "fetch": 0,
 """The canonical values of the axes that are don't-care where vectors run along k."""
 
 
-def group_of(kernel: MicroKernel) -> int:
-    """Elements of k in a step of a kernel."""
-    return kernel.get("group")
+def atom_of(kernel: MicroKernel | Mapping[str, int], product: Product, hardware: Hardware) -> Atom:
+    """The instruction that a kernel multiplies by."""
+    return product.atoms(hardware)[kernel.get("group", DEFAULT_CHOICE)]
 
 
 def panels_of_strip(kernel: MicroKernel) -> int:
@@ -56,12 +59,19 @@ def default_values(task: SearchTask, has_batch: bool, **chosen: int) -> dict[str
     return {**default_tile(task.known_target.hardware), "mb": 8, "ku": 1, **plain, **shares, **chosen}
 
 
-def tile_axes(steps: int | None) -> tuple[Axis, ...]:
+def atom_axes(atoms: Mapping[int, Atom]) -> tuple[Axis, ...]:
+    """The instructions to choose from; no axis where every step is one element."""
+    return () if tuple(atoms) == (1,) else (Axis("group", "elements of k per instruction", tuple(atoms)),)
+
+
+def tile_axes(steps: int | None, atoms: Mapping[int, Atom] | None = None) -> tuple[Axis, ...]:
     """The register tile and the loops around it. ``steps`` of k, None where it is dynamic: a chunk that holds all of a
-    fixed k is no other than 0."""
+    fixed k is no other than 0. ``atoms``: the instructions to choose from."""
+    units = [atom for atom in (atoms or {}).values() if atom.unit is not None]
+    rows = {*HEIGHTS, *(atom.rows * tiles for atom in units for tiles in (1, 2, 3, 4))}
     chunks = (0, *(kc for kc in (128, 192, 256, 384, 512, 768) if steps is None or kc < steps))
     return (
-        Axis("mr", "rows of the register tile", (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14)),
+        Axis("mr", "rows of the register tile", tuple(sorted(rows))),
         Axis("nv", "vectors in a row of the register tile", (1, 2, 3, 4, 5, 6)),
         Axis("mb", "tiles that share a panel", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, MAX_BLOCK)),
         Axis("kc", "steps of k in a chunk", chunks),
@@ -89,10 +99,16 @@ def thread_axes(threads: int, has_batch: bool) -> tuple[Axis, ...]:
     )
 
 
-def canonicalised(values: Mapping[str, int], product: Product) -> dict[str, int]:
+def canonicalised(values: Mapping[str, int], product: Product, hardware: Hardware) -> dict[str, int]:
     """The values with one choice for axes that are don't-care beside the others."""
     canonical, pack = dict(values), values["pack"]
     constant = product.right.is_packed_ahead
+    atom = atom_of(values, product, hardware)
+    if atom.unit is not None:
+        if constant or pack not in (IN_PLACE, IN_COPY, product.pack_of_dots):
+            return {**canonical, **_of_unit(values, atom, constant)}
+        # What is not packed is multiplied by vectors.
+        canonical["group"] = best_of_vectors(product.atoms(hardware))
     if pack == product.pack_of_dots:
         canonical |= ALONG_K
     if pack == BY_BLOCK:
@@ -108,12 +124,35 @@ def canonicalised(values: Mapping[str, int], product: Product) -> dict[str, int]
     return canonical
 
 
+def _of_unit(values: Mapping[str, int], atom: Atom, constant: bool) -> dict[str, int]:
+    """What a kernel has that multiplies by a matrix unit: whole tiles, and operands that are packed."""
+    rows = max(values["mr"] // atom.rows, 1) * atom.rows
+    tail = values["tail"] if rows > atom.rows else 0
+    supply = {"rows": ROWS_PACKED, "pack": values["pack"] if constant else AT_ONCE}
+    return {"mr": rows, "tail": tail, **dict.fromkeys(("near", "ahead", "fetch", "edge"), 0), "ku": 1, **supply}
+
+
+def _check_unit(kernel: MicroKernel, atom: Atom, constant: bool, hardware: Hardware) -> None:
+    for name, value in _of_unit(dict(kernel.values), atom, constant).items():
+        if kernel[name] != value:
+            raise IllegalKernel(f"{atom.name} needs {name}={value}, got {kernel[name]}")
+    *_, need = registers_of(atom, hardware.lanes(), kernel["mr"], kernel["nv"])
+    assert atom.unit is not None
+    if need > atom.unit.registers:
+        text = f"mr={kernel['mr']} nv={kernel['nv']} needs {need} registers of {atom.name}"
+        raise IllegalKernel(f"{text}, there are {atom.unit.registers}")
+
+
 def check(kernel: MicroKernel, product: Product, threads: int, hardware: Hardware, copies: int = 1) -> None:
     """Raises IllegalKernel for what the hardware cannot carry. ``copies``: how often all of the code is written."""
-    _check_size(kernel, hardware, copies)
-    if "k" in product.dynamic:
-        _check_addresses(kernel, hardware)
-    _check_supply(kernel, product.right.is_packed_ahead)
+    atom, constant = atom_of(kernel, product, hardware), product.right.is_packed_ahead
+    if atom.unit is not None:
+        _check_unit(kernel, atom, constant, hardware)
+    else:
+        _check_size(kernel, hardware, copies)
+        if "k" in product.dynamic:
+            _check_addresses(kernel, hardware)
+    _check_supply(kernel, constant)
     # Both operands are read in place, by vectors along k (dots.py).
     if kernel["pack"] == product.pack_of_dots:
         _check_dots(kernel)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tuner.program.task import SearchTask
 from tuner.schedule.function import KernelFunction
-from tuner.schedule.product.axes import group_of
+from tuner.schedule.product.axes import atom_of
 from tuner.schedule.product.operand import Left, Result, Right
 from tuner.schedule.product.product import Product
 from tuner.schedule.product.words import Words
@@ -29,7 +29,8 @@ class EmitContext:
     """One kernel while it is written.
 
     ``extent``: by role, k in steps. ``depth``: elements of k. ``batch``: the index in the batch. ``outer``: the values
-    of the axes that loops outside of the product walk. ``indexing``: where axes are grouped to m, n and k.
+    of the axes that loops outside of the product walk. ``indexing``: where axes are grouped to m, n and k. ``totals``:
+    memory for those of a register tile, where they are in a matrix unit.
     """
 
     task: SearchTask
@@ -45,6 +46,7 @@ class EmitContext:
     batch: TirExpr = None
     outer: Mapping[str, TirExpr] = field(default_factory=dict)
     indexing: Indexing | None = None
+    totals: TirExpr = None
 
     def at(self, batch: TirExpr) -> EmitContext:
         """The product at one index of the batch."""
@@ -75,13 +77,13 @@ class EmitContext:
     @cached_property
     def words(self) -> Words:
         """What a step takes of the operands."""
-        atom = self.product.atoms(self.task.known_target.hardware)[group_of(self.kernel)]
+        atom = atom_of(self.kernel, self.product, self.task.known_target.hardware)
         return Words(atom, self.left.dtype, self.right.dtype, self.vectors)
 
     @property
     def ragged_k(self) -> TirExpr | None:
         """Where rows of the left operand end, if their last word is not whole."""
-        depth, group = self.product.depth, self.words.dot.group
+        depth, group = self.product.depth, self.words.atom.group
         is_whole = group == 1 if depth is None else depth % group == 0
         return None if is_whole else self.depth
 
@@ -107,7 +109,7 @@ def context_of(
 ) -> EmitContext:  # fmt: skip
     """The context of a kernel of ``product``, whose extents are ``extent``, by default those of the function's axes."""
     extent = extent or {role: function.extents[axis] for role, axis in product.axes.items()}
-    group = product.atoms(task.known_target.hardware)[group_of(kernel)].group
+    group = atom_of(kernel, product, task.known_target.hardware).group
     steps = extent["k"] if group == 1 else tirx.floordiv(extent["k"] + i64(group - 1), i64(group))
     return EmitContext(
         task, product, kernel, {**extent, "k": steps}, function, function.buffers,

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from tuner.program.dtypes import DTYPES
 from tuner.program.target import Hardware
 from tuner.program.task import SearchTask
-from tuner.schedule.intrinsics import DotProduct
 from tuner.schedule.layout import LINE_BYTES
 from tuner.schedule.loops.estimates import Floats
+from tuner.schedule.product.atoms import Atom
 from tuner.schedule.product.product import Product
 from tuner.schedule.rule import Extents
 from tuner.schedule.space import DEFAULT_CHOICE, MicroKernel
@@ -36,11 +36,6 @@ from tuner.schedule.space import DEFAULT_CHOICE, MicroKernel
 PAGE_BYTES = 4096
 REGISTER_BYTES = 4
 """Of a word once it is loaded, or packed at the call."""
-WIDENED = {
-    ("fma", "bfloat16"): 2.0, ("fma", "float16"): 1.0, ("fma", "int8"): 2.0, ("fma", "uint8"): 2.0,
-    ("pmaddwd", "int8"): 1.0, ("pmaddwd", "uint8"): 1.0,
-}  # fmt: skip
-"""Operations that make of elements of a dtype what an instruction takes."""
 BYTES = {"int4": 0.5, **{name: float(dtype.bytes) for name, dtype in DTYPES.items()}}
 """Of an element in memory. int4 is no dtype of tensors: two in a byte, x86_quantized."""
 
@@ -94,16 +89,22 @@ class Words:
     def __init__(self, product: Product, groups: Floats, hardware: Hardware) -> None:
         dots = product.atoms(hardware)
 
-        def of(value: Callable[[DotProduct], float]) -> Floats:
+        def of(value: Callable[[Atom], float]) -> Floats:
             if len(dots) == 1:
                 return np.full((1, 1), float(value(*dots.values())))
             return np.array([[float(value(dots[int(group)]))] for group in groups[:, 0]])
 
         left, right = product.left.dtype, product.right.dtype
-        self.operations = of(lambda dot: dot.operations)
-        self.left_bytes, self.right_bytes = (of(lambda dot: dot.group) * BYTES[dtype] for dtype in (left, right))
-        self.left_widened = of(lambda dot: WIDENED.get((dot.name, left), 0.0))
-        self.right_widened = of(lambda dot: WIDENED.get((dot.name, right), 0.0))
+        self.group = of(lambda atom: atom.group)
+        self.operations = of(lambda atom: atom.operations)
+        # Of matrix units.
+        self.is_unit = of(lambda atom: atom.unit is not None) > 0
+        self.rows, self.steps = of(lambda atom: atom.rows), of(lambda atom: atom.steps)
+        self.columns = of(lambda atom: atom.unit.columns if atom.unit else 1)
+        self.cycles = of(lambda atom: atom.unit.cycles if atom.unit else 0)
+        self.left_bytes, self.right_bytes = (of(lambda atom: atom.group) * BYTES[dtype] for dtype in (left, right))
+        self.left_widened = of(lambda atom: atom.widened.get(left, 0.0))
+        self.right_widened = of(lambda atom: atom.widened.get(right, 0.0))
 
 
 class Estimate:
@@ -125,10 +126,10 @@ class Estimate:
         self.by_dots = np.equal(self.of["pack"], -1 if along_k is None else along_k)
         self.nr = self.nv * np.where(self.by_dots, 1, self.lanes)
         self.m, self.n, self.k = (np.asarray(extents[axis], np.float64)[None, :] for axis in "mnk")
-        self.groups = groups = self.of.get("group", np.ones((1, 1)))
-        # In steps from here on.
-        self.k = np.ceil(self.k / groups)
-        self.words = Words(product, groups, hardware)
+        self.groups = self.of.get("group", np.ones((1, 1)))
+        self.words = Words(product, self.groups, hardware)
+        # In words from here on.
+        self.k = np.ceil(self.k / self.words.group)
         product.right.widen(self)
         self._cut_shares(extents)
         self._cut_blocks()
@@ -220,6 +221,8 @@ class Estimate:
         # One by one: to make them one array first takes longer than all the rest for few shapes.
         issue = np.maximum((work + widened) / self.hardware.fma_per_cycle, (vectors + rows) / c.loads)
         step = np.maximum(np.maximum(issue, operations / c.decode), c.fma_latency) + c.turn / self.ku
+        if self.words.is_unit.any():
+            step = np.where(self.words.is_unit, self._unit_step(rows, vectors), step)
         # A panel that stays in L1 is read from L2 by the first tile alone.
         stays = self.strip_bytes + self.tile_bytes < 0.8 * self.hardware.l1d_bytes
         # The rate was fitted to tiles whose rows come from L2, too; in a strip they do so once.
@@ -233,6 +236,14 @@ class Estimate:
         store = c.store * np.where(self.of["fetch"] > 0, c.fetched, 1.0)
         stores = rows * vectors * (store + c.again * (self.chunks - 1))
         return np.asarray(self.k * step + self.chunks * c.tile + stores)
+
+    def _unit_step(self, rows: Floats, vectors: Floats) -> Floats:
+        """Cycles of a word of k where tiles are multiplied: a multiplication is of several. A tile comes from L1 row by
+        row."""
+        words, c = self.words, self.rates
+        down, across = np.ceil(rows / words.rows), vectors * self.lanes / words.columns
+        loads = (down * words.rows + across * words.steps) / c.loads
+        return np.asarray((np.maximum(down * across * words.cycles, loads) + c.turn) / words.steps)
 
     def _missing(self, rows: Floats) -> Floats:
         """The share of so many rows of the left operand that push each other out of L1: rows that are read in place a

@@ -32,6 +32,7 @@ from tuner.schedule.loops.shares import Share, on_threads
 from tuner.schedule.product.axes import panels_of_strip
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.dots import dots
+from tuner.schedule.product.matrices import in_unit
 from tuner.schedule.product.panels import Each, PanelSource, panel_source
 from tuner.schedule.product.rows import RowReader, RowsInPlace, RowSource, row_source
 from tuner.schedule.product.tile import Tile
@@ -82,8 +83,12 @@ class Nest:
         if self.context.by_dots:
             dots(self.context, tiles, panels, is_last)
             return
-        longest = self.longest()
-        with panel_source(self.context, panels, longest) as source, row_source(self.context, longest) as rows:
+        before, longest = self.context, self.longest()
+        with (
+            in_unit(before) as self.context,
+            panel_source(self.context, panels, longest) as source,
+            row_source(self.context, longest) as rows,
+        ):
             source.prepare(lambda use: self.over(panels, use), self.whole)
             by_panel = self.context.product.is_by_panel and not self.kernel["rows"]
             write = self._panel_by_panel if by_panel else self.block
@@ -92,6 +97,7 @@ class Nest:
                 self.blocks(tiles, is_last, lambda block: write(block, of_these, source, rows))
 
             source.groups(panels, some)
+        self.context = before
 
     def longest(self) -> TirExpr:
         """Steps of k in the longest chunk."""
@@ -249,10 +255,16 @@ class Nest:
             with I.If(tirx.And(block.ends, rest > i64(0))), I.Then():
                 tile(row, self.mr, block.count, rest)
             return
+        height = self.context.words.atom.rows
         with I.If(block.ends), I.Then():
-            for height in range(1, self.mr):
-                with I.If(rest == i64(height)), I.Then():
-                    tile(row, height, block.count)
+            if height == 1:
+                for exact in range(1, self.mr):
+                    with I.If(rest == i64(exact)), I.Then():
+                        tile(row, exact, block.count)
+            else:
+                for most in range(height, self.mr + 1, height):
+                    with I.If(tirx.And(rest > i64(most - height), rest <= i64(most))), I.Then():
+                        tile(row, most, block.count, rest)
 
 
 @dataclass(frozen=True)

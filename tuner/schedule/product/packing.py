@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
-from tuner.schedule.vector.dot_products import step_type
-from tuner.schedule.vector.dtypes import vector_type
+from tuner.schedule.vector.dtypes import constant, vector_type
 from tuner.schedule.vector.memory import workspace
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def turned_square(context: EmitContext, place: Place, words: Callable[[TirExpr, 
             # Surplus columns hold copies of the last valid one; they are computed and not stored.
             column = tirx.min(column, panel.limit - i64(1))
         rows.append(I.Bind(words(*context.right.step(context, column))))
-    packed = vector_type(step_type(context.words.dot), width)
+    packed = vector_type(context.words.atom.element, width)
     for lane, turned in enumerate(context.vectors.transposed(rows)):
         value = turned if str(turned.ty.dtype) == packed else tirx.reinterpret(packed, turned)
         at = [place.to.index, place.row + i64(lane), tirx.Ramp(place.v * i64(width), i64(1), width)]
@@ -95,8 +94,8 @@ def turned_square(context: EmitContext, place: Place, words: Callable[[TirExpr, 
 @contextmanager
 def packed_panels(context: EmitContext, panels: TirExpr, steps: TirExpr) -> Iterator[TirExpr]:
     """Room for so many panels of so many steps of k."""
-    dot = context.words.dot
-    with workspace((panels, padded(context, steps), i64(context.nr * dot.group)), step_type(dot)) as buffer:
+    atom = context.words.atom
+    with workspace((panels, padded(context, steps), i64(context.nr * atom.group)), atom.element) as buffer:
         yield buffer
 
 
@@ -111,7 +110,7 @@ def packed_rows(context: EmitContext, rows: int, steps: TirExpr) -> Iterator[Tir
 
 def pack_rows(context: EmitContext, rows: PackedRows, count: TirExpr, chunk: Chunk) -> None:
     """Copy ``count`` rows at these steps of k, as words in registers are."""
-    lanes, words, group = context.vectors.lanes, context.words, context.words.dot.group
+    lanes, words, group = context.vectors.lanes, context.words, context.words.atom.group
     vectors = tirx.floordiv(chunk.length, i64(lanes))
     if context.ragged_k is not None:
         # The last word of k is not read as a whole: elements of the next row times zero are NaN if those are infinite.
@@ -125,3 +124,35 @@ def pack_rows(context: EmitContext, rows: PackedRows, count: TirExpr, chunk: Chu
             I.buffer_store(rows.buffer, value, [r, context.vectors.ramp(v * i64(lanes))])
         with I.serial(whole, chunk.length) as p:
             I.buffer_store(rows.buffer, words.left_word(buffer, place, chunk.first + p, context.ragged_k), [r, p])
+
+
+# -- whole multiplications of a matrix unit ----------------------------------------------------------------------------
+def fill_rows(context: EmitContext, rows: PackedRows, count: TirExpr, chunk: Chunk) -> None:
+    """Zeros behind the last words of ``count`` packed rows."""
+    for first, end in _surplus(context, chunk):
+        word = word_elements(context, rows.buffer)
+        zero = constant(0, str(rows.buffer.dtype), 1)
+        with I.serial(i64(0), count) as r, I.serial(first * i64(word), end * i64(word)) as p:
+            I.buffer_store(rows.buffer, zero, [r, p])
+
+
+def fill_panel(context: EmitContext, to: PackedSlice, chunk: Chunk) -> None:
+    """Zeros behind the last steps of a packed panel."""
+    for first, end in _surplus(context, chunk):
+        before, width = chunk.first - to.first, context.nr * context.words.atom.group
+        zero = constant(0, str(to.buffer.dtype), 1)
+        with I.serial(first, end) as step, I.serial(i64(0), i64(width)) as column:
+            I.buffer_store(to.buffer, zero, [to.index, before + step, column])
+
+
+def word_elements(context: EmitContext, buffer: TirExpr) -> int:
+    """Elements of a buffer of packed rows that are a word: that, or what it is made of."""
+    return 1 if str(buffer.dtype) == context.words.register else context.words.atom.group
+
+
+def _surplus(context: EmitContext, chunk: Chunk) -> list[tuple[TirExpr, TirExpr]]:
+    """The words that the last multiplication of a chunk has beyond its length, if it may have any."""
+    steps, length = context.words.atom.steps, chunk.length
+    if steps == 1 or (isinstance(length, tirx.IntImm) and int(length) % steps == 0):
+        return []
+    return [(length, tirx.floordiv(length + i64(steps - 1), i64(steps)) * i64(steps))]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tuner.schedule.loops.shares import Share
 from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK, IN_PLACE, panels_of_strip
+from tuner.schedule.product.packing import fill_panel
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import TirExpr
 from tuner.schedule.vector.memory import prefetch
@@ -104,7 +105,7 @@ class PackedSlice(PanelReader):
     @staticmethod
     def _line(tile: Tile, v: int) -> TirExpr:
         """The first element of vector ``v`` in a step of a panel."""
-        return i64(v * tile.lanes * tile.words.dot.group)
+        return i64(v * tile.lanes * tile.words.atom.group)
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,11 @@ class PanelSource(ABC):
     def placed(self, panel: Panel, chunk: Chunk) -> Panel:
         """The panel with what reads it at a chunk."""
 
+    def pack(self, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
+        """Fill ``to`` with the panel's slice of the right operand at a chunk."""
+        self.context.right.pack(self.context, panel, to, chunk)
+        fill_panel(self.context, to, chunk)
+
 
 class FromPlace(PanelSource):
     """Nothing is packed."""
@@ -166,7 +172,7 @@ class PackedByBlock(PanelSource):
         self.buffer = buffer
 
     def refill(self, each: Each, chunk: Chunk) -> None:
-        each(lambda panel: self.context.right.pack(self.context, panel, self._slice(chunk), chunk))
+        each(lambda panel: self.pack(panel, self._slice(chunk), chunk))
 
     def placed(self, panel: Panel, chunk: Chunk) -> Panel:
         return replace(panel, reader=self._slice(chunk))
@@ -183,7 +189,7 @@ class PackedAtOnce(PanelSource):
         self.buffer, self.start = buffer, start
 
     def prepare(self, each: Each, whole: Chunk) -> None:
-        each(lambda panel: self.context.right.pack(self.context, panel, self._slice(panel), whole))
+        each(lambda panel: self.pack(panel, self._slice(panel), whole))
 
     def placed(self, panel: Panel, chunk: Chunk) -> Panel:
         return replace(panel, reader=self._slice(panel))

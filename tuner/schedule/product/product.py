@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tuner.program.dtypes import DTYPES
 from tuner.program.target import Hardware
-from tuner.schedule.intrinsics import DotProduct
+from tuner.schedule.product.atoms import Atom
 from tuner.schedule.product.operand import Left, Result, Right
 from tuner.schedule.rule import Extents
 
@@ -30,8 +30,8 @@ class Product:
     """The roles whose extents are symbols."""
     depth: int | None
     """The extent of k, None where it is dynamic."""
-    atoms: Callable[[Hardware], Mapping[int, DotProduct]]
-    """The instructions that there are for it, by their group."""
+    atoms: Callable[[Hardware], Mapping[int, Atom]]
+    """The instructions that there are for it, by their depth."""
     has_batch: bool = False
     sizes: Callable[[Extents], Extents] | None = None
     """From the extents of the program's axes to those of the roles, where these are not one axis each."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tuner.schedule.product.axes import IN_IMAGE, ROWS_PACKED
+from tuner.schedule.product.packing import fill_rows
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
@@ -108,6 +109,7 @@ class PackedByChunk(RowSource):
         first, count = extent()
         rows = PackedRows(self.buffer, first)
         self.context.left.pack(self.context, rows, count, chunk)
+        fill_rows(self.context, rows, count, chunk)
         return rows
 
 
@@ -129,7 +131,9 @@ def row_source(context: EmitContext, longest: TirExpr) -> Iterator[RowSource]:
     """Where the kernel of ``context`` takes its rows from; ``longest``: steps of its longest chunk."""
     rows, mr = context.kernel["rows"], context.kernel["mr"]
     if rows == ROWS_PACKED:
-        with context.left.room(context, context.kernel["mb"] * mr + mr - 1, longest) as buffer:
+        # A ragged rest has the rows of whole instructions.
+        rest = mr - 1 if context.words.atom.rows == 1 else mr
+        with context.left.room(context, context.kernel["mb"] * mr + rest, longest) as buffer:
             yield PackedByChunk(context, buffer)
     else:
         yield InImage(context) if rows == IN_IMAGE else RowSource()

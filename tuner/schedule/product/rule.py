@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,17 @@ from numpy.typing import NDArray
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.function import kernel_function
-from tuner.schedule.layout import Layout, MatrixLayout, PanelLayout
+from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.product import estimate
+from tuner.schedule.product.atoms import best_of_vectors, imported
 from tuner.schedule.product.axes import (
     AT_ONCE,
     BY_BLOCK,
     IN_PLACE,
     ROWS_IN_PLACE,
     ROWS_PACKED,
+    atom_axes,
+    atom_of,
     canonicalised,
     check,
     default_values,
@@ -33,7 +37,6 @@ from tuner.schedule.product.operands.matrix import MatrixColumns
 from tuner.schedule.product.product import Product, holds_partial
 from tuner.schedule.rule import Extents, Rule
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
-from tuner.schedule.vector.dot_products import imported
 
 
 class ProductRule(Rule):
@@ -48,25 +51,29 @@ class ProductRule(Rule):
 
     def space(self, task: SearchTask) -> SearchSpace:
         product, hardware = self.product(task.workload), task.known_target.hardware
+        atoms = product.atoms(hardware)
         packings = (IN_PLACE,) if product.right.is_packed_ahead else (IN_PLACE, BY_BLOCK, AT_ONCE)
         axes = (
-            *tile_axes(product.depth if holds_partial(product.result.dtype) else 0),
+            *tile_axes(product.depth if holds_partial(product.result.dtype) else 0, atoms),
             Axis("rows", "rows are packed at each call", tuple(self.rows)),
             *ragged_axes("n" in product.dynamic),
             Axis("pack", "panels are packed at each call", packings),
             *thread_axes(task.threads, product.has_batch),
+            *atom_axes(atoms),
         )
         return SearchSpace(
             self.name,
             self.version,
             axes,
             check=lambda kernel: check(kernel, product, task.threads, hardware),
-            canonicalise=lambda values: canonicalised(values, product),
+            canonicalise=lambda values: canonicalised(values, product, hardware),
         )
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         product = self.product(task.workload)
-        return self.space(task).kernel(default_values(task, product.has_batch, rows=self.rows[0]))
+        atoms = product.atoms(task.known_target.hardware)
+        group = {axis.name: best_of_vectors(atoms) for axis in atom_axes(atoms)}
+        return self.space(task).kernel(default_values(task, product.has_batch, rows=self.rows[0], **group))
 
     def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
         return estimate.latency_s(task, self.product(task.workload), kernels, extents)
@@ -74,20 +81,25 @@ class ProductRule(Rule):
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
         return estimate.features(task, self.product(task.workload), kernels, extents)
 
+    def panels(self, task: SearchTask, kernel: MicroKernel) -> PackLayout:
+        """How a right operand [n, k] is packed ahead."""
+        hardware = task.known_target.hardware
+        atom = atom_of(kernel, self.product(task.workload), hardware)
+        return PackLayout(kernel["nv"] * hardware.lanes(), atom.group, atom.offset, whole=atom.steps)
+
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
-        right = self.product(task.workload).right
+        right, layout = self.product(task.workload).right, self.panels(task, kernel)
         if not (isinstance(right, MatrixColumns) and right.is_packed_ahead):
             return {}
-        panel = kernel["nv"] * task.known_target.hardware.lanes()
-        if not right.lies_along_n:
-            return {right.tensor: PanelLayout(panel)}
-        dims = tuple((dim.constant or 0,) for dim in task.workload.tensors[right.tensor].dims)
-        return {right.tensor: MatrixLayout(dims, batch=(), rows=(1,), steps=(0,), panel=panel)}
+        if right.lies_along_n:
+            dims = tuple((dim.constant or 0,) for dim in task.workload.tensors[right.tensor].dims)
+            layout = replace(layout, dims=dims, rows=(1,), steps=(0,))
+        return {right.tensor: layout}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         product = self.product(task.workload)
         with kernel_function(task.workload, self.layouts(task, kernel), name) as function:
             context = context_of(task, product, kernel, function)
-            with imported(context.words.dot):
+            with imported(context.words.atom):
                 Nest(context).body()
         return function.get()

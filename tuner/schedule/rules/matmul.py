@@ -22,7 +22,7 @@ The right operand is ``[k, n]`` or ``[n, k]``; all three may have a batch axis `
           A constant operand is packed ahead of time, or, having few columns, read so in place: 3
 ``tb``    threads along the batch
 ``tn``    threads along n; ``threads / (tb * tn)`` along m
-``group`` elements of k in one step, where there are instructions for several (tuner/schedule/intrinsics.py)
+``group`` elements of k in one step, where there are instructions for several (tuner/schedule/product/atoms.py)
 ========  =====================================================================================================
 
 No choice depends on a shape: registers, caches and the size of the code bound them.
@@ -36,15 +36,17 @@ from tuner.errors import IllegalKernel
 from tuner.program.target import Hardware, Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.layout import Layout, PanelLayout
+from tuner.schedule.layout import Layout
+from tuner.schedule.product.atoms import best_of_vectors
 from tuner.schedule.product.axes import (  # fmt: skip
     ALONG_K,
     MAX_BLOCK,
+    atom_axes,
+    atom_of,
     canonicalised,
     check,
     check_turns,
     default_values,
-    group_of,
     panels_of_strip,
     ragged_axes,
     thread_axes,
@@ -78,20 +80,21 @@ class X86Contraction(ProductRule):
     def space(self, task: SearchTask) -> SearchSpace:
         hardware, workload = task.known_target.hardware, task.workload
         contraction = contraction_of(workload)
+        atoms = contraction.product.atoms(hardware)
         axes = (
-            *tile_axes(workload.sizes[contraction.k].constant),
+            *tile_axes(workload.sizes[contraction.k].constant, atoms),
             Axis("rows", "rows are packed at each call", (0, 1)),
             Axis("nb", "panels that a tile goes over before the next one", (1, 2, 4, 8, 16), is_added=True),
             *ragged_axes("n" in contraction.dynamic),
             Axis("pack", "panels are packed at each call", _packings(task, contraction)),
             *thread_axes(task.threads, contraction.batch is not None),
-            *_group_axes(contraction, hardware),
+            *atom_axes(atoms),
         )
 
         def checked(kernel: MicroKernel) -> None:
             check(kernel, contraction.product, task.threads, hardware)
             check_turns(kernel, hardware)
-            _check_words(kernel, contraction)
+            _check_words(kernel, contraction, hardware)
             if panels_of_strip(kernel) > 1 and not _has_strips(kernel, contraction):
                 text = f"nb={kernel['nb']} pack={kernel['pack']} mb={kernel['mb']}"
                 raise IllegalKernel(f"{text}: strips need all panels packed, or read along n, and mb above 1")
@@ -101,7 +104,7 @@ class X86Contraction(ProductRule):
             self.version,
             axes,
             check=checked,
-            canonicalise=lambda values: _canonical(values, contraction),
+            canonicalise=lambda values: _canonical(values, contraction, hardware),
         )
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
@@ -109,20 +112,19 @@ class X86Contraction(ProductRule):
         contraction, hardware = contraction_of(task.workload), task.known_target.hardware
         pack = 0 if contraction.right_is_constant else 1
         values = default_values(task, bool(contraction.batch), mb=MAX_BLOCK if pack else 8, pack=pack)
-        values |= {axis.name: max(axis.choices) for axis in _group_axes(contraction, hardware)}
+        atoms = contraction.product.atoms(hardware)
+        values |= {axis.name: best_of_vectors(atoms) for axis in atom_axes(atoms)}
         along_k = contraction.product.pack_of_dots
         if contraction.right_is_constant and along_k in _packings(task, contraction):
             square = 4 if hardware.vector_registers >= 32 else 3
             values |= {**ALONG_K, "mr": square, "nv": square, "pack": along_k}
-        return self.space(task).kernel(_canonical_words(values, contraction))
+        return self.space(task).kernel(_canonical_words(values, contraction, hardware))
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         contraction = contraction_of(task.workload)
         if not contraction.right_is_constant or kernel["pack"] == contraction.product.pack_of_dots:
             return {}
-        hardware = task.known_target.hardware
-        dot = contraction.product.atoms(hardware)[group_of(kernel)]
-        return {contraction.right: PanelLayout(kernel["nv"] * hardware.lanes(), dot.group, dot.offset)}
+        return {contraction.right: self.panels(task, kernel)}
 
 
 def _packings(task: SearchTask, contraction: Contraction) -> tuple[int, ...]:
@@ -137,29 +139,23 @@ def _packings(task: SearchTask, contraction: Contraction) -> tuple[int, ...]:
     return (*choices, dots) if dots is not None and is_thin else choices
 
 
-def _group_axes(contraction: Contraction, hardware: Hardware) -> tuple[Axis, ...]:
-    """The instructions to choose from; no axis where every step is one element."""
-    groups = tuple(contraction.product.atoms(hardware))
-    return () if groups == (1,) else (Axis("group", "elements of k per instruction", groups),)
-
-
 def _has_strips(values: Mapping[str, int] | MicroKernel, contraction: Contraction) -> bool:
     """Whether tiles can go over strips, and that makes a difference: one tile has all panels before it anyway."""
     return values["pack"] not in (1, contraction.product.pack_of_dots) and values["mb"] > 1
 
 
-def _canonical(values: Mapping[str, int], contraction: Contraction) -> dict[str, int]:
-    canonical = _canonical_words(canonicalised(values, contraction.product), contraction)
+def _canonical(values: Mapping[str, int], contraction: Contraction, hardware: Hardware) -> dict[str, int]:
+    canonical = _canonical_words(canonicalised(values, contraction.product, hardware), contraction, hardware)
     return canonical if _has_strips(canonical, contraction) else canonical | {"nb": 1}
 
 
-def _canonical_words(values: Mapping[str, int], contraction: Contraction) -> dict[str, int]:
+def _canonical_words(values: Mapping[str, int], contraction: Contraction, hardware: Hardware) -> dict[str, int]:
     """The values with rows packed where the last word of k may be ragged, and k unsplit where the output cannot hold
     partial sums."""
     canonical = dict(values)
     if "group" in canonical and values["pack"] == contraction.product.pack_of_dots:
         canonical["group"] = 1
-    group = canonical.get("group", 1)
+    group = atom_of(canonical, contraction.product, hardware).group
     if group > 1 and (contraction.depth is None or contraction.depth % group):
         canonical["rows"] = 1
     is_whole = contraction.depth is not None and canonical["kc"] * group >= contraction.depth
@@ -168,7 +164,7 @@ def _canonical_words(values: Mapping[str, int], contraction: Contraction) -> dic
     return canonical
 
 
-def _check_words(kernel: MicroKernel, contraction: Contraction) -> None:
-    if dict(kernel.values) != _canonical_words(dict(kernel.values), contraction):
-        text = f"kc={kernel['kc']} rows={kernel['rows']} group={group_of(kernel)}"
+def _check_words(kernel: MicroKernel, contraction: Contraction, hardware: Hardware) -> None:
+    if dict(kernel.values) != _canonical_words(dict(kernel.values), contraction, hardware):
+        text = f"kc={kernel['kc']} rows={kernel['rows']} group={kernel.get('group')}"
         raise IllegalKernel(f"{text}: an output of {contraction.out_dtype} needs kc=0, a ragged last word rows=1")

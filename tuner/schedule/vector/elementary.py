@@ -17,12 +17,28 @@ sin, cos   1e-7 absolute
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
-from tuner.schedule.intrinsics import is_fusing
+from tuner.program.target import Hardware
 from tuner.schedule.tir import TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, calls, like, multiply_add, replaced
 from tuner.schedule.vector.dtypes import constant, lanes_of, vector_type
+
+_is_fusing: ContextVar[bool] = ContextVar("is_fusing", default=False)
+
+
+@contextmanager
+def fusing(hardware: Hardware) -> Iterator[None]:
+    """What is written inside is for ``hardware``: where it has fused multiply-adds, a multiplication and an addition
+    round once (``arithmetic.multiply_add``)."""
+    token = _is_fusing.set(not {"fma", "asimd"}.isdisjoint(hardware.features))
+    try:
+        yield
+    finally:
+        _is_fusing.reset(token)
+
 
 LN2_HIGH, LN2_LOW = 0.693145751953125, 1.42860677e-6
 """Their sum is log(2); multiples of the first up to 2^10 are exact."""
@@ -124,7 +140,7 @@ def _wave(x: TirExpr, quarters: int) -> TirExpr:
 
     The C library's for a vector with a lane for which that is not exact enough: elsewhere a comparison and a jump.
     """
-    nearest, r, most = _turned(x) if is_fusing() else _turned_in_float64(x)
+    nearest, r, most = _turned(x) if _is_fusing.get() else _turned_in_float64(x)
     quarter = bound(nearest + _integer(quarters, x))
     square = bound(r * r)
     sine = multiply_add(bound(square * r), polynomial(square, _SIN), r)

@@ -133,7 +133,7 @@ def workspace(shape: Sequence[TirExpr], dtype: str = DTYPE) -> Iterator[TirExpr]
 
     Allocated by hand: the compiler would move an allocation of its own to where the device is not known.
     """
-    size = i64(_bytes(dtype))
+    size = i64(bytes_of(dtype))
     for extent in shape:
         size = size * extent
     device = [tirx.IntImm("int32", DL_CPU), tirx.IntImm("int32", 0)]
@@ -149,15 +149,15 @@ def part_of(buffer: TirExpr, first: int, shape: Sequence[int]) -> TirExpr:
     pointer = tvm.ir.PointerType(tvm.ir.PrimType(buffer.dtype))
     address = tirx.address_of(buffer[i64(first)])
     data = I.Bind(tvm.ir.Call("tirx.reinterpret", [address], ret_ty=pointer))
-    return I.decl_buffer([i64(size) for size in shape], buffer.dtype, data=data, align=_bytes(buffer.dtype))
+    return I.decl_buffer([i64(size) for size in shape], buffer.dtype, data=data, align=bytes_of(buffer.dtype))
 
 
 def fenced_integers(value: TirExpr) -> TirExpr:
     """A vector of short integers, kept apart from the cast that it comes from. Of such a cast and a masked store of one
     lane LLVM 22 makes a store of the whole integer before the cast, past what the mask allows."""
     dtype, lanes = element_type(value), lanes_of(value)
-    words = lanes * _bytes(dtype) // WORD_BYTES
-    if "int" not in dtype or _bytes(dtype) >= WORD_BYTES or words == 0:
+    words = lanes * bytes_of(dtype) // WORD_BYTES
+    if "int" not in dtype or bytes_of(dtype) >= WORD_BYTES or words == 0:
         return value
     # A fence is no instruction, and is there for floats alone.
     floats = vector_type(DTYPE, words)
@@ -165,5 +165,5 @@ def fenced_integers(value: TirExpr) -> TirExpr:
     return tirx.reinterpret(vector_type(dtype, lanes), fenced)
 
 
-def _bytes(dtype: str) -> int:
+def bytes_of(dtype: str) -> int:
     return int(tvm.DataType(dtype).bits) // 8

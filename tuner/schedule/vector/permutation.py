@@ -1,12 +1,19 @@
-"""Vectors made of any lanes of two others, on targets for which ``intrinsics.permutes`` holds."""
+"""Vectors made of any lanes of two others, on targets for which ``permutes`` holds."""
 
 from __future__ import annotations
 
+from tuner.program.target import Hardware
 from tuner.schedule.tir import TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import lanes_of, vector_type
 
 _OF_TWO, _OF_ONE = "llvm.x86.avx512.vpermi2var.ps.512", "llvm.x86.avx2.permps"
+_NEEDS = {64: "avx512f", 32: "avx2"}
+
+
+def permutes(hardware: Hardware) -> bool:
+    """Whether vectors of 32-bit words are made of any lanes of two others."""
+    return _NEEDS.get(hardware.vector_bytes) in hardware.features
 
 
 def permuted(first: TirExpr, second: TirExpr, lane: TirExpr) -> TirExpr:

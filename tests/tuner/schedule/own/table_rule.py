@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tuner.program.expr import Axis, Binary, Read
 from tuner.program.target import Target
 from tuner.program.workload import Workload
-from tuner.schedule.intrinsics import only_fma
+from tuner.schedule.product.atoms import only_fma
 from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.operand import Place
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows

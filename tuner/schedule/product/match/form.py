@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tuner.program.notation import Stage
 from tuner.program.target import Hardware
-from tuner.schedule.intrinsics import FMA, DotProduct, dot_products_either_way, permutes
+from tuner.schedule.product.atoms import FMA, Atom, atoms_either_way
 from tuner.schedule.product.match.factors import in_words
 from tuner.schedule.product.match.parts import Part
 from tuner.schedule.product.match.phases import Phase
@@ -24,6 +24,7 @@ from tuner.schedule.product.operands.scatter import ScatteredResult
 from tuner.schedule.product.operands.view import ViewedColumns, ViewedResult, ViewedRows
 from tuner.schedule.product.product import DTYPE, Product, holds_partial
 from tuner.schedule.rule import Extents
+from tuner.schedule.vector.permutation import permutes
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Form:
         return {axis: " and ".join(dict.fromkeys(roles)) for axis, roles in of.items()}
 
     def by_role(self, extents: Extents) -> Extents:
-        """Extents of the program's axes by their groups here."""
+        """Extents of the program's axes by their depths here."""
         return {
             role: np.asarray(math.prod(self.part_size(name, extents) for name in group))
             for role, group in self.groups.items()
@@ -126,23 +127,23 @@ class Form:
         sizes = [self.parts[name].extent.constant for name in self.k]
         return None if None in sizes else math.prod(size or 0 for size in sizes)
 
-    def dots(self, hardware: Hardware) -> Mapping[int, DotProduct]:
-        """The instructions that there are for it, by their group."""
-        found = {FMA.group: FMA} if self.total == DTYPE else {}
+    def dots(self, hardware: Hardware) -> Mapping[int, Atom]:
+        """The instructions that there are for it, by their depth."""
+        found = {FMA.depth: FMA} if self.total == DTYPE else {}
         left, right = self.left.read_dtype, self.right.read_dtype
         if left is None or right is None:
             return found
         # The last one of a group is kept.
-        every = reversed(dot_products_either_way(left, right, self.total, hardware))
-        found |= {dot.group: dot for dot in every if dot.group > 1 and self._is_possible(dot)}
+        every = reversed(atoms_either_way(left, right, self.total, hardware))
+        found |= {atom.depth: atom for atom in every if atom.depth > 1 and self._is_possible(atom)}
         return dict(sorted(found.items()))
 
-    def _is_possible(self, dot: DotProduct) -> bool:
+    def _is_possible(self, atom: Atom) -> bool:
         """Whether operands are read in whole words, and what compensates an offset is known ahead."""
-        if (self.left.is_viewed or self.right.is_viewed) and not in_words(self.parts, self.k, dot.group):
+        if (self.left.is_viewed or self.right.is_viewed) and not in_words(self.parts, self.k, atom.group):
             return False
-        shifted, other = (self.right, self.left) if dot.is_swapped else (self.left, self.right)
-        return not dot.offset or (not shifted.is_packed_ahead and other.is_packed_ahead)
+        shifted, other = (self.right, self.left) if atom.is_swapped else (self.left, self.right)
+        return not atom.offset or (not shifted.is_packed_ahead and other.is_packed_ahead)
 
     def copies_columns(self, hardware: Hardware) -> bool:
         """Whether panels may be read in a copy of an image."""

@@ -16,7 +16,7 @@ from tuner.program.expr import Axis, Binary, Cast, Expr, Extent, Read, reads
 from tuner.program.notation import Stage
 from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain, values
-from tuner.schedule.intrinsics import FMA
+from tuner.schedule.product.atoms import FMA
 from tuner.schedule.product.match import plain
 from tuner.schedule.product.match.factors import dims_of, merged, ordered_steps, total_of
 from tuner.schedule.product.match.form import Form

@@ -11,7 +11,7 @@ from tuner.program.notation import Stage
 from tuner.program.target import Hardware
 from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain
-from tuner.schedule.intrinsics import DotProduct, dot_products
+from tuner.schedule.product.atoms import Atom, atoms_of
 from tuner.schedule.product.match.stages import epilogue_problem
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
 from tuner.schedule.product.product import UNSUPPORTED, Product
@@ -66,10 +66,10 @@ class Contraction:
             pack_of_dots=None if self.right_is_kn else 3 if self.right_is_constant else 0,
         )
 
-    def _atoms(self, hardware: Hardware) -> Mapping[int, DotProduct]:
+    def _atoms(self, hardware: Hardware) -> Mapping[int, Atom]:
         """Operands that are new at every call come as they are: one element at a step."""
-        every = dot_products(self.left_dtype, self.right_dtype, self.total, hardware)
-        return every if self.right_is_constant else {group: dot for group, dot in every.items() if group == 1}
+        every = atoms_of(self.left_dtype, self.right_dtype, self.total, hardware)
+        return every if self.right_is_constant else {depth: atom for depth, atom in every.items() if atom.group == 1}
 
     @property
     def axis(self) -> Mapping[str, str]:

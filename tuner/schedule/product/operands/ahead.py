@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AheadRows(Factors, Left):
-    """Rows as ``MatrixLayout`` packs them: [outer parts and m, k]."""
+    """Rows as ``PackLayout`` packs them: [outer parts and m, k]."""
 
     is_packed_ahead = True
 
@@ -28,7 +28,7 @@ class AheadRows(Factors, Left):
 
 @dataclass(frozen=True)
 class AheadColumns(Factors, Right):
-    """Columns as ``MatrixLayout`` packs them: [outer parts and panels, k, nr]."""
+    """Columns as ``PackLayout`` packs them: [outer parts and panels, k, nr]."""
 
     is_packed_ahead = True
     lies_along_n = True

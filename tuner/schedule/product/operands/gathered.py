@@ -39,15 +39,15 @@ class GatheredRows(Factors, Left):
         raise NotImplementedError("rows are gathered")
 
     def room(self, context: EmitContext, rows: int, steps: TirExpr) -> AbstractContextManager[TirExpr]:
-        make = room_for_rows if context.words.dot.group > 1 else super().room
+        make = room_for_rows if context.words.atom.group > 1 else super().room
         return make(context, rows, steps)
 
     def pack(self, context: EmitContext, rows: PackedRows, count: TirExpr, chunk: Chunk) -> None:
-        gather = words_of_rows if context.words.dot.group > 1 else gather_rows
+        gather = words_of_rows if context.words.atom.group > 1 else gather_rows
         gather(context, rows, count, chunk)
 
     def packed_word(self, context: EmitContext, packed: TirExpr, row: TirExpr, step: TirExpr) -> TirExpr:
-        group = context.words.dot.group
+        group = context.words.atom.group
         if group == 1:
             return super().packed_word(context, packed, row, step)
         return tirx.reinterpret("int32", packed[row, tirx.Ramp(step * i64(group), i64(1), group)])
@@ -70,7 +70,7 @@ class GatheredColumns(Factors, Right):
         raise NotImplementedError("columns are gathered")
 
     def pack(self, context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
-        gather = words_of_panel if context.words.dot.group > 1 else gather_panel
+        gather = words_of_panel if context.words.atom.group > 1 else gather_panel
         gather(context, panel, to, chunk)
 
     def in_copy(self, context: EmitContext) -> AbstractContextManager[PanelSource]:

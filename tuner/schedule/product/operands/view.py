@@ -46,7 +46,7 @@ class ViewedColumns(Factors, Right):
         return view.buffer, view.outer(by_role(context.outer, k=step, n=step))
 
     def pack(self, context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
-        if context.words.dot.group > 1:
+        if context.words.atom.group > 1:
             words_of_view(context, panel, to, chunk)
         else:
             super().pack(context, panel, to, chunk)

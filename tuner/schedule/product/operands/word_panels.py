@@ -34,7 +34,7 @@ def _store(context: EmitContext, to: PackedSlice, place: TirExpr, v: TirExpr, ne
     """Vectors of columns at the neighbours in k of one word, side by side."""
     words, lanes = context.words, context.vectors.lanes
     parts = [I.Bind(narrowed(words, value, bool(words.row_head))) for value in neighbours]
-    order = [j * lanes + lane for lane in range(lanes) for j in range(words.dot.group)]
+    order = [j * lanes + lane for lane in range(lanes) for j in range(words.atom.group)]
     word = tirx.Shuffle(parts, [tirx.IntImm("int32", lane) for lane in order])
     columns = tirx.Ramp(v * i64(words.width), i64(1), words.width)
     I.buffer_store(to.buffer, word, [to.index, place, columns])
@@ -43,7 +43,7 @@ def _store(context: EmitContext, to: PackedSlice, place: TirExpr, v: TirExpr, ne
 # -- what lies as a matrix, of whole words -----------------------------------------------------------------------------
 def _from_rows(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
     """Of [k, n]."""
-    group, lanes = context.words.dot.group, context.vectors.lanes
+    group, lanes = context.words.atom.group, context.vectors.lanes
     with I.serial(i64(0), chunk.length) as step:
         place = chunk.first - to.first + step
         for v in range(panel.vectors):
@@ -60,7 +60,7 @@ def _from_columns(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Ch
     words, lanes = context.words, context.vectors.lanes
     with I.serial(i64(0), tirx.floordiv(chunk.length + i64(lanes - 1), i64(lanes))) as square:
         step = I.Bind(square * i64(lanes))
-        first = (chunk.first + step) * i64(words.dot.group)
+        first = (chunk.first + step) * i64(words.atom.group)
 
         def of_column(buffer: TirExpr, outer: tuple[TirExpr, ...], first: TirExpr = first) -> TirExpr:
             # Words past the chunk are those of the next one, or zero past k.
@@ -78,7 +78,7 @@ def _words(
 ) -> Iterator[tuple[list[tuple[Values, TirExpr | None]], TirExpr]]:
     """The words of a chunk: the values of the parts of k at each of its neighbours, and whether that is before the end
     of k (None: it is); and the row of the packed panel."""
-    group, names, first = context.words.dot.group, context.form.k, chunk.first - to.first
+    group, names, first = context.words.atom.group, context.form.k, chunk.first - to.first
     if in_words(context.form.parts, names[-1:], group):
         # No word goes from one run of the last part to the next.
         steps = chunk.first * i64(group), chunk.length * i64(group)
@@ -130,7 +130,7 @@ def _pieces(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -
 
 def _elements(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
     """Element by element. Columns past the last one are left as they are: they are computed and not stored."""
-    words, group = context.words, context.words.dot.group
+    words, group = context.words, context.words.atom.group
     zero = constant(0, stored_type(str(context.form.right.read_dtype)), 1)
     with I.serial(i64(0), context.columns_in(panel)) as column:
         of_column = {**context.outer, **context.parts.decomposed(context.form.n, panel.column + column)}

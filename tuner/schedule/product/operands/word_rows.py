@@ -19,7 +19,6 @@ from tuner.schedule.product.words import Words
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
-from tuner.schedule.vector.dot_products import step_type
 from tuner.schedule.vector.dtypes import constant, lanes_of, stored, stored_type, vector_type
 from tuner.schedule.vector.memory import Vectors, workspace
 
@@ -35,20 +34,20 @@ SIGN = -128
 def room_for_rows(context: EmitContext, rows: int, steps: TirExpr) -> Iterator[TirExpr]:
     """Room for so many rows of so many words, as elements. Rows start a cache line and more apart from a power of
     two."""
-    group = i64(context.words.dot.group)
+    group = i64(context.words.atom.group)
     shape = i64(rows), (padded(context, steps) + i64(context.vectors.lanes)) * group
-    with workspace(shape, step_type(context.words.dot)) as buffer:
+    with workspace(shape, context.words.atom.element) as buffer:
         yield buffer
 
 
 def narrowed(words: Words, elements: TirExpr, is_shifted: bool) -> TirExpr:
     """Elements as they are stored in a tensor, as the instruction takes them; with its offset if they are what it is
     added to."""
-    wanted = vector_type(step_type(words.dot), lanes_of(elements))
+    wanted = vector_type(words.atom.element, lanes_of(elements))
     value = elements if str(elements.ty.dtype) == wanted else tirx.Cast(wanted, elements)
     if not is_shifted:
         return value
-    return tirx.bitwise_xor(value, constant(SIGN, step_type(words.dot), lanes_of(elements)))
+    return tirx.bitwise_xor(value, constant(SIGN, words.atom.element, lanes_of(elements)))
 
 
 def elements_of(context: EmitContext, operand: Factors, values: Values) -> tuple[TirExpr, TirExpr | None, TirExpr]:
@@ -88,7 +87,7 @@ def place_of(context: EmitContext, read: Read, values: Values) -> tuple[TirExpr,
 # -- rows -------------------------------------------------------------------------------------------------------------
 def words_of_rows(context: EmitContext, rows: PackedRows, count: TirExpr, chunk: Chunk) -> None:
     """``count`` rows at these words of k, the last one filled up with zeros."""
-    group, inner = context.words.dot.group, context.form.k[-1]
+    group, inner = context.words.atom.group, context.form.k[-1]
     first = I.Bind(chunk.first * i64(group))
     length = I.Bind(tirx.min(chunk.length * i64(group), context.depth - first))
     copy = _Copy(context, rows.buffer)
@@ -102,7 +101,7 @@ def words_of_rows(context: EmitContext, rows: PackedRows, count: TirExpr, chunk:
             copy.run(at, r, start, end, shift)
         if not (isinstance(context.depth, tirx.IntImm) and int(context.depth) % group == 0):
             with I.serial(length, chunk.length * i64(group)) as past:
-                I.buffer_store(rows.buffer, constant(0, step_type(context.words.dot), 1), [r, past])
+                I.buffer_store(rows.buffer, constant(0, context.words.atom.element, 1), [r, past])
 
 
 class _Copy:

@@ -11,7 +11,7 @@ from tuner.program.expr import COMPARISONS, Axis, Binary, Call, Const, Expr, Neg
 from tuner.program.indices import index_dim
 from tuner.program.workload import Workload
 from tuner.schedule.access import stride
-from tuner.schedule.intrinsics import FLOATS
+from tuner.schedule.product.atoms import FLOATS
 from tuner.schedule.rule import Extents
 
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}

@@ -28,7 +28,8 @@ from tuner.program.task import SearchTask
 from tuner.schedule.function import KernelFunction, kernel_function
 from tuner.schedule.layout import CutLayout, Layout
 from tuner.schedule.loops.shares import Share, on_threads
-from tuner.schedule.product.axes import IN_IMAGE, group_of
+from tuner.schedule.product.atoms import imported
+from tuner.schedule.product.axes import IN_IMAGE, atom_of
 from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.indexing import Indexing, View
 from tuner.schedule.product.match.form import Form
@@ -38,7 +39,6 @@ from tuner.schedule.product.nest import Nest
 from tuner.schedule.signature import dim_expr, i64
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx
-from tuner.schedule.vector.dot_products import imported
 from tuner.schedule.vector.memory import part_of
 
 
@@ -50,7 +50,7 @@ def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], n
             _context(task, own, kernel, function, _buffers(function, layouts, number))
             for number, own in enumerate(form.each)
         ]
-        with imported(contexts[0].words.dot):
+        with imported(contexts[0].words.atom):
             _write(task, [Nest(context) for context in contexts], _stretches(task, form, function))
     return function.get()
 
@@ -116,7 +116,7 @@ def _context(
     extent = {role: _product(parts, group) for role, group in form.groups.items()}
     # Views have elements.
     parts = replace(parts, views=_views(parts, extent, buffers))
-    group = form.product.atoms(task.known_target.hardware)[group_of(kernel)].group
+    group = atom_of(kernel, form.product, task.known_target.hardware).group
     product = form.product
     return EmitContext(
         own, product, kernel, {**extent, "k": _steps(extent["k"], group)}, function, buffers,

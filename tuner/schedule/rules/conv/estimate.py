@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tuner.program.task import SearchTask
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product import estimate
-from tuner.schedule.product.axes import IN_COPY, IN_IMAGE, group_of
+from tuner.schedule.product.axes import IN_COPY, IN_IMAGE, atom_of
 from tuner.schedule.product.match.factors import is_contiguous
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import form_of
@@ -82,7 +82,8 @@ def _moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel],
     if form.left.is_gathered:
         in_image = np.array([[kernel["rows"] == IN_IMAGE] for kernel in kernels])
         # Words are copied as they are, in vectors of so many more elements.
-        groups = np.array([[float(group_of(kernel))] for kernel in kernels])
+        hardware = task.known_target.hardware
+        groups = np.array([[float(atom_of(kernel, form.product, hardware).group)] for kernel in kernels])
         gathered = b * m * k * (BY_VECTOR / groups if is_contiguous(form.left.factors, form.k[-1]) else BY_ELEMENT)
         if form.image is not None:
             copied = _copied(form, form.image, blocks, extents) * BY_VECTOR + b * m * STARTS

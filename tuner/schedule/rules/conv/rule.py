@@ -10,7 +10,7 @@ every product, and:
 ``pack``  0 to 2 as there; 3: panels are read in a padded copy of the part of the image that some of them are in
 ``join``  1: m and n hold all of their axes, results go through a buffer; 0: they hold those that lie together in the
           output, which is written in place, and others are walked outside
-``group`` elements of k in one step, where there are instructions for several (tuner/schedule/intrinsics.py)
+``group`` elements of k in one step, where there are instructions for several (tuner/schedule/product/atoms.py)
 ========  =====================================================================================================
 
 A transposed convolution with a stride is several without one (``phases``), with the same choices for all.
@@ -29,16 +29,17 @@ from tuner.program.expr import axes_of
 from tuner.program.target import Hardware, Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.intrinsics import DotProduct
-from tuner.schedule.layout import CutLayout, Layout, MatrixLayout
+from tuner.schedule.layout import CutLayout, Layout, PackLayout
+from tuner.schedule.product.atoms import Atom, best_of_vectors
 from tuner.schedule.product.axes import (
     IN_COPY,
     IN_IMAGE,
     MAX_BLOCK,
+    atom_axes,
+    atom_of,
     canonicalised,
     check,
     default_values,
-    group_of,
     ragged_axes,
     thread_axes,
     tile_axes,
@@ -79,13 +80,13 @@ class X86Gathered(Rule):
         hardware, form = task.known_target.hardware, forms_of(task.workload)[0]
         found = forms_of(task.workload)
         axes = (
-            *tile_axes(form.steps),
-            Axis("rows", "rows of a block are gathered", _rows(found)),
+            *tile_axes(form.steps, _atoms(hardware, found)),
+            Axis("rows", "rows of a block are gathered", _rows(hardware, found)),
             # Code of phases is written once for each: not also for every width of the last panel.
             *ragged_axes(any("n" in form.dynamic and not form.phases for form in found)),
             Axis("pack", "panels are gathered at each call", _packings(hardware, found)),
             *thread_axes(task.threads, any(form.outer for form in found)),
-            *_group_axes(hardware, found),
+            *atom_axes(_atoms(hardware, found)),
             Axis("join", "m and n hold all of their axes", tuple(sorted(int(form.joined) for form in found))),
         )
 
@@ -111,8 +112,9 @@ class X86Gathered(Rule):
         if values["rows"] and pack == 1:
             values["rows"] = 0
         if "group" in choices:
-            values["group"] = 1 if pack == 0 and not form.right.is_packed_ahead else choices["group"][-1]
-        steps, group = form.steps, values.get("group", 1)
+            in_place = pack == 0 and not form.right.is_packed_ahead
+            values["group"] = 1 if in_place else best_of_vectors(_atoms(task.known_target.hardware, [form]))
+        steps, group = form.steps, atom_of(values, form.product, task.known_target.hardware).group
         if not form.holds_partial or (steps is not None and values["kc"] * group >= steps):
             values["kc"] = 0
         return space.kernel(values)
@@ -126,8 +128,8 @@ class X86Gathered(Rule):
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         form = form_of(task.workload, bool(kernel["join"]))
         hardware = task.known_target.hardware
-        width, dot = kernel["nv"] * hardware.lanes(), form.dots(hardware)[group_of(kernel)]
-        parts = [_layouts(task.workload, own, width, dot) for own in form.each]
+        width, atom = kernel["nv"] * hardware.lanes(), atom_of(kernel, form.product, hardware)
+        parts = [_layouts(task.workload, own, width, atom) for own in form.each]
         return parts[0] if not form.phases else _cut(task.workload, form, parts)
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
@@ -137,12 +139,13 @@ class X86Gathered(Rule):
 def _check(kernel: MicroKernel, form: Form, threads: int, hardware: Hardware) -> None:
     """Raises IllegalKernel for what the hardware cannot carry, or the form does not have."""
     check(kernel, form.product, threads, hardware, copies=len(form.each))
-    group = group_of(kernel)
+    atom = atom_of(kernel, form.product, hardware)
+    group = atom.depth
     if kernel["kc"] and not form.holds_partial:
         raise IllegalKernel(f"kc={kernel['kc']}: an output of {form.out_dtype} needs kc=0, or join=1")
     if group > 1 and not (form.right.is_packed_ahead or kernel["pack"]):
         raise IllegalKernel(f"group={group} needs the panels packed: pack=1 or 2")
-    if form.steps is not None and kernel["kc"] and kernel["kc"] * group >= form.steps:
+    if form.steps is not None and kernel["kc"] and kernel["kc"] * atom.group >= form.steps:
         raise IllegalKernel(f"kc={kernel['kc']} is all of k: needs kc=0")
     if kernel["rows"] == IN_IMAGE and form.image is None:
         raise IllegalKernel(f"rows={IN_IMAGE}: with join={kernel['join']} no rows are windows of one image")
@@ -157,11 +160,12 @@ def _canonical(values: Mapping[str, int], form: Form, hardware: Hardware) -> dic
     if values["pack"] == IN_COPY:
         is_copied = form.copies_columns(hardware) and values.get("group", 1) == 1
         values = {**values, "near": 0} if is_copied else {**values, "pack": 1}
-    result = canonicalised(values if form.holds_partial else {**values, "kc": 0}, form.product)
+    result = canonicalised(values if form.holds_partial else {**values, "kc": 0}, form.product, hardware)
     if "group" in result:
         in_place = not (form.right.is_packed_ahead or result["pack"])
         result["group"] = 1 if in_place else result["group"]
-        is_all = form.steps is not None and result["kc"] * result["group"] >= form.steps
+        atom = atom_of(result, form.product, hardware)
+        is_all = form.steps is not None and result["kc"] * atom.group >= form.steps
         result["kc"] = 0 if is_all else result["kc"]
     if result["rows"] == IN_IMAGE and (form.image is None or result.get("group", 1) > 1):
         result["rows"] = 1
@@ -172,8 +176,8 @@ def _check_copy(kernel: MicroKernel, form: Form, hardware: Hardware) -> None:
     """Raises IllegalKernel where panels cannot be read in a copy of an image."""
     if not form.copies_columns(hardware):
         raise IllegalKernel(f"pack={IN_COPY}: with join={kernel['join']} no columns are windows of one image")
-    if group_of(kernel) > 1 or kernel["near"]:
-        given = f"group={group_of(kernel)} near={kernel['near']}"
+    if kernel.get("group") > 1 or kernel["near"]:
+        given = f"group={kernel.get('group')} near={kernel['near']}"
         raise IllegalKernel(f"pack={IN_COPY} reads elements of a copy: needs group=1 and near=0, got {given}")
     # Beside the accumulators and what is multiplied, which lanes a vector takes.
     need = kernel["mr"] * kernel["nv"] + 2 * kernel["nv"] + 1
@@ -186,18 +190,25 @@ def _largest(task: SearchTask) -> Mapping[str, int]:
     return task.workload.axis_sizes(task.largest_dims)
 
 
-def _group_axes(hardware: Hardware, found: Sequence[Form]) -> tuple[Axis, ...]:
-    """The instructions to choose from; no axis where every step is one element."""
-    every = [own for form in found for own in form.each]
-    groups = tuple(group for group in found[0].dots(hardware) if all(group in form.dots(hardware) for form in every))
-    return () if groups == (1,) else (Axis("group", "elements of k per instruction", groups),)
+def _atoms(hardware: Hardware, found: Sequence[Form]) -> dict[int, Atom]:
+    """The instructions that there are for all forms."""
+    every = [form.product.atoms(hardware) for each in found for form in each.each]
+    atoms = found[0].product.atoms(hardware)
+    return {depth: atom for depth, atom in atoms.items() if all(depth in others for others in every)}
 
 
-def _rows(found: Sequence[Form]) -> tuple[int, ...]:
+def _has_unit(hardware: Hardware, found: Sequence[Form]) -> bool:
+    """Whether there is a matrix unit, whose operands are packed."""
+    return any(atom.unit is not None for atom in _atoms(hardware, found).values())
+
+
+def _rows(hardware: Hardware, found: Sequence[Form]) -> tuple[int, ...]:
     """Choices of ``rows``."""
     in_image = (IN_IMAGE,) if any(form.image is not None for form in found) else ()
     left = found[0].left
-    return (1, *in_image) if left.is_gathered else (0,) if left.is_packed_ahead else (0, 1)
+    if left.is_packed_ahead:
+        return (0, 1) if _has_unit(hardware, found) else (0,)
+    return (1, *in_image) if left.is_gathered else (0, 1)
 
 
 def _packings(hardware: Hardware, found: Sequence[Form]) -> tuple[int, ...]:
@@ -212,21 +223,22 @@ def _packings(hardware: Hardware, found: Sequence[Form]) -> tuple[int, ...]:
         in_place = (0,) if form.total == DTYPE else ()
         return (*in_place, 2) if again else (*in_place, 1, 2)
     in_copy = (IN_COPY,) if any(form.copies_columns(hardware) for form in found) else ()
-    return (2,) if again else (1, *in_copy)
+    at_once = (2,) if _has_unit(hardware, found) else ()
+    return (2,) if again else (1, *in_copy, *at_once)
 
 
-def _layouts(workload: Workload, form: Form, width: int, dot: DotProduct) -> dict[str, MatrixLayout]:
+def _layouts(workload: Workload, form: Form, width: int, atom: Atom) -> dict[str, PackLayout]:
     """How the constants of one form are packed; ``width``: columns of a panel."""
     sides = ((form.left, form.m, 1), (form.right, form.n, width))
     own = form.phase.workload if form.phase is not None else workload
     return {
-        operand.tensor: _layout(own, form, operand, rows, panel, dot)
+        operand.tensor: _layout(own, form, operand, rows, panel, atom)
         for operand, rows, panel in sides
         if operand.is_packed_ahead
     }
 
 
-def _cut(workload: Workload, form: Form, parts: Sequence[Mapping[str, MatrixLayout]]) -> dict[str, CutLayout]:
+def _cut(workload: Workload, form: Form, parts: Sequence[Mapping[str, PackLayout]]) -> dict[str, CutLayout]:
     """How constants are packed of which each phase takes some taps."""
 
     def taken(own: Form, tensor: str) -> tuple[tuple[int, int, int, int], ...]:
@@ -249,8 +261,8 @@ def _cut(workload: Workload, form: Form, parts: Sequence[Mapping[str, MatrixLayo
 
 
 def _layout(
-    workload: Workload, form: Form, operand: Factors, rows: tuple[str, ...], panel: int, dot: DotProduct
-) -> MatrixLayout:  # fmt: skip
+    workload: Workload, form: Form, operand: Factors, rows: tuple[str, ...], panel: int, atom: Atom
+) -> PackLayout:  # fmt: skip
     read = next(read for read in workload.program.reads if read.tensor == operand.tensor)
     dims = dims_of(workload, form.parts, read)
     assert dims is not None
@@ -258,4 +270,4 @@ def _layout(
     sizes = tuple(tuple(form.parts[name].extent.constant or 0 for name in names) for names in dims)
     outer = [name for role in operand.roles[:-2] for name in form.outer if outer_role(name) == role]
     batch, own, steps = (tuple(place[name] for name in group) for group in (outer, rows, form.k))
-    return MatrixLayout(sizes, batch, own, steps, panel, dot.group, dot.offset)
+    return PackLayout(panel, atom.group, atom.offset, sizes, batch, own, steps, atom.steps)

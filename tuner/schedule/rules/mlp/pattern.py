@@ -18,7 +18,7 @@ from tuner.program.expr import Binary, Read
 from tuner.program.notation import Stage
 from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain
-from tuner.schedule.intrinsics import FMA, only_fma
+from tuner.schedule.product.atoms import FMA, only_fma
 from tuner.schedule.product.match.stages import elementwise_problem
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
 from tuner.schedule.product.product import DTYPE, UNSUPPORTED, Product

@@ -33,7 +33,7 @@ from tuner.program.target import Hardware, Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import is_transcendental
-from tuner.schedule.layout import Layout, MatrixLayout
+from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.loops.estimates import Floats, feature_table
 from tuner.schedule.product import estimate
 from tuner.schedule.product.axes import check as check_product
@@ -118,7 +118,7 @@ class X86Chain(Rule):
                 dims = tuple((dim.constant or 0,) for dim in task.workload.tensors[link.right].dims)
                 rows, steps = ((1,), (0,)) if link.right_is_kn else ((0,), (1,))
                 panel = kernel["ev" if link is chain.second else "nv"] * lanes
-                layouts[link.right] = MatrixLayout(dims, batch=(), rows=rows, steps=steps, panel=panel)
+                layouts[link.right] = PackLayout(panel, dims=dims, rows=rows, steps=steps)
         return layouts
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:

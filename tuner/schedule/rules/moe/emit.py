@@ -24,6 +24,7 @@ from tuner.schedule.access import axes_of_read
 from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout
 from tuner.schedule.loops.shares import on_threads
+from tuner.schedule.product.atoms import imported
 from tuner.schedule.product.context import EmitContext, context_of
 from tuner.schedule.product.nest import Nest
 from tuner.schedule.product.operand import Place
@@ -40,7 +41,7 @@ def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], n
     grouped = grouped_of(task.workload)
     with kernel_function(task.workload, layouts, name) as function:
         context = context_of(task, grouped.product, kernel, function)
-        with _sorted_rows(grouped, context) as (order, ends):
+        with imported(context.words.atom), _sorted_rows(grouped, context) as (order, ends):
             on_threads(task.threads, lambda thread: _groups(grouped, context, order, ends, thread))
     return function.get()
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
 from tuner.program.expr import Axis, Binary, Read
 from tuner.program.notation import Stage
 from tuner.program.workload import Workload
-from tuner.schedule.intrinsics import FMA, only_fma
+from tuner.schedule.product.atoms import FMA, of_elements
 from tuner.schedule.product.match.stages import epilogue_problem
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
 from tuner.schedule.product.product import UNSUPPORTED, Product
@@ -62,7 +62,7 @@ class Grouped:
             result=MatrixResult(self.out, self.out_dtype, self.computed, self.epilogue, self.m, self.n),
             dynamic=self.dynamic,
             depth=self.depth,
-            atoms=only_fma,
+            atoms=partial(of_elements, self.left_dtype, self.right_dtype),
             sizes=self.by_role,
         )
 

@@ -8,12 +8,13 @@ and the panels of each group, not the groups, which differ in size.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.layout import Layout, MatrixLayout
+from tuner.schedule.layout import Layout
 from tuner.schedule.product.axes import ROWS_PACKED
 from tuner.schedule.product.product import Product
 from tuner.schedule.product.rule import ProductRule
@@ -46,8 +47,7 @@ class X86Grouped(ProductRule):
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         right = grouped_of(task.workload).right
         dims = tuple((dim.constant or 0,) for dim in task.workload.tensors[right].dims)
-        panel = kernel["nv"] * task.known_target.hardware.lanes()
-        return {right: MatrixLayout(dims, batch=(0,), rows=(1,), steps=(2,), panel=panel)}
+        return {right: replace(self.panels(task, kernel), dims=dims, batch=(0,), rows=(1,), steps=(2,))}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         return emit(task, kernel, self.layouts(task, kernel), name)

@@ -16,7 +16,7 @@ from tuner.program.expr import Axis, Binary, Const, Expr, Extent, Read, axes_of,
 from tuner.program.inline import MAX_NODES, node_count, substituted
 from tuner.program.notation import Stage
 from tuner.program.workload import Workload
-from tuner.schedule.intrinsics import FMA, only_fma
+from tuner.schedule.product.atoms import FMA, only_fma
 from tuner.schedule.product.match.stages import epilogue_problem
 from tuner.schedule.product.operands.matrix import MatrixResult, MatrixRows
 from tuner.schedule.product.product import UNSUPPORTED, Product

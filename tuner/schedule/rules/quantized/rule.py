@@ -22,7 +22,7 @@ from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.function import kernel_function
-from tuner.schedule.layout import Layout, PanelLayout
+from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.product.axes import canonicalised, check, default_values, ragged_axes, thread_axes, tile_axes
 from tuner.schedule.product.context import context_of
 from tuner.schedule.product.nest import Nest
@@ -72,7 +72,7 @@ class X86Quantized(ProductRule):
             self.version,
             axes,
             check=checked,
-            canonicalise=lambda values: canonicalised(_without_chunks(values), found.product),
+            canonicalise=lambda values: canonicalised(_without_chunks(values), found.product, hardware),
         )
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
@@ -81,8 +81,8 @@ class X86Quantized(ProductRule):
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         found, width = quantized_of(task.workload), kernel["nv"] * task.known_target.hardware.lanes()
-        codes = {found.code.tensor: PanelLayout(width, WORD_BYTES)} if found.code else {}
-        return {**codes, **{read.tensor: PanelLayout(width) for read, _ in found.packed}}
+        codes = {found.code.tensor: PackLayout(width, WORD_BYTES)} if found.code else {}
+        return {**codes, **{read.tensor: PackLayout(width) for read, _ in found.packed}}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         return emit(task, kernel, self.layouts(task, kernel), name)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tuner.program.expr import Read
 from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain
-from tuner.schedule.intrinsics import only_fma
+from tuner.schedule.product.atoms import only_fma
 from tuner.schedule.product.axes import MAX_BLOCK
 from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.match.form import Form

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.layout import Layout, WinogradLayout
+from tuner.schedule.layout import Layout, filter_layout
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product import estimate
 from tuner.schedule.product.axes import check, check_turns, default_tile, tile_axes
@@ -95,7 +95,7 @@ class X86Winograd(Rule):
         names = own.form.m[0], own.columns.channel, *(dim.window for dim in own.columns.dims[1:])
         order = tuple(own.axes.index(name) for name in names if name is not None)
         sizes = tuple(task.workload.sizes[name].constant or 0 for name in own.axes)
-        return {own.weight: WinogradLayout(sizes, order)}
+        return {own.weight: filter_layout(sizes, order)}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         return emit(task, kernel, self.layouts(task, kernel), name)

@@ -19,7 +19,6 @@ from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule import NoMatch, rules_of
-from tuner.schedule.product.axes import group_of
 from tuner.schedule.product.match.groups import forms_of
 from tuner.schedule.rules.conv import X86Gathered
 
@@ -37,7 +36,7 @@ def problems(task: SearchTask, sizes: tuple[int, ...], seed: int) -> list[str]:
     shapes = [dims for dims in shapes if min(dims.values(), default=0) >= 0 and task.workload.is_consistent(dims)]
     space = RULE.space(task)
     drawn = [space.sample(np.random.default_rng(number)) for number in range(seed, seed + 6)]
-    distinct = {(group_of(kernel), kernel["join"]): kernel for kernel in drawn}
+    distinct = {(kernel.get("group"), kernel["join"]): kernel for kernel in drawn}
     kernels = dict.fromkeys([RULE.default_kernel(task), *distinct.values()])
     return [f"{kernel}: {text}" for kernel in kernels for text in built_problems(task, kernel, shapes)]
 
@@ -110,7 +109,7 @@ def test_the_default_is_right_on_every_target(mcpu: str, pair: tuple[str, str]) 
     task = SearchTask(workload, shape_vars=task_of(workload).shape_vars, target=runnable(mcpu), threads=1)
     kernel = RULE.default_kernel(task)
     groups = next((axis.choices for axis in RULE.space(task).axes if axis.name == "group"), (1,))
-    assert group_of(kernel) == max(groups)
+    assert kernel.get("group") == max(groups)
     assert built_problems(task, kernel, [task.workload.dims({"T": size}) for size in (1, 3)]) == []
 
 

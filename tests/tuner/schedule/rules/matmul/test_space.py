@@ -19,7 +19,7 @@ from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
 from tuner.schedule import NoMatch, extents_of, rules_for
-from tuner.schedule.layout import PanelLayout
+from tuner.schedule.layout import PackLayout
 from tuner.schedule.rules.matmul import X86Contraction
 from tuner.schedule.space import MicroKernel, SearchSpace
 
@@ -209,7 +209,7 @@ def test_the_space_depends_on_hardware_and_threads_alone() -> None:
 
 def test_the_layout_follows_the_register_tile() -> None:
     kernel = RULE.default_kernel(task())
-    assert RULE.layouts(task(), kernel) == {"w": PanelLayout(kernel["nv"] * 16)}
+    assert RULE.layouts(task(), kernel) == {"w": PackLayout(kernel["nv"] * 16)}
     assert RULE.layouts(task("matmul"), RULE.default_kernel(task("matmul"))) == {}
 
 

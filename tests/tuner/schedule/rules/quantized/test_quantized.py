@@ -16,7 +16,7 @@ from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload
 from tuner.schedule import NoMatch, rules_of
-from tuner.schedule.layout import PanelLayout
+from tuner.schedule.layout import PackLayout
 from tuner.schedule.rules.quantized import X86Quantized
 from tuner.schedule.rules.quantized.pattern import match, quantized_of
 from tuner.schedule.space import MicroKernel
@@ -89,7 +89,7 @@ def test_a_library_holds_four_bits_for_each_weight() -> None:
     task = task_of(make_workload("dense_int4", {"m": "T", "n": 96, "k": 64}))
     layouts = RULE.layouts(task, RULE.default_kernel(task))
     packed = layouts["w"].pack(np.zeros((96, 32), np.uint8))
-    assert isinstance(layouts["w"], PanelLayout)
+    assert isinstance(layouts["w"], PackLayout)
     assert packed.nbytes == 96 * 64 // 2
     assert layouts["s"].pack(np.zeros((96, 2), np.float32)).nbytes == 96 * 2 * 4
 

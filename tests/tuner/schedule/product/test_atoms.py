@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tuner.program.target import Target
-from tuner.schedule.intrinsics import dot_products, dot_products_either_way
+from tuner.schedule.product.atoms import atoms_either_way, atoms_of
 
 
 def names(left: str, right: str, total: str, mcpu: str) -> dict[int, str]:
     hardware = Target.from_json({"kind": "llvm", "mcpu": mcpu, "num-cores": 1}).hardware
-    return {group: dot.name for group, dot in dot_products(left, right, total, hardware).items()}
+    return {group: dot.name for group, dot in atoms_of(left, right, total, hardware).items()}
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_a_cpu_has_the_instructions_of_its_features(
 
 def test_only_operands_with_a_sign_are_shifted() -> None:
     hardware = Target.from_json({"kind": "llvm", "mcpu": "icelake-server", "num-cores": 1}).hardware
-    assert dot_products("int8", "int8", "int32", hardware)[4].offset == 128
-    assert dot_products("uint8", "int8", "int32", hardware)[4].offset == 0
+    assert atoms_of("int8", "int8", "int32", hardware)[4].offset == 128
+    assert atoms_of("uint8", "int8", "int32", hardware)[4].offset == 0
 
 
 @pytest.mark.parametrize(("mcpu", "name", "offset"), [("neoverse-n1", "sdot", -128), ("neoverse-v2", "usdot", 0)])
@@ -48,9 +48,9 @@ def test_on_aarch64_bytes_of_both_kinds_are_shifted_unless_there_is_an_instructi
     mcpu: str, name: str, offset: int
 ) -> None:
     hardware = Target.from_json({"kind": "llvm", "mcpu": mcpu, "num-cores": 1}).hardware
-    dot = dot_products("uint8", "int8", "int32", hardware)[4]
+    dot = atoms_of("uint8", "int8", "int32", hardware)[4]
     assert (dot.name, dot.offset) == (name, offset)
-    first = dot_products_either_way("int8", "uint8", "int32", hardware)[0]
+    first = atoms_either_way("int8", "uint8", "int32", hardware)[0]
     assert (first.name, first.offset, first.is_swapped) == (name, offset, True)
 
 
@@ -58,12 +58,12 @@ def test_operands_change_places_where_that_needs_no_offset() -> None:
     hardware = Target.from_json({"kind": "llvm", "mcpu": "icelake-server", "num-cores": 1}).hardware
 
     def first(left: str, right: str) -> tuple[str, int, bool, int]:
-        best = next(dot for dot in dot_products_either_way(left, right, "int32", hardware) if dot.group == 4)
+        best = next(dot for dot in atoms_either_way(left, right, "int32", hardware) if dot.group == 4)
         return best.name, best.group, best.is_swapped, best.offset
 
     assert first("uint8", "int8") == ("dpbusd", 4, False, 0)
     assert first("int8", "uint8") == ("dpbusd", 4, True, 0)
     assert first("int8", "int8") == ("dpbusd", 4, False, 128)
-    shifted = [dot.is_swapped for dot in dot_products_either_way("int8", "int8", "int32", hardware) if dot.offset]
+    shifted = [dot.is_swapped for dot in atoms_either_way("int8", "int8", "int32", hardware) if dot.offset]
     assert shifted == [False, True]
-    assert {dot.group for dot in dot_products_either_way("uint8", "uint8", "int32", hardware)} == {2}
+    assert {dot.group for dot in atoms_either_way("uint8", "uint8", "int32", hardware)} == {2}

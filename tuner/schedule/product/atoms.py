@@ -1,0 +1,218 @@
+"""Instructions that multiply and add, an entry each, found by what they compute (as in AMOS, Zheng et al., ISCA 2022).
+
+An entry says, for elements of which dtypes, that it adds some steps of a sum of products to several totals at once:
+
+    total[row, column] += sum(p < steps * group) left[row, p] * right[p, column]
+
+Instructions of vectors have one row, a column for each lane, and one step. Instructions on tiles of a matrix have a
+``unit``, which says how tiles are loaded, multiplied and stored. A rule whose program adds up such products may use any
+entry that the target has; which one is an axis of its space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from tuner.program.target import Hardware
+from tuner.schedule.tir import I, TirExpr, tirx, tvm
+from tuner.schedule.vector.dtypes import lanes_of, vector_type
+
+SHORT_FLOATS = frozenset({"float16", "bfloat16"})
+FLOATS = SHORT_FLOATS | {"float32"}
+BYTES = frozenset({"int8", "uint8"})
+
+AddProducts = Callable[[TirExpr, TirExpr, TirExpr], TirExpr]
+"""From a vector of totals, and the words of both operands in each lane, to the totals after that step."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixUnit:
+    """Registers that hold tiles of a matrix, and the statements that use them.
+
+    ``load(register, pointer, stride)`` and ``store`` move a tile whose rows are ``stride`` bytes apart;
+    ``multiply(total, left, right)`` adds a product of tiles to a tile of totals. ``begin`` and ``end`` are written
+    around all that a thread does with the registers.
+    """
+
+    columns: int
+    """Of a tile of totals: a divisor of the lanes of a vector."""
+    registers: int
+    cycles: float
+    """From one multiplication to the next."""
+    zero: Callable[[int], TirExpr]
+    load: Callable[[int, TirExpr, TirExpr], TirExpr]
+    store: Callable[[int, TirExpr, TirExpr], TirExpr]
+    multiply: Callable[[int, int, int], TirExpr]
+    begin: Callable[[], Sequence[TirExpr]] = tuple
+    end: Callable[[], Sequence[TirExpr]] = tuple
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Atom:
+    """``group``: neighbouring elements of the sum that are one word of a step, 32 bits in a register.
+
+    ``needs``: by the bytes of a vector the features without which there is no such instruction, no entry for vectors
+    that it does not have; empty: any vectors. ``element``: the dtype of an element in the registers that the
+    instruction takes. ``offset`` is added to every element of the left operand, and taken from the total again:
+    instructions that want it without sign, or with one.
+    """
+
+    name: str
+    left: frozenset[str]
+    right: frozenset[str]
+    total: str
+    group: int
+    element: str
+    needs: Mapping[int, str] = field(default_factory=dict)
+    add: AddProducts | None = None
+    """Of an instruction of vectors."""
+    offset: int = 0
+    operations: int = 1
+    """Vector operations for each step."""
+    widened: Mapping[str, float] = field(default_factory=dict)
+    """By dtype of a tensor the operations that make of its elements what the instruction takes."""
+    is_swapped: bool = False
+    """Whether what it calls left and right are the program's right and left operand."""
+    rows: int = 1
+    steps: int = 1
+    """Words of k that are multiplied at once."""
+    unit: MatrixUnit | None = None
+    code: str = ""
+    """LLVM's code of functions that it calls."""
+
+    @property
+    def depth(self) -> int:
+        """Elements of k that are multiplied at once: by these a product chooses among instructions."""
+        return self.group * self.steps
+
+    def is_on(self, hardware: Hardware) -> bool:
+        return not self.needs or self.needs.get(hardware.vector_bytes) in hardware.features
+
+    def products(self, total: TirExpr, left: TirExpr, right: TirExpr) -> TirExpr:
+        """``total`` after one step. ``left``: its word in every lane; ``right``: the words of all lanes, of elements as
+        the instruction takes them."""
+        assert self.add is not None
+        if self.group > 1:
+            left = tirx.reinterpret(vector_type(self.element, lanes_of(total) * self.group), left)
+        return self.add(total, right, left) if self.is_swapped else self.add(total, left, right)
+
+
+def registers_of(atom: Atom, lanes: int, rows: int, vectors: int) -> tuple[int, int, int]:
+    """How many tiles of totals a register tile in a matrix unit has down and across, and the least registers for it."""
+    assert atom.unit is not None
+    down, across = -(-rows // atom.rows), vectors * lanes // atom.unit.columns
+    return down, across, down * across + down + 1
+
+
+@contextmanager
+def imported(atom: Atom) -> Iterator[None]:
+    """What is written inside may use the instruction."""
+    if not atom.code:
+        yield
+        return
+    with I.attr(tirx.IntImm("int32", 0), "pragma_import_llvm", tvm.ir.StringImm(atom.code)):
+        yield
+
+
+# -- the table --------------------------------------------------------------------------------------------------------
+def _of_bytes(name: str) -> AddProducts:
+    """An intrinsic of LLVM that takes the totals and two vectors of bytes."""
+    return lambda total, left, right: tirx.call_llvm_intrin(
+        vector_type("int32", lanes_of(total)), name, total, left, right
+    )
+
+
+_MADD = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd"}
+"""By lanes of the total."""
+
+
+def _pmaddwd(total: TirExpr, left: TirExpr, right: TirExpr) -> TirExpr:
+    lanes = lanes_of(total)
+    return total + tirx.call_llvm_intrin(vector_type("int32", lanes), _MADD[lanes], left, right)
+
+
+# TVM has no vectors of LLVM's bfloat, so what takes them is called through a function that LLVM inlines.
+_DPBF16 = "shapewright_dpbf16ps"
+_DPBF16_CODE = f"""
+declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
+
+define linkonce_odr <16 x float> @{_DPBF16}(<16 x float> %total, <32 x i16> %left, <32 x i16> %right) alwaysinline {{
+  %x = bitcast <32 x i16> %left to <32 x bfloat>
+  %y = bitcast <32 x i16> %right to <32 x bfloat>
+  %sum = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> %total, <32 x bfloat> %x, <32 x bfloat> %y)
+  ret <16 x float> %sum
+}}
+"""
+
+
+def _dpbf16ps(total: TirExpr, left: TirExpr, right: TirExpr) -> TirExpr:
+    return tirx.call_pure_extern(vector_type("float32", lanes_of(total)), _DPBF16, total, left, right)
+
+
+_INT8, _UINT8, _BF16 = frozenset({"int8"}), frozenset({"uint8"}), frozenset({"bfloat16"})
+_DPBUSD = _of_bytes("llvm.x86.avx512.vpdpbusd.512")
+_SDOT = _of_bytes("llvm.aarch64.neon.sdot.v4i32.v16i8")
+_UDOT = _of_bytes("llvm.aarch64.neon.udot.v4i32.v16i8")
+_USDOT = _of_bytes("llvm.aarch64.neon.usdot.v4i32.v16i8")
+
+FMA = Atom(
+    "fma", FLOATS, FLOATS | BYTES, "float32", 1, "float32", add=lambda total, left, right: total + left * right,
+    widened={"bfloat16": 2.0, "float16": 1.0, "int8": 2.0, "uint8": 2.0},
+)  # fmt: skip
+
+ATOMS: list[Atom] = [
+    FMA,
+    Atom("dpbf16ps", _BF16, _BF16, "float32", 2, "uint16", {64: "avx512_bf16"}, _dpbf16ps, code=_DPBF16_CODE),
+    Atom(
+        "pmaddwd", BYTES, BYTES, "int32", 2, "int16", {64: "avx512bw", 32: "avx2"}, _pmaddwd, operations=2,
+        widened=dict.fromkeys(BYTES, 1.0),
+    ),
+    Atom("dpbusd", _UINT8, _INT8, "int32", 4, "int8", {64: "avx512_vnni"}, _DPBUSD),
+    Atom("dpbusd", _INT8, _INT8, "int32", 4, "int8", {64: "avx512_vnni"}, _DPBUSD, offset=128),
+    Atom("sdot", _INT8, _INT8, "int32", 4, "int8", {16: "asimddp"}, _SDOT),
+    Atom("udot", _UINT8, _UINT8, "int32", 4, "int8", {16: "asimddp"}, _UDOT),
+    Atom("sdot", _UINT8, _INT8, "int32", 4, "int8", {16: "asimddp"}, _SDOT, offset=-128),
+    # After the one before: of two of one depth, the last is taken.
+    Atom("usdot", _UINT8, _INT8, "int32", 4, "int8", {16: "i8mm"}, _USDOT),
+]
+
+
+# -- looked up --------------------------------------------------------------------------------------------------------
+def atoms_of(left: str, right: str, total: str, hardware: Hardware) -> dict[int, Atom]:
+    """What multiplies elements of these dtypes and adds to such a total there, by its depth; the deepest last."""
+    return _atoms_of(left, right, total, hardware, tuple(ATOMS))
+
+
+@lru_cache(maxsize=1024)
+def _atoms_of(left: str, right: str, total: str, hardware: Hardware, table: tuple[Atom, ...]) -> dict[int, Atom]:
+    fitting = [
+        each for each in table
+        if left in each.left and right in each.right and total == each.total and each.is_on(hardware)
+    ]  # fmt: skip
+    return {each.depth: each for each in sorted(fitting, key=lambda each: each.depth)}
+
+
+def atoms_either_way(left: str, right: str, total: str, hardware: Hardware) -> tuple[Atom, ...]:
+    """The same, for operands that may also change places, which a product does not mind: several of a depth perhaps,
+    those without an offset first, and as they stand before swapped."""
+    own = atoms_of(left, right, total, hardware).values()
+    swapped = (replace(each, is_swapped=True) for each in atoms_of(right, left, total, hardware).values())
+    return tuple(sorted((*own, *swapped), key=lambda each: (abs(each.offset), each.is_swapped)))
+
+
+def best_of_vectors(atoms: Mapping[int, Atom]) -> int:
+    """The depth of the deepest instruction of vectors among these."""
+    return max(depth for depth, atom in atoms.items() if atom.unit is None)
+
+
+def of_elements(left: str, right: str, hardware: Hardware) -> dict[int, Atom]:
+    """Those that take operands as they are read, one element a word, and add them up in float32."""
+    return {depth: atom for depth, atom in atoms_of(left, right, "float32", hardware).items() if atom.group == 1}
+
+
+def only_fma(hardware: Hardware) -> Mapping[int, Atom]:
+    """The instructions for products of which every step is one element: fused multiply-adds alone."""
+    return {FMA.depth: FMA}
