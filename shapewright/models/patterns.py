@@ -279,6 +279,11 @@ def _unchanged(graph: Graph, root: Node, bound: Bound) -> Made:
     return ("identity", (x,), {}) if bound["one"] == 1.0 and is_same else None
 
 
+def _same_shape(graph: Graph, root: Node, bound: Bound) -> Made:
+    x = bound["x"]
+    return ("identity", (x,), {}) if isinstance(x, str) and root.shape and graph[x].shape == root.shape else None
+
+
 def _transposed(graph: Graph, root: Node, bound: Bound) -> Made:
     """The last two axes the other way round, where the others were one axis on the way."""
     x = bound["x"]
@@ -295,6 +300,7 @@ def _transposed(graph: Graph, root: Node, bound: Bound) -> Made:
 REWRITES = (
     Rewrite(("reshape", ("permute", ("reshape", "x"))), _transposed),
     *(Rewrite((op, "x", "one"), _unchanged) for op in ("mul", "div")),
+    *(Rewrite((op, "x"), _same_shape) for op in ("reshape", "expand")),
     Rewrite(("where", ("isnan", ("softmax", "x")), 0.0, ("softmax", "x")), _safe_softmax),
     Rewrite(BATCHED, _batched),
     Rewrite(GELU, _unary("gelu")),
