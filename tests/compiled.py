@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,18 @@ def assembly(task: SearchTask, kernel: MicroKernel) -> str:
     """All of the code of a kernel."""
     (module,) = codegen.compiled(task, codegen.kernel_module(task, kernel)).mod._collect_dso_modules()
     return str(module.inspect_source("asm"))
+
+
+def innermost_loops(text: str) -> Iterator[list[str]]:
+    """The instructions of each loop without another one in it, in code of x86-64 or AArch64."""
+    lines = [line.strip() for line in text.splitlines() if re.match(r"\.LBB|\t[a-z]", line)]
+    begins: dict[str, int] = {}
+    for number, line in enumerate(lines):
+        if line.startswith(".LBB"):
+            # A jump back to any label before this one would have this one inside its loop.
+            begins = {line.partition(":")[0]: number}
+        elif (back := re.match(r"(?:b\.\w+|cbn?z|tbn?z|j\w+)\t.*?(\.LBB\w+)$", line)) and back[1] in begins:
+            yield lines[begins[back[1]] + 1 : number + 1]
 
 
 def spills(task: SearchTask, kernel: MicroKernel) -> int:

@@ -5,12 +5,14 @@ Everything here is read from the operating system; no compiler is needed to name
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +149,8 @@ FEATURES: Mapping[str, tuple[str, ...]] = {X86: tuple(dict.fromkeys(("avx", *_AM
 FROM_LINUX = {"avx512vbmi": "avx512_vbmi"}
 """Features that /proc/cpuinfo spells differently, by its spelling."""
 CACHES_KIB = (32, 512)
+TILE_PERMISSION = (158, 0x1023, 18)
+"""The system call by which a process asks Linux for the tiles of AMX: arch_prctl(ARCH_REQ_XCOMP_PERM, tile data)."""
 
 
 def native() -> Target:
@@ -231,9 +235,16 @@ def _cpu_flags() -> frozenset[str]:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         # x86 and AArch64 call them differently.
         if line.startswith(("flags", "Features")):
-            flags = line.split(":", 1)[1].split()
-            return frozenset(FROM_LINUX.get(flag, flag) for flag in flags)
+            flags = (FROM_LINUX.get(flag, flag) for flag in line.split(":", 1)[1].split())
+            return frozenset(flag for flag in flags if not flag.startswith("amx_") or _may_use_tiles())
     return frozenset()
+
+
+@cache
+def _may_use_tiles() -> bool:
+    """Whether Linux lets this process use the registers of AMX: a CPU may have them, and a container not."""
+    answer: int = ctypes.CDLL(None).syscall(*map(ctypes.c_long, TILE_PERMISSION))
+    return answer == 0
 
 
 def _cache_sizes() -> dict[int, int]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests import measuring
-from tests.compiled import problems
+from tests.compiled import assembly, innermost_loops, problems
 from tests.contract.rule_samples import SAMPLES, sample_task
 from tests.emulated import caller, emulated
 from tuner.errors import ShapewrightError
-from tuner.library.codegen import compile_candidate, compiled, kernel_module
+from tuner.library.codegen import compile_candidate
 from tuner.library.machine_code import linker_for
 from tuner.measure.ragged import ragged_dims
 from tuner.program.shape_vars import ShapeVar
@@ -43,23 +42,6 @@ def kernels_of_dense() -> list[MicroKernel]:
     drawn = (space.sample(np.random.default_rng(seed)) for seed in range(100))
     large = [kernel for kernel in drawn if kernel["mr"] * kernel["nv"] >= 20]
     return [default_kernel(DENSE), *large[:3]]
-
-
-def assembly(task: SearchTask, kernel: MicroKernel) -> str:
-    (module,) = compiled(task, kernel_module(task, kernel)).mod._collect_dso_modules()
-    return str(module.inspect_source("asm"))
-
-
-def innermost_loops(text: str) -> Iterator[list[str]]:
-    """The instructions of each loop without another one in it."""
-    lines = [line.strip() for line in text.splitlines() if re.match(r"\.LBB|\t[a-z]", line)]
-    begins: dict[str, int] = {}
-    for number, line in enumerate(lines):
-        if line.startswith(".LBB"):
-            # A jump back to any label before this one would have this one inside its loop.
-            begins = {line.partition(":")[0]: number}
-        elif (back := re.match(r"(?:b\.\w+|cbn?z|tbn?z)\t.*?(\.LBB\w+)$", line)) and back[1] in begins:
-            yield lines[begins[back[1]] + 1 : number + 1]
 
 
 @pytest.mark.parametrize("kernel", kernels_of_dense(), ids=str)

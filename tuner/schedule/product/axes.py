@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from tuner.errors import IllegalKernel
 from tuner.program.target import Hardware
 from tuner.program.task import SearchTask
-from tuner.schedule.product.atoms import Atom, best_of_vectors, registers_of
+from tuner.schedule.product.atom import Atom, registers_of
+from tuner.schedule.product.atoms import best_of_vectors
 from tuner.schedule.space import DEFAULT_CHOICE, Axis, MicroKernel
 
 if TYPE_CHECKING:

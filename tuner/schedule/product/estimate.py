@@ -28,7 +28,7 @@ from tuner.program.target import Hardware
 from tuner.program.task import SearchTask
 from tuner.schedule.layout import LINE_BYTES
 from tuner.schedule.loops.estimates import Floats
-from tuner.schedule.product.atoms import Atom
+from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.product import Product
 from tuner.schedule.rule import Extents
 from tuner.schedule.space import DEFAULT_CHOICE, MicroKernel

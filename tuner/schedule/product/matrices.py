@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tuner.schedule.product.accumulators import Accumulators, Use
-from tuner.schedule.product.atoms import MatrixUnit, registers_of
+from tuner.schedule.product.atom import MatrixUnit, registers_of
 from tuner.schedule.product.packing import word_elements
 from tuner.schedule.product.panels import PackedSlice
 from tuner.schedule.product.rows import PackedRows

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tuner.program.dtypes import DTYPES
 from tuner.program.target import Hardware
-from tuner.schedule.product.atoms import Atom
+from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.operand import Left, Result, Right
 from tuner.schedule.rule import Extents
 

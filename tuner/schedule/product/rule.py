@@ -15,7 +15,8 @@ from tuner.program.workload import Workload
 from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.product import estimate
-from tuner.schedule.product.atoms import best_of_vectors, imported
+from tuner.schedule.product.atom import imported
+from tuner.schedule.product.atoms import best_of_vectors
 from tuner.schedule.product.axes import (
     AT_ONCE,
     BY_BLOCK,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tuner.schedule.product.atoms import Atom
+from tuner.schedule.product.atom import Atom
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound

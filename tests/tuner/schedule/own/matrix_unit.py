@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuner.schedule.product.atoms import Atom, MatrixUnit
+from tuner.schedule.product.atom import Atom, MatrixUnit
 from tuner.schedule.tir import TirExpr, tirx
 
 REGISTERS = 64

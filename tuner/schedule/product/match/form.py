@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from tuner.program.notation import Stage
 from tuner.program.target import Hardware
-from tuner.schedule.product.atoms import FMA, Atom, atoms_either_way
+from tuner.schedule.product.atom import Atom
+from tuner.schedule.product.atoms import FMA, atoms_either_way
 from tuner.schedule.product.match.factors import in_words
 from tuner.schedule.product.match.parts import Part
 from tuner.schedule.product.match.phases import Phase

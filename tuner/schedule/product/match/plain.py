@@ -11,7 +11,8 @@ from tuner.program.notation import Stage
 from tuner.program.target import Hardware
 from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain
-from tuner.schedule.product.atoms import Atom, atoms_of
+from tuner.schedule.product.atom import Atom
+from tuner.schedule.product.atoms import atoms_of
 from tuner.schedule.product.match.stages import epilogue_problem
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
 from tuner.schedule.product.product import UNSUPPORTED, Product

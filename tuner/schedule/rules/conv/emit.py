@@ -28,7 +28,7 @@ from tuner.program.task import SearchTask
 from tuner.schedule.function import KernelFunction, kernel_function
 from tuner.schedule.layout import CutLayout, Layout
 from tuner.schedule.loops.shares import Share, on_threads
-from tuner.schedule.product.atoms import imported
+from tuner.schedule.product.atom import imported
 from tuner.schedule.product.axes import IN_IMAGE, atom_of
 from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.indexing import Indexing, View

@@ -30,7 +30,8 @@ from tuner.program.target import Hardware, Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.layout import CutLayout, Layout, PackLayout
-from tuner.schedule.product.atoms import Atom, best_of_vectors
+from tuner.schedule.product.atom import Atom
+from tuner.schedule.product.atoms import best_of_vectors
 from tuner.schedule.product.axes import (
     IN_COPY,
     IN_IMAGE,

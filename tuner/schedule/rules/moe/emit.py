@@ -24,7 +24,7 @@ from tuner.schedule.access import axes_of_read
 from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout
 from tuner.schedule.loops.shares import on_threads
-from tuner.schedule.product.atoms import imported
+from tuner.schedule.product.atom import imported
 from tuner.schedule.product.context import EmitContext, context_of
 from tuner.schedule.product.nest import Nest
 from tuner.schedule.product.operand import Place

@@ -1,0 +1,97 @@
+"""Products in the tiles of AMX: emulated on any CPU, and in the real ones where there are such."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.compiled import assembly, built_problems, innermost_loops
+from tests.tuner.schedule.product.emulated_amx import emulated
+from tuner.program.build import workload_from_json
+from tuner.program.shape_vars import ShapeVar
+from tuner.program.target import Target, native
+from tuner.program.task import SearchTask
+from tuner.schedule import rules_of
+from tuner.schedule.product import atoms
+from tuner.schedule.space import MicroKernel
+
+BYTES = [(left, right) for left in ("int8", "uint8") for right in ("int8", "uint8")]
+BF16 = {"dtype": "bfloat16"}
+WORKLOADS: dict[str, dict[str, Any]] = {
+    "dense": {"op": "dense", "args": {"m": "T", "n": 37, "k": 70}, "epilogue": ["bias", "gelu"], **BF16},
+    "split": {"op": "dense", "args": {"m": "T", "n": 37, "k": 661}, "dtype": {"x": "bfloat16", "w": "bfloat16"}},
+    "packed ahead": {"op": "dense", "args": {"m": "T", "n": 64, "k": 4096}, **BF16},
+    "dynamic": {"op": "dense", "args": {"m": "T", "n": "S", "k": "U"}, **BF16},
+    "convolution": {
+        "op": "conv2d", "args": {"b": "T", "c": 16, "h": 7, "w": 9, "o": 18, "r": 3, "s": 3, "pad": 1}, **BF16,
+    },
+    "channels last": {
+        "op": "conv2d", "args": {"b": "T", "c": 8, "h": 5, "w": 6, "o": 21, "r": 3, "s": 2, "layout": "nhwc"}, **BF16,
+    },
+    **{
+        f"{left} by {right}": {
+            "op": "dense", "args": {"m": "T", "n": 37, "k": 77}, "dtype": {"x": left, "w": right, "out": "int32"},
+        }
+        for left, right in BYTES
+    },
+}  # fmt: skip
+KERNELS = 3
+HAS_TILES = "amx_tile" in native().hardware.features
+
+
+@pytest.fixture(params=["emulated", "real"])
+def unit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "real":
+        if not HAS_TILES:
+            pytest.skip("this CPU has no AMX")
+    else:
+        vectors = [atom for atom in atoms.ATOMS if atom.unit is None]
+        monkeypatch.setattr(atoms, "ATOMS", [*vectors, *emulated(native().hardware.lanes())])
+
+
+def task_of(name: str, target: Target | None = None, threads: int = 1) -> SearchTask:
+    workload = workload_from_json(WORKLOADS[name])
+    variables = tuple(ShapeVar(symbol, range(130)) for symbol in sorted(workload.variables))
+    return SearchTask(workload, shape_vars=variables, target=target or native(), threads=threads)
+
+
+def kernels_of(task: SearchTask, count: int = KERNELS) -> list[MicroKernel]:
+    """Some that multiply in tiles."""
+    rule, random = rules_of(task)[0], np.random.default_rng(0)
+    space = rule.space(task)
+    (depth,) = (atom.depth for atom in space_atoms(task) if atom.unit is not None)
+    drawn = (space.sample(random) for _ in range(3000))
+    found = {kernel.id: kernel for kernel in drawn if kernel.get("group") == depth}
+    return list(found.values())[:count]
+
+
+def space_atoms(task: SearchTask) -> list[Any]:
+    types = task.workload.tensors
+    left, right, *_ = (types[read.tensor].dtype for read in task.workload.program.reads)
+    total = "int32" if "int" in left else "float32"
+    return list(atoms.atoms_of(left, right, total, task.known_target.hardware).values())
+
+
+@pytest.mark.usefixtures("unit")
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_kernels_are_right(name: str) -> None:
+    task = task_of(name)
+    kernels = kernels_of(task)
+    assert len(kernels) == KERNELS
+    most = 5 if "conv" in name or "channels" in name else 130
+    sizes = [dict.fromkeys(task.workload.symbols, size) for size in (0, 1, 5, 16, 17, 33, 100) if size <= most]
+    sizes += [dict(zip(task.workload.symbols, (min(19, most), 3, 45), strict=False))]
+    assert [built_problems(task, kernel, sizes) for kernel in kernels] == [[]] * KERNELS
+
+
+def test_the_code_has_the_instructions_and_spills_no_tile() -> None:
+    target = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})
+    # A loop of few turns is unrolled.
+    task = task_of("packed ahead", target)
+    for kernel in kernels_of(task, 3):
+        loops = [loop for loop in innermost_loops(assembly(task, kernel)) if any("tdpbf16ps" in line for line in loop)]
+        assert loops
+        for line in (line for loop in loops for line in loop):
+            assert not line.startswith(("call", "tilestored"))

@@ -1,0 +1,88 @@
+"""Intel's Advanced Matrix Extensions: eight registers of tiles, 16 rows of 64 bytes each.
+
+A multiplication takes 16 rows by 16 words of 32 bits of the left operand, and 16 words by 16 columns of the right one.
+Registers are configured once for all that a thread multiplies, all of them as whole tiles: rows and words that there
+are not are zero, or not looked at. A process has to ask Linux for the registers before the first use.
+"""
+
+from __future__ import annotations
+
+from tuner.program.target import TILE_PERMISSION
+from tuner.schedule.product.atom import Atom, MatrixUnit
+from tuner.schedule.tir import TirExpr, tirx
+
+ROWS, ROW_BYTES, REGISTERS = 16, 64, 8
+CYCLES = 16.0
+"""From one multiplication of whole tiles to the next."""
+
+_PALETTE, _BYTES_AT, _ROWS_AT = 1, 16, 48
+"""Of a configuration: its first byte, where the bytes of a row of each tile stand (16 bits each), and their rows."""
+
+
+def _configuration() -> list[int]:
+    """All registers as whole tiles."""
+    config = [_PALETTE, *[0] * 63]
+    for register in range(REGISTERS):
+        config[_BYTES_AT + 2 * register], config[_ROWS_AT + register] = ROW_BYTES, ROWS
+    return config
+
+
+_BEGIN = "shapewright_amx_begin"
+_BYTES = ", ".join(f"i8 {each}" for each in _configuration())
+_ASKS = ", ".join(f"i64 {each}" for each in TILE_PERMISSION)
+_CODE = f"""
+@shapewright_amx_configuration = linkonce_odr constant [64 x i8] [{_BYTES}]
+@shapewright_amx_asked = linkonce_odr global i8 0
+
+declare i64 @syscall(i64, ...)
+declare void @llvm.x86.ldtilecfg(ptr)
+
+define linkonce_odr i32 @{_BEGIN}() {{
+  %asked = load i8, ptr @shapewright_amx_asked
+  %known = icmp ne i8 %asked, 0
+  br i1 %known, label %configure, label %ask
+ask:
+  %answer = call i64 (i64, ...) @syscall({_ASKS})
+  store i8 1, ptr @shapewright_amx_asked
+  br label %configure
+configure:
+  call void @llvm.x86.ldtilecfg(ptr @shapewright_amx_configuration)
+  ret i32 0
+}}
+"""
+
+
+def _called(name: str, *operands: TirExpr | int) -> TirExpr:
+    """An intrinsic; registers are numbers that it holds."""
+    given = [tirx.IntImm("int8", each) if isinstance(each, int) else each for each in operands]
+    return tirx.call_llvm_intrin("int32", f"llvm.x86.{name}", *given)
+
+
+def _unit(name: str) -> MatrixUnit:
+    return MatrixUnit(
+        columns=16,
+        registers=REGISTERS,
+        cycles=CYCLES,
+        zero=lambda register: _called("tilezero", register),
+        load=lambda register, pointer, stride: _called("tileloadd64", register, pointer, stride),
+        store=lambda register, pointer, stride: _called("tilestored64", register, pointer, stride),
+        multiply=lambda total, left, right: _called(name, total, left, right),
+        begin=lambda: [tirx.call_extern("int32", _BEGIN)],
+        end=lambda: [_called("tilerelease")],
+    )
+
+
+def _entry(name: str, left: str, right: str, total: str, group: int, element: str, feature: str) -> Atom:
+    return Atom(
+        name, frozenset({left}), frozenset({right}), total, group, element, {64: feature},
+        rows=ROWS, steps=ROW_BYTES // 4, unit=_unit(name), code=_CODE,
+    )  # fmt: skip
+
+
+AMX = (
+    _entry("tdpbf16ps", "bfloat16", "bfloat16", "float32", 2, "uint16", "amx_bf16"),
+    _entry("tdpbssd", "int8", "int8", "int32", 4, "int8", "amx_int8"),
+    _entry("tdpbsud", "int8", "uint8", "int32", 4, "int8", "amx_int8"),
+    _entry("tdpbusd", "uint8", "int8", "int32", 4, "int8", "amx_int8"),
+    _entry("tdpbuud", "uint8", "uint8", "int32", 4, "int8", "amx_int8"),
+)
