@@ -92,13 +92,14 @@ def kernel_of(storage: LibraryStorage, job: Job, row: SearchTaskRow, view: Searc
 
 
 def _axes(row: SearchTaskRow, kernel: MicroKernel) -> tuple[tuple[str, int, str], ...]:
-    """By name, with added axes that the kernel's values leave out."""
+    """By the name that is shown, with added axes that the kernel's values leave out."""
     space, values = rule_of(kernel).space(row.task), dict(kernel.values)
-    docs = {axis.name: axis.doc for axis in space.axes}
+    axes = {axis.name: (axis.shown, axis.doc) for axis in space.axes}
     # One of a file may lack an axis of its rule: it is shown as it is.
     with suppress(KeyError):
         values |= space.values_of(kernel)
-    return tuple((name, value, docs.get(name, "")) for name, value in sorted(values.items()))
+    shown = ((*axes.get(name, (name, "")), value) for name, value in sorted(values.items()))
+    return tuple((name, value, doc) for name, doc, value in shown)
 
 
 def _timings(view: SearchView, kernel: MicroKernel, own: list[MeasureResult]) -> list[Timing]:

@@ -103,7 +103,7 @@ def _explained(task: SearchTask) -> dict[str, Any]:
         ],
         "passed_over": {name: answer.reason for name, answer in answers.items() if isinstance(answer, NoMatch)},
         "axes": [
-            {"name": axis.name, "doc": axis.doc, "choices": list(axis.choices), "rule": each.rule}
+            {"name": axis.name, "shown": axis.shown, "doc": axis.doc, "choices": list(axis.choices), "rule": each.rule}
             for each in space.spaces
             for axis in each.axes
         ],
@@ -120,7 +120,7 @@ def _roles(answer: Mapping[str, str] | NoMatch) -> dict[str, str]:
 
 
 def _explanation(task: dict[str, Any]) -> str:
-    axes = ((axis["name"], " ".join(map(str, axis["choices"])), axis["doc"]) for axis in task["axes"])
+    axes = ((axis["shown"], " ".join(map(str, axis["choices"])), axis["doc"]) for axis in task["axes"])
     return "\n".join(
         [
             f"{task['workload']}  ({task['workload_key']})",

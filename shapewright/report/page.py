@@ -85,7 +85,7 @@ def _task(job: ReportedJob, task: ReportedTask) -> JsonObject:
         "position": task.position,
         "workload": str(view.task.workload),
         "facts": about,
-        "kernels": [(view.label(kernel), kernel.id, str(kernel)) for kernel in view.chosen],
+        "kernels": [(view.label(kernel), kernel.id, kernel.shown) for kernel in view.chosen],
         "instances": _instances(task),
         "figures": [
             {

@@ -44,7 +44,8 @@ def test_explain_names_the_rule_why_and_the_space(shapewright: Shapewright, job_
     text = shapewright("explain", job_file).out
     assert f"{task['size']:,} points" in text
     assert "`" not in text
-    assert all(axis["name"] in text for axis in task["axes"])
+    assert all(axis["shown"] in text for axis in task["axes"])
+    assert {axis["name"]: axis["shown"] for axis in task["axes"]}["mr"] == "m_tile"
 
 
 def test_explain_refuses_a_wrong_job_with_its_field(shapewright: Shapewright, job_file: Path) -> None:

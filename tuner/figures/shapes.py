@@ -107,7 +107,7 @@ def about(view: SearchView, shape: Shape, kernel: MicroKernel | None, full: bool
 
 def written_out(kernel: MicroKernel) -> list[str]:
     """All axes of a kernel, in lines that fit a phone."""
-    return [style.plain(line) for line in textwrap.wrap(str(kernel), LINE)]
+    return [style.plain(line) for line in textwrap.wrap(kernel.shown, LINE)]
 
 
 def served(view: SearchView) -> tuple[list[MicroKernel | None], Floats]:

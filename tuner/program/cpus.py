@@ -7,7 +7,7 @@ whatever is not in it ends the process that compiles, or is silently taken for a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,21 @@ TRIPLES: Mapping[str, str] = {X86: "x86_64-linux-gnu", ARM: "aarch64-linux-gnu"}
 SPOKEN: Mapping[str, str] = {X86: "x86-64", ARM: "AArch64"}
 NEEDED = "64bit"
 """What every rule's code needs of a CPU, beside what every 64-bit x86 CPU has (SSE2). AArch64 has NEON throughout."""
+OWN_NAMES: Mapping[tuple[str, str], Sequence[str]] = {
+    ("AuthenticAMD", "26"): ("znver5",),
+    ("AuthenticAMD", "25"): ("znver4", "znver3"),
+    ("AuthenticAMD", "23"): ("znver2", "znver1"),
+    ("GenuineIntel", "6"): ("graniterapids",),
+    ("0x41", "0xd84"): ("neoverse-v3",),
+    ("0x41", "0xd4f"): ("neoverse-v2",),
+    ("0x41", "0xd40"): ("neoverse-v1",),
+    ("0x41", "0xd8e"): ("neoverse-n3",),
+    ("0x41", "0xd49"): ("neoverse-n2",),
+    ("0x41", "0xd0c"): ("neoverse-n1",),
+}
+"""By maker and family, or on AArch64 implementer and part, as Linux tells them: names, that of most features first."""
+ONLY_WITH: Mapping[str, str] = {"graniterapids": "amx_fp16"}
+"""By name a flag of Linux that tells the CPU from older ones, where the features that targets name do not."""
 USUAL = ("x86-64", "x86-64-v3", "x86-64-v4", "znver4", "icelake-server", "sapphirerapids", "neoverse-n1")
 """Named where a CPU is refused."""
 
@@ -34,6 +49,17 @@ def features_of(mcpu: object) -> tuple[str, ...]:
         problem = f"{mcpu!r} is a 32-bit CPU, code is generated for 64 bits and SSE2"
         raise InvalidInput("target.mcpu", problem, f"x86-64 has no more than those; or one of: {', '.join(USUAL[1:])}")
     return tuple(name for name in names if name != NEEDED)
+
+
+def own_name(described: Mapping[str, str], flags: Collection[str]) -> str | None:
+    """LLVM's name of a CPU, of which Linux tells the fields of /proc/cpuinfo and these flags: one whose features it
+    has. None where its maker's names are not known, or it lacks some, as a virtual machine may."""
+    maker = described.get("vendor_id") or described.get("CPU implementer", "")
+    model = described.get("cpu family") or described.get("CPU part", "")
+    for name in OWN_NAMES.get((maker, model), ()):
+        if {*features_of(name), *filter(None, [ONLY_WITH.get(name)])} <= set(flags):
+            return name
+    return None
 
 
 def architecture_of(mcpu: object) -> str:

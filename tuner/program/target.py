@@ -10,14 +10,14 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import MAX_SHOWN, InvalidInput, shown
-from tuner.program.cpus import ARM, SPOKEN, TRIPLES, X86, architecture_of, features_of
+from tuner.program.cpus import ARM, SPOKEN, TRIPLES, X86, architecture_of, features_of, own_name
 
 KINDS = ("llvm",)
 MAX_CORES = 4096
@@ -127,10 +127,12 @@ _CPUS: Mapping[str, tuple[tuple[str, ...], int, int]] = {
     "haswell": (_AVX2, 32, 256),
     "znver3": (_AVX2, 32, 512),
     "znver4": ((*_ICELAKE, "avx512_bf16"), 32, 1024),
+    "znver5": ((*_ICELAKE, "avx512_bf16"), 48, 1024),
     "skylake-avx512": (_AVX512, 32, 1024),
     "cascadelake": (_VNNI, 32, 1024),
     "icelake-server": (_ICELAKE, 48, 1280),
     "sapphirerapids": (_AMX, 48, 2048),
+    "graniterapids": (_AMX, 48, 2048),
     "cortex-a57": (_NEON, 32, 1024),
     "cortex-a72": (_NEON, 32, 1024),
     "cortex-a76": (_DOTS, 64, 512),
@@ -143,7 +145,7 @@ _GENERIC = {
     X86: ("sapphirerapids", "icelake-server", "cascadelake", "x86-64-v4", "x86-64-v3", "x86-64"),
     ARM: ("neoverse-n1", "cortex-a57"),
 }
-"""Names for the machine at hand, by architecture: the first whose features it has."""
+"""Names for a machine that has none of its own, by architecture: the first whose features it has."""
 FEATURES: Mapping[str, tuple[str, ...]] = {X86: tuple(dict.fromkeys(("avx", *_AMX))), ARM: _SVE2}
 """What a target may name, by architecture: as in /proc/cpuinfo, but for FROM_LINUX."""
 FROM_LINUX = {"avx512vbmi": "avx512_vbmi"}
@@ -155,9 +157,10 @@ TILE_PERMISSION = (158, 0x1023, 18)
 
 def native() -> Target:
     """The machine this process runs on: CPU flags and cache sizes as Linux reports them."""
-    flags, architecture = _cpu_flags(), platform.machine()
+    described, architecture = _cpuinfo(), platform.machine()
+    flags = _flags_of(described)
     features = tuple(name for name in FEATURES[architecture] if name in flags)
-    mcpu = next(name for name in _GENERIC[architecture] if set(_CPUS[name][0]) <= set(features))
+    mcpu = own_name(described, flags) or generic_name(architecture, features)
     known = _hardware_of(mcpu, len(os.sched_getaffinity(0)), features)
     caches = _cache_sizes()
     hardware = Hardware(
@@ -171,6 +174,11 @@ def native() -> Target:
         features=features,
     )
     return Target("llvm", mcpu, hardware)
+
+
+def generic_name(architecture: str, features: Collection[str]) -> str:
+    """The name of a usual CPU that has no others than these features."""
+    return next(name for name in _GENERIC[architecture] if set(_CPUS[name][0]) <= set(features))
 
 
 def _hardware_of(mcpu: str, cores: int, features: tuple[str, ...] | None = None) -> Hardware:
@@ -231,13 +239,20 @@ def _hardware_from(data: Mapping[str, Any], mcpu: str) -> Hardware:
     return Hardware(**{name: data[name] for name in SIZES}, features=tuple(features))
 
 
-def _cpu_flags() -> frozenset[str]:
+def _cpuinfo() -> dict[str, str]:
+    """What Linux says of the first core."""
+    fields: dict[str, str] = {}
     for line in Path("/proc/cpuinfo").read_text().splitlines():
-        # x86 and AArch64 call them differently.
-        if line.startswith(("flags", "Features")):
-            flags = (FROM_LINUX.get(flag, flag) for flag in line.split(":", 1)[1].split())
-            return frozenset(flag for flag in flags if not flag.startswith("amx_") or _may_use_tiles())
-    return frozenset()
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip(), value.strip())
+    return fields
+
+
+def _flags_of(described: Mapping[str, str]) -> frozenset[str]:
+    # x86 and AArch64 call them differently.
+    flags = described.get("flags") or described.get("Features", "")
+    spelled = (FROM_LINUX.get(flag, flag) for flag in flags.split())
+    return frozenset(flag for flag in spelled if not flag.startswith("amx_") or _may_use_tiles())
 
 
 @cache

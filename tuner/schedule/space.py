@@ -17,6 +17,13 @@ Step = tuple[str, int]
 
 
 DEFAULT_CHOICE = 1
+READABLE: Mapping[str, str] = {
+    "mr": "m_tile", "nv": "n_vectors", "mb": "block_rows", "nb": "strip_panels", "kc": "k_block", "ku": "unroll",
+    "near": "prefetch_stream", "ahead": "prefetch_next", "fetch": "prefetch_output",
+    "pack": "pack_panels", "tail": "exact_tail", "edge": "exact_edge", "tb": "threads_batch", "tn": "threads_n",
+    "group": "k_atom", "join": "join_axes", "ev": "value_vectors", "cols": "block_columns",
+}  # fmt: skip
+"""What people are shown of axes whose names in records, files and code are short."""
 """The first choice of every axis that is added to a version of a rule (Axis.is_added)."""
 
 
@@ -64,6 +71,11 @@ class MicroKernel:
     def __str__(self) -> str:
         return " ".join(f"{name}={value}" for name, value in self.values)
 
+    @property
+    def shown(self) -> str:
+        """Its values by the names that people are shown."""
+        return " ".join(f"{READABLE.get(name, name)}={value}" for name, value in self.values)
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -77,6 +89,11 @@ class Axis:
     doc: str
     choices: tuple[int, ...]
     is_added: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The name that people are shown."""
+        return READABLE.get(self.name, self.name)
 
     def __post_init__(self) -> None:
         if self.is_added and self.choices[0] != DEFAULT_CHOICE:

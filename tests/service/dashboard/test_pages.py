@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from tests.searched import searched, submitted
 from tests.serving import JOB
+from tuner.schedule.space import READABLE
 from tuner.search.summary import SearchSummary, Stage
 from tuner.storage import NewEvent, Storage
 
@@ -71,7 +72,7 @@ def test_a_kernel_page_has_its_code_and_what_its_choices_mean(api: TestClient, s
     page = api.get(f"/jobs/{job.id}/kernels/{kernel['id']}").text
     assert f"# {kernel['name']}" in page
     for axis in kernel["kernel"]["values"]:
-        assert f"<code>{axis}</code>" in page
+        assert f"<code>{READABLE.get(axis, axis)}</code>" in page
 
 
 def test_a_job_that_is_built_says_how_far_it_is(api: TestClient, storage: Storage) -> None:

@@ -25,6 +25,13 @@ def test_a_fingerprint_is_that_of_the_target_as_a_job_file_gives_it() -> None:
     assert other_cores(FOUR, [six]) == [(six, 6)]
 
 
+def test_a_cpu_has_the_name_of_a_usual_one_that_earlier_releases_gave_it() -> None:
+    before = replace(FOUR, mcpu="icelake-server")
+    assert other_cores(FOUR, [on(2, before), before.fingerprint, FOUR.fingerprint]) == [
+        (before.fingerprint, 4), (on(2, before), 2),
+    ]  # fmt: skip
+
+
 def test_machines_of_very_many_cores_are_known_by_themselves_alone() -> None:
     large = Target.from_json({"kind": "llvm", "mcpu": "znver4", "num-cores": MAX_CORES + 1})
     assert other_cores(large, [on(4), on(MAX_CORES)]) == []

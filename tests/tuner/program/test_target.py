@@ -14,6 +14,8 @@ from hypothesis import given
 
 from tests.tuner.strategies import TARGETS
 from tuner.errors import InvalidInput
+from tuner.program import target as target_module
+from tuner.program.cpus import features_of
 from tuner.program.target import Target, native
 from tuner.search.reuse import is_related
 
@@ -80,6 +82,42 @@ def test_a_machine_of_aarch64_is_known_by_what_linux_says_of_it(
     assert (target.hardware.vector_bytes, target.hardware.vector_registers) == (16, 32)
     assert set(target.hardware.features) == set(flags.split()) & {"asimd", "asimdhp", "asimddp", "i8mm", "bf16"}
     assert Target.from_json(target.to_json()) == target
+
+
+@pytest.mark.parametrize(
+    ("fields", "like", "extra", "mcpu"),
+    [
+        ({"vendor_id": "AuthenticAMD", "cpu family": "26"}, "znver5", "", "znver5"),
+        ({"vendor_id": "AuthenticAMD", "cpu family": "25"}, "znver4", "", "znver4"),
+        ({"vendor_id": "AuthenticAMD", "cpu family": "25"}, "znver3", "", "znver3"),
+        ({"vendor_id": "AuthenticAMD", "cpu family": "26"}, "cascadelake", "", "cascadelake"),
+        ({"vendor_id": "AuthenticAMD", "cpu family": "99"}, "znver4", "", "icelake-server"),
+        ({"vendor_id": "GenuineIntel", "cpu family": "6"}, "icelake-server", "", "icelake-server"),
+        ({"vendor_id": "GenuineIntel", "cpu family": "6"}, "graniterapids", "amx_fp16", "graniterapids"),
+        ({"vendor_id": "GenuineIntel", "cpu family": "6"}, "graniterapids", "", "sapphirerapids"),
+        ({"vendor_id": "somebody"}, "x86-64", "", "x86-64"),
+    ],
+)
+def test_a_machine_has_the_name_of_its_own_cpu(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, str], like: str, extra: str, mcpu: str
+) -> None:
+    # A virtual machine may hide features: then the name is that of a usual CPU without them.
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(target_module, "_may_use_tiles", lambda: True)
+    lines = [f"{name}\t: {value}" for name, value in fields.items()]
+    text = "\n".join([*lines, f"flags\t\t: {' '.join(features_of(like))} {extra}", ""])
+    monkeypatch.setattr(Path, "read_text", partialmethod(_cpuinfo, text))
+    assert native().mcpu == mcpu
+    assert Target.from_json(native().to_json()) == native()
+
+
+def test_a_machine_that_may_not_use_tiles_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    text = f"flags\t\t: {' '.join(features_of('sapphirerapids'))}\n"
+    monkeypatch.setattr(Path, "read_text", partialmethod(_cpuinfo, text))
+    for may, mcpu in ((True, "sapphirerapids"), (False, "icelake-server")):
+        monkeypatch.setattr(target_module, "_may_use_tiles", lambda may=may: may)
+        assert (native().mcpu, "amx_tile" in native().hardware.features) == (mcpu, may)
 
 
 def _cpuinfo(path: Path, text: str, *args: Any, **kwargs: Any) -> str:
