@@ -11,14 +11,14 @@ from typing import Any, Self
 import httpx
 
 from shapewright import defaults
-from shapewright.asking import WorkloadLike
-from shapewright.asking import key_of as _key_of
-from shapewright.asking import part as _part
-from shapewright.asking import symbols_text as _symbols_text
-from shapewright.asking import task_of as _task_of
 from shapewright.client_libraries import LibraryRequests
 from shapewright.connection import MAX_ANSWER, MAX_PROBLEM, Fields, lines_of, open_http, read_json, read_whole
 from shapewright.errors import BadDownload, NotAllowed, Refused, ServiceError, ServiceNotFound, ServiceUnreachable
+from shapewright.queries import WorkloadLike
+from shapewright.queries import key_of as _key_of
+from shapewright.queries import part as _part
+from shapewright.queries import symbols_text as _symbols_text
+from shapewright.queries import task_of as _task_of
 from shapewright.sse import MAX_EVENT, Frame, frames
 from tuner.errors import InvalidInput
 from tuner.program.workload import JsonObject

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from shapewright import download
-from shapewright.asking import RangesLike, WorkloadLike, key_of, library_query, part, target_named, task_of
 from shapewright.connection import MAX_ANSWER, Fields, read_json
 from shapewright.errors import ServiceNotFound
+from shapewright.queries import RangesLike, WorkloadLike, key_of, library_query, part, target_named, task_of
 from tuner.library.package import MANIFEST
-from tuner.program.same_cpu import other_cores
+from tuner.program.compatible import other_cores
 from tuner.program.workload import JsonObject
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from shapewright.asking import RangesLike, WorkloadLike, key_of
 from shapewright.callers import callers, pool
 from shapewright.operands import Operands, as_array, dtype_name, shape_text
 from shapewright.packed import PackedWeight, packed_sizes
+from shapewright.queries import RangesLike, WorkloadLike, key_of
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import package as files_of
 from tuner.library.dispatcher import Dispatcher

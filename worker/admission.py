@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Protocol
 
+from tuner.device_auth import Claim, is_proof, new_nonce
 from tuner.errors import ShapewrightError
-from tuner.joining import Claim, is_proof, new_nonce
 from tuner.measure import DeviceLost
 from tuner.measure.connecting import PROTOCOL_ERRORS, Connected, OutOfTime, within
 from tuner.measure.rpc_names import JOIN

@@ -28,7 +28,7 @@ of it, which leaves no weight to what was seen."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TaskProgress:
     """Where a search task stands. ``count``: how often its workload occurs in the job; ``run_s``: about what it takes
     then, in seconds, as far as that can be said before it is timed; ``cost``: what its search takes at least, as far as
     that can be said; ``known``: trials of earlier jobs that it starts from.
@@ -102,7 +102,7 @@ def lane_budget(budget: Budget, lanes: int, spent_s: float, wall_s: float) -> Bu
     return Budget(budget.trials, spent_s + lanes * max(0.0, budget.seconds - wall_s))
 
 
-def next_piece(budget: Budget, tasks: Sequence[Standing], lanes: Lanes = ONE_LANE) -> tuple[int, Budget] | None:
+def next_piece(budget: Budget, tasks: Sequence[TaskProgress], lanes: Lanes = ONE_LANE) -> tuple[int, Budget] | None:
     """Which task goes on, and its whole allowance then; None where what is left is too little for another round, or is
     expected to do more for those that are running.
 
@@ -133,7 +133,7 @@ def next_piece(budget: Budget, tasks: Sequence[Standing], lanes: Lanes = ONE_LAN
 
 
 def _all_that_is_left(
-    budget: Budget, tasks: Sequence[Standing], position: int, lanes: Lanes
+    budget: Budget, tasks: Sequence[TaskProgress], position: int, lanes: Lanes
 ) -> tuple[int, Budget] | None:
     """For the only task that goes on; None where that is nothing, and where it is too little to begin a search that the
     job can do without."""
@@ -144,12 +144,12 @@ def _all_that_is_left(
     return None if is_spent else (position, _plus(task, rest))
 
 
-def _worth(budget: Budget, task: Standing) -> float:
+def _worth(budget: Budget, task: TaskProgress) -> float:
     """What a task that is not timed is expected to save, for what its first round takes of the budget."""
     return task.potential_s / (task.cost.round_s if budget.trials is None else 1.0)
 
 
-def _chosen(budget: Budget, tasks: Sequence[Standing], waiting: Sequence[int]) -> list[int]:
+def _chosen(budget: Budget, tasks: Sequence[TaskProgress], waiting: Sequence[int]) -> list[int]:
     """Those that wait for their minimum and that what is left is enough for; the first one has whatever there is."""
     if budget.trials == 0:
         return list(waiting)
@@ -160,30 +160,30 @@ def _chosen(budget: Budget, tasks: Sequence[Standing], waiting: Sequence[int]) -
     return chosen if chosen or has_begun else list(waiting[:1])
 
 
-def _pace(tasks: Sequence[Standing]) -> float:
+def _pace(tasks: Sequence[TaskProgress]) -> float:
     """How much longer rounds take on this machine than was expected."""
     paces = [task.round_s / task.cost.round_s for task in tasks if task.round_s]
     return max(1.0, sum(paces) / len(paces)) if paces else 1.0
 
 
-def _with_libraries_kept(budget: Budget, tasks: Sequence[Standing], others: Sequence[int]) -> list[Standing]:
+def _with_libraries_kept(budget: Budget, tasks: Sequence[TaskProgress], others: Sequence[int]) -> list[TaskProgress]:
     """The tasks, the ``others`` with allowances for their libraries alone: as much less of these as there is less."""
     wanted_s = sum(tasks[at].cost.library_s for at in others)
     share = min(1.0, (_left(budget, tasks).seconds or 0.0) / wanted_s) if wanted_s else 0.0
 
-    def kept(task: Standing) -> Standing:
+    def kept(task: TaskProgress) -> TaskProgress:
         return replace(task, allowance=Budget(task.trials, task.spent_s + share * task.cost.library_s))
 
     return [kept(task) if at in others else task for at, task in enumerate(tasks)]
 
 
-def next_library(tasks: Sequence[Standing], idle: Sequence[int]) -> int:
+def next_library(tasks: Sequence[TaskProgress], idle: Sequence[int]) -> int:
     """Which of the ``idle`` tasks ends first where there is no piece for any: what was not searched, so that the others
     may have what it leaves."""
     return min(idle, key=lambda position: tasks[position].allowance is not None)
 
 
-def ending_allowance(budget: Budget, tasks: Sequence[Standing], position: int, lanes: Lanes = ONE_LANE) -> Budget:
+def ending_allowance(budget: Budget, tasks: Sequence[TaskProgress], position: int, lanes: Lanes = ONE_LANE) -> Budget:
     """What a task may use with its library, which is made next: what it was promised, or as much less of it as all
     that were promised something get, where some have used more than their part."""
     task = tasks[position]
@@ -196,7 +196,7 @@ def ending_allowance(budget: Budget, tasks: Sequence[Standing], position: int, l
     return Budget(allowance.trials, task.spent_s + share * max(task.cost.library_s, task.unspent_s))
 
 
-def is_worth_waiting(budget: Budget, tasks: Sequence[Standing]) -> bool:
+def is_worth_waiting(budget: Budget, tasks: Sequence[TaskProgress]) -> bool:
     """Whether a lane without a piece had better wait for what the running searches find: there are trials for another
     piece. Where seconds are limited, they pass."""
     is_running = any(task.is_running for task in tasks)
@@ -204,7 +204,7 @@ def is_worth_waiting(budget: Budget, tasks: Sequence[Standing]) -> bool:
 
 
 def _by_gain(
-    budget: Budget, left: Budget, tasks: Sequence[Standing], begun: Sequence[int], lanes: Lanes
+    budget: Budget, left: Budget, tasks: Sequence[TaskProgress], begun: Sequence[int], lanes: Lanes
 ) -> tuple[int, Budget] | None:
     """The next piece for the task of which most is expected, among those that have begun.
 
@@ -230,7 +230,7 @@ def _by_gain(
     return None
 
 
-def _capacity_s(tasks: Sequence[Standing], position: int, lanes: Lanes) -> float:
+def _capacity_s(tasks: Sequence[TaskProgress], position: int, lanes: Lanes) -> float:
     """What a task may take from now on, so that all that was promised still ends within the wall time.
 
     Lanes that are never idle while there is work end it within ``(sum - longest) / count + longest`` (Graham, "Bounds
@@ -244,7 +244,7 @@ def _capacity_s(tasks: Sequence[Standing], position: int, lanes: Lanes) -> float
     return capacity_s if capacity_s >= longest else lanes.count * (lanes.left_s - longest) - total + longest
 
 
-def _fitting(left: Budget, tasks: Sequence[Standing], position: int, lanes: Lanes) -> Budget:
+def _fitting(left: Budget, tasks: Sequence[TaskProgress], position: int, lanes: Lanes) -> Budget:
     """What of ``left`` a task can still use in the wall time that is left."""
     if left.seconds is None:
         return left
@@ -252,7 +252,7 @@ def _fitting(left: Budget, tasks: Sequence[Standing], position: int, lanes: Lane
     return Budget(left.trials, max(0.0, min(left.seconds, more_s)))
 
 
-def _capped(allowance: Budget, tasks: Sequence[Standing], position: int, lanes: Lanes) -> Budget:
+def _capped(allowance: Budget, tasks: Sequence[TaskProgress], position: int, lanes: Lanes) -> Budget:
     """As much of an allowance as a task can use in the wall time that is left; never less than it has."""
     if allowance.seconds is None:
         return allowance
@@ -261,7 +261,7 @@ def _capped(allowance: Budget, tasks: Sequence[Standing], position: int, lanes: 
     return Budget(allowance.trials, min(allowance.seconds, most_s))
 
 
-def _left(budget: Budget, tasks: Sequence[Standing]) -> Budget:
+def _left(budget: Budget, tasks: Sequence[TaskProgress]) -> Budget:
     """What no task has used, or may use."""
     reserved = [task.reserved for task in tasks]
     trials = seconds = None
@@ -273,7 +273,7 @@ def _left(budget: Budget, tasks: Sequence[Standing]) -> Budget:
 
 
 def _minimum(
-    budget: Budget, left: Budget, tasks: Sequence[Standing], chosen: Sequence[int], searched: int, lanes: Lanes
+    budget: Budget, left: Budget, tasks: Sequence[TaskProgress], chosen: Sequence[int], searched: int, lanes: Lanes
 ) -> Budget:
     """The first allowance of the first of those that are ``chosen`` to be searched next: its part of GUARANTEED, or of
     all where the rest would be less than a piece; a round at least; no more than leaves as much for the others.
@@ -301,7 +301,7 @@ def _minimum(
     return Budget(trials, seconds)
 
 
-def _even(budget: Budget, left: Budget, task: Standing, tasks: int) -> Budget:
+def _even(budget: Budget, left: Budget, task: TaskProgress, tasks: int) -> Budget:
     """The allowance of one of ``tasks`` if all had the same, as far as there is that much left."""
     has = task.reserved
     trials = seconds = None
@@ -314,7 +314,7 @@ def _even(budget: Budget, left: Budget, task: Standing, tasks: int) -> Budget:
     return Budget(trials, seconds)
 
 
-def _piece(budget: Budget, left: Budget, task: Standing) -> Budget | None:
+def _piece(budget: Budget, left: Budget, task: TaskProgress) -> Budget | None:
     """The next piece of what is left, a round of the task's at least; None where too little is left for any."""
     trials = seconds = None
     if budget.trials is not None and left.trials is not None:
@@ -328,7 +328,7 @@ def _piece(budget: Budget, left: Budget, task: Standing) -> Budget | None:
     return Budget(trials, seconds)
 
 
-def _is_more(allowance: Budget, task: Standing) -> bool:
+def _is_more(allowance: Budget, task: TaskProgress) -> bool:
     """Whether it leaves a task enough beyond what it has to begin anything with: of a budget that shrinks meanwhile a
     little less or more could be given out for ever."""
     has = task.reserved
@@ -342,7 +342,7 @@ def _is_spent(left: Budget) -> bool:
     return left.trials == 0 or (left.seconds is not None and left.seconds < 1e-3)
 
 
-def _plus(task: Standing, more: Budget) -> Budget:
+def _plus(task: TaskProgress, more: Budget) -> Budget:
     """The allowance of a task with that much more."""
     has = task.reserved
     return Budget(

@@ -21,7 +21,7 @@ from tuner.search.tuning import FINISH_S, Cancelled, Finishing
 from tuner.storage import SearchTaskRow
 from tuner.storage.jsonl import SharedRecord
 from worker import open_searches
-from worker.budget import Standing, ending_allowance, is_worth_waiting, next_library, next_piece
+from worker.budget import TaskProgress, ending_allowance, is_worth_waiting, next_library, next_piece
 from worker.calibrations import RatesOf, typical
 from worker.lanes import side_by_side
 from worker.leased_job import LeasedJob
@@ -62,7 +62,7 @@ class JobSearches:
     clock: Callable[[], float] = time.monotonic
     began_s: float | None = None
     """By ``clock``, from when on the job's seconds count; None: once the rates of its devices are known."""
-    _standings: list[Standing] = field(default_factory=list)
+    _standings: list[TaskProgress] = field(default_factory=list)
     """As of the last turn of each task."""
     _turns: dict[int, Turn] = field(default_factory=dict)
     """Those that are being taken, by position."""
@@ -181,7 +181,7 @@ class JobSearches:
         self._turns[position] = turn = Turn(position, has, self.clock(), is_ending=allowance is None)
         return turn
 
-    def _now(self) -> list[Standing]:
+    def _now(self) -> list[TaskProgress]:
         """Where the tasks stand, those with a turn as far as it has come."""
         now_s, turns = self.clock(), self._turns
         return [
@@ -216,16 +216,16 @@ class JobSearches:
             self._runner = None
 
     # -- standings ------------------------------------------------------------------------------------------------
-    def _first_standing(self, row: SearchTaskRow) -> Standing:
+    def _first_standing(self, row: SearchTaskRow) -> TaskProgress:
         """Before this attempt, with what is known of a task that shares its budget."""
         stored = self._stored_standing(row)
         if len(self.job.lease.tasks) == 1 or row.done:
             return stored
         return replace(stored, run_s=run_s(row.task), cost=Cost.of(row.task), known=self.job.known_trials(row))
 
-    def _stored_standing(self, row: SearchTaskRow) -> Standing:
+    def _stored_standing(self, row: SearchTaskRow) -> TaskProgress:
         trials = len(self.job.records(row))
-        return Standing(row.count, trials, row.spent_s, is_done=row.done)
+        return TaskProgress(row.count, trials, row.spent_s, is_done=row.done)
 
     def _say_plan(self) -> None:
         """Where not all of several workloads can be searched, or some go on where others ended, at the beginning."""
@@ -236,12 +236,12 @@ class JobSearches:
             return
         self.job.note(f"{plan}{f'; {known} known from earlier jobs' if known else ''}")
 
-    def _restored(self, position: int) -> Standing:
+    def _restored(self, position: int) -> TaskProgress:
         """A standing after a loss: what was recorded counts, and what was allowed still is."""
         stored = self._stored_standing(self.job.task(self.job.lease.tasks[position].id))
         return replace(self._standings[position], trials=stored.trials, spent_s=stored.spent_s)
 
-    def _stands(self, position: int, standing: Standing, turn: Turn | None = None) -> None:
+    def _stands(self, position: int, standing: TaskProgress, turn: Turn | None = None) -> None:
         """A turn has ended, or is another one now."""
         with self._changed:
             self._standings[position] = standing

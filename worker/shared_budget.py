@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tuner.program.jobspec import Budget
 from worker.budget import ONE_LANE, Lanes, lane_budget
-from worker.uncharged import Uncharged
+from worker.overhead import Uncharged
 from worker.wall_time import WallTime
 
 

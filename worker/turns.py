@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tuner.program.jobspec import Budget
 from tuner.search.summary import SearchSummary
-from worker.budget import Standing
+from worker.budget import TaskProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +18,14 @@ class Turn:
     since_s: float
     is_ending: bool
 
-    def standing(self, before: Standing, now_s: float) -> Standing:
+    def standing(self, before: TaskProgress, now_s: float) -> TaskProgress:
         """Of the task, in the middle of the turn."""
         spent_s = before.spent_s + now_s - self.since_s
         ending = self.is_ending
         return replace(before, allowance=self.allowance, spent_s=spent_s, is_running=not ending, is_ending=ending)
 
 
-def advanced(before: Standing, allowance: Budget, now: SearchSummary) -> Standing:
+def advanced(before: TaskProgress, allowance: Budget, now: SearchSummary) -> TaskProgress:
     """A standing after another piece of the budget."""
     trials = now.trials - before.trials
     saved_s = before.saved_s
@@ -42,5 +42,5 @@ def advanced(before: Standing, allowance: Budget, now: SearchSummary) -> Standin
     )
 
 
-def ended(before: Standing, now: SearchSummary) -> Standing:
+def ended(before: TaskProgress, now: SearchSummary) -> TaskProgress:
     return replace(before, trials=now.trials, spent_s=now.elapsed_s, is_done=True)

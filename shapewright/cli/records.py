@@ -15,8 +15,8 @@ from shapewright.cli.output import as_json, emit
 from shapewright.replacing import replaced
 
 if TYPE_CHECKING:
-    from shapewright.asking import WorkloadLike
     from shapewright.client import Client
+    from shapewright.queries import WorkloadLike
 
 PIECE = 2**18
 

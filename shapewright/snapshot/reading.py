@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shapewright.asking import RangesLike, WorkloadLike, key_of, library_query, target_named
 from shapewright.download import MAX_BYTES, write
+from shapewright.queries import RangesLike, WorkloadLike, key_of, library_query, target_named
 from shapewright.snapshot.entries import COMMENT, LIST, MAX_LIST, VERSION, Entry, member
 from shapewright.snapshot.order import best_of
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import choice
 from tuner.library.package import check_files
+from tuner.program.compatible import other_cores
 from tuner.program.range_text import Ranges, format_ranges
-from tuner.program.same_cpu import other_cores
 from tuner.program.spans import span_from_json
 from tuner.program.target import Target, native
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shapewright.asking import WorkloadLike
+from shapewright.queries import WorkloadLike
 from shapewright.snapshot.entries import Entry
 from shapewright.snapshot.writing import Offer
 from tuner.program.range_text import parse_ranges

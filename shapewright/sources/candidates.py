@@ -16,8 +16,8 @@ from shapewright.sources.covering import covers
 from shapewright.sources.libraries import load_library
 from tuner.errors import ShapewrightError, shown
 from tuner.program.build import workload_from_stored
+from tuner.program.compatible import cores_by_fingerprint
 from tuner.program.instance import program_key
-from tuner.program.same_cpu import cores_by_fingerprint
 from tuner.program.target import Target
 from tuner.program.task import MAX_THREADS
 from tuner.program.workload import Workload

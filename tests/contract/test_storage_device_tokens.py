@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import update
 
-from tuner.joining import stored_key_of
+from tuner.device_auth import stored_key_of
 from tuner.program.target import native
 from tuner.storage import Conflict, DeviceToken, Joined, NotFound, Storage, TokenState
 from tuner.storage import device_tokens as bounds

@@ -14,7 +14,7 @@ import pytest
 
 from tests.measuring import CRASH, RIGHT, TASK, request
 from tests.shapewright import bare
-from tuner.joining import Claim, credential_of, is_proof, new_nonce, new_token, stored_key_of
+from tuner.device_auth import Claim, credential_of, is_proof, new_nonce, new_token, stored_key_of
 from tuner.library.codegen import compile_candidate
 from tuner.measure import BuildResult, RunRequest
 from tuner.measure.connecting import Tracker

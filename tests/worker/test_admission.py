@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import update
 
 from tests.measuring import TASK, request, wait_for
-from tuner.joining import credential_of, new_nonce, stored_key_of
+from tuner.device_auth import credential_of, new_nonce, stored_key_of
 from tuner.measure import DeviceLost
 from tuner.measure.child import Child, ChildFailed
 from tuner.measure.connecting import Connected, Tracker

@@ -13,7 +13,7 @@ from worker.budget import (
     GUARANTEED,
     ONE_LANE,
     Lanes,
-    Standing,
+    TaskProgress,
     ending_allowance,
     is_worth_waiting,
     lane_budget,
@@ -26,7 +26,7 @@ BUDGETS = st.builds(Budget, st.none() | st.integers(0, 2000), st.none() | st.flo
 )
 
 
-def spent(budget: Budget, tasks: list[Standing], objective_s: float = 1e-3) -> list[Budget]:
+def spent(budget: Budget, tasks: list[TaskProgress], objective_s: float = 1e-3) -> list[Budget]:
     """Spend all pieces of a budget as they are given out, then end each task, those that were not searched first; what
     each was allowed."""
     while not all(task.is_done for task in tasks):
@@ -53,14 +53,14 @@ def is_searched(allowance: Budget) -> bool:
 
 
 def test_the_only_task_has_it_all() -> None:
-    assert next_piece(Budget(100, 60.0), [Standing(3)]) == (0, Budget(100, 60.0))
-    assert next_piece(Budget(100, 60.0), [Standing(3, 40, 20.0)]) == (0, Budget(100, 60.0))
-    assert next_piece(Budget(100, 60.0), [Standing(3, 40, 20.0, Budget(100, 60.0))]) is None
+    assert next_piece(Budget(100, 60.0), [TaskProgress(3)]) == (0, Budget(100, 60.0))
+    assert next_piece(Budget(100, 60.0), [TaskProgress(3, 40, 20.0)]) == (0, Budget(100, 60.0))
+    assert next_piece(Budget(100, 60.0), [TaskProgress(3, 40, 20.0, Budget(100, 60.0))]) is None
 
 
 @given(BUDGETS, st.lists(st.integers(1, 50), min_size=1, max_size=12))
 def test_all_of_a_budget_is_given_out_and_no_more(budget: Budget, counts: list[int]) -> None:
-    allowed = spent(budget, [Standing(count) for count in counts])
+    allowed = spent(budget, [TaskProgress(count) for count in counts])
     if budget.trials is not None:
         total = sum(each.trials or 0 for each in allowed)
         # With two limits one may be given out before the other.
@@ -78,7 +78,7 @@ COSTS = st.builds(Cost, st.floats(4.0, 40.0), st.floats(3.0, 30.0))
 def test_as_many_are_searched_as_the_plan_says_and_none_of_them_is_starved(
     budget: Budget, known: list[tuple[int, Cost]]
 ) -> None:
-    tasks = [Standing(count, run_s=1e-3, cost=cost) for count, cost in known]
+    tasks = [TaskProgress(count, run_s=1e-3, cost=cost) for count, cost in known]
     worth = sorted(tasks, key=lambda task: -task.count / (task.cost.round_s if budget.trials is None else 1.0))
     plan = BudgetPlan(tuple(task.cost for task in worth), budget)
     allowed = spent(budget, list(tasks))
@@ -91,25 +91,32 @@ def test_as_many_are_searched_as_the_plan_says_and_none_of_them_is_starved(
 
 
 def test_a_cheap_search_leaves_a_costly_one_what_it_needs() -> None:
-    cheap, costly = Standing(1, run_s=1.0), Standing(1, run_s=1e-3, cost=Cost(20.0, 15.0))
+    cheap, costly = TaskProgress(1, run_s=1.0), TaskProgress(1, run_s=1e-3, cost=Cost(20.0, 15.0))
     assert all(map(is_searched, spent(Budget(None, 45.0), [cheap, costly])))
 
 
+def test_what_pieces_leave_for_the_last_search_is_not_short_of_a_rounding_error() -> None:
+    usual, long = Cost(4.0, 3.0), Cost(5.0, 17.658878555010702)
+    known = [(1, usual), (1, usual), (1, long), (9, Cost(36.0, 30.0)), *[(1, usual)] * 4, (1, Cost(5.0, 30.0))]
+    tasks = [TaskProgress(count, run_s=1e-3, cost=cost) for count, cost in known]
+    assert all(map(is_searched, spent(Budget(None, 184.625), tasks)))
+
+
 def test_a_budget_that_is_spent_when_a_worker_takes_over_begins_no_search() -> None:
-    ended = Standing(1, 16, 8.0)
-    assert next_piece(Budget(32, None), [Standing(1), ended, ended, Standing(1)]) is None
-    assert next_piece(Budget(None, 16.0), [Standing(1), ended, ended, Standing(1)]) is None
+    ended = TaskProgress(1, 16, 8.0)
+    assert next_piece(Budget(32, None), [TaskProgress(1), ended, ended, TaskProgress(1)]) is None
+    assert next_piece(Budget(None, 16.0), [TaskProgress(1), ended, ended, TaskProgress(1)]) is None
 
 
 def test_the_last_task_is_not_begun_with_less_than_a_round() -> None:
-    done = Standing(1, 16, 20.0, Budget(None, 20.0), 1e-3, is_done=True)
-    assert next_piece(Budget(None, 23.0), [done, Standing(1)]) is None
-    assert next_piece(Budget(None, 30.0), [done, Standing(1)]) == (1, Budget(None, 10.0))
+    done = TaskProgress(1, 16, 20.0, Budget(None, 20.0), 1e-3, is_done=True)
+    assert next_piece(Budget(None, 23.0), [done, TaskProgress(1)]) is None
+    assert next_piece(Budget(None, 30.0), [done, TaskProgress(1)]) == (1, Budget(None, 10.0))
 
 
 @pytest.mark.parametrize("budget", [Budget(32, None), Budget(None, 27.0), Budget(32, 27.0)])
 def test_where_not_all_can_be_searched_what_most_is_expected_of_is(budget: Budget) -> None:
-    heavy, frequent, light = Standing(1, run_s=1e-2), Standing(12, run_s=4e-3), Standing(1, run_s=1e-4)
+    heavy, frequent, light = TaskProgress(1, run_s=1e-2), TaskProgress(12, run_s=4e-3), TaskProgress(1, run_s=1e-4)
     known = replace(frequent, known=200)
     allowed = spent(budget, [light, heavy, known, frequent, light, light])
     assert [is_searched(each) for each in allowed] == [False, True, False, True, False, False]
@@ -120,14 +127,14 @@ def test_where_not_all_can_be_searched_what_most_is_expected_of_is(budget: Budge
 
 
 def test_what_a_search_leaves_is_enough_for_the_next_one() -> None:
-    done = Standing(1, 16, 2.0, Budget(None, 8.0), 1e-3, is_done=True)
-    assert next_piece(Budget(None, 12.0), [replace(done, spent_s=8.0), Standing(1), Standing(1)]) is None
-    assert next_piece(Budget(None, 12.0), [done, Standing(1), Standing(1)]) == (1, Budget(None, 7.0))
+    done = TaskProgress(1, 16, 2.0, Budget(None, 8.0), 1e-3, is_done=True)
+    assert next_piece(Budget(None, 12.0), [replace(done, spent_s=8.0), TaskProgress(1), TaskProgress(1)]) is None
+    assert next_piece(Budget(None, 12.0), [done, TaskProgress(1), TaskProgress(1)]) == (1, Budget(None, 7.0))
 
 
 def test_a_search_that_costs_more_has_that_or_is_left_for_others_that_fit() -> None:
-    costly = Standing(1, run_s=1.0, cost=Cost(20.0, 8.0))
-    usual = Standing(1, run_s=1e-3)
+    costly = TaskProgress(1, run_s=1.0, cost=Cost(20.0, 8.0))
+    usual = TaskProgress(1, run_s=1e-3)
     # 28 of 60 s for the first, and 7 s are kept for each of the others.
     assert next_piece(Budget(None, 60.0), [usual, costly, usual]) == (1, Budget(None, 28.0))
     # 30 s are not enough for it beside the libraries: 8 s are kept for its own.
@@ -137,15 +144,15 @@ def test_a_search_that_costs_more_has_that_or_is_left_for_others_that_fit() -> N
 
 
 def test_a_slow_machine_lets_fewer_be_searched() -> None:
-    begun = Standing(1, 16, 12.0, Budget(None, 12.0), 1e-3)
-    tasks = [begun, Standing(1), Standing(1), Standing(1)]
+    begun = TaskProgress(1, 16, 12.0, Budget(None, 12.0), 1e-3)
+    tasks = [begun, TaskProgress(1), TaskProgress(1), TaskProgress(1)]
     assert next_piece(Budget(None, 30.0), tasks) == (1, Budget(None, 7.0))
     piece = next_piece(Budget(None, 30.0), [replace(begun, round_s=10.0), *tasks[1:]])
     assert piece is None
 
 
 def test_tasks_have_their_minimum_in_order_before_any_has_more() -> None:
-    tasks = [Standing(1), Standing(9), Standing(1)]
+    tasks = [TaskProgress(1), TaskProgress(9), TaskProgress(1)]
     given_out = []
     for _ in tasks:
         piece = next_piece(Budget(96, None), tasks)
@@ -159,35 +166,36 @@ def test_tasks_have_their_minimum_in_order_before_any_has_more() -> None:
 
 @pytest.mark.parametrize("budget", [Budget(1000, None), Budget(None, 1000.0)])
 def test_what_takes_longest_in_the_model_gets_most(budget: Budget) -> None:
-    tasks = [Standing(1, objective_s=1e-3), Standing(10, objective_s=1e-3), Standing(1, objective_s=2e-2)]
+    tasks = [TaskProgress(1, objective_s=1e-3), TaskProgress(10, objective_s=1e-3), TaskProgress(1, objective_s=2e-2)]
     small, frequent, slow = [each.trials or each.seconds or 0 for each in spent(budget, tasks)]
     assert small < frequent < slow
 
 
 def test_what_still_falls_goes_on_before_what_does_not() -> None:
-    steady = Standing(1, 100, 10.0, Budget(100, None), 1e-3)
+    steady = TaskProgress(1, 100, 10.0, Budget(100, None), 1e-3)
     falling = replace(steady, saved_s=1e-4)
     assert next_piece(Budget(1000, None), [steady, falling]) == (1, Budget(162, None))
 
 
 def test_a_second_is_worth_less_where_trials_take_long() -> None:
-    quick, long = Standing(1, 100, 10.0, Budget(None, 50.0), 1e-3), Standing(1, 100, 40.0, Budget(None, 50.0), 1e-3)
+    quick = TaskProgress(1, 100, 10.0, Budget(None, 50.0), 1e-3)
+    long = TaskProgress(1, 100, 40.0, Budget(None, 50.0), 1e-3)
     assert next_piece(Budget(None, 300.0), [long, quick]) == (1, Budget(None, 68.75))
 
 
 def test_what_a_task_leaves_goes_to_the_others() -> None:
-    done = Standing(1, 10, 5.0, Budget(50, None), 1e-3, is_done=True)
-    assert next_piece(Budget(100, None), [done, Standing(1)]) == (1, Budget(90, None))
+    done = TaskProgress(1, 10, 5.0, Budget(50, None), 1e-3, is_done=True)
+    assert next_piece(Budget(100, None), [done, TaskProgress(1)]) == (1, Budget(90, None))
 
 
 def test_what_earlier_workers_used_is_in_the_first_allowance() -> None:
-    assert next_piece(Budget(96, None), [Standing(1, 30), Standing(1, 5)]) == (0, Budget(30, None))
-    begun = Standing(1, 30, 1.0, Budget(30, None), 1e-3)
-    assert next_piece(Budget(96, None), [begun, Standing(1, 5)]) == (1, Budget(24, None))
+    assert next_piece(Budget(96, None), [TaskProgress(1, 30), TaskProgress(1, 5)]) == (0, Budget(30, None))
+    begun = TaskProgress(1, 30, 1.0, Budget(30, None), 1e-3)
+    assert next_piece(Budget(96, None), [begun, TaskProgress(1, 5)]) == (1, Budget(24, None))
 
 
 def test_less_than_a_round_is_left_to_whichever_task_is_last() -> None:
-    tasks = [Standing(1, 50, 1.0, Budget(50, None), 1e-3), Standing(1, 50, 1.0, Budget(50, None), 1e-3)]
+    tasks = [TaskProgress(1, 50, 1.0, Budget(50, None), 1e-3), TaskProgress(1, 50, 1.0, Budget(50, None), 1e-3)]
     budget = Budget(100 + MIN_TRIALS - 1, None)
     assert next_piece(budget, tasks) is None
     assert next_piece(budget, [replace(tasks[0], is_done=True), tasks[1]]) == (1, Budget(50 + MIN_TRIALS - 1, None))
@@ -195,19 +203,19 @@ def test_less_than_a_round_is_left_to_whichever_task_is_last() -> None:
 
 @pytest.mark.parametrize("budget", [Budget(10, None), Budget(None, 5.0)])
 def test_an_overspent_budget_leaves_nothing(budget: Budget) -> None:
-    tasks = [Standing(1, 12, 9.0, is_done=True), Standing(1), Standing(1)]
+    tasks = [TaskProgress(1, 12, 9.0, is_done=True), TaskProgress(1), TaskProgress(1)]
     assert next_piece(budget, tasks) is None
     ending = ending_allowance(budget, tasks, 1)
     assert (ending.trials or 0, ending.seconds or 0.0) == (0, 0.0)
 
 
 def test_no_trials_means_none_for_every_task() -> None:
-    assert [each.trials for each in spent(Budget(0, None), [Standing(1), Standing(2)])] == [0, 0]
+    assert [each.trials for each in spent(Budget(0, None), [TaskProgress(1), TaskProgress(2)])] == [0, 0]
 
 
 @pytest.mark.parametrize("budget", [Budget(96, None), Budget(None, 96.0)])
 def test_what_has_not_been_timed_goes_on_first_up_to_an_even_share(budget: Budget) -> None:
-    timed = Standing(1, 16, 16.0, Budget(16, 16.0), 1e-3)
+    timed = TaskProgress(1, 16, 16.0, Budget(16, 16.0), 1e-3)
     untimed = replace(timed, count=48, objective_s=None)
     piece = next_piece(budget, [timed, untimed, timed])
     assert piece is not None
@@ -220,14 +228,14 @@ def test_what_has_not_been_timed_goes_on_first_up_to_an_even_share(budget: Budge
 
 
 def test_a_piece_is_no_less_than_a_round() -> None:
-    slow = Standing(1, 8, 20.0, Budget(None, 20.0), 1e-3, round_s=18.0)
+    slow = TaskProgress(1, 8, 20.0, Budget(None, 20.0), 1e-3, round_s=18.0)
     done = replace(slow, is_done=True)
     assert next_piece(Budget(None, 100.0), [slow, slow]) == (0, Budget(None, 38.0))
     assert next_piece(Budget(None, 64.0), [slow, done, slow]) is None
 
 
 # -- several at once --------------------------------------------------------------------------------------------------
-RUNNING = Standing(1, 20, 20.0, Budget(40, 40.0), 1e-3, is_running=True)
+RUNNING = TaskProgress(1, 20, 20.0, Budget(40, 40.0), 1e-3, is_running=True)
 IDLE = replace(RUNNING, is_running=False)
 
 
@@ -299,7 +307,7 @@ class Job:
     """Simulates a job on lanes. Searches use some of what they are allowed, and keep a third for their libraries."""
 
     budget: Budget
-    tasks: list[Standing]
+    tasks: list[TaskProgress]
     lanes: int
     chance: random.Random
     now_s: float = 0.0
@@ -315,7 +323,7 @@ class Job:
             assert self.turns, "all lanes wait for each other"
             self._end(min(self.turns.values(), key=lambda turn: turn.end_s))
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[TaskProgress]:
         result = list(self.tasks)
         for position, turn in self.turns.items():
             result[position] = replace(
@@ -379,7 +387,7 @@ class Job:
 def test_lanes_keep_within_the_budget_and_starve_nobody(
     budget: Budget, counts: list[int], lanes: int, seed: int
 ) -> None:
-    job = Job(budget, [Standing(count) for count in counts], min(lanes, len(counts)), random.Random(seed))
+    job = Job(budget, [TaskProgress(count) for count in counts], min(lanes, len(counts)), random.Random(seed))
     job.run()
     allowed = [task.allowance for task in job.tasks]
     assert job.most == job.lanes

@@ -16,7 +16,7 @@ from tuner.program.jobspec import Budget
 from tuner.search.summary import EndedBy, SearchSummary, Stage
 from tuner.search.tuning import Tuned
 from tuner.storage.sql import SqlStorage
-from worker.budget import Lanes, Standing, ending_allowance
+from worker.budget import Lanes, TaskProgress, ending_allowance
 from worker.heartbeat import Heartbeat
 from worker.leased_job import LeasedJob
 from worker.retry import Retry
@@ -168,10 +168,10 @@ def test_a_search_is_told_to_be_planning_before_it_is_opened(storage: SqlStorage
 
 
 def test_what_is_left_for_libraries_is_shared_by_what_each_was_promised() -> None:
-    promised = [Standing(1, spent_s=40.0, allowance=Budget(None, 50.0)) for _ in range(4)]
+    promised = [TaskProgress(1, spent_s=40.0, allowance=Budget(None, 50.0)) for _ in range(4)]
     assert ending_allowance(Budget(None, 200.0), promised, 0) == Budget(None, 50.0)
-    late = [*promised[:3], Standing(1, spent_s=70.0, allowance=Budget(None, 50.0))]
+    late = [*promised[:3], TaskProgress(1, spent_s=70.0, allowance=Budget(None, 50.0))]
     assert ending_allowance(Budget(None, 200.0), late, 0).seconds == pytest.approx(40.0 + 10.0 * 10 / 33)
     assert ending_allowance(Budget(None, 200.0), promised, 0, Lanes(2, 10.0)) == Budget(None, 45.0)
     assert ending_allowance(Budget(None, 100.0), promised, 1) == Budget(None, 40.0)
-    assert ending_allowance(Budget(64, None), [Standing(1, 10, allowance=Budget(16, None))], 0) == Budget(16, None)
+    assert ending_allowance(Budget(64, None), [TaskProgress(1, 10, allowance=Budget(16, None))], 0) == Budget(16, None)

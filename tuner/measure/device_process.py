@@ -29,7 +29,7 @@ import numpy.random  # noqa: F401 - sessions may be unable to read them, as anot
 from tvm.rpc import base
 from tvm.rpc import server as rpc_server
 
-from tuner.joining import Claim
+from tuner.device_auth import Claim
 from tuner.measure import bench
 from tuner.measure.addresses import Address, address_text, is_loopback
 from tuner.measure.child import announce, orphaned

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import NoReturn
 
+from tuner.device_auth import NONCE_BYTES, Claim, Credential, credential_of
 from tuner.errors import InvalidInput
-from tuner.joining import NONCE_BYTES, Claim, Credential, credential_of
 from tuner.measure.confinement import SIGNER, set_undumpable
 from tuner.program.workload import JsonObject
 

@@ -29,6 +29,8 @@ ELEMENT_WORK, FEW_ELEMENTS = 200, 2**20
 take no longer than what each shape adds."""
 FLOPS_PER_CYCLE, BYTES_PER_CYCLE = 32, TYPICAL.l3_bytes
 """Of one core, where theory's estimate of a run is not at hand. Workloads are only compared with each other by it."""
+ROUNDING_S = 1e-6
+"""What is left of a budget that was given out piece by piece is off by less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ def affordable(budget: Budget, costs: Sequence[Cost]) -> list[int]:
     left = math.inf if budget.trials is None else budget.trials
     chosen = []
     for position, cost in enumerate(costs):
-        if cost.round_s <= left_s and left >= MIN_TRIALS:
+        if cost.round_s <= left_s + ROUNDING_S and left >= MIN_TRIALS:
             left_s, left = left_s - cost.round_s, left - MIN_TRIALS
             chosen.append(position)
     return chosen

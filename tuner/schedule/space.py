@@ -24,7 +24,7 @@ READABLE: Mapping[str, str] = {
     "group": "k_atom", "join": "join_axes", "ev": "value_vectors", "cols": "block_columns",
 }  # fmt: skip
 """What people are shown of axes whose names in records, files and code are short."""
-"""The first choice of every axis that is added to a version of a rule (Axis.is_added)."""
+"""The first choice of every axis that is added to a version of a rule (Axis.is_optional)."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -81,14 +81,14 @@ class MicroKernel:
 class Axis:
     """One decision of a space: its name, what it means, and the values it can take in ascending order.
 
-    ``is_added``: kernels of this version of the rule were stored before there was such an axis. They are those with its
-    first choice, DEFAULT_CHOICE, which stands in no kernel's values.
+    ``is_optional``: kernels of this version of the rule were stored before there was such an axis. They are those with
+    its first choice, DEFAULT_CHOICE, which stands in no kernel's values.
     """
 
     name: str
     doc: str
     choices: tuple[int, ...]
-    is_added: bool = False
+    is_optional: bool = False
 
     @property
     def shown(self) -> str:
@@ -96,7 +96,7 @@ class Axis:
         return READABLE.get(self.name, self.name)
 
     def __post_init__(self) -> None:
-        if self.is_added and self.choices[0] != DEFAULT_CHOICE:
+        if self.is_optional and self.choices[0] != DEFAULT_CHOICE:
             raise ValueError(f"axis {self.name}: an added axis begins with {DEFAULT_CHOICE}, not {self.choices[0]}")
 
 
@@ -121,14 +121,14 @@ class SearchSpace:
         for axis in self.axes:
             if chosen[axis.name] not in axis.choices:
                 raise IllegalKernel(f"{axis.name}={chosen[axis.name]} is not one of {axis.choices}")
-        kept = (axis for axis in self.axes if not (axis.is_added and chosen[axis.name] == DEFAULT_CHOICE))
+        kept = (axis for axis in self.axes if not (axis.is_optional and chosen[axis.name] == DEFAULT_CHOICE))
         kernel = MicroKernel(self.rule, self.rule_version, tuple((axis.name, chosen[axis.name]) for axis in kept))
         self.check(kernel)
         return kernel
 
     def has_axes_of(self, kernel: MicroKernel) -> bool:
         """Whether a kernel has a value for each axis, and for no other: a file may hold kernels of a later release."""
-        names, added = {name for name, _ in kernel.values}, {axis.name for axis in self.axes if axis.is_added}
+        names, added = {name for name, _ in kernel.values}, {axis.name for axis in self.axes if axis.is_optional}
         every = {axis.name for axis in self.axes}
         return every - added <= names <= every
 
@@ -137,7 +137,7 @@ class SearchSpace:
         return self._chosen(dict(kernel.values))
 
     def _chosen(self, values: Mapping[str, int]) -> dict[str, int]:
-        chosen = {**{axis.name: DEFAULT_CHOICE for axis in self.axes if axis.is_added}, **values}
+        chosen = {**{axis.name: DEFAULT_CHOICE for axis in self.axes if axis.is_optional}, **values}
         return {axis.name: chosen[axis.name] for axis in self.axes}
 
     def legal(self, values: Mapping[str, int]) -> MicroKernel | None:

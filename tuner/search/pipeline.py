@@ -17,7 +17,7 @@ from tuner.program.workload import WorkloadInstance
 from tuner.records import Phase
 from tuner.search.observations import Measured
 from tuner.search.policy import Suggestion
-from tuner.search.stream import Flight, MeasureStream, Queued
+from tuner.search.stream import InFlight, MeasureStream, Queued
 
 BATCH = 3
 """Kernels for each device that are built, and then run, where nothing may be built beside measurements."""
@@ -43,13 +43,13 @@ PlanNext = Callable[[Sequence[Suggestion]], Round]
 """Called with what is still measured; a round without suggestions ends the search for now."""
 
 
-class Ledger(Protocol):
+class TrialSink(Protocol):
     """What the trials of a search are entered in: tuner.search.trials.Trials."""
 
     measured: Measured
     round: int
 
-    def take_in(self, flights: Sequence[Flight], phase: Phase) -> None:
+    def take_in(self, flights: Sequence[InFlight], phase: Phase) -> None:
         """Record results, and learn from them."""
 
     def left(self, reserve: int = 0) -> int:
@@ -82,7 +82,7 @@ class Pipeline:
         task: SearchTask,
         builds: KeptBuilds,
         runner: Runner,
-        ledger: Ledger,
+        ledger: TrialSink,
         phase: Phase,
         reserve_s: float,
         reserve: int,
@@ -177,7 +177,7 @@ class Pipeline:
         return result
 
     # -- from the devices -----------------------------------------------------------------------------------------
-    def _enter(self, flights: Sequence[Flight]) -> None:
+    def _enter(self, flights: Sequence[InFlight]) -> None:
         """Record, learn, and measure again what leads. Raises what a call of the runner raised."""
         self._record(flights)
         for flight in flights:
@@ -187,7 +187,7 @@ class Pipeline:
             for flight in flights:
                 self._read_again(flight)
 
-    def _record(self, flights: Sequence[Flight]) -> None:
+    def _record(self, flights: Sequence[InFlight]) -> None:
         self._is_recorded = False
         self._ledger.take_in(flights, self._phase)
         self._is_recorded = True
@@ -198,7 +198,7 @@ class Pipeline:
         rest = len(self._stream.under_way)
         self._record(self._stream.take(rest, rest))
 
-    def _read_again(self, flight: Flight) -> None:
+    def _read_again(self, flight: InFlight) -> None:
         """Measure what of it is the fastest at an instance after too few readings, as far as the budget goes: once more
         on one device; on several, which would be idle, as often as it lacks."""
         left = self._ledger.left(self._reserve) - _trials((*self._stream.under_way, *self._again))

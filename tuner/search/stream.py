@@ -28,7 +28,7 @@ class Queued:
 
 
 @dataclass(eq=False, slots=True)
-class Flight:
+class InFlight:
     """One call of the runner. ``results`` are those of the first of its trials, which were done, and ``error`` is what
     the call raised."""
 
@@ -47,8 +47,8 @@ class MeasureStream:
     def __init__(self, task: SearchTask, runner: Runner, calls: int, interrupted: Callable[[], bool]) -> None:
         self._task, self._runner, self._interrupted = task, runner, interrupted
         self._threads = ThreadPoolExecutor(calls, thread_name_prefix="measure")
-        self._done: queue.SimpleQueue[Flight] = queue.SimpleQueue()
-        self._flights: dict[Flight, Future[None]] = {}
+        self._done: queue.SimpleQueue[InFlight] = queue.SimpleQueue()
+        self._flights: dict[InFlight, Future[None]] = {}
         self._is_left = False
 
     def __enter__(self) -> Self:
@@ -67,13 +67,13 @@ class MeasureStream:
 
     def submit(self, queued: Sequence[Queued], builds: Sequence[BuildResult]) -> None:
         """Measure these, in one call of the runner."""
-        flight = Flight(queued)
+        flight = InFlight(queued)
         requests = [RunRequest(build, each.suggestion.instances) for each, build in zip(queued, builds, strict=True)]
         self._flights[flight] = self._threads.submit(self._measure, flight, requests)
 
-    def take(self, at_least: int, at_most: int) -> list[Flight]:
+    def take(self, at_least: int, at_most: int) -> list[InFlight]:
         """What is done, in the order in which it was; waits until that are so many calls, or all."""
-        taken: list[Flight] = []
+        taken: list[InFlight] = []
         while self._flights and (len(taken) < at_least or (len(taken) < at_most and not self._done.empty())):
             taken.append(self._done.get())
             del self._flights[taken[-1]]
@@ -83,7 +83,7 @@ class MeasureStream:
         """Give up the calls that have not begun."""
         self._flights = {flight: call for flight, call in self._flights.items() if not call.cancel()}
 
-    def _measure(self, flight: Flight, requests: Sequence[RunRequest]) -> None:
+    def _measure(self, flight: InFlight, requests: Sequence[RunRequest]) -> None:
         try:
             if not self._is_unwanted():
                 flight.results = self._runner.run(self._task, requests, self._is_unwanted)

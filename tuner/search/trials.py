@@ -19,7 +19,7 @@ from tuner.search.cost_model import CostModel
 from tuner.search.observations import Measured, at_reference_speed, reference_anchor_s
 from tuner.search.pipeline import Pipeline, PlanNext
 from tuner.search.policy import SearchPolicy, Suggestion
-from tuner.search.stream import Flight
+from tuner.search.stream import InFlight
 from tuner.search.summary import EndedBy, Reused, SearchSummary, Stage
 from tuner.storage import NewEvent
 
@@ -102,7 +102,7 @@ class Trials:
         builds, runner = self._builds, self._runner
         Pipeline(self._task, builds, runner, self, phase, reserve_s, reserve, plan_next).run(suggestions)
 
-    def take_in(self, flights: Sequence[Flight], phase: Phase) -> None:
+    def take_in(self, flights: Sequence[InFlight], phase: Phase) -> None:
         """Learn from the results and record them."""
         results = []
         for flight in flights:

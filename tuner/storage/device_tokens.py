@@ -48,7 +48,7 @@ class DeviceToken:
 
 @dataclass(frozen=True, slots=True)
 class JoinKey:
-    """A token as workers need it. ``stored_key`` checks proofs (tuner.joining)."""
+    """A token as workers need it. ``stored_key`` checks proofs (tuner.device_auth)."""
 
     token: DeviceToken
     stored_key: str
@@ -56,7 +56,7 @@ class JoinKey:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """By which token a device joined, and which process of it (tuner.joining.Claim.server)."""
+    """By which token a device joined, and which process of it (tuner.device_auth.Claim.server)."""
 
     token_id: str
     server: str

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from service.app import create_app
 from tests.serving import assert_problem
-from tuner.joining import stored_key_of
+from tuner.device_auth import stored_key_of
 from tuner.program.target import native
 from tuner.storage import Joined, NewKey, Scope
 from tuner.storage.sql import SqlStorage

@@ -46,7 +46,7 @@ def test_the_order_of_values_does_not_matter_and_everything_else_does() -> None:
 
 
 BEFORE = SearchSpace("rule", 3, SPACE.axes, _even)
-AFTER = SearchSpace("rule", 3, (*SPACE.axes, Axis("c", "third", (1, 2, 4), is_added=True)), _even)
+AFTER = SearchSpace("rule", 3, (*SPACE.axes, Axis("c", "third", (1, 2, 4), is_optional=True)), _even)
 
 
 def test_a_kernel_of_before_an_axis_was_added_is_the_one_with_its_first_choice() -> None:
@@ -59,7 +59,7 @@ def test_a_kernel_of_before_an_axis_was_added_is_the_one_with_its_first_choice()
 
 def test_an_added_axis_begins_with_what_kernels_without_it_do() -> None:
     with pytest.raises(ValueError, match="an added axis begins with 1, not 2"):
-        Axis("c", "third", (2, 4), is_added=True)
+        Axis("c", "third", (2, 4), is_optional=True)
 
 
 def test_a_space_tells_kernels_of_its_axes() -> None:

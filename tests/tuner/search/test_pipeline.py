@@ -16,7 +16,7 @@ from tuner.schedule.space import MicroKernel
 from tuner.search.observations import Measured
 from tuner.search.pipeline import FASTEST_READINGS, Pipeline, Round
 from tuner.search.policy import Suggestion
-from tuner.search.stream import Flight
+from tuner.search.stream import InFlight
 from tuner.search.trials import Cancelled
 
 AT_MOST_S = 20.0
@@ -64,7 +64,7 @@ class Book:
     told: Callable[[int], None] = lambda number: None
     stops_after: int = 1000
 
-    def take_in(self, flights: Sequence[Flight], phase: Phase) -> None:
+    def take_in(self, flights: Sequence[InFlight], phase: Phase) -> None:
         for flight in flights:
             self.measured.add(replace(result, phase=phase) for result in flight.results)
             for result in flight.results:

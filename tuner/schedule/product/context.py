@@ -131,13 +131,13 @@ class Panel:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Steps ``first`` to ``first + length`` of k; ``opens`` and ``closes`` say whether they are the first and the last
-    ones, None where there are no others."""
+    """Steps ``first`` to ``first + length`` of k; ``is_first`` and ``is_last`` say whether they are the first and the
+    last ones, None where there are no others."""
 
     first: TirExpr
     length: TirExpr
-    opens: TirExpr | None
-    closes: TirExpr | None
+    is_first: TirExpr | None
+    is_last: TirExpr | None
 
 
 @dataclass(frozen=True)

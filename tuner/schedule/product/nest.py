@@ -127,9 +127,9 @@ class Nest:
             panel = source.opened(panel)
 
             def at_chunk(chunk: Chunk) -> None:
-                source.refill(alone(panel), chunk)
+                source.refill(single_panel(panel), chunk)
                 placed = source.placed(self.context.result.within(panel), chunk)
-                self.write_tiles(alone(placed), chunk, RowsInPlace(), block)
+                self.write_tiles(single_panel(placed), chunk, RowsInPlace(), block)
 
             with self._results(block, (panel.column, self.context.columns_in(panel)), i64(0)):
                 self.chunks(at_chunk)
@@ -199,7 +199,7 @@ class Nest:
         """Full panels in strips of ``nb``, then the ragged one by itself."""
         nb = panels_of_strip(self.kernel)
         if nb == 1:
-            self.over(panels, lambda panel: use(alone(panel)))
+            self.over(panels, lambda panel: use(single_panel(panel)))
             return
         full = tirx.floordiv(self.n, i64(self.context.nr))
         stop = I.Bind(tirx.min(panels[1], full))
@@ -213,7 +213,7 @@ class Nest:
                     each(self._full(index))
 
             use(strip)
-        self._over_ragged(panels, full, lambda panel: use(alone(panel)))
+        self._over_ragged(panels, full, lambda panel: use(single_panel(panel)))
 
     def _full(self, index: TirExpr) -> Panel:
         return Panel(index * i64(self.context.nr), None, self.kernel["nv"], index)
@@ -276,7 +276,7 @@ class Block:
     ends: TirExpr
 
 
-def alone(panel: Panel) -> Each:
+def single_panel(panel: Panel) -> Each:
     """A strip of one panel."""
     return lambda use: use(panel)
 

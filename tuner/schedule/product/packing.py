@@ -71,10 +71,12 @@ def _squares(
         return context.words.element(value, context.words.right)
 
     with I.serial(i64(0), i64(panel.vectors)) as v:
-        turned_square(context, Place(panel, to, v, chunk.first - to.first + step), elements)
+        transpose_tile(context, Place(panel, to, v, chunk.first - to.first + step), elements)
 
 
-def turned_square(context: EmitContext, place: Place, words: Callable[[TirExpr, tuple[TirExpr, ...]], TirExpr]) -> None:
+def transpose_tile(
+    context: EmitContext, place: Place, words: Callable[[TirExpr, tuple[TirExpr, ...]], TirExpr]
+) -> None:
     """Fills as many rows of a panel there as a vector has lanes. ``words``: a vector along k of one column, which
     ``Right.step`` has found; 32 bits in each lane."""
     panel, width, lanes, rows = place.panel, context.words.width, context.vectors.lanes, []

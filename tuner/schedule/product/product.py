@@ -46,6 +46,6 @@ class Product:
         return {role: extents[axis] for role, axis in self.axes.items()} if self.sizes is None else self.sizes(extents)
 
 
-def holds_partial(dtype: str) -> bool:
+def can_hold_partial(dtype: str) -> bool:
     """Whether a partial sum can be stored, bit by bit, in an output of that dtype."""
     return DTYPES[dtype].bytes == TOTAL_BYTES

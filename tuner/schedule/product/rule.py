@@ -35,7 +35,7 @@ from tuner.schedule.product.axes import (
 from tuner.schedule.product.context import context_of
 from tuner.schedule.product.nest import Nest
 from tuner.schedule.product.operands.matrix import MatrixColumns
-from tuner.schedule.product.product import Product, holds_partial
+from tuner.schedule.product.product import Product, can_hold_partial
 from tuner.schedule.rule import Extents, Rule
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -55,7 +55,7 @@ class ProductRule(Rule):
         atoms = product.atoms(hardware)
         packings = (IN_PLACE,) if product.right.is_packed_ahead else (IN_PLACE, BY_BLOCK, AT_ONCE)
         axes = (
-            *tile_axes(product.depth if holds_partial(product.result.dtype) else 0, atoms),
+            *tile_axes(product.depth if can_hold_partial(product.result.dtype) else 0, atoms),
             Axis("rows", "rows are packed at each call", tuple(self.rows)),
             *ragged_axes("n" in product.dynamic),
             Axis("pack", "panels are packed at each call", packings),

@@ -9,7 +9,7 @@ from tuner.schedule.product.accumulators import Accumulators
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.epilogue import is_short, through_epilogue
 from tuner.schedule.product.matrices import MatrixAccumulators
-from tuner.schedule.product.product import holds_partial
+from tuner.schedule.product.product import can_hold_partial
 from tuner.schedule.product.rows import RowReader
 from tuner.schedule.product.vectors import VectorAccumulators
 from tuner.schedule.signature import i64
@@ -49,10 +49,10 @@ class Tile:
     # -- before ---------------------------------------------------------------------------------------------------
     def _start(self) -> None:
         """From zero; from what the output holds so far where k is split and this is not its first chunk."""
-        if self.chunk.opens is None:
+        if self.chunk.is_first is None:
             self.accumulators.clear()
             return
-        with I.If(self.chunk.opens):
+        with I.If(self.chunk.is_first):
             with I.Then():
                 self.accumulators.clear()
             with I.Else():
@@ -70,10 +70,10 @@ class Tile:
     # -- after ----------------------------------------------------------------------------------------------------
     def _finish(self) -> None:
         """Write the totals; through the epilogue, and as the output's dtype, once k is done."""
-        if self.chunk.closes is None or (not self.epilogue and self.total == self.out_dtype):
+        if self.chunk.is_last is None or (not self.epilogue and self.total == self.out_dtype):
             self._store()
             return
-        with I.If(self.chunk.closes):
+        with I.If(self.chunk.is_last):
             with I.Then():
                 self._store()
             with I.Else():
@@ -81,7 +81,7 @@ class Tile:
 
     def _store(self) -> None:
         """A short epilogue runs on the registers; a long one over the tile again while it is in L1."""
-        inline = is_short(self.epilogue) or not holds_partial(self.out_dtype) or not self.accumulators.is_unrolled
+        inline = is_short(self.epilogue) or not can_hold_partial(self.out_dtype) or not self.accumulators.is_unrolled
         if not inline:
             self._store_partial()
             rows = self.valid if self.valid is not None else i64(self.height)

@@ -53,7 +53,7 @@ from tuner.schedule.product.axes import (  # fmt: skip
     tile_axes,
 )  # fmt: skip
 from tuner.schedule.product.match.plain import Contraction, contraction_of, match  # fmt: skip
-from tuner.schedule.product.product import DTYPE, Product, holds_partial  # fmt: skip
+from tuner.schedule.product.product import DTYPE, Product, can_hold_partial  # fmt: skip
 from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.rule import NoMatch
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
@@ -84,7 +84,7 @@ class X86Contraction(ProductRule):
         axes = (
             *tile_axes(workload.sizes[contraction.k].constant, atoms),
             Axis("rows", "rows are packed at each call", (0, 1)),
-            Axis("nb", "panels that a tile goes over before the next one", (1, 2, 4, 8, 16), is_added=True),
+            Axis("nb", "panels that a tile goes over before the next one", (1, 2, 4, 8, 16), is_optional=True),
             *ragged_axes("n" in contraction.dynamic),
             Axis("pack", "panels are packed at each call", _packings(task, contraction)),
             *thread_axes(task.threads, contraction.batch is not None),
@@ -159,7 +159,7 @@ def _canonical_words(values: Mapping[str, int], contraction: Contraction, hardwa
     if group > 1 and (contraction.depth is None or contraction.depth % group):
         canonical["rows"] = 1
     is_whole = contraction.depth is not None and canonical["kc"] * group >= contraction.depth
-    if is_whole or not holds_partial(contraction.out_dtype):
+    if is_whole or not can_hold_partial(contraction.out_dtype):
         canonical["kc"] = 0
     return canonical
 

@@ -27,7 +27,7 @@ from tuner.search.policy._base import Pick
 from tuner.search.policy.patience import Patience
 from tuner.search.policy.set_so_far import Turns
 from tuner.search.policy.theory import TheorySettings
-from tuner.search.policy.theory_first import TheoryFirst, kernels_of_round
+from tuner.search.policy.theory_first import BasePolicy, kernels_of_round
 
 Floats = NDArray[np.float64]
 
@@ -54,7 +54,7 @@ class AnnealingSettings:
     theory: TheorySettings = field(default_factory=TheorySettings)
 
 
-class AnnealingSearch(TheoryFirst):
+class AnnealingSearch(BasePolicy):
     """Theory's set, then batches of what the chains found. Ends when its patience does."""
 
     def __init__(

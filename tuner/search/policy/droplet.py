@@ -29,7 +29,7 @@ from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick
 from tuner.search.policy.set_so_far import Floats, Turns
 from tuner.search.policy.theory import TheorySettings
-from tuner.search.policy.theory_first import TheoryFirst, kernels_of_round
+from tuner.search.policy.theory_first import BasePolicy, kernels_of_round
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Descents:
         self, space: KernelSpace, standing: Callable[[], Sequence[Mapping[MicroKernel, float]]], weights: Floats,
         rng: np.random.Generator, threshold: float,
     ) -> None:  # fmt: skip
-        """``standing``: as of ``SetSoFar``. ``threshold``: by which share of its time a kernel must be faster than the
-        centre to take its place."""
+        """``standing``: as of ``Incumbents``. ``threshold``: by which share of its time a kernel must be faster than
+        the centre to take its place."""
         self._space, self._standing, self._weights, self._rng = space, standing, weights, rng
         self._threshold = threshold
         self.turns = Turns(weights)
@@ -96,7 +96,7 @@ class Descents:
         return list(dict.fromkeys(near))
 
 
-class DropletSearch(TheoryFirst):
+class DropletSearch(BasePolicy):
     """Theory's set, then descents from the fastest of what was measured. Ends at a local optimum of each instance."""
 
     def __init__(

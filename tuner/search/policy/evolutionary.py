@@ -33,7 +33,7 @@ from tuner.search.policy.droplet import Descents
 from tuner.search.policy.model_test import ModelTest
 from tuner.search.policy.set_so_far import INSTANCES_PER_KERNEL, MIN_GAIN, OPTIMISM
 from tuner.search.policy.theory import TheorySettings
-from tuner.search.policy.theory_first import TheoryFirst
+from tuner.search.policy.theory_first import BasePolicy
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -72,7 +72,7 @@ class EvolutionSettings:
     """By which share of its time a kernel must be faster to become the centre of a descent."""
 
 
-class EvolutionarySearch(TheoryFirst):
+class EvolutionarySearch(BasePolicy):
     """The default policy."""
 
     def __init__(

@@ -34,7 +34,7 @@ from tuner.search.policy.patience import Patience
 from tuner.search.policy.q_function import Floats, QFunction, Transition
 from tuner.search.policy.set_so_far import MIN_GAIN, Turns
 from tuner.search.policy.theory import TheorySettings
-from tuner.search.policy.theory_first import TheoryFirst, kernels_of_round
+from tuner.search.policy.theory_first import BasePolicy, kernels_of_round
 
 Standing = Sequence[Mapping[MicroKernel, float]]
 """By instance the log seconds of the kernels that were measured there."""
@@ -60,7 +60,7 @@ class QLearningSettings:
     theory: TheorySettings = field(default_factory=TheorySettings)
 
 
-class QLearningSearch(TheoryFirst):
+class QLearningSearch(BasePolicy):
     """Theory's set, then a step from each of a few starting points. Ends when its patience does."""
 
     def __init__(

@@ -7,13 +7,13 @@ from tuner.schedule.union_space import KernelSpace
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick
 from tuner.search.policy.theory import TheorySettings
-from tuner.search.policy.theory_first import TheoryFirst, kernels_of_round
+from tuner.search.policy.theory_first import BasePolicy, kernels_of_round
 
 KERNELS_PER_ROUND = 8
 INSTANCES_PER_KERNEL = 2
 
 
-class RandomSearch(TheoryFirst):
+class RandomSearch(BasePolicy):
     """Theory's set first, then kernels drawn from the space, each on the next instances in turn."""
 
     def __init__(

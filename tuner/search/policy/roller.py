@@ -29,7 +29,7 @@ from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick
 from tuner.search.policy.set_so_far import Turns, layout_penalties
 from tuner.search.policy.theory import TheorySettings
-from tuner.search.policy.theory_first import TheoryFirst, kernels_of_round
+from tuner.search.policy.theory_first import BasePolicy, kernels_of_round
 
 Floats = NDArray[np.float64]
 MAX_STEPS = 100
@@ -46,7 +46,7 @@ class RollerSettings:
     theory: TheorySettings = field(default_factory=TheorySettings)
 
 
-class RollerSearch(TheoryFirst):
+class RollerSearch(BasePolicy):
     """Theory's set, then the first full tiles of each instance. Ends when they are measured."""
 
     def __init__(

@@ -26,7 +26,7 @@ OPTIMISM = 0.5
 """Standard deviations of log latency that a candidate is given the benefit of."""
 
 
-class SetSoFar:
+class Incumbents:
     """What ``measured`` and ``model`` say now. ``weights``: [instances], one in sum."""
 
     def __init__(self, task: SearchTask, model: CostModel, measured: Measured, weights: Floats) -> None:

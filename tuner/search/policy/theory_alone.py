@@ -12,10 +12,10 @@ from tuner.schedule.union_space import KernelSpace
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick
 from tuner.search.policy.theory import TheorySettings
-from tuner.search.policy.theory_first import TheoryFirst
+from tuner.search.policy.theory_first import BasePolicy
 
 
-class TheoryAlone(TheoryFirst):
+class TheoryAlone(BasePolicy):
     """Ends once every pair of theory's round was measured; goes on with what is missing where a budget cut it off."""
 
     def __init__(

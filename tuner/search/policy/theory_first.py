@@ -15,14 +15,14 @@ from tuner.schedule.union_space import KernelSpace
 from tuner.search.cost_model import CostModel
 from tuner.search.observations import Measured
 from tuner.search.policy._base import KERNELS_PER_DEVICE, Pick, Suggestion, suggestions_of
-from tuner.search.policy.set_so_far import SetSoFar
+from tuner.search.policy.set_so_far import Incumbents
 from tuner.search.policy.theory import TheorySettings, first_round, theory_set
 
 DRAWS_PER_KERNEL = 50
 """Draws without a new kernel after which the space counts as exhausted."""
 
 
-class TheoryFirst(ABC):
+class BasePolicy(ABC):
     """A SearchPolicy but for ``_next``: what to measure once theory's set was."""
 
     def __init__(
@@ -34,7 +34,7 @@ class TheoryFirst(ABC):
         weights = np.array([instance.weight for instance in task.instances])
         self._weights = weights / weights.sum()
         self._measured = Measured()
-        self._set = SetSoFar(task, model, self._measured, self._weights)
+        self._set = Incumbents(task, model, self._measured, self._weights)
         self._pending: frozenset[MicroKernel] = frozenset()
         self._wrong: frozenset[MicroKernel] = frozenset()
         self._timed: frozenset[MicroKernel] = frozenset()

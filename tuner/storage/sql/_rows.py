@@ -16,11 +16,11 @@ from tuner.storage.errors import CorruptData, LeaseLost, NotFound
 from tuner.storage.events import NewEvent
 from tuner.storage.jobs import Job, JobState
 from tuner.storage.leases import Lease
-from tuner.storage.sql.announcing import announce
 from tuner.storage.sql.columns import now
 from tuner.storage.sql.engine import Database
 from tuner.storage.sql.migrate import REVISION, refuse_other
 from tuner.storage.sql.schema import job_events, jobs
+from tuner.storage.sql.webhook_outbox import announce
 
 AnyRow = Row[Any]
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, and_, case, delete, func, insert, not_, or_, select, update
 
-from tuner.joining import new_token, stored_key_of
+from tuner.device_auth import new_token, stored_key_of
 from tuner.storage.device_tokens import MAX_REFUSED, MAX_VALID, REFUSED_FOR_S, DeviceToken, JoinKey, TokenState
 from tuner.storage.device_tokens import RefusedDevice as Refused
 from tuner.storage.errors import Conflict, NotFound

@@ -26,7 +26,6 @@ from sqlalchemy import (
 
 from tuner.records import PROTOCOL
 from tuner.schedule.registry import RULES
-from tuner.storage.sql.asked import Asking
 from tuner.storage.sql.library_rows import may_be_chosen
 from tuner.storage.sql.schema import (
     artifacts,
@@ -40,6 +39,7 @@ from tuner.storage.sql.schema import (
     tuning_records,
     workloads,
 )
+from tuner.storage.sql.values_table import Asking
 
 MAX_INSTANCES = 20_000
 """That one call reads: a workload has hundreds, a call may ask about a thousand workloads."""

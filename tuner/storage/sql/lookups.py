@@ -16,7 +16,6 @@ from tuner.storage.errors import Unreadable, reading
 from tuner.storage.libraries import Comparison
 from tuner.storage.lookups import BuiltLibrary, KernelLatency, Known, LookupScope, NamedTask, WorkloadForm
 from tuner.storage.sql._rows import AnyRow, Part
-from tuner.storage.sql.asked import Asking
 from tuner.storage.sql.columns import from_json
 from tuner.storage.sql.identity import split_label, stored_task
 from tuner.storage.sql.lookup_statements import (
@@ -32,6 +31,7 @@ from tuner.storage.sql.lookup_statements import (
     TASKS,
 )
 from tuner.storage.sql.schema import workloads
+from tuner.storage.sql.values_table import Asking
 
 _LIKE = (
     select(workloads.c.key, workloads.c.workload)

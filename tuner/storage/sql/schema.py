@@ -67,7 +67,7 @@ devices = Table(
     Column("speed", Json(dict, optional=True)),
     # A list, the newest last: one for each target and number of threads.
     Column("calibrations", Json(list, optional=True)),
-    # How it last joined: the token's id, and the process that did (tuner.joining).
+    # How it last joined: the token's id, and the process that did (tuner.device_auth).
     Column("token_id", SafeText),
     Column("server", SafeText),
     Column("description", Json(dict), nullable=False),

@@ -16,7 +16,7 @@ from tuner.search.cost_model import PairCostModel
 from tuner.search.observations import Measured
 from tuner.search.policy import AnnealingSearch, AnnealingSettings, TheorySettings
 from tuner.search.policy.annealing import most_covering
-from tuner.search.policy.set_so_far import SetSoFar
+from tuner.search.policy.set_so_far import Incumbents
 
 SPACE = space_of(TASK)
 QUICK = AnnealingSettings(chains=16, steps=20, random_share=0.0, theory=TheorySettings(samples=200))
@@ -36,7 +36,7 @@ def test_what_is_measured_is_what_the_set_is_expected_to_gain_most_by() -> None:
     first = measured_round(policy, model)
     results = [result for each in first for result in measured(TASK, each.kernel, *each.instances)]
     weights = np.full(len(TASK.instances), 1 / len(TASK.instances))
-    so_far, rng = SetSoFar(TASK, model, Measured(results), weights), np.random.default_rng(0)
+    so_far, rng = Incumbents(TASK, model, Measured(results), weights), np.random.default_rng(0)
     found = [suggestion.kernel for suggestion in policy.suggest(1000)]
     gains = so_far.gains([*found, *(SPACE.sample(rng) for _ in range(300))])[0] @ weights
     assert gains[: len(found)].min() > np.quantile(gains[len(found) :], 0.9)

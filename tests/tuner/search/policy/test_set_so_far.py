@@ -14,7 +14,7 @@ from tuner.schedule import default_kernel, layout_group, space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.observations import Measured
-from tuner.search.policy.set_so_far import Floats, SetSoFar, Turns, layout_penalties
+from tuner.search.policy.set_so_far import Floats, Incumbents, Turns, layout_penalties
 
 WEIGHTS = np.full(len(TASK.instances), 1 / len(TASK.instances))
 SAFE = default_kernel(TASK)
@@ -23,10 +23,10 @@ ALIKE = next(kernel for kernel in NEAR if layout_group(TASK, kernel) == layout_g
 OTHER = next(kernel for kernel in NEAR if layout_group(TASK, kernel) != layout_group(TASK, SAFE))
 
 
-def known(*results: MeasureResult) -> SetSoFar:
+def known(*results: MeasureResult) -> Incumbents:
     model = PairCostModel(TASK)
     model.update(results)
-    return SetSoFar(TASK, model, Measured(results), WEIGHTS)
+    return Incumbents(TASK, model, Measured(results), WEIGHTS)
 
 
 def everywhere(kernel: MicroKernel, seconds: float) -> list[MeasureResult]:

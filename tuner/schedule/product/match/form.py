@@ -23,7 +23,7 @@ from tuner.schedule.product.operands.gathered import GatheredColumns, GatheredRo
 from tuner.schedule.product.operands.image import Image
 from tuner.schedule.product.operands.scatter import ScatteredResult
 from tuner.schedule.product.operands.view import ViewedColumns, ViewedResult, ViewedRows
-from tuner.schedule.product.product import DTYPE, Product, holds_partial
+from tuner.schedule.product.product import DTYPE, Product, can_hold_partial
 from tuner.schedule.rule import Extents
 from tuner.schedule.vector.permutation import permutes
 
@@ -68,9 +68,9 @@ class Form:
         return self.out_roles is None
 
     @property
-    def holds_partial(self) -> bool:
+    def can_hold_partial(self) -> bool:
         """Whether partial sums can be kept where results are written."""
-        return self.joined or holds_partial(self.out_dtype)
+        return self.joined or can_hold_partial(self.out_dtype)
 
     @property
     def groups(self) -> Mapping[str, tuple[str, ...]]:

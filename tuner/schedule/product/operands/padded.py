@@ -59,7 +59,7 @@ def runs_of_chunk(chunk: Chunk, size: TirExpr) -> Iterator[tuple[TirExpr, TirExp
     end = chunk.first + chunk.length
     with I.serial(tirx.truncdiv(chunk.first, size), tirx.truncdiv(end + size - i64(1), size)) as run:
         begin = run * size
-        if chunk.opens is None:
+        if chunk.is_first is None:
             first, length = begin, size
         else:
             first = bound_unless_known(tirx.max(begin, chunk.first))

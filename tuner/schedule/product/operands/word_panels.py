@@ -10,7 +10,7 @@ from tuner.schedule.product.indexing import Values
 from tuner.schedule.product.match.factors import in_words
 from tuner.schedule.product.operands.gather import columns_in_vector, load_piece, runs_of_vector, strided_read
 from tuner.schedule.product.operands.word_rows import elements_of, narrowed, padding_of
-from tuner.schedule.product.packing import Place, turned_square
+from tuner.schedule.product.packing import Place, transpose_tile
 from tuner.schedule.product.panels import PackedSlice
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
@@ -68,7 +68,7 @@ def _from_columns(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Ch
             return tirx.reinterpret(vector_type("int32", lanes), narrowed(words, elements, bool(words.row_head)))
 
         with I.serial(i64(0), i64(panel.vectors)) as v:
-            turned_square(context, Place(panel, to, v, chunk.first - to.first + step), of_column)
+            transpose_tile(context, Place(panel, to, v, chunk.first - to.first + step), of_column)
 
 
 # -- what is gathered --------------------------------------------------------------------------------------------------

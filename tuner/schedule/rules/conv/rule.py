@@ -116,7 +116,7 @@ class X86Gathered(Rule):
             in_place = pack == 0 and not form.right.is_packed_ahead
             values["group"] = 1 if in_place else best_of_vectors(_atoms(task.known_target.hardware, [form]))
         steps, group = form.steps, atom_of(values, form.product, task.known_target.hardware).group
-        if not form.holds_partial or (steps is not None and values["kc"] * group >= steps):
+        if not form.can_hold_partial or (steps is not None and values["kc"] * group >= steps):
             values["kc"] = 0
         return space.kernel(values)
 
@@ -142,7 +142,7 @@ def _check(kernel: MicroKernel, form: Form, threads: int, hardware: Hardware) ->
     check(kernel, form.product, threads, hardware, copies=len(form.each))
     atom = atom_of(kernel, form.product, hardware)
     group = atom.depth
-    if kernel["kc"] and not form.holds_partial:
+    if kernel["kc"] and not form.can_hold_partial:
         raise IllegalKernel(f"kc={kernel['kc']}: an output of {form.out_dtype} needs kc=0, or join=1")
     if group > 1 and not (form.right.is_packed_ahead or kernel["pack"]):
         raise IllegalKernel(f"group={group} needs the panels packed: pack=1 or 2")
@@ -161,7 +161,7 @@ def _canonical(values: Mapping[str, int], form: Form, hardware: Hardware) -> dic
     if values["pack"] == IN_COPY:
         is_copied = form.copies_columns(hardware) and values.get("group", 1) == 1
         values = {**values, "near": 0} if is_copied else {**values, "pack": 1}
-    result = canonicalised(values if form.holds_partial else {**values, "kc": 0}, form.product, hardware)
+    result = canonicalised(values if form.can_hold_partial else {**values, "kc": 0}, form.product, hardware)
     if "group" in result:
         in_place = not (form.right.is_packed_ahead or result["pack"])
         result["group"] = 1 if in_place else result["group"]

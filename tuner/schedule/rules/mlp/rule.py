@@ -38,7 +38,7 @@ from tuner.schedule.loops.estimates import Floats, feature_table
 from tuner.schedule.product import estimate
 from tuner.schedule.product.axes import check as check_product
 from tuner.schedule.product.axes import default_tile, thread_axes, tile_axes
-from tuner.schedule.product.product import holds_partial
+from tuner.schedule.product.product import can_hold_partial
 from tuner.schedule.rule import Extents, NoMatch, Rule
 from tuner.schedule.rules.mlp.emit import emit
 from tuner.schedule.rules.mlp.kept import ELEMENT_BYTES, kept_width, link_kernels, whole_rows
@@ -75,7 +75,7 @@ class X86Chain(Rule):
         chain, hardware = chain_of(task.workload), task.known_target.hardware
         size = chain.sizes(task.workload)
         tile = {axis.name: axis for axis in tile_axes(size["k"])}
-        columns = tuple(fb for fb in BLOCKS if fb < size["f"]) if holds_partial(chain.out_dtype) else ()
+        columns = tuple(fb for fb in BLOCKS if fb < size["f"]) if can_hold_partial(chain.out_dtype) else ()
         axes = (
             tile["mr"],
             Axis("nv", "vectors in a row of the first register tile", tile["nv"].choices),

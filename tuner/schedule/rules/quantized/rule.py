@@ -26,7 +26,7 @@ from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.product.axes import canonicalised, check, default_values, ragged_axes, thread_axes, tile_axes
 from tuner.schedule.product.context import context_of
 from tuner.schedule.product.nest import Nest
-from tuner.schedule.product.product import Product, holds_partial
+from tuner.schedule.product.product import Product, can_hold_partial
 from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.rule import NoMatch
 from tuner.schedule.rules.quantized.decoded import Decoded
@@ -52,7 +52,7 @@ class X86Quantized(ProductRule):
 
     def space(self, task: SearchTask) -> SearchSpace:
         hardware, found = task.known_target.hardware, quantized_of(task.workload)
-        tile = tile_axes(found.depth if holds_partial(found.out_dtype) else 0)
+        tile = tile_axes(found.depth if can_hold_partial(found.out_dtype) else 0)
         axes = (
             *(Axis(axis.name, axis.doc, (0,)) if axis.name in ("near", "ahead") else axis for axis in tile),
             Axis("rows", "rows are packed at each call", (0, 1)),

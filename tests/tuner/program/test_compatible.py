@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tuner.program.same_cpu import MAX_CORES, cores_by_fingerprint, other_cores
+from tuner.program.compatible import MAX_CORES, cores_by_fingerprint, other_cores
 from tuner.program.target import Target
 
 FOUR = Target.from_json({"kind": "llvm", "mcpu": "znver4", "num-cores": 4})

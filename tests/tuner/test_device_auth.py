@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tuner.device_auth import Claim, Credential, credential_of, is_proof, new_nonce, new_token, stored_key_of
 from tuner.errors import InvalidInput
-from tuner.joining import Claim, Credential, credential_of, is_proof, new_nonce, new_token, stored_key_of
 
 CLAIM = Claim("board-7", "rack", "5eaf", "f1n9e7")
 
