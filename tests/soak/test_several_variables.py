@@ -11,6 +11,7 @@ import pytest
 
 import shapewright as sw
 from tuner.library.build import build_library
+from tuner.library.dispatcher import is_within
 from tuner.measure.verify import Case
 from tuner.program.jobspec import parse_job
 from tuner.program.target import native
@@ -88,7 +89,7 @@ def test_a_library_over_several_variables_is_right_in_the_range_between_its_valu
     assert library.dispatcher.task == task
     assert all(task.contains(row.shape) for row in table), "no other shape is predicted or dispatched for"
     drawn = [{var.name: int(rng.choice(var.values)) for var in task.shape_vars} for _ in range(20)]
-    assert all(library.dispatcher.in_bounds(task.workload.dims(shape)) for shape in drawn)
+    assert all(is_within(task.workload.dims(shape), library.dispatcher.bounds) for shape in drawn)
     drawn += [{var.name: int(rng.integers(0, 2 + var.max)) for var in task.shape_vars} for _ in range(20)]
     dims = [task.workload.dims(shape) for shape in drawn]
     kept = [each for each in dims if min(each.values()) >= 0 and task.workload.is_consistent(each)]

@@ -163,10 +163,6 @@ class Dispatcher:
         """The inclusive range of each symbol that the library was made for."""
         return symbol_bounds(self.task)
 
-    def in_bounds(self, dims: Mapping[str, int]) -> bool:
-        """Whether the tree was fitted for such values of the symbols; the safe kernel serves others."""
-        return is_within(dims, self.bounds)
-
     def index_for(self, dims: Mapping[str, int]) -> int:
         """The index of the kernel that runs for these values of the symbols, inside the bounds or not."""
         return choose(self.tree, dims)
@@ -174,10 +170,6 @@ class Dispatcher:
     def kernel_for(self, shape: Mapping[str, int]) -> MicroKernel:
         """The kernel that runs for these values of the shape variables, inside the range or not."""
         return self.kernels[self.index_for(self.task.workload.dims(shape))]
-
-    def row_for(self, shape: Mapping[str, int]) -> TableRow | None:
-        """The table's row for exactly these values of the shape variables, or for others that make the same sizes."""
-        return self._rows.get(self._point(self.task.workload.dims(shape)))
 
     def predicted_latency_s(self, dims: Mapping[str, int]) -> float | None:
         """What is expected at these values of the symbols: the table's row, or the nearest one's scaled by the work.

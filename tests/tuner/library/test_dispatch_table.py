@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.earlier import RELEASE, library_of
 from tuner.errors import ShapewrightError
 from tuner.library.dispatch_table import ServedTable, is_current
-from tuner.library.dispatcher import Dispatcher, Leaf, Node, TableRow, bounded, kernel_json
+from tuner.library.dispatcher import Dispatcher, Leaf, Node, TableRow, bounded, is_within, kernel_json
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
 from tuner.schedule import default_kernel
@@ -42,7 +42,7 @@ TABLE = ServedTable(json.loads(json.dumps(WHOLE.to_json())))
 
 @given(st.fixed_dictionaries({"m": st.integers(0, 12), "n": st.integers(0, 300)}))
 def test_a_table_says_what_its_dispatcher_does(dims: dict[str, int]) -> None:
-    assert TABLE.covers(dims) == WHOLE.in_bounds(dims)
+    assert TABLE.covers(dims) == is_within(dims, WHOLE.bounds)
     assert TABLE.kernel_at(dims) == kernel_json(WHOLE.kernels[WHOLE.index_for(dims)])
     assert TABLE.predicted_latency_s(dims) == pytest.approx(WHOLE.predicted_latency_s(dims))
 

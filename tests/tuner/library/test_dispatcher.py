@@ -25,6 +25,7 @@ from tuner.library.dispatcher import (
     bounded,
     choose,
     fit,
+    is_within,
     kernel_json,
     symbol_bounds,
 )
@@ -136,9 +137,9 @@ def test_a_dispatcher_comes_back_from_json_and_answers_alike(found: Dispatcher, 
         assert again.kernel_for(shape) == kernel
         assert found.kernels[choose(found.tree, found.task.workload.dims(shape))] == kernel
         dims = found.task.workload.dims(shape)
-        assert again.in_bounds(dims) == found.in_bounds(dims)
+        assert is_within(dims, again.bounds) == is_within(dims, found.bounds)
         assert again.predicted_latency_s(dims) == found.predicted_latency_s(dims)
-    assert all(found.in_bounds(found.task.workload.dims(shape)) for shape in found.task.shapes(16))
+    assert all(is_within(found.task.workload.dims(shape), found.bounds) for shape in found.task.shapes(16))
 
 
 @settings(max_examples=60)
@@ -148,7 +149,7 @@ def test_dims_beyond_their_bounds_get_the_safe_kernel(found: Dispatcher, extra: 
     assert set(most) == set(found.task.workload.symbols)
     for name, (least, _) in found.bounds.items():
         for outside in [most[name] + extra, *([least - 1] if least else [])]:
-            assert not found.in_bounds(most | {name: outside})
+            assert not is_within(most | {name: outside}, found.bounds)
             assert found.index_for(most | {name: outside}) == found.default_kernel
 
 
@@ -161,7 +162,7 @@ def _dispatcher() -> Dispatcher:
 def test_what_would_run_is_told_inside_the_range_and_outside() -> None:
     result = _dispatcher()
     assert [result.kernel_for({"T": t}) for t in (0, 1, 10, 11, 128, 129)] == [A, B, B, C, C, A]
-    assert [result.in_bounds({"m": m}) for m in (15, 16, 17, 2048, 2049)] == [False, True, True, True, False]
+    assert [is_within({"m": m}, result.bounds) for m in (15, 16, 17, 2048, 2049)] == [False, True, True, True, False]
     assert result.index_for({"m": 2047}) == 2
     assert str(result).splitlines()[1] == "T=10 -> a=2"
 
@@ -248,7 +249,7 @@ def test_a_table_of_release_0_1_serves_every_shape(op: str, tmp_path: Path) -> N
     assert names == (("n",) if op.startswith("batch") else ("m",))
     for row in result.table:
         dims = result.task.workload.dims(row.shape)
-        assert result.in_bounds(dims)
+        assert is_within(dims, result.bounds)
         assert result.index_for(dims) == row.kernel
         assert result.predicted_latency_s(dims) == row.predicted_latency_s
     assert result.index_for(dict.fromkeys(names, 10**6)) == result.default_kernel

@@ -106,7 +106,6 @@ def test_any_value_in_any_field_of_a_dispatch_table_is_taken_or_refused() -> Non
             if dispatcher is not None:
                 assert dispatcher.task.workload.key == TASK.workload.key
                 assert dispatcher.kernel_for(SHAPE).rule is not None
-                dispatcher.row_for(SHAPE)
                 dispatcher.predicted_latency_s(dict.fromkeys(TASK.workload.symbols, 3))
 
 
