@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from fastapi.testclient import TestClient
 from service.app import create_app
 from tests.serving import register_local
 from tuner.storage import Storage
-from tuner.storage.sql import open_storage, upgrade
+from tuner.storage.sql import open_storage
 
 
 @pytest.fixture
@@ -18,8 +19,8 @@ def database(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def storage(database: Path) -> Iterator[Storage]:
-    upgrade(f"sqlite:///{database}")
+def storage(database: Path, sqlite_template: Path) -> Iterator[Storage]:
+    shutil.copy(sqlite_template, database)
     opened = open_storage(f"sqlite:///{database}")
     register_local(opened)
     yield opened

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from shapewright.cli.main import run
 from tests.serving import register_local, serving
 from tests.shapewright.cli_bed import SMALL_JOB, Bed, Ran, arguments
 from tuner.measure import addresses
-from tuner.storage.sql import open_storage, upgrade
+from tuner.storage.sql import open_storage
 
 Shapewright = Callable[..., Ran]
 
@@ -63,10 +64,10 @@ def job_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bed(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+def bed(data_dir: Path, sqlite_template: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
     """A service with one device, at SHAPEWRIGHT_URL, its key in the data directory."""
     url = f"sqlite:///{data_dir / 'tuning.db'}"
-    upgrade(url)
+    shutil.copy(sqlite_template, data_dir / "tuning.db")
     storage = open_storage(url)
     register_local(storage)
     (data_dir / "client.key").write_text(storage.create_key("tests")[1])
