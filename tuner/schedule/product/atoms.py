@@ -118,11 +118,6 @@ def best_of_vectors(atoms: Mapping[int, Atom]) -> int:
     return max(depth for depth, atom in atoms.items() if atom.unit is None)
 
 
-def of_elements(left: str, right: str, hardware: Hardware) -> dict[int, Atom]:
-    """Those that take operands as they are read, one element a word, and add them up in float32."""
-    return {depth: atom for depth, atom in atoms_of(left, right, "float32", hardware).items() if atom.group == 1}
-
-
 def only_fma(hardware: Hardware) -> Mapping[int, Atom]:
     """The instructions for products of which every step is one element: fused multiply-adds alone."""
     return {FMA.depth: FMA}

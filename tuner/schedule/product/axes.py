@@ -60,9 +60,10 @@ def default_values(task: SearchTask, has_batch: bool, **chosen: int) -> dict[str
     return {**default_tile(task.known_target.hardware), "mb": 8, "ku": 1, **plain, **shares, **chosen}
 
 
-def atom_axes(atoms: Mapping[int, Atom]) -> tuple[Axis, ...]:
+def atom_axes(atoms: Mapping[int, Atom], *, is_optional: bool = False) -> tuple[Axis, ...]:
     """The instructions to choose from; no axis where every step is one element."""
-    return () if tuple(atoms) == (1,) else (Axis("group", "elements of k per instruction", tuple(atoms)),)
+    axis = Axis("group", "elements of k per instruction", tuple(atoms), is_optional)
+    return () if axis.choices == (1,) else (axis,)
 
 
 def tile_axes(steps: int | None, atoms: Mapping[int, Atom] | None = None) -> tuple[Axis, ...]:

@@ -60,7 +60,7 @@ class ProductRule(Rule):
             *ragged_axes("n" in product.dynamic),
             Axis("pack", "panels are packed at each call", packings),
             *thread_axes(task.threads, product.has_batch),
-            *atom_axes(atoms),
+            *atom_axes(atoms, is_optional=True),
         )
         return SearchSpace(
             self.name,

@@ -10,6 +10,7 @@ import pytest
 from tests.compiled import assembly, built_problems, innermost_loops
 from tests.tuner.schedule.product.emulated_amx import emulated
 from tuner.program.build import workload_from_json
+from tuner.program.expr import reads
 from tuner.program.shape_vars import ShapeVar
 from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
@@ -24,6 +25,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "split": {"op": "dense", "args": {"m": "T", "n": 37, "k": 661}, "dtype": {"x": "bfloat16", "w": "bfloat16"}},
     "packed ahead": {"op": "dense", "args": {"m": "T", "n": 64, "k": 4096}, **BF16},
     "dynamic": {"op": "dense", "args": {"m": "T", "n": "S", "k": "U"}, **BF16},
+    "experts": {"op": "moe_dense", "args": {"t": "T", "e": 3, "n": 33, "k": 71}, "epilogue": ["bias"], **BF16},
     "convolution": {
         "op": "conv2d", "args": {"b": "T", "c": 16, "h": 7, "w": 9, "o": 18, "r": 3, "s": 3, "pad": 1}, **BF16,
     },
@@ -69,7 +71,8 @@ def kernels_of(task: SearchTask, count: int = KERNELS) -> list[MicroKernel]:
 
 def space_atoms(task: SearchTask) -> list[Any]:
     types = task.workload.tensors
-    left, right, *_ = (types[read.tensor].dtype for read in task.workload.program.reads)
+    first = task.workload.program.stages[0]
+    left, right, *_ = (types[read.tensor].dtype for read in reads(first.body) if types[read.tensor].dtype != "int32")
     total = "int32" if "int" in left else "float32"
     return list(atoms.atoms_of(left, right, total, task.known_target.hardware).values())
 

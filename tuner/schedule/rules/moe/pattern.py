@@ -11,10 +11,10 @@ import numpy as np
 from tuner.program.expr import Axis, Binary, Read
 from tuner.program.notation import Stage
 from tuner.program.workload import Workload
-from tuner.schedule.product.atoms import FMA, of_elements
+from tuner.schedule.product.atoms import FMA, atoms_of
 from tuner.schedule.product.match.stages import epilogue_problem
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
-from tuner.schedule.product.product import UNSUPPORTED, Product
+from tuner.schedule.product.product import DTYPE, UNSUPPORTED, Product
 from tuner.schedule.rule import Extents, NoMatch, matched
 
 
@@ -62,7 +62,7 @@ class Grouped:
             result=MatrixResult(self.out, self.out_dtype, self.computed, self.epilogue, self.m, self.n),
             dynamic=self.dynamic,
             depth=self.depth,
-            atoms=partial(of_elements, self.left_dtype, self.right_dtype),
+            atoms=partial(atoms_of, self.left_dtype, self.right_dtype, DTYPE),
             sizes=self.by_role,
         )
 
