@@ -16,7 +16,6 @@ from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.product import estimate
 from tuner.schedule.product.atom import imported
-from tuner.schedule.product.atoms import best_of_vectors
 from tuner.schedule.product.axes import (
     AT_ONCE,
     BY_BLOCK,
@@ -72,9 +71,7 @@ class ProductRule(Rule):
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         product = self.product(task.workload)
-        atoms = product.atoms(task.known_target.hardware)
-        group = {axis.name: best_of_vectors(atoms) for axis in atom_axes(atoms)}
-        return self.space(task).kernel(default_values(task, product.has_batch, rows=self.rows[0], **group))
+        return self.space(task).kernel(default_values(task, product.has_batch, rows=self.rows[0]))
 
     def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
         return estimate.latency_s(task, self.product(task.workload), kernels, extents)

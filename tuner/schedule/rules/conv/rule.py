@@ -108,7 +108,7 @@ class X86Gathered(Rule):
         pack = choices["pack"][-1] if form.left.is_gathered else choices["pack"][0]
         values = default_values(
             task, bool(form.outer), mb=MAX_BLOCK if pack == 1 else 8, kc=256 if 256 in choices["kc"] else 0,
-            rows=min(1, choices["rows"][-1]), pack=pack, join=int(form.joined),
+            rows=0 if form.left.is_packed_ahead else min(1, choices["rows"][-1]), pack=pack, join=int(form.joined),
         )  # fmt: skip
         if values["rows"] and pack == 1:
             values["rows"] = 0
@@ -148,6 +148,8 @@ def _check(kernel: MicroKernel, form: Form, threads: int, hardware: Hardware) ->
         raise IllegalKernel(f"group={group} needs the panels packed: pack=1 or 2")
     if form.steps is not None and kernel["kc"] and kernel["kc"] * atom.group >= form.steps:
         raise IllegalKernel(f"kc={kernel['kc']} is all of k: needs kc=0")
+    if kernel["rows"] and form.left.is_packed_ahead and atom.unit is None:
+        raise IllegalKernel(f"rows={kernel['rows']}: rows that are packed ahead are read as they lie")
     if kernel["rows"] == IN_IMAGE and form.image is None:
         raise IllegalKernel(f"rows={IN_IMAGE}: with join={kernel['join']} no rows are windows of one image")
     if kernel["rows"] == IN_IMAGE and group > 1:
@@ -168,6 +170,8 @@ def _canonical(values: Mapping[str, int], form: Form, hardware: Hardware) -> dic
         atom = atom_of(result, form.product, hardware)
         is_all = form.steps is not None and result["kc"] * atom.group >= form.steps
         result["kc"] = 0 if is_all else result["kc"]
+    if form.left.is_packed_ahead and atom_of(result, form.product, hardware).unit is None:
+        result["rows"] = 0
     if result["rows"] == IN_IMAGE and (form.image is None or result.get("group", 1) > 1):
         result["rows"] = 1
     return result if form.outer else {**result, "tb": 1}
