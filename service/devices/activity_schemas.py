@@ -4,50 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
-from service.devices.fleet import Fleet, KeyGroup, Member, Status
+from service.devices.fleet import Fleet, Member, Status
 from service.devices.schemas import DeviceOut
 from service.devices.service import DeviceHistory
-from service.devices.spans import Span
 from service.jobs.schemas import TrialOut
-from tuner.storage import ActiveJob
+from service.schemas import FromAttributes
+
+Seconds = Annotated[float, AfterValidator(lambda seconds: round(seconds, 2))]
+Share = Annotated[float, AfterValidator(lambda share: round(share, 4))]
 
 
-class SpanOut(BaseModel):
+class SpanOut(FromAttributes):
     """Trials of one job, one after another: from when to when, in seconds from ``start``. ``busy_s`` of it they ran."""
 
     job_id: str
-    start_s: float
-    end_s: float
+    start_s: Seconds
+    end_s: Seconds
     trials: int
     failed: int
-    busy_s: float
-
-    @staticmethod
-    def of(span: Span) -> SpanOut:
-        return SpanOut(
-            job_id=span.job_id,
-            start_s=round(span.start_s, 2),
-            end_s=round(span.end_s, 2),
-            trials=span.trials,
-            failed=span.failed,
-            busy_s=round(span.busy_s, 2),
-        )
+    busy_s: Seconds
 
 
-class ActiveJobOut(BaseModel):
+class ActiveJobOut(FromAttributes):
     """A job that spans are of. ``number`` counts jobs in the order of submission."""
 
     id: str
     number: int
     name: str
     state: str
-
-    @staticmethod
-    def of(job: ActiveJob) -> ActiveJobOut:
-        return ActiveJobOut(id=job.id, number=job.number, name=job.name, state=job.state.value)
 
 
 class DeviceActivity(BaseModel):
@@ -60,7 +48,7 @@ class DeviceActivity(BaseModel):
         "for a minute, nor did it measure anything"
     )
     job_id: str | None = Field(description="the job that it works on")
-    utilisation: float = Field(description="the share of the last hour that its trials ran, 0 to 1")
+    utilisation: Share = Field(description="the share of the last hour that its trials ran, 0 to 1")
     trials: int = Field(description="in the last hour, failed ones included")
     failed: int = Field(description="in the last hour")
     failures: int = Field(description="of the device itself, in a row")
@@ -77,37 +65,26 @@ class DeviceActivity(BaseModel):
             key=device.key,
             status=member.status,
             job_id=member.job.id if member.job else None,
-            utilisation=round(member.utilisation, 4),
+            utilisation=member.utilisation,
             trials=member.use.trials,
             failed=member.use.failed,
             failures=device.failures,
             reason=device.reason,
             speed=member.pace,
             quarantined_until=device.quarantined_until,
-            spans=[SpanOut.of(span) for span in member.spans],
+            spans=[SpanOut.model_validate(span) for span in member.spans],
         )
 
 
-class KeyActivity(BaseModel):
+class KeyActivity(FromAttributes):
     """What a job's ``device`` names: its devices by status, and its queue."""
 
     key: str
-    devices: int
+    devices: Annotated[int, BeforeValidator(len)] = Field(validation_alias="members")
     statuses: dict[Status, int]
     waiting: int = Field(description="jobs")
     running: int = Field(description="jobs")
-    utilisation: float = Field(description="the mean of its devices'")
-
-    @staticmethod
-    def of(group: KeyGroup) -> KeyActivity:
-        return KeyActivity(
-            key=group.key,
-            devices=len(group.members),
-            statuses=dict(group.statuses),
-            waiting=group.waiting,
-            running=group.running,
-            utilisation=round(group.utilisation, 4),
-        )
+    utilisation: Share = Field(description="the mean of its devices'")
 
 
 class FleetActivity(BaseModel):
@@ -115,7 +92,7 @@ class FleetActivity(BaseModel):
 
     start: str
     seconds: int
-    complete_from_s: float = Field(description="above 0: older spans were left out, to bound the answer")
+    complete_from_s: Seconds = Field(description="above 0: older spans were left out, to bound the answer")
     keys: list[KeyActivity]
     devices: list[DeviceActivity]
     jobs: list[ActiveJobOut]
@@ -127,8 +104,8 @@ class FleetActivity(BaseModel):
         return FleetActivity(
             start=_moment(fleet.start_s),
             seconds=int(fleet.seconds),
-            complete_from_s=round(fleet.complete_from_s, 2),
-            keys=[KeyActivity.of(group) for group in groups],
+            complete_from_s=fleet.complete_from_s,
+            keys=[KeyActivity.model_validate(group) for group in groups],
             devices=[DeviceActivity.of(member) for member in members],
             jobs=_jobs(fleet, members),
         )
@@ -141,7 +118,7 @@ class DeviceDetail(BaseModel):
     activity: DeviceActivity
     start: str
     seconds: int
-    complete_from_s: float
+    complete_from_s: Seconds
     jobs: list[ActiveJobOut]
     stored_trials: int = Field(description="of all time, counted up to 100,000")
     latest_trials: list[TrialOut] = Field(description="newest first, at most 20")
@@ -151,11 +128,11 @@ class DeviceDetail(BaseModel):
     def of(history: DeviceHistory) -> DeviceDetail:
         fleet = history.fleet
         return DeviceDetail(
-            device=DeviceOut.of(history.member.device),
+            device=DeviceOut.model_validate(history.member.device),
             activity=DeviceActivity.of(history.member),
             start=_moment(fleet.start_s),
             seconds=int(fleet.seconds),
-            complete_from_s=round(fleet.complete_from_s, 2),
+            complete_from_s=fleet.complete_from_s,
             jobs=_jobs(fleet, [history.member]),
             stored_trials=history.stored,
             latest_trials=[TrialOut.of(record) for record in history.trials],
@@ -167,7 +144,8 @@ def _jobs(fleet: Fleet, members: Iterable[Member]) -> list[ActiveJobOut]:
     """Those that the spans and the devices name, in the order of submission."""
     shown = {span.job_id for member in members for span in member.spans}
     shown |= {member.job.id for member in members if member.job}
-    return [ActiveJobOut.of(job) for job in sorted(fleet.jobs.values(), key=lambda job: job.number) if job.id in shown]
+    jobs = [ActiveJobOut.model_validate(job) for job in fleet.jobs.values() if job.id in shown]
+    return sorted(jobs, key=lambda job: job.number)
 
 
 def _moment(seconds: float) -> str:

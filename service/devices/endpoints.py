@@ -20,8 +20,8 @@ router = APIRouter(prefix="/devices", tags=["devices"])
 @router.get("", dependencies=[READ])
 def list_devices(storage: DevicesDep, tokens: DeviceTokensDep) -> DeviceList:
     return DeviceList(
-        items=[DeviceOut.of(device) for device in storage.list_devices()],
-        refused=[RefusedOut.of(each) for each in tokens.list_refused_devices()],
+        items=[DeviceOut.model_validate(device) for device in storage.list_devices()],
+        refused=[RefusedOut.model_validate(each) for each in tokens.list_refused_devices()],
     )
 
 
@@ -42,13 +42,13 @@ def quarantine_device(
 ) -> DeviceOut:
     """Give a device no more work until it is released. Workers notice within seconds, and finish what is running."""
     reason = (quarantine.reason if quarantine else "") or f"quarantined by {caller.owner or caller.id}"
-    return DeviceOut.of(storage.quarantine_device(device_id, reason, caller.id))
+    return DeviceOut.model_validate(storage.quarantine_device(device_id, reason, caller.id))
 
 
 @router.post("/{device_id:path}/release", dependencies=[ADMIN])
 def release_device(device_id: str, storage: DevicesDep, caller: CallerDep) -> DeviceOut:
     """End a device's quarantine, whoever began it, and forget its failures."""
-    return DeviceOut.of(storage.release_device(device_id, caller.id))
+    return DeviceOut.model_validate(storage.release_device(device_id, caller.id))
 
 
 # Last: an id may have slashes.

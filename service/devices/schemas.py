@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
 
 from service.devices.token_schemas import RefusedOut
-from tuner.program.calibration import Calibration
-from tuner.storage import Device, DeviceSpeed, DeviceState, SpeedState
+from service.schemas import AsJson, FromAttributes
+from tuner.storage import DeviceState, SpeedState
 
 
-class SpeedOut(BaseModel):
+class SpeedOut(FromAttributes):
     """What a fixed piece of work, which is timed beside every trial, takes the device."""
 
     state: SpeedState = Field(
@@ -22,12 +23,8 @@ class SpeedOut(BaseModel):
     usual_s: float
     spread: float = Field(description="the width of the middle half of recent readings, by their median")
 
-    @staticmethod
-    def of(speed: DeviceSpeed) -> SpeedOut:
-        return SpeedOut(state=speed.state, recent_s=speed.recent_s, usual_s=speed.usual_s, spread=speed.spread)
 
-
-class LevelOut(BaseModel):
+class LevelOut(FromAttributes):
     """A cache or memory, read by all threads together."""
 
     name: str = Field(description="`L1`, `L2`, `L3` or `memory`")
@@ -35,20 +32,20 @@ class LevelOut(BaseModel):
     bytes_per_s: float
 
 
-class LevelsOut(BaseModel):
+class LevelsOut(FromAttributes):
     """What reading and multiply-adds in registers reach at best."""
 
     flops_per_s: float
     levels: list[LevelOut]
 
 
-class CalibrationOut(BaseModel):
+class CalibrationOut(FromAttributes):
     """What was measured of a device for the theory of searches, for one target and number of threads."""
 
     version: int
     threads: int
     target: str
-    rates: dict[str, float]
+    rates: Annotated[dict[str, float], BeforeValidator(asdict)]
     levels: LevelsOut | None = Field(description="null where the device could not tell")
     probes: int = Field(description="measurements that the rates were fitted to")
     error_before: float = Field(description="median error of theory by typical rates, as a share of the time")
@@ -56,12 +53,8 @@ class CalibrationOut(BaseModel):
     seconds: float
     at: str
 
-    @staticmethod
-    def of(calibration: Calibration) -> CalibrationOut:
-        return CalibrationOut.model_validate(calibration.to_json())
 
-
-class DeviceOut(BaseModel):
+class DeviceOut(FromAttributes):
     """A device that has registered. ``key`` is what a job's ``device`` names; several devices may share one."""
 
     id: str
@@ -74,31 +67,14 @@ class DeviceOut(BaseModel):
     quarantined_until: str | None = Field(description="null: until it is released")
     speed: SpeedOut | None = Field(description="null until it has measured enough")
     calibrations: list[CalibrationOut] = Field(description="the newest last")
-    token_id: str | None = Field(description="the token by which it last joined; null: it has needed none")
-    target_fingerprint: str
-    target: dict[str, Any]
+    token_id: Annotated[str | None, BeforeValidator(lambda joined: joined and joined.token_id)] = Field(
+        validation_alias="joined", description="the token by which it last joined; null: it has needed none"
+    )
+    target_fingerprint: str = Field(validation_alias=AliasPath("target", "fingerprint"))
+    target: AsJson
     description: dict[str, Any]
     registered_at: str
     seen_at: str
-
-    @staticmethod
-    def of(device: Device) -> DeviceOut:
-        return DeviceOut(
-            id=device.id,
-            key=device.key,
-            state=device.state,
-            failures=device.failures,
-            reason=device.reason,
-            quarantined_until=device.quarantined_until,
-            speed=None if device.speed is None else SpeedOut.of(device.speed),
-            calibrations=[CalibrationOut.of(each) for each in device.calibrations],
-            token_id=None if device.joined is None else device.joined.token_id,
-            target_fingerprint=device.target.fingerprint,
-            target=device.target.to_json(),
-            description=device.description,
-            registered_at=device.registered_at,
-            seen_at=device.seen_at,
-        )
 
 
 class DeviceList(BaseModel):

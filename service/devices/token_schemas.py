@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tuner.storage import DeviceToken, RefusedDevice, TokenState
+from service.schemas import FromAttributes
+from tuner.storage import TokenState
 from tuner.storage.device_tokens import DEFAULT_TOKEN_S, LONGEST_TOKEN_S, MAX_KEY, MAX_NOTE, SHORTEST_TOKEN_S
 
 
@@ -18,7 +19,7 @@ class DeviceTokenIn(BaseModel):
     note: str = Field("", max_length=MAX_NOTE, description="shown in the list")
 
 
-class DeviceTokenOut(BaseModel):
+class DeviceTokenOut(FromAttributes):
     """A token, without what proves it. ``required``: since it was made, devices of its key need one."""
 
     id: str
@@ -30,20 +31,6 @@ class DeviceTokenOut(BaseModel):
     revoked_at: str | None
     last_used_at: str | None = Field(description="when a device that joined by it was last there; null: none has")
     required: bool
-
-    @staticmethod
-    def of(token: DeviceToken) -> DeviceTokenOut:
-        return DeviceTokenOut(
-            id=token.id,
-            key=token.key,
-            note=token.note,
-            state=token.state,
-            created_at=token.created_at,
-            expires_at=token.expires_at,
-            revoked_at=token.revoked_at,
-            last_used_at=token.last_used_at,
-            required=token.required,
-        )
 
 
 class DeviceTokenCreated(DeviceTokenOut):
@@ -58,7 +45,7 @@ class DeviceTokenList(BaseModel):
     items: list[DeviceTokenOut]
 
 
-class RefusedOut(BaseModel):
+class RefusedOut(FromAttributes):
     """A device that a worker refused in the last ten minutes. Its id and key are what it claims."""
 
     id: str
@@ -67,14 +54,3 @@ class RefusedOut(BaseModel):
     reason: str
     first_at: str
     seen_at: str
-
-    @staticmethod
-    def of(refused: RefusedDevice) -> RefusedOut:
-        return RefusedOut(
-            id=refused.id,
-            key=refused.key,
-            address=refused.address,
-            reason=refused.reason,
-            first_at=refused.first_at,
-            seen_at=refused.seen_at,
-        )

@@ -29,7 +29,7 @@ PLOTLY = "application/json"
 def list_figures(job_id: str, jobs: JobsDep) -> FigureList:
     """The figures of a job: their names, titles and captions."""
     jobs.get_job(job_id)
-    return FigureList(items=[FigureOut.of(spec) for spec in FIGURES.values()])
+    return FigureList(items=[FigureOut.model_validate(spec) for spec in FIGURES.values()])
 
 
 @router.get("/jobs/{job_id}/figures/{name}", dependencies=[READ])

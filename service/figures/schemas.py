@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from tuner.figures import FigureSpec
+from service.schemas import FromAttributes
 
 
-class FigureOut(BaseModel):
+class FigureOut(FromAttributes):
     """A figure that every job has. ``name`` is the last part of its path."""
 
     name: str
     title: str
     caption: str
-
-    @staticmethod
-    def of(spec: FigureSpec) -> FigureOut:
-        return FigureOut(name=spec.name, title=spec.title, caption=spec.caption)
 
 
 class FigureList(BaseModel):

@@ -108,7 +108,7 @@ def list_jobs(
     jobs: JobsDep, cursor: Cursor = None, state: Annotated[JobState | None, Query()] = None, limit: Limit = 50
 ) -> JobPage:
     """Jobs, newest first."""
-    return JobPage.of(jobs.list_jobs(cursor, state, limit, whole=False))
+    return JobPage.model_validate(jobs.list_jobs(cursor, state, limit, whole=False))
 
 
 @router.get("/{job_id}", dependencies=[READ])
@@ -142,13 +142,13 @@ def get_spec(job: ExistingDep) -> dict[str, Any]:
 @router.post("/{job_id}/cancel", dependencies=[SUBMIT], responses=answers(409))
 def cancel_job(job: OwnDep, caller: CallerDep, jobs: JobsDep) -> JobOut:
     """Ask a job to stop: at once if it waits, after its running trials if it runs. 409 if it has ended."""
-    return JobOut.of(jobs.request_cancel(job.id, caller.id))
+    return JobOut.model_validate(jobs.request_cancel(job.id, caller.id))
 
 
 @router.post("/{job_id}/resume", dependencies=[SUBMIT], responses=answers(409))
 def resume_job(job: OwnDep, caller: CallerDep, jobs: JobsDep) -> JobOut:
     """Put a cancelled or failed job back in the queue, with everything it has measured. 409 in any other state."""
-    return JobOut.of(jobs.resume_job(job.id, caller.id, caller.quota))
+    return JobOut.model_validate(jobs.resume_job(job.id, caller.id, caller.quota))
 
 
 @router.get("/{job_id}/trials", dependencies=[READ], response_model=TrialList)

@@ -86,7 +86,7 @@ class LayersOut(BaseModel):
             state=job.state.value,
             layer_count=count,
             operators=sum(counts_of(job.spec)),
-            outcome=OutcomeOut.model_validate(layers.outcome, from_attributes=True),
+            outcome=OutcomeOut.model_validate(layers.outcome),
             budget_share=layers.budget_share,
             remaining_s=layers.remaining_s,
             expected_end=layers.expected_end,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel
+from pydantic import AliasPath, BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
 
 from service.jobs.outcome import outcome_of
+from service.schemas import AsJson, FromAttributes, PageOut, fields_of
 from tuner.records import TuningRecord
-from tuner.storage import Job, JobState, Page, SearchTaskRow
+from tuner.storage import Job, JobState, SearchTaskRow
 
 MAX_ANSWERED = 250_000
 """Characters of the search tasks of one answer."""
@@ -20,7 +21,7 @@ TASKS = 32
 """Search tasks in the answer about a job."""
 
 
-class JobOut(BaseModel):
+class JobOut(FromAttributes):
     """A job in a list. ``trials`` counts those recorded so far, failed ones included.
 
     ``failed_attempts`` counts those in a row with nothing recorded; after four the job is FAILED. ``not_before`` is
@@ -42,12 +43,13 @@ class JobOut(BaseModel):
     started_at: str | None
     ended_at: str | None
 
-    @staticmethod
-    def of(job: Job) -> JobOut:
-        return JobOut(**_facts(job))
+    @field_validator("not_before")
+    @classmethod
+    def _while_it_waits(cls, value: str | None, info: ValidationInfo) -> str | None:
+        return value if info.data["state"] == JobState.WAITING else None
 
 
-class OutcomeOut(BaseModel):
+class OutcomeOut(FromAttributes):
     """What searches came to: ``label`` says of what ``objective_s``, the weighted time of all instances, is.
 
     Of a job, the searches that have begun together, each counted as often as its workload occurs: ``known`` of them
@@ -62,7 +64,7 @@ class OutcomeOut(BaseModel):
     searches: int
 
 
-class SearchTaskOut(BaseModel):
+class SearchTaskOut(FromAttributes):
     """One search task of a job: a workload on a target. ``count`` says how often the model holds the workload.
 
     ``baselines`` are what its kernels are compared with: NumPy's ``points`` and the device's ``roof``, null before they
@@ -73,29 +75,13 @@ class SearchTaskOut(BaseModel):
     position: int
     count: int
     workload_key: str
-    workload: str
+    workload: Annotated[str, BeforeValidator(str)] = Field(validation_alias=AliasPath("task", "workload"))
     target_fingerprint: str
-    threads: int
-    task: dict[str, Any]
+    threads: int = Field(validation_alias=AliasPath("task", "threads"))
+    task: AsJson
     spent_s: float
     done: bool
-    baselines: dict[str, Any]
-
-    @staticmethod
-    def of(row: SearchTaskRow) -> SearchTaskOut:
-        return SearchTaskOut(
-            id=row.id,
-            position=row.position,
-            count=row.count,
-            workload_key=row.workload_key,
-            workload=str(row.task.workload),
-            target_fingerprint=row.target_fingerprint,
-            threads=row.task.threads,
-            task=row.task.to_json(),
-            spent_s=row.spent_s,
-            done=row.done,
-            baselines=row.baselines.to_json(),
-        )
+    baselines: AsJson
 
 
 class SearchTaskPage(BaseModel):
@@ -110,7 +96,7 @@ class SearchTaskPage(BaseModel):
         items: list[SearchTaskOut] = []
         size = 0
         for row in rows:
-            item = SearchTaskOut.of(row)
+            item = SearchTaskOut.model_validate(row)
             size += len(item.model_dump_json())
             if items and size > MAX_ANSWERED:
                 break
@@ -140,27 +126,20 @@ class JobDetail(JobOut):
         """``keys``: of the workloads of all search tasks; ``rows``: the first of them."""
         page, spec = SearchTaskPage.of(rows, len(keys)), _shortened(job.spec)
         return JobDetail(
-            **_facts(job),
+            **dict(JobOut.model_validate(job)),
             workload_keys=list(dict.fromkeys(keys)),
             spec=spec,
             spec_complete=len(spec) == len(job.spec),
             summary=job.summary,
-            outcome=OutcomeOut.model_validate(outcome_of(job), from_attributes=True),
+            outcome=OutcomeOut.model_validate(outcome_of(job)),
             tasks=page.items,
             task_count=len(keys),
             tasks_next=page.next,
         )
 
 
-class JobPage(BaseModel):
+class JobPage(PageOut[JobOut]):
     """A part of the list of jobs, newest first. ``cursor`` asks for the next part; null at the end."""
-
-    items: list[JobOut]
-    cursor: str | None
-
-    @staticmethod
-    def of(page: Page[Job]) -> JobPage:
-        return JobPage(items=[JobOut.of(job) for job in page.items], cursor=page.cursor)
 
 
 class TrialOut(BaseModel):
@@ -193,18 +172,7 @@ class TrialOut(BaseModel):
 
     @staticmethod
     def of(record: TuningRecord) -> TrialOut:
-        return TrialOut(
-            seq=record.seq,
-            job_id=record.job_id,
-            search_task_id=record.search_task_id,
-            workload_key=record.workload_key,
-            target_fingerprint=record.target_fingerprint,
-            threads=record.threads,
-            protocol=record.protocol,
-            provenance=record.provenance,
-            created_at=record.created_at,
-            **record.result.to_json(),
-        )
+        return TrialOut(**fields_of(record), **record.result.to_json())
 
 
 class TrialList(BaseModel):
@@ -223,22 +191,3 @@ def _shortened(spec: dict[str, Any]) -> dict[str, Any]:
             break
         left_out.add(name)
     return {name: value for name, value in spec.items() if name not in left_out}
-
-
-def _facts(job: Job) -> dict[str, Any]:
-    return {
-        "id": job.id,
-        "name": job.name,
-        "state": job.state.value,
-        "device": job.device,
-        "owner": job.owner,
-        "worker": job.worker,
-        "trials": job.trials,
-        "priority": job.priority,
-        "error": job.error,
-        "failed_attempts": job.failed_attempts,
-        "not_before": job.not_before if job.state is JobState.WAITING else None,
-        "created_at": job.created_at,
-        "started_at": job.started_at,
-        "ended_at": job.ended_at,
-    }

@@ -113,7 +113,7 @@ def served(key: str, asked: ServedIn, storage: StorageDep) -> ServedOut:
 def libraries(place: PlaceDep, storage: LibrariesDep, cursor: Cursor = None, limit: Limit = 50) -> LibraryPage:
     """Every library of a workload, served or not, newest first."""
     query = LibraryQuery(place.workload_key, place.target_fingerprint, place.threads)
-    return LibraryPage.of(storage.list_libraries(query, cursor, limit))
+    return LibraryPage.model_validate(storage.list_libraries(query, cursor, limit))
 
 
 @router.get("/jobs/{job_id}/libraries", dependencies=[READ])
@@ -125,21 +125,21 @@ def libraries_of_job(job_id: str, storage: LibrariesDep) -> JobLibraries:
 @router.get("/workloads/{key}/aliases", dependencies=[READ])
 def aliases(place: PlaceDep, storage: LibrariesDep) -> AliasList:
     """The names of a workload's libraries, in order of target, threads and name."""
-    return AliasList(items=[AliasOut.of(alias) for alias in storage.list_aliases(place)])
+    return AliasList(items=[AliasOut.model_validate(alias) for alias in storage.list_aliases(place)])
 
 
 @router.post("/workloads/{key}/aliases/{name}", dependencies=[PROMOTE], responses=answers(409))
 def promote(name: AliasName, place: PlaceDep, body: PromotionIn, storage: LibrariesDep, caller: CallerDep) -> AliasOut:
     """Give a name to a library, and the rule by which it may move on."""
     order = PromotionOrder(caller.name, body.reason, body.at_least_percent, caller.id)
-    return AliasOut.of(storage.promote(_named(place, name), body.digest, order))
+    return AliasOut.model_validate(storage.promote(_named(place, name), body.digest, order))
 
 
 @router.post("/workloads/{key}/aliases/{name}/rollback", dependencies=[PROMOTE], responses=answers(409))
 def roll_back(name: AliasName, place: PlaceDep, body: RollBackIn, storage: LibrariesDep, caller: CallerDep) -> AliasOut:
     """Give a name back to the library that had it before. Its rule ends: what was taken back does not come again."""
     order = PromotionOrder(caller.name, body.reason, actor=caller.id)
-    return AliasOut.of(storage.roll_back(_named(place, name), order))
+    return AliasOut.model_validate(storage.roll_back(_named(place, name), order))
 
 
 @router.get("/workloads/{key}/history", dependencies=[READ])
@@ -147,7 +147,7 @@ def history(
     place: PlaceDep, storage: LibrariesDep, alias: AliasQueryText = None, cursor: Cursor = None, limit: Limit = 50
 ) -> PromotionPage:
     """How names came to stand for libraries, newest first."""
-    return PromotionPage.of(storage.list_promotions(_named(place, alias), cursor, limit))
+    return PromotionPage.model_validate(storage.list_promotions(_named(place, alias), cursor, limit))
 
 
 def _named(place: AliasQuery, name: str | None) -> AliasQuery:

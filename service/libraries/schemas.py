@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
+from service.schemas import FromAttributes, PageOut, fields_of
 from tuner.library.choice import MAX_POINTS
 from tuner.program.dims import MAX_DIM
 from tuner.program.range_text import Ranges, format_ranges
 from tuner.program.spans import MAX_LISTED, Span, ends, span_from_json
 from tuner.program.task import MAX_WEIGHT
-from tuner.storage import Alias, Alternative, LibraryRow, Page, Promotion, Served
+from tuner.storage import Alternative, LibraryRow, Served
 
 MAX_THREADS = 1024
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -51,6 +52,14 @@ SpanIn = Annotated[
 ]
 
 
+def _ends(ranges: Ranges) -> dict[str, tuple[int, int]]:
+    return {name: ends(span) for name, span in ranges.items()}
+
+
+Ends = Annotated[dict[str, tuple[int, int]], BeforeValidator(_ends)]
+MadeFor = Annotated[str, BeforeValidator(format_ranges)]
+
+
 class ServedIn(BaseModel):
     """Which library is asked for. ``range`` and the shapes of ``instances`` are in the workload's symbols."""
 
@@ -82,7 +91,7 @@ class InstanceIn(BaseModel):
     weight: float = Field(1.0, ge=0, le=MAX_WEIGHT, allow_inf_nan=False)
 
 
-class LibraryOut(BaseModel):
+class LibraryOut(FromAttributes):
     """A library. ``superseded_by`` is the digest of the one that is served in its place, null if it may be served.
 
     ``range``: the least and the largest size of each symbol; ``made_for``: those in between, as in ``m=16..512:16``.
@@ -98,28 +107,17 @@ class LibraryOut(BaseModel):
     threads: int
     job_id: str | None
     created_at: str
-    range: dict[str, tuple[int, int]]
-    made_for: str
+    range: Ends = Field(validation_alias="ranges")
+    made_for: MadeFor = Field(validation_alias="ranges")
     protocol: str | None
     superseded_by: str | None
     wrong_kernel: str | None
     comparison: dict[str, Any] | None
     aliases: list[str]
 
-    @staticmethod
-    def of(row: LibraryRow) -> LibraryOut:
-        return LibraryOut(**_facts(row))
 
-
-class LibraryPage(BaseModel):
+class LibraryPage(PageOut[LibraryOut]):
     """A part of the list of libraries, newest first. ``cursor`` asks for the next part; null at the end."""
-
-    items: list[LibraryOut]
-    cursor: str | None
-
-    @staticmethod
-    def of(page: Page[LibraryRow]) -> LibraryPage:
-        return LibraryPage(items=[LibraryOut.of(row) for row in page.items], cursor=page.cursor)
 
 
 class JobLibraryOut(LibraryOut):
@@ -135,7 +133,7 @@ class JobLibraries(BaseModel):
 
     @staticmethod
     def of(rows: tuple[tuple[int, LibraryRow], ...]) -> JobLibraries:
-        return JobLibraries(items=[JobLibraryOut(position=position, **_facts(row)) for position, row in rows])
+        return JobLibraries(items=[JobLibraryOut(position=position, **fields_of(row)) for position, row in rows])
 
 
 class AlternativeOut(BaseModel):
@@ -148,8 +146,8 @@ class AlternativeOut(BaseModel):
     digest: str
     job_id: str | None
     created_at: str
-    range: dict[str, tuple[int, int]]
-    made_for: str
+    range: Ends = Field(validation_alias="ranges")
+    made_for: MadeFor = Field(validation_alias="ranges")
     superseded_by: str | None
     expected_s: float | None
     ratio: float | None
@@ -157,18 +155,7 @@ class AlternativeOut(BaseModel):
 
     @staticmethod
     def of(result: Alternative) -> AlternativeOut:
-        row = result.library
-        return AlternativeOut(
-            digest=row.digest,
-            job_id=row.job_id,
-            created_at=row.created_at,
-            range=_ends(row.ranges),
-            made_for=format_ranges(row.ranges),
-            superseded_by=row.superseded_by,
-            expected_s=result.expected_s,
-            ratio=result.ratio,
-            timed_in_turns=result.timed_in_turns,
-        )
+        return AlternativeOut(**fields_of(result.library), **fields_of(result))
 
 
 class ServedOut(LibraryOut):
@@ -187,7 +174,7 @@ class ServedOut(LibraryOut):
     @staticmethod
     def found(served: Served) -> ServedOut:
         return ServedOut(
-            **_facts(served.library),
+            **fields_of(served.library),
             asked=_ends(served.ranges),
             expected_s=served.expected_s,
             points=served.points,
@@ -215,7 +202,7 @@ class RollBackIn(BaseModel):
     reason: str = Field("", max_length=500)
 
 
-class AliasOut(BaseModel):
+class AliasOut(FromAttributes):
     """A name, and the library that it stands for."""
 
     name: str
@@ -225,23 +212,12 @@ class AliasOut(BaseModel):
     reason: str
     at_least_percent: float | None
 
-    @staticmethod
-    def of(alias: Alias) -> AliasOut:
-        return AliasOut(
-            name=alias.name,
-            library=LibraryOut.of(alias.library),
-            promoted_at=alias.promoted_at,
-            promoted_by=alias.promoted_by,
-            reason=alias.reason,
-            at_least_percent=alias.at_least_percent,
-        )
-
 
 class AliasList(BaseModel):
     items: list[AliasOut]
 
 
-class PromotionOut(BaseModel):
+class PromotionOut(FromAttributes):
     """How a name came to stand for a library: ``action`` is promoted, by_rule or rolled_back."""
 
     name: str
@@ -254,52 +230,9 @@ class PromotionOut(BaseModel):
     by: str
     reason: str
 
-    @staticmethod
-    def of(promotion: Promotion) -> PromotionOut:
-        return PromotionOut(
-            name=promotion.name,
-            target_fingerprint=promotion.target_fingerprint,
-            threads=promotion.threads,
-            action=promotion.action.value,
-            digest=promotion.digest,
-            previous=promotion.previous,
-            at=promotion.at,
-            by=promotion.by,
-            reason=promotion.reason,
-        )
 
-
-class PromotionPage(BaseModel):
+class PromotionPage(PageOut[PromotionOut]):
     """A part of the history of names, newest first. ``cursor`` asks for the next part; null at the end."""
-
-    items: list[PromotionOut]
-    cursor: str | None
-
-    @staticmethod
-    def of(page: Page[Promotion]) -> PromotionPage:
-        return PromotionPage(items=[PromotionOut.of(each) for each in page.items], cursor=page.cursor)
-
-
-def _ends(ranges: Ranges) -> dict[str, tuple[int, int]]:
-    return {name: ends(span) for name, span in ranges.items()}
-
-
-def _facts(row: LibraryRow) -> dict[str, Any]:
-    return {
-        "digest": row.digest,
-        "workload_key": row.workload_key,
-        "target_fingerprint": row.target_fingerprint,
-        "threads": row.threads,
-        "job_id": row.job_id,
-        "created_at": row.created_at,
-        "range": _ends(row.ranges),
-        "made_for": format_ranges(row.ranges),
-        "protocol": row.protocol,
-        "superseded_by": row.superseded_by,
-        "wrong_kernel": row.wrong_kernel,
-        "comparison": row.comparison,
-        "aliases": list(row.aliases),
-    }
 
 
 ServedIn.model_rebuild()

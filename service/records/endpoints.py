@@ -66,7 +66,7 @@ async def import_records(
     body = aiter(request.stream())
     try:
         result = await to_thread.run_sync(service.imported, storage, _pieces(body, settings), caller.id)
-        return ImportOut.of(result)
+        return ImportOut.model_validate(result)
     except ClientDisconnect:
         raise HTTPException(400, "the client left before it had sent all") from None
     except Exception:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
-
-from tuner.storage import Imported
+from service.schemas import FromAttributes
 
 
-class ImportOut(BaseModel):
+class ImportOut(FromAttributes):
     """What became of the lines of an import: ``added``, and ``known``, which the database had already."""
 
     added: int
     known: int
-
-    @staticmethod
-    def of(imported: Imported) -> ImportOut:
-        return ImportOut(added=imported.added, known=imported.known)

@@ -21,12 +21,12 @@ router = APIRouter(prefix="/workloads", tags=["workloads"])
 @router.get("", dependencies=[READ])
 def list_workloads(storage: WorkloadsDep, cursor: Cursor = None, limit: Limit = 50) -> WorkloadPage:
     """Workloads that some job was submitted for, newest first."""
-    return WorkloadPage.of(storage.list_workloads(cursor, limit))
+    return WorkloadPage.model_validate(storage.list_workloads(cursor, limit))
 
 
 @router.get("/{key}", dependencies=[READ])
 def get_workload(key: str, storage: WorkloadsDep) -> WorkloadOut:
-    return WorkloadOut.of(storage.get_workload(key))
+    return WorkloadOut.model_validate(storage.get_workload(key))
 
 
 @router.get("/{key}/best", dependencies=[READ], response_model=BestOut)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel
-
-from tuner.storage import Page, WorkloadRow
+from service.schemas import FromAttributes, PageOut
 
 
-class WorkloadOut(BaseModel):
+class WorkloadOut(FromAttributes):
     """A workload that some job was submitted for, and how much is known about it.
 
     ``workload`` is its canonical form, as a job file takes it; ``label`` is what the first job called it.
@@ -23,25 +21,6 @@ class WorkloadOut(BaseModel):
     records: int
     targets: list[str]
 
-    @staticmethod
-    def of(row: WorkloadRow) -> WorkloadOut:
-        return WorkloadOut(
-            key=row.key,
-            workload=row.workload,
-            label=row.label,
-            created_at=row.created_at,
-            jobs=row.jobs,
-            records=row.records,
-            targets=list(row.targets),
-        )
 
-
-class WorkloadPage(BaseModel):
+class WorkloadPage(PageOut[WorkloadOut]):
     """A part of the list of workloads, newest first. ``cursor`` asks for the next part; null at the end."""
-
-    items: list[WorkloadOut]
-    cursor: str | None
-
-    @staticmethod
-    def of(page: Page[WorkloadRow]) -> WorkloadPage:
-        return WorkloadPage(items=[WorkloadOut.of(row) for row in page.items], cursor=page.cursor)
