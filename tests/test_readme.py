@@ -1,4 +1,5 @@
-"""README.md and the links of all pages: jobs that are jobs, programs that are programs, files that exist."""
+"""README.md, the links of all pages and the index of decisions: jobs that are jobs, programs that are programs, files
+that exist."""
 
 from __future__ import annotations
 
@@ -21,6 +22,18 @@ def test_links_between_pages_and_files_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text())
     missing = [link for link in links if not link.startswith("http") and not (page.parent / link).exists()]
     assert missing == []
+
+
+def test_every_decision_is_in_the_index_under_its_number_and_title() -> None:
+    folder = ROOT / "docs" / "decisions"
+    row = r"^\| (\d+) \| \[(.+?)\]\((\S+?)\) \| .+ \| .+ \|$"
+    told = re.findall(row, (folder / "README.md").read_text(), re.MULTILINE)
+    there = []
+    for page in sorted(folder.glob("[0-9]*.md")):
+        number, title = page.read_text().splitlines()[0].removeprefix("# ").split(". ", 1)
+        assert page.name.startswith(f"{int(number):04d}-")
+        there.append((number, title, page.name))
+    assert told == there
 
 
 def test_the_jobs_of_the_readme_are_jobs() -> None:
