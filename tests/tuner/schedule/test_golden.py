@@ -81,8 +81,8 @@ def _cases(rule: Rule, known: Mapping[str, Case], emitted: int) -> Iterator[tupl
 
 def _case(rule: Rule, task: SearchTask, known: Case | None, emitted: int) -> Case:
     # An axis that came later is in no kernel's name, as it is in no stored one.
-    before = None if known is None else set(known["axes"])
-    axes = [axis.name for axis in rule.space(task).axes if before is None or axis.name in before or not axis.is_optional]
+    every = rule.space(task).axes
+    axes = [axis.name for axis in every if known is None or axis.name in known["axes"] or not axis.is_optional]
     kernels = _drawn(rule, task) if known is None else _named(rule, task, known)
     extents = extents_of(task.workload, task.shapes(SHAPES))
     return {

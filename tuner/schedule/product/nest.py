@@ -1,7 +1,7 @@
 """The loop nest around the register tile of a product, ``out[m, n] = sum(k) left[m, k] * right[n, k]``.
 
 Schedule primitives reach about nine tenths of what this does: they cannot place prefetches, keep one stack slot for
-each accumulator vector, or give each ragged remainder code of its own (docs/decisions/0003). The loop nest is
+each accumulator vector, or give each ragged remainder code of its own (docs/decisions/0002). The loop nest is
 
     for t in parallel(threads):                     a contiguous share of batches, of row blocks and of panels
       for b in batch:

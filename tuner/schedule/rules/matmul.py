@@ -1,4 +1,4 @@
-"""The rule for two-operand contractions ``out[m, n] = sum_k left[m, k] * right`` on x86 vector units.
+"""The rule for two-operand contractions ``out[m, n] = sum_k left[m, k] * right`` on vector units.
 
 The right operand is ``[k, n]`` or ``[n, k]``; all three may have a batch axis ``b`` in front. Axes of a micro-kernel
 (``X86Contraction.space`` lists their choices):

@@ -1,4 +1,4 @@
-"""The rule for contractions of any form on x86 vector units: convolutions, einsums, products of several factors.
+"""The rule for contractions of any form on vector units: convolutions, einsums, products of several factors.
 
 Axes of the program are grouped to m, n and k (``pattern``), and what a group is made of is walked as one flattened
 index. Operands that are not matrices as they lie are gathered, block by block, into what the register tile

@@ -1,4 +1,4 @@
-"""The rule for chains of products on x86 vector units: feed-forward layers, gated ones too (pattern.py).
+"""The rule for chains of products on vector units: feed-forward layers, gated ones too (pattern.py).
 
 Both products run by the engine's loops and register tile, from packed weights. What lies between them,
 the intermediate, is kept for a block of rows, or for all rows (sizes.py): fused or not is a choice of the search. Axes

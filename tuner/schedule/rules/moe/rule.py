@@ -1,4 +1,4 @@
-"""The rule for rows that are multiplied by the matrix of their group on x86 vector units: mixtures of experts.
+"""The rule for rows that are multiplied by the matrix of their group on vector units: mixtures of experts.
 
 Rows are sorted by group within the call; each group is a product of matrices by the register tile,
 with its axes, of which ``rows`` is always 1: rows are gathered as they are packed. ``tb`` is 1: threads share the rows
