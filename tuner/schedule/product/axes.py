@@ -106,11 +106,13 @@ def canonicalised(values: Mapping[str, int], product: Product, hardware: Hardwar
     canonical, pack = dict(values), values["pack"]
     constant = product.right.is_packed_ahead
     atom = atom_of(values, product, hardware)
-    if atom.unit is not None:
-        if constant or pack not in (IN_PLACE, IN_COPY, product.pack_of_dots):
-            return {**canonical, **_of_unit(values, atom, constant)}
-        # What is not packed is multiplied by vectors.
-        canonical["group"] = best_of_vectors(product.atoms(hardware))
+    is_in_place = not constant and pack in (IN_PLACE, IN_COPY)
+    if atom.unit is not None and not is_in_place and pack != product.pack_of_dots:
+        return {**canonical, **_of_unit(values, atom, constant)}
+    if "group" in canonical and (is_in_place or atom.unit is not None):
+        # What is not packed has no words, and is multiplied by vectors.
+        atoms = product.atoms(hardware)
+        canonical["group"] = 1 if 1 in atoms else best_of_vectors(atoms)
     if pack == product.pack_of_dots:
         canonical |= ALONG_K
     if pack == BY_BLOCK:
@@ -155,6 +157,8 @@ def check(kernel: MicroKernel, product: Product, threads: int, hardware: Hardwar
         if "k" in product.dynamic:
             _check_addresses(kernel, hardware)
     _check_supply(kernel, constant)
+    if atom.group > 1 and not constant and kernel["pack"] == IN_PLACE:
+        raise IllegalKernel(f"group={atom.depth} multiplies words: needs the panels packed")
     # Both operands are read in place, by vectors along k (dots.py).
     if kernel["pack"] == product.pack_of_dots:
         _check_dots(kernel)

@@ -115,8 +115,8 @@ class Estimate:
         self.task, self.product, self.rates = task, product, task.rates
         extents = product.by_role(extents)
         every = [dict(kernel.values) for kernel in kernels]
-        # The one axis that was added to rules with this theory: the other ones every kernel has.
-        every = [{"nb": DEFAULT_CHOICE, **each} for each in every]
+        # Axes that were added to rules with this theory: the other ones every kernel has.
+        every = [{"nb": DEFAULT_CHOICE, "group": DEFAULT_CHOICE, **each} for each in every]
         names = sorted(every[0])
         values = np.array([[each[name] for name in names] for each in every], np.float64)
         self.of = {name: values[:, index : index + 1] for index, name in enumerate(names)}
@@ -126,7 +126,7 @@ class Estimate:
         self.by_dots = np.equal(self.of["pack"], -1 if along_k is None else along_k)
         self.nr = self.nv * np.where(self.by_dots, 1, self.lanes)
         self.m, self.n, self.k = (np.asarray(extents[axis], np.float64)[None, :] for axis in "mnk")
-        self.groups = self.of.get("group", np.ones((1, 1)))
+        self.groups = self.of["group"]
         self.words = Words(product, self.groups, hardware)
         # In words from here on.
         self.k = np.ceil(self.k / self.words.group)

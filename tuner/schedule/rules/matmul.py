@@ -88,7 +88,7 @@ class X86Contraction(ProductRule):
             *ragged_axes("n" in contraction.dynamic),
             Axis("pack", "panels are packed at each call", _packings(task, contraction)),
             *thread_axes(task.threads, contraction.batch is not None),
-            *atom_axes(atoms),
+            *atom_axes(atoms, is_optional=not contraction.right_is_constant),
         )
 
         def checked(kernel: MicroKernel) -> None:
@@ -113,7 +113,8 @@ class X86Contraction(ProductRule):
         pack = 0 if contraction.right_is_constant else 1
         values = default_values(task, bool(contraction.batch), mb=MAX_BLOCK if pack else 8, pack=pack)
         atoms = contraction.product.atoms(hardware)
-        values |= {axis.name: best_of_vectors(atoms) for axis in atom_axes(atoms)}
+        if contraction.right_is_constant:
+            values |= {axis.name: best_of_vectors(atoms) for axis in atom_axes(atoms)}
         along_k = contraction.product.pack_of_dots
         if contraction.right_is_constant and along_k in _packings(task, contraction):
             square = 4 if hardware.vector_registers >= 32 else 3

@@ -25,6 +25,8 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "split": {"op": "dense", "args": {"m": "T", "n": 37, "k": 661}, "dtype": {"x": "bfloat16", "w": "bfloat16"}},
     "packed ahead": {"op": "dense", "args": {"m": "T", "n": 64, "k": 4096}, **BF16},
     "dynamic": {"op": "dense", "args": {"m": "T", "n": "S", "k": "U"}, **BF16},
+    "batched": {"op": "batch_matmul_nt", "args": {"b": 2, "m": "T", "n": "S", "k": 71}, **BF16},
+    "batched, rows": {"op": "batch_matmul_nn", "args": {"b": 2, "m": "T", "n": "S", "k": 70}, **BF16},
     "experts": {"op": "moe_dense", "args": {"t": "T", "e": 3, "n": 33, "k": 71}, "epilogue": ["bias"], **BF16},
     "convolution": {
         "op": "conv2d", "args": {"b": "T", "c": 16, "h": 7, "w": 9, "o": 18, "r": 3, "s": 3, "pad": 1}, **BF16,

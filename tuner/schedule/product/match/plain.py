@@ -68,9 +68,16 @@ class Contraction:
         )
 
     def _atoms(self, hardware: Hardware) -> Mapping[int, Atom]:
-        """Operands that are new at every call come as they are: one element at a step."""
+        """Columns that are new at every call are read as they lie, or packed as words."""
         every = atoms_of(self.left_dtype, self.right_dtype, self.total, hardware)
-        return every if self.right_is_constant else {depth: atom for depth, atom in every.items() if atom.group == 1}
+        if self.right_is_constant:
+            return every
+        kept = {depth: atom for depth, atom in every.items() if not atom.offset and self._has_words(atom.group)}
+        return kept if 1 in kept else {}
+
+    def _has_words(self, group: int) -> bool:
+        """Whether columns that are new at every call are packed as words of so many steps."""
+        return group == 1 or not self.right_is_kn or (self.depth is not None and self.depth % group == 0)
 
     @property
     def axis(self) -> Mapping[str, str]:

@@ -144,8 +144,6 @@ def _check(kernel: MicroKernel, form: Form, threads: int, hardware: Hardware) ->
     group = atom.depth
     if kernel["kc"] and not form.can_hold_partial:
         raise IllegalKernel(f"kc={kernel['kc']}: an output of {form.out_dtype} needs kc=0, or join=1")
-    if group > 1 and not (form.right.is_packed_ahead or kernel["pack"]):
-        raise IllegalKernel(f"group={group} needs the panels packed: pack=1 or 2")
     if form.steps is not None and kernel["kc"] and kernel["kc"] * atom.group >= form.steps:
         raise IllegalKernel(f"kc={kernel['kc']} is all of k: needs kc=0")
     if kernel["rows"] and form.left.is_packed_ahead and atom.unit is None:
@@ -164,13 +162,10 @@ def _canonical(values: Mapping[str, int], form: Form, hardware: Hardware) -> dic
         is_copied = form.copies_columns(hardware) and values.get("group", 1) == 1
         values = {**values, "near": 0} if is_copied else {**values, "pack": 1}
     result = canonicalised(values if form.can_hold_partial else {**values, "kc": 0}, form.product, hardware)
-    if "group" in result:
-        in_place = not (form.right.is_packed_ahead or result["pack"])
-        result["group"] = 1 if in_place else result["group"]
-        atom = atom_of(result, form.product, hardware)
-        is_all = form.steps is not None and result["kc"] * atom.group >= form.steps
-        result["kc"] = 0 if is_all else result["kc"]
-    if form.left.is_packed_ahead and atom_of(result, form.product, hardware).unit is None:
+    atom = atom_of(result, form.product, hardware)
+    if "group" in result and form.steps is not None and result["kc"] * atom.group >= form.steps:
+        result["kc"] = 0
+    if form.left.is_packed_ahead and atom.unit is None:
         result["rows"] = 0
     if result["rows"] == IN_IMAGE and (form.image is None or result.get("group", 1) > 1):
         result["rows"] = 1
