@@ -70,26 +70,26 @@ def _code(kind: str, words: int) -> str:
     return f"""
 @emulated_tiles = internal thread_local global [{REGISTERS * ROWS} x {row}] zeroinitializer, align 64
 
-define linkonce_odr {row} @emulated_step({row} %before, i32 %word, {row} %y) {{
+define linkonce_odr {row} @emulated_step({row} %before, i32 %word, {row} %y) noinline {{
   %one = insertelement {row} poison, i32 %word, i64 0
   %x = shufflevector {row} %one, {row} poison, <{words} x i32> <{picked}>
 {_pairs(words) if kind == "tdpbf16ps" else _bytes(kind, words)}
   ret {row} %after
 }}
 
-define linkonce_odr i32 @emulated_zero(i32 %register) {{
+define linkonce_odr i32 @emulated_zero(i32 %register) noinline {{
 {_tile("register", words)}{_zeros(words)}  ret i32 0
 }}
 
-define linkonce_odr i32 @emulated_load(i32 %register, ptr %memory, i64 %stride) {{
+define linkonce_odr i32 @emulated_load(i32 %register, ptr %memory, i64 %stride) noinline {{
 {_tile("register", words)}{_moves("there", "own", words)}  ret i32 0
 }}
 
-define linkonce_odr i32 @emulated_store(i32 %register, ptr %memory, i64 %stride) {{
+define linkonce_odr i32 @emulated_store(i32 %register, ptr %memory, i64 %stride) noinline {{
 {_tile("register", words)}{_moves("own", "there", words)}  ret i32 0
 }}
 
-define linkonce_odr i32 @emulated_multiply(i32 %total, i32 %left, i32 %right) {{
+define linkonce_odr i32 @emulated_multiply(i32 %total, i32 %left, i32 %right) noinline {{
 {_tile("total", words)}{_tile("left", words)}{_tile("right", words)}{_products(words)}  ret i32 0
 }}
 """
@@ -125,21 +125,30 @@ def _moves(source: str, target: str, words: int) -> str:
 
 def _products(words: int) -> str:
     """Every row of the totals after all words of its row of the left tile."""
-    row, text = f"<{words} x i32>", ""
+    row, size = f"<{words} x i32>", 4 * words
+    text = ""
     for p in range(words):
-        text += f"  %right_at{p} = getelementptr i8, ptr %right_tile, i64 {4 * p * words}\n"
+        text += f"  %right_at{p} = getelementptr i8, ptr %right_tile, i64 {p * size}\n"
         text += f"  %y{p} = load {row}, ptr %right_at{p}\n"
-    for r in range(ROWS):
-        text += f"  %total_at{r} = getelementptr i8, ptr %total_tile, i64 {4 * r * words}\n"
-        text += f"  %total{r}_0 = load {row}, ptr %total_at{r}\n"
-        for p in range(words):
-            word = f"%word{r}_{p}"
-            text += f"  %left_at{r}_{p} = getelementptr i8, ptr %left_tile, i64 {4 * (r * words + p)}\n"
-            text += f"  {word} = load i32, ptr %left_at{r}_{p}\n"
-            operands = f"{row} %total{r}_{p}, i32 {word}, {row} %y{p}"
-            text += f"  %total{r}_{p + 1} = call {row} @emulated_step({operands})\n"
-        text += f"  store {row} %total{r}_{words}, ptr %total_at{r}\n"
-    return text
+    text += f"""  br label %one_row
+one_row:
+  %row = phi i64 [ 0, %0 ], [ %next, %one_row ]
+  %before = mul i64 %row, {size}
+  %total_at = getelementptr i8, ptr %total_tile, i64 %before
+  %left_at = getelementptr i8, ptr %left_tile, i64 %before
+  %total0 = load {row}, ptr %total_at
+"""
+    for p in range(words):
+        text += f"  %word_at{p} = getelementptr i8, ptr %left_at, i64 {4 * p}\n"
+        text += f"  %word{p} = load i32, ptr %word_at{p}\n"
+        operands = f"{row} %total{p}, i32 %word{p}, {row} %y{p}"
+        text += f"  %total{p + 1} = call {row} @emulated_step({operands})\n"
+    return text + f"""  store {row} %total{words}, ptr %total_at
+  %next = add i64 %row, 1
+  %is_done = icmp eq i64 %next, {ROWS}
+  br i1 %is_done, label %done, label %one_row
+done:
+"""
 
 
 def _called(name: str, *operands: TirExpr | int) -> TirExpr:
