@@ -15,7 +15,7 @@ from tuner.schedule.product.vectors import VectorAccumulators
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr
 from tuner.schedule.vector.arithmetic import bound
-from tuner.schedule.vector.dtypes import as_bits, cast, stored
+from tuner.schedule.vector.dtypes import as_bits, stored_as
 from tuner.schedule.vector.memory import DTYPE, prefetch
 
 
@@ -97,7 +97,7 @@ class Tile:
     def _result(self, value: TirExpr, r: TirExpr, v: TirExpr) -> TirExpr:
         """What of a total goes to the output."""
         value = through_epilogue(self.context, value, self.row + r, self._column(v), self.panel.limit)
-        return value if self.out_dtype == DTYPE else stored(bound(cast(bound(value), self.out_dtype)), self.out_dtype)
+        return value if self.out_dtype == DTYPE else stored_as(bound(value), self.out_dtype)
 
     def partial(self, r: TirExpr, v: TirExpr) -> TirExpr:
         """A vector of totals as ``_store_partial`` left it."""

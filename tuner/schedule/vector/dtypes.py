@@ -65,6 +65,11 @@ def stored(value: TirExpr, dtype: str) -> TirExpr:
     return tirx.Cast(vector_type("uint16", lanes), quiet)
 
 
+def stored_as(value: TirExpr, dtype: str) -> TirExpr:
+    """``value`` of any dtype as a buffer of ``dtype`` holds it: rounded once. It is used several times: bind it."""
+    return stored(cast(value, "float32" if dtype in SHORT_FLOATS else dtype), dtype)
+
+
 def as_bits(value: TirExpr, dtype: str) -> TirExpr:
     """The bits of ``value`` as another dtype of the same size."""
     return value if element_type(value) == dtype else tirx.reinterpret(vector_type(dtype, lanes_of(value)), value)
