@@ -90,6 +90,8 @@ def test_a_machine_of_aarch64_is_known_by_what_linux_says_of_it(
         ({"vendor_id": "AuthenticAMD", "cpu family": "26"}, "znver5", "", "znver5"),
         ({"vendor_id": "AuthenticAMD", "cpu family": "25"}, "znver4", "", "znver4"),
         ({"vendor_id": "AuthenticAMD", "cpu family": "25"}, "znver3", "", "znver3"),
+        ({"vendor_id": "AuthenticAMD", "cpu family": "23"}, "znver2", "clwb", "znver2"),
+        ({"vendor_id": "AuthenticAMD", "cpu family": "23"}, "znver1", "", "znver1"),
         ({"vendor_id": "AuthenticAMD", "cpu family": "26"}, "cascadelake", "", "cascadelake"),
         ({"vendor_id": "AuthenticAMD", "cpu family": "99"}, "znver4", "", "icelake-server"),
         ({"vendor_id": "GenuineIntel", "cpu family": "6"}, "icelake-server", "", "icelake-server"),

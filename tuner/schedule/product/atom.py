@@ -64,7 +64,7 @@ class Atom:
     """Whether what it calls left and right are the program's right and left operand."""
     rows: int = 1
     steps: int = 1
-    """Words of k that are multiplied at once."""
+    """Words of k that are multiplied at once: a divisor of the lanes of a vector."""
     unit: MatrixUnit | None = None
     code: str = ""
     """LLVM's code of functions that it calls."""

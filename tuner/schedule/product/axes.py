@@ -37,9 +37,9 @@ ALONG_K = {"mb": MAX_BLOCK, "kc": 0, "ku": 1, "near": 0, "ahead": 0, "fetch": 0,
 """The canonical values of the axes that are don't-care where vectors run along k."""
 
 
-def atom_of(kernel: MicroKernel | Mapping[str, int], product: Product, hardware: Hardware) -> Atom:
-    """The instruction that a kernel multiplies by."""
-    return product.atoms(hardware)[kernel.get("group", DEFAULT_CHOICE)]
+def atom_of(kernel: MicroKernel | Mapping[str, int], atoms: Mapping[int, Atom]) -> Atom:
+    """The instruction that a kernel multiplies by, of those that its product has."""
+    return atoms[kernel.get("group", DEFAULT_CHOICE)]
 
 
 def panels_of_strip(kernel: MicroKernel) -> int:
@@ -101,17 +101,16 @@ def thread_axes(threads: int, has_batch: bool) -> tuple[Axis, ...]:
     )
 
 
-def canonicalised(values: Mapping[str, int], product: Product, hardware: Hardware) -> dict[str, int]:
-    """The values with one choice for axes that are don't-care beside the others."""
+def canonicalised(values: Mapping[str, int], product: Product, atoms: Mapping[int, Atom]) -> dict[str, int]:
+    """The values with one choice for axes that are don't-care beside the others. ``atoms``: the product's."""
     canonical, pack = dict(values), values["pack"]
     constant = product.right.is_packed_ahead
-    atom = atom_of(values, product, hardware)
+    atom = atom_of(values, atoms)
     is_in_place = not constant and pack in (IN_PLACE, IN_COPY)
     if atom.unit is not None and not is_in_place and pack != product.pack_of_dots:
         return {**canonical, **_of_unit(values, atom, constant)}
     if "group" in canonical and (is_in_place or atom.unit is not None):
         # What is not packed has no words, and is multiplied by vectors.
-        atoms = product.atoms(hardware)
         canonical["group"] = 1 if 1 in atoms else best_of_vectors(atoms)
     if pack == product.pack_of_dots:
         canonical |= ALONG_K
@@ -147,9 +146,12 @@ def _check_unit(kernel: MicroKernel, atom: Atom, constant: bool, hardware: Hardw
         raise IllegalKernel(f"{text}, there are {atom.unit.registers}")
 
 
-def check(kernel: MicroKernel, product: Product, threads: int, hardware: Hardware, copies: int = 1) -> None:
-    """Raises IllegalKernel for what the hardware cannot carry. ``copies``: how often all of the code is written."""
-    atom, constant = atom_of(kernel, product, hardware), product.right.is_packed_ahead
+def check(
+    kernel: MicroKernel, product: Product, atoms: Mapping[int, Atom], threads: int, hardware: Hardware, copies: int = 1
+) -> None:
+    """Raises IllegalKernel for what the hardware cannot carry. ``atoms``: the product's; ``copies``: how often all of
+    the code is written."""
+    atom, constant = atom_of(kernel, atoms), product.right.is_packed_ahead
     if atom.unit is not None:
         _check_unit(kernel, atom, constant, hardware)
     else:

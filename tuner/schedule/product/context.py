@@ -77,7 +77,7 @@ class EmitContext:
     @cached_property
     def words(self) -> Words:
         """What a step takes of the operands."""
-        atom = atom_of(self.kernel, self.product, self.task.known_target.hardware)
+        atom = atom_of(self.kernel, self.product.atoms(self.task.known_target.hardware))
         return Words(atom, self.left.dtype, self.right.dtype, self.vectors)
 
     @property
@@ -109,7 +109,7 @@ def context_of(
 ) -> EmitContext:  # fmt: skip
     """The context of a kernel of ``product``, whose extents are ``extent``, by default those of the function's axes."""
     extent = extent or {role: function.extents[axis] for role, axis in product.axes.items()}
-    group = atom_of(kernel, product, task.known_target.hardware).group
+    group = atom_of(kernel, product.atoms(task.known_target.hardware)).group
     steps = extent["k"] if group == 1 else tirx.floordiv(extent["k"] + i64(group - 1), i64(group))
     return EmitContext(
         task, product, kernel, {**extent, "k": steps}, function, function.buffers,

@@ -87,12 +87,12 @@ class Words:
     widen a vector of columns, or the word of a row, to what the instruction takes."""
 
     def __init__(self, product: Product, groups: Floats, hardware: Hardware) -> None:
-        dots = product.atoms(hardware)
+        atoms = product.atoms(hardware)
+        # Of one instruction kernels have no axis to choose it by.
+        chosen = np.searchsorted(list(atoms), groups) if len(atoms) > 1 else np.zeros((1, 1), np.int64)
 
         def of(value: Callable[[Atom], float]) -> Floats:
-            if len(dots) == 1:
-                return np.full((1, 1), float(value(*dots.values())))
-            return np.array([[float(value(dots[int(group)]))] for group in groups[:, 0]])
+            return np.array([float(value(atom)) for atom in atoms.values()])[chosen]
 
         left, right = product.left.dtype, product.right.dtype
         self.group = of(lambda atom: atom.group)

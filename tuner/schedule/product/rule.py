@@ -40,8 +40,8 @@ from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 
 class ProductRule(Rule):
-    """A rule for the programs that ``product`` takes, one element of k a step. Its micro-kernels have the axes of the
-    engine, of which ``rows`` has these choices."""
+    """A rule for the programs that ``product`` takes. Its micro-kernels have the axes of the engine, of which ``rows``
+    has these choices."""
 
     rows: Sequence[int] = (ROWS_IN_PLACE, ROWS_PACKED)
 
@@ -65,8 +65,8 @@ class ProductRule(Rule):
             self.name,
             self.version,
             axes,
-            check=lambda kernel: check(kernel, product, task.threads, hardware),
-            canonicalise=lambda values: canonicalised(values, product, hardware),
+            check=lambda kernel: check(kernel, product, atoms, task.threads, hardware),
+            canonicalise=lambda values: canonicalised(values, product, atoms),
         )
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
@@ -82,7 +82,7 @@ class ProductRule(Rule):
     def panels(self, task: SearchTask, kernel: MicroKernel) -> PackLayout:
         """How a right operand [n, k] is packed ahead."""
         hardware = task.known_target.hardware
-        atom = atom_of(kernel, self.product(task.workload), hardware)
+        atom = atom_of(kernel, self.product(task.workload).atoms(hardware))
         return PackLayout(kernel["nv"] * hardware.lanes(), atom.group, atom.offset, whole=atom.steps)
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:

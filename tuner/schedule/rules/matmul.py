@@ -33,10 +33,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tuner.errors import IllegalKernel
-from tuner.program.target import Hardware, Target
+from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout
+from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import best_of_vectors
 from tuner.schedule.product.axes import (  # fmt: skip
     ALONG_K,
@@ -92,9 +93,9 @@ class X86Contraction(ProductRule):
         )
 
         def checked(kernel: MicroKernel) -> None:
-            check(kernel, contraction.product, task.threads, hardware)
+            check(kernel, contraction.product, atoms, task.threads, hardware)
             check_turns(kernel, hardware)
-            _check_words(kernel, contraction, hardware)
+            _check_words(kernel, contraction, atoms)
             if panels_of_strip(kernel) > 1 and not _has_strips(kernel, contraction):
                 text = f"nb={kernel['nb']} pack={kernel['pack']} mb={kernel['mb']}"
                 raise IllegalKernel(f"{text}: strips need all panels packed, or read along n, and mb above 1")
@@ -104,7 +105,7 @@ class X86Contraction(ProductRule):
             self.version,
             axes,
             check=checked,
-            canonicalise=lambda values: _canonical(values, contraction, hardware),
+            canonicalise=lambda values: _canonical(values, contraction, atoms),
         )
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
@@ -119,7 +120,7 @@ class X86Contraction(ProductRule):
         if contraction.right_is_constant and along_k in _packings(task, contraction):
             square = 4 if hardware.vector_registers >= 32 else 3
             values |= {**ALONG_K, "mr": square, "nv": square, "pack": along_k}
-        return self.space(task).kernel(_canonical_words(values, contraction, hardware))
+        return self.space(task).kernel(_canonical_words(values, contraction, atoms))
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         contraction = contraction_of(task.workload)
@@ -145,18 +146,18 @@ def _has_strips(values: Mapping[str, int] | MicroKernel, contraction: Contractio
     return values["pack"] not in (1, contraction.product.pack_of_dots) and values["mb"] > 1
 
 
-def _canonical(values: Mapping[str, int], contraction: Contraction, hardware: Hardware) -> dict[str, int]:
-    canonical = _canonical_words(canonicalised(values, contraction.product, hardware), contraction, hardware)
+def _canonical(values: Mapping[str, int], contraction: Contraction, atoms: Mapping[int, Atom]) -> dict[str, int]:
+    canonical = _canonical_words(canonicalised(values, contraction.product, atoms), contraction, atoms)
     return canonical if _has_strips(canonical, contraction) else canonical | {"nb": 1}
 
 
-def _canonical_words(values: Mapping[str, int], contraction: Contraction, hardware: Hardware) -> dict[str, int]:
+def _canonical_words(values: Mapping[str, int], contraction: Contraction, atoms: Mapping[int, Atom]) -> dict[str, int]:
     """The values with rows packed where the last word of k may be ragged, and k unsplit where the output cannot hold
     partial sums."""
     canonical = dict(values)
     if "group" in canonical and values["pack"] == contraction.product.pack_of_dots:
         canonical["group"] = 1
-    group = atom_of(canonical, contraction.product, hardware).group
+    group = atom_of(canonical, atoms).group
     if group > 1 and (contraction.depth is None or contraction.depth % group):
         canonical["rows"] = 1
     is_whole = contraction.depth is not None and canonical["kc"] * group >= contraction.depth
@@ -165,7 +166,7 @@ def _canonical_words(values: Mapping[str, int], contraction: Contraction, hardwa
     return canonical
 
 
-def _check_words(kernel: MicroKernel, contraction: Contraction, hardware: Hardware) -> None:
-    if dict(kernel.values) != _canonical_words(dict(kernel.values), contraction, hardware):
+def _check_words(kernel: MicroKernel, contraction: Contraction, atoms: Mapping[int, Atom]) -> None:
+    if dict(kernel.values) != _canonical_words(dict(kernel.values), contraction, atoms):
         text = f"kc={kernel['kc']} rows={kernel['rows']} group={kernel.get('group')}"
         raise IllegalKernel(f"{text}: an output of {contraction.out_dtype} needs kc=0, a ragged last word rows=1")

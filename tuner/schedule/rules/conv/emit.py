@@ -116,7 +116,7 @@ def _context(
     extent = {role: _product(parts, group) for role, group in form.groups.items()}
     # Views have elements.
     parts = replace(parts, views=_views(parts, extent, buffers))
-    group = atom_of(kernel, form.product, task.known_target.hardware).group
+    group = atom_of(kernel, form.product.atoms(task.known_target.hardware)).group
     product = form.product
     return EmitContext(
         own, product, kernel, {**extent, "k": _steps(extent["k"], group)}, function, buffers,

@@ -82,8 +82,8 @@ def _moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel],
     if form.left.is_gathered:
         in_image = np.array([[kernel["rows"] == IN_IMAGE] for kernel in kernels])
         # Words are copied as they are, in vectors of so many more elements.
-        hardware = task.known_target.hardware
-        groups = np.array([[float(atom_of(kernel, form.product, hardware).group)] for kernel in kernels])
+        atoms = form.product.atoms(task.known_target.hardware)
+        groups = np.array([[float(atom_of(kernel, atoms).group)] for kernel in kernels])
         gathered = b * m * k * (BY_VECTOR / groups if is_contiguous(form.left.factors, form.k[-1]) else BY_ELEMENT)
         if form.image is not None:
             copied = _copied(form, form.image, blocks, extents) * BY_VECTOR + b * m * STARTS

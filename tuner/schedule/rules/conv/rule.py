@@ -92,13 +92,13 @@ class X86Gathered(Rule):
         )
 
         # Once: to look a workload up takes longer than all the rest of a check.
-        of_join = {int(form.joined): form for form in found}
+        of_join = {int(form.joined): (form, form.product.atoms(hardware)) for form in found}
         return SearchSpace(
             self.name,
             self.version,
             axes,
-            check=lambda kernel: _check(kernel, of_join[kernel["join"]], task.threads, hardware),
-            canonicalise=lambda values: _canonical(values, of_join[values["join"]], hardware),
+            check=lambda kernel: _check(kernel, *of_join[kernel["join"]], task.threads, hardware),
+            canonicalise=lambda values: _canonical(values, *of_join[values["join"]], hardware),
         )
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
@@ -115,7 +115,7 @@ class X86Gathered(Rule):
         if "group" in choices:
             in_place = pack == 0 and not form.right.is_packed_ahead
             values["group"] = 1 if in_place else best_of_vectors(_atoms(task.known_target.hardware, [form]))
-        steps, group = form.steps, atom_of(values, form.product, task.known_target.hardware).group
+        steps, group = form.steps, atom_of(values, form.product.atoms(task.known_target.hardware)).group
         if not form.can_hold_partial or (steps is not None and values["kc"] * group >= steps):
             values["kc"] = 0
         return space.kernel(values)
@@ -129,7 +129,7 @@ class X86Gathered(Rule):
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         form = form_of(task.workload, bool(kernel["join"]))
         hardware = task.known_target.hardware
-        width, atom = kernel["nv"] * hardware.lanes(), atom_of(kernel, form.product, hardware)
+        width, atom = kernel["nv"] * hardware.lanes(), atom_of(kernel, form.product.atoms(hardware))
         parts = [_layouts(task.workload, own, width, atom) for own in form.each]
         return parts[0] if not form.phases else _cut(task.workload, form, parts)
 
@@ -137,10 +137,12 @@ class X86Gathered(Rule):
         return emit(task, kernel, self.layouts(task, kernel), name)
 
 
-def _check(kernel: MicroKernel, form: Form, threads: int, hardware: Hardware) -> None:
+def _check(
+    kernel: MicroKernel, form: Form, atoms: Mapping[int, Atom], threads: int, hardware: Hardware
+) -> None:  # fmt: skip
     """Raises IllegalKernel for what the hardware cannot carry, or the form does not have."""
-    check(kernel, form.product, threads, hardware, copies=len(form.each))
-    atom = atom_of(kernel, form.product, hardware)
+    check(kernel, form.product, atoms, threads, hardware, copies=len(form.each))
+    atom = atom_of(kernel, atoms)
     group = atom.depth
     if kernel["kc"] and not form.can_hold_partial:
         raise IllegalKernel(f"kc={kernel['kc']}: an output of {form.out_dtype} needs kc=0, or join=1")
@@ -156,13 +158,15 @@ def _check(kernel: MicroKernel, form: Form, threads: int, hardware: Hardware) ->
         _check_copy(kernel, form, hardware)
 
 
-def _canonical(values: Mapping[str, int], form: Form, hardware: Hardware) -> dict[str, int]:
+def _canonical(
+    values: Mapping[str, int], form: Form, atoms: Mapping[int, Atom], hardware: Hardware
+) -> dict[str, int]:  # fmt: skip
     """The values with one choice for axes that are don't-care beside the others."""
     if values["pack"] == IN_COPY:
         is_copied = form.copies_columns(hardware) and values.get("group", 1) == 1
         values = {**values, "near": 0} if is_copied else {**values, "pack": 1}
-    result = canonicalised(values if form.can_hold_partial else {**values, "kc": 0}, form.product, hardware)
-    atom = atom_of(result, form.product, hardware)
+    result = canonicalised(values if form.can_hold_partial else {**values, "kc": 0}, form.product, atoms)
+    atom = atom_of(result, atoms)
     if "group" in result and form.steps is not None and result["kc"] * atom.group >= form.steps:
         result["kc"] = 0
     if form.left.is_packed_ahead and atom.unit is None:

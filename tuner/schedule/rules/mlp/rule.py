@@ -157,7 +157,7 @@ def _check(kernel: MicroKernel, chain: Chain, threads: int, hardware: Hardware) 
     if not kernel["whole"] and kernel["tn"] != 1:
         raise IllegalKernel(f"whole=0 has threads share the rows: needs tn=1, got {kernel['tn']}")
     for product, own in zip(chain.products, link_kernels(chain, kernel), strict=True):
-        check_product(own, product, threads, hardware)
+        check_product(own, product, product.atoms(hardware), threads, hardware)
 
 
 def _latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:

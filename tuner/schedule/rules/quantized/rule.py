@@ -52,6 +52,7 @@ class X86Quantized(ProductRule):
 
     def space(self, task: SearchTask) -> SearchSpace:
         hardware, found = task.known_target.hardware, quantized_of(task.workload)
+        atoms = found.product.atoms(hardware)
         tile = tile_axes(found.depth if can_hold_partial(found.out_dtype) else 0)
         axes = (
             *(Axis(axis.name, axis.doc, (0,)) if axis.name in ("near", "ahead") else axis for axis in tile),
@@ -63,7 +64,7 @@ class X86Quantized(ProductRule):
         )
 
         def checked(kernel: MicroKernel) -> None:
-            check(kernel, found.product, task.threads, hardware)
+            check(kernel, found.product, atoms, task.threads, hardware)
             if kernel["late"] and (kernel["pack"] or kernel["kc"]):
                 raise IllegalKernel(f"late=1 needs pack=0 kc=0, got pack={kernel['pack']} kc={kernel['kc']}")
 
@@ -72,7 +73,7 @@ class X86Quantized(ProductRule):
             self.version,
             axes,
             check=checked,
-            canonicalise=lambda values: canonicalised(_without_chunks(values), found.product, hardware),
+            canonicalise=lambda values: canonicalised(_without_chunks(values), found.product, atoms),
         )
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:

@@ -66,10 +66,11 @@ class X86Winograd(Rule):
             Axis("lines", "rows of tiles in a block", _lines(convolution)),
         )
         product = Products(convolution, 1).product
+        atoms = product.atoms(hardware)
 
         def legal(kernel: MicroKernel) -> None:
             own = as_product(kernel, 1)
-            check(own, product, 1, hardware)
+            check(own, product, atoms, 1, hardware)
             check_turns(own, hardware)
 
         def canonical(values: Mapping[str, int]) -> dict[str, int]:
