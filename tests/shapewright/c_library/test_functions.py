@@ -14,10 +14,14 @@ import pytest
 
 import shapewright as sw
 from tests.shapewright.c_library.calling import CLibrary, files_of
+from tuner.library.build import build_library
+from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.measure.ragged import ragged_dims
 from tuner.measure.verify import Case
 from tuner.program.target import native
 from tuner.program.task import SearchTask
+from tuner.schedule import rules_of
+from tuner.schedule.product.amx import AMX
 
 pytestmark = pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="there is no C compiler here")
 
@@ -59,9 +63,24 @@ RULES = {"a convolution by minimal filtering": "x86_winograd"}
 @pytest.mark.parametrize("name", [*FEW, *(pytest.param(name, marks=pytest.mark.soak) for name in MORE)])
 def test_it_computes_what_the_reference_does(name: str, tmp_path: Path) -> None:
     searched = TASKS[name]()
-    library = CLibrary(files_of(searched, RULES.get(name)), tmp_path / "c")
-    workload, layouts = searched.workload, library.texts.layouts
+    _check_function(searched, CLibrary(files_of(searched, RULES.get(name)), tmp_path / "c"))
 
+
+@pytest.mark.skipif(not AMX[0].is_on(native().hardware), reason="this CPU has no AMX")
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_tiles_are_multiplied_and_constants_filled_up_for_them(dtype: str, tmp_path: Path) -> None:
+    types: Any = dtype if dtype == "bfloat16" else {"x": dtype, "w": dtype, "out": "int32"}
+    searched = task("dense", {"m": T, "n": 45, "k": 35}, dtype=types)
+    space, random = rules_of(searched)[0].space(searched), np.random.default_rng(0)
+    depths = {unit.depth for unit in AMX}
+    kernel = next(each for each in iter(lambda: space.sample(random), None) if each.get("group") in depths)
+    files = build_library(Dispatcher(searched, (kernel,), 0, Leaf(0)), "job-1").files
+    _check_function(searched, CLibrary(files, tmp_path / "one", "one"))
+    _check_symbols(tmp_path / "one" / "lib" / "libshapewright_one.so")
+
+
+def _check_function(searched: SearchTask, library: CLibrary) -> None:
+    workload, layouts = searched.workload, library.texts.layouts
     for dims in ragged_dims(workload):
         case = Case.of(workload, dims)
         inputs = []

@@ -17,6 +17,7 @@ from shapewright.models.onnx_model import from_onnx
 from tests.shapewright.models.checking import Formula, exported, lifting_of
 from tests.shapewright.models.onnx_cases import Found, built, compared, reasons_of
 from tuner.errors import InvalidInput
+from tuner.program.reference import compute
 
 X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
 EXP = helper.make_node("Exp", ["y"], ["z"])
@@ -147,6 +148,26 @@ def test_only_a_constant_mask_that_hides_nothing_is_left_out(sees: bool | None) 
     assert "y" in compared(model, q, q, q).compared
     (op,) = (each for each in lift_graph(from_onnx(model).graph).ops if each.output == "y")
     assert ("mask" in {tensor.name for tensor in op.workload.inputs}) == (sees is not True)
+
+
+@pytest.mark.parametrize("keys", [0, 1, 3])
+def test_where_there_is_no_key_rows_are_zero(keys: int) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["q", "kt"], ["products"]),
+        helper.make_node("Mul", ["products", "scale"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["weights"], axis=-1),
+        helper.make_node("MatMul", ["weights", "v"], ["y"]),
+    ]
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 2, size, 8)).astype(np.float32) for size in (4, keys, keys))
+    shapes = {"q": q.shape, **dict.fromkeys("kv", (1, 2, "keys", 8))}
+    model = built(nodes, shapes, {"scale": np.float32(8**-0.5)})
+    (op,) = lift_graph(from_onnx(model).graph).ops
+    (out,) = compute(op.workload, [q, k, v], op.workload.dims({"keys": keys}))
+    scores = q @ k.swapaxes(2, 3) * 8**-0.5
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    np.testing.assert_allclose(out, weights @ v, rtol=1e-5, atol=1e-6)
 
 
 def test_a_number_is_the_one_that_a_float_holds() -> None:
