@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
@@ -31,7 +31,7 @@ import numpy as np
 from benchmarks.alternating import geomean
 from benchmarks.options import count, numbers
 from benchmarks.suite import Benchmark, suite_here, suite_parser
-from tuner.program.rates import Rates
+from tuner.program.rates import NUMBERS, Rates
 
 if TYPE_CHECKING:
     from tuner.program.task import SearchTask
@@ -64,10 +64,8 @@ def _options() -> argparse.Namespace:
 # -- a machine that nobody knows --------------------------------------------------------------------------------------
 def disturbed(rates: Rates, draw: int, most: float) -> Rates:
     """Every rate times a factor of its own between ``1/most`` and ``most``."""
-    factors = _factors(len(fields(rates)), draw, most)
-    return replace(
-        rates, **{each.name: getattr(rates, each.name) * by for each, by in zip(fields(rates), factors, strict=True)}
-    )
+    factors = _factors(len(NUMBERS), draw, most)
+    return replace(rates, **{name: getattr(rates, name) * by for name, by in zip(NUMBERS, factors, strict=True)})
 
 
 @contextmanager

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
 
 from service.devices.token_schemas import RefusedOut
 from service.schemas import AsJson, FromAttributes
+from tuner.program.rates import Rates
 from tuner.storage import DeviceState, SpeedState
 
 
@@ -37,6 +37,8 @@ class LevelsOut(FromAttributes):
 
     flops_per_s: float
     levels: list[LevelOut]
+    clock_hz: float | None = Field(description="null where the device could not tell")
+    issued_per_s: dict[str, float] = Field(description="by instruction, of each thread")
 
 
 class CalibrationOut(FromAttributes):
@@ -45,7 +47,9 @@ class CalibrationOut(FromAttributes):
     version: int
     threads: int
     target: str
-    rates: Annotated[dict[str, float], BeforeValidator(asdict)]
+    rates: Annotated[dict[str, float | dict[str, float]], BeforeValidator(Rates.to_json)] = Field(
+        description="of one core; `issue`: by instruction its time over that of a multiply-add, where it was measured"
+    )
     levels: LevelsOut | None = Field(description="null where the device could not tell")
     probes: int = Field(description="measurements that the rates were fitted to")
     error_before: float = Field(description="median error of theory by typical rates, as a share of the time")

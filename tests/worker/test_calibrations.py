@@ -16,7 +16,7 @@ from tests.fakes import FakeBuilder
 from tests.measuring import wait_for
 from tests.worker.curves import Bed, flat, leased
 from tests.worker.scripted import Tools
-from tuner.calibration.probes import layer
+from tuner.calibration.cpu import layer
 from tuner.measure import BuilderLost, DeviceBusy, DeviceLost, WrongDevice, never
 from tuner.measure.connecting import Tracker
 from tuner.measure.rpc_runner import RpcRunner

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
 import numpy as np
 
+from tuner.calibration.cpu import CPU
 from tuner.calibration.fit import Floats, Observed, clock_alone, errors, fitted
-from tuner.calibration.probes import Probe, probes
+from tuner.calibration.kind import DeviceKind, Probe
 from tuner.measure import Builder, DeviceFailed, Interrupted, Runner, RunRequest, never
 from tuner.program.calibration import VERSION, Calibration, Levels
 from tuner.program.rates import Rates
@@ -28,6 +29,8 @@ FIT_SHARE = 0.1
 """Of these, what is left for the fit, and for a batch that is under way when the rest is over."""
 MIN_PROBES, MIN_PRODUCTS = 60, 3
 """Measurements, and products that they are of: fewer do not tell twenty rates apart."""
+KINDS: Mapping[str, DeviceKind] = {"llvm": CPU}
+"""By the kind of a target."""
 FOLDS = 3
 """Into which products are dealt out for the error that is stored: each takes a fit of its own."""
 
@@ -58,6 +61,7 @@ def calibrate(
     a line in the log that says why, where too little was measured, or the caller interrupted it. Raises DeviceLost,
     WrongDevice, BuilderLost.
     """
+    kind = KINDS[target.kind]
     began_s = clock()
     until_s = began_s + (1 - FIT_SHARE) * within_s
 
@@ -66,7 +70,7 @@ def calibrate(
 
     measured = _Measured()
     levels: Levels | None = None
-    for probe in probes(target, threads, seed):
+    for probe in kind.probes(target, threads, seed):
         if is_over():
             break
         builds = builder.build(probe.task, probe.kernels)
@@ -80,9 +84,9 @@ def calibrate(
         why = "it was interrupted" if interrupted() else f"{MIN_PROBES} of {MIN_PRODUCTS} products are needed"
         log.warning("no calibration: %d measurements of %d products; %s", count, len(observed), why)
         return None
-    rates, before, after = _rates(observed)
+    rates, before, after = _rates(observed, kind.centre(levels, target, threads), kind.fitted)
     return Calibration(
-        VERSION, threads, target.fingerprint, _with_levels(rates, levels, threads), levels, count, before, after,
+        VERSION, threads, target.fingerprint, kind.completed(rates, levels, threads), levels, count, before, after,
         round(clock() - began_s, 1), datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
 
@@ -130,24 +134,18 @@ def _levels(runner: LevelRunner, task: SearchTask, interrupted: Callable[[], boo
         return None
 
 
-def _rates(observed: Sequence[Observed]) -> tuple[Rates, float, float]:
-    """The rates, and half of the errors before and after: each product by what was fitted to those of other folds."""
+def _rates(observed: Sequence[Observed], centre: Rates, names: Sequence[str]) -> tuple[Rates, float, float]:
+    """The rates, and half of the errors by ``centre`` and by fitted ones: each product by those of other folds."""
     before: list[Floats] = []
     after: list[Floats] = []
     for fold in range(FOLDS):
         held_out = observed[fold::FOLDS]
         others = [each for at, each in enumerate(observed) if at % FOLDS != fold]
-        before.append(errors(held_out, clock_alone(others)))
-        after.append(errors(held_out, fitted(others)))
+        before.append(errors(held_out, clock_alone(others, centre)))
+        after.append(errors(held_out, fitted(others, centre, names)))
     was, now = (float(np.median(np.concatenate(each))) for each in (before, after))
     if now < was:
-        return fitted(observed), was, now
+        return fitted(observed, centre, names), was, now
     log.warning("calibration adjusts the clock alone: fitted rates are off by %.1f %%, typical ones by %.1f %%",
                 100 * now, 100 * was)  # fmt: skip
-    return clock_alone(observed), was, was
-
-
-def _with_levels(rates: Rates, levels: Levels | None, threads: int) -> Rates:
-    """Rates that products tell nothing of, but reading does: by core, in bytes per cycle."""
-    read = {} if levels is None else {each.name: each.bytes_per_s / threads / rates.clock_hz for each in levels.levels}
-    return replace(rates, l1_bytes=read.get("L1", rates.l1_bytes), memory_bytes=read.get("memory", rates.memory_bytes))
+    return clock_alone(observed, centre), was, was

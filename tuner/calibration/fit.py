@@ -2,11 +2,11 @@
 
 The most probable rates (MAP): logarithms of measured times have a spread SCATTER around theory's, with the tails of
 Huber's loss (P. J. Huber, Robust Estimation of a Location Parameter, 1964), logarithms of rates a normal spread SPREAD
-around the typical ones. Found by Gauss-Newton steps with Levenberg's damping (K. Levenberg, 1944) and a numeric
-Jacobian. What no measurement tells of stays as typical.
+around those of a centre. Found by Gauss-Newton steps with Levenberg's damping (K. Levenberg, 1944) and a numeric
+Jacobian. What no measurement tells of stays as in the centre.
 
-The clock is fitted with the rest. What bounds it is the work of the multiply-add units, which is in cycles of the
-hardware's description; where these units bound nothing, only the ratios of rates to the clock are known.
+The clock is fitted with the rest. What bounds it is the work of the multiply-add units, of which it is known how many a
+cycle they do; where these units bound nothing, only the ratios of rates to the clock are known.
 """
 
 from __future__ import annotations
@@ -17,18 +17,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.program.rates import TYPICAL, Rates
+from tuner.program.rates import Rates
 from tuner.program.task import SearchTask
 from tuner.schedule import Extents, estimate_s, extents_of
 from tuner.schedule.space import MicroKernel
 
 Floats = NDArray[np.float64]
-FITTED = (
-    "clock_hz", "fma_latency", "loads", "decode", "l2_bytes", "l3_bytes", "l2_exposed", "stream_exposed",
-    "near_exposed", "ahead_exposed", "too_soon", "tile", "turn", "store", "again", "fetched", "copy", "transpose",
-    "call", "block", "fork",
-)  # fmt: skip
-"""What theory reads of rates for products of matrices."""
 SPREAD = 0.7
 """Of the logarithm of a rate between devices: twice as much or half as much is usual."""
 SCATTER = 0.05
@@ -54,9 +48,7 @@ class Observed:
         return int(np.isfinite(self.latency_s).sum())
 
 
-def fitted(
-    observed: Sequence[Observed], centre: Rates = TYPICAL, names: Sequence[str] = FITTED, scatter: float = SCATTER
-) -> Rates:
+def fitted(observed: Sequence[Observed], centre: Rates, names: Sequence[str], scatter: float = SCATTER) -> Rates:
     """The rates that explain best what was observed; the same for the same measurements.
 
     ``names``: those that are fitted, around ``centre``. ``scatter``: of the logarithm of a time around theory's. Raises
@@ -81,15 +73,15 @@ def fitted(
     return problem.rates(at)
 
 
-def clock_alone(observed: Sequence[Observed]) -> Rates:
-    """The typical rates at the clock that fits best: how theory ranks kernels without a calibration."""
-    problem = _Problem(observed)
+def clock_alone(observed: Sequence[Observed], centre: Rates) -> Rates:
+    """The rates of ``centre`` at the clock that fits best."""
+    problem = _Problem(observed, centre, ("clock_hz",))
     return problem.rates(problem.at_clock())
 
 
 def residuals(observed: Sequence[Observed], rates: Rates) -> Floats:
     """By measurement the logarithm of the measured time over theory's."""
-    return _Problem(observed).residuals_of(rates)
+    return _Problem(observed, rates, ()).residuals_of(rates)
 
 
 def errors(observed: Sequence[Observed], rates: Rates) -> Floats:
@@ -111,9 +103,8 @@ class _Problem:
     """Logarithms of rates over those of ``centre``, [names], and what theory makes of them."""
 
     def __init__(
-        self, observed: Sequence[Observed], centre: Rates = TYPICAL, names: Sequence[str] = FITTED,
-        scatter: float = SCATTER,
-    ) -> None:  # fmt: skip
+        self, observed: Sequence[Observed], centre: Rates, names: Sequence[str], scatter: float = SCATTER
+    ) -> None:
         self._centre, self._names, self._scatter = centre, names, scatter
         known = [np.isfinite(each.latency_s) for each in observed]
         if not any(each.any() for each in known):
@@ -134,9 +125,7 @@ class _Problem:
 
     def residuals_of(self, rates: Rates) -> Floats:
         """Logarithms of measured times over theory's."""
-        theory = [
-            estimate_s(part.task.at_rates(rates), part.kernels, part.extents)[part.known] for part in self._parts
-        ]
+        theory = [estimate_s(part.task.at_rates(rates), part.kernels, part.extents)[part.known] for part in self._parts]
         return np.asarray(self._log_s - np.log(np.concatenate(theory)))
 
     def cost(self, at: Floats) -> float:

@@ -1,4 +1,5 @@
-"""What a device reads from each cache and from memory, and its multiply-adds: what a roofline with all levels needs.
+"""What a device reads from each cache and from memory, and what it issues: a roofline with all levels, and theory, need
+it.
 
 The machine code comes from tuner.measure.roof_kernels. Nothing here needs TVM's compiler.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.measure.issue import measure_issue
 from tuner.measure.roof import READ_ACCUMULATORS, READ_BYTES, aligned, peak_call, peak_work
 from tuner.measure.tensors import tensor_of
 from tuner.measure.timing import Timer, sampling
@@ -63,7 +65,8 @@ def measure_levels(module: Any, target: Target, threads: int, timer: Timer) -> L
     peak = peak_call(module, target, threads)
     flops_per_s = peak_work(target, threads) / timer.measure(peak, sampling(peak)).latency_s
     found = (_level(module, each, target, threads, timer) for each in sweeps(target, threads))
-    return Levels(flops_per_s, tuple(found))
+    clock_hz, issued_per_s = measure_issue(module, target, threads, timer)
+    return Levels(flops_per_s, tuple(found), clock_hz, issued_per_s)
 
 
 def _level(module: Any, sweep: Sweep, target: Target, threads: int, timer: Timer) -> Level:

@@ -1,5 +1,5 @@
-"""The machine code that a roof is measured with: multiply-adds in registers, and reading memory and caches. Imports the
-compiler.
+"""The machine code that a device is measured with: multiply-adds and other instructions in registers, the clock, and
+reading memory and caches. Imports the compiler.
 
 It is built beside the candidates and sent to the device as they are: a device needs no compiler.
 """
@@ -20,9 +20,14 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.library.machine_code import shared_object, tvm_target
+from tuner.measure.issue import CLOCK, CLOCK_TURNS, Issued, issued
+from tuner.measure.issue import ROWS as STEPS
+from tuner.measure.issue import TURNS as REPEATS
 from tuner.measure.levels import sweeps
 from tuner.measure.roof import PEAK, READ, READ_ACCUMULATORS, ROWS, TURNS, accumulators, read_rows
 from tuner.program.target import Target
+from tuner.schedule.product.atom import imported
+from tuner.schedule.vector.dtypes import vector_type
 
 _building = threading.Lock()
 
@@ -34,7 +39,7 @@ def roof_binary(target: Target, threads: int) -> bytes:
 
 
 def levels_binary(target: Target, threads: int) -> bytes:
-    """The same with PEAK and the names of ``sweeps``."""
+    """The same with PEAK, CLOCK, and the names of ``sweeps`` and ``issued``."""
     with _building:
         return _levels_built(target, threads)
 
@@ -63,7 +68,9 @@ def _built(target: Target, threads: int) -> bytes:
 def _levels_built(target: Target, threads: int) -> bytes:
     lanes = target.hardware.lanes()
     reads = {each.name: _read(each.name, lanes, each.rows, threads, each.turns) for each in sweeps(target, threads)}
-    return _compiled({PEAK: _peak(lanes, accumulators(target), threads), **reads}, target)
+    issues = {each.function: _issue(each, lanes, threads) for each in issued(target)}
+    peak = _peak(lanes, accumulators(target), threads)
+    return _compiled({PEAK: peak, CLOCK: _clock(threads), **reads, **issues}, target)
 
 
 def _compiled(functions: Mapping[str, Any], target: Target) -> bytes:
@@ -99,6 +106,68 @@ def _read(name: str, lanes: int, rows: int, threads: int, turns: int = 1) -> Any
             for index, value in enumerate(values):
                 I.buffer_store(out, value[vector], [thread, index, vector])
     return builder.get()
+
+
+def _clock(threads: int) -> Any:
+    """One chain of operations on integers, each of which waits for the one before."""
+    with _function(CLOCK) as builder:
+        operands = I.arg("operands", I.buffer((2,), "int64"))
+        out = I.arg("out", I.buffer((threads,), "int64"))
+        with _on_each(threads) as thread:
+            value = I.alloc_buffer((1,), "int64")
+            I.buffer_store(value, tirx.Cast("int64", thread), [0])
+            added, flipped = I.Bind(operands[0]), I.Bind(operands[1])
+            with I.serial(0, CLOCK_TURNS):
+                I.buffer_store(value, tirx.bitwise_xor(value[0] + added, flipped), [0])
+            I.buffer_store(out, value[0], [thread])
+    return builder.get()
+
+
+def _issue(each: Issued, lanes: int, threads: int) -> Any:
+    """A register tile of one instruction again and again."""
+    with _function(each.function) as builder:
+        operands = I.arg("operands", I.buffer((*each.operands, lanes), "int32"))
+        out = I.arg("out", I.buffer((threads, *each.totals, lanes), each.atom.total))
+        write = _in_vectors if each.atom.unit is None else _in_unit
+        with _on_each(threads) as thread, imported(each.atom):
+            write(each, lanes, operands, out, thread)
+    return builder.get()
+
+
+def _in_vectors(each: Issued, lanes: int, operands: Any, out: Any, thread: Any) -> None:
+    atom, vector = each.atom, tirx.Ramp(0, 1, lanes)
+    totals = [I.alloc_buffer((lanes,), atom.total) for _ in range(each.down * each.across)]
+    for index, total in enumerate(totals):
+        I.buffer_store(total, out[thread, index, 0, vector], [vector])
+    with I.serial(0, REPEATS), I.serial(0, STEPS) as step:
+        words = [I.Bind(operands[step, index, 0, vector]) for index in range(each.down + each.across)]
+        taken = vector_type(atom.element, lanes * atom.group)
+        columns = [tirx.reinterpret(taken, word) for word in words[each.down :]]
+        for index, total in enumerate(totals):
+            left, right = words[index // each.across], columns[index % each.across]
+            I.buffer_store(total, atom.products(total[vector], left, right), [vector])
+    for index, total in enumerate(totals):
+        I.buffer_store(out, total[vector], [thread, index, 0, vector])
+
+
+def _in_unit(each: Issued, lanes: int, operands: Any, out: Any, thread: Any) -> None:
+    """Tiles are loaded once: only multiplications are repeated."""
+    unit, count, stride = each.atom.unit, each.down * each.across, tirx.IntImm("int64", 4 * lanes)
+    assert unit is not None
+    for statement in unit.begin():
+        I.evaluate(statement)
+    for index in range(count):
+        I.evaluate(unit.zero(index))
+    for index in range(each.down + each.across):
+        I.evaluate(unit.load(count + index, tirx.address_of(operands[0, index, 0, 0]), stride))
+    with I.serial(0, REPEATS * STEPS):
+        for index in range(count):
+            right = count + each.down + index % each.across
+            I.evaluate(unit.multiply(index, count + index // each.across, right))
+    for index in range(count):
+        I.evaluate(unit.store(index, tirx.address_of(out[thread, index, 0, 0]), stride))
+    for statement in unit.end():
+        I.evaluate(statement)
 
 
 @contextmanager

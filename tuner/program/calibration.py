@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tuner.program.rates import TYPICAL, Rates
+from tuner.program.rates import Rates
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject
 
-VERSION = 3
+VERSION = 4
 """Names the probes, the fit and the theory that is fitted. A change of any of them takes another: what was measured
 for an earlier one is made again."""
 
@@ -33,6 +33,10 @@ class Levels:
 
     flops_per_s: float
     levels: tuple[Level, ...]
+    clock_hz: float | None = None
+    """None where a device of an earlier release did not tell."""
+    issued_per_s: Mapping[str, float] = field(default_factory=dict)
+    """By the name of an instruction that multiplies and adds: so many of each thread, where they were told."""
 
     def to_json(self) -> JsonObject:
         return asdict(self) | {"levels": [asdict(level) for level in self.levels]}
@@ -41,7 +45,13 @@ class Levels:
     def from_json(data: Mapping[str, Any]) -> Levels:
         """Fields that this version does not know are left out."""
         levels = (Level(str(each["name"]), int(each["bytes"]), float(each["bytes_per_s"])) for each in data["levels"])
-        return Levels(float(data["flops_per_s"]), tuple(levels))
+        clock_hz, issued = data.get("clock_hz"), data.get("issued_per_s", {})
+        return Levels(
+            float(data["flops_per_s"]),
+            tuple(levels),
+            None if clock_hz is None else float(clock_hz),
+            {str(name): float(rate) for name, rate in issued.items()},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +82,19 @@ class Calibration:
 
     def to_json(self) -> JsonObject:
         levels = None if self.levels is None else self.levels.to_json()
-        return asdict(self) | {"rates": asdict(self.rates), "levels": levels}
+        return asdict(self) | {"rates": self.rates.to_json(), "levels": levels}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Calibration:
         """Read what ``to_json`` wrote, in this version or a later one, whose new fields are left out.
 
-        Rates that are not there are the typical ones. Raises KeyError, TypeError, ValueError for anything else.
+        Raises KeyError, TypeError, ValueError for anything else.
         """
-        rates = {each.name: float(data["rates"][each.name]) for each in fields(Rates) if each.name in data["rates"]}
-        if not all(0 < value < float("inf") for value in rates.values()):
-            raise ValueError(f"rates are positive and finite, got {rates}")
         return Calibration(
             version=int(data["version"]),
             threads=int(data["threads"]),
             target=str(data["target"]),
-            rates=Rates(**{**asdict(TYPICAL), **rates}),
+            rates=Rates.from_json(data["rates"]),
             levels=None if data.get("levels") is None else Levels.from_json(data["levels"]),
             probes=int(data["probes"]),
             error_before=float(data["error_before"]),

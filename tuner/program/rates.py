@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from tuner.program.target import Hardware
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +21,8 @@ class Rates:
     """
 
     clock_hz: float = 3.94e9
+    multiply_adds: float = 1.0
+    """In a cycle, over those that the description of the hardware says (``fma_per_cycle``)."""
     fma_latency: float = 4.0
     """Of a multiply-add, before the next one to the same accumulator."""
     loads: float = 1.95
@@ -58,6 +65,31 @@ class Rates:
     """For each panel of each block and chunk."""
     fork: float = 12_000.0
     """Of waking the threads of a parallel loop."""
+    issue: tuple[tuple[str, float], ...] = ()
+    """By the name of an instruction (of a matrix unit a multiplication of tiles) its time over that of a multiply-add
+    of one vector, where it was measured. Of others the table of instructions tells."""
+
+    def fma_per_cycle(self, hardware: Hardware) -> float:
+        """Multiply-adds of vectors in a cycle."""
+        return hardware.fma_per_cycle * self.multiply_adds
+
+    def of_instruction(self, name: str) -> float | None:
+        """The time of an instruction over that of a multiply-add of one vector; None where it was not measured."""
+        return dict(self.issue).get(name)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"issue": dict(self.issue)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Rates:
+        """Read what ``to_json`` wrote, in this version or another: what is not there is typical, what is not known is
+        left out. Raises TypeError, ValueError, AttributeError for anything else."""
+        known = {name: float(data[name]) for name in NUMBERS if name in data}
+        issue = {str(name): float(value) for name, value in data.get("issue", {}).items()}
+        if not all(0 < value < math.inf for value in (*known.values(), *issue.values())):
+            raise ValueError(f"rates are positive and finite, got {data}")
+        return Rates(**known, issue=tuple(sorted(issue.items())))
 
 
+NUMBERS = tuple(each.name for each in fields(Rates) if each.name != "issue")
 TYPICAL = Rates()

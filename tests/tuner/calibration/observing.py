@@ -8,8 +8,9 @@ from functools import cache
 
 import numpy as np
 
-from tuner.calibration.fit import FITTED, Observed
-from tuner.calibration.probes import Probe, probes
+from tuner.calibration.cpu import FITTED, probes
+from tuner.calibration.fit import Observed
+from tuner.calibration.kind import Probe
 from tuner.program.rates import TYPICAL, Rates
 from tuner.program.target import Target
 from tuner.program.task import SearchTask

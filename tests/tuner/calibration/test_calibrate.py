@@ -12,8 +12,8 @@ import pytest
 from tests.tuner.calibration.observing import TARGET, observed_at, perturbed
 from tuner.calibration import calibrate
 from tuner.calibration.calibrate import MIN_PROBES
+from tuner.calibration.cpu import KERNELS, ROWS, issuing, products
 from tuner.calibration.fit import errors
-from tuner.calibration.probes import KERNELS, ROWS, products
 from tuner.measure import BuildResult, DeviceFailed, DeviceLost, never
 from tuner.measure.simulated import Faults, Fleet, SimulatedBuilder, SimulatedRunner, theory
 from tuner.program.calibration import VERSION, Level, Levels
@@ -67,6 +67,18 @@ def test_a_device_is_measured_and_its_rates_are_found() -> None:
     # What products tell nothing of comes from reading.
     assert found.rates.memory_bytes == pytest.approx(2e10 / found.rates.clock_hz)
     assert found.rates.l1_bytes == pytest.approx(4e11 / found.rates.clock_hz)
+
+
+def test_what_a_core_issues_is_measured_and_no_guess_of_its_description() -> None:
+    hardware = TARGET.hardware
+    # One multiply-add a cycle at 2 GHz, of two that the description says; another instruction is four times as slow.
+    peak = 2.0 * hardware.lanes() * 2e9
+    rates = issuing(Levels(peak, (), 2e9, {"dpbf16ps": 0.5e9, "tdpbf16ps": 0.125e9}), TARGET, 1)
+    assert rates.fma_per_cycle(hardware) == pytest.approx(1.0)
+    assert (rates.of_instruction("dpbf16ps"), rates.of_instruction("tdpbf16ps")) == pytest.approx((4.0, 16.0))
+    assert rates.of_instruction("tdpbssd") is None
+    # A device of an earlier release tells neither.
+    assert issuing(LEVELS, TARGET, 1) == issuing(None, TARGET, 1) == TYPICAL
 
 
 def test_levels_are_read_by_all_threads_and_rates_are_of_one_core() -> None:

@@ -8,12 +8,18 @@ import numpy as np
 import pytest
 
 from tests.tuner.calibration.observing import TARGET, all_probes, observed_at, perturbed
-from tuner.calibration.fit import Observed, clock_alone, errors, fitted
-from tuner.calibration.probes import SQUARES, square
-from tuner.program.rates import TYPICAL
+from tuner.calibration import fit
+from tuner.calibration.cpu import FITTED, SQUARES, square
+from tuner.calibration.fit import Observed, clock_alone, errors
+from tuner.program.rates import TYPICAL, Rates
 from tuner.schedule import estimate_s, extents_of
 
 SEEDS = range(8)
+
+
+def fitted(observed: list[Observed]) -> Rates:
+    """As a calibration fits them where the device told no levels."""
+    return fit.fitted(observed, TYPICAL, FITTED)
 
 
 def held_out(seed: int) -> tuple[list[Observed], list[Observed]]:
@@ -25,7 +31,7 @@ def held_out(seed: int) -> tuple[list[Observed], list[Observed]]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_other_layers_are_told_by_rates_that_were_fitted_to_some(seed: int) -> None:
     unseen, seen = held_out(seed)
-    before, after = (np.median(errors(unseen, rates)) for rates in (clock_alone(seen), fitted(seen)))
+    before, after = (np.median(errors(unseen, rates)) for rates in (clock_alone(seen, TYPICAL), fitted(seen)))
     assert after < 0.04
     assert after < before / 2
 
@@ -90,3 +96,12 @@ def test_nothing_measured_is_no_reason_for_rates() -> None:
     nothing = [replace(each, latency_s=np.full_like(each.latency_s, np.nan)) for each in observed_at(TYPICAL)]
     with pytest.raises(ValueError, match="nothing was measured"):
         fitted(nothing)
+
+
+def test_a_core_that_issues_half_as_many_multiply_adds_keeps_its_clock() -> None:
+    """What it issues was measured by itself, so that the fit has not to take it for a clock of half."""
+    true = replace(TYPICAL, clock_hz=2.8e9, multiply_adds=0.5)
+    found = fit.fitted(observed_at(true, noise=0.01), replace(TYPICAL, multiply_adds=0.5), FITTED)
+    assert found.multiply_adds == 0.5
+    assert found.clock_hz == pytest.approx(true.clock_hz, rel=0.1)
+    assert found.loads == pytest.approx(true.loads, rel=0.3)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.calibration import calibrate, probes
+from tuner.calibration import calibrate, cpu
 from tuner.measure.levels import sweeps
 from tuner.measure.local import local_tools
 from tuner.program.target import native
 
 
 def test_this_machine_is_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "LAYERS", ((64, 64), (96, 64), (64, 96)))
-    monkeypatch.setattr(probes, "SIZES", (7, 16, 32, 48, 64))
-    monkeypatch.setattr(probes, "KERNELS", 3)
-    monkeypatch.setattr(probes, "BATCH", 3)
+    monkeypatch.setattr(cpu, "LAYERS", ((64, 64), (96, 64), (64, 96)))
+    monkeypatch.setattr(cpu, "SIZES", (7, 16, 32, 48, 64))
+    monkeypatch.setattr(cpu, "KERNELS", 3)
+    monkeypatch.setattr(cpu, "BATCH", 3)
     with local_tools() as (builder, runner):
         found = calibrate(native(), 1, builder=builder, runner=runner, within_s=240.0)
     assert found is not None

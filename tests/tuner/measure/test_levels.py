@@ -7,13 +7,15 @@ from dataclasses import replace
 import pytest
 
 from tests.tuner.calibration.observing import TARGET
-from tuner.calibration.probes import layer
+from tuner.calibration.cpu import layer
 from tuner.measure import DeviceFailed
+from tuner.measure.issue import issued
 from tuner.measure.levels import MAX_BYTES, measure_levels, sweeps
 from tuner.measure.local_device import LocalDevice
 from tuner.measure.roof_kernels import levels_binary, loaded
 from tuner.measure.rpc_runner import RpcRunner
 from tuner.measure.timing import Timer
+from tuner.program.calibration import Levels
 from tuner.program.target import Target, native
 
 
@@ -52,6 +54,20 @@ def test_a_machine_tells_its_levels(threads: int) -> None:
     # Of any machine that this runs on, disturbed or not.
     assert 1e8 < found.flops_per_s < 1e13
     assert all(1e7 < each.bytes_per_s < 1e13 for each in found.levels)
+    # Disturbed alike, but not at the same moment.
+    assert found.clock_hz is not None
+    assert 1e8 < found.clock_hz < 1e10
+    assert list(found.issued_per_s) == [each.atom.name for each in issued(native())]
+    assert all(1e-3 < rate / found.clock_hz < 10 for rate in found.issued_per_s.values())
+    assert Levels.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize("mcpu", ["x86-64-v3", "icelake-server", "sapphirerapids", "neoverse-n1", "neoverse-v1"])
+def test_every_instruction_of_a_target_is_measured_by_code_that_issues_it(mcpu: str) -> None:
+    target = Target.from_json({"kind": "llvm", "mcpu": mcpu, "num-cores": 1})
+    names = [each.function for each in issued(target)]
+    assert len(names) == len(set(names))
+    assert all(name.encode() in levels_binary(target, 1) for name in names)
 
 
 def test_a_device_tells_its_levels_and_one_that_cannot_is_there_for_other_work(monkeypatch: pytest.MonkeyPatch) -> None:

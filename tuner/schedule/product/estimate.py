@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.dtypes import DTYPES
+from tuner.program.rates import Rates
 from tuner.program.target import Hardware
 from tuner.program.task import SearchTask
 from tuner.schedule.layout import LINE_BYTES
@@ -86,7 +87,7 @@ class Words:
     """By kernel, [kernels, 1], what a step of k takes of the operands: bytes in memory as they lie, and operations that
     widen a vector of columns, or the word of a row, to what the instruction takes."""
 
-    def __init__(self, product: Product, groups: Floats, hardware: Hardware) -> None:
+    def __init__(self, product: Product, groups: Floats, hardware: Hardware, rates: Rates) -> None:
         atoms = product.atoms(hardware)
         # Of one instruction kernels have no axis to choose it by.
         chosen = np.searchsorted(list(atoms), groups) if len(atoms) > 1 else np.zeros((1, 1), np.int64)
@@ -97,14 +98,24 @@ class Words:
         left, right = product.left.dtype, product.right.dtype
         self.group = of(lambda atom: atom.group)
         self.operations = of(lambda atom: atom.operations)
+        # Of each of them, in multiply-adds.
+        self.issue = of(lambda atom: (rates.of_instruction(atom.name) or atom.operations) / atom.operations)
         # Of matrix units.
         self.is_unit = of(lambda atom: atom.unit is not None) > 0
         self.rows, self.steps = of(lambda atom: atom.rows), of(lambda atom: atom.steps)
         self.columns = of(lambda atom: atom.unit.columns if atom.unit else 1)
-        self.cycles = of(lambda atom: atom.unit.cycles if atom.unit else 0)
+        self.cycles = of(lambda atom: _unit_cycles(atom, rates, hardware))
         self.left_bytes, self.right_bytes = (of(lambda atom: atom.group) * BYTES[dtype] for dtype in (left, right))
         self.left_widened = of(lambda atom: atom.widened.get(left, 0.0))
         self.right_widened = of(lambda atom: atom.widened.get(right, 0.0))
+
+
+def _unit_cycles(atom: Atom, rates: Rates, hardware: Hardware) -> float:
+    """From one multiplication of tiles to the next; 0 of an instruction of vectors."""
+    if atom.unit is None:
+        return 0.0
+    measured = rates.of_instruction(atom.name)
+    return atom.unit.cycles if measured is None else measured / rates.fma_per_cycle(hardware)
 
 
 class Estimate:
@@ -121,13 +132,13 @@ class Estimate:
         values = np.array([[each[name] for name in names] for each in every], np.float64)
         self.of = {name: values[:, index : index + 1] for index, name in enumerate(names)}
         self.mr, self.nv, self.ku = self.of["mr"], self.of["nv"], self.of["ku"]
-        self.lanes = hardware.lanes()
+        self.lanes, self.fma_per_cycle = hardware.lanes(), self.rates.fma_per_cycle(hardware)
         along_k = product.pack_of_dots
         self.by_dots = np.equal(self.of["pack"], -1 if along_k is None else along_k)
         self.nr = self.nv * np.where(self.by_dots, 1, self.lanes)
         self.m, self.n, self.k = (np.asarray(extents[axis], np.float64)[None, :] for axis in "mnk")
         self.groups = self.of["group"]
-        self.words = Words(product, self.groups, hardware)
+        self.words = Words(product, self.groups, hardware, self.rates)
         # In words from here on.
         self.k = np.ceil(self.k / self.words.group)
         product.right.widen(self)
@@ -186,7 +197,7 @@ class Estimate:
         stream = stream * (1 + c.too_soon * np.maximum(reach - 1, 0.0))
         busy = np.maximum(compute, stream) + exposed * np.minimum(compute, stream)
         total = self.batch * (busy + output + packing) + c.call + (c.fork if self.task.threads > 1 else 0.0)
-        useful = self.batch * self.m * self.n * self.k / self.lanes / self.hardware.fma_per_cycle / self.task.threads
+        useful = self.batch * self.m * self.n * self.k / self.lanes / self.fma_per_cycle / self.task.threads
         shape = np.broadcast_shapes(total.shape, useful.shape)
         parts = (compute, stream, output, packing, total, np.maximum(useful, 1.0))
         return _Terms(*(np.broadcast_to(part, shape) for part in parts))
@@ -204,7 +215,7 @@ class Estimate:
         """Tiles whose vectors run along k (dots.py): every sum is added up across its lanes at the end."""
         c, work = self.rates, self.mr * self.nv
         steps = np.ceil(self.k / self.lanes)
-        step = np.maximum(work / self.hardware.fma_per_cycle, (self.mr + self.nv) / c.loads)
+        step = np.maximum(work / self.fma_per_cycle, (self.mr + self.nv) / c.loads)
         tiles = (self.tiles + (self.rest > 0)) * np.ceil(self.n / self.nv)
         return np.asarray(tiles * (steps * step + work * c.dot + c.tile))
 
@@ -215,11 +226,12 @@ class Estimate:
         every = np.maximum(self.ku, self.of["ahead"])
         prefetches = vectors * (self.of["near"] > 0) + vectors / every * (self.of["ahead"] > 0)
         work = work * self.words.operations
+        issued = work * self.words.issue
         widened_rows = np.where(self.of["rows"] > 0, 0.0, rows * self.words.left_widened)
         widened = vectors * np.where(self.is_packed, 0.0, self.words.right_widened) + widened_rows
         operations = work + vectors + rows + widened + prefetches + 2.0 / self.ku
         # One by one: to make them one array first takes longer than all the rest for few shapes.
-        issue = np.maximum((work + widened) / self.hardware.fma_per_cycle, (vectors + rows) / c.loads)
+        issue = np.maximum((issued + widened) / self.fma_per_cycle, (vectors + rows) / c.loads)
         step = np.maximum(np.maximum(issue, operations / c.decode), c.fma_latency) + c.turn / self.ku
         if self.words.is_unit.any():
             step = np.where(self.words.is_unit, self._unit_step(rows, vectors), step)

@@ -8,13 +8,13 @@ tell the rates themselves (tuner/calibration/fit.py), and theory is then right a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.calibration.fit import SCATTER, Observed, fitted, residuals
-from tuner.program.rates import Rates
+from tuner.program.rates import NUMBERS, Rates
 
 Floats = NDArray[np.float64]
 FIRST_PAIRS = 24
@@ -28,7 +28,6 @@ MIN_GAIN = 0.9
 """What must be left of the error for rates to be taken: less may be chance."""
 MEDIAN_SPREAD = 0.6745
 """The median of the absolute value of a standard normal variable."""
-NAMES = tuple(field.name for field in fields(Rates))
 
 
 def is_due(pairs: int, last: int) -> bool:
@@ -68,5 +67,5 @@ def _fitted(observed: Sequence[Observed], centre: Rates) -> Rates:
     for _ in range(ROUNDS):
         left = float(np.median(_scatter_free(observed, rates))) / MEDIAN_SPREAD
         scatter = max(SCATTER, min(scatter, left))
-        rates = fitted(observed, centre, NAMES, scatter)
+        rates = fitted(observed, centre, NUMBERS, scatter)
     return rates

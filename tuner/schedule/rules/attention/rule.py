@@ -211,7 +211,7 @@ class _Estimate:
         """Of one step of a register tile: arithmetic, loads, or the latency of its accumulators."""
         # The compiler keeps addresses and constants in registers beside the accumulators, and spills some of these.
         crowded = self.mr * vectors + vectors > CROWDED * self.hardware.vector_registers
-        work = self.height * vectors / self.hardware.fma_per_cycle * np.where(crowded, SPILLED, 1.0)
+        work = self.height * vectors / self.rates.fma_per_cycle(self.hardware) * np.where(crowded, SPILLED, 1.0)
         return np.asarray(
             np.maximum(np.maximum(work, (self.height + vectors) / self.rates.loads), self.rates.fma_latency)
         )

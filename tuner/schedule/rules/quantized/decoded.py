@@ -168,7 +168,7 @@ class Decoded(Right):
 
     def packing_cycles(self, of: Estimate) -> Floats:
         c, elements = of.rates, of.columns * of.k
-        operations = BESIDE * self._operations(of.task, self.found.weight) / of.hardware.fma_per_cycle
+        operations = BESIDE * self._operations(of.task, self.found.weight) / of.fma_per_cycle
         unpacking = elements / of.lanes * (operations + of.lanes * REGISTER_BYTES / c.l2_bytes)
         size = elements * of.words.right_bytes
         reading = size / np.where(size < 0.8 * of.hardware.l2_bytes, c.l2_bytes, c.l3_bytes)

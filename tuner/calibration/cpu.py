@@ -1,13 +1,20 @@
-"""What is measured for the rates of a device: kernels of matrix products at several sizes, drawn by seed."""
+"""What is measured of a CPU, and which rates it tells.
+
+Kernels of matrix products at several sizes, drawn by seed, tell most of them. The multiply-adds and the other
+instructions that a core issues, its nearest cache and its memory are measured by themselves (``Levels``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
+from tuner.calibration.kind import DeviceKind, Probe
 from tuner.program.build import workload_from_json
+from tuner.program.calibration import Levels
+from tuner.program.rates import TYPICAL, Rates
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
@@ -32,14 +39,12 @@ BATCH = 3
 """Kernels that are built and measured before the next product's: if time ends, it ends for all of them alike."""
 RATED = "x86_contraction"
 """The rule whose theory the rates are fitted for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Some kernels of one product: a batch that is built and measured at every instance of the task."""
-
-    task: SearchTask
-    kernels: tuple[MicroKernel, ...]
+FITTED = (
+    "clock_hz", "fma_latency", "loads", "decode", "l2_bytes", "l3_bytes", "l2_exposed", "stream_exposed",
+    "near_exposed", "ahead_exposed", "too_soon", "tile", "turn", "store", "again", "fetched", "copy", "transpose",
+    "call", "block", "fork",
+)  # fmt: skip
+"""What theory reads of rates for products of matrices."""
 
 
 def probes(target: Target, threads: int, seed: int = 0) -> Iterator[Probe]:
@@ -86,3 +91,23 @@ def _ranked(task: SearchTask, kernels: Sequence[MicroKernel]) -> list[MicroKerne
     """The best by theory first, by the mean logarithm over the row counts."""
     latency = estimate_s(task, kernels, extents_of(task.workload, [each.shape for each in task.instances]))
     return [kernels[index] for index in np.log(latency).mean(axis=1).argsort(kind="stable")]
+
+
+def issuing(levels: Levels | None, target: Target, threads: int) -> Rates:
+    """The typical rates, with what the core issues in a cycle where the device told it."""
+    if levels is None or levels.clock_hz is None:
+        return TYPICAL
+    hardware = target.hardware
+    multiply_adds_per_s = levels.flops_per_s / (2 * hardware.lanes() * threads)
+    issue = {name: multiply_adds_per_s / rate for name, rate in sorted(levels.issued_per_s.items())}
+    share = multiply_adds_per_s / levels.clock_hz / hardware.fma_per_cycle
+    return replace(TYPICAL, multiply_adds=share, issue=tuple(issue.items()))
+
+
+def reading(rates: Rates, levels: Levels | None, threads: int) -> Rates:
+    """Rates that products tell nothing of, but reading does: by core, in bytes per cycle."""
+    read = {} if levels is None else {each.name: each.bytes_per_s / threads / rates.clock_hz for each in levels.levels}
+    return replace(rates, l1_bytes=read.get("L1", rates.l1_bytes), memory_bytes=read.get("memory", rates.memory_bytes))
+
+
+CPU = DeviceKind(probes, FITTED, issuing, reading)

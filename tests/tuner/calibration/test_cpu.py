@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.tuner.calibration.observing import TARGET, all_probes, shapes_of
-from tuner.calibration.probes import BATCH, KERNELS, RATED, ROWS, SIZES, probes, products
+from tuner.calibration.cpu import BATCH, KERNELS, RATED, ROWS, SIZES, probes, products
 from tuner.schedule import RULES, estimate_s, extents_of
 
 PRODUCTS = len(products(TARGET, 1))

@@ -1,0 +1,34 @@
+"""What calibration asks of each kind of target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tuner.program.calibration import Levels
+from tuner.program.rates import Rates
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.schedule.space import MicroKernel
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Some kernels of one product: a batch that is built and measured at every instance of the task."""
+
+    task: SearchTask
+    kernels: tuple[MicroKernel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKind:
+    """How devices of one kind of target are calibrated."""
+
+    probes: Callable[[Target, int, int], Iterator[Probe]]
+    """Of a target, a number of threads and a seed: batches in the order in which they are measured."""
+    fitted: Sequence[str]
+    """The rates that are fitted to the probes."""
+    centre: Callable[[Levels | None, Target, int], Rates]
+    """The rates around which others are fitted: typical ones, but for what the device told of instructions."""
+    completed: Callable[[Rates, Levels | None, int], Rates]
+    """Fitted rates, with what probes tell nothing of, but the levels of memory do."""
