@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tuner.errors import InvalidInput
-from tuner.program.cpus import ARM
+from tuner.program.cpu_names import ARM
 from tuner.program.target import Target, native
 
 SAY_S = 300.0

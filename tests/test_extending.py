@@ -23,7 +23,7 @@ PLACES: Mapping[str, str] = {
     "tuner/search/policy/__init__.py": "from tuner.search.cost_model import CostModel\n",
     "tuner/search/policy/__init__.py, in POLICIES": "POLICIES: dict[str, PolicyFactory] = {",
     "tuner/program/jobspec.py, in POLICIES": "POLICIES = (",
-    "tuner/program/target.py, in _CPUS": '    "x86-64": ((), 32, 256),\n',
+    "tuner/program/cpu.py, in _CPUS": '    "x86-64": ((), 32, 256),\n',
 }
 """What a snippet that is no whole file stands after."""
 

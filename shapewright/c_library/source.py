@@ -13,10 +13,10 @@ from shapewright.c_library.layouts import packs
 from tuner.errors import InvalidInput
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import packed_layouts
+from tuner.program.cpu import FROM_LINUX
 from tuner.program.dims import MAX_DIM, DimExpr, Quotient
 from tuner.program.dtypes import DTYPES
 from tuner.program.range_text import format_ranges
-from tuner.program.target import FROM_LINUX
 from tuner.program.workload import JsonObject, Tensor, Workload
 from tuner.schedule.layout import Layout, PackLayout
 

@@ -20,7 +20,7 @@ import tvm
 from tvm.support.cc import get_cc
 
 from tuner.errors import MachineFailed, ShapewrightError
-from tuner.program.cpus import SPOKEN, TRIPLES, features_of
+from tuner.program.cpu_names import SPOKEN, TRIPLES, features_of
 from tuner.program.target import Target
 
 LLVM_FEATURES = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from tuner.errors import MAX_SHOWN, InvalidInput, ShapewrightError, shown
 from tuner.program.build import workload_from_stored
-from tuner.program.target import MAX_CORES
+from tuner.program.cpu import MAX_CORES
 from tuner.program.task import MAX_THREADS
 from tuner.program.workload import JsonObject, Workload
 from tuner.schedule.layout import layout_from_json

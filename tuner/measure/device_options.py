@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tuner.errors import MAX_SHOWN, InvalidInput
 from tuner.measure.addresses import Address, address_text, is_everywhere, local_address, parse_address
 from tuner.measure.confinement import DEFAULT_LIMITS, Limits, parse_memory
-from tuner.program.target import MAX_CORES
+from tuner.program.cpu import MAX_CORES
 
 HERE = "127.0.0.1"
 

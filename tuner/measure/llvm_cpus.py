@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tuner.program.cpus import NEEDED, TABLE, TRIPLES
-from tuner.program.target import FEATURES
+from tuner.program.cpu import FEATURES
+from tuner.program.cpu_names import NEEDED, TABLE, TRIPLES
 
 OF_LLVM = {"asimd": "neon", "asimdhp": "fullfp16", "asimddp": "dotprod"}
 """Features of AArch64 that LLVM has other names for, by those of Linux."""

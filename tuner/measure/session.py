@@ -14,7 +14,7 @@ from tuner.measure._base import DeviceLost, Interrupted, WrongDevice, never
 from tuner.measure.addresses import address_text
 from tuner.measure.connecting import PROTOCOL_ERRORS, Connected, OutOfTime, within
 from tuner.measure.rpc_names import OPEN
-from tuner.program.cpus import SPOKEN
+from tuner.program.cpu_names import SPOKEN
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject

@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from tuner.program.target import Target, generic_name
+from tuner.program.cpu import generic_name
+from tuner.program.target import Target
 
 MAX_CORES = 512
 """Machines with more are known by their own fingerprint alone."""

@@ -14,8 +14,8 @@ from hypothesis import given
 
 from tests.tuner.strategies import TARGETS
 from tuner.errors import InvalidInput
-from tuner.program import target as target_module
-from tuner.program.cpus import features_of
+from tuner.program import cpu
+from tuner.program.cpu_names import features_of
 from tuner.program.target import Target, native
 from tuner.search.reuse import is_related
 
@@ -105,7 +105,7 @@ def test_a_machine_has_the_name_of_its_own_cpu(
 ) -> None:
     # A virtual machine may hide features: then the name is that of a usual CPU without them.
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(target_module, "_may_use_tiles", lambda: True)
+    monkeypatch.setattr(cpu, "_may_use_tiles", lambda: True)
     lines = [f"{name}\t: {value}" for name, value in fields.items()]
     text = "\n".join([*lines, f"flags\t\t: {' '.join(features_of(like))} {extra}", ""])
     monkeypatch.setattr(Path, "read_text", partialmethod(_cpuinfo, text))
@@ -118,7 +118,7 @@ def test_a_machine_that_may_not_use_tiles_has_none(monkeypatch: pytest.MonkeyPat
     text = f"flags\t\t: {' '.join(features_of('sapphirerapids'))}\n"
     monkeypatch.setattr(Path, "read_text", partialmethod(_cpuinfo, text))
     for may, mcpu in ((True, "sapphirerapids"), (False, "icelake-server")):
-        monkeypatch.setattr(target_module, "_may_use_tiles", lambda may=may: may)
+        monkeypatch.setattr(cpu, "_may_use_tiles", lambda may=may: may)
         assert (native().mcpu, "amx_tile" in native().hardware.features) == (mcpu, may)
 
 

@@ -7,7 +7,7 @@ are not are zero, or not looked at. A process has to ask Linux for the registers
 
 from __future__ import annotations
 
-from tuner.program.target import TILE_PERMISSION
+from tuner.program.cpu import TILE_PERMISSION
 from tuner.schedule.product.atom import Atom, MatrixUnit
 from tuner.schedule.tir import TirExpr, tirx
 

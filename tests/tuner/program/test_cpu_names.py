@@ -9,8 +9,9 @@ import pytest
 
 from tuner.errors import InvalidInput
 from tuner.measure import llvm_cpus
-from tuner.program.cpus import TABLE, TRIPLES, architecture_of, features_of
-from tuner.program.target import _CPUS, FEATURES, Target
+from tuner.program.cpu import _CPUS, FEATURES
+from tuner.program.cpu_names import TABLE, TRIPLES, architecture_of, features_of
+from tuner.program.target import Target
 
 HARDWARE = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}).to_json()["hardware"]
 
