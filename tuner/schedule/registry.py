@@ -29,8 +29,7 @@ from tuner.schedule.rules.quantized import X86Quantized
 from tuner.schedule.rules.rows import RowReduction
 from tuner.schedule.rules.stencil import Windows
 from tuner.schedule.rules.winograd import X86Winograd
-from tuner.schedule.space import MicroKernel
-from tuner.schedule.union_space import UnionSpace
+from tuner.schedule.space import MicroKernel, UnionSpace
 from tuner.schedule.vector.elementary import fusing
 
 MAX_WORKSPACE_BYTES = 8 * 2**30

@@ -1,8 +1,10 @@
-"""Micro-kernels: frozen vectors of tile sizes and annotations, and the space of one rule that they are drawn from."""
+"""Micro-kernels: frozen vectors of tile sizes and annotations, and the spaces that they are drawn from: that of a rule,
+and the union of all that take a task."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,8 +17,8 @@ from tuner.errors import IllegalKernel
 Step = tuple[str, int]
 """A direction of a space: an axis by name, and -1 or 1 for the choice before or after."""
 
-
 DEFAULT_CHOICE = 1
+"""The first choice of every axis that is added to a version of a rule (Axis.is_optional)."""
 READABLE: Mapping[str, str] = {
     "mr": "m_tile", "nv": "n_vectors", "mb": "block_rows", "nb": "strip_panels", "kc": "k_block", "ku": "unroll",
     "near": "prefetch_stream", "ahead": "prefetch_next", "fetch": "prefetch_output",
@@ -24,7 +26,6 @@ READABLE: Mapping[str, str] = {
     "group": "k_atom", "join": "join_axes", "ev": "value_vectors", "cols": "block_columns",
 }  # fmt: skip
 """What people are shown of axes whose names in records, files and code are short."""
-"""The first choice of every axis that is added to a version of a rule (Axis.is_optional)."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -229,3 +230,67 @@ class SearchSpace:
             if (child := self.legal(values)) is not None:
                 return child
         return first
+
+
+@dataclass(frozen=True)
+class UnionSpace:
+    """The spaces of several rules as one. A kernel belongs to the space of the rule that it names."""
+
+    spaces: tuple[SearchSpace, ...]
+
+    def space_of(self, kernel: MicroKernel) -> SearchSpace:
+        """Raises IllegalKernel for a kernel of a rule that is not among these."""
+        for space in self.spaces:
+            if space.rule == kernel.rule:
+                return space
+        raise IllegalKernel(f"{kernel} is of rule {kernel.rule}, not one of {', '.join(s.rule for s in self.spaces)}")
+
+    def has_rule_of(self, kernel: MicroKernel) -> bool:
+        """Whether the kernel is of one of these rules, and of the same version of it."""
+        return (kernel.rule, kernel.rule_version) in {(space.rule, space.rule_version) for space in self.spaces}
+
+    @property
+    def size(self) -> int:
+        """How many points there are before ``check``."""
+        return sum(space.size for space in self.spaces)
+
+    def points(self) -> Iterator[MicroKernel]:
+        """Every legal micro-kernel; only for spaces small enough to list."""
+        return itertools.chain.from_iterable(space.points() for space in self.spaces)
+
+    def sample(self, rng: np.random.Generator) -> MicroKernel:
+        """A legal micro-kernel of any of the spaces, each space as likely as any other."""
+        index = int(rng.integers(len(self.spaces))) if len(self.spaces) > 1 else 0
+        return self.spaces[index].sample(rng)
+
+    def mutate(self, kernel: MicroKernel, rng: np.random.Generator) -> MicroKernel:
+        """As SearchSpace.mutate, within the kernel's own space."""
+        return self.space_of(kernel).mutate(kernel, rng)
+
+    def neighbours(self, kernel: MicroKernel) -> list[MicroKernel]:
+        """As SearchSpace.neighbours, within the kernel's own space."""
+        return self.space_of(kernel).neighbours(kernel)
+
+    def steps(self, kernel: MicroKernel) -> dict[Step, MicroKernel]:
+        """As SearchSpace.steps, within the kernel's own space."""
+        return self.space_of(kernel).steps(kernel)
+
+    def position(self, kernel: MicroKernel) -> list[float]:
+        """As SearchSpace.position, within the kernel's own space."""
+        return self.space_of(kernel).position(kernel)
+
+    def axes_of(self, kernel: MicroKernel) -> tuple[Axis, ...]:
+        """The axes of the kernel's own space."""
+        return self.space_of(kernel).axes
+
+    def smallest(self) -> list[MicroKernel]:
+        """Those of every space."""
+        return [kernel for space in self.spaces for kernel in space.smallest()]
+
+    def crossover(self, first: MicroKernel, second: MicroKernel, rng: np.random.Generator) -> MicroKernel:
+        """As SearchSpace.crossover; ``first`` if the parents are of different rules."""
+        return first if first.rule != second.rule else self.space_of(first).crossover(first, second, rng)
+
+
+KernelSpace = SearchSpace | UnionSpace
+"""What policies draw micro-kernels from."""

@@ -18,8 +18,7 @@ from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import DISQUALIFYING, PROTOCOL, MeasureResult, TuningRecord
-from tuner.schedule.space import MicroKernel
-from tuner.schedule.union_space import UnionSpace
+from tuner.schedule.space import MicroKernel, UnionSpace
 from tuner.search import finalize
 from tuner.search.cost_model import MAX_WARM_PAIRS, CostModel, WarmRecord
 from tuner.search.observations import Measured, ShapeKey, at_reference_speed, latency_table, reference_anchor_s

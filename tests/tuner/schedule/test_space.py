@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from tests.tuner.strategies import KERNELS
 from tuner.errors import IllegalKernel
-from tuner.schedule.space import Axis, MicroKernel, SearchSpace
-from tuner.schedule.union_space import UnionSpace
+from tuner.schedule.space import Axis, MicroKernel, SearchSpace, UnionSpace
 
 
 def _even(kernel: MicroKernel) -> None:

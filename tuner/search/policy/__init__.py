@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from tuner.errors import InvalidInput
 from tuner.program.task import SearchTask
-from tuner.schedule.union_space import KernelSpace
+from tuner.schedule.space import KernelSpace
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import SearchPolicy, Suggestion, suggestions_of
 from tuner.search.policy.annealing import AnnealingSearch, AnnealingSettings

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from tuner.program.task import SearchTask
 from tuner.records import MeasureResult
-from tuner.schedule.space import MicroKernel
-from tuner.schedule.union_space import KernelSpace
+from tuner.schedule.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick
 from tuner.search.policy.patience import Patience

@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tuner.program.task import SearchTask
-from tuner.schedule.space import MicroKernel
-from tuner.schedule.union_space import KernelSpace
+from tuner.schedule.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick
 from tuner.search.policy.set_so_far import Floats, Turns

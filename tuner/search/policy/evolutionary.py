@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.task import SearchTask
-from tuner.schedule.space import MicroKernel
-from tuner.schedule.union_space import KernelSpace
+from tuner.schedule.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import KERNELS_PER_DEVICE, Pick
 from tuner.search.policy.diverse import most_diverse

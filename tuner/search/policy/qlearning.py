@@ -25,8 +25,7 @@ import numpy as np
 
 from tuner.program.task import SearchTask
 from tuner.records import MeasureResult
-from tuner.schedule.space import MicroKernel, Step
-from tuner.schedule.union_space import KernelSpace
+from tuner.schedule.space import KernelSpace, MicroKernel, Step
 from tuner.search.cost_model import CostModel
 from tuner.search.observations import log_points
 from tuner.search.policy._base import Pick

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tuner.program.task import SearchTask
-from tuner.schedule.union_space import KernelSpace
+from tuner.schedule.space import KernelSpace
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick
 from tuner.search.policy.theory import TheorySettings

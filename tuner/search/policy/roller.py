@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from tuner.program.task import SearchTask
 from tuner.schedule import layout_group
-from tuner.schedule.space import MicroKernel
-from tuner.schedule.union_space import KernelSpace
+from tuner.schedule.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick
 from tuner.search.policy.set_so_far import Turns, layout_penalties

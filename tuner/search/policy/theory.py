@@ -10,8 +10,7 @@ import numpy as np
 from tuner.library.selection import select
 from tuner.program.task import SearchTask
 from tuner.schedule import default_kernel, layout_group, rules_of
-from tuner.schedule.space import MicroKernel
-from tuner.schedule.union_space import KernelSpace
+from tuner.schedule.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick
 

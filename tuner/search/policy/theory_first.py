@@ -10,8 +10,7 @@ import numpy as np
 
 from tuner.program.task import SearchTask
 from tuner.records import MeasureResult, Phase
-from tuner.schedule.space import MicroKernel
-from tuner.schedule.union_space import KernelSpace
+from tuner.schedule.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.observations import Measured
 from tuner.search.policy._base import KERNELS_PER_DEVICE, Pick, Suggestion, suggestions_of

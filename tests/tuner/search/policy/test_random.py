@@ -9,8 +9,7 @@ import numpy as np
 from tests.fakes import TASK, measured
 from tuner.program.task import SearchTask
 from tuner.schedule import space_of
-from tuner.schedule.space import MicroKernel, SearchSpace
-from tuner.schedule.union_space import KernelSpace
+from tuner.schedule.space import KernelSpace, MicroKernel, SearchSpace
 from tuner.search.cost_model import PairCostModel
 from tuner.search.policy import RandomSearch, TheorySettings
 
