@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tuner.program.dims import DimExpr
@@ -14,7 +14,11 @@ from tuner.schedule.access import stride
 from tuner.schedule.product.atoms import FLOATS
 from tuner.schedule.rule import Extents
 
-_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+DTYPE = "float32"
+DOTS, QUOTIENT = Read("attention.dots", ()), Read("attention.quotient", ())
+"""What ``score`` and ``out`` read in the places of the products and of mixed / z."""
+_HIDDEN = (Neg(Const(math.inf)), Const(-math.inf))
+"""The score of what is hidden, as it may be written."""
 
 
 @dataclass(frozen=True)
@@ -34,86 +38,13 @@ class Mask:
     bounds: tuple[Bound, ...]
 
 
-def mask_of(score: Expr) -> Mask:
-    """The conditions around a score that are bounds of j; those of other kinds stay in ``inside``."""
-    bounds: list[Bound] = []
-    others: list[Expr] = []
-    inside = score
-    while isinstance(inside, Call) and inside.function == "where" and is_hidden(inside.args[2]):
-        for condition in _conjuncts(inside.args[0]):
-            bound = _bound(condition)
-            if bound is None:
-                others.append(condition)
-            else:
-                bounds.append(bound)
-        inside = inside.args[1]
-    for condition in reversed(others):
-        inside = Call("where", (condition, inside, Const(-math.inf)))
-    return Mask(score, inside, tuple(bounds))
-
-
-def is_hidden(expr: Expr) -> bool:
-    """Whether it is -inf, the score of what is hidden."""
-    if isinstance(expr, Neg):
-        return isinstance(expr.operand, Const) and expr.operand.value == math.inf
-    return isinstance(expr, Const) and expr.value == -math.inf
-
-
-def _conjuncts(condition: Expr) -> Iterator[Expr]:
-    if isinstance(condition, Binary) and condition.operator == "&" and _is_condition(condition):
-        yield from _conjuncts(condition.left)
-        yield from _conjuncts(condition.right)
-    else:
-        yield condition
-
-
-def _is_condition(expr: Expr) -> bool:
-    """Whether it is made of comparisons, joined by ``&``."""
-    if not isinstance(expr, Binary):
-        return False
-    joined = expr.operator == "&" and _is_condition(expr.left) and _is_condition(expr.right)
-    return joined or expr.operator in COMPARISONS
-
-
-def _bound(condition: Expr) -> Bound | None:
-    """A comparison as a bound of j, if it is one whose limit does not fall as i grows."""
-    if not isinstance(condition, Binary) or condition.operator not in _FLIPPED:
-        return None
-    left, right = index_dim(condition.left), index_dim(condition.right)
-    if left is None or right is None:
-        return None
-    # The condition is: slack is 0 or more.
-    is_less = condition.operator in ("<", "<=")
-    slack = right - left if is_less else left - right
-    slack = slack - 1 if condition.operator in ("<", ">") else slack
-    step = _step(slack, "j")
-    if step not in (1, -1):
-        return None
-    limit = slack + DimExpr.var("j") if step == -1 else DimExpr.var("j") - slack
-    rise = _step(limit, "i")
-    return Bound(step == -1, limit) if rise is not None and rise >= 0 else None
-
-
-def _step(dim: DimExpr, axis: str) -> int | None:
-    """The constant factor of an axis; None where it occurs in any other way."""
-    terms = dict(dim.terms)
-    step = terms.get((axis,), 0)
-    rest = dim - DimExpr.var(axis) * step
-    return None if axis in rest.variables else step
-
-
-DTYPE = "float32"
-DOTS, QUOTIENT = "attention.dots", "attention.quotient"
-"""Tensors that ``score`` and ``out`` read in the places of the products and of mixed / z."""
-
-
 @dataclass(frozen=True)
 class Chain:
     """The parts of the program, over the axes ``batch``, ``i`` (rows), ``j``, ``d`` and ``e``, which name them all.
 
-    ``axis``: by these names the program's own. ``mask``: the scores, and where they are hidden. ``j_is_last``: k lies
-    along j, not along d. ``is_zero_of_nothing``: rows are 0 where j is empty, in place of 0 / 0;
-    ``is_guarded``: nor in a row whose scores are all -inf.
+    ``axis``: by these names the program's own. ``mask``: the scores, and where they are hidden.
+    ``is_zero_of_nothing``: rows are 0 where j is empty, in place of 0 / 0; ``is_guarded``: nor in a row whose scores
+    are all -inf.
     """
 
     axis: Mapping[str, str]
@@ -125,9 +56,13 @@ class Chain:
     out: Expr
     out_axes: tuple[str, ...]
     out_tensor: str
-    j_is_last: bool
     is_zero_of_nothing: bool
     is_guarded: bool
+
+    @property
+    def j_is_last(self) -> bool:
+        """Whether k lies along j, not along d."""
+        return stride(self.k, "j") == 1
 
     @property
     def is_along_d(self) -> bool:
@@ -148,10 +83,71 @@ class Chain:
         return {name: extents[axis] for name, axis in self.axis.items()}
 
 
+# -- masks ------------------------------------------------------------------------------------------------------------
+def mask_of(score: Expr) -> Mask:
+    """The conditions around a score that are bounds of j; those of other kinds stay in ``inside``."""
+    conditions: list[Expr] = []
+    inside = score
+    while isinstance(inside, Call) and inside.function == "where" and is_hidden(inside.args[2]):
+        conditions += _conjuncts(inside.args[0])
+        inside = inside.args[1]
+    bounds = [_bound(condition) for condition in conditions]
+    for condition, bound in zip(reversed(conditions), reversed(bounds), strict=True):
+        if bound is None:
+            inside = Call("where", (condition, inside, Const(-math.inf)))
+    return Mask(score, inside, tuple(bound for bound in bounds if bound is not None))
+
+
+def is_hidden(expr: Expr) -> bool:
+    """Whether it is -inf, the score of what is hidden."""
+    return expr in _HIDDEN
+
+
+def _conjuncts(condition: Expr) -> list[Expr]:
+    """The comparisons that ``&`` joins; the condition as it is where one of its operands is of another kind."""
+    operands = _operands(condition)
+    are_comparisons = all(isinstance(each, Binary) and each.operator in COMPARISONS for each in operands)
+    return operands if are_comparisons else [condition]
+
+
+def _operands(condition: Expr) -> list[Expr]:
+    if isinstance(condition, Binary) and condition.operator == "&":
+        return [*_operands(condition.left), *_operands(condition.right)]
+    return [condition]
+
+
+def _bound(condition: Expr) -> Bound | None:
+    """A comparison as a bound of j, if it is one whose limit does not fall as i grows."""
+    if not isinstance(condition, Binary) or condition.operator not in ("<", "<=", ">", ">="):
+        return None
+    left, right = index_dim(condition.left), index_dim(condition.right)
+    if left is None or right is None:
+        return None
+    # The condition is: slack is 0 or more.
+    slack = right - left if condition.operator in ("<", "<=") else left - right
+    slack = slack - 1 if condition.operator in ("<", ">") else slack
+    step = _step(slack, "j")
+    if step not in (1, -1):
+        return None
+    limit = slack + DimExpr.var("j") if step == -1 else DimExpr.var("j") - slack
+    rise = _step(limit, "i")
+    return Bound(step == -1, limit) if rise is not None and rise >= 0 else None
+
+
+def _step(dim: DimExpr, axis: str) -> int | None:
+    """The constant factor of an axis; None where it occurs in any other way."""
+    step = dict(dim.terms).get((axis,), 0)
+    rest = dim - DimExpr.var(axis) * step
+    return None if axis in rest.variables else step
+
+
+# -- storage ----------------------------------------------------------------------------------------------------------
 def storage_problem(workload: Workload, chain: Chain) -> str | None:
     """What of the operands' storage the rule's code does not do."""
     for read, along in ((chain.q, ("i", "d")), (chain.k, ("j", "d")), (chain.v, ("j", "e"))):
-        if not _has_once(read, along):
+        if not all(sum(axis in axes_of(index) for index in read.indices) == 1 for axis in along) or not (
+            {Axis(axis) for axis in along} <= set(read.indices)
+        ):
             return f"{read.tensor} is not read at plain {along[0]} and {along[1]}, each once"
         if not axes_of(read) <= {*chain.batch, *along}:
             return f"{read.tensor} is read along axes that are not its own"
@@ -165,7 +161,10 @@ def storage_problem(workload: Workload, chain: Chain) -> str | None:
     if stride(chain.v, "e") != 1 or chain.out_axes[-1] != "e":
         return "the values or the output do not lie along the axis of their own"
     for expr, axis in ((chain.mask.score, "j"), (chain.out, "e")):
-        if not _is_vectorised(expr, axis):
+        indices = [index for read in reads(expr) for index in read.indices]
+        if any(stride(read, axis) not in (0, 1) for read in reads(expr)) or any(
+            axis in axes_of(each) for index in indices for each in reads(index)
+        ):
             return "an elementwise part reads a tensor that does not lie along the vectors"
     return None
 
@@ -182,16 +181,3 @@ def _dtype_problem(workload: Workload, chain: Chain) -> str | None:
         if workload.element_types.type_of(stage.body) != DTYPE:
             return f"{stage.tensor} is not computed in {DTYPE}"
     return None
-
-
-def _is_vectorised(expr: Expr, along: str) -> bool:
-    for read in reads(expr):
-        if stride(read, along) not in (0, 1) or any(along in axes_of(each) for i in read.indices for each in reads(i)):
-            return False
-    return True
-
-
-def _has_once(read: Read, along: tuple[str, ...]) -> bool:
-    return all(
-        sum(axis in axes_of(index) for index in read.indices) == 1 and Axis(axis) in read.indices for axis in along
-    )

@@ -98,11 +98,11 @@ class Frame:
         """An elementwise part in vectors ``along`` an axis, with ``instead`` where it reads what was computed."""
         reader = self._reader({**self.index, **index}, self.lanes, along, limit)
         types = self.task.workload.element_types
-        for name in (DOTS, QUOTIENT):
+        for name in (DOTS.tensor, QUOTIENT.tensor):
             types = types.with_tensor(name, DTYPE)
 
         def read(node: Read) -> TirExpr:
-            return instead if node.tensor in (DOTS, QUOTIENT) else reader.read(node)
+            return instead if node in (DOTS, QUOTIENT) else reader.read(node)
 
         extent = self.function.extents.__getitem__
         return Evaluator(types, self.lanes, read, reader.axis, extent).value(expr, DTYPE)
