@@ -5,208 +5,313 @@
         [pack k]                                  pack=1: panels of [d, nr], which stay in L2
         for block in blocks of rows * mr rows:
           for columns in blocks of cols panels:   cols=0: all of them at once
-            for panel, for tile:                  scores of mr rows by nr columns (scores.py)
-            for row:                              maximum, exponentials, sum (softmax.py)
-            for tile, for panel of e:             exponentials times v: mr rows by ev vectors (values.py)
+            for panel, for tile:                  scores of mr rows by nr columns
+            for row:                              maximum, exponentials, sum
+            for tile, for panel of e:             exponentials times v: mr rows by ev vectors
           [the output from the sums]              only behind several blocks of columns
 
 Columns that the bounds of a mask hide from every row of a tile are neither computed nor read.
+
+Where there are several blocks of columns, what was summed before is scaled from the old maximum to the new one (online
+softmax: Milakov and Gimelshein 2018, section 3; FlashAttention, algorithm 1). A block whose columns are all hidden has
+the maximum -inf; 0 stands in its place, so that the exponentials are 0 and not those of -inf + inf.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from tuner.program.task import SearchTask
 from tuner.schedule.function import kernel_function
-from tuner.schedule.rules.attention.pattern import chain_of
-from tuner.schedule.rules.attention.products import invert_totals, pack_keys, scores, values, write_rows
-from tuner.schedule.rules.attention.softmax import Row
-from tuner.schedule.rules.attention.tile import Frame, Scratch, Tile, down, tiles, up, when
+from tuner.schedule.loops.shares import Share
+from tuner.schedule.rules.attention.tile import (
+    Context,
+    Tile,
+    along_d,
+    from_panel,
+    from_rows,
+    is_multiple,
+    up,
+    values,
+    write_rows,
+)
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.vector.arithmetic import bound, combined
 from tuner.schedule.vector.dtypes import constant
-from tuner.schedule.vector.memory import DTYPE, Vectors, workspace
+from tuner.schedule.vector.elementary import exp
+from tuner.schedule.vector.memory import DTYPE
 
-Columns = tuple[TirExpr, TirExpr]
+LOWEST = -3.4028234663852886e38
+"""The lowest finite float32."""
 
 
 def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
     """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0."""
-    chain = chain_of(task.workload)
     with kernel_function(task.workload, {}, name) as function:
-        vectors = Vectors(task.known_target.hardware.lanes())
-        _Nest(Frame(task, chain, kernel, function, vectors, chain.by_name(function.extents), {})).emit()
+        _in_shares(Context(task, kernel, function))
     return function.get()
 
 
-class _Nest:
-    """Writes the loops around the tiles."""
+# -- shares -----------------------------------------------------------------------------------------------------------
+def _in_shares(context: Context) -> None:
+    threads, batch = context.task.threads, context.chain.batch
+    total = blocks = up(context.extent["i"], context.height)
+    if threads == 1:
+        with context.allocated() as own, ExitStack() as stack:
+            index = {axis: stack.enter_context(I.serial(i64(0), context.extent[axis])) for axis in batch}
+            _rows(own.at(**index), i64(0), blocks)
+        return
+    for axis in batch:
+        total = total * context.extent[axis]
+    with I.parallel(i64(0), i64(threads)) as thread, context.allocated() as own:
+        first, end = (I.Bind(tirx.floordiv(total * each, i64(threads))) for each in (thread, thread + i64(1)))
+        _share(own, blocks, first, end)
 
-    def __init__(self, frame: Frame) -> None:
-        self.frame = frame
-        self.height = frame.kernel["rows"] * frame.kernel["mr"]
-        self.blocks = up(frame.extent["i"], self.height)
 
-    # -- shares -------------------------------------------------------------------------------------------------------
-    def emit(self) -> None:
-        threads = self.frame.task.threads
-        if threads == 1:
-            with self._scratch() as nest:
-                nest._batches(self.frame.chain.batch, {})
+def _share(context: Context, blocks: TirExpr, first: TirExpr, end: TirExpr) -> None:
+    """Blocks of rows ``first`` to ``end``, counted through the whole batch, of whose elements each has ``blocks``."""
+    # Extents may be 0, and no loop guards divisions that are moved out of it.
+    size = I.Bind(tirx.max(blocks, i64(1)))
+    with I.serial(tirx.floordiv(first, size), tirx.floordiv(end + size - i64(1), size)) as number:
+        index, rest = {}, number
+        for axis in reversed(context.chain.batch):
+            extent = I.Bind(tirx.max(context.extent[axis], i64(1)))
+            index[axis], rest = I.Bind(tirx.floormod(rest, extent)), I.Bind(tirx.floordiv(rest, extent))
+        if isinstance(blocks, tirx.IntImm) and int(blocks) == 1:
+            # Not by the general bounds: TVM fails over conditions in which a variable is taken from itself.
+            _rows(context.at(**index), i64(0), i64(1))
+        else:
+            start = I.Bind(tirx.max(first - number * size, i64(0)))
+            _rows(context.at(**index), start, tirx.min(end - number * size, size))
+
+
+# -- blocks -----------------------------------------------------------------------------------------------------------
+def _rows(context: Context, first: TirExpr, end: TirExpr) -> None:
+    """Blocks of rows of one element of the batch."""
+    height, size = i64(context.height), context.extent["i"]
+    if context.kernel["pack"]:
+        with I.If(first < end), I.Then():
+            last = tirx.min(end * height, size) - i64(1)
+            _pack_keys(context, context.visible(first * height, last))
+    with I.serial(first, end) as block:
+        row = I.Bind(block * height)
+        rows = I.Bind(tirx.min(height, size - row))
+        columns = context.visible(row, row + rows - i64(1))
+        write = _online if context.kernel["cols"] else _columns
+        write(context, row, rows, columns)
+
+
+def _pack_keys(context: Context, columns: Share) -> None:
+    """Panels of k that hold ``columns`` as [d, nr] each; surplus columns repeat the last one, or are zero."""
+    nr, lanes, k, j = context.nr, context.lanes, context.chain.k, context.extent["j"]
+    with (
+        I.serial(tirx.floordiv(columns[0], i64(nr)), up(columns[1], nr)) as panel,
+        I.serial(i64(0), i64(context.kernel["nv"])) as v,
+    ):
+        column, place = I.Bind(panel * i64(nr) + v * i64(lanes)), context.vectors.ramp(v * i64(lanes))
+        if context.chain.j_is_last:
+            with I.serial(i64(0), context.extent["d"]) as step:
+                value = context.load(k, lanes, j, j=column, d=step)
+                I.buffer_store(context.room["keys"], value, [panel, step, place])
             return
-        total = self.blocks
-        for axis in self.frame.chain.batch:
-            total = total * self.frame.extent[axis]
-        with I.parallel(i64(0), i64(threads)) as thread, self._scratch() as nest:
-            first = I.Bind(tirx.floordiv(total * thread, i64(threads)))
-            end = I.Bind(tirx.floordiv(total * (thread + i64(1)), i64(threads)))
-            nest._share(first, end)
+        for step, limit in along_d(context):
+            # Squares of lanes x lanes elements, turned over in registers.
+            own = [tirx.min(column + i64(lane), j - i64(1)) for lane in range(lanes)]
+            rows = [I.Bind(context.load(k, lanes, limit, j=each, d=step)) for each in own]
+            for lane, value in enumerate(context.vectors.transposed(rows)):
+                I.buffer_store(context.room["keys"], value, [panel, step + i64(lane), place])
 
-    def _batches(self, axes: tuple[str, ...], index: dict[str, TirExpr]) -> None:
-        if not axes:
-            _Nest(self.frame.at(index))._rows(i64(0), self.blocks)
-            return
-        with I.serial(i64(0), self.frame.extent[axes[0]]) as value:
-            self._batches(axes[1:], {**index, axes[0]: value})
 
-    def _share(self, first: TirExpr, end: TirExpr) -> None:
-        """Blocks of rows ``first`` to ``end``, counted through the whole batch."""
-        # Extents may be 0, and no loop guards divisions that are moved out of it.
-        blocks = I.Bind(tirx.max(self.blocks, i64(1)))
-        with I.serial(tirx.floordiv(first, blocks), tirx.floordiv(end + blocks - i64(1), blocks)) as number:
-            index, rest = {}, number
-            for axis in reversed(self.frame.chain.batch):
-                size = I.Bind(tirx.max(self.frame.extent[axis], i64(1)))
-                index[axis], rest = I.Bind(tirx.floormod(rest, size)), I.Bind(tirx.floordiv(rest, size))
-            if isinstance(self.blocks, tirx.IntImm) and int(self.blocks) == 1:
-                # Not by the general bounds: TVM fails over conditions in which a variable is taken from itself.
-                _Nest(self.frame.at(index))._rows(i64(0), i64(1))
-                return
-            start = I.Bind(tirx.max(first - number * blocks, i64(0)))
-            _Nest(self.frame.at(index))._rows(start, tirx.min(end - number * blocks, blocks))
+def _online(context: Context, row: TirExpr, rows: TirExpr, columns: Share) -> None:
+    """All rows of a block over one block of columns after the other."""
+    room, vectors, lanes, width = context.room, context.vectors, context.lanes, context.kernel["cols"] * context.nr
+    with I.serial(i64(0), rows) as local:
+        I.buffer_store(room["top"], constant(-math.inf, DTYPE, 1), [local])
+        I.buffer_store(room["total"], constant(0, DTYPE, 1), [local])
+        with I.serial(i64(0), up(context.extent["e"], lanes)) as v:
+            I.buffer_store(room["mixed"], vectors.zero(), [local, vectors.ramp(v * i64(lanes))])
+    with I.serial(i64(0), up(columns[1] - columns[0], width)) as block:
+        start = I.Bind(columns[0] + block * i64(width))
+        _columns(context, row, rows, (start, I.Bind(tirx.min(start + i64(width), columns[1]))))
+    _invert_totals(context, rows)
+    write_rows(context, row, rows)
 
-    @contextmanager
-    def _scratch(self) -> Iterator[_Nest]:
-        frame, j = self.frame, self.frame.extent["j"]
-        panels = up(j, frame.nr)
-        # Rows of scores start a vector and more apart from a power of two: those of a tile are read side by side.
-        width = i64(frame.kernel["cols"] * frame.nr) if frame.is_blocked else panels * i64(frame.nr)
-        with ExitStack() as stack:
 
-            def room(*shape: TirExpr) -> TirExpr:
-                return stack.enter_context(workspace(shape))
+def _columns(context: Context, row: TirExpr, rows: TirExpr, columns: Share) -> None:
+    """All rows of a block over one block of columns."""
+    _scores(context, row, rows, columns)
+    # One piece of code for tiles of every height.
+    with I.serial(i64(0), up(rows, context.kernel["mr"])) as number:
+        mr = i64(context.kernel["mr"])
+        local = I.Bind(number * mr)
+        tile = Tile(row + local, local, context.kernel["mr"], I.Bind(tirx.min(mr, rows - local)))
+        with _if_any(context, tile, columns):
+            own = context.needed(tile, columns)
+            with I.serial(i64(0), tile.count) as each:
+                _Row(context.at(i=tile.row + each), local + each, *own, columns[0]).emit()
+    if not context.kernel["cols"]:
+        _invert_totals(context, rows)
+    for tile in _tiles(context, row, rows):
+        with _if_any(context, tile, columns):
+            values(context, tile, context.needed(tile, columns), columns[0])
 
-            rows = i64(self.height)
-            keys = None
-            if frame.kernel["pack"]:
-                keys = room(panels, up(frame.extent["d"], frame.lanes) * i64(frame.lanes), i64(frame.nr))
-            scratch = Scratch(keys, room(rows, width + i64(frame.lanes)), room(rows), room(rows))
-            if frame.is_blocked:
-                lanes = frame.kernel["ev"] * frame.lanes
-                columns = up(frame.extent["e"], lanes) * i64(lanes)
-                scratch = Scratch(keys, scratch.scores, scratch.top, scratch.total, room(rows), room(rows, columns))
-            yield _Nest(frame.using(scratch))
 
-    # -- blocks -------------------------------------------------------------------------------------------------------
-    def _rows(self, first: TirExpr, end: TirExpr) -> None:
-        """Blocks of rows of one element of the batch."""
-        frame, size = self.frame, self.frame.extent["i"]
-        if frame.kernel["pack"]:
-            with when(first < end):
-                last = tirx.min(end * i64(self.height), size) - i64(1)
-                columns = self._visible(first * i64(self.height), last)
-                pack_keys(frame, tirx.floordiv(columns[0], i64(frame.nr)), up(columns[1], frame.nr))
-        with I.serial(first, end) as block:
-            row = I.Bind(block * i64(self.height))
-            rows = I.Bind(tirx.min(i64(self.height), size - row))
-            self._block(row, rows)
+def _scores(context: Context, row: TirExpr, rows: TirExpr, columns: Share) -> None:
+    """Products for ``columns`` of all tiles, panel by panel: a panel stays in L1 while the tiles go by."""
+    first, end = columns
+    write = from_panel if context.kernel["pack"] else from_rows
+    with I.serial(tirx.floordiv(first, i64(context.nr)), up(end, context.nr)) as panel:
+        column = panel * i64(context.nr)
+        for tile in _tiles(context, row, rows):
+            if not context.bounds:
+                write(context, tile, panel, column - first)
+                continue
+            start, stop = context.seen(tile)
+            with I.If(tirx.And(start <= column, column < stop)), I.Then():
+                write(context, tile, panel, column - first)
 
-    def _block(self, row: TirExpr, rows: TirExpr) -> None:
-        columns = self._visible(row, row + rows - i64(1))
-        if not self.frame.is_blocked:
-            self._columns(row, rows, columns)
-            return
-        self._clear(rows)
-        width = i64(self.frame.kernel["cols"] * self.frame.nr)
-        with I.serial(i64(0), tirx.floordiv(columns[1] - columns[0] + width - i64(1), width)) as block:
-            start = I.Bind(columns[0] + block * width)
-            self._columns(row, rows, (start, I.Bind(tirx.min(start + width, columns[1]))))
-        write_rows(self.frame, row, rows)
 
-    def _clear(self, rows: TirExpr) -> None:
-        room, lanes = self.frame.room, self.frame.lanes
-        with I.serial(i64(0), rows) as local:
-            I.buffer_store(room.top, constant(float("-inf"), DTYPE, 1), [local])
-            I.buffer_store(room.total, constant(0, DTYPE, 1), [local])
-            with I.serial(i64(0), up(self.frame.extent["e"], lanes)) as v:
-                I.buffer_store(room.mixed, self.frame.vectors.zero(), [local, self.frame.vectors.ramp(v * i64(lanes))])
-
-    def _columns(self, row: TirExpr, rows: TirExpr, columns: Columns) -> None:
-        """All rows of a block over one block of columns."""
-        frame, start = self.frame, columns[0]
-
-        def needed(tile: Tile) -> Columns:
-            return self._needed(tile, columns)
-
-        def over(use: Callable[[Tile], None]) -> None:
-            tiles(frame, row, rows, use)
-
-        def reduce(tile: Tile) -> None:
-            with self._if_any(tile, columns):
-                values(frame, tile, needed(tile), start)
-
-        scores(frame, columns, over, self._seen)
-        self._softmax(row, rows, columns)
-        over(reduce)
-
-    def _softmax(self, row: TirExpr, rows: TirExpr, columns: Columns) -> None:
-        """Of all rows of a block, tile by tile: one piece of code for tiles of every height."""
-        mr = self.frame.kernel["mr"]
-        with I.serial(i64(0), up(rows, mr)) as number:
+def _tiles(context: Context, row: TirExpr, rows: TirExpr) -> Iterator[Tile]:
+    """The tiles of ``rows`` rows from ``row`` on: whole ones, then the ragged rest, exactly (``tail``) or padded."""
+    mr, size = context.kernel["mr"], context.extent["i"]
+    whole = I.Bind(tirx.floordiv(rows, i64(mr)))
+    if not (isinstance(size, tirx.IntImm) and int(size) < mr):
+        with I.serial(i64(0), whole) as number:
             local = I.Bind(number * i64(mr))
-            tile = Tile(row + local, local, mr, I.Bind(tirx.min(i64(mr), rows - local)))
-            with self._if_any(tile, columns):
-                own = self._needed(tile, columns)
-                with I.serial(i64(0), tile.count) as each:
-                    Row(self.frame, tile.row + each, local + each, own, columns[0]).emit()
-        if not self.frame.is_blocked:
-            invert_totals(self.frame, i64(0), rows)
+            yield Tile(row + local, local, mr)
+    if is_multiple(size, mr):
+        return
+    local = I.Bind(whole * i64(mr))
+    rest = I.Bind(rows - local)
+    if not context.kernel["tail"]:
+        with I.If(rest > i64(0)), I.Then():
+            yield Tile(row + local, local, mr, rest)
+        return
+    for height in range(1, mr):
+        with I.If(rest == i64(height)), I.Then():
+            yield Tile(row + local, local, height)
 
-    def _if_any(self, tile: Tile, columns: Columns) -> AbstractContextManager[None]:
-        """What is written here runs where a tile sees any column of a block; always where there are no other blocks."""
-        if not (self.frame.is_blocked and self.frame.chain.mask.bounds):
-            return nullcontext()
-        # No block is empty. The columns that are needed would ask that again: TVM makes ``x - x < 16`` of it, and
-        # divides by the coefficient of x.
-        first, end = self._seen(tile)
-        is_seen = columns[0] < end
-        if self.frame.has_lower_bound:
-            is_seen = tirx.And(is_seen, tirx.And(first < end, first < columns[1]))
-        return when(is_seen)
 
-    # -- which columns ------------------------------------------------------------------------------------------------
-    def _visible(self, row: TirExpr, last: TirExpr) -> Columns:
-        """Columns that any of the rows ``row`` to ``last`` sees, from the start of a panel on."""
-        frame, j = self.frame, self.frame.extent["j"]
-        if not frame.chain.mask.bounds:
-            return i64(0), j
-        first = i64(0)
-        if frame.has_lower_bound:
-            first = I.Bind(down(tirx.max(tirx.min(frame.first_column(row), j), i64(0)), frame.nr))
-        return first, I.Bind(tirx.max(frame.end_column(last), first))
+@contextmanager
+def _if_any(context: Context, tile: Tile, columns: Share) -> Iterator[None]:
+    """What is written here runs where a tile sees any column of a block; always where there are no other blocks."""
+    if not (context.kernel["cols"] and context.bounds):
+        yield
+        return
+    # No block is empty. The columns that are needed would ask that again: TVM makes ``x - x < 16`` of it, and
+    # divides by the coefficient of x.
+    first, end = context.seen(tile)
+    is_seen = columns[0] < end
+    if context.has_lower_bound:
+        is_seen = tirx.And(is_seen, tirx.And(first < end, first < columns[1]))
+    with I.If(is_seen), I.Then():
+        yield
 
-    def _seen(self, tile: Tile) -> Columns:
-        """Columns that any row of a tile sees."""
-        return self._visible(tile.row, tile.row + tile.count - i64(1))
 
-    def _needed(self, tile: Tile, columns: Columns) -> Columns:
-        """Those of ``columns`` that any row of a tile sees."""
-        if not self.frame.chain.mask.bounds:
-            return columns
-        first, end = self._seen(tile)
-        first = I.Bind(tirx.max(tirx.min(first, columns[1]), columns[0])) if self.frame.has_lower_bound else columns[0]
-        return first, I.Bind(tirx.max(tirx.min(end, columns[1]), first))
+def _invert_totals(context: Context, rows: TirExpr) -> None:
+    """Sums of exponentials as their reciprocals: each is 1 or more, or 0 where every column is hidden."""
+    with I.serial(i64(0), rows) as local:
+        total = bound(context.room["total"][local])
+        reciprocal, nothing = constant(1, DTYPE, 1) / total, constant(0, DTYPE, 1)
+        if context.chain.is_guarded:
+            # Not "total != 0": of NaN that is false in TVM, and a sum that is NaN is none of nothing.
+            reciprocal = tirx.Select(tirx.EQ(total, nothing), nothing, bound(reciprocal))
+        elif context.chain.is_zero_of_nothing:
+            # A sum over nothing is 0, whatever it is a sum of.
+            reciprocal = tirx.Select(context.extent["j"] > i64(0), bound(reciprocal), nothing)
+        I.buffer_store(context.room["total"], reciprocal, [local])
+
+
+# -- the softmax of a row ---------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Row:
+    """Row i of ``context``, ``local`` in its block; of its columns from ``first`` to ``end``, in a block that starts at
+    ``start``. Scores become exponentials, with their maximum and sum."""
+
+    context: Context
+    local: TirExpr
+    first: TirExpr
+    end: TirExpr
+    start: TirExpr
+
+    def emit(self) -> None:
+        room, top = self.context.room, self._top()
+        if self.context.kernel["cols"]:
+            old = bound(room["top"][self.local])
+            top = bound(tirx.max(old, top))
+            safe = _safe(top)
+            factor = bound(exp(combined("-", old, safe)))
+            I.buffer_store(room["top"], top, [self.local])
+            I.buffer_store(room["factor"], factor, [self.local])
+            total = bound(room["total"][self.local] * factor) + self._exponentials(safe)
+        else:
+            total = self._exponentials(_safe(top) if self.context.chain.is_guarded else top)
+        I.buffer_store(room["total"], total, [self.local])
+
+    def _top(self) -> TirExpr:
+        """The scores as the program has them, in the place of the products; their maximum.
+
+        A maximum that loses a NaN does no harm: the exponential of NaN is NaN, and so is every sum with it.
+        """
+        vectors, lanes = self.context.vectors, self.context.lanes
+        top, every = I.alloc_buffer((lanes,), DTYPE), vectors.ramp(0)
+        I.buffer_store(top, constant(-math.inf, DTYPE, lanes), [every])
+        for first, end, is_inside in self._parts():
+            with I.serial(first, end) as number:
+                column = I.Bind(number * i64(lanes))
+                value = bound(self._score(column, is_inside))
+                I.buffer_store(self.context.room["scores"], value, self._place(column))
+                I.buffer_store(top, tirx.max(top[every], value), [every])
+        return bound(vectors.across(top[every], tirx.max))
+
+    def _parts(self) -> list[tuple[TirExpr, TirExpr, bool]]:
+        """Vectors, and whether all of their columns are visible."""
+        context, lanes, row, end = self.context, self.context.lanes, self.context.index["i"], self.end
+        whole, last = tirx.floordiv(self.first, i64(lanes)), I.Bind(up(self.end, lanes))
+        if context.bounds:
+            end = tirx.max(tirx.min(context.bound(row, is_upper=True), end), self.first)
+        elif is_multiple(context.extent["j"], lanes):
+            return [(whole, last, True)]
+        if not context.has_lower_bound:
+            inside = I.Bind(tirx.floordiv(end, i64(lanes)))
+            return [(whole, inside, True), (inside, last, False)]
+        first = tirx.max(tirx.min(context.bound(row, is_upper=False), self.end), self.first)
+        visible = I.Bind(up(first, lanes))
+        inside = I.Bind(tirx.max(tirx.floordiv(end, i64(lanes)), visible))
+        return [(whole, visible, False), (visible, inside, True), (inside, last, False)]
+
+    def _score(self, column: TirExpr, is_inside: bool) -> TirExpr:
+        mask, lanes = self.context.chain.mask, self.context.lanes
+        product = bound(self.context.room["scores"][tuple(self._place(column))])
+        if is_inside:
+            return self.context.value(mask.inside, product, "j", None, j=column)
+        value = bound(self.context.value(mask.score, product, "j", self.context.extent["j"], j=column))
+        is_column = tirx.Ramp(column, i64(1), lanes) < tirx.Broadcast(self.end, lanes)
+        return tirx.Select(is_column, value, constant(-math.inf, DTYPE, lanes))
+
+    def _exponentials(self, top: TirExpr) -> TirExpr:
+        """exp(score - top) in the place of the scores; their sum."""
+        vectors, lanes, scores = self.context.vectors, self.context.lanes, self.context.room["scores"]
+        total, every = I.alloc_buffer((lanes,), DTYPE), vectors.ramp(0)
+        I.buffer_store(total, vectors.zero(), [every])
+        tops = bound(tirx.Broadcast(top, lanes))
+        with I.serial(tirx.floordiv(self.first, i64(lanes)), up(self.end, lanes)) as number:
+            place = self._place(number * i64(lanes))
+            value = bound(exp(combined("-", bound(scores[tuple(place)]), tops)))
+            I.buffer_store(scores, value, place)
+            I.buffer_store(total, total[every] + value, [every])
+        return vectors.total(total[every])
+
+    def _place(self, column: TirExpr) -> list[TirExpr]:
+        return [self.local, self.context.vectors.ramp(column - self.start)]
+
+
+def _safe(top: TirExpr) -> TirExpr:
+    """0 in the place of -inf: the exponentials of what is hidden are 0 then, also where all of it is."""
+    return bound(tirx.Select(top < constant(LOWEST, DTYPE, 1), constant(0, DTYPE, 1), top))

@@ -1,148 +1,32 @@
-"""What an attention kernel's code looks at: its task, operands, extents and scratch; and its register tile."""
+"""One kernel of attention while it is written, and both of its products by register tiles: scores from q and k, and the
+output from exponentials and v."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from copy import copy
+from dataclasses import dataclass
 
 from tuner.program.expr import Expr as Ast
 from tuner.program.expr import Read
 from tuner.program.task import SearchTask
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.reading import Reader
-from tuner.schedule.rules.attention.chain import DOTS, QUOTIENT, Chain
+from tuner.schedule.loops.shares import Share
+from tuner.schedule.rules.attention.chain import DOTS, QUOTIENT
+from tuner.schedule.rules.attention.pattern import chain_of
 from tuner.schedule.signature import dim_expr, i64
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
-from tuner.schedule.vector.dtypes import loaded
+from tuner.schedule.vector.dtypes import cast, loaded, stored
 from tuner.schedule.vector.expression import Evaluator
-from tuner.schedule.vector.memory import DTYPE, Vectors
+from tuner.schedule.vector.memory import DTYPE, Vectors, workspace
 
-
-@dataclass(frozen=True)
-class Scratch:
-    """What one thread keeps. ``keys`` [panels, d, nr]: k packed, or None; ``scores`` [rows, columns of a block];
-    ``top`` and ``total`` [rows]; ``mixed`` [rows, e] and ``factor`` [rows] where there are several blocks."""
-
-    keys: TirExpr
-    scores: TirExpr
-    top: TirExpr
-    total: TirExpr
-    factor: TirExpr = None
-    mixed: TirExpr = None
-
-
-@dataclass(frozen=True)
-class Frame:
-    """One kernel while it is written. ``extent`` and ``index``: by the chain's names of axes."""
-
-    task: SearchTask
-    chain: Chain
-    kernel: MicroKernel
-    function: KernelFunction
-    vectors: Vectors
-    extent: Mapping[str, TirExpr]
-    index: Mapping[str, TirExpr]
-    scratch: Scratch | None = None
-
-    def at(self, index: Mapping[str, TirExpr]) -> Frame:
-        return replace(self, index={**self.index, **index})
-
-    def using(self, scratch: Scratch) -> Frame:
-        return replace(self, scratch=scratch)
-
-    @property
-    def room(self) -> Scratch:
-        if self.scratch is None:
-            raise ValueError("no scratch is allocated yet")
-        return self.scratch
-
-    @property
-    def lanes(self) -> int:
-        return self.vectors.lanes
-
-    @property
-    def nr(self) -> int:
-        """Columns of a panel of scores."""
-        return int(self.kernel["nv"]) * self.lanes
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether the columns are gone through in several blocks."""
-        return bool(self.kernel["cols"])
-
-    # -- operands -------------------------------------------------------------------------------------------------
-    def place(self, read: Read, **index: TirExpr) -> tuple[TirExpr, list[TirExpr]]:
-        """The buffer of q, k or v, and the indices of an element."""
-        reader = self._reader({**self.index, **index}, 1, None, None)
-        return self.function.buffers[read.tensor], reader.indices(read)
-
-    def element(self, read: Read, **index: TirExpr) -> TirExpr:
-        buffer, at = self.place(read, **index)
-        return self._widened(read, buffer[tuple(at)])
-
-    def vector(self, read: Read, limit: TirExpr | None, **index: TirExpr) -> TirExpr:
-        """A vector along the last index; elements at and past ``limit`` are not touched and give zero."""
-        buffer, at = self.place(read, **index)
-        return self._widened(read, self.vectors.load(buffer, at[:-1], at[-1], limit))
-
-    def _widened(self, read: Read, value: TirExpr) -> TirExpr:
-        """What was loaded from a tensor as float32."""
-        dtype = self.task.workload.tensors[read.tensor].dtype
-        return value if dtype == DTYPE else bound(loaded(bound(value), dtype))
-
-    def value(self, expr: Ast, instead: TirExpr, along: str, limit: TirExpr | None, **index: TirExpr) -> TirExpr:
-        """An elementwise part in vectors ``along`` an axis, with ``instead`` where it reads what was computed."""
-        reader = self._reader({**self.index, **index}, self.lanes, along, limit)
-        types = self.task.workload.element_types
-        for name in (DOTS.tensor, QUOTIENT.tensor):
-            types = types.with_tensor(name, DTYPE)
-
-        def read(node: Read) -> TirExpr:
-            return instead if node in (DOTS, QUOTIENT) else reader.read(node)
-
-        extent = self.function.extents.__getitem__
-        return Evaluator(types, self.lanes, read, reader.axis, extent).value(expr, DTYPE)
-
-    def _reader(self, index: Mapping[str, TirExpr], lanes: int, along: str | None, limit: TirExpr | None) -> Reader:
-        return Reader(self.task.workload, self.function, self.function.buffers, index, lanes, along, limit)
-
-    # -- which columns are visible ----------------------------------------------------------------------------------
-    def first_column(self, row: TirExpr) -> TirExpr:
-        """The first column that the bounds leave visible to a row; those of later rows are no earlier."""
-        return self._limit(False, i64(0), tirx.max, row)
-
-    def end_column(self, row: TirExpr) -> TirExpr:
-        """The first column past those that the bounds leave visible to a row."""
-        return self._limit(True, self.extent["j"], tirx.min, row)
-
-    def _limit(
-        self, is_upper: bool, start: TirExpr, combine: Callable[[TirExpr, TirExpr], TirExpr], row: TirExpr
-    ) -> TirExpr:
-        sizes = {f"extent({name})": value for name, value in self.function.extents.items()}
-        values = {**sizes, **self.index, "i": row}
-        result = start
-        for each in self.chain.mask.bounds:
-            if each.is_upper == is_upper:
-                result = combine(result, dim_expr(each.limit, values) + i64(int(is_upper)))
-        return I.Bind(result)
-
-    @property
-    def has_lower_bound(self) -> bool:
-        return any(not each.is_upper for each in self.chain.mask.bounds)
-
-
-def up(value: TirExpr, step: int) -> TirExpr:
-    """How many steps hold ``value`` elements."""
-    return tirx.floordiv(value + i64(step - 1), i64(step))
-
-
-def down(value: TirExpr, step: int) -> TirExpr:
-    """``value`` rounded down to a multiple."""
-    return tirx.floordiv(value, i64(step)) * i64(step)
+Slots = list[list[TirExpr]]
+"""The totals of a register tile, a slot for each vector: larger buffers would become a heap workspace
+(docs/decisions/0002)."""
 
 
 @dataclass(frozen=True)
@@ -159,90 +43,277 @@ class Tile:
         """How many of its rows exist."""
         return i64(self.height) if self.valid is None else self.valid
 
-    def existing(self, number: int) -> AbstractContextManager[Any]:
-        """What is written here runs only where that row exists."""
-        return nullcontext() if self.valid is None else _If(i64(number) < self.valid)
+    def existing(self) -> Iterator[int]:
+        """Its rows by number. What is written of one that may not exist runs only where it does."""
+        for row in range(self.height):
+            if self.valid is None:
+                yield row
+                continue
+            with I.If(i64(row) < self.valid), I.Then():
+                yield row
 
 
-class _If:
-    """``I.If`` and ``I.Then`` as one."""
+class Context:
+    """What a kernel's code looks at. ``extent`` and ``index``: by the chain's names of axes. ``room``: what a thread
+    keeps (``allocated``)."""
 
-    def __init__(self, condition: TirExpr) -> None:
-        self._frames = (I.If(condition), I.Then())
+    def __init__(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
+        self.task, self.kernel, self.function = task, kernel, function
+        self.chain, self.lanes = chain_of(task.workload), task.known_target.hardware.lanes()
+        self.vectors, self.every = Vectors(self.lanes), Vectors(self.lanes).ramp(0)
+        self.height, self.nr = kernel["rows"] * kernel["mr"], kernel["nv"] * self.lanes
+        self.extent = {name: function.extents[axis] for name, axis in self.chain.axis.items()}
+        self.bounds = self.chain.mask.bounds
+        self.has_lower_bound = any(not each.is_upper for each in self.bounds)
+        self.index, self.room = dict[str, TirExpr](), dict[str, TirExpr]()
 
-    def __enter__(self) -> None:
-        for frame in self._frames:
-            frame.__enter__()
+    def at(self, **index: TirExpr) -> Context:
+        """Where these axes have these values."""
+        other = copy(self)
+        other.index = {**self.index, **index}
+        return other
 
-    def __exit__(self, *error: Any) -> None:
-        for frame in reversed(self._frames):
-            frame.__exit__(*error)
+    @contextmanager
+    def allocated(self) -> Iterator[Context]:
+        """With memory: ``keys`` [panels, d, nr], k packed; ``scores`` [rows of a block, its columns]; the ``top`` and
+        the ``total`` of exponentials of each row. Where columns are gone through in several blocks also ``mixed``
+        [rows, e], the sums so far, and the ``factor`` that scales them."""
+        rows, lanes, cols, ev = i64(self.height), self.lanes, self.kernel["cols"], self.kernel["ev"] * self.lanes
+        panels = up(self.extent["j"], self.nr)
+        # Rows of scores start a vector and more apart from a power of two: those of a tile are read side by side.
+        width = (i64(cols * self.nr) if cols else panels * i64(self.nr)) + i64(lanes)
+        shapes: dict[str, tuple[TirExpr, ...]] = {}
+        if self.kernel["pack"]:
+            shapes["keys"] = panels, up(self.extent["d"], lanes) * i64(lanes), i64(self.nr)
+        shapes |= {"scores": (rows, width), "top": (rows,), "total": (rows,)}
+        if cols:
+            shapes |= {"factor": (rows,), "mixed": (rows, up(self.extent["e"], ev) * i64(ev))}
+        with ExitStack() as stack:
+            other = copy(self)
+            other.room = {name: stack.enter_context(workspace(shape)) for name, shape in shapes.items()}
+            yield other
+
+    def load(self, read: Read, lanes: int, limit: TirExpr | None, **index: TirExpr) -> TirExpr:
+        """An element of q, k or v as float32, or ``lanes`` of them along the last index; those at and past ``limit``
+        are not touched and give zero."""
+        *outer, last = self._reader(index).indices(read)
+        buffer, dtype = self.function.buffers[read.tensor], self.task.workload.tensors[read.tensor].dtype
+        value = buffer[(*outer, last)] if lanes == 1 else self.vectors.load(buffer, outer, last, limit)
+        return value if dtype == DTYPE else bound(loaded(bound(value), dtype))
+
+    def value(self, expr: Ast, instead: TirExpr, along: str, limit: TirExpr | None, **index: TirExpr) -> TirExpr:
+        """An elementwise part in vectors ``along`` an axis, with ``instead`` where it reads what was computed."""
+        reader, types = self._reader(index, self.lanes, along, limit), self.task.workload.element_types
+        for computed in (DOTS, QUOTIENT):
+            types = types.with_tensor(computed.tensor, DTYPE)
+
+        def read(node: Read) -> TirExpr:
+            return instead if node in (DOTS, QUOTIENT) else reader.read(node)
+
+        extent = self.function.extents.__getitem__
+        return Evaluator(types, self.lanes, read, reader.axis, extent).value(expr, DTYPE)
+
+    def _reader(
+        self, index: dict[str, TirExpr], lanes: int = 1, along: str | None = None, limit: TirExpr | None = None
+    ) -> Reader:
+        function, index = self.function, {**self.index, **index}
+        return Reader(self.task.workload, function, function.buffers, index, lanes, along, limit)
+
+    # -- columns ------------------------------------------------------------------------------------------------------
+    def bound(self, row: TirExpr, is_upper: bool) -> TirExpr:
+        """The first column that the bounds of the mask leave visible to a row, or the first one past those. It does not
+        fall as rows go on."""
+        sizes = {f"extent({name})": value for name, value in self.function.extents.items()}
+        result, combine = (self.extent["j"], tirx.min) if is_upper else (i64(0), tirx.max)
+        for each in self.bounds:
+            if each.is_upper == is_upper:
+                limit = dim_expr(each.limit, {**sizes, **self.index, "i": row})
+                result = combine(result, limit + i64(int(is_upper)))
+        return I.Bind(result)
+
+    def visible(self, row: TirExpr, last: TirExpr) -> Share:
+        """Columns that any of the rows ``row`` to ``last`` sees, from the start of a panel on."""
+        first, j, nr = i64(0), self.extent["j"], i64(self.nr)
+        if not self.bounds:
+            return first, j
+        if self.has_lower_bound:
+            lower = tirx.max(tirx.min(self.bound(row, is_upper=False), j), i64(0))
+            first = I.Bind(tirx.floordiv(lower, nr) * nr)
+        return first, I.Bind(tirx.max(self.bound(last, is_upper=True), first))
+
+    def seen(self, tile: Tile) -> Share:
+        """Columns that any row of a tile sees."""
+        return self.visible(tile.row, tile.row + tile.count - i64(1))
+
+    def needed(self, tile: Tile, columns: Share) -> Share:
+        """Those of ``columns`` that any row of a tile sees."""
+        if not self.bounds:
+            return columns
+        first, end = self.seen(tile)
+        first = I.Bind(tirx.max(tirx.min(first, columns[1]), columns[0])) if self.has_lower_bound else columns[0]
+        return first, I.Bind(tirx.max(tirx.min(end, columns[1]), first))
 
 
-def when(condition: TirExpr) -> AbstractContextManager[None]:
-    """What is written here runs where the condition holds."""
-    return _If(condition)
+# -- loops ------------------------------------------------------------------------------------------------------------
+def up(value: TirExpr, step: int) -> TirExpr:
+    """How many steps hold ``value`` elements."""
+    return tirx.floordiv(value + i64(step - 1), i64(step))
 
 
-def tiles(frame: Frame, row: TirExpr, rows: TirExpr, use: Callable[[Tile], None]) -> None:
-    """The tiles of ``rows`` rows from ``row`` on: whole ones, then the ragged rest, exactly (``tail``) or padded."""
-    mr = frame.kernel["mr"]
-    size = frame.extent["i"]
-    whole = I.Bind(tirx.floordiv(rows, i64(mr)))
-    if not (isinstance(size, tirx.IntImm) and int(size) < mr):
-        with I.serial(i64(0), whole) as number:
-            local = I.Bind(number * i64(mr))
-            use(Tile(row + local, local, mr))
-    if isinstance(size, tirx.IntImm) and int(size) % mr == 0:
-        return
-    local = I.Bind(whole * i64(mr))
-    rest = I.Bind(rows - local)
-    if not frame.kernel["tail"]:
-        with when(rest > i64(0)):
-            use(Tile(row + local, local, mr, rest))
-        return
-    for height in range(1, mr):
-        with when(rest == i64(height)):
-            use(Tile(row + local, local, height))
+def is_multiple(value: TirExpr, step: int) -> bool:
+    """Whether there is known to be no ragged rest."""
+    return isinstance(value, tirx.IntImm) and int(value) % step == 0
 
 
-class Accumulators:
-    """One stack slot for each vector: larger buffers would become a heap workspace (docs/decisions/0002)."""
-
-    def __init__(self, frame: Frame, height: int, vectors: int) -> None:
-        self._vectors = frame.vectors
-        self.lines = [[I.alloc_buffer((frame.lanes,), DTYPE) for _ in range(vectors)] for _ in range(height)]
-
-    def get(self, row: int, vector: int) -> TirExpr:
-        return self.lines[row][vector][self._vectors.ramp(0)]
-
-    def set(self, row: int, vector: int, value: TirExpr) -> None:
-        I.buffer_store(self.lines[row][vector], value, [self._vectors.ramp(0)])
-
-    def clear(self) -> None:
-        for row, line in enumerate(self.lines):
-            for vector in range(len(line)):
-                self.set(row, vector, self._vectors.zero())
-
-    def add_products(self, rows: Sequence[TirExpr], columns: Sequence[TirExpr]) -> None:
-        """One step of the reduction: the outer product of scalars and vectors."""
-        columns = [I.Bind(column) for column in columns]
-        for row, scalar in enumerate(rows):
-            value = I.Bind(tirx.Broadcast(scalar, self._vectors.lanes))
-            for vector, column in enumerate(columns):
-                self.set(row, vector, self.get(row, vector) + value * column)
+def along_d(context: Context) -> Iterator[tuple[TirExpr, TirExpr | None]]:
+    """Vectors along d by their first elements: whole ones, then the ragged one, which has a limit."""
+    d, lanes = context.extent["d"], context.lanes
+    whole = tirx.floordiv(d, i64(lanes))
+    with I.serial(i64(0), whole) as number:
+        yield number * i64(lanes), None
+    if not is_multiple(d, lanes):
+        with I.If(whole * i64(lanes) < d), I.Then():
+            yield whole * i64(lanes), d
 
 
-def unrolled(first: TirExpr, end: TirExpr, unroll: int, step: Callable[[TirExpr], None]) -> None:
-    """A loop of ``unroll`` steps a turn, then the steps that are left over."""
+def _along_e(context: Context) -> Iterator[tuple[list[TirExpr], TirExpr | None]]:
+    """The vectors of panels along e by their first elements, with the limit of their loads where they are ragged."""
+    lanes, ev, e = context.lanes, context.kernel["ev"], context.extent["e"]
+    width = ev * lanes
+    whole = I.Bind(tirx.floordiv(e, i64(width)))
+    if not (isinstance(e, tirx.IntImm) and int(e) < width):
+        with I.serial(i64(0), whole) as panel:
+            first = I.Bind(panel * i64(width))
+            yield [first + i64(v * lanes) for v in range(ev)], None
+    if not isinstance(e, tirx.IntImm):
+        with I.If(whole * i64(width) < e), I.Then():
+            first = I.Bind(whole * i64(width))
+            yield [first + i64(v * lanes) for v in range(ev)], e
+    elif rest := int(e) % width:
+        yield [i64(first) for first in range(int(e) - rest, int(e), lanes)], e if rest % lanes else None
+
+
+# -- a register tile --------------------------------------------------------------------------------------------------
+def from_panel(context: Context, tile: Tile, panel: TirExpr, column: TirExpr) -> None:
+    """Scores from rows of q and a packed panel of k, to ``column`` of a block and those behind it."""
+    vectors, nv, keys = context.vectors, context.kernel["nv"], context.room["keys"]
+    sums = _cleared(context, tile.height, nv)
+    rows = [tile.row + i64(number) for number in range(tile.height)]
+    if tile.valid is not None:
+        rows = [tirx.min(row, context.extent["i"] - i64(1)) for row in rows]
+    for step in _turns(context, i64(0), context.extent["d"]):
+        scalars = [context.load(context.chain.q, 1, None, i=row, d=step) for row in rows]
+        loaded = [keys[panel, step, vectors.ramp(i64(v * context.lanes))] for v in range(nv)]
+        _add_products(context, sums, scalars, loaded)
+    for row, line in enumerate(sums):
+        for v, slot in enumerate(line):
+            place = [tile.local + i64(row), vectors.ramp(column + i64(v * context.lanes))]
+            I.buffer_store(context.room["scores"], slot[context.every], place)
+
+
+def from_rows(context: Context, tile: Tile, panel: TirExpr, column: TirExpr) -> None:
+    """The same of as many columns as a vector has lanes, each by vectors along d: for few rows, which packing does not
+    pay for."""
+    lanes, every, j = context.lanes, context.every, context.extent["j"]
+    columns = [tirx.min(panel * i64(lanes) + i64(lane), j - i64(1)) for lane in range(lanes)]
+    with I.serial(i64(0), tile.count) as row:
+        (sums,) = _cleared(context, 1, lanes)
+        for step, limit in along_d(context):
+            left = I.Bind(context.load(context.chain.q, lanes, limit, i=tile.row + row, d=step))
+            for slot, each in zip(sums, columns, strict=True):
+                right = context.load(context.chain.k, lanes, limit, j=each, d=step)
+                I.buffer_store(slot, slot[every] + left * right, [every])
+        value = context.vectors.totals([slot[every] for slot in sums])
+        I.buffer_store(context.room["scores"], value, [tile.local + row, context.vectors.ramp(column)])
+
+
+def values(context: Context, tile: Tile, columns: Share, start: TirExpr) -> None:
+    """Sums over ``columns`` of a block that starts at ``start``: to the output, or onto those of earlier blocks."""
+    room, vectors, is_blocked = context.room, context.vectors, context.kernel["cols"]
+    lines = [tile.local + i64(row) for row in range(tile.height)]
+    for places, limit in _along_e(context):
+        sums = _earlier(context, lines, places) if is_blocked else _cleared(context, tile.height, len(places))
+        for column in _turns(context, *columns):
+            weights = [room["scores"][local, column - start] for local in lines]
+            loaded = [context.load(context.chain.v, context.lanes, limit, j=column, e=e) for e in places]
+            _add_products(context, sums, weights, loaded)
+        for row in tile.existing():
+            for slot, e in zip(sums[row], places, strict=True):
+                if is_blocked:
+                    I.buffer_store(room["mixed"], slot[context.every], [lines[row], vectors.ramp(e)])
+                else:
+                    _write(context, tile.row + i64(row), lines[row], e, slot[context.every], limit)
+
+
+def _slots(context: Context, height: int, vectors: int) -> Slots:
+    return [[I.alloc_buffer((context.lanes,), DTYPE) for _ in range(vectors)] for _ in range(height)]
+
+
+def _cleared(context: Context, height: int, vectors: int) -> Slots:
+    sums = _slots(context, height, vectors)
+    for slot in (slot for line in sums for slot in line):
+        I.buffer_store(slot, context.vectors.zero(), [context.every])
+    return sums
+
+
+def _earlier(context: Context, lines: list[TirExpr], places: list[TirExpr]) -> Slots:
+    """The sums of earlier blocks of columns, scaled to the new maximum."""
+    sums = _slots(context, len(lines), len(places))
+    for line, local in zip(sums, lines, strict=True):
+        factor = bound(context.room["factor"][local])
+        for slot, e in zip(line, places, strict=True):
+            earlier = context.room["mixed"][local, context.vectors.ramp(e)]
+            I.buffer_store(slot, earlier * tirx.Broadcast(factor, context.lanes), [context.every])
+    return sums
+
+
+def _turns(context: Context, first: TirExpr, end: TirExpr) -> Iterator[TirExpr]:
+    """Steps of a sum, ``ku`` of them a turn, then those that are left over."""
+    unroll = context.kernel["ku"]
     if unroll == 1:
         with I.serial(first, end) as at:
-            step(at)
+            yield at
         return
     turns = I.Bind(tirx.floordiv(end - first, i64(unroll)))
     with I.serial(i64(0), turns) as turn:
         for number in range(unroll):
-            step(first + turn * i64(unroll) + i64(number))
-    if not (isinstance(end - first, tirx.IntImm) and int(end - first) % unroll == 0):
+            yield first + turn * i64(unroll) + i64(number)
+    if not is_multiple(end - first, unroll):
         with I.serial(first + turns * i64(unroll), end) as at:
-            step(at)
+            yield at
+
+
+def _add_products(context: Context, sums: Slots, rows: list[TirExpr], columns: list[TirExpr]) -> None:
+    """One step of a sum: the outer product of scalars and vectors."""
+    columns = [I.Bind(column) for column in columns]
+    for line, row in zip(sums, rows, strict=True):
+        value = I.Bind(tirx.Broadcast(row, context.lanes))
+        for slot, column in zip(line, columns, strict=True):
+            I.buffer_store(slot, slot[context.every] + value * column, [context.every])
+
+
+# -- the output -------------------------------------------------------------------------------------------------------
+def write_rows(context: Context, row: TirExpr, rows: TirExpr) -> None:
+    """The output of a block of rows, from the sums over all blocks of columns."""
+    with I.serial(i64(0), rows) as local:
+        for places, limit in _along_e(context):
+            for e in places:
+                value = context.room["mixed"][local, context.vectors.ramp(e)]
+                _write(context, row + local, local, e, value, limit)
+
+
+def _write(context: Context, row: TirExpr, local: TirExpr, e: TirExpr, value: TirExpr, limit: TirExpr | None) -> None:
+    """A vector of sums, divided by that of the row's exponentials and through what is behind it, to the output."""
+    chain, context = context.chain, context.at(i=row, e=e)
+    reciprocal = bound(tirx.Broadcast(bound(context.room["total"][local]), context.lanes))
+    quotient = bound(value * reciprocal)
+    if chain.is_guarded:
+        # Whatever stands at the values of a row that is hidden whole.
+        nothing = context.vectors.zero()
+        quotient = bound(tirx.Select(tirx.EQ(reciprocal, nothing), nothing, quotient))
+    result = bound(context.value(chain.out, quotient, "e", limit))
+    *outer, last = (context.index[axis] for axis in chain.out_axes)
+    dtype = context.task.workload.tensors[chain.out_tensor].dtype
+    if dtype != DTYPE:
+        result = stored(bound(cast(result, dtype)), dtype)
+    context.vectors.store(context.function.buffers[chain.out_tensor], result, outer, last, limit)
