@@ -12,12 +12,11 @@ from tuner.program.indices import index_dim
 from tuner.program.workload import Workload
 from tuner.schedule.access import stride
 from tuner.schedule.product.atoms import FLOATS
-from tuner.schedule.rule import Extents
 
 DTYPE = "float32"
 DOTS, QUOTIENT = Read("attention.dots", ()), Read("attention.quotient", ())
 """What ``score`` and ``out`` read in the places of the products and of mixed / z."""
-_HIDDEN = (Neg(Const(math.inf)), Const(-math.inf))
+HIDDEN = (Neg(Const(math.inf)), Const(-math.inf))
 """The score of what is hidden, as it may be written."""
 
 
@@ -78,17 +77,13 @@ class Chain:
         # Stages may have names of their own for the same axes.
         return {axis: roles.get(axis, "elementwise") for axis in workload.program.axes}
 
-    def by_name(self, extents: Extents) -> Extents:
-        """Extents of the program's axes by their names here."""
-        return {name: extents[axis] for name, axis in self.axis.items()}
-
 
 # -- masks ------------------------------------------------------------------------------------------------------------
 def mask_of(score: Expr) -> Mask:
     """The conditions around a score that are bounds of j; those of other kinds stay in ``inside``."""
     conditions: list[Expr] = []
     inside = score
-    while isinstance(inside, Call) and inside.function == "where" and is_hidden(inside.args[2]):
+    while isinstance(inside, Call) and inside.function == "where" and inside.args[2] in HIDDEN:
         conditions += _conjuncts(inside.args[0])
         inside = inside.args[1]
     bounds = [_bound(condition) for condition in conditions]
@@ -96,11 +91,6 @@ def mask_of(score: Expr) -> Mask:
         if bound is None:
             inside = Call("where", (condition, inside, Const(-math.inf)))
     return Mask(score, inside, tuple(bound for bound in bounds if bound is not None))
-
-
-def is_hidden(expr: Expr) -> bool:
-    """Whether it is -inf, the score of what is hidden."""
-    return expr in _HIDDEN
 
 
 def _conjuncts(condition: Expr) -> list[Expr]:

@@ -146,20 +146,18 @@ def _online(context: Context, row: TirExpr, rows: TirExpr, columns: Share) -> No
 def _columns(context: Context, row: TirExpr, rows: TirExpr, columns: Share) -> None:
     """All rows of a block over one block of columns."""
     _scores(context, row, rows, columns)
+    mr = context.kernel["mr"]
     # One piece of code for tiles of every height.
-    with I.serial(i64(0), up(rows, context.kernel["mr"])) as number:
-        mr = i64(context.kernel["mr"])
-        local = I.Bind(number * mr)
-        tile = Tile(row + local, local, context.kernel["mr"], I.Bind(tirx.min(mr, rows - local)))
-        with _if_any(context, tile, columns):
-            own = context.needed(tile, columns)
-            with I.serial(i64(0), tile.count) as each:
-                _Row(context.at(i=tile.row + each), local + each, *own, columns[0]).emit()
+    with I.serial(i64(0), up(rows, mr)) as number:
+        local = I.Bind(number * i64(mr))
+        tile = Tile(row + local, local, mr, I.Bind(tirx.min(i64(mr), rows - local)))
+        with _needed(context, tile, columns) as own, I.serial(i64(0), tile.count) as each:
+            _Row(context.at(i=tile.row + each), local + each, *own, columns[0]).emit()
     if not context.kernel["cols"]:
         _invert_totals(context, rows)
     for tile in _tiles(context, row, rows):
-        with _if_any(context, tile, columns):
-            values(context, tile, context.needed(tile, columns), columns[0])
+        with _needed(context, tile, columns) as own:
+            values(context, tile, own, columns[0])
 
 
 def _scores(context: Context, row: TirExpr, rows: TirExpr, columns: Share) -> None:
@@ -199,19 +197,24 @@ def _tiles(context: Context, row: TirExpr, rows: TirExpr) -> Iterator[Tile]:
 
 
 @contextmanager
-def _if_any(context: Context, tile: Tile, columns: Share) -> Iterator[None]:
-    """What is written here runs where a tile sees any column of a block; always where there are no other blocks."""
-    if not (context.kernel["cols"] and context.bounds):
-        yield
+def _needed(context: Context, tile: Tile, columns: Share) -> Iterator[Share]:
+    """Those columns of a block that any row of a tile sees. What is written here runs where there are any."""
+    if not context.bounds:
+        yield columns
         return
-    # No block is empty. The columns that are needed would ask that again: TVM makes ``x - x < 16`` of it, and
-    # divides by the coefficient of x.
-    first, end = context.seen(tile)
-    is_seen = columns[0] < end
-    if context.has_lower_bound:
-        is_seen = tirx.And(is_seen, tirx.And(first < end, first < columns[1]))
-    with I.If(is_seen), I.Then():
-        yield
+    with ExitStack() as stack:
+        if context.kernel["cols"]:
+            # No block is empty. The columns that are needed would ask that again: TVM makes ``x - x < 16`` of it, and
+            # divides by the coefficient of x.
+            first, end = context.seen(tile)
+            is_seen = columns[0] < end
+            if context.has_lower_bound:
+                is_seen = tirx.And(is_seen, tirx.And(first < end, first < columns[1]))
+            stack.enter_context(I.If(is_seen))
+            stack.enter_context(I.Then())
+        first, end = context.seen(tile)
+        first = I.Bind(tirx.max(tirx.min(first, columns[1]), columns[0])) if context.has_lower_bound else columns[0]
+        yield first, I.Bind(tirx.max(tirx.min(end, columns[1]), first))
 
 
 def _invert_totals(context: Context, rows: TirExpr) -> None:
@@ -259,16 +262,22 @@ class _Row:
 
         A maximum that loses a NaN does no harm: the exponential of NaN is NaN, and so is every sum with it.
         """
-        vectors, lanes = self.context.vectors, self.context.lanes
-        top, every = I.alloc_buffer((lanes,), DTYPE), vectors.ramp(0)
-        I.buffer_store(top, constant(-math.inf, DTYPE, lanes), [every])
+        context, lanes, mask = self.context, self.context.lanes, self.context.chain.mask
+        top, hidden = I.alloc_buffer((lanes,), DTYPE), constant(-math.inf, DTYPE, lanes)
+        I.buffer_store(top, hidden, [context.every])
         for first, end, is_inside in self._parts():
             with I.serial(first, end) as number:
                 column = I.Bind(number * i64(lanes))
-                value = bound(self._score(column, is_inside))
-                I.buffer_store(self.context.room["scores"], value, self._place(column))
-                I.buffer_store(top, tirx.max(top[every], value), [every])
-        return bound(vectors.across(top[every], tirx.max))
+                place = self._place(column)
+                product = bound(context.room["scores"][place])
+                score, limit = (mask.inside, None) if is_inside else (mask.score, context.extent["j"])
+                value = bound(context.value(score, product, "j", limit, j=column))
+                if not is_inside:
+                    is_column = tirx.Ramp(column, i64(1), lanes) < tirx.Broadcast(self.end, lanes)
+                    value = bound(tirx.Select(is_column, value, hidden))
+                I.buffer_store(context.room["scores"], value, list(place))
+                I.buffer_store(top, tirx.max(top[context.every], value), [context.every])
+        return bound(context.vectors.across(top[context.every], tirx.max))
 
     def _parts(self) -> list[tuple[TirExpr, TirExpr, bool]]:
         """Vectors, and whether all of their columns are visible."""
@@ -286,30 +295,21 @@ class _Row:
         inside = I.Bind(tirx.max(tirx.floordiv(end, i64(lanes)), visible))
         return [(whole, visible, False), (visible, inside, True), (inside, last, False)]
 
-    def _score(self, column: TirExpr, is_inside: bool) -> TirExpr:
-        mask, lanes = self.context.chain.mask, self.context.lanes
-        product = bound(self.context.room["scores"][tuple(self._place(column))])
-        if is_inside:
-            return self.context.value(mask.inside, product, "j", None, j=column)
-        value = bound(self.context.value(mask.score, product, "j", self.context.extent["j"], j=column))
-        is_column = tirx.Ramp(column, i64(1), lanes) < tirx.Broadcast(self.end, lanes)
-        return tirx.Select(is_column, value, constant(-math.inf, DTYPE, lanes))
-
     def _exponentials(self, top: TirExpr) -> TirExpr:
         """exp(score - top) in the place of the scores; their sum."""
-        vectors, lanes, scores = self.context.vectors, self.context.lanes, self.context.room["scores"]
-        total, every = I.alloc_buffer((lanes,), DTYPE), vectors.ramp(0)
-        I.buffer_store(total, vectors.zero(), [every])
+        context, lanes, scores = self.context, self.context.lanes, self.context.room["scores"]
+        total = I.alloc_buffer((lanes,), DTYPE)
+        I.buffer_store(total, context.vectors.zero(), [context.every])
         tops = bound(tirx.Broadcast(top, lanes))
         with I.serial(tirx.floordiv(self.first, i64(lanes)), up(self.end, lanes)) as number:
             place = self._place(number * i64(lanes))
-            value = bound(exp(combined("-", bound(scores[tuple(place)]), tops)))
-            I.buffer_store(scores, value, place)
-            I.buffer_store(total, total[every] + value, [every])
-        return vectors.total(total[every])
+            value = bound(exp(combined("-", bound(scores[place]), tops)))
+            I.buffer_store(scores, value, list(place))
+            I.buffer_store(total, total[context.every] + value, [context.every])
+        return context.vectors.total(total[context.every])
 
-    def _place(self, column: TirExpr) -> list[TirExpr]:
-        return [self.local, self.context.vectors.ramp(column - self.start)]
+    def _place(self, column: TirExpr) -> tuple[TirExpr, TirExpr]:
+        return self.local, self.context.vectors.ramp(column - self.start)
 
 
 def _safe(top: TirExpr) -> TirExpr:

@@ -25,7 +25,7 @@ from tuner.program.notation import Stage
 from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain
 from tuner.schedule.rule import NoMatch, matched
-from tuner.schedule.rules.attention.chain import DOTS, QUOTIENT, Chain, is_hidden, mask_of, storage_problem
+from tuner.schedule.rules.attention.chain import DOTS, HIDDEN, QUOTIENT, Chain, mask_of, storage_problem
 
 
 class _NoMatch(Exception):
@@ -165,7 +165,7 @@ class _Matching:
     def _unless_hidden(self, expr: Expr) -> Expr | None:
         """The second value of ``where(top == -inf, 0, value)``; None for what is none."""
         match expr:
-            case Call("where", (Binary("==", self.peak, lowest), Const(0), value)) if is_hidden(lowest):
+            case Call("where", (Binary("==", self.peak, lowest), Const(0), value)) if lowest in HIDDEN:
                 return value
         return None
 

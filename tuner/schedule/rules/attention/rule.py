@@ -2,21 +2,9 @@
 
 It finds them by what the stages compute (pattern.py), whatever their names: attention, with any elementwise scores
 (scale, mask, bias, segments of a ragged batch) and any elementwise stages behind it. Scores are never stored as a
-whole: a block of rows keeps its own in cache. Axes of a micro-kernel:
-
-========  =====================================================================================================
-``mr``    rows of the register tile of both contractions
-``nv``    vectors in a row of the tile of scores; ``nr = nv * lanes`` columns make a panel
-``ev``    vectors in a row of the tile of the output
-``rows``  tiles in a block of rows: a panel of k is read once for all of them
-``cols``  panels in a block of columns, between which sums are scaled to the new maximum (online softmax); 0: a block
-          of rows keeps all its scores, and its maximum is known before the exponentials
-``pack``  1: k is packed in panels of [d, nr] for each element of the batch; 0: products of rows, by vectors along d
-``tail``  1: a ragged rest of rows has exact code for each height; 0: it is padded inside the tile
-``ku``    steps of both reductions unrolled
-========  =====================================================================================================
-
-Threads share the blocks of rows of the whole batch. No choice depends on a shape.
+whole: a block of rows keeps its own in cache. ``cols`` panels of k, of nv vectors each, are a block of columns, between
+which sums are scaled to the new maximum (online softmax). With 0 a block of rows keeps all its scores, and its maximum
+is known before the exponentials. Threads share the blocks of rows of the whole batch. No choice depends on a shape.
 """
 
 from __future__ import annotations
@@ -67,7 +55,7 @@ class Attention(Rule):
         return 4 * task.threads * (keys + rows * (columns + e + width + 3))
 
     def space(self, task: SearchTask) -> SearchSpace:
-        chain, hardware = chain_of(task.workload), task.known_target.hardware
+        chain, registers = chain_of(task.workload), task.known_target.hardware.vector_registers
         axes = (
             Axis("mr", "rows of the register tiles", HEIGHTS),
             Axis("nv", "vectors in a row of the tile of scores", WIDTHS[:-1]),
@@ -78,21 +66,23 @@ class Attention(Rule):
             Axis("tail", "ragged rows have exact code", (0, 1)),
             Axis("ku", "steps of the reductions unrolled", (1, 2, 4)),
         )
-        check = lambda kernel: _check(kernel, hardware.vector_registers)  # noqa: E731
-        return SearchSpace(self.name, self.version, axes, check, _canonicalise)
+        return SearchSpace(self.name, self.version, axes, lambda kernel: _check(kernel, registers), _canonicalise)
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         """Up to three quarters of the registers; blocks of columns, so that no row is too long for the caches."""
-        tile = default_tile(task.known_target.hardware)
-        ev = min(2, _widths(task, chain_of(task.workload))[-1])
-        values = {**tile, "ev": ev, "rows": 8, "cols": 8, "pack": 1, "tail": 1, "ku": 1}
-        return self.space(task).kernel(values)
+        tile, ev = default_tile(task.known_target.hardware), min(2, _widths(task, chain_of(task.workload))[-1])
+        return self.space(task).kernel({**tile, "ev": ev, "rows": 8, "cols": 8, "pack": 1, "tail": 1, "ku": 1})
 
     def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
-        return _latency_s(task, kernels, extents)
+        return _Estimate(task, kernels, extents).cycles() / task.rates.clock_hz
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return _features(task, kernels, extents)
+        """Sizes, the visible share, ragged ends, the kernel's values and the estimate."""
+        of = _Estimate(task, kernels, extents)
+        sizes = [np.log2(each + 1.0) for each in (of.batch, of.i, of.j, of.d, of.e)]
+        sizes += [of.seen / np.maximum(of.j, 1.0), of.j % of.lanes]
+        sizes += [of.i % of.mr, of.i % (of.mr * of.of["rows"]), of.j % of.nr]
+        return feature_table(sizes, kernels, of.cycles() / task.rates.clock_hz)
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         return emit(task, kernel, name)
@@ -106,12 +96,8 @@ def _widths(task: SearchTask, chain: Chain) -> tuple[int, ...]:
 
 
 def _canonicalise(values: Mapping[str, int]) -> dict[str, int]:
-    canonical = dict(values)
-    if not values["pack"]:
-        canonical["nv"] = 1
-    if values["mr"] == 1:
-        canonical["tail"] = 0
-    return canonical
+    nv, tail = values["nv"] if values["pack"] else 1, values["tail"] if values["mr"] > 1 else 0
+    return {**values, "nv": nv, "tail": tail}
 
 
 def _check(kernel: MicroKernel, registers: int) -> None:
@@ -147,38 +133,6 @@ SAMPLED_ROWS = 8
 """At which the visible columns are counted."""
 
 
-def _latency_s(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
-    """[kernels, shapes] seconds."""
-    return _Estimate(task, kernels, extents).cycles() / task.rates.clock_hz
-
-
-def _features(task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-    """[kernels, shapes, features]: sizes, the visible share, ragged ends, the kernel's values and the estimate."""
-    of = _Estimate(task, kernels, extents)
-    sizes = [np.log2(each + 1.0) for each in (of.batch, of.i, of.j, of.d, of.e)]
-    sizes += [of.seen / np.maximum(of.j, 1.0), of.j % of.lanes]
-    ragged = [of.i % of.mr, of.i % (of.mr * of.of["rows"]), of.j % of.nr]
-    return feature_table([*sizes, *ragged], kernels, of.cycles() / task.rates.clock_hz)
-
-
-def _visible(chain: Chain, extents: Extents) -> Floats:
-    """[shapes] columns that the bounds leave visible to a row, in the mean."""
-    i, j = (np.asarray(extents[chain.axis[axis]], np.float64) for axis in "ij")
-    if not chain.mask.bounds:
-        return j
-    values = {f"extent({name})": np.asarray(size, np.float64) for name, size in extents.items()}
-    total = np.zeros(len(i))
-    for sample in range(SAMPLED_ROWS):
-        row = np.floor(i * (2 * sample + 1) / (2 * SAMPLED_ROWS))
-        index = {**dict.fromkeys(chain.batch, np.zeros(len(i))), "i": row}
-        first, end = np.zeros(len(i)), j
-        for bound in chain.mask.bounds:
-            limit = np.asarray(bound.limit.evaluate({**values, **index}), np.float64)  # type: ignore[dict-item]
-            first, end = (first, np.minimum(end, limit + 1)) if bound.is_upper else (np.maximum(first, limit), end)
-        total += np.maximum(end - first, 0.0)
-    return total / SAMPLED_ROWS
-
-
 class _Estimate:
     """Cycles of micro-kernels: sizes are [shapes], a kernel's values [kernels, 1]."""
 
@@ -189,7 +143,7 @@ class _Estimate:
         self.nr = self.of["nv"] * self.lanes
         self.i, self.j, self.d, self.e = (np.asarray(extents[self.chain.axis[axis]], np.float64) for axis in "ijde")
         self.batch = volume((self.chain.axis[axis] for axis in self.chain.batch), extents)
-        self.seen = _visible(self.chain, extents)
+        self.seen = self._visible(extents)
         whole = np.floor(self.i / self.mr)
         rest = self.i - whole * self.mr
         self.padded = whole * self.mr + np.where(self.of["tail"] > 0, rest, np.where(rest > 0, self.mr, 0.0))
@@ -200,6 +154,22 @@ class _Estimate:
         width = np.where(self.is_blocked, self.nr * self.of["cols"], np.maximum(self.j, 1.0))
         self.passes = np.maximum(np.ceil(self.seen / width), 1.0)
         self.kept = self.mr * self.of["rows"] * np.minimum(width, self.j) * 4
+
+    def _visible(self, extents: Extents) -> Floats:
+        """[shapes] columns that the bounds of the mask leave visible to a row, in the mean."""
+        if not self.chain.mask.bounds:
+            return self.j
+        nothing, total = np.zeros(len(self.i)), np.zeros(len(self.i))
+        values: dict[str, Any] = {f"extent({name})": np.asarray(size, np.float64) for name, size in extents.items()}
+        values |= dict.fromkeys(self.chain.batch, nothing)
+        for sample in range(SAMPLED_ROWS):
+            values["i"] = np.floor(self.i * (2 * sample + 1) / (2 * SAMPLED_ROWS))
+            first, end = nothing, self.j
+            for bound in self.chain.mask.bounds:
+                limit = np.asarray(bound.limit.evaluate(values), np.float64)
+                first, end = (first, np.minimum(end, limit + 1)) if bound.is_upper else (np.maximum(first, limit), end)
+            total += np.maximum(end - first, 0.0)
+        return total / SAMPLED_ROWS
 
     def cycles(self) -> Floats:
         """[kernels, shapes]."""

@@ -145,14 +145,6 @@ class Context:
         """Columns that any row of a tile sees."""
         return self.visible(tile.row, tile.row + tile.count - i64(1))
 
-    def needed(self, tile: Tile, columns: Share) -> Share:
-        """Those of ``columns`` that any row of a tile sees."""
-        if not self.bounds:
-            return columns
-        first, end = self.seen(tile)
-        first = I.Bind(tirx.max(tirx.min(first, columns[1]), columns[0])) if self.has_lower_bound else columns[0]
-        return first, I.Bind(tirx.max(tirx.min(end, columns[1]), first))
-
 
 # -- loops ------------------------------------------------------------------------------------------------------------
 def up(value: TirExpr, step: int) -> TirExpr:
@@ -183,31 +175,32 @@ def _along_e(context: Context) -> Iterator[tuple[list[TirExpr], TirExpr | None]]
     whole = I.Bind(tirx.floordiv(e, i64(width)))
     if not (isinstance(e, tirx.IntImm) and int(e) < width):
         with I.serial(i64(0), whole) as panel:
-            first = I.Bind(panel * i64(width))
-            yield [first + i64(v * lanes) for v in range(ev)], None
+            yield _vectors(I.Bind(panel * i64(width)), ev, lanes), None
     if not isinstance(e, tirx.IntImm):
         with I.If(whole * i64(width) < e), I.Then():
-            first = I.Bind(whole * i64(width))
-            yield [first + i64(v * lanes) for v in range(ev)], e
+            yield _vectors(I.Bind(whole * i64(width)), ev, lanes), e
     elif rest := int(e) % width:
-        yield [i64(first) for first in range(int(e) - rest, int(e), lanes)], e if rest % lanes else None
+        yield _vectors(i64(int(e) - rest), -(-rest // lanes), lanes), e if rest % lanes else None
+
+
+def _vectors(first: TirExpr, count: int, lanes: int) -> list[TirExpr]:
+    return [first + i64(v * lanes) for v in range(count)]
 
 
 # -- a register tile --------------------------------------------------------------------------------------------------
 def from_panel(context: Context, tile: Tile, panel: TirExpr, column: TirExpr) -> None:
     """Scores from rows of q and a packed panel of k, to ``column`` of a block and those behind it."""
-    vectors, nv, keys = context.vectors, context.kernel["nv"], context.room["keys"]
+    vectors, lanes, nv, keys = context.vectors, context.lanes, context.kernel["nv"], context.room["keys"]
     sums = _cleared(context, tile.height, nv)
     rows = [tile.row + i64(number) for number in range(tile.height)]
     if tile.valid is not None:
         rows = [tirx.min(row, context.extent["i"] - i64(1)) for row in rows]
     for step in _turns(context, i64(0), context.extent["d"]):
         scalars = [context.load(context.chain.q, 1, None, i=row, d=step) for row in rows]
-        loaded = [keys[panel, step, vectors.ramp(i64(v * context.lanes))] for v in range(nv)]
-        _add_products(context, sums, scalars, loaded)
+        _add_products(context, sums, scalars, [keys[panel, step, vectors.ramp(i64(v * lanes))] for v in range(nv)])
     for row, line in enumerate(sums):
         for v, slot in enumerate(line):
-            place = [tile.local + i64(row), vectors.ramp(column + i64(v * context.lanes))]
+            place = [tile.local + i64(row), vectors.ramp(column + i64(v * lanes))]
             I.buffer_store(context.room["scores"], slot[context.every], place)
 
 
@@ -232,7 +225,12 @@ def values(context: Context, tile: Tile, columns: Share, start: TirExpr) -> None
     room, vectors, is_blocked = context.room, context.vectors, context.kernel["cols"]
     lines = [tile.local + i64(row) for row in range(tile.height)]
     for places, limit in _along_e(context):
-        sums = _earlier(context, lines, places) if is_blocked else _cleared(context, tile.height, len(places))
+        sums = (_slots if is_blocked else _cleared)(context, tile.height, len(places))
+        for line, local in zip(sums, lines, strict=True) if is_blocked else ():
+            factor = bound(room["factor"][local])
+            for slot, e in zip(line, places, strict=True):
+                scaled = room["mixed"][local, vectors.ramp(e)] * tirx.Broadcast(factor, context.lanes)
+                I.buffer_store(slot, scaled, [context.every])
         for column in _turns(context, *columns):
             weights = [room["scores"][local, column - start] for local in lines]
             loaded = [context.load(context.chain.v, context.lanes, limit, j=column, e=e) for e in places]
@@ -253,17 +251,6 @@ def _cleared(context: Context, height: int, vectors: int) -> Slots:
     sums = _slots(context, height, vectors)
     for slot in (slot for line in sums for slot in line):
         I.buffer_store(slot, context.vectors.zero(), [context.every])
-    return sums
-
-
-def _earlier(context: Context, lines: list[TirExpr], places: list[TirExpr]) -> Slots:
-    """The sums of earlier blocks of columns, scaled to the new maximum."""
-    sums = _slots(context, len(lines), len(places))
-    for line, local in zip(sums, lines, strict=True):
-        factor = bound(context.room["factor"][local])
-        for slot, e in zip(line, places, strict=True):
-            earlier = context.room["mixed"][local, context.vectors.ramp(e)]
-            I.buffer_store(slot, earlier * tirx.Broadcast(factor, context.lanes), [context.every])
     return sums
 
 
