@@ -35,6 +35,7 @@ from tuner.schedule.rules.attention.tile import (
     from_panel,
     from_rows,
     is_multiple,
+    only_if,
     up,
     values,
     write_rows,
@@ -60,6 +61,7 @@ def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
 
 # -- shares -----------------------------------------------------------------------------------------------------------
 def _in_shares(context: Context) -> None:
+    """A contiguous share of the blocks of rows of the whole batch for each thread."""
     threads, batch = context.task.threads, context.chain.batch
     total = blocks = up(context.extent["i"], context.height)
     if threads == 1:
@@ -71,24 +73,18 @@ def _in_shares(context: Context) -> None:
         total = total * context.extent[axis]
     with I.parallel(i64(0), i64(threads)) as thread, context.allocated() as own:
         first, end = (I.Bind(tirx.floordiv(total * each, i64(threads))) for each in (thread, thread + i64(1)))
-        _share(own, blocks, first, end)
-
-
-def _share(context: Context, blocks: TirExpr, first: TirExpr, end: TirExpr) -> None:
-    """Blocks of rows ``first`` to ``end``, counted through the whole batch, of whose elements each has ``blocks``."""
-    # Extents may be 0, and no loop guards divisions that are moved out of it.
-    size = I.Bind(tirx.max(blocks, i64(1)))
-    with I.serial(tirx.floordiv(first, size), tirx.floordiv(end + size - i64(1), size)) as number:
-        index, rest = {}, number
-        for axis in reversed(context.chain.batch):
-            extent = I.Bind(tirx.max(context.extent[axis], i64(1)))
-            index[axis], rest = I.Bind(tirx.floormod(rest, extent)), I.Bind(tirx.floordiv(rest, extent))
-        if isinstance(blocks, tirx.IntImm) and int(blocks) == 1:
-            # Not by the general bounds: TVM fails over conditions in which a variable is taken from itself.
-            _rows(context.at(**index), i64(0), i64(1))
-        else:
-            start = I.Bind(tirx.max(first - number * size, i64(0)))
-            _rows(context.at(**index), start, tirx.min(end - number * size, size))
+        # Extents may be 0, and no loop guards divisions that are moved out of it.
+        size = I.Bind(tirx.max(blocks, i64(1)))
+        with I.serial(tirx.floordiv(first, size), tirx.floordiv(end + size - i64(1), size)) as number:
+            index, rest = {}, number
+            for axis in reversed(batch):
+                extent = I.Bind(tirx.max(context.extent[axis], i64(1)))
+                index[axis], rest = I.Bind(tirx.floormod(rest, extent)), I.Bind(tirx.floordiv(rest, extent))
+            start, stop = i64(0), i64(1)
+            # One block not by the general bounds: TVM fails over conditions in which a variable is taken from itself.
+            if not (isinstance(blocks, tirx.IntImm) and int(blocks) == 1):
+                start, stop = I.Bind(tirx.max(first - number * size, i64(0))), tirx.min(end - number * size, size)
+            _rows(own.at(**index), start, stop)
 
 
 # -- blocks -----------------------------------------------------------------------------------------------------------
@@ -110,10 +106,8 @@ def _rows(context: Context, first: TirExpr, end: TirExpr) -> None:
 def _pack_keys(context: Context, columns: Share) -> None:
     """Panels of k that hold ``columns`` as [d, nr] each; surplus columns repeat the last one, or are zero."""
     nr, lanes, k, j = context.nr, context.lanes, context.chain.k, context.extent["j"]
-    with (
-        I.serial(tirx.floordiv(columns[0], i64(nr)), up(columns[1], nr)) as panel,
-        I.serial(i64(0), i64(context.kernel["nv"])) as v,
-    ):
+    panels = tirx.floordiv(columns[0], i64(nr)), up(columns[1], nr)
+    with I.serial(*panels) as panel, I.serial(i64(0), i64(context.kernel["nv"])) as v:
         column, place = I.Bind(panel * i64(nr) + v * i64(lanes)), context.vectors.ramp(v * i64(lanes))
         if context.chain.j_is_last:
             with I.serial(i64(0), context.extent["d"]) as step:
@@ -167,11 +161,11 @@ def _scores(context: Context, row: TirExpr, rows: TirExpr, columns: Share) -> No
     with I.serial(tirx.floordiv(first, i64(context.nr)), up(end, context.nr)) as panel:
         column = panel * i64(context.nr)
         for tile in _tiles(context, row, rows):
-            if not context.bounds:
-                write(context, tile, panel, column - first)
-                continue
-            start, stop = context.seen(tile)
-            with I.If(tirx.And(start <= column, column < stop)), I.Then():
+            is_seen = None
+            if context.bounds:
+                start, stop = context.seen(tile)
+                is_seen = tirx.And(start <= column, column < stop)
+            with only_if(is_seen):
                 write(context, tile, panel, column - first)
 
 
@@ -202,16 +196,15 @@ def _needed(context: Context, tile: Tile, columns: Share) -> Iterator[Share]:
     if not context.bounds:
         yield columns
         return
-    with ExitStack() as stack:
-        if context.kernel["cols"]:
-            # No block is empty. The columns that are needed would ask that again: TVM makes ``x - x < 16`` of it, and
-            # divides by the coefficient of x.
-            first, end = context.seen(tile)
-            is_seen = columns[0] < end
-            if context.has_lower_bound:
-                is_seen = tirx.And(is_seen, tirx.And(first < end, first < columns[1]))
-            stack.enter_context(I.If(is_seen))
-            stack.enter_context(I.Then())
+    is_seen = None
+    if context.kernel["cols"]:
+        # No block is empty. The columns that are needed would ask that again: TVM makes ``x - x < 16`` of it, and
+        # divides by the coefficient of x.
+        first, end = context.seen(tile)
+        is_seen = columns[0] < end
+        if context.has_lower_bound:
+            is_seen = tirx.And(is_seen, tirx.And(first < end, first < columns[1]))
+    with only_if(is_seen):
         first, end = context.seen(tile)
         first = I.Bind(tirx.max(tirx.min(first, columns[1]), columns[0])) if context.has_lower_bound else columns[0]
         yield first, I.Bind(tirx.max(tirx.min(end, columns[1]), first))
@@ -271,7 +264,7 @@ class _Row:
                 place = self._place(column)
                 product = bound(context.room["scores"][place])
                 score, limit = (mask.inside, None) if is_inside else (mask.score, context.extent["j"])
-                value = bound(context.value(score, product, "j", limit, j=column))
+                value = bound(context.at(j=column).value(score, product, "j", limit))
                 if not is_inside:
                     is_column = tirx.Ramp(column, i64(1), lanes) < tirx.Broadcast(self.end, lanes)
                     value = bound(tirx.Select(is_column, value, hidden))

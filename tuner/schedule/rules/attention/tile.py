@@ -43,15 +43,6 @@ class Tile:
         """How many of its rows exist."""
         return i64(self.height) if self.valid is None else self.valid
 
-    def existing(self) -> Iterator[int]:
-        """Its rows by number. What is written of one that may not exist runs only where it does."""
-        for row in range(self.height):
-            if self.valid is None:
-                yield row
-                continue
-            with I.If(i64(row) < self.valid), I.Then():
-                yield row
-
 
 class Context:
     """What a kernel's code looks at. ``extent`` and ``index``: by the chain's names of axes. ``room``: what a thread
@@ -96,28 +87,22 @@ class Context:
     def load(self, read: Read, lanes: int, limit: TirExpr | None, **index: TirExpr) -> TirExpr:
         """An element of q, k or v as float32, or ``lanes`` of them along the last index; those at and past ``limit``
         are not touched and give zero."""
-        *outer, last = self._reader(index).indices(read)
-        buffer, dtype = self.function.buffers[read.tensor], self.task.workload.tensors[read.tensor].dtype
+        function, dtype = self.function, self.task.workload.tensors[read.tensor].dtype
+        reader = Reader(self.task.workload, function, function.buffers, {**self.index, **index}, 1, None)
+        buffer, (*outer, last) = function.buffers[read.tensor], reader.indices(read)
         value = buffer[(*outer, last)] if lanes == 1 else self.vectors.load(buffer, outer, last, limit)
         return value if dtype == DTYPE else bound(loaded(bound(value), dtype))
 
-    def value(self, expr: Ast, instead: TirExpr, along: str, limit: TirExpr | None, **index: TirExpr) -> TirExpr:
+    def value(self, expr: Ast, instead: TirExpr, along: str, limit: TirExpr | None) -> TirExpr:
         """An elementwise part in vectors ``along`` an axis, with ``instead`` where it reads what was computed."""
-        reader, types = self._reader(index, self.lanes, along, limit), self.task.workload.element_types
-        for computed in (DOTS, QUOTIENT):
-            types = types.with_tensor(computed.tensor, DTYPE)
+        workload, function = self.task.workload, self.function
+        reader = Reader(workload, function, function.buffers, self.index, self.lanes, along, limit)
+        types = workload.element_types.with_tensor(DOTS.tensor, DTYPE).with_tensor(QUOTIENT.tensor, DTYPE)
 
         def read(node: Read) -> TirExpr:
             return instead if node in (DOTS, QUOTIENT) else reader.read(node)
 
-        extent = self.function.extents.__getitem__
-        return Evaluator(types, self.lanes, read, reader.axis, extent).value(expr, DTYPE)
-
-    def _reader(
-        self, index: dict[str, TirExpr], lanes: int = 1, along: str | None = None, limit: TirExpr | None = None
-    ) -> Reader:
-        function, index = self.function, {**self.index, **index}
-        return Reader(self.task.workload, function, function.buffers, index, lanes, along, limit)
+        return Evaluator(types, self.lanes, read, reader.axis, function.extents.__getitem__).value(expr, DTYPE)
 
     # -- columns ------------------------------------------------------------------------------------------------------
     def bound(self, row: TirExpr, is_upper: bool) -> TirExpr:
@@ -147,6 +132,16 @@ class Context:
 
 
 # -- loops ------------------------------------------------------------------------------------------------------------
+@contextmanager
+def only_if(condition: TirExpr | None) -> Iterator[None]:
+    """What is written here runs where the condition holds; None: always."""
+    if condition is None:
+        yield
+        return
+    with I.If(condition), I.Then():
+        yield
+
+
 def up(value: TirExpr, step: int) -> TirExpr:
     """How many steps hold ``value`` elements."""
     return tirx.floordiv(value + i64(step - 1), i64(step))
@@ -235,12 +230,13 @@ def values(context: Context, tile: Tile, columns: Share, start: TirExpr) -> None
             weights = [room["scores"][local, column - start] for local in lines]
             loaded = [context.load(context.chain.v, context.lanes, limit, j=column, e=e) for e in places]
             _add_products(context, sums, weights, loaded)
-        for row in tile.existing():
-            for slot, e in zip(sums[row], places, strict=True):
-                if is_blocked:
-                    I.buffer_store(room["mixed"], slot[context.every], [lines[row], vectors.ramp(e)])
-                else:
-                    _write(context, tile.row + i64(row), lines[row], e, slot[context.every], limit)
+        for row, line in enumerate(sums):
+            with only_if(None if tile.valid is None else i64(row) < tile.valid):
+                for slot, e in zip(line, places, strict=True):
+                    if is_blocked:
+                        I.buffer_store(room["mixed"], slot[context.every], [lines[row], vectors.ramp(e)])
+                    else:
+                        _write(context, tile.row + i64(row), lines[row], e, slot[context.every], limit)
 
 
 def _slots(context: Context, height: int, vectors: int) -> Slots:
