@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tuner.program.dims import DimExpr
@@ -71,9 +71,7 @@ class Chain:
     def roles(self, workload: Workload) -> Mapping[str, str]:
         """The role of each axis of the program, the first one where it has several."""
         words = {"i": "row", "j": "column", "d": "reduction", "e": "value"}
-        roles: dict[str, str] = {}
-        for name, axis in self.axis.items():
-            roles.setdefault(axis, words.get(name, "batch"))
+        roles = {axis: words.get(name, "batch") for name, axis in reversed(list(self.axis.items()))}
         # Stages may have names of their own for the same axes.
         return {axis: roles.get(axis, "elementwise") for axis in workload.program.axes}
 
@@ -132,42 +130,35 @@ def _step(dim: DimExpr, axis: str) -> int | None:
 
 
 # -- storage ----------------------------------------------------------------------------------------------------------
-def storage_problem(workload: Workload, chain: Chain) -> str | None:
+def storage_problems(workload: Workload, chain: Chain) -> Iterator[str]:
     """What of the operands' storage the rule's code does not do."""
     for read, along in ((chain.q, ("i", "d")), (chain.k, ("j", "d")), (chain.v, ("j", "e"))):
-        if not all(sum(axis in axes_of(index) for index in read.indices) == 1 for axis in along) or not (
-            {Axis(axis) for axis in along} <= set(read.indices)
-        ):
-            return f"{read.tensor} is not read at plain {along[0]} and {along[1]}, each once"
+        times = [sum(axis in axes_of(index) for index in read.indices) for axis in along]
+        if times != [1, 1] or not {Axis(axis) for axis in along} <= set(read.indices):
+            yield f"{read.tensor} is not read at plain {along[0]} and {along[1]}, each once"
         if not axes_of(read) <= {*chain.batch, *along}:
-            return f"{read.tensor} is read along axes that are not its own"
+            yield f"{read.tensor} is read along axes that are not its own"
         if read.tensor in dict(workload.padding):
-            return f"{read.tensor} is padded"
-    problem = _dtype_problem(workload, chain)
-    if problem is not None:
-        return problem
+            yield f"{read.tensor} is padded"
+    yield from _dtype_problems(workload, chain)
     if 1 not in (stride(chain.k, "d"), stride(chain.k, "j")):
-        return f"{chain.k.tensor} lies along neither of its axes"
+        yield f"{chain.k.tensor} lies along neither of its axes"
     if stride(chain.v, "e") != 1 or chain.out_axes[-1] != "e":
-        return "the values or the output do not lie along the axis of their own"
+        yield "the values or the output do not lie along the axis of their own"
     for expr, axis in ((chain.mask.score, "j"), (chain.out, "e")):
-        indices = [index for read in reads(expr) for index in read.indices]
-        if any(stride(read, axis) not in (0, 1) for read in reads(expr)) or any(
-            axis in axes_of(each) for index in indices for each in reads(index)
-        ):
-            return "an elementwise part reads a tensor that does not lie along the vectors"
-    return None
+        is_gathered = any(axis in axes_of(each) for read in reads(expr) for i in read.indices for each in reads(i))
+        if is_gathered or any(stride(read, axis) not in (0, 1) for read in reads(expr)):
+            yield "an elementwise part reads a tensor that does not lie along the vectors"
 
 
-def _dtype_problem(workload: Workload, chain: Chain) -> str | None:
+def _dtype_problems(workload: Workload, chain: Chain) -> Iterator[str]:
     """Operands and the output may be short floats; everything between is float32."""
-    of = {name: tensor.dtype for name, tensor in workload.tensors.items()}
+    dtypes = {name: tensor.dtype for name, tensor in workload.tensors.items()}
     for name in (chain.q.tensor, chain.k.tensor, chain.v.tensor, chain.out_tensor):
-        if of[name] not in FLOATS:
-            return f"{name} is {of[name]}, none of {', '.join(sorted(FLOATS))}"
+        if dtypes[name] not in FLOATS:
+            yield f"{name} is {dtypes[name]}, none of {', '.join(sorted(FLOATS))}"
     for stage in (stage for stage in workload.program.stages if stage.reducer):
-        if of[stage.tensor] != DTYPE and stage.tensor != chain.out_tensor:
-            return f"{stage.tensor} is {of[stage.tensor]}, not {DTYPE}"
+        if dtypes[stage.tensor] != DTYPE and stage.tensor != chain.out_tensor:
+            yield f"{stage.tensor} is {dtypes[stage.tensor]}, not {DTYPE}"
         if workload.element_types.type_of(stage.body) != DTYPE:
-            return f"{stage.tensor} is not computed in {DTYPE}"
-    return None
+            yield f"{stage.tensor} is not computed in {DTYPE}"

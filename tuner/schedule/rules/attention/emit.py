@@ -28,18 +28,7 @@ from typing import Any
 from tuner.program.task import SearchTask
 from tuner.schedule.function import kernel_function
 from tuner.schedule.loops.shares import Share
-from tuner.schedule.rules.attention.tile import (
-    Context,
-    Tile,
-    along_d,
-    from_panel,
-    from_rows,
-    is_multiple,
-    only_if,
-    up,
-    values,
-    write_rows,
-)
+from tuner.schedule.rules.attention.tile import Context, Tile, along_d, is_multiple, scores, up, values, write_rows
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx
@@ -156,17 +145,15 @@ def _columns(context: Context, row: TirExpr, rows: TirExpr, columns: Share) -> N
 
 def _scores(context: Context, row: TirExpr, rows: TirExpr, columns: Share) -> None:
     """Products for ``columns`` of all tiles, panel by panel: a panel stays in L1 while the tiles go by."""
-    first, end = columns
-    write = from_panel if context.kernel["pack"] else from_rows
-    with I.serial(tirx.floordiv(first, i64(context.nr)), up(end, context.nr)) as panel:
+    with I.serial(tirx.floordiv(columns[0], i64(context.nr)), up(columns[1], context.nr)) as panel:
         column = panel * i64(context.nr)
         for tile in _tiles(context, row, rows):
-            is_seen = None
-            if context.bounds:
-                start, stop = context.seen(tile)
-                is_seen = tirx.And(start <= column, column < stop)
-            with only_if(is_seen):
-                write(context, tile, panel, column - first)
+            with ExitStack() as stack:
+                if context.bounds:
+                    start, stop = context.seen(tile)
+                    stack.enter_context(I.If(tirx.And(start <= column, column < stop)))
+                    stack.enter_context(I.Then())
+                scores(context, tile, panel, column - columns[0])
 
 
 def _tiles(context: Context, row: TirExpr, rows: TirExpr) -> Iterator[Tile]:
@@ -196,15 +183,16 @@ def _needed(context: Context, tile: Tile, columns: Share) -> Iterator[Share]:
     if not context.bounds:
         yield columns
         return
-    is_seen = None
-    if context.kernel["cols"]:
-        # No block is empty. The columns that are needed would ask that again: TVM makes ``x - x < 16`` of it, and
-        # divides by the coefficient of x.
-        first, end = context.seen(tile)
-        is_seen = columns[0] < end
-        if context.has_lower_bound:
-            is_seen = tirx.And(is_seen, tirx.And(first < end, first < columns[1]))
-    with only_if(is_seen):
+    with ExitStack() as stack:
+        if context.kernel["cols"]:
+            # No block is empty. The columns that are needed would ask that again: TVM makes ``x - x < 16`` of it, and
+            # divides by the coefficient of x.
+            first, end = context.seen(tile)
+            is_seen = columns[0] < end
+            if context.has_lower_bound:
+                is_seen = tirx.And(is_seen, tirx.And(first < end, first < columns[1]))
+            stack.enter_context(I.If(is_seen))
+            stack.enter_context(I.Then())
         first, end = context.seen(tile)
         first = I.Bind(tirx.max(tirx.min(first, columns[1]), columns[0])) if context.has_lower_bound else columns[0]
         yield first, I.Bind(tirx.max(tirx.min(end, columns[1]), first))

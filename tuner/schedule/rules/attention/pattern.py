@@ -25,7 +25,7 @@ from tuner.program.notation import Stage
 from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain
 from tuner.schedule.rule import NoMatch, matched
-from tuner.schedule.rules.attention.chain import DOTS, HIDDEN, QUOTIENT, Chain, mask_of, storage_problem
+from tuner.schedule.rules.attention.chain import DOTS, HIDDEN, QUOTIENT, Chain, mask_of, storage_problems
 
 
 class _NoMatch(Exception):
@@ -98,7 +98,7 @@ class _Matching:
             out_tensor=self.workload.program.outputs[0],
             is_zero_of_nothing=is_zero_of_nothing, is_guarded=is_guarded,
         )  # fmt: skip
-        problem = storage_problem(self.workload, chain)
+        problem = next(storage_problems(self.workload, chain), None)
         _need(problem is None, str(problem))
         return chain
 

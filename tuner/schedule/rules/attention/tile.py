@@ -43,6 +43,15 @@ class Tile:
         """How many of its rows exist."""
         return i64(self.height) if self.valid is None else self.valid
 
+    def existing(self) -> Iterator[int]:
+        """Its rows by number. What is written of one that may not exist runs only where it does."""
+        for row in range(self.height):
+            with ExitStack() as stack:
+                if self.valid is not None:
+                    stack.enter_context(I.If(i64(row) < self.valid))
+                    stack.enter_context(I.Then())
+                yield row
+
 
 class Context:
     """What a kernel's code looks at. ``extent`` and ``index``: by the chain's names of axes. ``room``: what a thread
@@ -132,16 +141,6 @@ class Context:
 
 
 # -- loops ------------------------------------------------------------------------------------------------------------
-@contextmanager
-def only_if(condition: TirExpr | None) -> Iterator[None]:
-    """What is written here runs where the condition holds; None: always."""
-    if condition is None:
-        yield
-        return
-    with I.If(condition), I.Then():
-        yield
-
-
 def up(value: TirExpr, step: int) -> TirExpr:
     """How many steps hold ``value`` elements."""
     return tirx.floordiv(value + i64(step - 1), i64(step))
@@ -183,10 +182,15 @@ def _vectors(first: TirExpr, count: int, lanes: int) -> list[TirExpr]:
 
 
 # -- a register tile --------------------------------------------------------------------------------------------------
-def from_panel(context: Context, tile: Tile, panel: TirExpr, column: TirExpr) -> None:
-    """Scores from rows of q and a packed panel of k, to ``column`` of a block and those behind it."""
+def scores(context: Context, tile: Tile, panel: TirExpr, column: TirExpr) -> None:
+    """Scores for the columns of a panel of k, to ``column`` of a block and those behind it."""
+    (_from_panel if context.kernel["pack"] else _from_rows)(context, tile, panel, column)
+
+
+def _from_panel(context: Context, tile: Tile, panel: TirExpr, column: TirExpr) -> None:
+    """From rows of q and a packed panel."""
     vectors, lanes, nv, keys = context.vectors, context.lanes, context.kernel["nv"], context.room["keys"]
-    sums = _cleared(context, tile.height, nv)
+    sums = _slots(context, tile.height, nv)
     rows = [tile.row + i64(number) for number in range(tile.height)]
     if tile.valid is not None:
         rows = [tirx.min(row, context.extent["i"] - i64(1)) for row in rows]
@@ -199,13 +203,12 @@ def from_panel(context: Context, tile: Tile, panel: TirExpr, column: TirExpr) ->
             I.buffer_store(context.room["scores"], slot[context.every], place)
 
 
-def from_rows(context: Context, tile: Tile, panel: TirExpr, column: TirExpr) -> None:
-    """The same of as many columns as a vector has lanes, each by vectors along d: for few rows, which packing does not
-    pay for."""
+def _from_rows(context: Context, tile: Tile, panel: TirExpr, column: TirExpr) -> None:
+    """As many columns as a vector has lanes, each by vectors along d: for few rows, which packing does not pay for."""
     lanes, every, j = context.lanes, context.every, context.extent["j"]
     columns = [tirx.min(panel * i64(lanes) + i64(lane), j - i64(1)) for lane in range(lanes)]
     with I.serial(i64(0), tile.count) as row:
-        (sums,) = _cleared(context, 1, lanes)
+        (sums,) = _slots(context, 1, lanes)
         for step, limit in along_d(context):
             left = I.Bind(context.load(context.chain.q, lanes, limit, i=tile.row + row, d=step))
             for slot, each in zip(sums, columns, strict=True):
@@ -220,7 +223,7 @@ def values(context: Context, tile: Tile, columns: Share, start: TirExpr) -> None
     room, vectors, is_blocked = context.room, context.vectors, context.kernel["cols"]
     lines = [tile.local + i64(row) for row in range(tile.height)]
     for places, limit in _along_e(context):
-        sums = (_slots if is_blocked else _cleared)(context, tile.height, len(places))
+        sums = _slots(context, tile.height, len(places), is_cleared=not is_blocked)
         for line, local in zip(sums, lines, strict=True) if is_blocked else ():
             factor = bound(room["factor"][local])
             for slot, e in zip(line, places, strict=True):
@@ -230,22 +233,17 @@ def values(context: Context, tile: Tile, columns: Share, start: TirExpr) -> None
             weights = [room["scores"][local, column - start] for local in lines]
             loaded = [context.load(context.chain.v, context.lanes, limit, j=column, e=e) for e in places]
             _add_products(context, sums, weights, loaded)
-        for row, line in enumerate(sums):
-            with only_if(None if tile.valid is None else i64(row) < tile.valid):
-                for slot, e in zip(line, places, strict=True):
-                    if is_blocked:
-                        I.buffer_store(room["mixed"], slot[context.every], [lines[row], vectors.ramp(e)])
-                    else:
-                        _write(context, tile.row + i64(row), lines[row], e, slot[context.every], limit)
+        for row in tile.existing():
+            for slot, e in zip(sums[row], places, strict=True):
+                if is_blocked:
+                    I.buffer_store(room["mixed"], slot[context.every], [lines[row], vectors.ramp(e)])
+                else:
+                    _write(context, tile.row + i64(row), lines[row], e, slot[context.every], limit)
 
 
-def _slots(context: Context, height: int, vectors: int) -> Slots:
-    return [[I.alloc_buffer((context.lanes,), DTYPE) for _ in range(vectors)] for _ in range(height)]
-
-
-def _cleared(context: Context, height: int, vectors: int) -> Slots:
-    sums = _slots(context, height, vectors)
-    for slot in (slot for line in sums for slot in line):
+def _slots(context: Context, height: int, vectors: int, is_cleared: bool = True) -> Slots:
+    sums = [[I.alloc_buffer((context.lanes,), DTYPE) for _ in range(vectors)] for _ in range(height)]
+    for slot in (slot for line in sums for slot in line if is_cleared):
         I.buffer_store(slot, context.vectors.zero(), [context.every])
     return sums
 
