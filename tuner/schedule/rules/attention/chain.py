@@ -54,7 +54,6 @@ class Chain:
     mask: Mask
     out: Expr
     out_axes: tuple[str, ...]
-    out_tensor: str
     is_zero_of_nothing: bool
     is_guarded: bool
 
@@ -154,11 +153,11 @@ def storage_problems(workload: Workload, chain: Chain) -> Iterator[str]:
 def _dtype_problems(workload: Workload, chain: Chain) -> Iterator[str]:
     """Operands and the output may be short floats; everything between is float32."""
     dtypes = {name: tensor.dtype for name, tensor in workload.tensors.items()}
-    for name in (chain.q.tensor, chain.k.tensor, chain.v.tensor, chain.out_tensor):
+    for name in (chain.q.tensor, chain.k.tensor, chain.v.tensor, *workload.program.outputs):
         if dtypes[name] not in FLOATS:
             yield f"{name} is {dtypes[name]}, none of {', '.join(sorted(FLOATS))}"
     for stage in (stage for stage in workload.program.stages if stage.reducer):
-        if dtypes[stage.tensor] != DTYPE and stage.tensor != chain.out_tensor:
+        if dtypes[stage.tensor] != DTYPE and stage.tensor not in workload.program.outputs:
             yield f"{stage.tensor} is {dtypes[stage.tensor]}, not {DTYPE}"
         if workload.element_types.type_of(stage.body) != DTYPE:
             yield f"{stage.tensor} is not computed in {DTYPE}"

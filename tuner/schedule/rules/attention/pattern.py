@@ -95,7 +95,6 @@ class _Matching:
             q=_read_by(names, q), k=_read_by(names, k), v=_read_by(names, v),
             mask=mask_of(_renamed(_put(self.top.body, dots, DOTS), names)),
             out=_renamed(out, names), out_axes=tuple(names[axis] for axis in out_axes),
-            out_tensor=self.workload.program.outputs[0],
             is_zero_of_nothing=is_zero_of_nothing, is_guarded=is_guarded,
         )  # fmt: skip
         problem = next(storage_problems(self.workload, chain), None)

@@ -294,7 +294,7 @@ def _write(context: Context, row: TirExpr, local: TirExpr, e: TirExpr, value: Ti
         quotient = bound(tirx.Select(tirx.EQ(reciprocal, nothing), nothing, quotient))
     result = bound(context.value(chain.out, quotient, "e", limit))
     *outer, last = (context.index[axis] for axis in chain.out_axes)
-    dtype = context.task.workload.tensors[chain.out_tensor].dtype
-    if dtype != DTYPE:
-        result = stored(bound(cast(result, dtype)), dtype)
-    context.vectors.store(context.function.buffers[chain.out_tensor], result, outer, last, limit)
+    (output,) = context.task.workload.outputs
+    if output.dtype != DTYPE:
+        result = stored(bound(cast(result, output.dtype)), output.dtype)
+    context.vectors.store(context.function.buffers[output.name], result, outer, last, limit)
