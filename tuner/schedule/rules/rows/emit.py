@@ -57,7 +57,7 @@ class RowNest(Nest):
         return I.decl_buffer(shape, stored_type(tensor.dtype), data=buffer.data, align=DTYPES[tensor.dtype].bytes)
 
     def emit(self) -> None:
-        if self.threads > 1 and self.kernel["split"] == self.program.columns_choice:
+        if self.program.splits_columns(self.kernel["split"], self.threads):
             self._split_columns()
         else:
             in_split(self.frame.rows, self.extents, self.kernel["split"], self.threads, self._share)
@@ -110,7 +110,7 @@ class RowNest(Nest):
                 for stage in only.reductions:
                     shares = [bound(partial[stage.tensor][i64(thread), number]) for thread in range(self.threads)]
                     block.know(row, stage, reduce(COMBINE[str(stage.reducer)], shares))
-            block.evaluate(only.after)
+            block.evaluate(block.rows, only.after)
 
         with ExitStack() as stack:
             for stage in only.reductions:
@@ -151,7 +151,7 @@ class _Block:
         for number, each in enumerate(self.passes):
             for row, stage, total in self.reduced(number):
                 self.know(row, stage, total)
-            self.evaluate(each.after)
+            self.evaluate(self.rows, each.after)
 
     def start(self) -> _Block:
         """Write what is known of the rows before the first pass."""
@@ -159,17 +159,14 @@ class _Block:
         for row in self.rows:
             reader = self.nest.reader(row.index)
             row.known |= {read: reader.read(read) for read in self.frame.input_reads if not axes_of(read) & along}
-            self._evaluate(row, self.nest.program.before)
+            self.evaluate([row], self.nest.program.before)
         return self
 
-    def evaluate(self, stages: Sequence[Stage]) -> None:
-        for row in self.rows:
-            self._evaluate(row, stages)
-
-    def _evaluate(self, row: _Row, stages: Sequence[Stage]) -> None:
-        evaluator = self.nest.reader(row.index).evaluator(row.known, self.nest.types)
-        for stage in stages:
-            self.know(row, stage, evaluator.value(stage.body))
+    def evaluate(self, rows: Sequence[_Row], stages: Sequence[Stage]) -> None:
+        for row in rows:
+            evaluator = self.nest.reader(row.index).evaluator(row.known, self.nest.types)
+            for stage in stages:
+                self.know(row, stage, evaluator.value(stage.body))
 
     def know(self, row: _Row, stage: Stage, value: TirExpr) -> None:
         """Keep a row's value of a stage, and store it if it is an output."""
@@ -180,7 +177,7 @@ class _Block:
     def reduced(self, number: int) -> Iterator[tuple[_Row, Stage, TirExpr]]:
         """Write the loop over the columns of pass ``number``; then the total of each reduction of each row."""
         each, nest = self.passes[number], self.nest
-        unroll = nest.kernel["unroll" if each.is_heavy else "acc"]
+        unroll = each.turns(nest.kernel)
         pairs = [(row, stage) for row in self.rows for stage in each.reductions]
         sums = [(row, stage, Accumulators(stage, nest.types, nest.vectors, unroll)) for row, stage in pairs]
         earlier = {stage.tensor for before in self.passes[:number] for stage in before.written}

@@ -19,6 +19,7 @@ from tuner.program.workload import Workload
 from tuner.schedule.access import is_transcendental
 from tuner.schedule.rule import NoMatch, matched
 from tuner.schedule.rules.rows.frame import Frame, frame_of
+from tuner.schedule.space import MicroKernel
 
 FAR = 2.0**60
 """Divisors below its reciprocal and above it are scaled."""
@@ -39,6 +40,10 @@ class Pass:
     def is_heavy(self) -> bool:
         """Whether it calls a function of many instructions."""
         return any(is_transcendental(stage.body) for stage in self.evaluated)
+
+    def turns(self, kernel: MicroKernel) -> int:
+        """Vectors in a turn of the loop."""
+        return kernel["unroll" if self.is_heavy else "acc"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,10 @@ class RowProgram:
     def columns_choice(self) -> int:
         """The value of the axis ``split`` that stands for the columns; those below it for axes of the rows, or none."""
         return max(1, len(self.frame.rows))
+
+    def splits_columns(self, split: int, threads: int) -> bool:
+        """Whether threads share the columns, not the rows."""
+        return threads > 1 and split == self.columns_choice
 
     @property
     def most_reductions(self) -> int:

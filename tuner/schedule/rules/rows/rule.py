@@ -131,7 +131,7 @@ class RowReduction(LoopRule):
         rate = np.where(moved < hardware.l1d_bytes, task.rates.l1_bytes, stream_rate(task, moved))
         waits = moved / rate / np.where(moved < hardware.l2_bytes, 1.0, faster)
         work = np.maximum(rows * per_row, waits) / _threads(task, kernel, program, extents)
-        if _divides_columns(task, kernel, program):
+        if program.splits_columns(kernel["split"], task.threads):
             work += rows * TOTAL_CYCLES * program.most_reductions * task.threads
         return np.asarray(work + call_cycles(task))
 
@@ -175,8 +175,7 @@ def _check(task: SearchTask) -> Callable[[MicroKernel], None]:
 
     def check(kernel: MicroKernel) -> None:
         for each in program.passes:
-            turns = kernel["unroll"] if each.is_heavy else kernel["acc"]
-            need = kernel["rows"] * turns * len(each.reductions)
+            need = kernel["rows"] * each.turns(kernel) * len(each.reductions)
             if need > limit:
                 raise IllegalKernel(f"{need} accumulators of {limit} vector registers: fewer rows, acc or unroll")
 
@@ -185,7 +184,7 @@ def _check(task: SearchTask) -> Callable[[MicroKernel], None]:
 
 def _pass_cycles(rates: Rates, number: int, each: Pass, kernel: MicroKernel, vectors: Floats) -> Floats:
     """Of the whole vectors of one row in pass ``number``."""
-    turns = kernel["unroll"] if each.is_heavy else kernel["acc"]
+    turns = each.turns(kernel)
     nodes = [node for stage in each.evaluated for node in values(stage.body)]
     arithmetic = body_cycles(rates, nodes) + rates.operation * 2 * len(each.written)
     arithmetic += NAN_CYCLES * sum(stage.reducer in ("max", "min") for stage in each.reductions)
@@ -197,17 +196,13 @@ def _pass_cycles(rates: Rates, number: int, each: Pass, kernel: MicroKernel, vec
 
 def _threads(task: SearchTask, kernel: MicroKernel, program: RowProgram, extents: Extents) -> Floats:
     frame = program.frame
-    if _divides_columns(task, kernel, program):
+    if program.splits_columns(kernel["split"], task.threads):
         units = volume(frame.parts_of(frame.columns[:1]), extents) / (lanes_of(task) if len(frame.columns) == 1 else 1)
         return thread_speedup(np.ceil(units), task.threads)
     if task.threads == 1 or not frame.rows:
         return np.ones(1)
     split = frame.rows[min(kernel["split"], len(frame.rows) - 1)]
     return thread_speedup(volume(frame.parts[split], extents), task.threads)
-
-
-def _divides_columns(task: SearchTask, kernel: MicroKernel, program: RowProgram) -> bool:
-    return task.threads > 1 and kernel["split"] == program.columns_choice
 
 
 def _moved(task: SearchTask, extents: Extents) -> Floats:
