@@ -63,9 +63,9 @@ class Settings:
 
 def tile_of(task: SearchTask, kernel: MicroKernel) -> dict[str, int]:
     """The extent of one tile along each spatial axis of a matrix product."""
-    contraction = contraction_of(task.workload)
-    tile = {contraction.m: kernel["mr"], contraction.n: kernel["nv"] * task.known_target.hardware.lanes()}
-    return tile if contraction.batch is None else {contraction.batch: 1, **tile}
+    axes = contraction_of(task.workload).axes
+    tile = {axes["m"]: kernel["mr"], axes["n"]: kernel["nv"] * task.known_target.hardware.lanes()}
+    return {axes["b"]: 1, **tile} if "b" in axes else tile
 
 
 def adaption(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -> float:

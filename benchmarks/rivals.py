@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tuner.program.workload import Workload
 from tuner.schedule import NoMatch
-from tuner.schedule.product.match.plain import Contraction, match
+from tuner.schedule.product.match.plain import MatrixProduct, match
 
 Array = NDArray[Any]
 Call = Callable[[], object]
@@ -37,12 +37,12 @@ class Rival:
     prepare: Callable[[Workload], Prepared]
 
 
-def contraction_of(workload: Workload) -> Contraction:
+def contraction_of(workload: Workload) -> MatrixProduct:
     """The roles of a matrix product without an epilogue. Raises DoesNotApply for any other workload."""
     matched = match(workload)
     if isinstance(matched, NoMatch):
         raise DoesNotApply(f"it multiplies matrices: {matched.reason}")
-    if matched.epilogue:
+    if matched.result.epilogue:
         raise DoesNotApply("it multiplies matrices and has no epilogue")
     return matched
 
@@ -52,7 +52,7 @@ class _Matrices:
     """The operands of a product as PyTorch's tensors, from the inputs of a call."""
 
     workload: Workload
-    contraction: Contraction
+    contraction: MatrixProduct
 
     @staticmethod
     def of(workload: Workload, batched: bool = False) -> _Matrices:
@@ -60,23 +60,23 @@ class _Matrices:
         contraction = contraction_of(workload)
         if any(tensor.dtype != "float32" for tensor in workload.operands):
             raise DoesNotApply("it multiplies float32 here")
-        if batched and contraction.batch is None:
+        if batched and not contraction.has_batch:
             raise DoesNotApply("bmm multiplies batches of matrices; mm is the call for two matrices")
-        if contraction.batch is not None and not batched:
+        if contraction.has_batch and not batched:
             raise DoesNotApply("it multiplies two matrices; bmm is the call for a batch of them")
         return _Matrices(workload, contraction)
 
     @property
     def is_constant(self) -> bool:
-        return self.contraction.right_is_constant
+        return self.contraction.right.is_packed_ahead
 
     def left(self, inputs: Sequence[Array]) -> Any:
-        return self._tensor(self.contraction.left, inputs)
+        return self._tensor(self.contraction.left.tensor, inputs)
 
     def right_kn(self, inputs: Sequence[Array]) -> Any:
         """[..., k, n]: a view where the operand lies the other way."""
-        right = self._tensor(self.contraction.right, inputs)
-        return right if self.contraction.right_is_kn else right.transpose(-1, -2)
+        right = self._tensor(self.contraction.right.tensor, inputs)
+        return right if self.contraction.right.lies_along_n else right.transpose(-1, -2)
 
     def right_nk(self, inputs: Sequence[Array]) -> Any:
         return self.right_kn(inputs).transpose(-1, -2)
@@ -110,7 +110,7 @@ def _bmm(workload: Workload) -> Prepared:
 
 def _linear(workload: Workload) -> Prepared:
     matrices, torch = _Matrices.of(workload), torch_module()
-    if matrices.contraction.right_is_kn:
+    if matrices.contraction.right.lies_along_n:
         raise DoesNotApply("linear multiplies by a transposed operand; mm is the call for this one")
 
     def call(inputs: Sequence[Array]) -> Call:

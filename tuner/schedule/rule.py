@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -93,3 +94,26 @@ def matched(workload: Workload, found: Found | NoMatch) -> Found:
     if isinstance(found, NoMatch):
         raise ValueError(f"{workload}: {found.reason}")
     return found
+
+
+class Mismatch(Exception):
+    """Why a workload is not what a pattern looks for."""
+
+
+def need(condition: bool, reason: str) -> None:
+    """Raises Mismatch where the condition does not hold."""
+    if not condition:
+        raise Mismatch(reason)
+
+
+def pattern(find: Callable[[Workload], Found]) -> Callable[[Workload], Found | NoMatch]:
+    """``find``, which raises Mismatch, as a function that answers NoMatch instead; the last answers are kept."""
+
+    @lru_cache(maxsize=1024)
+    def match(workload: Workload) -> Found | NoMatch:
+        try:
+            return find(workload)
+        except Mismatch as reason:
+            return NoMatch(str(reason))
+
+    return match

@@ -41,6 +41,11 @@ class Product:
     is_by_panel: bool = False
     """Whether a panel goes through all chunks of k before the next one, where rows are read as they lie."""
 
+    @property
+    def roles(self) -> Mapping[str, str]:
+        """The role of each axis of the program, where each role is one axis."""
+        return {axis: role for role, axis in self.axes.items()}
+
     def by_role(self, extents: Extents) -> Extents:
         """Extents of the program's axes by their roles here."""
         return {role: extents[axis] for role, axis in self.axes.items()} if self.sizes is None else self.sizes(extents)

@@ -37,136 +37,112 @@ from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout
+from tuner.schedule.product import axes as engine
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import best_of_vectors
-from tuner.schedule.product.axes import (  # fmt: skip
-    ALONG_K,
-    MAX_BLOCK,
-    atom_axes,
-    atom_of,
-    canonicalised,
-    check,
-    check_turns,
-    default_values,
-    panels_of_strip,
-    ragged_axes,
-    thread_axes,
-    tile_axes,
-)  # fmt: skip
-from tuner.schedule.product.match.plain import Contraction, contraction_of, match  # fmt: skip
-from tuner.schedule.product.product import DTYPE, Product, can_hold_partial  # fmt: skip
+from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK, IN_PLACE
+from tuner.schedule.product.match.plain import MatrixProduct, match
+from tuner.schedule.product.product import DTYPE, can_hold_partial
 from tuner.schedule.product.rule import ProductRule
-from tuner.schedule.rule import NoMatch
+from tuner.schedule.rule import NoMatch, matched
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 
 class X86Contraction(ProductRule):
-    """See the module's text for the axes; ``estimate`` for the theory, ``emit`` for the code."""
+    """See the module's text for the axes."""
 
     name = "x86_contraction"
     version = 2
 
     def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
-        contraction = match(workload)
-        if isinstance(contraction, NoMatch):
-            return contraction
-        if not contraction.product.atoms(target.hardware):
-            pair = f"{contraction.left_dtype} by {contraction.right_dtype}"
+        product = match(workload)
+        if isinstance(product, NoMatch):
+            return product
+        if not product.atoms(target.hardware):
+            pair = f"{product.left.dtype} by {product.right.dtype}"
             return NoMatch(f"{target.mcpu} has no instruction that multiplies {pair} as the operands lie")
-        return contraction.roles
+        return product.roles
 
-    def product(self, workload: Workload) -> Product:
-        return contraction_of(workload).product
+    def product(self, workload: Workload) -> MatrixProduct:
+        return matched(workload, match(workload))
 
     def space(self, task: SearchTask) -> SearchSpace:
-        hardware, workload = task.known_target.hardware, task.workload
-        contraction = contraction_of(workload)
-        atoms = contraction.product.atoms(hardware)
+        product, hardware = self.product(task.workload), task.known_target.hardware
+        atoms = product.atoms(hardware)
         axes = (
-            *tile_axes(workload.sizes[contraction.k].constant, atoms),
+            *engine.tile_axes(product.depth, atoms),
             Axis("rows", "rows are packed at each call", (0, 1)),
             Axis("nb", "panels that a tile goes over before the next one", (1, 2, 4, 8, 16), is_optional=True),
-            *ragged_axes("n" in contraction.dynamic),
-            Axis("pack", "panels are packed at each call", _packings(task, contraction)),
-            *thread_axes(task.threads, contraction.batch is not None),
-            *atom_axes(atoms, is_optional=not contraction.right_is_constant),
+            *engine.ragged_axes("n" in product.dynamic),
+            Axis("pack", "panels are packed at each call", _packings(task, product)),
+            *engine.thread_axes(task.threads, product.has_batch),
+            *engine.atom_axes(atoms, is_optional=not product.right.is_packed_ahead),
         )
 
         def checked(kernel: MicroKernel) -> None:
-            check(kernel, contraction.product, atoms, task.threads, hardware)
-            check_turns(kernel, hardware)
-            _check_words(kernel, contraction, atoms)
-            if panels_of_strip(kernel) > 1 and not _has_strips(kernel, contraction):
+            engine.check(kernel, product, atoms, task.threads, hardware)
+            engine.check_turns(kernel, hardware)
+            if dict(kernel.values) != _in_words(dict(kernel.values), product, atoms):
+                text = f"kc={kernel['kc']} rows={kernel['rows']} group={kernel.get('group')}"
+                needs = f"an output of {product.result.dtype} needs kc=0, a ragged last word rows=1"
+                raise IllegalKernel(f"{text}: {needs}")
+            if engine.panels_of_strip(kernel) > 1 and not _has_strips(kernel, product):
                 text = f"nb={kernel['nb']} pack={kernel['pack']} mb={kernel['mb']}"
                 raise IllegalKernel(f"{text}: strips need all panels packed, or read along n, and mb above 1")
 
-        return SearchSpace(
-            self.name,
-            self.version,
-            axes,
-            check=checked,
-            canonicalise=lambda values: _canonical(values, contraction, atoms),
-        )
+        def canonical(values: Mapping[str, int]) -> dict[str, int]:
+            values = _in_words(engine.canonicalised(values, product, atoms), product, atoms)
+            return values if _has_strips(values, product) else {**values, "nb": 1}
+
+        return SearchSpace(self.name, self.version, axes, checked, canonical)
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers, small blocks: good at every size, best at few."""
-        contraction, hardware = contraction_of(task.workload), task.known_target.hardware
-        pack = 0 if contraction.right_is_constant else 1
-        values = default_values(task, bool(contraction.batch), mb=MAX_BLOCK if pack else 8, pack=pack)
-        atoms = contraction.product.atoms(hardware)
-        if contraction.right_is_constant:
-            values |= {axis.name: best_of_vectors(atoms) for axis in atom_axes(atoms)}
-        along_k = contraction.product.pack_of_dots
-        if contraction.right_is_constant and along_k in _packings(task, contraction):
-            square = 4 if hardware.vector_registers >= 32 else 3
-            values |= {**ALONG_K, "mr": square, "nv": square, "pack": along_k}
-        return self.space(task).kernel(_canonical_words(values, contraction, atoms))
+        product, hardware = self.product(task.workload), task.known_target.hardware
+        atoms = product.atoms(hardware)
+        if not product.right.is_packed_ahead:
+            values = engine.default_values(task, product.has_batch, mb=engine.MAX_BLOCK, pack=BY_BLOCK)
+        else:
+            values = engine.default_values(task, product.has_batch)
+            values |= {axis.name: best_of_vectors(atoms) for axis in engine.atom_axes(atoms)}
+            along_k = product.pack_of_dots
+            if along_k is not None and along_k in _packings(task, product):
+                square = 4 if hardware.vector_registers >= 32 else 3
+                values |= {**engine.ALONG_K, "mr": square, "nv": square, "pack": along_k}
+        return self.space(task).kernel(_in_words(values, product, atoms))
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
-        contraction = contraction_of(task.workload)
-        if not contraction.right_is_constant or kernel["pack"] == contraction.product.pack_of_dots:
-            return {}
-        return {contraction.right: self.panels(task, kernel)}
+        is_as_it_lies = kernel["pack"] == self.product(task.workload).pack_of_dots
+        return {} if is_as_it_lies else super().layouts(task, kernel)
 
 
-def _packings(task: SearchTask, contraction: Contraction) -> tuple[int, ...]:
+def _packings(task: SearchTask, product: MatrixProduct) -> tuple[int, ...]:
     """Choices of ``pack``. Vectors along k waste no lanes on columns that a panel of a vector's width does not have."""
-    hardware, dots = task.known_target.hardware, contraction.product.pack_of_dots
-    choices = (0,) if contraction.right_is_constant else (0, 1, 2)
+    hardware, right, dots = task.known_target.hardware, product.right, product.pack_of_dots
+    choices = (IN_PLACE,) if right.is_packed_ahead else (IN_PLACE, BY_BLOCK, AT_ONCE)
     # Sums across vectors go through the output (dots.py).
-    if contraction.out_dtype != DTYPE or 1 not in contraction.product.atoms(hardware):
+    if product.result.dtype != DTYPE or 1 not in product.atoms(hardware):
         return tuple(choice for choice in choices if choice != dots)
-    columns = task.workload.sizes[contraction.n].constant
-    is_thin = contraction.right_is_constant and columns is not None and columns <= hardware.lanes()
+    columns = task.workload.sizes[product.axes["n"]].constant
+    is_thin = right.is_packed_ahead and columns is not None and columns <= hardware.lanes()
     return (*choices, dots) if dots is not None and is_thin else choices
 
 
-def _has_strips(values: Mapping[str, int] | MicroKernel, contraction: Contraction) -> bool:
+def _has_strips(values: Mapping[str, int] | MicroKernel, product: MatrixProduct) -> bool:
     """Whether tiles can go over strips, and that makes a difference: one tile has all panels before it anyway."""
-    return values["pack"] not in (1, contraction.product.pack_of_dots) and values["mb"] > 1
+    return values["pack"] not in (BY_BLOCK, product.pack_of_dots) and values["mb"] > 1
 
 
-def _canonical(values: Mapping[str, int], contraction: Contraction, atoms: Mapping[int, Atom]) -> dict[str, int]:
-    canonical = _canonical_words(canonicalised(values, contraction.product, atoms), contraction, atoms)
-    return canonical if _has_strips(canonical, contraction) else canonical | {"nb": 1}
-
-
-def _canonical_words(values: Mapping[str, int], contraction: Contraction, atoms: Mapping[int, Atom]) -> dict[str, int]:
+def _in_words(values: Mapping[str, int], product: MatrixProduct, atoms: Mapping[int, Atom]) -> dict[str, int]:
     """The values with rows packed where the last word of k may be ragged, and k unsplit where the output cannot hold
     partial sums."""
-    canonical = dict(values)
-    if "group" in canonical and values["pack"] == contraction.product.pack_of_dots:
+    canonical, depth = dict(values), product.depth
+    if "group" in canonical and values["pack"] == product.pack_of_dots:
         canonical["group"] = 1
-    group = atom_of(canonical, atoms).group
-    if group > 1 and (contraction.depth is None or contraction.depth % group):
+    group = engine.atom_of(canonical, atoms).group
+    if group > 1 and (depth is None or depth % group):
         canonical["rows"] = 1
-    is_whole = contraction.depth is not None and canonical["kc"] * group >= contraction.depth
-    if is_whole or not can_hold_partial(contraction.out_dtype):
+    is_whole = depth is not None and canonical["kc"] * group >= depth
+    if is_whole or not can_hold_partial(product.result.dtype):
         canonical["kc"] = 0
     return canonical
-
-
-def _check_words(kernel: MicroKernel, contraction: Contraction, atoms: Mapping[int, Atom]) -> None:
-    if dict(kernel.values) != _canonical_words(dict(kernel.values), contraction, atoms):
-        text = f"kc={kernel['kc']} rows={kernel['rows']} group={kernel.get('group')}"
-        raise IllegalKernel(f"{text}: an output of {contraction.out_dtype} needs kc=0, a ragged last word rows=1")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import ClassVar
 
-from tuner.program.expr import Axis, Expr, Read, axes_of, reads
+from tuner.program.expr import Axis, Binary, Expr, Read, axes_of, reads
 from tuner.program.notation import Stage
 from tuner.program.program import index_dim
 from tuner.program.workload import Workload
@@ -47,6 +48,18 @@ class Factors:
         (read,) = self.factors
         assert isinstance(read, Read)
         return read
+
+
+def factors_of(expr: Expr) -> tuple[Expr, ...]:
+    """What is multiplied to give an expression."""
+    if isinstance(expr, Binary) and expr.operator == "*":
+        return (*factors_of(expr.left), *factors_of(expr.right))
+    return (expr,)
+
+
+def multiplied(factors: Sequence[Expr]) -> Expr:
+    """The product of some factors."""
+    return reduce(partial(Binary, "*"), factors)
 
 
 def merged(names: Sequence[str], groups: Mapping[str, tuple[str, ...]]) -> tuple[str, ...] | None:

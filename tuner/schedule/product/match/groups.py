@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from tuner.program.expr import Axis, Binary, Cast, Expr, Extent, Read, reads
+from tuner.program.expr import Axis, Cast, Extent, Read, reads
 from tuner.program.notation import Stage
 from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain, values
 from tuner.schedule.product.atoms import FMA
 from tuner.schedule.product.match import plain
-from tuner.schedule.product.match.factors import dims_of, merged, ordered_steps, total_of
+from tuner.schedule.product.match.factors import dims_of, factors_of, merged, ordered_steps, total_of
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.operands import COLUMNS, ROWS, operand_of
 from tuner.schedule.product.match.parts import names_of, needed, parts_of
@@ -88,7 +88,7 @@ def _stages_problem(workload: Workload, first: Stage, rest: Sequence[Stage]) -> 
 def _in_phases(workload: Workload) -> tuple[Form, ...]:
     """The one grouping of a transposed convolution, if each of its phases can be grouped like all others."""
     for is_cut in (True, False):
-        phases = phases_of(workload, _factors(workload.program.stages[0].body), is_cut)
+        phases = phases_of(workload, factors_of(workload.program.stages[0].body), is_cut)
         found = [_grouped(phase.workload, phase, _seed(workload)) for phase in phases]
         forms = tuple(form for grouped in found if not isinstance(grouped, NoMatch) for form in grouped)
         packed = [{operand.tensor for operand in (f.left, f.right) if operand.is_packed_ahead} for f in forms]
@@ -112,7 +112,7 @@ def _grouped(workload: Workload, phase: Phase | None = None, seed: str | None = 
     """``seed``: the part of the output that vectors run along. A phase is grouped in one way: its places lie apart."""
     first, *behind = workload.program.stages
     rest, parts = tuple(behind), parts_of(workload, first)
-    out, factors = names_of(parts, first.axes), _factors(first.body)
+    out, factors = names_of(parts, first.axes), factors_of(first.body)
     seed = seed or _seed(workload)
     needs = {factor: needed(factor, parts) for factor in factors}
     right = tuple(factor for factor in factors if seed in needs[factor])
@@ -147,12 +147,6 @@ def _grouped(workload: Workload, phase: Phase | None = None, seed: str | None = 
     is_whole = (split.m, split.n) == (rows, columns)
     kept = (split,) if _is_direct(workload, split) and (size >= MIN_COLUMNS or is_whole) else ()
     return (*kept, *(() if is_whole and kept else (form(rows, columns, True),)))
-
-
-def _factors(expr: Expr) -> tuple[Expr, ...]:
-    if isinstance(expr, Binary) and expr.operator == "*":
-        return (*_factors(expr.left), *_factors(expr.right))
-    return (expr,)
 
 
 def _suffix(out: tuple[str, ...], names: Sequence[str]) -> tuple[str, ...]:

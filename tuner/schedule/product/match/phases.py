@@ -20,6 +20,7 @@ from tuner.program.notation import Stage
 from tuner.program.program import Program
 from tuner.program.workload import Workload
 from tuner.schedule.access import values
+from tuner.schedule.product.match.factors import multiplied
 
 MAX_PHASES = 9
 """Each has loops of its own, which take time to build."""
@@ -84,7 +85,7 @@ def phases_of(workload: Workload, factors: Sequence[Expr], is_cut: bool) -> tupl
     others = [factor for factor in factors if factor is not guarded[0]]
     if not isinstance(read, Read) or otherwise not in (Const(0), Const(0.0)) or not _is_regular(hits, read, others):
         return ()
-    product = _product([read if factor is guarded[0] else factor for factor in factors])
+    product = multiplied([read if factor is guarded[0] else factor for factor in factors])
     if math.prod(hit.step for hit in hits) > MAX_PHASES:
         return ()
     firsts = itertools.product(*(range(hit.step) for hit in hits))
@@ -187,10 +188,3 @@ def _is_divided(index: Expr, anew: Mapping[str, DimExpr]) -> bool:
     dim = index_dim(index)
     atoms = [atom for monomial, _ in dim.terms for atom in monomial] if dim is not None else []
     return any(isinstance(atom, Quotient) and bool(atom.numerator.variables & set(anew)) for atom in atoms)
-
-
-def _product(factors: Sequence[Expr]) -> Expr:
-    result, *others = factors
-    for factor in others:
-        result = Binary("*", result, factor)
-    return result

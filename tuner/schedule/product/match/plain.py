@@ -1,154 +1,166 @@
-"""What the contraction rule looks for: ``out[(b,) m, n] = sum(k) left[(b,) m, k] * right``, then elementwise stages."""
+"""Products of matrices as they lie: ``out[(b,) m, n] = sum(k) left[(b,) m, k] * right``, then elementwise stages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
-from tuner.program.expr import Binary, Read
+from tuner.program.expr import Axis, Binary, Extent, Read, reads
 from tuner.program.notation import Stage
 from tuner.program.target import Hardware
-from tuner.program.workload import Workload
-from tuner.schedule.access import axes_of_read, is_plain
+from tuner.program.workload import Tensor, Workload
+from tuner.schedule.access import axes_of_read, is_plain, values
 from tuner.schedule.product.atom import Atom
-from tuner.schedule.product.atoms import atoms_of
-from tuner.schedule.product.match.stages import epilogue_problem
+from tuner.schedule.product.atoms import FMA, atoms_of
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
-from tuner.schedule.product.product import UNSUPPORTED, Product
-from tuner.schedule.rule import NoMatch, matched
+from tuner.schedule.product.product import DTYPE, UNSUPPORTED, Product
+from tuner.schedule.rule import Mismatch, need, pattern
 
 TOTALS = frozenset({"float32", "int32"})
 
 
-@dataclass(frozen=True)
-class Contraction:
-    """The tensors of a contraction and the program's axes in each of its roles. ``batch`` is None without one.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MatrixProduct(Product):
+    """A product of matrices as they lie, or of a batch of them. The right operand lies ``[k, n]`` or ``[n, k]``."""
 
-    The right operand lies ``[k, n]`` or ``[n, k]``, a batch axis in front. ``epilogue`` are the elementwise stages,
-    each of which reads what the one before it wrote.
-    """
-
-    left: str
-    right: str
-    out: str
-    batch: str | None
-    m: str
-    n: str
-    k: str
-    right_is_kn: bool
-    right_is_constant: bool
-    epilogue: tuple[Stage, ...]
-    dynamic: frozenset[str]
-    """The roles whose extents are symbols."""
-    left_dtype: str
-    right_dtype: str
-    out_dtype: str
-    total: str
-    """The dtype of sums."""
-    computed: str
-    """The tensor whose elements the sums are."""
-    depth: int | None
-    """The extent of k, None where it is dynamic."""
-
-    @cached_property
-    def product(self) -> Product:
-        """It as the loops and the theory see it."""
-        sums = MatrixResult(self.out, self.out_dtype, self.computed, self.epilogue, self.m, self.n, self.batch)
-        return Product(
-            axes=self.axis,
-            left=MatrixRows(self.left, self.left_dtype),
-            right=MatrixColumns(self.right, self.right_dtype, self.right_is_kn, self.right_is_constant),
-            result=sums,
-            dynamic=self.dynamic,
-            depth=self.depth,
-            atoms=self._atoms,
-            has_batch=self.batch is not None,
-            pack_of_dots=None if self.right_is_kn else 3 if self.right_is_constant else 0,
-        )
-
-    def _atoms(self, hardware: Hardware) -> Mapping[int, Atom]:
-        """Columns that are new at every call are read as they lie, or packed as words."""
-        every = atoms_of(self.left_dtype, self.right_dtype, self.total, hardware)
-        if self.right_is_constant:
-            return every
-        kept = {depth: atom for depth, atom in every.items() if not atom.offset and self._has_words(atom.group)}
-        return kept if 1 in kept else {}
-
-    def _has_words(self, group: int) -> bool:
-        """Whether columns that are new at every call are packed as words of so many steps."""
-        return group == 1 or not self.right_is_kn or (self.depth is not None and self.depth % group == 0)
-
-    @property
-    def axis(self) -> Mapping[str, str]:
-        """The program's axis of each role."""
-        axes = {"m": self.m, "n": self.n, "k": self.k}
-        return axes if self.batch is None else {"b": self.batch, **axes}
-
-    @property
-    def roles(self) -> Mapping[str, str]:
-        """The role of each axis of the program."""
-        return {axis: role for role, axis in self.axis.items()}
+    left: MatrixRows
+    right: MatrixColumns
+    result: MatrixResult
 
 
-@lru_cache(maxsize=1024)
-def match(workload: Workload) -> Contraction | NoMatch:
-    """The roles of a workload's tensors and axes, or why it is no such contraction."""
-    first, *rest = workload.program.stages
-    product = first.body
-    if first.reducer != "sum" or not isinstance(product, Binary) or product.operator != "*":
-        return NoMatch("the first stage is not a sum of products")
-    left, right = product.left, product.right
-    if not isinstance(left, Read) or not isinstance(right, Read) or not (is_plain(left) and is_plain(right)):
-        return NoMatch("the operands are not two tensors read at plain axes")
-    result = _roles(workload, first, left, right)
-    if isinstance(result, NoMatch):
-        return result
-    reason = _storage_problem(workload, result) or epilogue_problem(workload, rest, (result.left, result.right))
-    return NoMatch(reason) if reason else result
-
-
-def _roles(workload: Workload, stage: Stage, left: Read, right: Read) -> Contraction | NoMatch:
-    x, y, out = axes_of_read(left), axes_of_read(right), stage.axes
-    if len(stage.reduce_axes) != 1 or len(out) not in (2, 3):
-        return NoMatch("not one axis is summed over, or the output has neither 2 nor 3 axes")
-    (k,), (*batch, m, n) = stage.reduce_axes, out
-    if x != (*batch, m, k) or y not in ((*batch, k, n), (*batch, n, k)):
-        return NoMatch("the operands are not [m, k] and [k, n] or [n, k], with or without a batch axis in front")
-    is_constant = right.tensor in workload.constants
-    axes = {"m": m, "n": n, "k": k, **({"b": batch[0]} if batch else {})}
-    return Contraction(
-        left.tensor, right.tensor, workload.program.outputs[0], batch[0] if batch else None, m, n, k,
-        right_is_kn=y[-1] == n, right_is_constant=is_constant, epilogue=workload.program.stages[1:],
+def matrix_product(
+    workload: Workload, sums: Stage, left: Read, right: Read, epilogue: Sequence[Stage] = (),
+    atoms: Callable[[Hardware], Mapping[int, Atom]] | None = None,
+) -> MatrixProduct:  # fmt: skip
+    """The product of two operands that ``sums`` adds up, and the stages behind it, the last of which writes results.
+    ``atoms``: by default all instructions that multiply elements of these dtypes."""
+    (*batch, m, n), (k,) = sums.axes, sums.reduce_axes
+    x, y, out = (workload.tensors[name] for name in (left.tensor, right.tensor, (sums, *epilogue)[-1].tensor))
+    axes = {**({"b": batch[0]} if batch else {}), "m": m, "n": n, "k": k}
+    return MatrixProduct(
+        axes=axes,
+        left=MatrixRows(x.name, x.dtype),
+        right=MatrixColumns(y.name, y.dtype, axes_of_read(right)[-1] == n, y.name in workload.constants),
+        result=MatrixResult(out.name, out.dtype, sums.tensor, tuple(epilogue), m, n, axes.get("b")),
         dynamic=frozenset(role for role, axis in axes.items() if workload.sizes[axis].constant is None),
-        left_dtype=workload.tensors[left.tensor].dtype, right_dtype=workload.tensors[right.tensor].dtype,
-        out_dtype=workload.tensors[workload.program.outputs[0]].dtype,
-        total=workload.element_types.reduced_type(stage), computed=stage.tensor, depth=workload.sizes[k].constant,
-    )  # fmt: skip
+        depth=workload.sizes[k].constant,
+        atoms=atoms or partial(atoms_of, x.dtype, y.dtype, workload.element_types.reduced_type(sums)),
+        has_batch=bool(batch),
+    )
 
 
-def _storage_problem(workload: Workload, result: Contraction) -> str | None:
-    """What of the operands' storage the rule's code does not do."""
-    for tensor in workload.tensors.values():
-        if tensor.dtype in UNSUPPORTED:
-            return f"{tensor.name} is {tensor.dtype}"
-    if result.total not in TOTALS:
-        return f"sums are {result.total}, none of {', '.join(sorted(TOTALS))}"
-    if result.left == result.right:
-        return f"{result.left} is both operands"
-    if result.left in workload.constants:
-        return f"the left operand {result.left} is constant"
-    if result.right_is_constant and result.batch:
-        return f"the constant {result.right} has a batch axis"
-    if result.right_is_constant and result.right_is_kn:
-        return f"the constant {result.right} is not [n, k]"
-    for name in (result.left, result.right):
-        read = next(read for read in workload.program.reads if read.tensor == name)
-        if workload.tensors[name].dims != tuple(workload.sizes[axis] for axis in axes_of_read(read)):
-            return f"{name} is larger than what is read of it"
-    return None
+# -- what the contraction rule takes ----------------------------------------------------------------------------------
+@pattern
+def match(workload: Workload) -> MatrixProduct:
+    """The product that a workload is."""
+    first, *rest = workload.program.stages
+    body = first.body
+    if first.reducer != "sum" or not isinstance(body, Binary) or body.operator != "*":
+        raise Mismatch("the first stage is not a sum of products")
+    left, right = body.left, body.right
+    if not isinstance(left, Read) or not isinstance(right, Read) or not (is_plain(left) and is_plain(right)):
+        raise Mismatch("the operands are not two tensors read at plain axes")
+    is_matrix = len(first.reduce_axes) == 1 and len(first.axes) in (2, 3)
+    need(is_matrix, "not one axis is summed over, or the output has neither 2 nor 3 axes")
+    (k,), (*batch, m, n) = first.reduce_axes, first.axes
+    x, y = axes_of_read(left), axes_of_read(right)
+    is_matrix = x == (*batch, m, k) and y in ((*batch, k, n), (*batch, n, k))
+    need(is_matrix, "the operands are not [m, k] and [k, n] or [n, k], with or without a batch axis in front")
+    _need_storage(workload, first, left, right)
+    need_chain(workload, first, rest, (left.tensor, right.tensor))
+    product = matrix_product(workload, first, left, right, rest)
+    along_k = None if product.right.lies_along_n else 3 if product.right.is_packed_ahead else 0
+    return replace(product, atoms=partial(_instructions, product), pack_of_dots=along_k)
 
 
-def contraction_of(workload: Workload) -> Contraction:
-    """The roles in a workload that the rule takes. Raises ValueError for another."""
-    return matched(workload, match(workload))
+def _need_storage(workload: Workload, sums: Stage, left: Read, right: Read) -> None:
+    need_dtypes(workload.tensors.values())
+    x, y, total = left.tensor, right.tensor, workload.element_types.reduced_type(sums)
+    need(total in TOTALS, f"sums are {total}, none of {', '.join(sorted(TOTALS))}")
+    need(x != y, f"{x} is both operands")
+    need(x not in workload.constants, f"the left operand {x} is constant")
+    if y in workload.constants:
+        need(len(sums.axes) == 2, f"the constant {y} has a batch axis")
+        need(axes_of_read(right)[-1] in sums.reduce_axes, f"the constant {y} is not [n, k]")
+    need_whole(workload, {x: axes_of_read(left), y: axes_of_read(right)})
+
+
+def _instructions(product: MatrixProduct, hardware: Hardware) -> Mapping[int, Atom]:
+    """Columns that are new at every call are read as they lie, or packed as words of several steps of k."""
+    every, right, depth = product.atoms(hardware), product.right, product.depth
+    if right.is_packed_ahead:
+        return every
+
+    def has_words(group: int) -> bool:
+        return group == 1 or not right.lies_along_n or (depth is not None and depth % group == 0)
+
+    kept = {steps: atom for steps, atom in every.items() if not atom.offset and has_words(atom.group)}
+    return kept if 1 in kept else {}
+
+
+# -- what patterns of such products have in common --------------------------------------------------------------------
+def operands_of(sums: Stage, name: str) -> Iterator[tuple[Read, Read]]:
+    """The two operands of a sum over one axis that leaves two, either of them first."""
+    is_matrix = sums.reducer == "sum" and len(sums.axes) == 2 and len(sums.reduce_axes) == 1
+    need(is_matrix, f"{name} is not a sum over one axis that leaves two")
+    body = sums.body
+    if not isinstance(body, Binary) or body.operator != "*":
+        raise Mismatch(f"{name} is not a sum of products")
+    for left, right in ((body.left, body.right), (body.right, body.left)):
+        if isinstance(left, Read) and isinstance(right, Read):
+            yield left, right
+
+
+def need_dtypes(tensors: Iterable[Tensor]) -> None:
+    """Raises Mismatch for a tensor of a dtype that is in no product."""
+    for tensor in tensors:
+        need(tensor.dtype not in UNSUPPORTED, f"{tensor.name} is {tensor.dtype}")
+
+
+def need_fma(product: MatrixProduct) -> None:
+    """Raises Mismatch for operands that are not multiplied in float32."""
+    left, right = product.left.dtype, product.right.dtype
+    need(left in FMA.left and right in FMA.right, f"{left} is not multiplied by {right} in {DTYPE}")
+
+
+def need_whole(workload: Workload, axes: Mapping[str, Sequence[str]]) -> None:
+    """Raises Mismatch for a tensor whose last dims are not the extents of the axes that it is read at."""
+    for name, own in axes.items():
+        need(_is_whole(workload, name, own), f"{name} is larger than what is read of it")
+
+
+def _is_whole(workload: Workload, name: str, axes: Sequence[str]) -> bool:
+    return workload.tensors[name].dims[-len(axes) :] == tuple(workload.sizes[axis] for axis in axes)
+
+
+def need_chain(
+    workload: Workload, first: Stage, rest: Sequence[Stage], operands: Collection[str],
+    is_known: Callable[[Read], bool] = lambda read: False,
+) -> None:  # fmt: skip
+    """Raises Mismatch if the stages behind ``first`` are not a chain of elementwise ones that leave its ``operands``
+    alone. Reads that ``is_known`` takes may be any."""
+    before = first.tensor
+    for stage in rest:
+        need_elementwise(workload, stage, first.axes, {before}, operands, is_known)
+        before = stage.tensor
+    need(workload.program.outputs == (before,), "an intermediate is an output, too")
+
+
+def need_elementwise(
+    workload: Workload, stage: Stage, axes: tuple[str, ...], known: Collection[str], operands: Collection[str],
+    is_known: Callable[[Read], bool] = lambda read: False,
+) -> None:  # fmt: skip
+    """Raises Mismatch if a stage is not elementwise over ``axes``: in the stages ``known``, which have these axes, and
+    in inputs that are none of the ``operands``. Reads that ``is_known`` takes may be any."""
+    need(not stage.reducer and stage.axes == axes, f"stage {stage.tensor} is not elementwise over the output")
+    has_axes = any(isinstance(node, Axis | Extent) for node in values(stage.body))
+    need(not has_axes, f"stage {stage.tensor} computes with the values of axes")
+    for read in reads(stage.body):
+        own, what = axes_of_read(read), f"stage {stage.tensor} reads {read.tensor}"
+        if (read.tensor in known and own == axes) or (read.tensor not in operands and is_known(read)):
+            continue
+        is_input = read.tensor not in workload.program.stage and read.tensor not in operands
+        need(is_input and is_plain(read), f"{what} other than element by element")
+        is_in_order = own == tuple(axis for axis in axes if axis in own) and _is_whole(workload, read.tensor, own)
+        need(is_in_order, f"{what} in another order than the output's")

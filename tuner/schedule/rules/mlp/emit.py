@@ -14,14 +14,12 @@ Or all rows at a time (``whole=1``), each product in its own order: threads shar
     for rows in parts of the rows whose intermediate is not too large:       mostly one
       for t in parallel(threads): the first products, and the stages behind them
       for t in parallel(threads): the second product
-
-
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -32,124 +30,104 @@ from tuner.schedule.layout import Layout
 from tuner.schedule.loops.shares import Share, in_shares, on_threads
 from tuner.schedule.product.context import Chunk, EmitContext, context_of
 from tuner.schedule.product.nest import Block, Nest
-from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult
+from tuner.schedule.product.operands.matrix import MatrixColumns
 from tuner.schedule.product.panels import FromAhead, PackedAtOnce
 from tuner.schedule.product.rows import RowsInPlace
-from tuner.schedule.rules.mlp.kept import Kept, kept, kept_width, link_kernels, whole_rows
-from tuner.schedule.rules.mlp.pattern import chain_of
+from tuner.schedule.rules.mlp.chain import Chain, chain_of, kept_width, whole_rows
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
-from tuner.schedule.vector.memory import DTYPE
+from tuner.schedule.vector.memory import DTYPE, workspace
+
+Windows = Callable[[TirExpr, TirExpr], Mapping[str, TirExpr]]
+"""By tensor windows on what is kept of the intermediates, of which the block from this row and column on is kept."""
 
 
 def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], name: str) -> Any:
     """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0."""
     chain = chain_of(task.workload)
-    with kernel_function(task.workload, layouts, name) as function:
-        contexts = tuple(
-            context_of(task, product, own, function)
-            for product, own in zip(chain.products, link_kernels(chain, kernel), strict=True)
-        )
-        with _packed_weights(contexts) as packed:
-            write = _whole if kernel["whole"] else _blocks
-            write(task, kernel, [_reading_packed(context, packed) for context in contexts])
+    with kernel_function(task.workload, layouts, name) as function, ExitStack() as stack:
+        each = zip(chain.products, chain.kernels(kernel), strict=True)
+        contexts = [context_of(task, product, own, function) for product, own in each]
+        second, *firsts = [stack.enter_context(_reading_panels(context)) for context in reversed(contexts)]
+        write = _whole if kernel["whole"] else _blocks
+        write(chain, kernel, firsts[::-1], second)
     return function.get()
 
 
-def _into(context: EmitContext, windows: Mapping[str, TirExpr]) -> EmitContext:
-    """The context with windows on the intermediates."""
-    return replace(context, buffers={**context.buffers, **windows})
-
-
-def _weight(context: EmitContext) -> MatrixColumns:
-    assert isinstance(context.right, MatrixColumns)
-    return context.right
-
-
-def _result(context: EmitContext) -> str:
-    """The tensor that results are written to."""
-    assert isinstance(context.result, MatrixResult)
-    return context.result.tensor
-
-
-# -- weights ----------------------------------------------------------------------------------------------------------
 @contextmanager
-def _packed_weights(contexts: tuple[EmitContext, ...]) -> Iterator[Mapping[str, TirExpr]]:
-    """Those weights that are new at every call as panels, by tensor."""
-    if not contexts:
-        yield {}
-        return
-    context, *rest = contexts
-    with _packed_weights(tuple(rest)) as others:
-        weight = _weight(context)
-        if weight.is_packed_ahead:
-            yield others
-            return
-        nest = Nest(context)
-        with weight.room(context, nest.panels, nest.k) as packed:
-            in_shares(nest.panels, context.task.threads, lambda share: _pack(nest, packed, share))
-            yield {**others, weight.tensor: packed}
-
-
-def _pack(nest: Nest, packed: TirExpr, share: Share) -> None:
-    source = PackedAtOnce(nest.context, packed, i64(0))
-    source.prepare(lambda use: nest.over(share, use), nest.whole)
-
-
-def _reading_packed(context: EmitContext, packed: Mapping[str, TirExpr]) -> EmitContext:
-    """The context as if its weight had been packed ahead of time."""
-    weight = _weight(context)
+def _reading_panels(context: EmitContext) -> Iterator[EmitContext]:
+    """The context as if its weight had been packed ahead of time: one that is new at every call is packed here."""
+    weight, nest = context.right, Nest(context)
+    assert isinstance(weight, MatrixColumns)
     if weight.is_packed_ahead:
-        return context
-    kernel = replace(context.kernel, values=tuple({**dict(context.kernel.values), "pack": 0}.items()))
-    buffers = {**context.buffers, weight.tensor: packed[weight.tensor]}
-    return replace(context, kernel=kernel, buffers=buffers, right=replace(weight, is_packed_ahead=True, dtype=DTYPE))
+        yield context
+        return
+    with weight.room(context, nest.panels, nest.k) as packed:
+        source = PackedAtOnce(context, packed, i64(0))
+
+        def pack(share: Share) -> None:
+            source.prepare(lambda use: nest.over(share, use), nest.whole)
+
+        in_shares(nest.panels, context.task.threads, pack)
+        kernel = replace(context.kernel, values=tuple({**dict(context.kernel.values), "pack": 0}.items()))
+        right = replace(weight, is_packed_ahead=True, dtype=DTYPE)
+        yield replace(_with(context, {weight.tensor: packed}), kernel=kernel, right=right)
+
+
+def _with(context: EmitContext, buffers: Mapping[str, TirExpr]) -> EmitContext:
+    """The context with other buffers for some tensors."""
+    return replace(context, buffers={**context.buffers, **buffers})
+
+
+@contextmanager
+def _kept(chain: Chain, rows: TirExpr, most: int, width: int) -> Iterator[Windows]:
+    """Room for ``most`` of the ``rows`` of each intermediate, of ``width`` elements in a row."""
+    room = tirx.max(tirx.min(i64(most), rows), i64(1))
+    with ExitStack() as stack:
+        tensors = [first.result.tensor for first in chain.firsts]
+        memory = {name: stack.enter_context(workspace((room, i64(width)))) for name in tensors}
+
+        def windows(row: TirExpr, column: TirExpr) -> Mapping[str, TirExpr]:
+            # The code of a product looks at rows and columns of the whole intermediate, wherever these are kept.
+            before = bound(row * i64(width) + column)
+            return {
+                name: I.decl_buffer((rows, i64(width)), DTYPE, data=data.data, elem_offset=i64(0) - before)
+                for name, data in memory.items()
+            }
+
+        yield windows
 
 
 # -- a block of rows at a time ----------------------------------------------------------------------------------------
-def _blocks(task: SearchTask, kernel: MicroKernel, contexts: list[EmitContext]) -> None:
-    on_threads(task.threads, lambda thread: _share(kernel, contexts, thread))
+def _blocks(chain: Chain, kernel: MicroKernel, firsts: list[EmitContext], second: EmitContext) -> None:
+    # Chunks of about ``fb`` columns, equally many panels each.
+    size, panel = int(second.extent["k"]), firsts[0].nr
+    panels = -(-size // panel)
+    chunks = min(-(-size // kernel["fb"]), panels) if kernel["fb"] else 1
+    each = -(-panels // chunks)
+    length, count = min(each * panel, size), -(-panels // each)
+    most, width = kernel["mb"] * kernel["mr"] + kernel["mr"] - 1, kept_width(length, second.vectors.lanes)
 
+    def share(thread: TirExpr) -> None:
+        with _kept(chain, second.extent["m"], most, width) as windows:
+            Nest(second).share(thread, _Fused(firsts, second, windows, each, length, count).product)
 
-def _share(kernel: MicroKernel, contexts: list[EmitContext], thread: TirExpr) -> None:
-    """What one thread does: its share of the rows."""
-    *firsts, second = contexts
-    chunks = _Chunks.of(firsts[0], second, kernel["fb"])
-    most = kernel["mb"] * kernel["mr"] + kernel["mr"] - 1
-    width = kept_width(chunks.length, second.vectors.lanes)
-    with kept([_result(first) for first in firsts], second.extent["m"], most, width) as room:
-        fused = _Fused(firsts, second, chunks, room)
-        Nest(second).share(thread, fused.product)
-
-
-@dataclass(frozen=True)
-class _Chunks:
-    """``count`` chunks of the intermediate, of ``panels`` panels of the first products: ``length`` columns."""
-
-    panels: int
-    length: int
-    count: int
-
-    @staticmethod
-    def of(first: EmitContext, second: EmitContext, columns: int) -> _Chunks:
-        """Chunks of about so many columns, equally many panels each; one of all columns if that is 0."""
-        size, panel = int(second.extent["k"]), first.nr
-        panels = -(-size // panel)
-        chunks = min(-(-size // columns), panels) if columns else 1
-        each = -(-panels // chunks)
-        return _Chunks(each, min(each * panel, size), -(-panels // each))
+    on_threads(second.task.threads, share)
 
 
 @dataclass(frozen=True)
 class _Fused:
-    """The second product, before each chunk of whose sum the first ones compute the rows of a block."""
+    """The second product, before each chunk of whose sum the first ones compute the rows of a block. There are
+    ``count`` chunks of ``panels`` panels of the first products: ``length`` columns of the intermediate."""
 
     firsts: list[EmitContext]
     second: EmitContext
-    chunks: _Chunks
-    room: Kept
+    windows: Windows
+    panels: int
+    length: int
+    count: int
 
     def product(self, nest: Nest, tiles: Share, panels: Share, is_last: TirExpr) -> None:
         """What a share does, as ``Nest.share`` asks."""
@@ -158,42 +136,41 @@ class _Fused:
     def _columns(self, nest: Nest, block: Block, panels: Share) -> None:
         """A block of rows, one chunk of the intermediate after the other."""
         block = Block(bound(block.start), bound(block.count), block.ends)
-        count, length = self.chunks.count, self.chunks.length
-        if count == 1:
+        if self.count == 1:
             self._chunk(nest, block, panels, i64(0), nest.whole)
             return
-        with I.serial(i64(0), i64(count)) as index:
-            first = I.Bind(index * i64(length))
-            even = int(nest.k) % length == 0
-            own = i64(length) if even else I.Bind(tirx.min(i64(length), nest.k - first))
-            self._chunk(nest, block, panels, index, Chunk(first, own, index == i64(0), index == i64(count - 1)))
+        with I.serial(i64(0), i64(self.count)) as index:
+            first = I.Bind(index * i64(self.length))
+            even = int(nest.k) % self.length == 0
+            own = i64(self.length) if even else I.Bind(tirx.min(i64(self.length), nest.k - first))
+            chunk = Chunk(first, own, index == i64(0), index == i64(self.count - 1))
+            self._chunk(nest, block, panels, index, chunk)
 
     def _chunk(self, nest: Nest, block: Block, panels: Share, index: TirExpr, chunk: Chunk) -> None:
-        windows = self.room.at(block.start * i64(nest.mr), chunk.first)
+        windows = self.windows(block.start * i64(nest.mr), chunk.first)
         tiles = (block.start, I.Bind(block.start + block.count))
         for context in self.firsts:
-            first = Nest(_into(context, windows))
-            own = index * i64(self.chunks.panels)
-            first.product(tiles, (own, tirx.min(own + i64(self.chunks.panels), first.panels)), block.ends)
-        second = _into(self.second, windows)
+            first = Nest(_with(context, windows))
+            own = index * i64(self.panels)
+            first.product(tiles, (own, tirx.min(own + i64(self.panels), first.panels)), block.ends)
+        second = _with(self.second, windows)
         Nest(second).at_chunk(block, chunk, panels, FromAhead(second), RowsInPlace())
 
 
 # -- all rows at a time -----------------------------------------------------------------------------------------------
-def _whole(task: SearchTask, kernel: MicroKernel, contexts: list[EmitContext]) -> None:
-    *firsts, second = contexts
+def _whole(chain: Chain, kernel: MicroKernel, firsts: list[EmitContext], second: EmitContext) -> None:
     width = kept_width(int(second.extent["k"]), second.vectors.lanes)
     height = whole_rows(len(firsts), width, kernel["mr"])
     tiles, part = Nest(second).tiles, i64(height // kernel["mr"])
-    most, results = height + kernel["mr"] - 1, [_result(first) for first in firsts]
     parts = I.Bind(tirx.max(tirx.floordiv(tiles + part - i64(1), part), i64(1)))
-    with kept(results, second.extent["m"], most, width) as room, I.serial(i64(0), parts) as index:
+    most = height + kernel["mr"] - 1
+    with _kept(chain, second.extent["m"], most, width) as windows, I.serial(i64(0), parts) as index:
         start = bound(index * part)
         rest = Block(start, bound(tirx.min(part, tiles - start)), index == parts - i64(1))
-        windows = room.at(start * i64(kernel["mr"]), i64(0))
+        own = windows(start * i64(kernel["mr"]), i64(0))
         for phase in (firsts, [second]):
-            nests = [Nest(_into(context, windows), rest.count) for context in phase]
-            on_threads(task.threads, partial(_share_all, nests, rest))
+            nests = [Nest(_with(context, own), rest.count) for context in phase]
+            on_threads(second.task.threads, partial(_share_all, nests, rest))
 
 
 def _share_all(nests: Sequence[Nest], part: Block, thread: TirExpr) -> None:

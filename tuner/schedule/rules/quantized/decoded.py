@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tuner.program import expr as ast
 from tuner.program.dtypes import DTYPES
-from tuner.program.expr import TRANSCENDENTAL, Axis, Call, Const, Extent, Read, walk
+from tuner.program.expr import TRANSCENDENTAL, Axis, Call, Const, Expr, Extent, Read, rebuild, walk
 from tuner.program.task import SearchTask
+from tuner.schedule.access import values
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.estimate import BYTES, REGISTER_BYTES
 from tuner.schedule.product.operand import Late, Place, Right
 from tuner.schedule.product.panels import PackedSlice
-from tuner.schedule.rules.quantized.codes import CODES, Code, outside
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
@@ -35,8 +34,9 @@ from tuner.schedule.vector.memory import DTYPE
 
 if TYPE_CHECKING:
     from tuner.schedule.product.estimate import Estimate
-    from tuner.schedule.rules.quantized.pattern import Grouped, Quantized
 
+CODES = 8
+"""Four-bit numbers in a word of 32 bits."""
 MAGIC, MAGIC_BITS = 2**23, 0x4B000000
 """As a float32 whose lowest bits are those of a small integer that is added to it."""
 CODE, SHIFT = 3.0, 2.0
@@ -47,23 +47,56 @@ BESIDE = 0.6
 """What such an operation takes of the multiply-add units: many cores have further ones for shifts, logic and sums."""
 
 
+@dataclass(frozen=True, slots=True)
+class Code:
+    """``expr`` is ``(four bits of tensor[n, k // 2] ^ flipped) + offset``: the lower half of the byte where k is even,
+    the upper one where it is odd; the other way round if ``high_first``."""
+
+    expr: Expr
+    tensor: str
+    high_first: bool
+    flipped: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """A weight as ``each * shared``: ``shared`` is the same for ``steps`` neighbouring steps of k."""
+
+    each: Expr
+    shared: Expr
+    steps: int
+
+
 @dataclass(frozen=True)
 class Decoded(Right):
-    """The weight of ``found``. ``is_packed_ahead``: panels are read as they were packed, and not unpacked first."""
+    """The right operand ``weight``, an expression of n and k.
 
-    found: Quantized
+    ``packed``: the constants in it that lie along k, ``plain``: all else that it reads; each read with the steps of k
+    that share an element of it. ``grouped``: None where no factor is shared by many steps. ``dtype``: what an element
+    takes in memory. ``is_packed_ahead``: panels are read as they were packed, and not unpacked first.
+    """
+
+    weight: Expr
+    grouped: Grouped | None
+    code: Code | None
+    packed_reads: tuple[tuple[Read, int], ...]
+    plain_reads: tuple[tuple[Read, int], ...]
     dtype: str
-    """What an element of the weight takes in memory."""
     is_packed_ahead: bool = True
     lies_along_n = True
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """The tensors that are packed."""
+        return (*([self.code.tensor] if self.code else []), *(read.tensor for read, _ in self.packed_reads))
 
     # -- code ---------------------------------------------------------------------------------------------------------
     def step(self, context: EmitContext, step: TirExpr) -> Place:
         raise NotImplementedError("the operand is packed")
 
     def packed(self, context: EmitContext) -> TirExpr:
-        tensors = [read.tensor for read, _ in self.found.packed]
-        return context.buffers[self.found.code.tensor if self.found.code else tensors[0]]
+        return context.buffers[self.constants[0]]
 
     def packed_vector(self, context: EmitContext, panel: Panel, at: PackedSlice, row: TirExpr, v: int) -> TirExpr:
         return self._weight(context, panel, row, v)
@@ -85,29 +118,28 @@ class Decoded(Right):
             unpack(step)
 
     def late(self, context: EmitContext) -> Late | None:
-        grouped = self._late(context)
-        if grouped is None:
+        late = self._late(context)
+        if late is None:
             return None
-        shared = grouped.shared
-        return Late(self.found.depth, grouped.steps, lambda panel, step, v: self.value(context, shared, panel, step, v))
+        shared = late.shared
+        return Late(int(context.depth), late.steps, lambda panel, step, v: self._part(context, shared, panel, step, v))
 
     def _late(self, context: EmitContext) -> Grouped | None:
         """The weight in two factors, if sums of the first one are multiplied by the second one."""
-        return self.found.grouped if context.kernel["late"] else None
+        return self.grouped if context.kernel["late"] else None
 
     def _weight(self, context: EmitContext, panel: Panel, step: TirExpr, v: int) -> TirExpr:
         """Vector ``v`` of the weights of a panel at one step of k, without what is multiplied later."""
         late = self._late(context)
-        return self.value(context, late.each if late else self.found.weight, panel, step, v)
+        return self._part(context, late.each if late else self.weight, panel, step, v)
 
-    def value(self, context: EmitContext, expr: ast.Expr, panel: Panel, step: TirExpr, v: int) -> TirExpr:
+    def _part(self, context: EmitContext, expr: Expr, panel: Panel, step: TirExpr, v: int) -> TirExpr:
         """Vector ``v`` of a part of the weight, as float32."""
         lanes, buffers, tensors = context.vectors.lanes, context.buffers, context.task.workload.tensors
         index, first = tirx.floordiv(panel.column, i64(context.nr)), i64(v * lanes)
-        groups = dict((*self.found.packed, *self.found.plain))
-        packed = dict(self.found.packed)
+        packed, groups = dict(self.packed_reads), dict((*self.packed_reads, *self.plain_reads))
 
-        def read(node: ast.Read) -> TirExpr:
+        def read(node: Read) -> TirExpr:
             row = (tirx.floordiv(step, i64(groups[node])),)
             if node in packed:
                 value = buffers[node.tensor][(index, *row, context.vectors.ramp(first))]
@@ -118,7 +150,7 @@ class Decoded(Right):
                 value = context.vectors.load(buffers[node.tensor], outer, panel.column + first, panel.limit)
             return bound(loaded(bound(value), tensors[node.tensor].dtype))
 
-        code = self.found.code
+        code = self.code
         numbers = None if code is None else lambda: self._numbers(context, code, (index, step, first))
         evaluator = _Weights(context.task.workload.element_types, lanes, read, _no_value, _no_value, code, numbers)
         return evaluator.value(expr, DTYPE)
@@ -143,15 +175,15 @@ class Decoded(Right):
 
     # -- theory -------------------------------------------------------------------------------------------------------
     def widen(self, of: Estimate) -> None:
-        words, found, task = of.words, self.found, of.task
+        words, task = of.words, of.task
         words.right_bytes = np.full((1, 1), self._bytes(task))
         # Only where all steps of a word are one turn are the shifts constants.
-        shift = np.where(of.ku < CODES, SHIFT, 0.0) if found.code else 0.0
-        operations = np.full((1, 1), self._operations(task, found.weight))
-        if found.grouped:
-            late, steps = of.of["late"] > 0, found.grouped.steps
-            shared = self._operations(task, found.grouped.shared) / steps
-            each = self._operations(task, found.grouped.each)
+        shift = np.where(of.ku < CODES, SHIFT, 0.0) if self.code else 0.0
+        operations = np.full((1, 1), self._operations(task, self.weight))
+        if self.grouped:
+            late, steps = of.of["late"] > 0, self.grouped.steps
+            shared = self._operations(task, self.grouped.shared) / steps
+            each = self._operations(task, self.grouped.each)
             operations = np.where(late, each + shared, operations)
             # Sums of a group begin at zero and are added to the totals.
             words.operations = words.operations * np.where(late, 1.0 + 2.0 / steps, 1.0)
@@ -168,7 +200,7 @@ class Decoded(Right):
 
     def packing_cycles(self, of: Estimate) -> Floats:
         c, elements = of.rates, of.columns * of.k
-        operations = BESIDE * self._operations(of.task, self.found.weight) / of.fma_per_cycle
+        operations = BESIDE * self._operations(of.task, self.weight) / of.fma_per_cycle
         unpacking = elements / of.lanes * (operations + of.lanes * REGISTER_BYTES / c.l2_bytes)
         size = elements * of.words.right_bytes
         reading = size / np.where(size < 0.8 * of.hardware.l2_bytes, c.l2_bytes, c.l3_bytes)
@@ -177,14 +209,13 @@ class Decoded(Right):
 
     def _bytes(self, task: SearchTask) -> float:
         """Of the constants that make up one element of the weight."""
-        tensors, size = task.workload.tensors, BYTES["int4"] if self.found.code else 0.0
-        return size + sum(DTYPES[tensors[read.tensor].dtype].bytes / group for read, group in self.found.packed)
+        tensors, size = task.workload.tensors, BYTES["int4"] if self.code else 0.0
+        return size + sum(DTYPES[tensors[read.tensor].dtype].bytes / group for read, group in self.packed_reads)
 
-    def _operations(self, task: SearchTask, part: ast.Expr) -> float:
+    def _operations(self, task: SearchTask, part: Expr) -> float:
         """Of making a vector of a part of the weight."""
-        code = self.found.code
-        is_coded = code is not None and any(node == code.expr for node in walk(part))
-        count = CODE if is_coded else 0.0
+        code = self.code
+        count = CODE if code is not None and code.expr in walk(part) else 0.0
         for node in outside(part, code):
             if isinstance(node, Read):
                 count += 0.0 if task.workload.tensors[node.tensor].dtype == "float32" else WIDENED
@@ -201,10 +232,17 @@ class _Weights(Evaluator):
     code: Code | None
     numbers: Callable[[], TirExpr] | None
 
-    def value(self, expr: ast.Expr, dtype: str | None = None) -> TirExpr:
+    def value(self, expr: Expr, dtype: str | None = None) -> TirExpr:
         if self.code is None or self.numbers is None or expr != self.code.expr:
             return super().value(expr, dtype)
         return cast(self.numbers(), dtype or self.types.type_of(expr))
+
+
+def outside(weight: Expr, code: Code | None) -> list[Expr]:
+    """The nodes of the weight outside its code and outside of indices."""
+    if code is not None:
+        weight = rebuild(weight, lambda node: Const(0) if node == code.expr else node)
+    return list(values(weight))
 
 
 def _no_value(name: str) -> TirExpr:

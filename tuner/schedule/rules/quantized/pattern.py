@@ -2,144 +2,87 @@
 
 ``weight`` is any elementwise expression of n and k over tensors that are read at ``[n, k]``, ``[n, k // g]``,
 ``[k // g, n]`` or ``[n]``; it may stand in stages of its own. One of them may hold two numbers of four bits in a byte
-(``codes``).
+(``code_in``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.program.dims import DimExpr
 from tuner.program.dtypes import FLOATS
-from tuner.program.expr import Axis, Binary, Const, Expr, Extent, Read, axes_of, reads, rebuild, walk
+from tuner.program.expr import Axis, Binary, Call, Const, Expr, Extent, Read, axes_of, children, reads, rebuild, walk
 from tuner.program.inline import MAX_NODES, node_count, substituted
 from tuner.program.notation import Stage
+from tuner.program.program import Program
+from tuner.program.reference import compute
 from tuner.program.workload import Workload
 from tuner.schedule.product.atoms import FMA, only_fma
-from tuner.schedule.product.match.stages import epilogue_problem
+from tuner.schedule.product.match.factors import factors_of, multiplied
+from tuner.schedule.product.match.plain import need_chain, need_dtypes, need_whole
 from tuner.schedule.product.operands.matrix import MatrixResult, MatrixRows
-from tuner.schedule.product.product import UNSUPPORTED, Product
-from tuner.schedule.rule import NoMatch, matched
-from tuner.schedule.rules.quantized.codes import Code, code_in, outside
-from tuner.schedule.rules.quantized.decoded import Decoded
+from tuner.schedule.product.product import Product
+from tuner.schedule.rule import Mismatch, need, pattern
+from tuner.schedule.rules.quantized.decoded import Code, Decoded, Grouped, outside
 
+SIGN = 8
+"""The bit of four that two's complement takes for the sign."""
+EXACT = frozenset({"where", "min", "max"})
+"""Functions of small integers that are exact."""
 MIN_GROUP = 16
 """Steps of k whose sums are worth being multiplied by what they share."""
 
 
-@dataclass(frozen=True)
-class Grouped:
-    """``weight`` as ``each * shared``: ``shared`` is the same for ``steps`` neighbouring steps of k."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Quantized(Product):
+    """A product whose right operand is computed."""
 
-    each: Expr
-    shared: Expr
-    steps: int
+    right: Decoded
 
 
-@dataclass(frozen=True)
-class Quantized:
-    """The tensors of a product and the program's axes in each of its roles.
-
-    ``packed``: the constants in ``weight`` that lie along k, ``plain``: all else that it reads; each read with the
-    steps of k that share an element of it.
-    """
-
-    left: str
-    out: str
-    m: str
-    n: str
-    k: str
-    depth: int
-    """The extent of k."""
-    weight: Expr
-    grouped: Grouped | None
-    """None where no factor is shared by MIN_GROUP steps."""
-    code: Code | None
-    packed: tuple[tuple[Read, int], ...]
-    plain: tuple[tuple[Read, int], ...]
-    sums: Stage
-    epilogue: tuple[Stage, ...]
-    dynamic: frozenset[str]
-    left_dtype: str
-    right_dtype: str
-    """What an element of the weight takes in memory."""
-    out_dtype: str
-
-    @property
-    def axis(self) -> Mapping[str, str]:
-        """The program's axis of each role."""
-        return {"m": self.m, "n": self.n, "k": self.k}
-
-    @cached_property
-    def product(self) -> Product:
-        """It as the loops and the theory see it."""
-        return Product(
-            axes=self.axis,
-            left=MatrixRows(self.left, self.left_dtype),
-            right=Decoded(self, self.right_dtype),
-            result=MatrixResult(self.out, self.out_dtype, self.sums.tensor, self.epilogue, self.m, self.n),
-            dynamic=self.dynamic,
-            depth=self.depth,
-            atoms=only_fma,
-        )
-
-
-class _NoMatch(Exception):
-    """Why a program is no such product."""
-
-
-@lru_cache(maxsize=1024)
-def match(workload: Workload) -> Quantized | NoMatch:
-    """The roles of a workload's tensors and axes, or why it is no such product."""
-    try:
-        return _match(workload)
-    except _NoMatch as reason:
-        return NoMatch(str(reason))
-
-
-def quantized_of(workload: Workload) -> Quantized:
-    """The roles in a workload that the rule takes. Raises ValueError for another."""
-    return matched(workload, match(workload))
-
-
-def _match(workload: Workload) -> Quantized:
+@pattern
+def match(workload: Workload) -> Quantized:
+    """The product that a workload is."""
     sums, rest = _sums(workload)
-    _need(len(sums.axes) == 2 and len(sums.reduce_axes) == 1, "the sum is not over one axis, leaving two")
+    need(len(sums.axes) == 2 and len(sums.reduce_axes) == 1, "the sum is not over one axis, leaving two")
     (m, n), (k,) = sums.axes, sums.reduce_axes
-    factors = _factors(sums.body)
+    factors = factors_of(sums.body)
     rows = [factor for factor in factors if m in axes_of(factor)]
     columns = [factor for factor in factors if m not in axes_of(factor)]
-    _need(
-        len(rows) == 1 and isinstance(rows[0], Read) and rows[0].indices == (Axis(m), Axis(k)),
-        "there is not one factor [m, k] beside those of the weight",
+    left = rows[0] if len(rows) == 1 else None
+    if not isinstance(left, Read) or left.indices != (Axis(m), Axis(k)):
+        raise Mismatch("there is not one factor [m, k] beside those of the weight")
+    need(bool(columns), "there is no weight")
+    need(not isinstance(multiplied(columns), Read), "the weight is read as it is, and not computed")
+    need(workload.element_types.type_of(sums.body) == "float32", "sums are not float32")
+    right = _decoded(workload, multiplied(columns), n, k)
+    _need_storage(workload, left.tensor, right, (m, n, k))
+    need_chain(workload, sums, rest, (left.tensor, *right.constants))
+    out = workload.outputs[0]
+    return Quantized(
+        axes={"m": m, "n": n, "k": k},
+        left=MatrixRows(left.tensor, workload.tensors[left.tensor].dtype),
+        right=right,
+        result=MatrixResult(out.name, out.dtype, sums.tensor, tuple(rest), m, n),
+        dynamic=frozenset({"m"} if workload.sizes[m].constant is None else ()),
+        depth=workload.sizes[k].constant,
+        atoms=only_fma,
     )
-    _need(bool(columns), "there is no weight")
-    (left,) = rows
-    assert isinstance(left, Read)
-    weight = columns[0]
-    for factor in columns[1:]:
-        weight = Binary("*", weight, factor)
-    _need(not isinstance(weight, Read), "the weight is read as it is, and not computed")
-    types, of = workload.element_types, {name: tensor.dtype for name, tensor in workload.tensors.items()}
-    _need(types.type_of(sums.body) == "float32", "sums are not float32")
-    code = code_in(weight, n, k, of)
+
+
+def _decoded(workload: Workload, weight: Expr, n: str, k: str) -> Decoded:
+    of, depth = {name: tensor.dtype for name, tensor in workload.tensors.items()}, workload.sizes[k].constant
+    code = code_in(workload, weight, n, k)
     packed, plain = _reads(workload, weight, code, n, k)
-    depth = workload.sizes[k].constant
-    _need(depth is not None and workload.sizes[n].constant is not None, "the sizes of the weight are dynamic")
-    assert depth is not None
-    out, epilogue = workload.program.outputs[0], tuple(rest)
+    if depth is None or workload.sizes[n].constant is None:
+        raise Mismatch("the sizes of the weight are dynamic")
     widest = "int4" if code else max((of[read.tensor] for read, group in packed if group == 1), default="int4")
-    grouped = _grouped(workload, weight, code, k, depth)
-    result = Quantized(
-        left.tensor, out, m, n, k, depth, weight, grouped, code, packed, plain, sums, epilogue,
-        frozenset({"m"} if workload.sizes[m].constant is None else ()), of[left.tensor], widest, of[out],
-    )  # fmt: skip
-    problem = _storage_problem(workload, result) or epilogue_problem(
-        workload, rest, (left.tensor, *(read.tensor for read, _ in packed), *((code.tensor,) if code else ())), sums
-    )
-    _need(problem is None, str(problem))
-    return result
+    return Decoded(weight, _grouped(workload, weight, code, k, depth), code, packed, plain, widest)
 
 
 def _sums(workload: Workload) -> tuple[Stage, list[Stage]]:
@@ -147,21 +90,15 @@ def _sums(workload: Workload) -> tuple[Stage, list[Stage]]:
     bodies: dict[str, Stage] = {}
     for number, stage in enumerate(workload.program.stages):
         whole = replace(stage, body=rebuild(stage.body, lambda node: substituted(node, bodies, workload)))
-        _need(node_count(whole.body) <= MAX_NODES, f"stage {stage.tensor} grows too long with those before it in it")
+        need(node_count(whole.body) <= MAX_NODES, f"stage {stage.tensor} grows too long with those before it in it")
         if stage.reducer:
-            _need(stage.reducer == "sum", "the first reduction is no sum")
+            need(stage.reducer == "sum", "the first reduction is no sum")
             rest = list(workload.program.stages[number + 1 :])
             again = [read.tensor for later in rest for read in reads(later.body) if read.tensor in bodies]
-            _need(not again and not set(bodies) & set(workload.program.outputs), "the weight is used besides")
+            need(not again and not set(bodies) & set(workload.program.outputs), "the weight is used besides")
             return whole, rest
         bodies[stage.tensor] = whole
-    raise _NoMatch("there is no sum")
-
-
-def _factors(expr: Expr) -> tuple[Expr, ...]:
-    if isinstance(expr, Binary) and expr.operator == "*":
-        return (*_factors(expr.left), *_factors(expr.right))
-    return (expr,)
+    raise Mismatch("there is no sum")
 
 
 def _reads(
@@ -170,23 +107,23 @@ def _reads(
     """What of the weight is packed, and what is read as it lies, each with its steps of k."""
     packed, plain = dict[Read, int](), dict[Read, int]()
     for node in outside(weight, code):
-        _need(not isinstance(node, Axis | Extent), "the weight is computed with the values of axes")
+        need(not isinstance(node, Axis | Extent), "the weight is computed with the values of axes")
         if not isinstance(node, Read):
             continue
         steps = [(axis, group) for axis, group in map(_step, node.indices)]
         groups = dict(steps)
         names = [axis for axis, _ in steps]
-        _need(groups.get(n, 1) == 1, f"{node.tensor} is shared by columns")
+        need(groups.get(n, 1) == 1, f"{node.tensor} is shared by columns")
         if names == [n, k] and node.tensor in workload.constants:
             packed[node] = groups[k]
         else:
-            _need(names in ([n], [k, n], []), f"{node.tensor} is read neither along n, nor a constant along k")
+            need(names in ([n], [k, n], []), f"{node.tensor} is read neither along n, nor a constant along k")
             plain[node] = groups.get(k, 1)
     tensors = [read.tensor for read in packed] + ([code.tensor] if code else [])
-    _need(len(set(tensors)) == len(tensors), "a tensor of the weight is read in two ways")
-    _need(not {read.tensor for read in plain} & set(tensors), "a tensor of the weight is read in two ways")
-    _need(code is None or code.tensor in workload.constants, "the weight is not constant")
-    _need(code is not None or 1 in packed.values(), "no constant of the weight is read at [n, k]")
+    need(len(set(tensors)) == len(tensors), "a tensor of the weight is read in two ways")
+    need(not {read.tensor for read in plain} & set(tensors), "a tensor of the weight is read in two ways")
+    need(code is None or code.tensor in workload.constants, "the weight is not constant")
+    need(code is not None or 1 in packed.values(), "no constant of the weight is read at [n, k]")
     return tuple(packed.items()), tuple(plain.items())
 
 
@@ -198,24 +135,22 @@ def _step(index: Expr) -> tuple[str, int]:
         case Binary(operator="//", left=Axis(name=name), right=Const(value=int() as group)):
             return name, group
         case _:
-            raise _NoMatch("an index of the weight is neither an axis nor a part of one")
+            raise Mismatch("an index of the weight is neither an axis nor a part of one")
 
 
 def _grouped(workload: Workload, weight: Expr, code: Code | None, k: str, depth: int) -> Grouped | None:
     """The weight without the factors that many steps share."""
-    factors = [(factor, _shared_steps(factor, code, k, depth)) for factor in _factors(weight)]
+    factors = [(factor, _shared_steps(factor, code, k, depth)) for factor in factors_of(weight)]
     each = [factor for factor, steps in factors if steps == 1]
     shared = [(factor, steps) for factor, steps in factors if steps > 1]
     # Only floats: products of integers may wrap, and are other numbers in another order.
     types = [workload.element_types.type_of(factor) for factor, _ in shared]
     if len(each) != 1 or not shared or any(of not in FLOATS for of in types):
         return None
-    product, least = shared[0]
-    for factor, steps in shared[1:]:
-        product, least = Binary("*", product, factor), min(least, steps)
+    least = min(steps for _, steps in shared)
     if least < MIN_GROUP or any(steps % least and steps != depth for _, steps in shared):
         return None
-    return Grouped(each[0], product, least)
+    return Grouped(each[0], multiplied([factor for factor, _ in shared]), least)
 
 
 def _shared_steps(factor: Expr, code: Code | None, k: str, depth: int) -> int:
@@ -226,25 +161,61 @@ def _shared_steps(factor: Expr, code: Code | None, k: str, depth: int) -> int:
     return min(*groups, depth) if len(groups) == 1 else 1 if groups else depth
 
 
-def _storage_problem(workload: Workload, result: Quantized) -> str | None:
-    """What of the tensors' storage the rule's code does not do."""
-    if workload.padding:
-        return "a tensor is padded"
-    for tensor in workload.operands:
-        if tensor.dtype in UNSUPPORTED:
-            return f"{tensor.name} is {tensor.dtype}"
-    if result.left_dtype not in FMA.left or result.left in workload.constants:
-        return f"{result.left} is {result.left_dtype}, or constant"
-    if workload.tensors[result.left].dims != (workload.sizes[result.m], workload.sizes[result.k]):
-        return f"{result.left} is larger than what is read of it"
-    tensors = [read.tensor for read, _ in result.packed] + ([result.code.tensor] if result.code else [])
-    for name in tensors:
+def _need_storage(workload: Workload, left: str, right: Decoded, axes: tuple[str, str, str]) -> None:
+    m, n, k = axes
+    need(not workload.padding, "a tensor is padded")
+    need_dtypes(workload.operands)
+    dtype = workload.tensors[left].dtype
+    need(dtype in FMA.left and left not in workload.constants, f"{left} is {dtype}, or constant")
+    need_whole(workload, {left: (m, k)})
+    for name in right.constants:
         first, *rest = workload.tensors[name].dims
-        if first != workload.sizes[result.n] or any(dim.constant is None for dim in rest):
-            return f"{name} is larger than what is read of it, or dynamic"
+        is_whole = first == workload.sizes[n] and all(dim.constant is not None for dim in rest)
+        need(is_whole, f"{name} is larger than what is read of it, or dynamic")
+
+
+# -- numbers of four bits, found by what they compute ------------------------------------------------------------------
+def code_in(workload: Workload, expr: Expr, n: str, k: str) -> Code | None:
+    """The largest part of ``expr`` that is nothing but four bits of a byte as a number."""
+    return next(filter(None, (_code(workload, node, n, k) for node in walk(expr))), None)
+
+
+def _code(workload: Workload, expr: Expr, n: str, k: str) -> Code | None:
+    found, place = reads(expr), (Axis(n), Binary("//", Axis(k), Const(2)))
+    if not found or any(read.tensor != found[0].tensor or read.indices != place for read in found):
+        return None
+    tensor = found[0].tensor
+    if workload.tensors[tensor].dtype not in ("uint8", "int8") or not _asks_parity_alone(expr, k):
+        return None
+    values = _values(workload, expr, tensor, n, k)
+    if not np.isfinite(values).all():
+        return None
+    bits = np.arange(256)[:, None] >> [0, 4]
+    for high_first, flipped in itertools.product((False, True), (0, SIGN)):
+        numbers = ((bits[:, ::-1] if high_first else bits) & 15) ^ flipped
+        offset = float(values[0, 0]) - numbers[0, 0]
+        if offset == int(offset) and np.array_equal(values, numbers + offset):
+            return Code(expr, tensor, high_first, flipped, int(offset))
     return None
 
 
-def _need(condition: bool, reason: str) -> None:
-    if not condition:
-        raise _NoMatch(reason)
+def _asks_parity_alone(expr: Expr, k: str) -> bool:
+    """Whether the value of k does not matter beyond ``k % 2``, in arithmetic that is exact."""
+    if expr == Binary("%", Axis(k), Const(2)) or isinstance(expr, Read):
+        return True
+    if isinstance(expr, Axis | Extent) or (isinstance(expr, Call) and expr.function not in EXACT):
+        return False
+    return all(_asks_parity_alone(child, k) for child in children(expr))
+
+
+def _values(workload: Workload, expr: Expr, tensor: str, n: str, k: str) -> NDArray[Any]:
+    """[256, 2]: what an expression of a byte is, by the byte and by ``k % 2``."""
+    name, dtype = f"{tensor} decoded", workload.tensors[tensor].dtype
+    every = Workload(
+        Program((Stage(name, (n, k), expr),), (name,)),
+        extents=((n, DimExpr.of(256)), (k, DimExpr.of(2))),
+        dtypes=((tensor, dtype), (name, workload.element_types.type_of(expr))),
+        shapes=((tensor, (DimExpr.of(256), DimExpr.of(1))),),
+    )
+    (result,) = compute(every, [np.arange(256, dtype=np.uint8).view(dtype)[:, None]], {})
+    return result

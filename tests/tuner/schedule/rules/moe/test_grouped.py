@@ -91,6 +91,7 @@ def test_further_forms_are_right(name: str, seed: int) -> None:
     [
         (workload_of("out[t, n] = max(k) x[t, k] * w[expert[t], n, k]"), "not a sum over one axis"),
         (workload_of("out[t, n] = sum(k) x[t, k] * w[expert[n], n, k]"), "the operands are not"),
+        (workload_of("out[t, n] = sum(k) x[t, k] * w[]", shapes={}), "the operands are not"),
         (workload_of(constant=[]), "w is not constant"),
         (workload_of(dtype={"x": "float64"}), "is float64"),
         (workload_of(dtype={"x": "int8", "w": "int8"}), "int8 is not multiplied by int8"),

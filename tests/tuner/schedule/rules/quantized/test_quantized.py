@@ -18,7 +18,7 @@ from tuner.program.workload import ShapeVar, Workload
 from tuner.schedule import NoMatch, rules_of
 from tuner.schedule.layout import PackLayout
 from tuner.schedule.rules.quantized import X86Quantized
-from tuner.schedule.rules.quantized.pattern import match, quantized_of
+from tuner.schedule.rules.quantized.pattern import match
 from tuner.schedule.space import MicroKernel
 
 RULE = X86Quantized()
@@ -61,7 +61,7 @@ def test_four_bits_are_found_by_what_is_computed(weight: str, offset: int, flipp
     workload = workload_of(f"({weight}) * 0.5")
     found = match(workload)
     assert not isinstance(found, NoMatch), found
-    code = found.code
+    code = found.right.code
     assert code is not None
     assert (code.offset, code.flipped, code.high_first) == (offset, flipped, high_first)
     task = task_of(workload)
@@ -85,6 +85,14 @@ def test_what_is_not_taken_has_its_reason(weight: str, fields: Mapping[str, Any]
     assert reason in found.reason
 
 
+def test_the_value_of_an_axis_in_a_stage_of_the_weight_is_not_taken() -> None:
+    program = "v[n, k] = w[n, k] * k\nz[m, n] = sum(k) x[m, k] * v[n, k]"
+    data = {"program": program, "extents": {"m": "T", "n": 37, "k": 45}, "constant": ["w"]}
+    found = match(workload_from_json(data))
+    assert isinstance(found, NoMatch)
+    assert "values of axes" in found.reason
+
+
 def test_a_library_holds_four_bits_for_each_weight() -> None:
     task = task_of(make_workload("dense_int4", {"m": "T", "n": 96, "k": 64}))
     layouts = RULE.layouts(task, RULE.default_kernel(task))
@@ -106,7 +114,7 @@ def test_kernels_of_any_sizes_are_right(
     assert rules_of(task)[0].name == RULE.name
     space, rng = RULE.space(task), np.random.default_rng(seed)
     pack, late = form
-    late = late if quantized_of(task.workload).grouped else 0
+    late = late if RULE.product(task.workload).right.grouped else 0
     drawn = iter(lambda: space.sample(rng), None)
     kernel = next(each for each in drawn if (each["pack"], each["late"]) == (pack, late))
     sizes = [task.workload.dims({"T": size}) for size in (0, 1, 7, 64)]
@@ -159,7 +167,7 @@ def test_factors_that_many_steps_share_are_found(weight: str, steps: int | None)
     workload = workload_of(weight, k=70, constant=constants, dtype=dtypes)
     found = match(workload)
     assert not isinstance(found, NoMatch), found
-    assert (found.grouped and found.grouped.steps) == steps
+    assert (found.right.grouped and found.right.grouped.steps) == steps
     task = task_of(workload)
     assert [axis.choices for axis in RULE.space(task).axes if axis.name == "late"] == [(0, 1) if steps else (0,)]
     if steps:
