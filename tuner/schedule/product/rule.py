@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.function import kernel_function
@@ -31,23 +32,33 @@ from tuner.schedule.product.axes import (
     thread_axes,
     tile_axes,
 )
-from tuner.schedule.product.context import context_of
+from tuner.schedule.product.context import EmitContext, context_of
 from tuner.schedule.product.nest import Nest
 from tuner.schedule.product.operands.matrix import MatrixColumns
 from tuner.schedule.product.product import Product, can_hold_partial
-from tuner.schedule.rule import Extents, Rule
+from tuner.schedule.rule import Extents, NoMatch, Rule, matched
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
+Found = TypeVar("Found", bound=Product)
 
-class ProductRule(Rule):
+
+class ProductRule(Rule, Generic[Found]):
     """A rule for the programs that ``product`` takes. Its micro-kernels have the axes of the engine, of which ``rows``
     has these choices."""
 
     rows: Sequence[int] = (ROWS_IN_PLACE, ROWS_PACKED)
 
     @abstractmethod
-    def product(self, workload: Workload) -> Product:
+    def find(self, workload: Workload) -> Found | NoMatch:
+        """The product that a workload is, or why the rule does not take it."""
+
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
+        product = self.find(workload)
+        return product if isinstance(product, NoMatch) else product.roles
+
+    def product(self, workload: Workload) -> Found:
         """The product that a workload is. Raises ValueError for a workload that the rule does not take."""
+        return matched(workload, self.find(workload))
 
     def space(self, task: SearchTask) -> SearchSpace:
         product, hardware = self.product(task.workload), task.known_target.hardware
@@ -99,5 +110,9 @@ class ProductRule(Rule):
         with kernel_function(task.workload, self.layouts(task, kernel), name) as function:
             context = context_of(task, product, kernel, function)
             with imported(context.words.atom):
-                Nest(context).body()
+                self.write(context)
         return function.get()
+
+    def write(self, context: EmitContext) -> None:
+        """The body of a kernel."""
+        Nest(context).body()

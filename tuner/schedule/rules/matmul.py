@@ -44,27 +44,25 @@ from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK, IN_PLACE
 from tuner.schedule.product.match.plain import MatrixProduct, match
 from tuner.schedule.product.product import DTYPE, can_hold_partial
 from tuner.schedule.product.rule import ProductRule
-from tuner.schedule.rule import NoMatch, matched
+from tuner.schedule.rule import NoMatch
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 
-class X86Contraction(ProductRule):
+class X86Contraction(ProductRule[MatrixProduct]):
     """See the module's text for the axes."""
 
     name = "x86_contraction"
     version = 2
 
+    def find(self, workload: Workload) -> MatrixProduct | NoMatch:
+        return match(workload)
+
     def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         product = match(workload)
-        if isinstance(product, NoMatch):
-            return product
-        if not product.atoms(target.hardware):
-            pair = f"{product.left.dtype} by {product.right.dtype}"
-            return NoMatch(f"{target.mcpu} has no instruction that multiplies {pair} as the operands lie")
-        return product.roles
-
-    def product(self, workload: Workload) -> MatrixProduct:
-        return matched(workload, match(workload))
+        if isinstance(product, NoMatch) or product.atoms(target.hardware):
+            return super().roles(workload, target)
+        pair = f"{product.left.dtype} by {product.right.dtype}"
+        return NoMatch(f"{target.mcpu} has no instruction that multiplies {pair} as the operands lie")
 
     def space(self, task: SearchTask) -> SearchSpace:
         product, hardware = self.product(task.workload), task.known_target.hardware

@@ -20,29 +20,25 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from tuner.program.expr import Axis, Read
-from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read
-from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout
 from tuner.schedule.loops.shares import on_threads
-from tuner.schedule.product.atom import imported
 from tuner.schedule.product.atoms import atoms_of
 from tuner.schedule.product.axes import ROWS_PACKED
-from tuner.schedule.product.context import EmitContext, context_of
+from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.match import plain
 from tuner.schedule.product.nest import Nest
 from tuner.schedule.product.operand import Place
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
 from tuner.schedule.product.product import DTYPE
 from tuner.schedule.product.rule import ProductRule
-from tuner.schedule.rule import Extents, Mismatch, NoMatch, matched, need, pattern
+from tuner.schedule.rule import Extents, Mismatch, NoMatch, need, pattern
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx
@@ -146,18 +142,14 @@ def match(workload: Workload) -> Grouped:
 
 
 # -- the rule ---------------------------------------------------------------------------------------------------------
-class X86Grouped(ProductRule):
+class X86Grouped(ProductRule[Grouped]):
     """See the module's text."""
 
     name = "x86_grouped"
     rows = (ROWS_PACKED,)
 
-    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
-        grouped = match(workload)
-        return grouped if isinstance(grouped, NoMatch) else grouped.roles
-
-    def product(self, workload: Workload) -> Grouped:
-        return matched(workload, match(workload))
+    def find(self, workload: Workload) -> Grouped | NoMatch:
+        return match(workload)
 
     def workspace_bytes(self, task: SearchTask) -> int:
         rows = task.workload.axis_sizes(task.largest_dims)[self.product(task.workload).axes["m"]]
@@ -168,13 +160,10 @@ class X86Grouped(ProductRule):
         dims = tuple((dim.constant or 0,) for dim in task.workload.tensors[right].dims)
         return {right: replace(self.panels(task, kernel), dims=dims, batch=(0,), rows=(1,), steps=(2,))}
 
-    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        grouped = self.product(task.workload)
-        with kernel_function(task.workload, self.layouts(task, kernel), name) as function:
-            context = context_of(task, grouped, kernel, function)
-            with imported(context.words.atom), _sorted_rows(grouped, context) as (order, ends):
-                on_threads(task.threads, lambda thread: _groups(grouped, context, order, ends, thread))
-        return function.get()
+    def write(self, context: EmitContext) -> None:
+        grouped = self.product(context.task.workload)
+        with _sorted_rows(grouped, context) as (order, ends):
+            on_threads(context.task.threads, lambda thread: _groups(grouped, context, order, ends, thread))
 
 
 # -- code -------------------------------------------------------------------------------------------------------------

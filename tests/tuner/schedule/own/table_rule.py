@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tuner.program.expr import Axis, Binary, Read
-from tuner.program.target import Target
 from tuner.program.workload import Workload
 from tuner.schedule.product.atoms import only_fma
 from tuner.schedule.product.context import EmitContext
@@ -14,7 +12,7 @@ from tuner.schedule.product.operand import Place
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
 from tuner.schedule.product.product import Product
 from tuner.schedule.product.rule import ProductRule
-from tuner.schedule.rule import NoMatch, matched
+from tuner.schedule.rule import NoMatch
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 
@@ -31,37 +29,29 @@ class TableRows(MatrixRows):
         return buffer, (I.Bind(tirx.max(tirx.min(number, buffer.shape[0] - i64(1)), i64(0))),)
 
 
-class TableProduct(ProductRule):
+class TableProduct(ProductRule[Product]):
     """``out[m, n] = sum(k) x[index[m], k] * w[n, k]``, or ``w[k, n]``; w constant."""
 
     name = "table_product"
 
-    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
-        found = _found(workload)
-        return found if isinstance(found, NoMatch) else {axis: role for role, axis in found.axes.items()}
-
-    def product(self, workload: Workload) -> Product:
-        return matched(workload, _found(workload))
-
-
-def _found(workload: Workload) -> Product | NoMatch:
-    stage, *others = workload.program.stages
-    match stage.body:
-        case Binary(
-            operator="*",
-            left=Read(tensor=x, indices=(Read(tensor=index, indices=(Axis(name=m),)), Axis(name=k))),
-            right=Read(tensor=w, indices=(Axis(name=outer), Axis(name=inner))),
-        ) if stage.axes[:1] == (m,) and stage.reduce_axes == (k,) and not others and w in workload.constants:
-            n = stage.axes[-1]
-            if sorted((outer, inner)) != sorted((n, k)) or len(stage.axes) != 2:
-                return NoMatch(f"{w} is read at other axes than {n} and {k}")
-            return Product(
-                axes={"m": m, "n": n, "k": k},
-                left=TableRows(x, workload.tensors[x].dtype, index),
-                right=MatrixColumns(w, workload.tensors[w].dtype, lies_along_n=inner == n, is_packed_ahead=True),
-                result=MatrixResult(stage.tensor, workload.tensors[stage.tensor].dtype, stage.tensor, (), m, n),
-                dynamic=frozenset("m" if workload.sizes[m].constant is None else ""),
-                depth=workload.sizes[k].constant,
-                atoms=only_fma,
-            )
-    return NoMatch("it is no product of rows that are read through a table with a constant")
+    def find(self, workload: Workload) -> Product | NoMatch:
+        stage, *others = workload.program.stages
+        match stage.body:
+            case Binary(
+                operator="*",
+                left=Read(tensor=x, indices=(Read(tensor=index, indices=(Axis(name=m),)), Axis(name=k))),
+                right=Read(tensor=w, indices=(Axis(name=outer), Axis(name=inner))),
+            ) if stage.axes[:1] == (m,) and stage.reduce_axes == (k,) and not others and w in workload.constants:
+                n = stage.axes[-1]
+                if sorted((outer, inner)) != sorted((n, k)) or len(stage.axes) != 2:
+                    return NoMatch(f"{w} is read at other axes than {n} and {k}")
+                return Product(
+                    axes={"m": m, "n": n, "k": k},
+                    left=TableRows(x, workload.tensors[x].dtype, index),
+                    right=MatrixColumns(w, workload.tensors[w].dtype, lies_along_n=inner == n, is_packed_ahead=True),
+                    result=MatrixResult(stage.tensor, workload.tensors[stage.tensor].dtype, stage.tensor, (), m, n),
+                    dynamic=frozenset("m" if workload.sizes[m].constant is None else ""),
+                    depth=workload.sizes[k].constant,
+                    atoms=only_fma,
+                )
+        return NoMatch("it is no product of rows that are read through a table with a constant")

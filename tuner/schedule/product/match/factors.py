@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -13,7 +12,7 @@ from tuner.program.notation import Stage
 from tuner.program.program import index_dim
 from tuner.program.workload import Workload
 from tuner.schedule.access import stride
-from tuner.schedule.product.match.parts import Part, needed_by_index, outer_role
+from tuner.schedule.product.match.parts import Part, atoms_in, needed_by_index, outer_role, size_of
 
 MAX_WORD = 4
 """Bytes, or elements of which an instruction takes the most in one step."""
@@ -80,10 +79,10 @@ def dims_of(workload: Workload, parts: Mapping[str, Part], read: Read) -> tuple[
     result = []
     for index, dim in zip(read.indices, workload.tensors[read.tensor].dims, strict=True):
         names = tuple(name for name in parts if name in needed_by_index(index, parts))
-        whole = isinstance(index, Axis) and workload.sizes[index.name] == dim
+        is_whole = isinstance(index, Axis) and workload.sizes[index.name] == dim
         # One half of an axis alone.
-        half = len(names) == 1 and names[0] not in axes_of(index) and parts[names[0]].extent == dim
-        if not whole and not (half and _is_one_quotient(index)):
+        is_half = len(names) == 1 and names[0] not in axes_of(index) and parts[names[0]].extent == dim
+        if not is_whole and not (is_half and _is_one_quotient(index)):
             return None
         result.append(names)
     every = [name for names in result for name in names]
@@ -100,10 +99,10 @@ def total_of(workload: Workload) -> str:
     return workload.element_types.reduced_type(workload.program.stages[0])
 
 
-def in_words(parts: Mapping[str, Part], steps: Sequence[str], group: int) -> bool:
+def in_words(parts: Mapping[str, Part], steps: Sequence[str], group: int = MAX_WORD) -> bool:
     """Whether the parts of k are a fixed number of elements that is a multiple of ``group``."""
-    sizes = [parts[name].extent.constant for name in steps]
-    return math.prod(size or 0 for size in sizes) % group == 0 if None not in sizes else False
+    size = size_of(parts, steps)
+    return size is not None and size % group == 0
 
 
 def ordered_steps(
@@ -130,21 +129,14 @@ def ordered_steps(
 def is_contiguous(factors: Sequence[Expr], axis: str) -> bool:
     """Whether vectors along an axis are loads, or the same in all lanes, and not all the latter."""
     steps = [stride(read, axis) for factor in factors for read in reads(factor)]
-    indirect = any(
-        axis in axes_of(inner)
-        for factor in factors
-        for read in reads(factor)
-        for index in read.indices
-        for inner in reads(index)
-    )
-    return not indirect and all(step in (0, 1) for step in steps) and 1 in steps
+    indices = [index for factor in factors for read in reads(factor) for index in read.indices]
+    is_indirect = any(axis in axes_of(inner) for index in indices for inner in reads(index))
+    return not is_indirect and set(steps) in ({1}, {0, 1})
 
 
 def _is_of_window(read: Read, axis: str) -> bool:
     """Whether an axis is one of several in an index."""
-    for index in read.indices:
-        dim = index_dim(index) if axis in axes_of(index) else None
-        alone = dim is not None and {atom for monomial, _ in dim.terms for atom in monomial if isinstance(atom, str)}
-        if axis in axes_of(index) and alone != {axis}:
-            return True
-    return False
+    return any(
+        axis in axes_of(index) and {a for a in atoms_in(index) if isinstance(a, str)} != {axis}
+        for index in read.indices
+    )

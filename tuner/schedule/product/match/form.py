@@ -15,7 +15,7 @@ from tuner.program.target import Hardware
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import FMA, atoms_either_way
 from tuner.schedule.product.match.factors import in_words
-from tuner.schedule.product.match.parts import Part
+from tuner.schedule.product.match.parts import Part, size_of
 from tuner.schedule.product.match.phases import Phase
 from tuner.schedule.product.operands.ahead import AheadColumns, AheadRows
 from tuner.schedule.product.operands.columns import Columns, are_in_two
@@ -125,8 +125,7 @@ class Form:
     @cached_property
     def steps(self) -> int | None:
         """The extent of k, None where it is dynamic."""
-        sizes = [self.parts[name].extent.constant for name in self.k]
-        return None if None in sizes else math.prod(size or 0 for size in sizes)
+        return size_of(self.parts, self.k)
 
     def dots(self, hardware: Hardware) -> Mapping[int, Atom]:
         """The instructions that there are for it, by their depth."""
@@ -156,8 +155,4 @@ class Form:
     @property
     def dynamic(self) -> frozenset[str]:
         """The roles whose extents depend on symbols."""
-        return frozenset(
-            role
-            for role, group in self.groups.items()
-            if any(self.parts[name].extent.constant is None for name in group)
-        )
+        return frozenset(role for role, group in self.groups.items() if size_of(self.parts, group) is None)

@@ -1,4 +1,4 @@
-"""What the rule looks for: a sum of products whose axes group into a batch, m, n and k; then elementwise stages.
+"""Sums of products whose axes group into a batch, m, n and k, with elementwise stages behind.
 
 The right operand is the product of the factors that depend on the output's last axis, the left one that of all others.
 Axes of the output that both depend on, or that lie between others in memory, are walked outside (``outer``); the others
@@ -8,41 +8,42 @@ are m (of the left operand) and n (of the right one), each group one flattened i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
-from tuner.program.expr import Axis, Cast, Extent, Read, reads
-from tuner.program.notation import Stage
+from tuner.program.expr import Axis, Cast, Expr, Extent, Read, reads
 from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain, values
 from tuner.schedule.product.atoms import FMA
 from tuner.schedule.product.match import plain
-from tuner.schedule.product.match.factors import dims_of, factors_of, merged, ordered_steps, total_of
+from tuner.schedule.product.match.factors import dims_of, factors_of, in_words, merged, ordered_steps, total_of
 from tuner.schedule.product.match.form import Form
-from tuner.schedule.product.match.operands import COLUMNS, ROWS, operand_of
-from tuner.schedule.product.match.parts import names_of, needed, parts_of
+from tuner.schedule.product.match.parts import Part, names_of, needed, outer_role, parts_of, size_of
 from tuner.schedule.product.match.phases import Phase, phases_of
+from tuner.schedule.product.operands.ahead import AheadColumns, AheadRows
 from tuner.schedule.product.operands.columns import columns_of
+from tuner.schedule.product.operands.gathered import GatheredColumns, GatheredRows
 from tuner.schedule.product.operands.image import image_of
+from tuner.schedule.product.operands.view import ViewedColumns, ViewedRows
 from tuner.schedule.product.product import DTYPE, UNSUPPORTED
-from tuner.schedule.rule import NoMatch, matched
+from tuner.schedule.rule import Mismatch, NoMatch, matched, need, pattern
 
+Side = TypeVar("Side")
 MIN_COLUMNS = 8
 """A fixed n of fewer columns is not worth vectors of its own."""
 
 
-@lru_cache(maxsize=1024)
-def forms(workload: Workload) -> tuple[Form, ...] | NoMatch:
+@pattern
+def forms(workload: Workload) -> tuple[Form, ...]:
     """The ways to group a workload's axes: where results are stored as they are computed, and, if that leaves axes out
-    of m or n, where all are in. Or why there is none."""
-    first, *rest = workload.program.stages
-    if not isinstance(plain.match(workload), NoMatch):
-        return NoMatch("x86_contraction takes it")
-    if first.reducer != "sum" or not first.axes:
-        return NoMatch("the first stage is no sum that leaves an axis")
-    reason = _types_problem(workload) or _stages_problem(workload, first, rest)
-    return NoMatch(reason) if reason else _in_phases(workload) or _grouped(workload)
+    of m or n, where all are in."""
+    first = workload.program.stages[0]
+    need(isinstance(plain.match(workload), NoMatch), "x86_contraction takes it")
+    need(first.reducer == "sum" and bool(first.axes), "the first stage is no sum that leaves an axis")
+    _need_types(workload)
+    _need_chain(workload)
+    return _in_phases(workload) or _grouped(workload)
 
 
 def forms_of(workload: Workload) -> tuple[Form, ...]:
@@ -55,46 +56,47 @@ def form_of(workload: Workload, joined: bool) -> Form:
     return next(form for form in forms_of(workload) if form.joined == joined)
 
 
-def _types_problem(workload: Workload) -> str | None:
-    """What is not computed in float32, or not of a dtype that is widened to it as it is read. Sums of integers may have
-    other tensors behind them."""
-    if workload.program.index_tensors:
-        return f"{', '.join(sorted(workload.program.index_tensors))} is an index"
+def _need_types(workload: Workload) -> None:
+    """Raises Mismatch for what is not computed in float32, or not of a dtype that is widened to it as it is read. Sums
+    of integers may have other tensors behind them."""
+    indices = workload.program.index_tensors
+    need(not indices, f"{', '.join(sorted(indices))} is an index")
     total = total_of(workload)
-    if total not in plain.TOTALS:
-        return f"sums are {total}, none of {', '.join(sorted(plain.TOTALS))}"
+    need(total in plain.TOTALS, f"sums are {total}, none of {', '.join(sorted(plain.TOTALS))}")
     for tensor in workload.tensors.values():
-        if tensor.dtype in UNSUPPORTED or (total == DTYPE and tensor.dtype not in FMA.right):
-            return f"{tensor.name} is {tensor.dtype}, none of {', '.join(sorted(FMA.right))}"
-    return None
+        is_right = tensor.dtype not in UNSUPPORTED and (total != DTYPE or tensor.dtype in FMA.right)
+        need(is_right, f"{tensor.name} is {tensor.dtype}, none of {', '.join(sorted(FMA.right))}")
 
 
-def _stages_problem(workload: Workload, first: Stage, rest: Sequence[Stage]) -> str | None:
-    """Why the stages behind the contraction are not a chain of elementwise ones."""
+def _need_chain(workload: Workload) -> None:
+    """Raises Mismatch if the stages behind the contraction are not a chain of elementwise ones."""
+    first, *rest = workload.program.stages
     before = first.tensor
     for stage in rest:
-        if stage.reducer or stage.axes != first.axes:
-            return f"stage {stage.tensor} is not elementwise over the output"
+        is_alike = not stage.reducer and stage.axes == first.axes
+        need(is_alike, f"stage {stage.tensor} is not elementwise over the output")
         for read in reads(stage.body):
-            if read.tensor in workload.program.stage and (read.tensor != before or plain_axes(read) != first.axes):
-                return f"stage {stage.tensor} reads {read.tensor} other than element by element"
+            is_known = read.tensor not in workload.program.stage
+            is_known = is_known or (read.tensor == before and is_plain(read) and axes_of_read(read) == first.axes)
+            need(is_known, f"stage {stage.tensor} reads {read.tensor} other than element by element")
         before = stage.tensor
     padded = {name for name, _ in workload.padding} & set(workload.program.stage)
-    if padded:
-        return f"{', '.join(sorted(padded))} is padded"
-    return None if workload.program.outputs == (before,) else "an intermediate is an output, too"
+    need(not padded, f"{', '.join(sorted(padded))} is padded")
+    need(workload.program.outputs == (before,), "an intermediate is an output, too")
 
 
 def _in_phases(workload: Workload) -> tuple[Form, ...]:
     """The one grouping of a transposed convolution, if each of its phases can be grouped like all others."""
     for is_cut in (True, False):
         phases = phases_of(workload, factors_of(workload.program.stages[0].body), is_cut)
-        found = [_grouped(phase.workload, phase, _seed(workload)) for phase in phases]
-        forms = tuple(form for grouped in found if not isinstance(grouped, NoMatch) for form in grouped)
+        try:
+            forms = tuple(form for phase in phases for form in _grouped(phase.workload, phase, _seed(workload)))
+        except Mismatch:
+            continue
         packed = [{operand.tensor for operand in (f.left, f.right) if operand.is_packed_ahead} for f in forms]
-        is_right = all(phase.cut == own for phase, own in zip(phases, packed, strict=False))
+        is_right = all(phase.cut == own for phase, own in zip(phases, packed, strict=True))
         kinds = {(form.m, form.n, form.k, type(form.left), type(form.right)) for form in forms}
-        if forms and len(forms) == len(phases) and len(kinds) == 1 and is_right:
+        if len(kinds) == 1 and is_right:
             most = max(forms, key=lambda form: math.prod(form.parts[name].extent.constant or 1 for name in form.k))
             return (replace(most, phases=forms),)
     return ()
@@ -108,76 +110,107 @@ def _seed(workload: Workload) -> str:
     return next((name for name in reversed(out) if parts[name].extent.constant != 1), out[-1])
 
 
-def _grouped(workload: Workload, phase: Phase | None = None, seed: str | None = None) -> tuple[Form, ...] | NoMatch:
+def _grouped(workload: Workload, phase: Phase | None = None, seed: str | None = None) -> tuple[Form, ...]:
     """``seed``: the part of the output that vectors run along. A phase is grouped in one way: its places lie apart."""
-    first, *behind = workload.program.stages
-    rest, parts = tuple(behind), parts_of(workload, first)
+    first, *rest = workload.program.stages
+    parts = parts_of(workload, first)
     out, factors = names_of(parts, first.axes), factors_of(first.body)
     seed = seed or _seed(workload)
     needs = {factor: needed(factor, parts) for factor in factors}
     right = tuple(factor for factor in factors if seed in needs[factor])
     left = tuple(factor for factor in factors if seed not in needs[factor])
     of_left, of_right = (frozenset().union(*(needs[f] for f in side)) & set(out) for side in (left, right))
-    if of_left | of_right != set(out):
-        return NoMatch("the output has axes that no factor depends on")
+    need(of_left | of_right == set(out), "the output has axes that no factor depends on")
     rows, columns = (tuple(n for n in out if n in a - b) for a, b in ((of_left, of_right), (of_right, of_left)))
-    if not rows or not columns:
-        return NoMatch("there are no axes of the output on which one operand alone depends, of either")
+    is_product = bool(rows) and bool(columns)
+    need(is_product, "there are no axes of the output on which one operand alone depends, of either")
     steps = ordered_steps(workload, first, left, right)
 
     def form(m: tuple[str, ...], n: tuple[str, ...], joined: bool) -> Form:
         outer = tuple(name for name in out if name not in (*m, *n))
         groups = {"m": m, "n": n, "k": steps}
         roles = None if joined else merged(out, groups)
-        x, y = operand_of(workload, parts, left, groups, ROWS), operand_of(workload, parts, right, groups, COLUMNS)
-        written = workload.program.outputs[0]
-        out_dtype, total = workload.tensors[written].dtype, total_of(workload)
-        copied = not outer and x.is_gathered and total == DTYPE
-        image = image_of(workload, left, parts, m, steps) if copied else None
-        pixels = phase is None and x.is_packed_ahead and y.is_gathered and total == DTYPE
+        x, y = _operand(workload, parts, left, groups, _ROWS), _operand(workload, parts, right, groups, _COLUMNS)
+        written = workload.outputs[0]
+        is_float = total_of(workload) == DTYPE
+        image = image_of(workload, left, parts, m, steps) if not outer and x.is_gathered and is_float else None
+        pixels = phase is None and x.is_packed_ahead and y.is_gathered and is_float
         columns = columns_of(workload, right, parts, n, steps) if pixels else None
         return Form(
-            parts, outer, m, n, steps, x, y, written, out_dtype, roles, total, first.tensor, rest, image, columns, phase
-        )
+            parts, outer, m, n, steps, x, y, written.name, written.dtype, roles, total_of(workload), first.tensor,
+            tuple(rest), image, columns, phase,
+        )  # fmt: skip
 
     if phase is not None:
         return (form(rows, columns, True),)
     split = form(_last_run(out, rows), _suffix(out, columns), False)
-    size = math.prod(parts[name].extent.constant or MIN_COLUMNS for name in split.n)
     is_whole = (split.m, split.n) == (rows, columns)
-    kept = (split,) if _is_direct(workload, split) and (size >= MIN_COLUMNS or is_whole) else ()
+    is_wide = (size_of(parts, split.n) or MIN_COLUMNS) >= MIN_COLUMNS
+    kept = (split,) if _is_direct(workload, split) and (is_wide or is_whole) else ()
     return (*kept, *(() if is_whole and kept else (form(rows, columns, True),)))
 
 
 def _suffix(out: tuple[str, ...], names: Sequence[str]) -> tuple[str, ...]:
     """The last parts of the output, as far as they are among ``names``; one of a single element may be any."""
-    kept: list[str] = []
-    for name in reversed(out):
-        if name not in names:
-            break
-        kept.append(name)
-    return tuple(reversed(kept)) or (names[-1],)
+    first = len(out)
+    while first > 0 and out[first - 1] in names:
+        first -= 1
+    return out[first:] or (names[-1],)
 
 
 def _last_run(out: tuple[str, ...], names: Sequence[str]) -> tuple[str, ...]:
     """The last of the runs of neighbours among ``names``."""
     last = max(out.index(name) for name in names)
-    first = last
-    while first > 0 and out[first - 1] in names:
-        first -= 1
-    return out[first : last + 1]
+    return _suffix(out[: last + 1], names)
 
 
-# -- what is behind -------------------------------------------------------------------------------------------------
-def plain_axes(read: Read) -> tuple[str, ...] | None:
-    """The axes of a read at nothing but axes."""
-    return axes_of_read(read) if is_plain(read) else None
+# -- operands ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Kinds(Generic[Side]):
+    """What an operand may be that has the group ``own``, m or n, besides k."""
+
+    own: str
+    gathered: Callable[..., Side]
+    packed: Callable[..., Side]
+    viewed: Callable[..., Side]
 
 
+_ROWS = _Kinds[AheadRows | GatheredRows | ViewedRows]("m", GatheredRows, AheadRows, ViewedRows)
+_COLUMNS = _Kinds[AheadColumns | GatheredColumns | ViewedColumns]("n", GatheredColumns, AheadColumns, ViewedColumns)
+
+
+def _operand(
+    workload: Workload, parts: Mapping[str, Part], factors: tuple[Expr, ...],
+    groups: Mapping[str, tuple[str, ...]], kinds: _Kinds[Side],
+) -> Side:  # fmt: skip
+    """How the product of some factors is read."""
+    own = kinds.own
+    if len(factors) != 1 or not isinstance(factors[0], Read):
+        return kinds.gathered(factors)
+    read = factors[0]
+    dtype, total = workload.tensors[read.tensor].dtype, total_of(workload)
+    gathered = kinds.gathered(factors, dtype=dtype if total == "int32" else total, read_dtype=dtype)
+    names = [name for dim in dims_of(workload, parts, read) or () for name in dim]
+    if not {*groups[own], *groups["k"]} <= set(names):
+        return gathered
+    if read.tensor in workload.constants:
+        # Whatever else reads it needs it as it is, and a library packs it once.
+        is_read_again = sum(each.tensor == read.tensor for each in workload.program.reads) > 1
+        outer = tuple(outer_role(name) for name in names if name not in (*groups[own], *groups["k"]))
+        is_packed = not is_read_again and size_of(parts, names) is not None
+        return kinds.packed(factors, (*outer, own, "k"), dtype, dtype) if is_packed else gathered
+    if total == "int32" and not in_words(parts, groups["k"]):
+        return gathered
+    roles = merged(names, {own: groups[own], "k": groups["k"]})
+    usable = roles is not None and (roles[-1] == "k" if own == "m" else set(roles[-2:]) == {"k", "n"})
+    return kinds.viewed(factors, roles or (), dtype, dtype) if usable else gathered
+
+
+# -- what is behind ---------------------------------------------------------------------------------------------------
 def viewed(workload: Workload, form: Form, read: Read, groups: Mapping[str, tuple[str, ...]]) -> tuple[str, ...] | None:
     """The roles of the dims of a tensor that is read element by element along the output; None for another."""
     dims = dims_of(workload, form.parts, read)
-    if dims is None or plain_axes(read) is None:
+    if dims is None or not is_plain(read):
         return None
     roles = merged([name for dim in dims for name in dim], groups)
     return roles if roles is not None and ("n" not in roles or roles[-1] == "n") else None
@@ -191,9 +224,8 @@ def _is_direct(workload: Workload, form: Form) -> bool:
     # Sums of integers are cast before anything else is done with them.
     refused = (Axis, Extent, Cast) if form.total == DTYPE else (Axis, Extent)
     for stage in form.stages:
-        if any(isinstance(node, refused) for node in values(stage.body)):
+        inputs = (read for read in reads(stage.body) if read.tensor not in workload.program.stage)
+        has_refused = any(isinstance(node, refused) for node in values(stage.body))
+        if has_refused or any(viewed(workload, form, read, groups) is None for read in inputs):
             return False
-        for read in reads(stage.body):
-            if read.tensor not in workload.program.stage and viewed(workload, form, read, groups) is None:
-                return False
     return True

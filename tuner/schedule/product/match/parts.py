@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tuner.program.dims import DimExpr, Quotient
-from tuner.program.expr import Axis, Expr, axes_of, reads, walk
+from tuner.program.expr import Axis, Expr, axes_of, reads
 from tuner.program.notation import Stage
 from tuner.program.program import index_dim
 from tuner.program.workload import Workload
+from tuner.schedule.access import values
 
 
 @dataclass(frozen=True)
@@ -45,21 +47,28 @@ def names_of(parts: Mapping[str, Part], axes: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for axis in axes for name, part in parts.items() if part.axis == axis)
 
 
+def size_of(parts: Mapping[str, Part], names: Iterable[str]) -> int | None:
+    """The extent of a group of parts; None where it is dynamic."""
+    sizes = [parts[name].extent.constant for name in names]
+    return None if None in sizes else math.prod(size or 0 for size in sizes)
+
+
 def needed(expr: Expr, parts: Mapping[str, Part]) -> frozenset[str]:
     """The parts that the value of an expression depends on."""
-    result = set(names_of(parts, _values(expr)))
-    for read in reads(expr):
-        for index in read.indices:
-            result |= needed_by_index(index, parts)
-    return frozenset(result)
+    outside = names_of(parts, (node.name for node in values(expr) if isinstance(node, Axis)))
+    indices = [index for read in reads(expr) for index in read.indices]
+    return frozenset(outside).union(*(needed_by_index(index, parts) for index in indices))
 
 
 def needed_by_index(index: Expr, parts: Mapping[str, Part]) -> frozenset[str]:
     """The parts that an index depends on; of an element of a tensor its indices are asked by themselves."""
+    return frozenset(name for atom in atoms_in(index) for name in _of_atom(atom, parts))
+
+
+def atoms_in(index: Expr) -> list[str | Quotient]:
+    """The axes, extents and quotients that an index is a sum of products of; none of an element of a tensor."""
     dim = index_dim(index)
-    if dim is None:
-        return frozenset()
-    return frozenset(name for monomial, _ in dim.terms for atom in monomial for name in _of_atom(atom, parts))
+    return [] if dim is None else [atom for monomial, _ in dim.terms for atom in monomial]
 
 
 def _of_atom(atom: str | Quotient, parts: Mapping[str, Part]) -> tuple[str, ...]:
@@ -72,20 +81,9 @@ def _of_atom(atom: str | Quotient, parts: Mapping[str, Part]) -> tuple[str, ...]
     return names_of(parts, sorted(atom.numerator.variables))
 
 
-def _values(expr: Expr) -> frozenset[str]:
-    """Axes that stand outside all indices."""
-    inside = {id(node) for read in reads(expr) for index in read.indices for node in walk(index)}
-    return frozenset(node.name for node in walk(expr) if isinstance(node, Axis) and id(node) not in inside)
-
-
 def _width(stage: Stage, axis: str) -> int | None:
     """The one number that indices divide an axis by, alone."""
-    divisors = set[int]()
-    for read in reads(stage.body):
-        for index in read.indices:
-            dim = index_dim(index) if axis in axes_of(index) else None
-            atoms = [atom for monomial, _ in dim.terms for atom in monomial] if dim is not None else []
-            divisors |= {
-                atom.divisor for atom in atoms if isinstance(atom, Quotient) and atom.numerator == DimExpr.var(axis)
-            }
+    indices = [index for read in reads(stage.body) for index in read.indices if axis in axes_of(index)]
+    quotients = [atom for index in indices for atom in atoms_in(index) if isinstance(atom, Quotient)]
+    divisors = {atom.divisor for atom in quotients if atom.numerator == DimExpr.var(axis)}
     return divisors.pop() if len(divisors) == 1 else None

@@ -21,6 +21,7 @@ from tuner.program.program import Program
 from tuner.program.workload import Workload
 from tuner.schedule.access import values
 from tuner.schedule.product.match.factors import multiplied
+from tuner.schedule.product.match.parts import atoms_in
 
 MAX_PHASES = 9
 """Each has loops of its own, which take time to build."""
@@ -185,6 +186,5 @@ def _counted(index: Expr, anew: Mapping[str, DimExpr]) -> Expr:
 
 def _is_divided(index: Expr, anew: Mapping[str, DimExpr]) -> bool:
     """Whether one of some axes is in a quotient."""
-    dim = index_dim(index)
-    atoms = [atom for monomial, _ in dim.terms for atom in monomial] if dim is not None else []
-    return any(isinstance(atom, Quotient) and bool(atom.numerator.variables & set(anew)) for atom in atoms)
+    quotients = [atom for atom in atoms_in(index) if isinstance(atom, Quotient)]
+    return any(atom.numerator.variables & set(anew) for atom in quotients)

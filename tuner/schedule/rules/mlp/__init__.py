@@ -22,26 +22,24 @@ products do not have, or that mean something else here:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel
-from tuner.program.dtypes import DTYPES
-from tuner.program.target import Hardware, Target
+from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import is_transcendental
 from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.loops.estimates import Floats, feature_table
-from tuner.schedule.product import estimate
 from tuner.schedule.product.axes import HEIGHTS, default_tile, thread_axes, tile_axes
 from tuner.schedule.product.axes import check as check_product
+from tuner.schedule.product.estimate import BYTES, Estimate
 from tuner.schedule.product.product import TOTAL_BYTES, can_hold_partial
 from tuner.schedule.rule import Extents, NoMatch, Rule
-from tuner.schedule.rules.mlp.chain import Chain, chain_of, kept_width, match, whole_rows
+from tuner.schedule.rules.mlp.chain import chain_of, kept_width, match, whole_rows
 from tuner.schedule.rules.mlp.emit import emit
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -64,18 +62,24 @@ class X86Chain(Rule):
     def workspace_bytes(self, task: SearchTask) -> int:
         """The larger of both forms, and room for weights that are packed at the call."""
         chain, lanes = chain_of(task.workload), task.known_target.hardware.lanes()
-        size, rows = chain.sizes(task.workload), task.workload.axis_sizes(task.largest_dims)[chain.second.axes["m"]]
+        rows = task.workload.axis_sizes(task.largest_dims)[chain.second.axes["m"]]
         products, height = len(chain.firsts), HEIGHTS[-1]
-        width = kept_width(size["f"], lanes)
+        width = kept_width(chain.second.depth or 0, lanes)
         blocks = task.threads * min(MAX_ROWS + height, rows + height)
         whole = min(whole_rows(products, width, height), rows) + height
-        return TOTAL_BYTES * (products * width * max(blocks, whole) + _packed_elements(task, chain))
+        kept, packed = products * width * max(blocks, whole), 0
+        for product in chain.products:
+            if not product.right.is_packed_ahead:
+                n, k = (task.workload.sizes[product.axes[axis]].constant or 0 for axis in "nk")
+                packed += (n + MAX_PANEL * lanes) * (k + lanes)
+        return TOTAL_BYTES * (kept + packed)
 
     def space(self, task: SearchTask) -> SearchSpace:
         chain, hardware = chain_of(task.workload), task.known_target.hardware
-        size = chain.sizes(task.workload)
-        tile = {axis.name: axis for axis in tile_axes(size["k"])}
-        columns = tuple(fb for fb in BLOCKS if fb < size["f"]) if can_hold_partial(chain.second.result.dtype) else ()
+        # Where there are several k, the longest one.
+        tile = {axis.name: axis for axis in tile_axes(max(first.depth or 0 for first in chain.firsts))}
+        width = chain.second.depth if can_hold_partial(chain.second.result.dtype) else 0
+        columns = tuple(fb for fb in BLOCKS if fb < (width or 0))
         axes = (
             tile["mr"],
             Axis("nv", "vectors in a row of the first register tile", tile["nv"].choices),
@@ -89,7 +93,12 @@ class X86Chain(Rule):
             Axis("tail", "ragged rows have exact code", (0, 1)),
             thread_axes(task.threads, False)[1],
         )
-        check = partial(_check, chain=chain, threads=task.threads, hardware=hardware)
+
+        def check(kernel: MicroKernel) -> None:
+            _check_order(kernel)
+            for product, own in zip(chain.products, chain.kernels(kernel), strict=True):
+                check_product(own, product, product.atoms(hardware), task.threads, hardware)
+
         return SearchSpace(self.name, self.version, axes, check, _canonicalised)
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
@@ -103,7 +112,7 @@ class X86Chain(Rule):
         return _Estimate(task, kernels, extents).latency_s()
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return _Estimate(task, kernels, extents).features(kernels)
+        return _Estimate(task, kernels, extents).features()
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         chain, lanes = chain_of(task.workload), task.known_target.hardware.lanes()
@@ -119,87 +128,62 @@ class X86Chain(Rule):
         return emit(task, kernel, self.layouts(task, kernel), name)
 
 
-def _packed_elements(task: SearchTask, chain: Chain) -> int:
-    """The most that weights which are new at every call take as panels."""
-    lanes, total = task.known_target.hardware.lanes(), 0
-    for product in chain.products:
-        if not product.right.is_packed_ahead:
-            n, k = (task.workload.sizes[product.axes[axis]].constant or 0 for axis in "nk")
-            total += (n + MAX_PANEL * lanes) * (k + lanes)
-    return total
-
-
 def _canonicalised(values: Mapping[str, int]) -> dict[str, int]:
     """The values with one choice for axes that are don't-care beside the others."""
-    canonical = dict(values)
-    if values["mr"] == 1:
-        canonical["tail"] = 0
-    if not values["whole"]:
-        canonical["tn"] = 1
-    return canonical
+    tail, threads = values["tail"] if values["mr"] > 1 else 0, values["tn"] if values["whole"] else 1
+    return {**values, "tail": tail, "tn": threads}
 
 
-def _check(kernel: MicroKernel, chain: Chain, threads: int, hardware: Hardware) -> None:
-    """Raises IllegalKernel for what the hardware cannot carry."""
-    if not kernel["whole"] and kernel["mb"] * kernel["mr"] > MAX_ROWS:
-        rows = kernel["mb"] * kernel["mr"]
+def _check_order(kernel: MicroKernel) -> None:
+    """Raises IllegalKernel for blocks of too many rows, and for threads that do not share these alone."""
+    rows = kernel["mb"] * kernel["mr"]
+    if not kernel["whole"] and rows > MAX_ROWS:
         raise IllegalKernel(f"mb={kernel['mb']} mr={kernel['mr']} keep {rows} rows, limit {MAX_ROWS}")
     if not kernel["whole"] and kernel["tn"] != 1:
         raise IllegalKernel(f"whole=0 has threads share the rows: needs tn=1, got {kernel['tn']}")
-    for product, own in zip(chain.products, chain.kernels(kernel), strict=True):
-        check_product(own, product, product.atoms(hardware), threads, hardware)
 
 
 class _Estimate:
-    """Sizes are [1, shapes], a kernel's values [kernels, 1]."""
+    """The estimates of the products, each as if it stood alone, and what is different where they do not. Sizes are
+    [1, shapes], a kernel's values [kernels, 1]."""
 
     def __init__(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> None:
-        self.task, self.chain, self.hardware = task, chain_of(task.workload), task.known_target.hardware
-        values = np.array([[value for _, value in kernel.values] for kernel in kernels], np.float64)
-        self.of = {name: values[:, index : index + 1] for index, (name, _) in enumerate(kernels[0].values)}
-        self.mr = self.of["mr"]
-        self.nr, self.er = (self.of[name] * self.hardware.lanes() for name in ("nv", "ev"))
-        second, first = self.chain.products[-1].by_role(extents), self.chain.products[-2].by_role(extents)
-        self.m, self.n, self.f = (np.asarray(second[axis], np.float64)[None, :] for axis in "mnk")
-        self.k = np.asarray(first["k"], np.float64)[None, :]
-        self.rows = np.ceil(self.m / task.threads)
+        self.task, self.hardware, self.kernels = task, task.known_target.hardware, kernels
+        self.chain = chain_of(task.workload)
+        own = zip(*(self.chain.kernels(kernel) for kernel in kernels), strict=True)
+        each = [Estimate(task, product, of, extents) for product, of in zip(self.chain.products, own, strict=True)]
+        self.first, self.second = each[-2:]
+        self.products = [of.terms().total / task.rates.clock_hz for of in each]
+        self.whole = np.array([[float(kernel["whole"])] for kernel in kernels])
+        self.rows, self.f = np.ceil(self.second.m / task.threads), self.second.k
         self.kept = self._kept()
-        self.products = self._products(kernels, extents)
         self.moved = self._moved()
 
     def latency_s(self) -> Floats:
+        """[kernels, shapes] seconds."""
         # Each product's theory has its own call, and its own waking of the threads: here once, or twice if whole.
         rates, further = self.task.rates, len(self.chain.firsts)
-        wakes = (further - self.of["whole"]) * (rates.fork if self.task.threads > 1 else 0.0)
+        wakes = (further - self.whole) * (rates.fork if self.task.threads > 1 else 0.0)
         cycles = self.moved + self._elementwise() - rates.call * further - wakes
         return np.asarray(np.maximum(sum(self.products) + cycles / rates.clock_hz, 1e-9))
 
-    def features(self, kernels: Sequence[MicroKernel]) -> NDArray[np.float32]:
+    def features(self) -> NDArray[np.float32]:
         """[kernels, shapes, features]: extents, how rows and panels are cut, what is kept, values, the estimate."""
-        latency, chain, hardware = self.latency_s(), self.chain, self.hardware
-        sizes = [np.log2(np.broadcast_to(each, latency.shape) + 1.0) for each in (self.m, self.n, self.f, self.k)]
-        cut = [self.m % self.mr, self.m % (self.mr * self.of["mb"])]
-        cut += [-self.f % self.nr / self.nr, -self.n % self.er / self.er]
-        kept = [np.log2(self.kept / level + 2.0**-10) for level in (hardware.l1d_bytes, hardware.l2_bytes)]
+        latency, first, second, level = self.latency_s(), self.first, self.second, self.hardware
+        sizes = [np.log2(np.broadcast_to(each, latency.shape) + 1.0) for each in (second.m, second.n, self.f, first.k)]
+        cut = [second.m % second.mr, second.m % (second.mr * second.of["mb"])]
+        cut += [-self.f % first.nr / first.nr, -second.n % second.nr / second.nr]
+        kept = [np.log2(self.kept / size + 2.0**-10) for size in (level.l1d_bytes, level.l2_bytes)]
         parts = [self.products[-1] / latency, self.moved / self.task.rates.clock_hz / latency]
-        rights = (chain.firsts[-1].right, chain.second.right)
-        fixed = [len(chain.firsts), *(DTYPES[right.dtype].bytes for right in rights)]
-        constant = [np.full((1, 1), float(value)) for value in fixed]
-        return feature_table([*sizes, *cut, *kept, *parts, *constant], kernels, latency)
-
-    def _products(self, kernels: Sequence[MicroKernel], extents: Extents) -> list[Floats]:
-        """[kernels, shapes] seconds of each product as if it stood alone."""
-        own = [list(self.chain.kernels(kernel)) for kernel in kernels]
-        return [
-            estimate.latency_s(self.task, product, [each[index] for each in own], extents)
-            for index, product in enumerate(self.chain.products)
-        ]
+        fixed = [len(self.chain.firsts), *(BYTES[of.product.right.dtype] for of in (first, second))]
+        constants = [np.full((1, 1), float(value)) for value in fixed]
+        return feature_table([*sizes, *cut, *kept, *parts, *constants], self.kernels, latency)
 
     def _kept(self) -> Floats:
         """Bytes of the intermediates that are kept at a time, by one thread."""
-        block = np.minimum(self.mr * self.of["mb"], self.rows)
-        columns = np.where(self.of["fb"] > 0, np.minimum(self.of["fb"], self.f), self.f)
-        kept = np.where(self.of["whole"] > 0, self.rows * self.f, block * columns)
+        block, columns = np.minimum(self.second.mr * self.second.of["mb"], self.rows), self.second.of["kc"]
+        columns = np.where(columns > 0, np.minimum(columns, self.f), self.f)
+        kept = np.where(self.whole > 0, self.rows * self.f, block * columns)
         return np.asarray(len(self.chain.firsts) * kept * TOTAL_BYTES)
 
     def _moved(self) -> Floats:
@@ -218,4 +202,4 @@ class _Estimate:
             sum(rates.function if is_transcendental(stage.body) else rates.operation for stage in each.result.epilogue)
             for each in (self.chain.firsts[-1], self.chain.second)
         )
-        return np.asarray(self.rows * (self.f * inner + self.n * outer) / lanes)
+        return np.asarray(self.rows * (self.f * inner + self.second.n * outer) / lanes)

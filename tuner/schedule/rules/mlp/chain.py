@@ -53,11 +53,6 @@ class Chain:
         each = zip((self.second, *self.firsts), names, strict=True)
         return {axis: of[role] for product, of in each for role, axis in product.axes.items()}
 
-    def sizes(self, workload: Workload) -> Mapping[str, int]:
-        """The extents of f, n and k, the longest one where there are several k."""
-        n, depth = workload.sizes[self.second.axes["n"]].constant, max(first.depth or 0 for first in self.firsts)
-        return {"f": self.second.depth or 0, "n": n or 0, "k": depth}
-
     def kernels(self, kernel: MicroKernel) -> Iterator[MicroKernel]:
         """What the engine calls the kernel of each product, in their order."""
         of = dict(kernel.values)

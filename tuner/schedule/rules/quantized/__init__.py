@@ -15,20 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from tuner.errors import IllegalKernel
-from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.product.axes import canonicalised, check, default_values, ragged_axes, thread_axes, tile_axes
-from tuner.schedule.product.context import context_of
-from tuner.schedule.product.nest import Nest
+from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.product import can_hold_partial
 from tuner.schedule.product.rule import ProductRule
-from tuner.schedule.rule import NoMatch, matched
+from tuner.schedule.rule import NoMatch
 from tuner.schedule.rules.quantized.pattern import Quantized, match
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -36,18 +32,14 @@ WORD_BYTES = 4
 """Of a column that stand together in a panel of numbers of four bits: eight steps of k."""
 
 
-class X86Quantized(ProductRule):
+class X86Quantized(ProductRule[Quantized]):
     """See the module's text for the axes; decoded.py for the code and the theory of the weight."""
 
     name = "x86_quantized"
     version = 2
 
-    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
-        found = match(workload)
-        return found if isinstance(found, NoMatch) else found.roles
-
-    def product(self, workload: Workload) -> Quantized:
-        return matched(workload, match(workload))
+    def find(self, workload: Workload) -> Quantized | NoMatch:
+        return match(workload)
 
     def space(self, task: SearchTask) -> SearchSpace:
         hardware, product = task.known_target.hardware, self.product(task.workload)
@@ -83,9 +75,6 @@ class X86Quantized(ProductRule):
         layouts = {name: PackLayout(width) for name in right.constants}
         return {**layouts, right.code.tensor: PackLayout(width, WORD_BYTES)} if right.code else layouts
 
-    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        product = self.product(task.workload)
-        with kernel_function(task.workload, self.layouts(task, kernel), name) as function:
-            context = context_of(task, product, kernel, function)
-            Nest(replace(context, right=replace(product.right, is_packed_ahead=not kernel["pack"]))).body()
-        return function.get()
+    def write(self, context: EmitContext) -> None:
+        right = replace(self.product(context.task.workload).right, is_packed_ahead=not context.kernel["pack"])
+        super().write(replace(context, right=right))

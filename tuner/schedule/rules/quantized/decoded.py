@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from tuner.program.task import SearchTask
 from tuner.schedule.access import values
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
-from tuner.schedule.product.estimate import BYTES, REGISTER_BYTES
+from tuner.schedule.product.estimate import BYTES, REGISTER_BYTES, Estimate
 from tuner.schedule.product.operand import Late, Place, Right
 from tuner.schedule.product.panels import PackedSlice
 from tuner.schedule.signature import i64
@@ -31,9 +30,6 @@ from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import cast, constant, loaded, vector_type
 from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.memory import DTYPE
-
-if TYPE_CHECKING:
-    from tuner.schedule.product.estimate import Estimate
 
 CODES = 8
 """Four-bit numbers in a word of 32 bits."""
