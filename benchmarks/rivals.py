@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tuner.program.workload import Workload
 from tuner.schedule import NoMatch
-from tuner.schedule.product.match.plain import MatrixProduct, match
+from tuner.schedule.product.match.plain import Matrices, match
 
 Array = NDArray[Any]
 Call = Callable[[], object]
@@ -37,7 +37,7 @@ class Rival:
     prepare: Callable[[Workload], Prepared]
 
 
-def contraction_of(workload: Workload) -> MatrixProduct:
+def contraction_of(workload: Workload) -> Matrices:
     """The roles of a matrix product without an epilogue. Raises DoesNotApply for any other workload."""
     matched = match(workload)
     if isinstance(matched, NoMatch):
@@ -52,7 +52,7 @@ class _Matrices:
     """The operands of a product as PyTorch's tensors, from the inputs of a call."""
 
     workload: Workload
-    contraction: MatrixProduct
+    contraction: Matrices
 
     @staticmethod
     def of(workload: Workload, batched: bool = False) -> _Matrices:

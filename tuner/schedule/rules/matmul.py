@@ -41,20 +41,20 @@ from tuner.schedule.product import axes as engine
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import best_of_vectors
 from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK, IN_PLACE
-from tuner.schedule.product.match.plain import MatrixProduct, match
+from tuner.schedule.product.match.plain import Matrices, match
 from tuner.schedule.product.product import DTYPE, can_hold_partial
 from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.rule import NoMatch
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 
-class X86Contraction(ProductRule[MatrixProduct]):
+class X86Contraction(ProductRule[Matrices]):
     """See the module's text for the axes."""
 
     name = "x86_contraction"
     version = 2
 
-    def find(self, workload: Workload) -> MatrixProduct | NoMatch:
+    def find(self, workload: Workload) -> Matrices | NoMatch:
         return match(workload)
 
     def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
@@ -114,7 +114,7 @@ class X86Contraction(ProductRule[MatrixProduct]):
         return {} if is_as_it_lies else super().layouts(task, kernel)
 
 
-def _packings(task: SearchTask, product: MatrixProduct) -> tuple[int, ...]:
+def _packings(task: SearchTask, product: Matrices) -> tuple[int, ...]:
     """Choices of ``pack``. Vectors along k waste no lanes on columns that a panel of a vector's width does not have."""
     hardware, right, dots = task.known_target.hardware, product.right, product.pack_of_dots
     choices = (IN_PLACE,) if right.is_packed_ahead else (IN_PLACE, BY_BLOCK, AT_ONCE)
@@ -126,12 +126,12 @@ def _packings(task: SearchTask, product: MatrixProduct) -> tuple[int, ...]:
     return (*choices, dots) if dots is not None and is_thin else choices
 
 
-def _has_strips(values: Mapping[str, int] | MicroKernel, product: MatrixProduct) -> bool:
+def _has_strips(values: Mapping[str, int] | MicroKernel, product: Matrices) -> bool:
     """Whether tiles can go over strips, and that makes a difference: one tile has all panels before it anyway."""
     return values["pack"] not in (BY_BLOCK, product.pack_of_dots) and values["mb"] > 1
 
 
-def _in_words(values: Mapping[str, int], product: MatrixProduct, atoms: Mapping[int, Atom]) -> dict[str, int]:
+def _in_words(values: Mapping[str, int], product: Matrices, atoms: Mapping[int, Atom]) -> dict[str, int]:
     """The values with rows packed where the last word of k may be ragged, and k unsplit where the output cannot hold
     partial sums."""
     canonical, depth = dict(values), product.depth

@@ -88,7 +88,7 @@ class GroupResult(MatrixResult):
 
 # -- the pattern ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Grouped(plain.MatrixProduct):
+class Grouped(plain.MatrixProduct[GroupColumns]):
     """The product of one group. The right operand holds a matrix for each of ``groups``; ``index`` gives each row its
     group."""
 
@@ -132,10 +132,10 @@ def match(workload: Workload) -> Grouped:
     need(not workload.padding, "a tensor is padded")
     plain.need_dtypes(tensor for name, tensor in workload.tensors.items() if name != index)
     dtypes = workload.tensors[x].dtype, workload.tensors[y].dtype
-    own = vars(plain.matrix_product(workload, first, left, right, rest, partial(atoms_of, *dtypes, DTYPE)))
-    own |= {"left": GroupRows(**vars(own["left"])), "right": GroupColumns(**vars(own["right"]))}
-    own |= {"result": GroupResult(**vars(own["result"]))}
-    grouped = Grouped(**own, index=index, groups=dims[0] or 0)
+    columns = GroupColumns(y, dtypes[1], lies_along_n=False, is_packed_ahead=True)
+    product = plain.matrix_product(workload, first, x, columns, rest, partial(atoms_of, *dtypes, DTYPE))
+    own = {"left": GroupRows(**vars(product.left)), "result": GroupResult(**vars(product.result))}
+    grouped = Grouped(**{**vars(product), **own}, index=index, groups=dims[0] or 0)
     plain.need_fma(grouped)
     plain.need_chain(workload, first, rest, (x, y), lambda read: grouped.is_of_group(workload, read))
     return grouped

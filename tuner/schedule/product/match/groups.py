@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from dataclasses import replace
+from typing import TypeVar
 
 from tuner.program.expr import Axis, Cast, Expr, Extent, Read, reads
 from tuner.program.workload import Workload
@@ -130,7 +130,8 @@ def _grouped(workload: Workload, phase: Phase | None = None, seed: str | None = 
         outer = tuple(name for name in out if name not in (*m, *n))
         groups = {"m": m, "n": n, "k": steps}
         roles = None if joined else merged(out, groups)
-        x, y = _operand(workload, parts, left, groups, _ROWS), _operand(workload, parts, right, groups, _COLUMNS)
+        x = _operand(workload, parts, left, groups, "m", _ROWS)
+        y = _operand(workload, parts, right, groups, "n", _COLUMNS)
         written = workload.outputs[0]
         is_float = total_of(workload) == DTYPE
         image = image_of(workload, left, parts, m, steps) if not outer and x.is_gathered and is_float else None
@@ -165,31 +166,23 @@ def _last_run(out: tuple[str, ...], names: Sequence[str]) -> tuple[str, ...]:
 
 
 # -- operands ---------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class _Kinds(Generic[Side]):
-    """What an operand may be that has the group ``own``, m or n, besides k."""
-
-    own: str
-    gathered: Callable[..., Side]
-    packed: Callable[..., Side]
-    viewed: Callable[..., Side]
-
-
-_ROWS = _Kinds[AheadRows | GatheredRows | ViewedRows]("m", GatheredRows, AheadRows, ViewedRows)
-_COLUMNS = _Kinds[AheadColumns | GatheredColumns | ViewedColumns]("n", GatheredColumns, AheadColumns, ViewedColumns)
+_Kinds = tuple[Callable[..., Side], Callable[..., Side], Callable[..., Side]]
+"""What an operand may be: gathered, packed ahead, or viewed."""
+_ROWS: _Kinds[AheadRows | GatheredRows | ViewedRows] = GatheredRows, AheadRows, ViewedRows
+_COLUMNS: _Kinds[AheadColumns | GatheredColumns | ViewedColumns] = GatheredColumns, AheadColumns, ViewedColumns
 
 
 def _operand(
     workload: Workload, parts: Mapping[str, Part], factors: tuple[Expr, ...],
-    groups: Mapping[str, tuple[str, ...]], kinds: _Kinds[Side],
+    groups: Mapping[str, tuple[str, ...]], own: str, kinds: _Kinds[Side],
 ) -> Side:  # fmt: skip
-    """How the product of some factors is read."""
-    own = kinds.own
+    """How the product of some factors is read that has the group ``own``, m or n, besides k."""
+    gathered_as, packed_as, viewed_as = kinds
     if len(factors) != 1 or not isinstance(factors[0], Read):
-        return kinds.gathered(factors)
+        return gathered_as(factors)
     read = factors[0]
     dtype, total = workload.tensors[read.tensor].dtype, total_of(workload)
-    gathered = kinds.gathered(factors, dtype=dtype if total == "int32" else total, read_dtype=dtype)
+    gathered = gathered_as(factors, dtype=dtype if total == "int32" else total, read_dtype=dtype)
     names = [name for dim in dims_of(workload, parts, read) or () for name in dim]
     if not {*groups[own], *groups["k"]} <= set(names):
         return gathered
@@ -198,12 +191,12 @@ def _operand(
         is_read_again = sum(each.tensor == read.tensor for each in workload.program.reads) > 1
         outer = tuple(outer_role(name) for name in names if name not in (*groups[own], *groups["k"]))
         is_packed = not is_read_again and size_of(parts, names) is not None
-        return kinds.packed(factors, (*outer, own, "k"), dtype, dtype) if is_packed else gathered
+        return packed_as(factors, (*outer, own, "k"), dtype, dtype) if is_packed else gathered
     if total == "int32" and not in_words(parts, groups["k"]):
         return gathered
     roles = merged(names, {own: groups[own], "k": groups["k"]})
     usable = roles is not None and (roles[-1] == "k" if own == "m" else set(roles[-2:]) == {"k", "n"})
-    return kinds.viewed(factors, roles or (), dtype, dtype) if usable else gathered
+    return viewed_as(factors, roles or (), dtype, dtype) if usable else gathered
 
 
 # -- what is behind ---------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from functools import cached_property
 from tuner.program.dims import DimExpr, Quotient
 from tuner.program.expr import Axis, Binary, Call, Const, Expr, Extent, Read, axes_of, reads, rebuild, walk
 from tuner.program.indices import index_dim, index_of
-from tuner.program.notation import Stage
 from tuner.program.program import Program
 from tuner.program.workload import Workload
 from tuner.schedule.access import values
@@ -97,24 +96,24 @@ def phases_of(workload: Workload, factors: Sequence[Expr], is_cut: bool) -> tupl
 
 def _hits(workload: Workload, condition: Expr) -> list[_Hit] | None:
     """What a condition asks for, if each of it is that a tap meets a place."""
-    if isinstance(condition, Binary) and condition.operator == "&":
-        left, right = _hits(workload, condition.left), _hits(workload, condition.right)
-        return None if left is None or right is None else [*left, *right]
     match condition:
+        case Binary("&", left, right):
+            both = _hits(workload, left), _hits(workload, right)
+            return None if both[0] is None or both[1] is None else [*both[0], *both[1]]
         case Binary("==", Binary("%", term, Const(value=int() as step)), Const(value=0)) if step > 1:
-            hit = _hit(workload.program.stages[0], index_dim(term), step)
-        case _:
-            return None
-    is_fixed = hit is not None and workload.sizes[hit.tap].constant is not None
-    return [hit] if hit is not None and is_fixed else None
+            hit = _hit(workload, index_dim(term), step)
+            return None if hit is None else [hit]
+    return None
 
 
-def _hit(stage: Stage, term: DimExpr | None, step: int) -> _Hit | None:
-    parts = dict(term.terms) if term is not None else {}
+def _hit(workload: Workload, term: DimExpr | None, step: int) -> _Hit | None:
+    parts, stage = dict(term.terms) if term is not None else {}, workload.program.stages[0]
     shift = parts.pop((), 0)
     places = [name for name in stage.axes if parts.get((name,)) == 1]
     taps = [name for name in stage.reduce_axes if parts.get((name,)) == -1]
-    return _Hit(places[0], taps[0], step, shift) if len(parts) == len(places) + len(taps) == 2 and taps else None
+    is_hit = len(parts) == len(places) + len(taps) == 2 and len(taps) == 1
+    is_hit = is_hit and workload.sizes[taps[0]].constant is not None
+    return _Hit(places[0], taps[0], step, shift) if is_hit else None
 
 
 def _is_regular(hits: Sequence[_Hit], read: Read, others: Sequence[Expr]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Generic, TypeVar
 
 from tuner.program.expr import Axis, Binary, Extent, Read, reads
 from tuner.program.notation import Stage
@@ -13,46 +14,58 @@ from tuner.program.workload import Tensor, Workload
 from tuner.schedule.access import axes_of_read, is_plain, values
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import FMA, atoms_of
+from tuner.schedule.product.operand import Right
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
 from tuner.schedule.product.product import DTYPE, UNSUPPORTED, Product
 from tuner.schedule.rule import Mismatch, need, pattern
 
+Columns = TypeVar("Columns", bound=Right)
 TOTALS = frozenset({"float32", "int32"})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MatrixProduct(Product):
-    """A product of matrices as they lie, or of a batch of them. The right operand lies ``[k, n]`` or ``[n, k]``."""
+class MatrixProduct(Product, Generic[Columns]):
+    """A product of matrices, or of a batch of them, whose rows and results lie as they are."""
 
     left: MatrixRows
-    right: MatrixColumns
+    right: Columns
     result: MatrixResult
 
 
+Matrices = MatrixProduct[MatrixColumns]
+"""The right operand lies ``[k, n]`` or ``[n, k]``, too."""
+
+
 def matrix_product(
-    workload: Workload, sums: Stage, left: Read, right: Read, epilogue: Sequence[Stage] = (),
+    workload: Workload, sums: Stage, left: str, right: Columns, epilogue: Sequence[Stage] = (),
     atoms: Callable[[Hardware], Mapping[int, Atom]] | None = None,
-) -> MatrixProduct:  # fmt: skip
+) -> MatrixProduct[Columns]:  # fmt: skip
     """The product of two operands that ``sums`` adds up, and the stages behind it, the last of which writes results.
     ``atoms``: by default all instructions that multiply elements of these dtypes."""
     (*batch, m, n), (k,) = sums.axes, sums.reduce_axes
-    x, y, out = (workload.tensors[name] for name in (left.tensor, right.tensor, (sums, *epilogue)[-1].tensor))
     axes = {**({"b": batch[0]} if batch else {}), "m": m, "n": n, "k": k}
+    dtype, out = workload.tensors[left].dtype, workload.tensors[(sums, *epilogue)[-1].tensor]
     return MatrixProduct(
         axes=axes,
-        left=MatrixRows(x.name, x.dtype),
-        right=MatrixColumns(y.name, y.dtype, axes_of_read(right)[-1] == n, y.name in workload.constants),
+        left=MatrixRows(left, dtype),
+        right=right,
         result=MatrixResult(out.name, out.dtype, sums.tensor, tuple(epilogue), m, n, axes.get("b")),
         dynamic=frozenset(role for role, axis in axes.items() if workload.sizes[axis].constant is None),
         depth=workload.sizes[k].constant,
-        atoms=atoms or partial(atoms_of, x.dtype, y.dtype, workload.element_types.reduced_type(sums)),
+        atoms=atoms or partial(atoms_of, dtype, right.dtype, workload.element_types.reduced_type(sums)),
         has_batch=bool(batch),
     )
 
 
+def matrix_columns(workload: Workload, read: Read, n: str) -> MatrixColumns:
+    """The operand of a read at ``n`` and k."""
+    tensor = workload.tensors[read.tensor]
+    return MatrixColumns(tensor.name, tensor.dtype, axes_of_read(read)[-1] == n, tensor.constant)
+
+
 # -- what the contraction rule takes ----------------------------------------------------------------------------------
 @pattern
-def match(workload: Workload) -> MatrixProduct:
+def match(workload: Workload) -> Matrices:
     """The product that a workload is."""
     first, *rest = workload.program.stages
     body = first.body
@@ -69,7 +82,7 @@ def match(workload: Workload) -> MatrixProduct:
     need(is_matrix, "the operands are not [m, k] and [k, n] or [n, k], with or without a batch axis in front")
     _need_storage(workload, first, left, right)
     need_chain(workload, first, rest, (left.tensor, right.tensor))
-    product = matrix_product(workload, first, left, right, rest)
+    product = matrix_product(workload, first, left.tensor, matrix_columns(workload, right, n), rest)
     along_k = None if product.right.lies_along_n else 3 if product.right.is_packed_ahead else 0
     return replace(product, atoms=partial(_instructions, product), pack_of_dots=along_k)
 
@@ -86,7 +99,7 @@ def _need_storage(workload: Workload, sums: Stage, left: Read, right: Read) -> N
     need_whole(workload, {x: axes_of_read(left), y: axes_of_read(right)})
 
 
-def _instructions(product: MatrixProduct, hardware: Hardware) -> Mapping[int, Atom]:
+def _instructions(product: Matrices, hardware: Hardware) -> Mapping[int, Atom]:
     """Columns that are new at every call are read as they lie, or packed as words of several steps of k."""
     every, right, depth = product.atoms(hardware), product.right, product.depth
     if right.is_packed_ahead:
@@ -118,7 +131,7 @@ def need_dtypes(tensors: Iterable[Tensor]) -> None:
         need(tensor.dtype not in UNSUPPORTED, f"{tensor.name} is {tensor.dtype}")
 
 
-def need_fma(product: MatrixProduct) -> None:
+def need_fma(product: Product) -> None:
     """Raises Mismatch for operands that are not multiplied in float32."""
     left, right = product.left.dtype, product.right.dtype
     need(left in FMA.left and right in FMA.right, f"{left} is not multiplied by {right} in {DTYPE}")

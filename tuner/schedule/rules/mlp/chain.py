@@ -17,15 +17,7 @@ from tuner.program.expr import Axis
 from tuner.program.notation import Stage
 from tuner.program.workload import Workload
 from tuner.schedule.product.atoms import only_fma
-from tuner.schedule.product.match.plain import (
-    MatrixProduct,
-    matrix_product,
-    need_dtypes,
-    need_elementwise,
-    need_fma,
-    need_whole,
-    operands_of,
-)
+from tuner.schedule.product.match import plain
 from tuner.schedule.product.product import DTYPE, TOTAL_BYTES
 from tuner.schedule.rule import Mismatch, matched, need, pattern
 from tuner.schedule.space import MicroKernel
@@ -39,11 +31,11 @@ class Chain:
     """``firsts``: the products that the intermediate is made of; the last of them has its elementwise stages behind it.
     ``second``: the product of the intermediate."""
 
-    firsts: tuple[MatrixProduct, ...]
-    second: MatrixProduct
+    firsts: tuple[plain.Matrices, ...]
+    second: plain.Matrices
 
     @property
-    def products(self) -> tuple[MatrixProduct, ...]:
+    def products(self) -> tuple[plain.Matrices, ...]:
         return (*self.firsts, self.second)
 
     @property
@@ -97,12 +89,13 @@ def chain_of(workload: Workload) -> Chain:
     return matched(workload, match(workload))
 
 
-def _product(workload: Workload, sums: Stage, behind: Sequence[Stage]) -> MatrixProduct:
+def _product(workload: Workload, sums: Stage, behind: Sequence[Stage]) -> plain.Matrices:
     """A stage as a product of rows with a matrix, whichever operand it names first."""
-    for left, right in operands_of(sums, f"stage {sums.tensor}"):
+    for left, right in plain.operands_of(sums, f"stage {sums.tensor}"):
         (m, n), (k,) = map(Axis, sums.axes), map(Axis, sums.reduce_axes)
         if left.indices == (m, k) and right.indices in ((n, k), (k, n)):
-            return matrix_product(workload, sums, left, right, behind, only_fma)
+            columns = plain.matrix_columns(workload, right, n.name)
+            return plain.matrix_product(workload, sums, left.tensor, columns, behind, only_fma)
     raise Mismatch(f"the operands of stage {sums.tensor} are not [m, k] and [n, k] or [k, n]")
 
 
@@ -127,27 +120,29 @@ def _need_links(workload: Workload, chain: Chain) -> None:
     need(workload.program.outputs == (second.result.tensor,), "an intermediate is an output, too")
 
 
-def _columns(product: MatrixProduct) -> tuple[str, str]:
+def _columns(product: plain.Matrices) -> tuple[str, str]:
     """The axes of what is computed."""
     return product.axes["m"], product.axes["n"]
 
 
-def _need_elementwise(workload: Workload, product: MatrixProduct, known: list[str], weights: set[str]) -> None:
+def _need_elementwise(workload: Workload, product: plain.Matrices, known: list[str], weights: set[str]) -> None:
     """Of the stages behind a product, each of which reads those before it."""
     for stage in product.result.epilogue:
-        need_elementwise(workload, stage, _columns(product), known, weights)
+        plain.need_elementwise(workload, stage, _columns(product), known, weights)
         known = [*known, stage.tensor]
 
 
 def _need_storage(workload: Workload, chain: Chain) -> None:
-    need_dtypes(workload.tensors.values())
+    plain.need_dtypes(workload.tensors.values())
     for product in chain.products:
         right, sums, (m, n, k) = product.right, product.result.computed, product.axes.values()
-        need_fma(product)
+        plain.need_fma(product)
         total = workload.element_types.reduced_type(workload.program.stage[sums])
         need(total == DTYPE, f"sums of stage {sums} are not {DTYPE}")
         need(product.dynamic <= {"m"}, f"the dims of {right.tensor} depend on shape variables")
-        need_whole(workload, {right.tensor: (k, n) if right.lies_along_n else (n, k), product.left.tensor: (m, k)})
+        plain.need_whole(
+            workload, {right.tensor: (k, n) if right.lies_along_n else (n, k), product.left.tensor: (m, k)}
+        )
     for stage in workload.program.stages:
         dtype = workload.tensors[stage.tensor].dtype
         need(stage.tensor == chain.second.result.tensor or dtype == DTYPE, f"{stage.tensor} is {dtype}, not {DTYPE}")

@@ -22,23 +22,25 @@ from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.product.axes import canonicalised, check, default_values, ragged_axes, thread_axes, tile_axes
 from tuner.schedule.product.context import EmitContext
+from tuner.schedule.product.match.plain import MatrixProduct
 from tuner.schedule.product.product import can_hold_partial
 from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.rule import NoMatch
-from tuner.schedule.rules.quantized.pattern import Quantized, match
+from tuner.schedule.rules.quantized.decoded import Decoded
+from tuner.schedule.rules.quantized.pattern import match
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 WORD_BYTES = 4
 """Of a column that stand together in a panel of numbers of four bits: eight steps of k."""
 
 
-class X86Quantized(ProductRule[Quantized]):
+class X86Quantized(ProductRule[MatrixProduct[Decoded]]):
     """See the module's text for the axes; decoded.py for the code and the theory of the weight."""
 
     name = "x86_quantized"
     version = 2
 
-    def find(self, workload: Workload) -> Quantized | NoMatch:
+    def find(self, workload: Workload) -> MatrixProduct[Decoded] | NoMatch:
         return match(workload)
 
     def space(self, task: SearchTask) -> SearchSpace:
@@ -76,5 +78,6 @@ class X86Quantized(ProductRule[Quantized]):
         return {**layouts, right.code.tensor: PackLayout(width, WORD_BYTES)} if right.code else layouts
 
     def write(self, context: EmitContext) -> None:
-        right = replace(self.product(context.task.workload).right, is_packed_ahead=not context.kernel["pack"])
+        kernel, right = context.kernel, self.product(context.task.workload).right
+        right = replace(right, is_packed_ahead=not kernel["pack"], grouped=right.grouped if kernel["late"] else None)
         super().write(replace(context, right=right))

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.program.dtypes import DTYPES
 from tuner.program.expr import TRANSCENDENTAL, Axis, Call, Const, Expr, Extent, Read, rebuild, walk
 from tuner.program.task import SearchTask
 from tuner.schedule.access import values
@@ -68,9 +67,10 @@ class Grouped:
 class Decoded(Right):
     """The right operand ``weight``, an expression of n and k.
 
-    ``packed``: the constants in it that lie along k, ``plain``: all else that it reads; each read with the steps of k
-    that share an element of it. ``grouped``: None where no factor is shared by many steps. ``dtype``: what an element
-    takes in memory. ``is_packed_ahead``: panels are read as they were packed, and not unpacked first.
+    ``packed_reads``: the constants in it that lie along k, ``plain_reads``: all else; each with the steps of k that
+    share an element of it. ``grouped``: None where no factor is shared by many steps, and while code is written that
+    multiplies each weight by it. ``dtype``: what an element takes in memory. ``is_packed_ahead``: panels are read as
+    they were packed, and not unpacked first.
     """
 
     weight: Expr
@@ -114,20 +114,14 @@ class Decoded(Right):
             unpack(step)
 
     def late(self, context: EmitContext) -> Late | None:
-        late = self._late(context)
-        if late is None:
+        if self.grouped is None:
             return None
-        shared = late.shared
-        return Late(int(context.depth), late.steps, lambda panel, step, v: self._part(context, shared, panel, step, v))
-
-    def _late(self, context: EmitContext) -> Grouped | None:
-        """The weight in two factors, if sums of the first one are multiplied by the second one."""
-        return self.grouped if context.kernel["late"] else None
+        shared, steps = self.grouped.shared, self.grouped.steps
+        return Late(int(context.depth), steps, lambda panel, step, v: self._part(context, shared, panel, step, v))
 
     def _weight(self, context: EmitContext, panel: Panel, step: TirExpr, v: int) -> TirExpr:
         """Vector ``v`` of the weights of a panel at one step of k, without what is multiplied later."""
-        late = self._late(context)
-        return self._part(context, late.each if late else self.weight, panel, step, v)
+        return self._part(context, self.grouped.each if self.grouped else self.weight, panel, step, v)
 
     def _part(self, context: EmitContext, expr: Expr, panel: Panel, step: TirExpr, v: int) -> TirExpr:
         """Vector ``v`` of a part of the weight, as float32."""
@@ -146,33 +140,15 @@ class Decoded(Right):
                 value = context.vectors.load(buffers[node.tensor], outer, panel.column + first, panel.limit)
             return bound(loaded(bound(value), tensors[node.tensor].dtype))
 
-        code = self.code
-        numbers = None if code is None else lambda: self._numbers(context, code, (index, step, first))
-        evaluator = _Weights(context.task.workload.element_types, lanes, read, _no_value, _no_value, code, numbers)
-        return evaluator.value(expr, DTYPE)
-
-    def _numbers(self, context: EmitContext, code: Code, place: tuple[TirExpr, TirExpr, TirExpr]) -> TirExpr:
-        """A vector of four-bit numbers as float32."""
-        index, step, first = place
-        lanes = context.vectors.lanes
-        bytes_of = tirx.Ramp(first * i64(4), i64(1), 4 * lanes)
-        elements = context.buffers[code.tensor][(index, tirx.floordiv(step, i64(CODES)), bytes_of)]
-        word = tirx.reinterpret(vector_type("uint32", lanes), elements)
-        at = tirx.floormod(step, i64(CODES))
-        if code.high_first:
-            at = at + i64(1) - i64(2) * tirx.floormod(step, i64(2))
-        shift = tirx.Cast("uint32", at * i64(4))
-        bits = tirx.shift_right(word, tirx.Broadcast(shift, lanes))
-        # The number in the lowest bits of a large float32: nothing is converted.
-        bits = tirx.bitwise_and(bits, constant(15, "uint32", lanes))
-        bits = tirx.bitwise_xor(bits, constant(MAGIC_BITS | code.flipped, "uint32", lanes))
-        large = bound(tirx.reinterpret(vector_type(DTYPE, lanes), bits))
-        return bound(large - constant(MAGIC - code.offset, DTYPE, lanes))
+        types, numbers = context.task.workload.element_types, lambda code: _numbers(context, code, index, step, first)
+        return _Weights(types, lanes, read, _no_value, _no_value, self.code, numbers).value(expr, DTYPE)
 
     # -- theory -------------------------------------------------------------------------------------------------------
     def widen(self, of: Estimate) -> None:
         words, task = of.words, of.task
-        words.right_bytes = np.full((1, 1), self._bytes(task))
+        tensors, size = task.workload.tensors, BYTES["int4"] if self.code else 0.0
+        size += sum(BYTES[tensors[read.tensor].dtype] / group for read, group in self.packed_reads)
+        words.right_bytes = np.full((1, 1), size)
         # Only where all steps of a word are one turn are the shifts constants.
         shift = np.where(of.ku < CODES, SHIFT, 0.0) if self.code else 0.0
         operations = np.full((1, 1), self._operations(task, self.weight))
@@ -203,11 +179,6 @@ class Decoded(Right):
         panels = of.blocks * (np.maximum(unpacking, reading) + c.stream_exposed * np.minimum(unpacking, reading))
         return np.where(of.of["pack"] > 0, panels, 0.0)
 
-    def _bytes(self, task: SearchTask) -> float:
-        """Of the constants that make up one element of the weight."""
-        tensors, size = task.workload.tensors, BYTES["int4"] if self.code else 0.0
-        return size + sum(DTYPES[tensors[read.tensor].dtype].bytes / group for read, group in self.packed_reads)
-
     def _operations(self, task: SearchTask, part: Expr) -> float:
         """Of making a vector of a part of the weight."""
         code = self.code
@@ -226,12 +197,30 @@ class _Weights(Evaluator):
     """Writes the value of a weight, its code by ``numbers``."""
 
     code: Code | None
-    numbers: Callable[[], TirExpr] | None
+    numbers: Callable[[Code], TirExpr]
 
     def value(self, expr: Expr, dtype: str | None = None) -> TirExpr:
-        if self.code is None or self.numbers is None or expr != self.code.expr:
+        if self.code is None or expr != self.code.expr:
             return super().value(expr, dtype)
-        return cast(self.numbers(), dtype or self.types.type_of(expr))
+        return cast(self.numbers(self.code), dtype or self.types.type_of(expr))
+
+
+def _numbers(context: EmitContext, code: Code, index: TirExpr, step: TirExpr, first: TirExpr) -> TirExpr:
+    """A vector of four-bit numbers as float32."""
+    lanes = context.vectors.lanes
+    bytes_of = tirx.Ramp(first * i64(4), i64(1), 4 * lanes)
+    elements = context.buffers[code.tensor][(index, tirx.floordiv(step, i64(CODES)), bytes_of)]
+    word = tirx.reinterpret(vector_type("uint32", lanes), elements)
+    at = tirx.floormod(step, i64(CODES))
+    if code.high_first:
+        at = at + i64(1) - i64(2) * tirx.floormod(step, i64(2))
+    shift = tirx.Cast("uint32", at * i64(4))
+    bits = tirx.shift_right(word, tirx.Broadcast(shift, lanes))
+    # The number in the lowest bits of a large float32: nothing is converted.
+    bits = tirx.bitwise_and(bits, constant(15, "uint32", lanes))
+    bits = tirx.bitwise_xor(bits, constant(MAGIC_BITS | code.flipped, "uint32", lanes))
+    large = bound(tirx.reinterpret(vector_type(DTYPE, lanes), bits))
+    return bound(large - constant(MAGIC - code.offset, DTYPE, lanes))
 
 
 def outside(weight: Expr, code: Code | None) -> list[Expr]:

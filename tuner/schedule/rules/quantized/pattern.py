@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,7 @@ from tuner.program.reference import compute
 from tuner.program.workload import Workload
 from tuner.schedule.product.atoms import FMA, only_fma
 from tuner.schedule.product.match.factors import factors_of, multiplied
-from tuner.schedule.product.match.plain import need_chain, need_dtypes, need_whole
-from tuner.schedule.product.operands.matrix import MatrixResult, MatrixRows
-from tuner.schedule.product.product import Product
+from tuner.schedule.product.match.plain import MatrixProduct, matrix_product, need_chain, need_dtypes, need_whole
 from tuner.schedule.rule import Mismatch, need, pattern
 from tuner.schedule.rules.quantized.decoded import Code, Decoded, Grouped, outside
 
@@ -38,15 +36,8 @@ MIN_GROUP = 16
 """Steps of k whose sums are worth being multiplied by what they share."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Quantized(Product):
-    """A product whose right operand is computed."""
-
-    right: Decoded
-
-
 @pattern
-def match(workload: Workload) -> Quantized:
+def match(workload: Workload) -> MatrixProduct[Decoded]:
     """The product that a workload is."""
     sums, rest = _sums(workload)
     need(len(sums.axes) == 2 and len(sums.reduce_axes) == 1, "the sum is not over one axis, leaving two")
@@ -63,26 +54,7 @@ def match(workload: Workload) -> Quantized:
     right = _decoded(workload, multiplied(columns), n, k)
     _need_storage(workload, left.tensor, right, (m, n, k))
     need_chain(workload, sums, rest, (left.tensor, *right.constants))
-    out = workload.outputs[0]
-    return Quantized(
-        axes={"m": m, "n": n, "k": k},
-        left=MatrixRows(left.tensor, workload.tensors[left.tensor].dtype),
-        right=right,
-        result=MatrixResult(out.name, out.dtype, sums.tensor, tuple(rest), m, n),
-        dynamic=frozenset({"m"} if workload.sizes[m].constant is None else ()),
-        depth=workload.sizes[k].constant,
-        atoms=only_fma,
-    )
-
-
-def _decoded(workload: Workload, weight: Expr, n: str, k: str) -> Decoded:
-    of, depth = {name: tensor.dtype for name, tensor in workload.tensors.items()}, workload.sizes[k].constant
-    code = code_in(workload, weight, n, k)
-    packed, plain = _reads(workload, weight, code, n, k)
-    if depth is None or workload.sizes[n].constant is None:
-        raise Mismatch("the sizes of the weight are dynamic")
-    widest = "int4" if code else max((of[read.tensor] for read, group in packed if group == 1), default="int4")
-    return Decoded(weight, _grouped(workload, weight, code, k, depth), code, packed, plain, widest)
+    return matrix_product(workload, sums, left.tensor, right, rest, only_fma)
 
 
 def _sums(workload: Workload) -> tuple[Stage, list[Stage]]:
@@ -101,30 +73,30 @@ def _sums(workload: Workload) -> tuple[Stage, list[Stage]]:
     raise Mismatch("there is no sum")
 
 
-def _reads(
-    workload: Workload, weight: Expr, code: Code | None, n: str, k: str
-) -> tuple[tuple[tuple[Read, int], ...], tuple[tuple[Read, int], ...]]:
-    """What of the weight is packed, and what is read as it lies, each with its steps of k."""
+def _decoded(workload: Workload, weight: Expr, n: str, k: str) -> Decoded:
+    """The weight, and how each tensor is read in it."""
+    tensors, depth, code = workload.tensors, workload.sizes[k].constant, code_in(workload, weight, n, k)
     packed, plain = dict[Read, int](), dict[Read, int]()
     for node in outside(weight, code):
         need(not isinstance(node, Axis | Extent), "the weight is computed with the values of axes")
-        if not isinstance(node, Read):
-            continue
-        steps = [(axis, group) for axis, group in map(_step, node.indices)]
-        groups = dict(steps)
-        names = [axis for axis, _ in steps]
-        need(groups.get(n, 1) == 1, f"{node.tensor} is shared by columns")
-        if names == [n, k] and node.tensor in workload.constants:
-            packed[node] = groups[k]
-        else:
-            need(names in ([n], [k, n], []), f"{node.tensor} is read neither along n, nor a constant along k")
-            plain[node] = groups.get(k, 1)
-    tensors = [read.tensor for read in packed] + ([code.tensor] if code else [])
-    need(len(set(tensors)) == len(tensors), "a tensor of the weight is read in two ways")
-    need(not {read.tensor for read in plain} & set(tensors), "a tensor of the weight is read in two ways")
+        if isinstance(node, Read):
+            steps = [_step(index) for index in node.indices]
+            groups, names = dict(steps), [axis for axis, _ in steps]
+            need(groups.get(n, 1) == 1, f"{node.tensor} is shared by columns")
+            is_packed = names == [n, k] and node.tensor in workload.constants
+            is_known = is_packed or names in ([n], [k, n], [])
+            need(is_known, f"{node.tensor} is read neither along n, nor a constant along k")
+            (packed if is_packed else plain)[node] = groups.get(k, 1)
+    constants = [read.tensor for read in packed] + ([code.tensor] if code else [])
+    is_read_once = len(set(constants)) == len(constants) and not {read.tensor for read in plain} & set(constants)
+    need(is_read_once, "a tensor of the weight is read in two ways")
     need(code is None or code.tensor in workload.constants, "the weight is not constant")
     need(code is not None or 1 in packed.values(), "no constant of the weight is read at [n, k]")
-    return tuple(packed.items()), tuple(plain.items())
+    if depth is None or workload.sizes[n].constant is None:
+        raise Mismatch("the sizes of the weight are dynamic")
+    dtype = "int4" if code else max(tensors[read.tensor].dtype for read, group in packed.items() if group == 1)
+    grouped = _grouped(workload, weight, code, k, depth)
+    return Decoded(weight, grouped, code, tuple(packed.items()), tuple(plain.items()), dtype)
 
 
 def _step(index: Expr) -> tuple[str, int]:
@@ -155,7 +127,7 @@ def _grouped(workload: Workload, weight: Expr, code: Code | None, k: str, depth:
 
 def _shared_steps(factor: Expr, code: Code | None, k: str, depth: int) -> int:
     """How many neighbouring steps of k a factor is the same for."""
-    if code is not None and any(node == code.expr for node in walk(factor)):
+    if code is not None and code.expr in walk(factor):
         return 1
     groups = {group for read in reads(factor) for axis, group in map(_step, read.indices) if axis == k}
     return min(*groups, depth) if len(groups) == 1 else 1 if groups else depth
