@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from tuner.program.expr import Axis, Cast, Expr, Extent, Read, reads
 from tuner.program.workload import Workload
-from tuner.schedule.access import axes_of_read, is_plain, values
+from tuner.schedule.access import is_plain, values
 from tuner.schedule.product.atoms import FMA
 from tuner.schedule.product.match import plain
 from tuner.schedule.product.match.factors import dims_of, factors_of, in_words, merged, ordered_steps, total_of
@@ -38,11 +38,13 @@ MIN_COLUMNS = 8
 def forms(workload: Workload) -> tuple[Form, ...]:
     """The ways to group a workload's axes: where results are stored as they are computed, and, if that leaves axes out
     of m or n, where all are in."""
-    first = workload.program.stages[0]
+    first, *rest = workload.program.stages
     need(isinstance(plain.match(workload), NoMatch), "x86_contraction takes it")
     need(first.reducer == "sum" and bool(first.axes), "the first stage is no sum that leaves an axis")
     _need_types(workload)
-    _need_chain(workload)
+    plain.need_chain(workload, first, rest, (), lambda read: read.tensor not in workload.program.stage, has_axes=True)
+    padded = {name for name, _ in workload.padding} & set(workload.program.stage)
+    need(not padded, f"{', '.join(sorted(padded))} is padded")
     return _in_phases(workload) or _grouped(workload)
 
 
@@ -66,23 +68,6 @@ def _need_types(workload: Workload) -> None:
     for tensor in workload.tensors.values():
         is_right = tensor.dtype not in UNSUPPORTED and (total != DTYPE or tensor.dtype in FMA.right)
         need(is_right, f"{tensor.name} is {tensor.dtype}, none of {', '.join(sorted(FMA.right))}")
-
-
-def _need_chain(workload: Workload) -> None:
-    """Raises Mismatch if the stages behind the contraction are not a chain of elementwise ones."""
-    first, *rest = workload.program.stages
-    before = first.tensor
-    for stage in rest:
-        is_alike = not stage.reducer and stage.axes == first.axes
-        need(is_alike, f"stage {stage.tensor} is not elementwise over the output")
-        for read in reads(stage.body):
-            is_known = read.tensor not in workload.program.stage
-            is_known = is_known or (read.tensor == before and is_plain(read) and axes_of_read(read) == first.axes)
-            need(is_known, f"stage {stage.tensor} reads {read.tensor} other than element by element")
-        before = stage.tensor
-    padded = {name for name, _ in workload.padding} & set(workload.program.stage)
-    need(not padded, f"{', '.join(sorted(padded))} is padded")
-    need(workload.program.outputs == (before,), "an intermediate is an output, too")
 
 
 def _in_phases(workload: Workload) -> tuple[Form, ...]:

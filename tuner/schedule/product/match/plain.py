@@ -149,26 +149,26 @@ def _is_whole(workload: Workload, name: str, axes: Sequence[str]) -> bool:
 
 def need_chain(
     workload: Workload, first: Stage, rest: Sequence[Stage], operands: Collection[str],
-    is_known: Callable[[Read], bool] = lambda read: False,
+    is_known: Callable[[Read], bool] = lambda read: False, has_axes: bool = False,
 ) -> None:  # fmt: skip
     """Raises Mismatch if the stages behind ``first`` are not a chain of elementwise ones that leave its ``operands``
-    alone. Reads that ``is_known`` takes may be any."""
+    alone. Reads that ``is_known`` takes may be any. ``has_axes``: stages may compute with the values of axes."""
     before = first.tensor
     for stage in rest:
-        need_elementwise(workload, stage, first.axes, {before}, operands, is_known)
+        need_elementwise(workload, stage, first.axes, {before}, operands, is_known, has_axes)
         before = stage.tensor
     need(workload.program.outputs == (before,), "an intermediate is an output, too")
 
 
 def need_elementwise(
     workload: Workload, stage: Stage, axes: tuple[str, ...], known: Collection[str], operands: Collection[str],
-    is_known: Callable[[Read], bool] = lambda read: False,
+    is_known: Callable[[Read], bool] = lambda read: False, has_axes: bool = False,
 ) -> None:  # fmt: skip
     """Raises Mismatch if a stage is not elementwise over ``axes``: in the stages ``known``, which have these axes, and
-    in inputs that are none of the ``operands``. Reads that ``is_known`` takes may be any."""
+    in inputs that are none of the ``operands``."""
     need(not stage.reducer and stage.axes == axes, f"stage {stage.tensor} is not elementwise over the output")
-    has_axes = any(isinstance(node, Axis | Extent) for node in values(stage.body))
-    need(not has_axes, f"stage {stage.tensor} computes with the values of axes")
+    is_free = has_axes or not any(isinstance(node, Axis | Extent) for node in values(stage.body))
+    need(is_free, f"stage {stage.tensor} computes with the values of axes")
     for read in reads(stage.body):
         own, what = axes_of_read(read), f"stage {stage.tensor} reads {read.tensor}"
         if (read.tensor in known and own == axes) or (read.tensor not in operands and is_known(read)):

@@ -107,8 +107,8 @@ def _need_links(workload: Workload, chain: Chain) -> None:
     is_apart = is_apart and weights | lefts <= set(workload.program.inputs)
     need(is_apart, "the operands are not different inputs")
     for each in chain.firsts:
-        names, is_like_first = (each.result.computed, first.result.computed), _columns(each) == _columns(first)
-        need(is_like_first, f"stages {names[0]} and {names[1]} do not have the same axes")
+        is_alike = (each.result.m, each.result.n) == (first.result.m, first.result.n)
+        need(is_alike, f"stages {each.result.computed} and {first.result.computed} do not have the same axes")
         need(each.left.tensor not in workload.constants, f"the left operand {each.left.tensor} is constant")
     _need_elementwise(workload, first, [each.result.computed for each in chain.firsts], weights)
     # The intermediate is what was computed last, and nothing but the second product reads it.
@@ -120,29 +120,22 @@ def _need_links(workload: Workload, chain: Chain) -> None:
     need(workload.program.outputs == (second.result.tensor,), "an intermediate is an output, too")
 
 
-def _columns(product: plain.Matrices) -> tuple[str, str]:
-    """The axes of what is computed."""
-    return product.axes["m"], product.axes["n"]
-
-
 def _need_elementwise(workload: Workload, product: plain.Matrices, known: list[str], weights: set[str]) -> None:
     """Of the stages behind a product, each of which reads those before it."""
     for stage in product.result.epilogue:
-        plain.need_elementwise(workload, stage, _columns(product), known, weights)
+        plain.need_elementwise(workload, stage, (product.result.m, product.result.n), known, weights)
         known = [*known, stage.tensor]
 
 
 def _need_storage(workload: Workload, chain: Chain) -> None:
     plain.need_dtypes(workload.tensors.values())
     for product in chain.products:
-        right, sums, (m, n, k) = product.right, product.result.computed, product.axes.values()
+        left, right, sums, (m, n, k) = product.left, product.right, product.result.computed, product.axes.values()
         plain.need_fma(product)
         total = workload.element_types.reduced_type(workload.program.stage[sums])
         need(total == DTYPE, f"sums of stage {sums} are not {DTYPE}")
         need(product.dynamic <= {"m"}, f"the dims of {right.tensor} depend on shape variables")
-        plain.need_whole(
-            workload, {right.tensor: (k, n) if right.lies_along_n else (n, k), product.left.tensor: (m, k)}
-        )
+        plain.need_whole(workload, {right.tensor: (k, n) if right.lies_along_n else (n, k), left.tensor: (m, k)})
     for stage in workload.program.stages:
         dtype = workload.tensors[stage.tensor].dtype
         need(stage.tensor == chain.second.result.tensor or dtype == DTYPE, f"{stage.tensor} is {dtype}, not {DTYPE}")
