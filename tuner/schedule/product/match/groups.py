@@ -73,8 +73,8 @@ def _need_types(workload: Workload) -> None:
 def _in_phases(workload: Workload) -> tuple[Form, ...]:
     """The one grouping of a transposed convolution, if each of its phases can be grouped like all others."""
     for is_cut in (True, False):
-        phases = phases_of(workload, factors_of(workload.program.stages[0].body), is_cut)
         try:
+            phases = phases_of(workload, factors_of(workload.program.stages[0].body), is_cut)
             forms = tuple(form for phase in phases for form in _grouped(phase.workload, phase, _seed(workload)))
         except Mismatch:
             continue

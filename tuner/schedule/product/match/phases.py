@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -21,6 +21,7 @@ from tuner.program.workload import Workload
 from tuner.schedule.access import values
 from tuner.schedule.product.match.factors import multiplied
 from tuner.schedule.product.match.parts import atoms_in
+from tuner.schedule.rule import Mismatch, need
 
 MAX_PHASES = 9
 """Each has loops of its own, which take time to build."""
@@ -75,45 +76,38 @@ class _Hit:
 
 
 def phases_of(workload: Workload, factors: Sequence[Expr], is_cut: bool) -> tuple[Phase, ...]:
-    """The phases of a product of factors, those with places; none for a workload that is no transposed convolution of
-    a few. ``is_cut``: constants that are read at taps alone are had without all others."""
+    """The phases of a product of factors. ``is_cut``: constants that are read at taps alone are had without all others.
+    Raises Mismatch for a workload that is no transposed convolution of a few."""
     guarded = [factor for factor in factors if isinstance(factor, Call) and factor.function == "where"]
-    hits = _hits(workload, guarded[0].args[0]) if len(guarded) == 1 else None
-    if not hits:
-        return ()
-    _, read, otherwise = guarded[0].args
+    need(len(guarded) == 1, "not one factor has a condition")
+    condition, read, otherwise = guarded[0].args
+    hits = list(_hits(workload, condition))
     others = [factor for factor in factors if factor is not guarded[0]]
     if not isinstance(read, Read) or otherwise not in (Const(0), Const(0.0)) or not _is_regular(hits, read, others):
-        return ()
+        raise Mismatch("places and taps cannot be counted anew")
     product = multiplied([read if factor is guarded[0] else factor for factor in factors])
-    if math.prod(hit.step for hit in hits) > MAX_PHASES:
-        return ()
+    need(math.prod(hit.step for hit in hits) <= MAX_PHASES, f"there are more than {MAX_PHASES} phases")
     firsts = itertools.product(*(range(hit.step) for hit in hits))
-    each = [_phase(workload, product, hits, own, is_cut) for own in firsts]
-    kept = tuple(phase for phase in each if phase is not None)
-    return kept if len(kept) == len(each) else ()
+    return tuple(_phase(workload, product, hits, own, is_cut) for own in firsts)
 
 
-def _hits(workload: Workload, condition: Expr) -> list[_Hit] | None:
-    """What a condition asks for, if each of it is that a tap meets a place."""
+def _hits(workload: Workload, condition: Expr) -> Iterator[_Hit]:
+    """What a condition asks for, each of which must be that a tap meets a place."""
     match condition:
         case Binary("&", left, right):
-            both = _hits(workload, left), _hits(workload, right)
-            return None if both[0] is None or both[1] is None else [*both[0], *both[1]]
+            yield from _hits(workload, left)
+            yield from _hits(workload, right)
         case Binary("==", Binary("%", term, Const(value=int() as step)), Const(value=0)) if step > 1:
-            hit = _hit(workload, index_dim(term), step)
-            return None if hit is None else [hit]
-    return None
-
-
-def _hit(workload: Workload, term: DimExpr | None, step: int) -> _Hit | None:
-    parts, stage = dict(term.terms) if term is not None else {}, workload.program.stages[0]
-    shift = parts.pop((), 0)
-    places = [name for name in stage.axes if parts.get((name,)) == 1]
-    taps = [name for name in stage.reduce_axes if parts.get((name,)) == -1]
-    is_hit = len(parts) == len(places) + len(taps) == 2 and len(taps) == 1
-    is_hit = is_hit and workload.sizes[taps[0]].constant is not None
-    return _Hit(places[0], taps[0], step, shift) if is_hit else None
+            dim, stage = index_dim(term), workload.program.stages[0]
+            parts = dict(dim.terms) if dim is not None else {}
+            shift = parts.pop((), 0)
+            places = [name for name in stage.axes if parts.get((name,)) == 1]
+            taps = [name for name in stage.reduce_axes if parts.get((name,)) == -1]
+            need(len(parts) == 2 and len(places) == len(taps) == 1, "the condition is not of a place and a tap")
+            need(workload.sizes[taps[0]].constant is not None, "the number of taps is dynamic")
+            yield _Hit(places[0], taps[0], step, shift)
+        case _:
+            raise Mismatch("the condition is not that taps meet places")
 
 
 def _is_regular(hits: Sequence[_Hit], read: Read, others: Sequence[Expr]) -> bool:
@@ -128,10 +122,8 @@ def _is_regular(hits: Sequence[_Hit], read: Read, others: Sequence[Expr]) -> boo
     return known and not (places | taps) & (sized | as_values)
 
 
-def _phase(
-    workload: Workload, product: Expr, hits: Sequence[_Hit], firsts: Sequence[int], is_cut: bool
-) -> Phase | None:  # fmt: skip
-    """The phase of places that begin there; None if what is left is no convolution."""
+def _phase(workload: Workload, product: Expr, hits: Sequence[_Hit], firsts: Sequence[int], is_cut: bool) -> Phase:
+    """The phase of places that begin there. Raises Mismatch if what is left is no convolution."""
     stage, *rest = workload.program.stages
     places = tuple(Places(hit.place, hit.step, first) for hit, first in zip(hits, firsts, strict=True))
     taps = tuple(_taps(workload, hit, first) for hit, first in zip(hits, firsts, strict=True))
@@ -151,8 +143,9 @@ def _phase(
         return replace(node, indices=tuple(_counted(index, anew) for index in node.indices))
 
     body = rebuild(product, counted)
-    if any(_is_divided(index, anew) for read in reads(body) for index in read.indices):
-        return None
+    atoms = [atom for read in reads(body) for index in read.indices for atom in atoms_in(index)]
+    divided = [atom.numerator.variables & set(anew) for atom in atoms if isinstance(atom, Quotient)]
+    need(not any(divided), "a place or a tap is divided")
     program = Program((replace(stage, body=body), *rest), workload.program.outputs)
     sizes = dict(workload.sizes)
     sizes |= {each.axis: (sizes[each.axis] - each.first + (each.step - 1)) // each.step for each in places}
@@ -181,9 +174,3 @@ def _counted(index: Expr, anew: Mapping[str, DimExpr]) -> Expr:
     dim = index_dim(index)
     assert dim is not None
     return index_of(dim.substituted({name: anew.get(name, DimExpr.var(name)) for name in dim.variables}))
-
-
-def _is_divided(index: Expr, anew: Mapping[str, DimExpr]) -> bool:
-    """Whether one of some axes is in a quotient."""
-    quotients = [atom for atom in atoms_in(index) if isinstance(atom, Quotient)]
-    return any(atom.numerator.variables & set(anew) for atom in quotients)
