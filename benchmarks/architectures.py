@@ -28,7 +28,7 @@ class Architecture:
 
 
 def build(name: str) -> nn.Module:
-    """In inference mode. No vector is zero as a whole: exporters drop such biases."""
+    """A model in inference mode. No vector is zero as a whole: exporters drop such biases."""
     torch.manual_seed(0)
     model = ARCHITECTURES[name].make().eval().requires_grad_(False)
     for parameter in model.parameters():
@@ -142,7 +142,7 @@ _TEXTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     }),
     "clip-text": ("CLIPTextModel", _ENCODER),
 }  # fmt: skip
-"""Of words and a mask of those that count: the class, and its configuration."""
+"""Models of words and a mask of those that count: the class, and its configuration."""
 _PICTURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "vit": ("ViTModel", _IMAGES),
     "dinov2": ("Dinov2Model", {**_IMAGES, "mlp_ratio": 2}),

@@ -52,7 +52,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 
 def limit_threads(threads: int) -> None:
-    """For libraries that are not loaded yet, as PyTorch and TVM: they read the environment when they are."""
+    """Limit the threads of libraries that are not loaded yet, as PyTorch and TVM: they read the environment then."""
     for name in THREAD_VARIABLES:
         os.environ[name] = str(threads)
 
@@ -90,7 +90,7 @@ def library_call(library: Library, inputs: Sequence[Array], outputs: Sequence[Ar
 
 
 def _passed(array: Array) -> object:
-    """As a user hands it over: NumPy's own arrays as they are, those of bfloat16 as tensors."""
+    """An array as a user hands it over: NumPy's own arrays as they are, those of bfloat16 as tensors."""
     from tuner.measure.tensors import tensor_of  # noqa: PLC0415 - not in the processes of rivals
 
     return tensor_of(array) if array.dtype.name == "bfloat16" else array

@@ -42,9 +42,9 @@ from shapewright.torch.work import flops_by_name
 SIZES = ((3, 9), (2, 5), (5, 17), (4, 40), (1, 1))
 """Batches and lengths; the first one is that of which operations are counted."""
 LARGEST = {"batch": 64, "length": 32}
-"""Of which libraries are made for ``--verify``: one length is beyond them."""
+"""The largest sizes that libraries are made for with ``--verify``: one length is beyond them."""
 TOLERANCE = 1e-4
-"""Of outputs, absolute and relative to the largest element."""
+"""The tolerance of outputs, absolute and relative to the largest element."""
 MAX_LOST = 5
 """Reasons that are told, those that cost the most first."""
 
@@ -92,7 +92,7 @@ def row_of(name: str, verify: bool) -> Row:
 
 
 def _generates(name: str) -> Row | None:
-    """By cache what comes of a decoder's ``generate``; None for what has none."""
+    """The outcome of a decoder's ``generate``, by cache; None for what has none."""
     model = getattr(build(name), "model", None)
     if model is None or not hasattr(model, "can_generate") or not model.can_generate():
         return None
@@ -240,7 +240,7 @@ def _told(facts: Row) -> str:
 
 
 def summary_of(rows: Sequence[Row]) -> Row:
-    """Of how many architectures what holds."""
+    """How many architectures each statement holds for."""
     dynamo = [row["ways"]["dynamo"].get("share") or 0.0 for row in rows]
     same = {
         way: sum(way in row["differ"] and not any(row["differ"][way].values()) for row in rows)

@@ -103,7 +103,7 @@ def _quality(rows: list[dict[str, Any]], name: str, rivals: list[str]) -> dict[s
 
 
 def _summary(curves: list[dict[str, Any]]) -> dict[str, Any]:
-    """By workload and length of the search, how it compares with the best rival and with theory."""
+    """How each search compares with the best rival and with theory, by workload and length of the search."""
     figures = ("geomean_vs_best", "geomean_vs_theory", "trials")
     return {
         curve["workload"]: {point["name"]: {figure: point[figure] for figure in figures} for point in curve["points"]}

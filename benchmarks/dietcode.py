@@ -58,7 +58,7 @@ class Settings:
     measures_per_round: int = 64
     random_share: float = 0.05
     measured_share: float = 0.2
-    """Of the first generation, at most: the best that were measured so far."""
+    """The largest share of the first generation that are the best kernels measured so far."""
 
 
 def tile_of(task: SearchTask, kernel: MicroKernel) -> dict[str, int]:
@@ -93,7 +93,7 @@ class KernelModel:
         self._booster = xgboost.train(PARAMETERS | {"seed": self._seed}, data, BOOSTING_ROUNDS)
 
     def predict(self, kernels: Sequence[MicroKernel]) -> Floats:
-        """Before the first measurement every kernel counts the same."""
+        """Predicted speeds; before the first measurement every kernel counts the same."""
         if self._booster is None:
             return np.ones(len(kernels))
         predicted = self._booster.predict(xgboost.DMatrix(_features(kernels))).astype(np.float64)

@@ -24,7 +24,7 @@ class Report:
     """What rivals that search spent: workload, rival, trials, elapsed_s."""
     skipped: dict[str, str] = field(default_factory=dict)
     searches: list[dict[str, Any]] = field(default_factory=list)
-    """For pictures: workload, task, progress, and the results where they are kept."""
+    """Searches for pictures: workload, task, progress, and the results where they are kept."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def document_of(report: Report, summary: Mapping[str, Any], protocol: Mapping[st
 
 
 def summary_of(report: Report) -> dict[str, Any]:
-    """Of the benchmark of kernels."""
+    """The summary of the benchmark of kernels."""
     counted = [row for row in report.rows if row["ours_s"] >= SHORTEST_S and row["rivals_s"]]
     held_out = [row for row in counted if not row["tuned_on"]]
     large = [row for row in counted if row["extents"].get("m", 0) >= LARGE_M]

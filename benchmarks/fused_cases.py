@@ -69,7 +69,7 @@ FUSED: Mapping[str, Fusion] = {
 
 
 def parts_of(benchmark: Benchmark) -> dict[str, Benchmark]:
-    """Of a benchmark of a family: the benchmarks of the bare operator and of the rest, at the same shapes."""
+    """The benchmarks of the bare operator and of the rest of a family's benchmark, at the same shapes."""
     data, task = benchmark.task.workload.to_json(), benchmark.task
     result = {}
     for part, workload in FUSED[benchmark.operator].parts(data.get("args") or data["extents"]).items():

@@ -15,10 +15,10 @@ from benchmarks.safe_libraries import write_libraries
 from shapewright.torch.backend import shapewright
 
 CACHES = ("dynamic", "static")
-"""Of keys and values: one that grows, one that is written in place."""
+"""Caches of keys and values: one that grows, one that is written in place."""
 PROMPTS, WORDS, BATCH, LONGEST = (7, 4, 12), 6, 2, 64
 TOLERANCE = 1e-4
-"""Of the scores of words, absolute and relative to the largest."""
+"""The tolerance of the scores of words, absolute and relative to the largest."""
 
 Row = dict[str, Any]
 
@@ -61,7 +61,7 @@ def _compiled(model: Any, eager: Callable[..., Any], cache: str, folder: str) ->
 
 
 def _scores(model: Any, forward: Callable[..., Any], prompt: torch.Tensor, cache: str) -> torch.Tensor:
-    """Of each generated word, [words, batch, vocabulary]."""
+    """The scores of each generated word, [words, batch, vocabulary]."""
     model.forward = forward
     result = model.generate(
         prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=WORDS, min_new_tokens=WORDS, do_sample=False,

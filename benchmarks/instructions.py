@@ -18,7 +18,7 @@ from tuner.program.target import Target, native
 
 SAY_S = 300.0
 VARIABLES = ("MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
-"""Of MKL, oneDNN, and PyTorch's own kernels."""
+"""The variables of MKL, oneDNN, and PyTorch's own kernels that limit their instructions."""
 LIMITS = (
     ("avx512_bf16", ("AVX512_E3", "AVX512_CORE_BF16", "avx512")),
     ("avx512_vnni", ("AVX512_E1", "AVX512_CORE_VNNI", "avx512")),
@@ -26,7 +26,7 @@ LIMITS = (
     ("avx2", ("AVX2", "AVX2", "avx2")),
     ("", ("SSE4_2", "SSE41", "default")),
 )
-"""By the first feature that a target has, the values of VARIABLES."""
+"""The values of VARIABLES by feature; the first one that a target has counts."""
 WIDE = re.compile(r"avx-?512", re.IGNORECASE)
 PRODUCTS = """
 import torch

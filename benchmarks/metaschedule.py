@@ -74,7 +74,7 @@ def tune_shapes(
 
 
 def spent(root: Path) -> dict[str, Any]:
-    """Over all shapes of a workload's folder: trials, elapsed_s, shapes, and the state of each shape."""
+    """The totals over all shapes of a workload's folder: trials, elapsed_s, and the state of each shape."""
     states = {path.parent.name: json.loads(path.read_text()) for path in sorted(root.glob(f"*/{STATE}"))}
     return {
         "trials": sum(state["trials"] for state in states.values()),

@@ -30,8 +30,8 @@ from tuner.program.target import Target
 
 RECORDS, WORKLOADS, CURVE = "database_tuning_record.json", "database_workload.json", "curve.jsonl"
 TIMEOUT_S = 120.0
-"""Of one build and of one reading, the start of the process that does it included: on a busy machine TVM's 30 s are not
-enough for that."""
+"""The time limit of one build and of one reading, the start of its process included: on a busy machine TVM's 30 s are
+not enough for that."""
 LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"
 
 

@@ -26,7 +26,7 @@ LONGER_S = 600.0
 POLL_S = 2.0
 ENDED = ("COMPLETED", "CANCELLED", "FAILED")
 RECORD = "tuning.json"
-"""Beside the libraries of a model: what tuning them took."""
+"""The file beside the libraries of a model that says what tuning them took."""
 CLOSE = 0.99
 """Two measurements of one library differ by about as much."""
 BEFORE_DEFAULT = (Stage.PLAN, Stage.KNOWN, Stage.THEORY)

@@ -44,7 +44,7 @@ from tuner.program.target import native
 LENGTHS, TUNED = 20, 8
 """Lengths that are timed, and those of them at most that the search has seen."""
 TOLERANCE = 1e-3
-"""Of outputs, absolute and relative to the largest element."""
+"""The tolerance of outputs, absolute and relative to the largest element."""
 SAMPLE_S, BUDGET_S = 0.05, 6.0
 
 Row = dict[str, Any]
@@ -133,7 +133,7 @@ def tasks_of(model: str, threads: int) -> ModelTasks:
 
 
 def lengths_of(model: str, number: int) -> list[int]:
-    """So many lengths, spread over the range, its ends included."""
+    """``number`` lengths, spread over the range, its ends included."""
     from benchmarks.model_zoo import MODELS  # noqa: PLC0415
 
     lengths = MODELS[model].lengths
@@ -196,7 +196,7 @@ def _row(
 
 
 def recompiled(contenders: Mapping[str, Any]) -> dict[str, list[str]]:
-    """By contender the sizes at which TorchDynamo compiled anything, the first one left out."""
+    """The sizes at which TorchDynamo compiled anything, the first one left out, by contender."""
     return {name: [each["size"] for each in facts["compiled_at"][1:]] for name, facts in contenders.items()}
 
 
@@ -217,7 +217,7 @@ def from_snapshot(model: str, threads: int, libraries: Path, folder: Path) -> di
 
 
 def _flops(model: str, batch: int, length: int) -> int:
-    """Of the matrix products and convolutions, a multiply-add as two."""
+    """Operations of the matrix products and convolutions, a multiply-add counting as two."""
     import torch  # noqa: PLC0415
     from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415
 

@@ -28,7 +28,7 @@ ROWS: Sequence[Mapping[str, Any]] = ({"m": "T", "n": 768}, {"m": "8*T", "n": 409
 WEIGHTS: Sequence[Mapping[str, Any]] = ({"m": "2*T", "n": 3072, "k": 768}, {"m": "2*T", "n": 4096, "k": 4096})
 _IMAGE = {"b": "T", "c": 32, "h": 14, "w": 14}
 _PLANE = {"b": 1, "r": 3, "s": 3, "pad": 1}
-"""Of one image whose channels are as many as in the layers of a network: 8 to 1024."""
+"""Sizes of one image whose channels are as many as in the layers of a network: 8 to 1024."""
 _LAST = {"b": 1, "c": "8*T", "r": 3, "s": 3}
 _CONV = {**_IMAGE, "o": 32, "r": 3, "s": 3}
 _OF_BYTES = {"b": "T", "p": 14, "q": 14, "r": 3, "s": 3}

@@ -36,7 +36,7 @@ def add_bandwidth(row: Row, l2_bytes: int) -> None:
 
 
 def summary_of(report: Report) -> dict[str, Any]:
-    """Of the rows of one seed."""
+    """The summary of one seed's rows."""
     rows, rivals = report.rows, _rivals(report.rows)
     by_operator = {name: _by_rival(own, rivals) for name, own in _grouped(rows, "operator").items()}
     return {
@@ -88,7 +88,7 @@ def medians(summaries: Sequence[Summary]) -> dict[str, Any]:
 
 
 def not_applicable(report: Report) -> dict[str, dict[str, str]]:
-    """By rival and workload, why it was timed at none of its shapes; or at which it was not, and why."""
+    """Why a rival was not timed at a workload's shapes, and at which, unless at all; by rival and workload."""
     result: dict[str, dict[str, str]] = {}
     for key, reason in report.skipped.items():
         workload, _, rival = key.rpartition("/")
@@ -127,7 +127,7 @@ def _means(rows: Sequence[Row], rivals: Iterable[str]) -> dict[str, float | None
 
 
 def _by_rival(rows: Sequence[Row], rivals: Iterable[str]) -> dict[str, dict[str, float]]:
-    """By rival that was timed: the mean, the least ratio, the share of shapes where ours is slower, the shapes."""
+    """The mean, the least ratio, the share of shapes where ours is slower, the shapes; by rival that was timed."""
     timed = {name: ratios(rows, _vs(name)) for name in rivals}
     return {
         name: {

@@ -6,7 +6,7 @@ import argparse
 
 
 def integers(text: str) -> tuple[int, ...]:
-    """As in 0,1,2."""
+    """Integers from text as in 0,1,2."""
     try:
         return tuple(map(int, text.split(",")))
     except ValueError:
@@ -22,7 +22,7 @@ def count(text: str) -> int:
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """Of 0 or more, as in 0,60,180."""
+    """Numbers of 0 or more, from text as in 0,60,180."""
     try:
         values = tuple(map(float, text.split(",")))
     except ValueError:

@@ -64,7 +64,7 @@ class Finding:
 
 
 class Oracle:
-    """For the result of one search. ``directory`` holds its library. Use ``oracle_of``, which ends the processes."""
+    """The oracle of a search's result. ``directory`` holds its library. Use ``oracle_of``, which ends the processes."""
 
     def __init__(
         self, tuned: TuneResult, directory: Path, builds: KeptBuilds, runner: Runner, seed: int, settings: Settings
@@ -126,7 +126,7 @@ class Oracle:
         return [distinct[index] for index in self._model.predict(distinct, [shape]).latency_s[:, 0].argsort()]
 
     def _verified(self, kernels: Sequence[MicroKernel], shape: Shape) -> list[MicroKernel]:
-        """Those that compute what they should: what runs in this process must not crash it."""
+        """The kernels that compute what they should: what runs in this process must not crash it."""
         if not kernels:
             return []
         instances = (WorkloadInstance.of(shape),)

@@ -122,7 +122,7 @@ def line(row: Mapping[str, Any]) -> str:
 
 
 def candidates(task: SearchTask, shape: Mapping[str, int], top: int, seed: int) -> list[MicroKernel]:
-    """Of either order the ``top`` kernels that theory ranks best at a shape, of many samples and their neighbours."""
+    """The ``top`` kernels of either order that theory ranks best at a shape, of many samples and their neighbours."""
     from tuner.schedule import estimate_s, rules_of  # noqa: PLC0415
 
     rule, rng = rules_of(task)[0], np.random.default_rng(seed)
@@ -211,7 +211,7 @@ def _least(contenders: Mapping[str, Sampler], rounds: int) -> dict[str, float]:
 
 
 def _twins(task: SearchTask, kernels: Sequence[MicroKernel]) -> list[MicroKernel]:
-    """The same kernels in the other order, where they are legal there."""
+    """The kernels in the other order, where they are legal there."""
     from tuner.schedule import rules_of  # noqa: PLC0415
 
     space = rules_of(task)[0].space(task)

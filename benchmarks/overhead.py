@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def make_dispatcher(target: Any, kernels: int) -> Any:
-    """So many kernels of one packed layout, each the best for its share of the range: a tree as a search fits it."""
+    """A dispatcher of so many kernels of one packed layout, each the best for its share of the range."""
     import numpy as np  # noqa: PLC0415
 
     import shapewright as sw  # noqa: PLC0415
@@ -82,7 +82,7 @@ def make_dispatcher(target: Any, kernels: int) -> Any:
 
 
 def dispatch_rows(dispatcher: Any, folder: Path, calls: int) -> list[dict[str, Any]]:
-    """For one shape of each kernel: the library that dispatches against the kernel as a library of one."""
+    """Rows for one shape of each kernel: the library that dispatches against the kernel as a library of one."""
     from tuner.library.dispatcher import Dispatcher, Leaf  # noqa: PLC0415
 
     count = len(dispatcher.kernels)
@@ -115,7 +115,7 @@ def _saved(dispatcher: Any, directory: Path) -> Path:
 
 
 def _timer(directory: Path, calls: int) -> Any:
-    """From a number of rows to the mean seconds of a call, made from C."""
+    """A function from a number of rows to the mean seconds of a call, made from C."""
     import numpy as np  # noqa: PLC0415
     import tvm  # noqa: PLC0415
 

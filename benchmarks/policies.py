@@ -94,7 +94,7 @@ def policies(text: str) -> tuple[str, ...]:
 
 
 def budgets_of(options: argparse.Namespace) -> dict[str, Budget]:
-    """By what a table calls it."""
+    """Budgets by the name that a table gives them."""
     equal = {f"{options.trials} trials": Budget(options.trials, None)} if options.trials > 0 else {}
     return equal | ({f"{options.seconds:g} s": Budget(None, options.seconds)} if options.seconds > 0 else {})
 
@@ -138,7 +138,7 @@ def reference_of(names: Sequence[str]) -> str:
 
 
 def best_so_far(task: SearchTask, results: Sequence[MeasureResult]) -> list[float | None]:
-    """After each trial the weighted time of the best kernels so far, in seconds at one speed of the device; None until
+    """The weighted time of the best kernels so far after each trial, in seconds at one speed of the device; None until
     every instance has one."""
     from benchmarks.resubmission import curve  # noqa: PLC0415
     from tuner.search.observations import reference_anchor_s  # noqa: PLC0415
@@ -169,9 +169,9 @@ def objectives(benchmark: Benchmark, libraries: Mapping[str, Path]) -> dict[str,
 
 # -- what it comes to -------------------------------------------------------------------------------------------------
 def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """By budget and policy, over all workloads and seeds: the geometric mean and the largest of its objective over the
-    reference's (below 1 is better), the median of its trials and of its seconds. ``noise``: by budget the mean
-    difference between two timings of one library, as a share."""
+    """Figures of each budget and policy over all workloads and seeds: the geometric mean and the largest of its
+    objective over the reference's (below 1 is better), the median of its trials and of its seconds. ``noise``: the
+    mean difference between two timings of one library, as a share, by budget."""
     labels = list(dict.fromkeys(row["budget"] for row in rows))
     names = list(dict.fromkeys(row["policy"] for row in rows))
     own = {

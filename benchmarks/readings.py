@@ -140,7 +140,7 @@ def wait_for(storage: SqlStorage, jobs: Sequence[str]) -> None:
 
 
 def differences(results: Sequence[MeasureResult]) -> list[float]:
-    """By kernel and instance that several devices timed: by how much two devices' medians differ, relative."""
+    """The relative difference of two devices' medians, for each kernel and instance that several devices timed."""
     readings: dict[object, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for each in normalized(results):
         if each.ok and each.latency_s and each.device:

@@ -35,7 +35,7 @@ from tuner.storage.sql import SqlStorage, open_storage
 TOLERANCE = 0.01
 """Relative: two readings of one kernel differ by as much."""
 OTHER_SEEDS = 1000
-"""Between the seed of a first job and that of the second one."""
+"""The difference between the seed of a first job and that of the second one."""
 
 
 def main() -> int:
@@ -93,7 +93,7 @@ def saved(task: SearchTask, storage: SqlStorage, first: str, second: str) -> dic
 
 
 def curve(task: SearchTask, results: Sequence[MeasureResult], anchor_s: float | None) -> list[float]:
-    """After each trial the weighted time of the best kernels so far; infinite until every instance has one."""
+    """The weighted time of the best kernels so far after each trial; infinite until every instance has one."""
     measured, times = Measured(), []
     for result in at_reference_speed(results, anchor_s):
         measured.add([result])
@@ -103,7 +103,7 @@ def curve(task: SearchTask, results: Sequence[MeasureResult], anchor_s: float | 
 
 
 def trials_to_match(times: Sequence[float], end_s: float) -> int | None:
-    """After how many trials the curve is at ``end_s``, within TOLERANCE; None if never."""
+    """The number of trials after which the curve is at ``end_s``, within TOLERANCE; None if never."""
     return next((count for count, time in enumerate(times, 1) if time <= end_s * (1 + TOLERANCE)), None)
 
 

@@ -21,7 +21,7 @@ from tuner.schedule.product.match.plain import Matrices, match
 Array = NDArray[Any]
 Call = Callable[[], object]
 Prepared = Callable[[Sequence[Array]], Call]
-"""From all inputs of a call in order, constants among them, to the call."""
+"""A function from all inputs of a call in order, constants among them, to the call."""
 
 
 class DoesNotApply(Exception):

@@ -43,7 +43,7 @@ class Recorder:
         """Returns at once."""
 
     def record_baselines(self, *_: Any) -> None:
-        """The same."""
+        """Returns at once."""
 
 
 def trial_s(open_search: Callable[..., Any], trials: int, device_s: float) -> float:
@@ -61,14 +61,14 @@ def trial_s(open_search: Callable[..., Any], trials: int, device_s: float) -> fl
 
 
 def memory_mib() -> list[float]:
-    """Of each process that hosts searches, the greatest first."""
+    """MiB of each process that hosts searches, the greatest first."""
     children = psutil.Process().children(recursive=True)
     hosts = [child for child in children if child.name().startswith("ray::SearchHost")]
     return sorted((child.memory_full_info().uss / 2**20 for child in hosts), reverse=True)
 
 
 def wait_for_one() -> None:
-    """Until the actor in store has started."""
+    """Wait until the actor in store has started."""
     deadline = time.monotonic() + START_S
     while not memory_mib():
         if time.monotonic() > deadline:

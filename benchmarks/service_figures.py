@@ -25,7 +25,7 @@ from benchmarks.service_sink import is_postgresql, opened
 
 SPAWN = get_context("spawn")
 PAUSE_S = 0.03
-"""Between two commits of events."""
+"""The pause between two commits of events."""
 MIXED = 4096
 """Different requests of a mixed load."""
 
@@ -41,7 +41,7 @@ class Plan:
     processes: int = 1
     clients: int = 2
     threads: int = 4
-    """Of each client process in the closed loop; the open loop has one process with four times as many."""
+    """Threads of each client process in the closed loop; the open loop has one process with four times as many."""
     idle_streams: int = 1000
     beside_streams: int = 100
     events: int = 300

@@ -33,7 +33,7 @@ MEASURED = (5, 24, 43, 62, 81, 100, 119, 128)
 LONGEST = 128
 WIDE_MEASURED = range(8, 2001, 8)
 WIDEST = 2048
-"""Of the one large workload: all values but the multiples of 8 were never measured."""
+"""The largest T of the one large workload: all values but the multiples of 8 were never measured."""
 KERNELS = 512
 LIBRARY_KERNELS = 8
 FAILED_SHARE = 0.05

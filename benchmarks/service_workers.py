@@ -20,7 +20,7 @@ from tuner.storage.sql import open_storage
 
 LEASE_S = 3600.0
 AGAIN_EVERY = 3
-"""After as many batches the fastest kernel of the last one is measured once more, in a batch of its own."""
+"""Batches after which the fastest kernel of the last one is measured once more, in a batch of its own."""
 AGAIN = 3
 
 

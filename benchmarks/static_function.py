@@ -82,7 +82,7 @@ class _Padded:
 
 
 def _padded(workload: Workload, name: str, tensor: Any, sizes: Mapping[str, int]) -> _Padded:
-    """From the least to the largest index of all reads, so that nothing is read outside of it."""
+    """A tensor padded from the least to the largest index of all reads, so that nothing is read outside of it."""
     extents = {axis: DimExpr.of(size) for axis, size in sizes.items()}
     low, high = [0] * len(tensor.shape), [int(size) - 1 for size in tensor.shape]
     for read in (read for read in workload.program.reads if read.tensor == name):

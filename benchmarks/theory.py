@@ -72,7 +72,7 @@ def _timed(benchmark: Benchmark, libraries: Mapping[str, Path]) -> list[Row]:
 
 
 def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """By contender the regret of theory over all shapes, and the largest at one."""
+    """The regret of theory over all shapes, and the largest at one, by contender."""
     names = [name for name in (TYPICAL, CALIBRATED) if all(name in row["s"] for row in rows)]
     ratios = {name: [row["s"][name] / row["s"][SEARCHED] for row in rows] for name in names}
     return {name: {"regret": geomean(each) - 1, "worst": max(each) - 1} for name, each in ratios.items()}

@@ -18,7 +18,7 @@ from tuner.program.workload import Workload
 Args = Mapping[str, Any]
 """Args as the job gives them, settings with their defaults filled in."""
 Kernel = Callable[[Args, Sequence[Any]], Call]
-"""From the args and the inputs of a call, as tensors, to the call."""
+"""A function from the args and the inputs of a call, as tensors, to the call."""
 
 
 def named(workload: Workload) -> tuple[str, Args]:

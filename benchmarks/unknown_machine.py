@@ -70,7 +70,7 @@ def disturbed(rates: Rates, draw: int, most: float) -> Rates:
 
 @contextmanager
 def disturbed_constants(draw: int, most: float) -> Iterator[int]:
-    """The same of every number of cycles that the theory of a rule names, while the context is open; how many."""
+    """Every number of cycles that a rule's theory names times a factor, while the context is open; their count."""
     named = [
         (module, name) for module in _estimates() for name, value in vars(module).items() if _is_constant(name, value)
     ]
@@ -153,8 +153,8 @@ def _timed(
 
 
 def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """By budget: the time of disturbed searches' libraries over undisturbed ones', its geometric mean and its worst by
-    workload and draw; ``noise``: what two timings of one library differ by at the most."""
+    """The time of disturbed searches' libraries over undisturbed ones' for each budget, its geometric mean and its
+    worst by workload and draw; ``noise``: what two timings of one library differ by at the most."""
     result = {}
     for seconds in dict.fromkeys(row["seconds"] for row in rows):
         own = [row for row in rows if row["seconds"] == seconds]

@@ -62,7 +62,7 @@ class Seen(DeviceSpeeds):
 
 
 def compare_paths(directory: Path, turns: int, trials: int) -> list[PathRates]:
-    """So many turns with jobs of so many trials each. For the main thread: it starts a cluster."""
+    """Rates of ``turns`` jobs of ``trials`` each. For the main thread: it starts a cluster."""
     url = f"sqlite:///{directory}/path.db"
     upgrade(url)
     with start_tracker(data_dir=directory) as served, closing(open_storage(url)) as storage:
@@ -107,7 +107,7 @@ def _search(storage: Storage, tools: RayTools, number: int, trials: int) -> Sear
 
 
 def _bare(tools: RayTools, row: SearchTaskRow, found: Sequence[MeasureResult]) -> None:
-    """The same trials again."""
+    """Measure the trials of ``found`` again, without a worker's bookkeeping."""
     builds = KeptBuilds(row.task, tools.builder(), tools.parallel_builds(KEY, row.task.threads))
     with closing(builds), closing(tools.runner(KEY)) as runner:
         builds.start(list(dict.fromkeys(result.kernel for result in found)))

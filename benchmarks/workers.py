@@ -46,7 +46,7 @@ from worker.lease_loop import LeaseLoop
 KEY = "simulated"
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 200, 400, 800)
 SETTLE_S = 15.0
-"""Before the rate of a step is taken: searches begin with what theory says, all at once."""
+"""The wait before the rate of a step is taken: searches begin with what theory says, all at once."""
 LOOK_S = 0.25
 STOP_S = 30.0
 JOB_TRIALS = 1000
@@ -199,7 +199,7 @@ class Jobs:
         self._open = [self._submit() for _ in range(count)]
 
     def trials(self) -> int:
-        """That are stored; submits what is missing."""
+        """The number of trials that are stored; submits the jobs that are missing."""
         jobs = [self._storage.get_job(job_id) for job_id in self._open]
         now = self._ended_trials + sum(job.trials for job in jobs)
         self._ended_trials += sum(job.trials for job in jobs if job.state.ended)
@@ -261,13 +261,13 @@ def _workers(plan: Plan, devices: int, jobs: int, directory: Path) -> Iterator[S
 
 
 def _own_options(number: int, devices: int, directory: Path) -> list[str]:
-    """Of one worker."""
+    """The command-line options of one worker."""
     options = ["--devices", str(devices), "--worker", f"worker-{number}"]
     return [*options, "--account", str(directory / f"{number}")]
 
 
 def slope_per_h(samples: Sequence[tuple[float, float]]) -> float:
-    """Of the straight line through (seconds, figure), per hour; 0 for fewer than two."""
+    """The slope per hour of the straight line through (seconds, figure); 0 for fewer than two."""
     if len(samples) < 2:
         return 0.0
     return 3600 * statistics.linear_regression(*zip(*samples, strict=True)).slope

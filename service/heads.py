@@ -18,7 +18,7 @@ MAX_HEAD = 32 * 1024
 """Bytes of a request line with its headers, or of a body's trailers."""
 MAX_LINES = 128
 HEAD_S = 10.0
-"""Within which a head must be whole, and the rest of a body that was answered already must have arrived."""
+"""The time within which a head must be whole, and the rest of a body that was answered already must have arrived."""
 MAX_PIPELINED = 16
 """Requests that wait behind one of the same connection."""
 MAX_WAITING, MAX_BYTES = 4096, 16 * 2**20
@@ -43,7 +43,7 @@ class Waiting:
         return len(self._sizes)
 
     def add(self, connection: BoundedProtocol, size: int) -> None:
-        """It waits, and has brought ``size`` bytes in all. Drops the oldest where they are too many together."""
+        """Note that it waits, and has sent ``size`` bytes in all. Drops the oldest where they are too many together."""
         self._bytes += size - self._sizes.get(connection, 0)
         self._sizes[connection] = size
         while len(self._sizes) > self._most or self._bytes > self._most_bytes:
@@ -154,7 +154,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """Of what cannot be parsed, and of what was refused while it was."""
+        """Refuse what cannot be parsed, and what was refused while it was."""
         self._refuse(self._refusal or http.HTTPStatus.BAD_REQUEST)
 
     def _refuse(self, status: http.HTTPStatus) -> None:

@@ -1,4 +1,4 @@
-"""What has to be done now and then though nobody asks for it, and though there is no worker."""
+"""Periodic work that no request starts, and that needs no worker."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tuner.program.task import SearchTask
 
 
 def calibration_file(target: Target, threads: int, directory: Path | None = None) -> Path:
-    """Where the one of this version for a target and so many threads is, if there is one."""
+    """The file of this version's calibration for a target and a number of threads, whether there is one or not."""
     folder = (directory or defaults.data_dir()) / "calibrations"
     return folder / f"{target.fingerprint}-{threads}-v{VERSION}.json"
 

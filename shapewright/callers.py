@@ -56,7 +56,7 @@ class Callers:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """As in a process in which no library was called."""
+        """Return to the state of a process in which no library was called."""
         self._lock = threading.Lock()
         self._count = 0
         self._helpers = 0
@@ -124,8 +124,8 @@ def _size_pool(threads: int) -> None:
 
 
 def _start_anew() -> None:
-    """In a process that was forked: of all threads there is this one, and its pool's threads are gone, for which a call
-    would wait for ever."""
+    """Start anew in a process that was forked: of all threads there is this one, and its pool's threads are gone, for
+    which a call would wait for ever."""
     callers.start_anew()
     pool.is_allowed = False if pool.threads else None
     pool.threads = 0

@@ -95,7 +95,7 @@ class Client(LibraryRequests):
         return self._whole(self._json("GET", f"/v1/jobs/{_part(job_id)}"))
 
     def _whole(self, job: JsonObject) -> JsonObject:
-        """The same with all its search tasks: an answer has no more than the first of many."""
+        """The job with all its search tasks: an answer has no more than the first of many."""
         while (first := job.get("tasks_next")) is not None:
             page = self._json("GET", f"/v1/jobs/{_part(job['id'])}/tasks", params={"first": first})
             job["tasks"] += page.rows("items")

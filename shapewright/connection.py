@@ -153,7 +153,7 @@ def _context(**places: str) -> ssl.SSLContext:
 
 
 def _none_trusted() -> ssl.SSLContext:
-    """For a connection without TLS; redirects are not followed."""
+    """A context that trusts nobody, for a connection without TLS; redirects are not followed."""
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 

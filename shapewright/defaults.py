@@ -50,7 +50,7 @@ def ensure_home() -> None:
 
 @cache
 def without_home() -> Path:
-    """The same in every process of the user, unless somebody else was there first: what it holds is executed."""
+    """One folder for all processes of the user, unless somebody else was there first: what it holds is executed."""
     path = Path(tempfile.gettempdir()) / f"shapewright-home-{os.geteuid()}"
     with suppress(FileExistsError):
         path.mkdir(0o700)

@@ -131,7 +131,7 @@ class Library:
         self.run(self._with_packed(operands) if self._constants else operands)
 
     def run(self, operands: Sequence[Any]) -> None:
-        """The same with the tensors of packed weights in their places, for callers that keep apart whose they are."""
+        """Compute with the tensors of packed weights in their places, for callers that keep apart whose they are."""
         if self._threads > 1 and pool.threads != self._threads and not callers.is_ready(self._threads):
             return callers.hand_over(lambda: self.run(operands), self._threads)
         try:

@@ -46,7 +46,7 @@ class Locked:
 
     @staticmethod
     def of_folder(folder: Path, base: Path) -> Locked:
-        """Of a library that was pulled into ``folder``, which must be below ``base``. Raises InvalidInput."""
+        """The entry of a library that was pulled into ``folder``, which must be below ``base``. Raises InvalidInput."""
         try:
             directory = folder.resolve().relative_to(base.resolve()).as_posix()
         except ValueError:

@@ -49,7 +49,7 @@ class Operands:
         return self._laid_out(tensor, value, array) if isinstance(array, np.ndarray) else value
 
     def _laid_out(self, tensor: Tensor, value: Any, array: Array) -> Any:
-        """The same elements, row-major and writeable, unless that would need a copy of the user's own array."""
+        """The tensor's elements, row-major and writeable, unless that would need a copy of the user's own array."""
         if array.size == 0:
             return row_major(array)
         if not array.flags.c_contiguous:

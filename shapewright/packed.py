@@ -20,7 +20,7 @@ class PackedWeight:
         self.digest = digest
         self.name = name
         self.shape = shape
-        """Before it was packed."""
+        """The shape before it was packed."""
         self.tensor = tensor
 
     def __repr__(self) -> str:

@@ -104,7 +104,7 @@ def target_named(workload: WorkloadLike, fingerprint: str | None) -> Target | No
 
 
 def _symbol_ranges(workload: WorkloadLike, own: Ranges, given: Ranges) -> JsonObject:
-    """In the workload's symbols where it is known here, else as given: the service knows it."""
+    """The ranges in the workload's symbols where it is known here, else as given: the service knows it."""
     check_ranges(given)
     result = given if isinstance(workload, str) else _translated(workload_of(workload), own, given)
     return {name: span_to_json(span) for name, span in result.items()}

@@ -50,7 +50,7 @@ class TuneResult:
         return f"<TuneResult {self.task.workload}: {trials} trials{gain}, {kernels} kernel{'s' * (kernels != 1)}>"
 
     def _repr_html_(self) -> str:
-        """In a notebook: the figures, and the kernel of each tuned shape."""
+        """The figures, and the kernel of each tuned shape, for a notebook."""
         summary = self.tuned.summary
         dispatcher = Dispatcher.from_json(self.tuned.dispatch)
         kernels = [(str(each), str(dispatcher.kernel_for(each.shape))) for each in self.task.instances]

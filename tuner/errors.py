@@ -38,7 +38,7 @@ class InvalidInput(ShapewrightError, ValueError):
         return type(self), (self.field, self.problem, self.remedy)
 
     def within(self, prefix: str) -> InvalidInput:
-        """The same error seen from one level further out: ``args.m`` becomes ``workload.args.m``."""
+        """A copy of this error, seen from one level further out: ``args.m`` becomes ``workload.args.m``."""
         return InvalidInput(f"{prefix}.{self.field}" if self.field else prefix, self.problem, self.remedy)
 
 

@@ -25,10 +25,10 @@ def read_plain(path: Path, most: int) -> bytes:
 
 
 def is_folder(path: str | Path) -> bool:
-    """As ``Path.is_dir``, which raises where a folder above is closed, or the name too long."""
+    """Whether it is a folder. ``Path.is_dir`` raises where a folder above is closed, or the name too long."""
     return os.path.isdir(path)  # noqa: PTH112
 
 
 def is_file(path: str | Path) -> bool:
-    """As ``Path.is_file``, which raises where a folder above is closed, or the name too long."""
+    """Whether it is a file. ``Path.is_file`` raises where a folder above is closed, or the name too long."""
     return os.path.isfile(path)  # noqa: PTH113

@@ -27,14 +27,14 @@ class _Finder:
 
 
 def install() -> None:
-    """In this process, for all that it imports from now on, and in those that it starts."""
+    """Have this process, and those that it starts, import TVM without PyTorch from now on."""
     os.environ.update(ENVIRONMENT)
     if _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
 
 
 def install_if_asked() -> None:
-    """Where the environment has VARIABLE."""
+    """``install`` where the environment has VARIABLE."""
     if os.environ.get(VARIABLE):
         install()
 

@@ -56,14 +56,14 @@ class TaskProgress:
 
     @property
     def reserved(self) -> Budget:
-        """What of the job's budget nobody else may use."""
+        """The part of the job's budget that nobody else may use."""
         if self.is_done or self.allowance is None:
             return Budget(self.trials, self.spent_s)
         return Budget(max(self.trials, self.allowance.trials or 0), max(self.spent_s, self.allowance.seconds or 0.0))
 
     @property
     def unspent_s(self) -> float:
-        """What it still may take of its lane's time: at least its library is to be made in that."""
+        """The time that it may still take of its lane: at least its library is to be made in that."""
         return (self.reserved.seconds or 0.0) - self.spent_s
 
     def gain(self, *, per_second: bool) -> float:
@@ -89,11 +89,11 @@ class Lanes:
 
 
 ONE_LANE = Lanes()
-"""Its time is that of the searches, one after the other: what they may take adds up to the job's seconds."""
+"""A single lane. Its time is that of the searches, one after the other, which adds up to the job's seconds."""
 
 
 def lane_budget(budget: Budget, lanes: int, spent_s: float, wall_s: float) -> Budget:
-    """What there is to give out where so many searches run at once: each second of the job is one of each lane.
+    """The budget to give out where ``lanes`` searches run at once: each second of the job is one of each lane.
 
     ``spent_s``: what the searches have taken; ``wall_s``: what the job has taken, which is less if some ran at once.
     """
@@ -135,8 +135,8 @@ def next_piece(budget: Budget, tasks: Sequence[TaskProgress], lanes: Lanes = ONE
 def _all_that_is_left(
     budget: Budget, tasks: Sequence[TaskProgress], position: int, lanes: Lanes
 ) -> tuple[int, Budget] | None:
-    """For the only task that goes on; None where that is nothing, and where it is too little to begin a search that the
-    job can do without."""
+    """All the budget that is left, for the only task that goes on; None where that is nothing, and where it is too
+    little to begin a search that the job can do without."""
     task, rest = tasks[position], _fitting(_left(budget, tasks), tasks, position, lanes)
     if task.allowance is None and budget.trials != 0 and len(tasks) > 1 and not _chosen(budget, tasks, [position]):
         return None
@@ -145,12 +145,12 @@ def _all_that_is_left(
 
 
 def _worth(budget: Budget, task: TaskProgress) -> float:
-    """What a task that is not timed is expected to save, for what its first round takes of the budget."""
+    """The expected saving of a task that is not timed, over what its first round takes of the budget."""
     return task.potential_s / (task.cost.round_s if budget.trials is None else 1.0)
 
 
 def _chosen(budget: Budget, tasks: Sequence[TaskProgress], waiting: Sequence[int]) -> list[int]:
-    """Those that wait for their minimum and that what is left is enough for; the first one has whatever there is."""
+    """The waiting tasks whose minimum what is left is enough for; the first one gets whatever there is."""
     if budget.trials == 0:
         return list(waiting)
     pace = _pace(tasks)
@@ -184,7 +184,7 @@ def next_library(tasks: Sequence[TaskProgress], idle: Sequence[int]) -> int:
 
 
 def ending_allowance(budget: Budget, tasks: Sequence[TaskProgress], position: int, lanes: Lanes = ONE_LANE) -> Budget:
-    """What a task may use with its library, which is made next: what it was promised, or as much less of it as all
+    """The allowance of a task with its library, which is made next: what it was promised, or as much less of it as all
     that were promised something get, where some have used more than their part."""
     task = tasks[position]
     allowance = task.allowance or Budget(None if budget.trials is None else task.trials, budget.seconds)
@@ -231,7 +231,7 @@ def _by_gain(
 
 
 def _capacity_s(tasks: Sequence[TaskProgress], position: int, lanes: Lanes) -> float:
-    """What a task may take from now on, so that all that was promised still ends within the wall time.
+    """The time that a task may take from now on, so that all that was promised still ends within the wall time.
 
     Lanes that are never idle while there is work end it within ``(sum - longest) / count + longest`` (Graham, "Bounds
     on multiprocessing timing anomalies", 1969). On one lane that is the sum.
@@ -245,7 +245,7 @@ def _capacity_s(tasks: Sequence[TaskProgress], position: int, lanes: Lanes) -> f
 
 
 def _fitting(left: Budget, tasks: Sequence[TaskProgress], position: int, lanes: Lanes) -> Budget:
-    """What of ``left`` a task can still use in the wall time that is left."""
+    """The part of ``left`` that a task can still use in the wall time that is left."""
     if left.seconds is None:
         return left
     more_s = _capacity_s(tasks, position, lanes) - tasks[position].unspent_s
@@ -253,7 +253,7 @@ def _fitting(left: Budget, tasks: Sequence[TaskProgress], position: int, lanes: 
 
 
 def _capped(allowance: Budget, tasks: Sequence[TaskProgress], position: int, lanes: Lanes) -> Budget:
-    """As much of an allowance as a task can use in the wall time that is left; never less than it has."""
+    """An allowance, cut to what a task can use in the wall time that is left; never less than it has."""
     if allowance.seconds is None:
         return allowance
     task = tasks[position]
@@ -262,7 +262,7 @@ def _capped(allowance: Budget, tasks: Sequence[TaskProgress], position: int, lan
 
 
 def _left(budget: Budget, tasks: Sequence[TaskProgress]) -> Budget:
-    """What no task has used, or may use."""
+    """The part of the budget that no task has used, or may use."""
     reserved = [task.reserved for task in tasks]
     trials = seconds = None
     if budget.trials is not None:

@@ -76,7 +76,7 @@ class Cluster:
         return self._directory is not None
 
     def cores(self) -> int:
-        """Of all nodes that there are now, asked for every ASK_EVERY_S."""
+        """The cores of all present nodes, read anew every ASK_EVERY_S."""
         # Calls to a dead cluster hang.
         if time.monotonic() >= self._ask_again_s and self.alive():
             self._cores = max(1, int(ray.cluster_resources().get("CPU", 1)))

@@ -37,7 +37,7 @@ def start_device(
 
 
 def main(argv: list[str] | None = None) -> None:
-    """As ``tuner.measure.device_process``, with a tracker and a key required."""
+    """Run ``tuner.measure.device_process`` with a tracker and a key required."""
     argv = sys.argv[1:] if argv is None else argv
     options = device_options.parse_options(argv)
     if options.tracker is None or not options.key:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 ANSWER_S = 10.0
 RESERVED_IDS = (".", "..", "activity", "tokens")
-"""They mean something else in the paths of the API."""
+"""Names that no device may have: they mean something else in the paths of the API."""
 FREE_S = 2.0
 """How long to wait for a device that the tracker lists as free."""
 DEVICE_WAIT_S = 120.0
@@ -78,7 +78,7 @@ class DeviceList:
     _quarantined: frozenset[str] = frozenset()
     _failing: frozenset[str] = frozenset()
     _refused: Mapping[Address, tuple[str, float]] = field(default_factory=dict)
-    """Why and when, of those that were refused when they were last asked."""
+    """The reason and the time of each refusal, by the address of the device."""
     _next_s: float = float("-inf")
 
     def __post_init__(self) -> None:
@@ -95,11 +95,11 @@ class DeviceList:
         return self.counts()
 
     def counts(self) -> Mapping[str, int]:
-        """By key the devices that there were when the tracker was last asked, without those in quarantine."""
+        """The number of devices by key when the tracker was last queried, without those in quarantine."""
         return Counter(known.key for known in self._known.values() if known.id not in self._quarantined)
 
     def present(self, key: str) -> Mapping[Address, KnownDevice]:
-        """Those of one key."""
+        """The devices of one key, without those in quarantine."""
         return {
             address: known
             for address, known in self._known.items()
@@ -255,7 +255,7 @@ def _where(address: Address) -> str:
 
 
 def _job_key(tracker_key: str) -> str:
-    """What jobs name a device by."""
+    """The key that jobs name a device by."""
     key, own, _ = tracker_key.rpartition(ID_SEPARATOR)
     return key if own else tracker_key
 

@@ -39,9 +39,9 @@ class JobRunner:
     retry: Retry = field(default_factory=Retry)
     shared: Sequence[SharedRecord] = ()
     rates_of: RatesOf = typical
-    """What theory takes for the devices of a job, asked before its searches begin."""
+    """The rates that theory takes for the devices of a job, read before its searches begin."""
     began_s: float | None = None
-    """On the monotonic clock, from when on a job's seconds count; None: once its searches begin."""
+    """When a job's seconds begin to count, on the monotonic clock; None: once its searches begin."""
 
     def run(self, lease: Lease) -> JobState | None:
         """The state in which the job is left, WAITING if this attempt failed and another may be made; None if it was

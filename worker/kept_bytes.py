@@ -12,7 +12,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 256 * 2**20
-"""Of one search, in memory: the binaries of some thousands of candidates."""
+"""Bytes of one search in memory: the binaries of some thousands of candidates."""
 
 
 class KeptBytes:

@@ -25,11 +25,11 @@ _RANKS: Mapping[type[Exception], int] = {
     StorageUnavailable: 4,
     LeaseLost: 5,
 }
-"""Of what lanes raise, what decides most of the job's end has the highest rank."""
+"""Ranks of the errors that lanes raise: what decides most of the job's end has the highest."""
 DEFECT = 3
 """The rank of any other error: it would come again, and is told even where the job is cancelled."""
 EXIT = 6
-"""Of what is no error: the process ends."""
+"""The rank of what is no error: the process ends."""
 
 
 def side_by_side(lane: Callable[[int], None], lanes: int) -> None:

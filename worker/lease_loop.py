@@ -21,7 +21,7 @@ POLL_S = 0.5
 OUTAGE_WAIT_S = 2.0
 """The wait after an error of the database or the tracker."""
 MAX_JOBS = 16
-"""That one worker runs at once."""
+"""Jobs that one worker runs at once."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class LeaseLoop:
     maintain: Callable[[], None] = lambda: None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _running: Counter[str] = field(default_factory=Counter)
-    """By key, jobs."""
+    """The number of running jobs by key."""
 
     def run_forever(self) -> None:
         """Returns when ``stop`` is set and the jobs have ended. Outages of the database and the tracker are retried."""

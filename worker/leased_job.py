@@ -91,7 +91,7 @@ class LeasedJob:
 
     @property
     def wall_s(self) -> float | None:
-        """What wall time its searches took, where several ran at once; as far as it was stored."""
+        """The wall time that its searches took, where several ran at once; as far as it was stored."""
         wall_s = self.lease.job.summary.get(WALL_S)
         return float(wall_s) if wall_s is not None else None
 

@@ -34,7 +34,7 @@ class Libraries:
     wall_s: Callable[[], float | None]
     clock: Callable[[], float] = time.monotonic
     _is_served: dict[int, bool] = field(default_factory=dict)
-    """By position, whether a library that the new one is to be compared with was there when its search began."""
+    """Whether a library that the new one is to be compared with was there when its search began, by position."""
 
     def begin(self, position: int) -> None:
         """Before the search of a task begins: what it is going to be compared with is what is served now."""
@@ -137,7 +137,7 @@ class Libraries:
 
 
 def _limit_s(allowance: Budget, spent_s: float) -> float:
-    """What comparing may take where ``spent_s`` of the allowance are gone; a little even where all of it is."""
+    """The time that comparing may take where ``spent_s`` of the allowance are gone; a little even where all are."""
     if allowance.seconds is None:
         return _compare_s(allowance)
     return min(_compare_s(allowance), max(LATE_SHARE * allowance.seconds, allowance.seconds - spent_s))

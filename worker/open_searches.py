@@ -38,7 +38,7 @@ class OpenSearches:
     at_rates: Callable[[SearchTaskRow], SearchTask]
     """A row's task, with what theory takes for its device."""
     _live: OrderedDict[int, TaskSearch] = field(default_factory=OrderedDict)
-    """By position, the one used last at the end."""
+    """Searches by position, the one used last at the end."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __contains__(self, position: int) -> bool:

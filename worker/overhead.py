@@ -17,7 +17,7 @@ class Uncharged:
         self._deducted_s = 0.0
 
     def without(self, budget: Budget, spent_s: float, *, shared: bool) -> Budget:
-        """What of ``budget`` there is to give out, ``spent_s`` of it being used. A search that does not share it keeps
+        """The part of ``budget`` to give out, ``spent_s`` of it being used. A search that does not share it keeps
         the whole, and is told apart by how much it is late."""
         self._deducted_s = self._seconds(spent_s) if shared else 0.0
         if budget.seconds is None:

@@ -28,7 +28,7 @@ from worker.cores import Cores
 BUILD_TIMEOUT_S = 30.0
 BUILDS_PER_ACTOR = 200
 CORES = 0.9
-"""Of a build actor, as Ray counts them: there is one for each core, and what is left is for searches."""
+"""Cores of a build actor, as Ray counts them: there is one for each core, and what is left is for searches."""
 GRACE_S = 5.0
 """An actor ends itself when a build times out; after this much longer it is killed."""
 POLL_S = 1.0
@@ -58,7 +58,7 @@ class _Running:
     index: int
     started_s: float
     oom_kills: int
-    """Of this machine before it."""
+    """Processes that the kernel of this machine had killed for memory before the build."""
 
 
 class RayBuilder:
@@ -93,7 +93,7 @@ class RayBuilder:
         self.pool.start()
 
     def build(self, task: SearchTask, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
-        """As Builder says. Raises BuilderLost if the cluster is gone."""
+        """Build kernels as ``Builder`` says. Raises BuilderLost if the cluster is gone."""
         with self._calling():
             return _Batch(self, task, kernels).results()
 
@@ -129,7 +129,7 @@ class RayBuilder:
     def _linked(
         self, dispatcher: Dispatcher, job_id: str | None, objects: Objects, limit_s: float
     ) -> LibraryFiles | str | None:
-        """As ``link_one``; None if the actor died, or is too late. Raises BuilderLost."""
+        """What ``link_one`` gives; None if the actor died, or is too late. Raises BuilderLost."""
         # A core first, as in a batch: who waits for one must not hold an actor.
         with self.cores.taken(1, self.is_gone):
             while (slot := self.pool.take(POLL_S)) is None:
@@ -192,7 +192,7 @@ class _Batch:
         self._cores = 0
 
     def results(self) -> list[BuildResult]:
-        """In the order of the kernels. Raises BuilderLost."""
+        """The results in the order of the kernels. Raises BuilderLost."""
         cores = self._builder.cores
         if self._todo:
             self._cores = cores.take_some(len(self._todo), self._builder.is_gone)
@@ -229,7 +229,7 @@ class _Batch:
             self._cores = wanted
 
     def _take(self) -> None:
-        """As many actors as kernels may be begun, as far as nobody else uses them; the first may be waited for."""
+        """Take actors for kernels that may be begun, as far as nobody else uses them; the first may be waited for."""
         # One that a smaller cluster has no room for would never start.
         while self._starting and self._pool.is_too_large():
             self._pool.give(self._starting.pop())

@@ -33,7 +33,7 @@ from worker.search_messages import (
 LOOK_S = 0.25
 """How often a search is told whether to stop."""
 MAX_CALLS = 1024
-"""Of one search that are carried out at once: two for each device. Threads are made as they are needed."""
+"""Calls of one search that are carried out at once: two for each device. Threads are made as they are needed."""
 
 
 class SearchLost(BuilderLost):

@@ -130,7 +130,7 @@ class RayTools:
         return self._builder is not None and self._cluster is not None and self._cluster.alive()
 
     def runner(self, key: str) -> Runner:
-        """On all devices of a key."""
+        """A runner on all devices of a key."""
         devices = self._devices
 
         def members() -> Mapping[Address, Callable[[], Runner]]:
@@ -144,7 +144,7 @@ class RayTools:
         return RpcRunner(partial(self._devices.session, device, address), cores=cores)
 
     def parallel_builds(self, key: str, threads: int) -> int:
-        """As many as the cluster has cores; where it is on this machine, without those that devices here measure on."""
+        """The number of the cluster's cores; if it is on this machine, without those that devices here measure on."""
         with self._changed:
             if self._cluster is None:
                 return 0

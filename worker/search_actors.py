@@ -23,12 +23,12 @@ from worker.search_messages import FromHost, ToHost
 log = logging.getLogger(__name__)
 
 CORES = 0.001
-"""Of the actor of searches, as Ray counts them: it goes where there are cores that build, and never waits for one."""
+"""Cores of a search actor, as Ray counts them: it goes where there are cores that build, and never waits for one."""
 ENVIRONMENT = {"env_vars": {"RAY_worker_niceness": "0"}}
 """Ray's processes have a niceness of 15: whatever else keeps the cores busy would stop all thinking. That of builders
 stays, since they run beside measurements."""
 SEARCHES_PER_ACTOR = 4
-"""Of one job. What they think shares an interpreter; each process costs memory (docs/decisions/0035)."""
+"""Searches of one job per actor. They share an interpreter; each process costs memory (docs/decisions/0035)."""
 START_S = 120.0
 """An actor's time to start, which takes a second or two where the cores are not busy."""
 SILENT_S = 60.0
@@ -134,7 +134,7 @@ class SearchActors:
         return taken
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Once the cluster is gone: wait until no thread uses it. Ray must not be shut down before."""
+        """Wait until no thread uses the cluster, once it is gone. Ray must not be shut down before."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
             return all(process.join(max(0.0, deadline - time.monotonic())) for process in self._made)

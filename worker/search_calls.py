@@ -71,7 +71,7 @@ class Calls:
 
     # -- what it keeps --------------------------------------------------------------------------------------------
     def close(self) -> None:
-        """Once nothing is carried out any more, and nobody needs what was built."""
+        """Drop what was built, once no call is carried out any more and nobody needs it."""
         self._kept.close()
 
     def whole(self, tuned: Tuned) -> Tuned:

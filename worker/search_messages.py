@@ -80,7 +80,7 @@ class NewState:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """To the Call with this id."""
+    """The answer to the Call with this id."""
 
     id: int
     outcome: Outcome

@@ -38,7 +38,7 @@ LOSSES = 3
 """How often in a row a job may lose its device or its builder, with nothing recorded in between, before the attempt
 fails."""
 MIN_FINISH_S = 8.0
-"""What one library of a cancelled job may take, where several share FINISH_S."""
+"""The least time of one library of a cancelled job, where several share FINISH_S."""
 MAX_LANES = 8
 """Searches of a job that run at once."""
 LOOK_S = 0.5
@@ -61,23 +61,23 @@ class JobSearches:
     rates_of: RatesOf = typical
     clock: Callable[[], float] = time.monotonic
     began_s: float | None = None
-    """By ``clock``, from when on the job's seconds count; None: once the rates of its devices are known."""
+    """When the job's seconds begin to count, by ``clock``; None: once the rates of its devices are known."""
     _standings: list[TaskProgress] = field(default_factory=list)
-    """As of the last turn of each task."""
+    """The progress of each task as of its last turn."""
     _turns: dict[int, Turn] = field(default_factory=dict)
-    """Those that are being taken, by position."""
+    """The turns that are being taken, by position."""
     _changed: threading.Condition = field(default_factory=threading.Condition)
     """Guards what is above and the two below; is notified when a lane has done something."""
     _is_ending: bool = False
     """A lane has raised: no turn is taken any more."""
     _is_failing: bool = False
-    """It raised something else than that the job is cancelled: the others stop at once."""
+    """A lane raised something else than that the job is cancelled: the others stop at once."""
     _devices: int = 1
     """The most that there were when lanes were counted."""
     _runner: Runner | None = None
-    """Which all lanes measure by."""
+    """The runner that all lanes measure by."""
     _rates: dict[tuple[str, int], Rates] = field(default_factory=dict)
-    """By the fingerprint of the target, and threads."""
+    """Rates by the fingerprint of the target, and threads."""
 
     def __post_init__(self) -> None:
         wall = WallTime(self.job.wall_s, self.clock)
@@ -87,7 +87,7 @@ class JobSearches:
         self._libraries = Libraries(self.job, *given, self.clock)
 
     def run(self) -> None:
-        """Until each search task has its library. Raises Cancelled, LeaseLost, StorageUnavailable, DeviceLost,
+        """Run until each search task has its library. Raises Cancelled, LeaseLost, StorageUnavailable, DeviceLost,
         BuilderLost, and what a search raises; of what several lanes raise what decides most of the job's end."""
         self._find_rates()
         self._standings = [self._first_standing(row) for row in self.job.lease.tasks]
@@ -113,7 +113,7 @@ class JobSearches:
             self._close()
 
     def _find_rates(self) -> None:
-        """Before any search begins, which they may take some time for: a device may be measured first."""
+        """Find the rates before any search begins, which may take some time: a device may be measured first."""
         for row in self.job.lease.tasks:
             what = row.target_fingerprint, row.task.threads
             if what not in self._rates and not row.done:
@@ -128,7 +128,7 @@ class JobSearches:
 
     # -- lanes ----------------------------------------------------------------------------------------------------
     def _run_lanes(self) -> None:
-        """Until each task has its library, on as many lanes as there are devices now."""
+        """Run until each task has its library, on as many lanes as there are devices now."""
         left = sum(not standing.is_done for standing in self._standings)
         most = min(left, MAX_LANES, open_searches.MAX_LIVE)
         # After a loss devices come back one by one: there will be as many as before.
@@ -197,11 +197,11 @@ class JobSearches:
 
     @property
     def _spent_s(self) -> float:
-        """By all searches, as of the last turn of each."""
+        """Seconds that all searches have spent, as of the last turn of each."""
         return sum(standing.spent_s for standing in self._standings)
 
     def _take(self, turn: Turn) -> None:
-        """What a search leaves of its allowance goes to the others: once nothing helps its library is made."""
+        """Take a turn. The rest of a search's allowance goes to the others: once nothing helps its library is made."""
         if not turn.is_ending and self._explore(turn) != EndedBy.NOTHING_HELPS:
             return
         self._finalize(turn)
@@ -217,7 +217,7 @@ class JobSearches:
 
     # -- standings ------------------------------------------------------------------------------------------------
     def _first_standing(self, row: SearchTaskRow) -> TaskProgress:
-        """Before this attempt, with what is known of a task that shares its budget."""
+        """The progress of a task before this attempt, with what is known of one that shares its budget."""
         stored = self._stored_standing(row)
         if len(self.job.lease.tasks) == 1 or row.done:
             return stored
@@ -228,7 +228,7 @@ class JobSearches:
         return TaskProgress(row.count, trials, row.spent_s, is_done=row.done)
 
     def _say_plan(self) -> None:
-        """Where not all of several workloads can be searched, or some go on where others ended, at the beginning."""
+        """Note the plan at the beginning, where not all of several workloads can be searched, or some are known."""
         plan = BudgetPlan.of(((row.task, row.count) for row in self.job.lease.tasks), self.job.budget)
         known = sum(each.known > 0 for each in self._standings)
         has_begun = any(each.trials or each.is_done for each in self._standings)

@@ -23,7 +23,7 @@ class SharedBudget:
         self._wall, self._clock = wall, clock
         self._uncharged = Uncharged(clock(), 0.0, clock)
         self.count = 1
-        """Of lanes."""
+        """The number of lanes."""
 
     def begin(self, began_s: float, spent_s: float) -> None:
         """``began_s``: by the clock, from when on seconds count."""

@@ -19,7 +19,7 @@ class Turn:
     is_ending: bool
 
     def standing(self, before: TaskProgress, now_s: float) -> TaskProgress:
-        """Of the task, in the middle of the turn."""
+        """The progress of the task in the middle of the turn."""
         spent_s = before.spent_s + now_s - self.since_s
         ending = self.is_ending
         return replace(before, allowance=self.allowance, spent_s=spent_s, is_running=not ending, is_ending=ending)

@@ -18,12 +18,12 @@ class WallTime:
         self._began_s = None if stored_s is None else clock() - stored_s
 
     def begin(self, lanes: int, spent_s: float) -> float:
-        """What was taken before ``lanes`` searches run at once; ``spent_s`` by the searches, together."""
+        """The time taken before ``lanes`` searches run at once; ``spent_s`` by the searches, together."""
         if self._began_s is None and lanes > 1:
             self._began_s = self._clock() - spent_s
         kept_s = self.kept_s()
         return spent_s if kept_s is None else kept_s
 
     def kept_s(self) -> float | None:
-        """What was taken by now; None where that is the time of the searches, one after the other."""
+        """The time taken by now; None where that is the time of the searches, one after the other."""
         return None if self._began_s is None else self._clock() - self._began_s

@@ -43,7 +43,7 @@ SUBMIT = Security(_authorized, scopes=[Scope.SUBMIT.value])
 PROMOTE = Security(_authorized, scopes=[Scope.PROMOTE.value])
 ADMIN = Security(_authorized, scopes=[Scope.ADMIN.value])
 OPEN = Security(_open, scopes=[])
-"""For routes that need no key. Which those are is decided in ``service.auth``; this only says that it is meant."""
+"""Marks routes that need no key. Which those are is decided in ``service.auth``; this only says that it is meant."""
 
 
 def check(request: Request, *needed: Scope) -> None:

@@ -27,7 +27,7 @@ WINDOWS = {900: "15 min", 3600: "1 h"}
 LONG_WINDOWS = {900: "15 min", 3600: "1 h", 6 * 3600: "6 h", 24 * 3600: "24 h"}
 MAX_ROWS = 500
 MAX_SPANS = 50
-"""That the page of a device lists; its lane shows all."""
+"""Spans that the page of a device lists; its lane shows all."""
 FEW = 8
 """Devices up to which one figure shows how steady the speed of each is."""
 
@@ -81,7 +81,7 @@ class Row:
     spoken: str
     seen_age_s: float | None
     left_s: float | None
-    """Of its quarantine; None where that ends by a release alone."""
+    """Seconds left of its quarantine; None where that ends by a release alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def fleet_query(
     order: Order = Order.NAME,
     seconds: Annotated[int, Query(ge=60, le=3600)] = 900,
 ) -> FleetQuery:
-    """What the page was asked to show. A state that there is not shows no less than all."""
+    """The query of the page. A status that does not exist shows no less than all."""
     known = Status(state) if state in set(Status) else None
     return FleetQuery(q.strip(), key, known, order, seconds)
 
@@ -118,7 +118,7 @@ def devices_page(request: Request, fleets: FleetsDep, tokens: DeviceTokensDep, q
 
 @router.get("/fragments/devices")
 def devices_fragment(request: Request, fleets: FleetsDep, tokens: DeviceTokensDep, query: QueryDep) -> HTMLResponse:
-    """What of the page changes, for the script that keeps it up to date."""
+    """The part of the page that changes, for the script that keeps it up to date."""
     shown = _fleet(fleets.get(query.seconds), query) | {"refused": tokens.list_refused_devices()}
     return TEMPLATES.page(request, "_fleet.html", **shown)
 

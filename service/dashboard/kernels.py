@@ -92,7 +92,7 @@ def kernel_of(storage: LibraryStorage, job: Job, row: SearchTaskRow, view: Searc
 
 
 def _axes(row: SearchTaskRow, kernel: MicroKernel) -> tuple[tuple[str, int, str], ...]:
-    """By the name that is shown, with added axes that the kernel's values leave out."""
+    """Name, value and description of each axis, sorted by name, with added axes that the kernel's values leave out."""
     space, values = rule_of(kernel).space(row.task), dict(kernel.values)
     axes = {axis.name: (axis.shown, axis.doc) for axis in space.axes}
     # One of a file may lack an axis of its rule: it is shown as it is.

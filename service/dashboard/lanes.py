@@ -11,9 +11,9 @@ from tuner.storage import ActiveJob
 
 WIDTH, HEIGHT = 1000, 10
 NARROWEST = 2.0
-"""What ran for a moment is seen, too."""
+"""The least width of a bar, so that what ran for a moment is seen, too."""
 COLOURS = 6
-"""As many as the style sheet has."""
+"""The number of colours that the style sheet has."""
 MAX_NAMED = 12
 
 
@@ -40,7 +40,7 @@ def colour_of(job: ActiveJob) -> int:
 
 
 def lane_of(spans: Sequence[Span], jobs: Mapping[str, ActiveJob], seconds: float) -> tuple[Bar, ...]:
-    """By job, in the order of their first spans."""
+    """A bar for each job, in the order of their first spans."""
     by_job: dict[str, list[Span]] = {}
     for span in spans:
         by_job.setdefault(span.job_id, []).append(span)

@@ -18,7 +18,7 @@ from tuner.storage import JobStorage
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ])
 
 LAYERS = 50
-"""On a page."""
+"""Layers on a page."""
 
 
 class Order(StrEnum):
@@ -42,7 +42,7 @@ def model_page(
 def model_fragment(
     request: Request, job_id: str, jobs: JobsDep, order: Order = Order.MODEL, page: PageNumber = 1
 ) -> HTMLResponse:
-    """What of the page changes, for the script that keeps it up to date."""
+    """The part of the page that changes, for the script that keeps it up to date."""
     return TEMPLATES.page(request, "_model.html", **_model(jobs, job_id, order, page))
 
 

@@ -35,7 +35,7 @@ def job_query(
     up: bool = False,
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
 ) -> JobQuery:
-    """What the overview was asked to show; ``up``: in ascending order."""
+    """The query of the overview; ``up``: in ascending order."""
     return JobQuery(q.strip(), state or None, order, not up, (page - 1) * PAGE, PAGE)
 
 
@@ -49,7 +49,7 @@ def overview(request: Request, storage: StorageDep, query: QueryDep) -> HTMLResp
 
 @router.get("/fragments/jobs")
 def jobs_fragment(request: Request, storage: StorageDep, query: QueryDep) -> HTMLResponse:
-    """What of the overview changes, for the script that keeps it up to date."""
+    """The part of the overview that changes, for the script that keeps it up to date."""
     return TEMPLATES.page(request, "_jobs.html", **_overview(storage, query))
 
 

@@ -1,4 +1,4 @@
-"""From rows of the database to what the pages say of jobs."""
+"""Jobs as the pages show them, from rows of the database."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class JobLine:
     device: str
     trials: int
     progress: float
-    """Of the budget that is closest to its end, 0 to 1; over all tasks in the mean."""
+    """The spent share (0 to 1) of the budget that is closest to its end; over all tasks in the mean."""
     speedup: float | None
-    """Over the default; of several tasks that of their total, each counted as often as its workload occurs."""
+    """Speed-up over the default; of several tasks that of their total, each counted as often as its workload occurs."""
     vs_numpy: float | None
     created_at: str
     age_s: float | None

@@ -22,7 +22,7 @@ def ratio(value: float | None) -> str:
 
 
 def age(value: float | None) -> str:
-    """In whole seconds, minutes or hours: ``42 s``, ``15 min``, ``1 h 5 min``."""
+    """An age in whole seconds, minutes or hours: ``42 s``, ``15 min``, ``1 h 5 min``."""
     if value is None:
         return NOTHING
     return format_duration(value, whole=True).removesuffix(" 0 s").removesuffix(" 0 min")

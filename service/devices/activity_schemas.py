@@ -141,7 +141,7 @@ class DeviceDetail(BaseModel):
 
 
 def _jobs(fleet: Fleet, members: Iterable[Member]) -> list[ActiveJobOut]:
-    """Those that the spans and the devices name, in the order of submission."""
+    """The jobs that the spans and the devices name, in the order of submission."""
     shown = {span.job_id for member in members for span in member.spans}
     shown |= {member.job.id for member in members if member.job}
     jobs = [ActiveJobOut.model_validate(job) for job in fleet.jobs.values() if job.id in shown]

@@ -29,17 +29,17 @@ from tuner.storage import (
 )
 
 HOUR_S = 3600.0
-"""What utilisation is told of."""
+"""The window of the utilisation that is shown."""
 SEEN_S = 60.0
 """A device that was not seen for longer, and has measured nothing since, is away."""
 LATELY_S = 60.0
 """A device whose last trial is no older than this, of a job that is worked on, is busy: trials come in batches."""
 MAX_SLOTS, MIN_SLOTS, FINEST_SLOTS = 24_000, 60, 240
-"""Of all devices, and of one: as fine as a screen shows, as coarse as many devices need."""
+"""Slots of all devices, and of one: as fine as a screen shows, as coarse as many devices need."""
 MAX_SPANS = 5000
-"""Of one answer. The oldest are left out."""
+"""Spans of one answer. The oldest are left out."""
 KEPT_S, RESTS = 3.0, 10.0
-"""What was read is good for so long, and for so many times as long as it took to read."""
+"""How long what was read is used again, or, where that is longer, for how many times as long as the reading took."""
 MAX_KEPT = 8
 NO_USE = DeviceUse(0.0, 0, 0)
 WORKED_ON = (JobState.RUNNING, JobState.CANCELLING)

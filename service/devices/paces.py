@@ -12,7 +12,7 @@ TOLERANCE = 0.1
 
 
 def paces(devices: Sequence[Device]) -> Mapping[str, str]:
-    """By device id, empty for a device that is steady and agrees with those of its key and target."""
+    """Remarks on each device's speed by id, empty where it is steady and agrees with those of its key and target."""
     usual: dict[tuple[str, str], dict[str, float]] = {}
     for device in devices:
         if device.speed is not None:

@@ -1,4 +1,4 @@
-"""From slots of trials to the spans that people look at: what a device measured for one job without a pause."""
+"""Spans that people look at, made of slots of trials: what a device measured for one job without a pause."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def spans_of(slots: Iterable[Slot], origin_s: float, gap_s: float) -> tuple[Span
 
 
 def newest(spans: Sequence[tuple[Span, ...]], most: int) -> tuple[list[tuple[Span, ...]], float]:
-    """Of the spans of all devices the ``most`` that ended last, and since when none is missing: 0 if none was cut."""
+    """The ``most`` spans of all devices that ended last, and since when none is missing: 0 if none was cut."""
     ends = sorted((span.end_s for each in spans for span in each), reverse=True)
     if len(ends) <= most:
         return list(spans), 0.0

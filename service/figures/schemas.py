@@ -1,4 +1,4 @@
-"""What the list of figures answers with."""
+"""The schema of the list of figures."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tuner.storage import EventStorage, StorageUnavailable
 SHARE = 20
 """The thread rests this many times as long as its last look took: it never takes more than a 20th of a core."""
 CERTAIN_S = 5.0
-"""It looks at the streams' jobs this often even if nothing seems to have been committed."""
+"""How often it looks at the streams' jobs even if nothing seems to have been committed."""
 AWAY_S = 0.5
 """The pause before another attempt while the database is unavailable."""
 
@@ -44,7 +44,7 @@ class Bell:
             return False
 
     def ring(self) -> None:
-        """From any thread. A stream whose loop has ended needs no waking."""
+        """Wake the stream, from any thread. A stream whose loop has ended needs no waking."""
         try:
             self._loop.call_soon_threadsafe(self._rung.set)
         except RuntimeError:

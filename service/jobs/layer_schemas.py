@@ -1,4 +1,4 @@
-"""What ``GET /v1/jobs/{job_id}/layers`` answers."""
+"""The schema of ``GET /v1/jobs/{job_id}/layers``."""
 
 from __future__ import annotations
 

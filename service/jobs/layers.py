@@ -31,7 +31,7 @@ class LayerState(StrEnum):
 
     @property
     def told(self) -> str:
-        """What people read."""
+        """The state as people read it."""
         return "not searched" if self is LayerState.UNSEARCHED else self.value.lower()
 
 
@@ -111,7 +111,7 @@ def shapes_of(workload: Workload) -> dict[str, tuple[str, ...]]:
 
 
 def _times(summary: JobSummary, job: Job) -> dict[int, float]:
-    """By position what a run of the model spends in a layer, of the layers that have been timed. While the default is
+    """Seconds that a run of the model spends in each layer that has been timed, by position. While the default is
     timed, what is known is mostly theory's."""
     counts = counts_of(job.spec)
     return {
@@ -131,7 +131,7 @@ def _state(job: Job, row: SearchTaskRow, summary: SearchSummary | None) -> Layer
 
 
 def _spent(job: Job, summary: JobSummary) -> SearchSummary:
-    """What of the budget the searches have taken together."""
+    """The part of the budget that the searches have spent together."""
     budget, elapsed_s = parse_budget(job.spec.get("budget")), job.summary.get(WALL_S)
     return SearchSummary(
         trials=sum(each.trials for each in summary.tasks.values()),

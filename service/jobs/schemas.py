@@ -92,7 +92,7 @@ class SearchTaskPage(BaseModel):
 
     @staticmethod
     def of(rows: Sequence[SearchTaskRow], count: int) -> SearchTaskPage:
-        """As many of ``rows`` as fit an answer, at least one; the job has ``count`` search tasks."""
+        """A page of as many of ``rows`` as fit an answer, at least one; the job has ``count`` search tasks."""
         items: list[SearchTaskOut] = []
         size = 0
         for row in rows:

@@ -1,4 +1,4 @@
-"""From what a request says to the library that it means, and libraries as archives."""
+"""The library that a request means, and libraries as archives."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def asked_of(storage: ServingStorage, key: str, asked: ServedIn) -> LibraryQuery
 
 
 def served_tasks(storage: ServingStorage, key: str) -> dict[str, SearchTaskRow]:
-    """By target the search task that built the library which is served there, with the least number of threads.
+    """The search task, by target, that built the library which is served there, with the least number of threads.
 
     Targets without a library are left out. Raises NotFound for a workload that is not known.
     """

@@ -41,7 +41,7 @@ class DescribedLookups:
         ]
 
     def _alike(self, asked: Sequence[Query | Described | ShapewrightError]) -> Mapping[str, Sequence[WorkloadForm]]:
-        """By the keys of the static programs that are asked for: the workloads with the same program."""
+        """The workloads with the same program as each static one that is asked for, by the key of the program."""
         static = [one.workload for one in asked if isinstance(one, Described) and not one.workload.symbols]
         return {
             program: self._storage.workloads_like(program, MAX_ALIKE)

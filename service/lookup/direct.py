@@ -27,7 +27,7 @@ from tuner.storage import ApiKey, NotFound, StorageUnavailable
 from tuner.storage import Scope as Access
 
 ROUTE = SimpleNamespace(path="/v1/workloads/{key}/best")
-"""What the figures of this service call it."""
+"""The route under which the metrics of this service count it."""
 _PATH = re.compile(r"/v1/workloads/([\w-]+)/best", re.ASCII)
 
 

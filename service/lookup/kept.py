@@ -52,7 +52,7 @@ class Kept:
         self._kernels: Cache[str, ShownKernel] = Cache(16_384)
 
     def symbols(self, workload_keys: Iterable[str]) -> Mapping[str, frozenset[str]]:
-        """By workload the names of its symbols; workloads that are not known are left out."""
+        """The names of each workload's symbols, by its key; workloads that are not known are left out."""
 
         def load(missing: Sequence[str]) -> Mapping[str, frozenset[str]]:
             forms = self._storage.workload_forms(missing)

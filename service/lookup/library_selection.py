@@ -27,7 +27,7 @@ class LibrarySelection:
         self._kept = kept
 
     def libraries(self, asked: Sequence[Asked]) -> list[Rival | None]:
-        """For each shape the best library of those that cover it; None without any.
+        """The best library for each shape, of those that cover it; None without any.
 
         Where none was made for the shape it is one with the shape between two of its own, else the newest.
         """

@@ -86,7 +86,7 @@ class Lookups:
         return [completed(query) for query in queries]
 
     def _answers(self, queries: Sequence[Query]) -> list[Answer]:
-        """Of queries that leave nothing open."""
+        """Answers to queries that leave nothing open."""
         known = self._storage.look_up([(query.scope, format_shape(query.shape)) for query in queries])
         asked = [(query.scope, query.shape, each.libraries) for query, each in zip(queries, known, strict=True)]
         libraries = self._selection.libraries(asked)
@@ -114,7 +114,7 @@ class Lookups:
         return [answer for answer in answers if answer is not None]
 
     def _unmeasured(self, queries: Sequence[Query]) -> list[Answer]:
-        """Where neither a record nor a library answers: the kernel of the nearest measured shape, or the default."""
+        """Answers where no record and no library has one: the kernel of the nearest measured shape, or the default."""
         named = self._storage.newest_tasks([query.scope for query in queries])
         tasks = self._kept.tasks(task.number for task in named if task)
         searched = [(query, tasks[task.number]) for query, task in zip(queries, named, strict=True) if task]

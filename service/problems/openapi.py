@@ -46,5 +46,5 @@ def answer(status: int) -> dict[str, Any]:
 
 
 def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For a route's ``responses``: the problems that it has beside those of every route."""
+    """The problems that a route has beside those of every route, for its ``responses``."""
     return {status: answer(status) for status in statuses}

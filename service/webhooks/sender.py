@@ -48,7 +48,7 @@ class Sender:
     _limiter: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(AT_ONCE))
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Send deliveries until it is cancelled."""
         sending: dict[asyncio.Task[None], Delivery] = {}
         try:
             while True:

@@ -1,4 +1,4 @@
-"""What names a workload's target in a query."""
+"""The target that a query about a workload names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a library's files to its kernels as an object file, and to a shared library that needs no TVM. Imports TVM.
+"""A library's kernels as an object file, and as a shared library that needs no TVM, from its files. Imports TVM.
 
 The object is compiled from the library's own IR, all kernels and their entry as one module.
 Libraries of earlier releases were built so: what is linked of the object must be the very bytes that were verified.
@@ -24,7 +24,7 @@ from tuner.library.package import LIBRARY
 from tuner.program.workload import JsonObject
 
 LINK_S = 120.0
-"""What a C compiler may take."""
+"""The time that a C compiler may take."""
 
 
 def object_file(files: Mapping[str, bytes], manifest: JsonObject, dispatcher: Dispatcher, path: Path) -> None:

@@ -66,7 +66,7 @@ class CSource:
     # -- names ------------------------------------------------------------------------------------------------------
     @cached_property
     def operands(self) -> Mapping[str, str]:
-        """By tensor what its parameter is called."""
+        """The parameter's name of each tensor, by the tensor's name."""
         return {each.name: f"{each.name}_" if each.name in KEYWORDS else each.name for each in self.workload.operands}
 
     @cached_property
@@ -128,7 +128,7 @@ class CSource:
         return _template("packing.h.in").format(**self._packing_fields(tensor))
 
     def _packing_fields(self, tensor: Tensor) -> dict[str, str]:
-        """What the declaration and the definition of a packing function have in common."""
+        """Fields that the declaration and the definition of a packing function have in common."""
         sizes = self._sizes_of(tensor)
         return {
             "function": self.function, "name": tensor.name, "type": C_TYPES[tensor.dtype],
@@ -148,7 +148,7 @@ class CSource:
         return [each for each in self.workload.inputs if each.name in self.layouts]
 
     def _packers(self) -> dict[str, int]:
-        """Which functions of the runtime pack constants."""
+        """The functions of the runtime that pack constants, as macros."""
         layouts = [self.layouts[each.name] for each in self._packed]
         filters = [isinstance(layout, PackLayout) and bool(layout.filter) for layout in layouts]
         return {"SW_PACKS": int(not all(filters)), "SW_FILTERS": int(any(filters))}

@@ -60,7 +60,7 @@ class JobView:
 
     @staticmethod
     def of(job: Mapping[str, Any]) -> JobView:
-        """Of a job as the service returns it, before its events."""
+        """The view of a job as the service returns it, before its events."""
         tasks = {task["position"]: TaskView(task["workload"], task["count"]) for task in job.get("tasks", ())}
         return JobView(job["id"], job["name"], job["state"], tasks=tasks)
 

@@ -88,7 +88,7 @@ def tune_model(
 
 
 def _budget(tasks: ModelTasks, seconds: float | str | None, trials: int | None) -> dict[str, Any]:
-    """As a job file has it."""
+    """The budget as a job file has it."""
     if seconds == options.AUTO:
         seconds = tasks.plan(seconds=1).recommended.seconds
     return {name: value for name, value in (("trials", trials), ("seconds", seconds)) if value is not None}

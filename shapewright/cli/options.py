@@ -160,7 +160,7 @@ def open_database(url: str | None, directory: Path | None) -> Storage:
 
 
 def private(directory: Path) -> Path:
-    """As ``writable``, for the data directory: it is its owner's alone, because it holds keys, records and logs.
+    """A writable data directory that is its owner's alone, because it holds keys, records and logs.
 
     One that others could enter is closed to them if it is a data directory or empty; any other is refused.
     """

@@ -45,7 +45,7 @@ _KINDS = {
 }
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What a write fails with that nobody else is to blame for; the error of a file that is open names none."""
+"""Errors of a write that nobody else is to blame for; the error of a file that is open names none."""
 _NAMED = ("field", "problem", "remedy")
 """The members of a problem document that say which input was wrong."""
 
@@ -100,14 +100,14 @@ def report(failure: CommandFailed, json_output: bool) -> None:
 
 
 def drop_stdout() -> None:
-    """What stdout could not take is dropped, or the interpreter tries again as it ends."""
+    """Drop what stdout could not take, or the interpreter tries again as it ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
 
 
 def emit_last(document: Document, json_output: bool, text: str) -> None:
-    """As ``emit``, for a command that keeps running: from here on stdout is redirected to stderr."""
+    """``emit`` for a command that keeps running: from here on stdout is redirected to stderr."""
     emit(document, json_output, text)
     sys.stdout.flush()
     os.dup2(2, 1)

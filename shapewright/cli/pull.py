@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Pulled = tuple[dict[str, Any], Sequence[Path], str]
 """What a command prints as JSON, the folders of the libraries, and what it prints as text."""
 JOB_ID = "job-"
-"""What ids of jobs begin with, and keys of workloads do not."""
+"""The prefix of job ids, which keys of workloads do not have."""
 FLAGS = {"ranges": "--range", "workload": "WORKLOAD"}
 """How parameters are called on the command line, where that is not ``--`` and their name."""
 

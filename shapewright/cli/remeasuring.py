@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 OWNER = "db remeasure"
 SUFFIX = " (measured again)"
 DEFAULT_TRIALS = 64
-"""Of a workload that no job here has searched: its records were imported."""
+"""Trials for a workload that no job here has searched: its records were imported."""
 MAX_VALUES = 256
 """Instances of such a job: the first that were recorded."""
 
@@ -105,7 +105,7 @@ def _from_records(storage: Storage, stale: StaleKnowledge, device: Device) -> Js
 
 
 def _idempotency_key(stale: StaleKnowledge, document: JsonObject) -> str:
-    """The same until there is something new to measure again, or a new way to do it."""
+    """A key that stays the same until there is something new to measure again, or a new way to do it."""
     rules = [f"{rule.name} {rule.version}" for rule in RULES]
     told = (stale.target_fingerprint, stale.newest_at, PROTOCOL, rules, document)
     return "remeasure-" + hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]

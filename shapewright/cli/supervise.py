@@ -24,7 +24,7 @@ STOP_S = 15.0
 """A part that was asked to end is killed after this; a worker may need most of it to give its job back."""
 TAIL_LINES = 5
 MAX_DEATHS = 5
-"""In a row, before all parts were ready: `up` ends then."""
+"""Deaths in a row, before all parts were ready, after which `up` ends."""
 MAX_SAID = 300
 """Characters of the line that a part said last."""
 
@@ -49,7 +49,7 @@ class _Child:
     delay_s: float = FIRST_DELAY_S
     due_s: float | None = None
     deaths: int = 0
-    """In a row."""
+    """Deaths in a row."""
 
     def cannot_start(self, code: int) -> bool:
         """Whether it is no use to start it again: what it was told can never work, or it died each time."""

@@ -1,4 +1,4 @@
-"""From models to workloads.
+"""The workloads of models.
 
     from shapewright.models.fx import lift           # a torch.fx.GraphModule as a Lifting
 

@@ -63,7 +63,7 @@ class Draft:
     view: View
     stages: tuple[Fused, ...] = ()
     before: tuple[Produced, ...] = ()
-    """In the order of the program."""
+    """Producers of operands, in the order of the program."""
 
     @property
     def node(self) -> str:
@@ -154,7 +154,7 @@ def _made(
 
 @lru_cache(maxsize=1024)
 def _labelled(workload: Workload, label: str) -> Workload:
-    """The same by another name: kept, because a workload infers its shapes only once."""
+    """The workload with another label: cached, because a workload infers its shapes only once."""
     return workload if workload.label == label else replace(workload, label=label)
 
 
@@ -189,7 +189,7 @@ def _spelled(draft: Draft, dtype: str | dict[str, str]) -> Workload:
 
 
 def _label(draft: Draft) -> str:
-    """As the catalogue's operators with their epilogues are called."""
+    """A label in the form of the catalogue's operators with their epilogues."""
     sizes = ", ".join(f"{axis}={dim}" for axis, dim in zip(draft.axes, draft.dims, strict=True))
     first = [*(each.op for each in draft.before), draft.base.label] if draft.base else []
     names = [*first, *(stage.epilogue or stage.op for stage in draft.stages)]

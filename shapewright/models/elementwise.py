@@ -41,7 +41,7 @@ TEXT: Mapping[str, str] = {
     **{name: f"{name}({{0}})" for name in _FUNCTIONS},
     **_OWN,
 }
-"""By operation its expression; ``{0}`` and ``{1}`` are its inputs, the others its attributes."""
+"""Expressions by operation; ``{0}`` and ``{1}`` are its inputs, the others its attributes."""
 
 
 
@@ -67,12 +67,12 @@ def literal(value: float, dtype: str) -> str:
 
 
 COMMUTATIVE = frozenset({"add", "mul"})
-"""Of two inputs whose order does not matter."""
+"""Operations of two inputs whose order does not matter."""
 COSTLY = frozenset(TEXT) - {
     *("relu", "neg", "square", "cube", "leaky_relu", "clamp", "abs", "round", "floor", "reciprocal", "sqrt", "rsqrt"),
     *("add", "sub", "mul", "div", "maximum", "minimum", "hardsigmoid", "hardswish"),
 }
-"""Those that compute more than memory takes to bring their inputs."""
+"""Operations that compute for longer than memory takes to bring their inputs."""
 
 
 def epilogue_of(op: str, is_whole: bool, is_channel: bool) -> str | None:

@@ -17,7 +17,7 @@ MASKS = WORDS, BATCH, HEADS = 0, 1, 2
 
 
 def fast_paths() -> dict[Any, Callable[..., Any]]:
-    """By overload."""
+    """Decompositions of the fast paths, by overload."""
     import torch  # noqa: PLC0415 - for those who have a model of it
 
     aten = torch.ops.aten
@@ -29,8 +29,8 @@ def fast_paths() -> dict[Any, Callable[..., Any]]:
 
 @contextmanager
 def spelled_out(graph: Any) -> Iterator[None]:
-    """While a graph of TorchDynamo is traced its fast paths are spelled out: inside of them, too, autocast chooses the
-    dtypes, which has no say where operators of ATen are decomposed."""
+    """A context in which a graph of TorchDynamo is traced with its fast paths spelled out: inside of them, too,
+    autocast chooses the dtypes, which it cannot where operators of ATen are decomposed."""
     import torch  # noqa: PLC0415
 
     forms, changed = fast_paths(), []
@@ -118,7 +118,7 @@ def _encoder_layer(
 
 
 def _attended(x: Any, heads: int, weights: tuple[Any, ...], mask: Any, mask_type: int | None) -> Any:
-    """As ``nn.MultiheadAttention`` computes it elsewhere."""
+    """Attention as ``nn.MultiheadAttention`` computes it elsewhere."""
     import torch  # noqa: PLC0415
     from torch.nn import functional  # noqa: PLC0415
 

@@ -21,7 +21,7 @@ Reads = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 def biased(operation: Operation, draft: Draft) -> Draft:
-    """With the bias that an operator has as its third input."""
+    """The draft with the bias that an operator has as its third input."""
     bias = operation.input(2)
     if bias is None:
         return draft
@@ -91,7 +91,7 @@ def preceded(graph: Graph, draft: Draft, taken: Collection[str]) -> Draft | None
 
 
 def _produced(graph: Graph, draft: Draft, operand: Operand, node: Node, axes: tuple[str, ...]) -> Draft:
-    """With ``operand`` computed by ``node``, whose own inputs become operands."""
+    """The draft with ``operand`` computed by ``node``, whose own inputs become operands."""
     whole = graph.shape(node.name)
     names: dict[Input, str] = {}
     reads: Reads = ()
@@ -209,7 +209,7 @@ def _number(value: Input) -> float:
 
 # -- batch normalisation --------------------------------------------------------------------------------------------
 def _normalized(graph: Graph, draft: Draft, node: Node) -> Draft:
-    """With the constants of a normalisation of inference folded into the weight and the bias of a convolution."""
+    """The draft with the constants of an inference normalisation folded into a convolution's weight and bias."""
     constants = [None if each is None else behind(graph, graph.source(each))[0] for each in node.inputs[1:]]
     if not all(each is None or each.op == "constant" for each in constants):
         raise CannotLift("its statistics are new at every call")

@@ -165,7 +165,7 @@ def _elu(call: Call) -> Translated:
 
 
 def _range(call: Call) -> Translated:
-    """Of integers, upwards."""
+    """A range of integers, upwards."""
     names = {each.name for each in call.node.target._schema.arguments}
     start, step = (call.arg(name) if name in names else usual for name, usual in (("start", 0), ("step", 1)))
     for name in ("end", "dtype", "layout", "device", "pin_memory"):
@@ -304,7 +304,7 @@ TRANSLATIONS: Mapping[str, Translation] = {
     "aten._to_copy.default": _cast("dtype", "layout", "device", "pin_memory", "memory_format"),
     "prims.convert_element_type.default": _cast("dtype"),
 }
-"""By the overload's name what translates a call. Raises CannotLift with the reason."""
+"""Translations of calls, by the overload's name. Raise CannotLift with the reason."""
 
 WITHOUT_MEANING: Mapping[str, tuple[str, ...]] = {
     "aten._native_batch_norm_legit_no_training.default": ("momentum",),

@@ -92,7 +92,7 @@ class Graph:
         return frozenset().union(*(dim.variables for node in self for dim in node.shape or ()))
 
     def renamed(self, names: Mapping[str, str]) -> Graph:
-        """The same with other names for the symbols; those that ``names`` leaves out keep theirs."""
+        """A copy with other names for the symbols; those that ``names`` leaves out keep theirs."""
         dims = {symbol: DimExpr.var(names.get(symbol, symbol)) for symbol in self.symbols}
         nodes = {
             node.name: node if node.shape is None else replace(node, shape=_substituted(node.shape, dims))
@@ -157,7 +157,7 @@ class Operation:
         return None if given is None else self.graph.source(given)
 
     def tensor(self, position: int) -> Node:
-        """The same where it must be one."""
+        """The tensor at ``position``, which must be there. Raises CannotLift."""
         found = self.input(position)
         if found is None:
             raise CannotLift(f"{self.node.op} has no input {position}")

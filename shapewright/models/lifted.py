@@ -108,7 +108,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Lifting:
-    """Of a whole graph. Views, which compute nothing, are in neither list."""
+    """The outcome for a whole graph. Views, which compute nothing, are in neither list."""
 
     ops: tuple[LiftedOp, ...]
     left: tuple[Left, ...]

@@ -1,4 +1,4 @@
-"""From a graph to workloads: operators one by one, elementwise consumers fused into them.
+"""The workloads of a graph: operators one by one, elementwise consumers fused into them.
 
 A node that computes is either lifted, as part of one LiftedOp, or listed with the reason.
 """
@@ -30,7 +30,7 @@ OPERATORS: Mapping[str, Callable[[Operation], Draft]] = {
     "avg_pool": rows.pool,
     "attention": attention.attention,
 }
-"""By neutral name what makes a program of a node; raises CannotLift or InvalidInput with the reason."""
+"""Functions that make a program of a node, by neutral name; they raise CannotLift or InvalidInput with the reason."""
 ROWS = frozenset({"layer_norm", "rms_norm", "softmax", "reduce"})
 """Operators whose rule computes elementwise stages as it reads rows."""
 BIASED = frozenset({"linear", "matmul", "conv"})

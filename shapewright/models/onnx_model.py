@@ -229,7 +229,7 @@ class _Reader:
         return tuple(each for each in dict.fromkeys((*node.input, *_captured(node))) if each in self._nodes)
 
     def _dtype(self, node: Any) -> str:
-        """That of the first input, which all operators that are translated keep."""
+        """The dtype of the first input, which all operators that are translated keep."""
         return self._nodes[node.input[0]].dtype if node.input and node.input[0] else ""
 
 

@@ -16,14 +16,14 @@ ELEMENTWISE_NAMES: Mapping[str, str] = {
     **{name: name.lower() for name in ("Relu", "Sigmoid", "Tanh", "Erf", "Exp", "Log", "Sqrt", "Abs", "Neg", "Sin")},
     **{name: name.lower() for name in ("Cos", "Floor", "Round", "Reciprocal", "HardSwish", "Softplus")},
 }
-"""By name the neutral operation of one tensor."""
+"""The neutral operations of one tensor, by ONNX name."""
 BINARY_NAMES: Mapping[str, str] = {
     **{name: name.lower() for name in ("Add", "Sub", "Mul", "Div")},
     "Max": "maximum",
     "Min": "minimum",
     "Sum": "add",
 }
-"""By name that of two."""
+"""The neutral operations of two tensors, by ONNX name."""
 NUMPY_BROADCASTS = {"Add": 7, "Sub": 7, "Mul": 7, "Div": 7, "Pow": 7, "Gemm": 7}
 """The operator sets since which operands are broadcast as in NumPy; for the others it is 8."""
 
@@ -286,4 +286,4 @@ TRANSLATIONS: Mapping[str, Callable[[Call], Result]] = {
     "Identity": _identity,
     "Dropout": _dropout,
 }
-"""By name what translates a node, and tells the shape that it gives. Raises CannotLift with the reason."""
+"""Translations of nodes, by name, which also give the shape of the result. Raise CannotLift with the reason."""

@@ -156,7 +156,7 @@ def _quotient(left: Values, right: Values) -> Values:
 
 
 def _divided_dims(left: DimExpr, right: DimExpr) -> DimExpr:
-    """Where a dim may be negative, rounding towards zero is not rounding down."""
+    """The quotient, rounded towards zero, which is not rounding down where a dim may be negative."""
     divisor, is_positive = right.constant, all(coefficient >= 0 for _, coefficient in left.terms)
     return left // divisor if divisor and divisor > 0 and is_positive else divided(left, right)
 
@@ -223,7 +223,7 @@ def _reshape(inputs: Inputs, attrs: Attrs) -> Values | None:
 
 
 def _product(inputs: Inputs, attrs: Attrs) -> Values | None:
-    """Of all elements of a list; others are not followed."""
+    """The product of all elements of a list; others are not followed."""
     data, axes = inputs[0], attrs.get("axes") if len(inputs) == 1 else inputs[1].tolist()
     if data.ndim != 1 or axes not in (None, [0], [-1]) or attrs.get("noop_with_empty_axes"):
         return None

@@ -182,7 +182,7 @@ class _Reading:
         return dims, "" if dtype is None else str(dtype)
 
     def _dim(self, expr: Any) -> DimExpr:
-        """Of an expression of TensorIR over a module's symbolic variables."""
+        """The dim of an expression of TensorIR over a module's symbolic variables."""
         kind = type(expr).__name__
         if kind == "IntImm":
             return DimExpr.of(int(expr.value))

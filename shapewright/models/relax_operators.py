@@ -43,7 +43,7 @@ class Call:
             raise CannotLift(f"{name} {value} is no constant") from error
 
     def shape(self, position: int) -> Shape:
-        """Of an input. Raises CannotLift where it is not known."""
+        """The shape of an input. Raises CannotLift where it is not known."""
         found = self.shapes[position] if position < len(self.shapes) else None
         if found is None:
             raise CannotLift(f"the shape of input {position} is not known")
@@ -88,7 +88,7 @@ def _softmax(call: Call) -> Translated:
 
 
 def _attention(call: Call) -> Translated:
-    """As TVM lowers it: the softmax of what is hidden whole is NaN."""
+    """Attention as TVM lowers it: the softmax of a row that is hidden whole is NaN."""
     causal, scale = str(call.attr("causal_mask", "") or ""), call.attr("scale")
     queries, keys = call.shape(0), call.shape(1)
     if call.attr("window_size") is not None:
@@ -197,4 +197,4 @@ TRANSLATIONS: Mapping[str, Callable[[Call], Translated]] = {
     **dict.fromkeys(("reshape", "expand_dims", "squeeze", "flatten"), _view("reshape")),
     "broadcast_to": _view("expand"),
 }
-"""By name what translates a call. Raises CannotLift with the reason."""
+"""Translations of calls, by name. Raise CannotLift with the reason."""

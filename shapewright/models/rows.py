@@ -27,12 +27,12 @@ REDUCERS = {"sum": "sum", "mean": "sum", "max": "max"}
 
 
 def layer_norm(operation: Operation) -> Draft:
-    """Over the last axes; without gamma and beta, or with one of them, the program says so."""
+    """A layer norm over the last axes; without gamma and beta, or with one of them, the program says so."""
     return _norm(operation, "layer_norm", PLAIN_NORM, ("gamma", "beta"))
 
 
 def rms_norm(operation: Operation) -> Draft:
-    """Over the last axes."""
+    """An RMS norm over the last axes."""
     return _norm(operation, "rms_norm", PLAIN_RMS, ("gamma",))
 
 
@@ -51,7 +51,7 @@ def _norm(operation: Operation, op: str, plain: str, names: tuple[str, ...]) -> 
 
 
 def softmax(operation: Operation) -> Draft:
-    """Over the last axis. ``safe``: a row of nothing but -inf gives 0, in place of NaN."""
+    """A softmax over the last axis. ``safe``: a row of nothing but -inf gives 0, in place of NaN."""
     rank = len(operation.shape)
     if not rank:
         raise CannotLift("a softmax of a single number")

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def scaled_sums() -> dict[Any, Callable[..., Any]]:
-    """By overload."""
+    """Decompositions of the scaled sums, by overload."""
     import torch  # noqa: PLC0415 - for those who have a model of it
 
     aten = torch.ops.aten

@@ -28,7 +28,7 @@ def dim_of(size: Any, known: Mapping[str, int] | None = None) -> DimExpr:
 
 
 def _converted(expr: Any) -> DimExpr:
-    """Of a SymPy expression."""
+    """The dim of a SymPy expression."""
     kind = type(expr).__name__
     if expr.is_Integer:
         return DimExpr.of(int(expr))

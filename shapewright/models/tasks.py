@@ -21,7 +21,7 @@ from tuner.program.workload import Workload
 
 Weights = Mapping[str, Mapping[int, float]]
 OF_ONE_WORKLOAD = "workload"
-"""Where the fields of errors begin that one workload alone is refused for."""
+"""The first part of the fields of errors that one workload alone is refused for."""
 PER_VARIABLE = 8
 """Sizes of a variable that no weights are given for, beside those that have some."""
 SHOWN_PLACES = 3
@@ -98,7 +98,7 @@ class ModelTasks(Sequence[ModelTask]):
         return "; ".join(lines + ([f"and {more} more reasons"] if more > 0 else [])) or "no operator was found"
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """For every task how often it occurs, what it computes, and where."""
+        """How often each task occurs, what it computes, and where."""
         return [(str(task.count), str(task.workload), _places(task.places)) for task in self.tasks]
 
     def __repr__(self) -> str:
@@ -202,7 +202,7 @@ def _spread(var: ShapeVar) -> dict[int, float]:
 
 
 def layers_named(names: Sequence[str]) -> list[str]:
-    """As many names as a job file may have."""
+    """Layer names for a job file, as many as it may have."""
     return list(map(layer_name, names[:MAX_LAYERS]))
 
 

@@ -1,4 +1,4 @@
-"""Which axes of a tensor make up the dims that a program wants."""
+"""Views: the axes of a tensor that make up each dim that a program takes."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Linkable:
 
 
 _linkables: dict[str, Linkable] = {}
-"""By digest: a model is built again more often than its libraries change."""
+"""A cache by digest: a model is built again more often than its libraries change."""
 
 
 def linkable(library: Library, checker: Checker) -> Linkable:

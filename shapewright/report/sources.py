@@ -79,7 +79,7 @@ def from_service(client: Client, job_id: str) -> ReportedJob:
 
 
 def _levels(devices: Iterable[Mapping[str, Any]], row: Mapping[str, Any]) -> Levels | None:
-    """Of the first of a job's devices that is calibrated for a search task, and can tell."""
+    """The levels of the first of a job's devices that is calibrated for a search task and has measured them."""
     of_task = (row["target_fingerprint"], row["task"]["threads"])
     stored = (each for device in devices for each in device.get("calibrations", ()))
     found = (each["levels"] for each in stored if (each["target"], each["threads"]) == of_task)

@@ -22,7 +22,7 @@ from tuner.program.workload import JsonObject
 
 FORMAT = "shapewright-snapshot"
 VERSION = 1
-"""Of the list. A later version may add members, which this one passes over; a change that it could not takes 2."""
+"""Version of the list. A later one may add members, which this one passes over; a change that it could not takes 2."""
 LIST = "snapshot.json"
 MAX_LIST = 256 << 20
 """Bytes of a list: about 200,000 libraries."""
@@ -94,7 +94,7 @@ class Entry:
 
     @staticmethod
     def of_files(files: Mapping[str, bytes], created_at: str | None = None) -> Entry:
-        """Of a library's files, checked, of any release that this version reads. Raises ShapewrightError."""
+        """The entry of a library's files, checked, of any release that this version reads. Raises ShapewrightError."""
         manifest = package.check_files(files)
         task = package.dispatcher_of(files, manifest).task
         return Entry(

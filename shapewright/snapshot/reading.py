@@ -95,7 +95,7 @@ class Snapshot:
         threads: int | None = None,
         ranges: RangesLike | None = None,
     ) -> Entry | Missing:
-        """The same, without reading the library unless several have to be compared."""
+        """The entry of the library that ``find`` loads, which is not read unless several have to be compared."""
         asked = library_query(workload, target=target, threads=threads, ranges=ranges)
         key = key_of(workload)
         there = [entry for entry in self.entries if entry.workload_key == key]

@@ -90,7 +90,7 @@ def _one_of(offers: Sequence[Offer], keep: str) -> Offer:
 
 
 def _earlier(one: Offer, other: Offer) -> Offer:
-    """Of two offers of the same library the one that says when it was built, the earlier one; manifests may differ."""
+    """The offer of a library that says when it was built, or the earlier of two that do; manifests may differ."""
     return min(one, other, key=lambda offer: (offer.entry.created_at or "9", sorted(offer.entry.files.items())))
 
 
@@ -135,7 +135,7 @@ def _write(archive: zipfile.ZipFile, offer: Offer) -> Entry:
 
 
 def _member(name: str) -> zipfile.ZipInfo:
-    """Without a date, and the same on every system."""
+    """A member without a date, and the same on every system."""
     info = zipfile.ZipInfo(name, _EPOCH)
     info.create_system, info.external_attr, info.compress_type = _UNIX, _MODE, zipfile.ZIP_STORED
     return info

@@ -38,7 +38,7 @@ class Finder:
         self._strict = strict
         self._matches: dict[str, Match | str] = {}
         self._said: dict[str, list[str]] = {}
-        """By workload what a report has to say if its library is used."""
+        """Notes for a report if the library of a workload is used, by the workload's key."""
         self.notes: list[str] = []
         self._news: list[str] = []
         self._is_told = False

@@ -96,6 +96,6 @@ def keep(library: Library) -> None:
 
 
 def provide(folders: Mapping[str, Path]) -> None:
-    """Where the libraries of these digests lie, for models that are loaded later."""
+    """Note where the libraries of these digests lie, for models that are loaded later."""
     with _lock:
         _provided.update(folders)

@@ -29,11 +29,11 @@ class Replaced:
     strided: tuple[str, ...] = ()
     """Operands whose strides a kernel does not take: they are copied, by the code around the call or by the call."""
     flops: int = 0
-    """Of its products, convolutions and attention at the sizes of the first call, where they are counted."""
+    """Operations of its products, convolutions and attention at the sizes of the first call, where they are counted."""
 
     @property
     def copies(self) -> dict[str, int]:
-        """By operand how often a call copied it, where calls count that."""
+        """How often a call copied each operand, by its name, where calls count that."""
         return {}
 
 
@@ -46,12 +46,12 @@ class Kept:
     reason: str
     flops: int = 0
     workload: Workload | None = None
-    """That there is no library for; None for what is no workload."""
+    """The workload that has no library; None for what is no workload."""
 
 
 @dataclass(slots=True)
 class Report:
-    """Of one model. ``notes``: what else its user should know, each once: sources that are away, gradients.
+    """The report of one model. ``notes``: what else its user should know, each once: sources that are away, gradients.
 
     ``rest`` is who computes what was not replaced.
     """
@@ -80,7 +80,7 @@ class Report:
 
     @property
     def symbols(self) -> frozenset[str]:
-        """Those of the workloads that have no library."""
+        """The symbols of the workloads that have no library."""
         return frozenset().union(*(each.workload.variables for each in self.kept if each.workload))
 
     def tasks(

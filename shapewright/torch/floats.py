@@ -22,17 +22,17 @@ OF_MODELS = frozenset({
 })  # fmt: skip
 """The guard sources of module attributes and of globals."""
 MAX_VALUES = 3
-"""Of one number, before it counts as one that changes: models of one class share their code."""
+"""Values of one number before it counts as one that changes: models of one class share their code."""
 MAX_KNOWN = 4096
 _known: dict[tuple[int, str], set[float]] = {}
-"""By frame and source the values that were specialised."""
+"""The values that were specialised, by frame and source."""
 _forced: set[str] = set()
 """The symbols that are specialised in the compilation that is under way."""
 
 
 @contextmanager
 def read_as_constants(graph: torch.fx.GraphModule) -> Iterator[None]:
-    """Around the compilation of ``graph``: the numbers of the model are constants in it.
+    """A context for the compilation of ``graph``, in which the numbers of the model are constants.
 
     Raises TensorifyScalarRestartAnalysis where they are not yet: TorchDynamo traces again.
     """

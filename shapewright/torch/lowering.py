@@ -27,7 +27,7 @@ DIRECT = "torch.ops.shapewright.direct"
 
 @cache
 def register() -> bool:
-    """Once for a process. Whether Inductor's code will call libraries directly."""
+    """Register the lowering, once for a process; whether Inductor's code will call libraries directly."""
     try:
         from torch._inductor import ir, lowering  # noqa: PLC0415 - seconds, for those who compile
         from torch._inductor.virtualized import V  # noqa: PLC0415

@@ -77,7 +77,7 @@ def by_inductor(
 
 
 def _pass(rewritten: Rewritten) -> Any:
-    """The same as a pass over Inductor's graphs."""
+    """``rewritten`` as a pass over Inductor's graphs."""
     from torch._inductor.custom_graph_pass import CustomGraphPass  # noqa: PLC0415
 
     class Pass(CustomGraphPass):  # type: ignore[misc]

@@ -220,7 +220,7 @@ def _match(part: Part, finder: Finder) -> tuple[Match, Workload] | str:
 
 # -- what modules compute -----------------------------------------------------------------------------------------
 def _dtype(*tensors: torch.Tensor | None) -> str:
-    """Of a module's parameters. Raises Unfit where libraries have none such."""
+    """The dtype of a module's parameters. Raises Unfit where libraries have none such."""
     given = [tensor for tensor in tensors if tensor is not None]
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in given}
     if dtypes not in ({"float32"}, {"bfloat16"}, {"float16"}):
@@ -296,4 +296,4 @@ SWAPS: dict[type[nn.Module], tuple[type[nn.Module], Callable[[Any], Iterator[Par
     nn.Conv2d: (tuned.TunedConv2d, _conv2d),
     nn.MultiheadAttention: (tuned.TunedMultiheadAttention, _attention),
 }
-"""By exact type: what a subclass computes is not known."""
+"""Tuned modules and their parts by exact type: what a subclass computes is not known."""

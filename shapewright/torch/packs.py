@@ -99,7 +99,7 @@ class Packs:
         return self._made(tensors)
 
     def of_one(self, tensor: torch.Tensor) -> Any:
-        """The same for a single tensor: every call of a library comes here."""
+        """``of`` for a single tensor: every call of a library comes here."""
         entry = self._entries.get(pointer := tensor.data_ptr())
         try:
             # As ``_Held.holds_for``, without a call: this is much of what a call of a library costs.

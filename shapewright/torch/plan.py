@@ -38,7 +38,7 @@ DTYPES = {
         torch.int64,
     )
 }
-"""By the notation's names."""
+"""PyTorch's dtypes by the notation's names."""
 
 Get = Callable[[Sequence[torch.Tensor]], Any]
 """An operand of the library's call, of the tensors of the model's."""
@@ -112,7 +112,7 @@ class Call:
         self._flat = _flattening(plan.output) if self._rank else None
         self._dtype = DTYPES[plan.dtype]
         self.copies: dict[str, int] = {}
-        """By operand how often it had to be copied, since its elements were not in a row."""
+        """How often each operand had to be copied because its elements were not in a row, by name."""
         inputs = library.workload.inputs
         named = list(zip((tensor.name for tensor in inputs), plan.operands, strict=True))
         self._operands = [self._getter(name, taken) for name, taken in named]
@@ -135,7 +135,7 @@ class Call:
         return out
 
     def direct(self, operands: Sequence[torch.Tensor], result: torch.Tensor) -> None:
-        """The same where each operand comes by itself, in the library's order: its tensors as they are if it is kept,
+        """A call where each operand comes by itself, in the library's order: its tensors as they are if it is kept,
         else one that was viewed already."""
         values = [get(operands) for get in self._direct]
         values.append(result)

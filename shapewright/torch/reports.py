@@ -19,7 +19,7 @@ class Replaced(reports.Replaced):
 
     @property
     def copies(self) -> dict[str, int]:
-        """By operand how often a call copied it."""
+        """How often a call copied each operand, by its name."""
         total: dict[str, int] = {}
         for plan in self.plans:
             for name, count in prepared(plan).copies.items():
@@ -28,7 +28,7 @@ class Replaced(reports.Replaced):
 
 
 _compiled: list[Report] = []
-"""Of the graph that was compiled last."""
+"""The report of the graph that was compiled last."""
 
 
 def note_compiled(report: Report) -> None:

@@ -24,7 +24,7 @@ from shapewright.torch.plan import DTYPES, Plan, Taken
 from tuner.program.workload import Tensor, Workload
 
 MAX_RANK = 6
-"""Of an input whose leading axes are joined into rows."""
+"""The largest rank of an input whose leading axes are joined into rows."""
 GRADIENTS = (
     "a gradient is wanted, and tuned kernels are for inference: PyTorch's own ran (torch.no_grad() has ours run)"
 )
@@ -70,7 +70,7 @@ def bound_whole(digest: str, workload: Workload) -> Bound:
 
 
 def _whole(workload: Workload) -> list[Taken]:
-    """Its inputs in order, each as it is."""
+    """The workload's inputs in order, each as it is."""
     return [
         Taken((position,), _axes(tensor), packed=tensor.constant) for position, tensor in enumerate(workload.inputs)
     ]
@@ -101,7 +101,7 @@ class Tuned:
             return result
 
     def plan(self, part: str, *tensors: torch.Tensor | None) -> str | None:
-        """Of a part for these tensors, the activation first; None where PyTorch's own must run."""
+        """The plan of a part for these tensors, the activation first; None where PyTorch's own must run."""
         bound = self.bound.get(part)
         if bound is None or any(tensor is not None and tensor.dtype is not bound.dtype for tensor in tensors):
             return None
@@ -128,14 +128,14 @@ class Tuned:
         return False
 
     def say(self, text: str) -> None:
-        """Once for a model. Nothing while its code is compiled: that is not what runs."""
+        """Warn of ``text``, once for a model. Nothing while its code is compiled: that is not what runs."""
         if torch.compiler.is_compiling() or text in self.shapewright_report.notes:
             return
         self.shapewright_report.note([text])
         warnings.warn(f"shapewright: {text}", stacklevel=5)
 
     def train(self, mode: bool = True) -> Any:
-        """As of any module. Training loops write to weights in many ways: what was packed of them is dropped."""
+        """``nn.Module.train``. Training loops write to weights in many ways: what was packed of them is dropped."""
         if mode != self.training:
             forget(list(self.parameters()))
         return super().train(mode)  # type: ignore[misc]

@@ -22,7 +22,7 @@ COUNTS = {
 
 
 def flops_by_name(graph: fx.Graph) -> dict[str, int]:
-    """Of the nodes that are products, convolutions or attention, at the sizes at hand; a multiply-add counts as two.
+    """Operations of nodes that are products, convolutions or attention, at the sizes at hand; a multiply-add is two.
 
     An operator of several outputs is known by the node that reads its first one, as lifting has it.
     """

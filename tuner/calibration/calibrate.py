@@ -24,15 +24,15 @@ from tuner.records import MeasureResult, speed_correction
 from tuner.schedule.space import MicroKernel
 
 CALIBRATION_S = 60.0
-"""What it may take, with starting compilers and the device."""
+"""The longest that a calibration may take, with starting compilers and the device."""
 FIT_SHARE = 0.1
-"""Of these, what is left for the fit, and for a batch that is under way when the rest is over."""
+"""The share of that time which is left for the fit, and for a batch that is under way when the rest is over."""
 MIN_PROBES, MIN_PRODUCTS = 60, 3
 """Measurements, and products that they are of: fewer do not tell twenty rates apart."""
 KINDS: Mapping[str, DeviceKind] = {"llvm": CPU}
-"""By the kind of a target."""
+"""How devices are calibrated, by the kind of their target."""
 FOLDS = 3
-"""Into which products are dealt out for the error that is stored: each takes a fit of its own."""
+"""Folds that products are dealt out into for the error that is stored: each takes a fit of its own."""
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class _Measured:
         self._results.setdefault(key, []).extend(each for each in results if each.ok)
 
     def observed(self) -> list[Observed]:
-        """At one speed of the device: the median of its anchors."""
+        """What was observed, at one speed of the device: the median of its anchors."""
         anchors = [each.anchor_s for results in self._results.values() for each in results if each.anchor_s]
         anchor_s = statistics.median(anchors) if anchors else None
         found = ((self._tasks[key], results) for key, results in self._results.items() if results)

@@ -29,7 +29,7 @@ SQUARES = ("out[m, n] = sum(k) x[m, k] * w[k, n]", "out[m, n] = sum(k) x[m, k] *
 panels at the call cost, and not to pack them."""
 SIZES = (40, 127, 256, 448, 768)
 KERNELS = 9
-"""Of each product."""
+"""Kernels that are measured of each product."""
 RANDOM = 1 / 3
 """The share of kernels from all of the space. The others are from the half that theory expects to be faster: what is
 fitted there tells apart what a search chooses among."""
@@ -77,7 +77,7 @@ def layer(n: int, k: int, target: Target, threads: int) -> SearchTask:
 
 
 def _kernels(task: SearchTask, rng: np.random.Generator) -> list[MicroKernel]:
-    """In random order: which are measured, if time ends, must not depend on what theory thinks of them."""
+    """Kernels in random order: which are measured, if time ends, must not depend on what theory expects of them."""
     [rule] = (rule for rule in RULES if rule.name == RATED)
     space, count = rule.space(task), round(KERNELS * RANDOM)
     pool = list(dict.fromkeys(space.sample(rng) for _ in range(DRAWN)))

@@ -24,14 +24,14 @@ from tuner.schedule.space import MicroKernel
 
 Floats = NDArray[np.float64]
 SPREAD = 0.7
-"""Of the logarithm of a rate between devices: twice as much or half as much is usual."""
+"""Standard deviation of the logarithm of a rate between devices: twice as much or half as much is usual."""
 SCATTER = 0.05
-"""Of the logarithm of a time around theory's."""
+"""Standard deviation of the logarithm of a measured time around theory's."""
 TAIL = 1.345
-"""In SCATTER: further off, a measurement pulls no stronger. Huber's value for 95 % efficiency on normal errors."""
+"""Huber's threshold, in SCATTER, for 95 % efficiency on normal errors: a measurement further off pulls no stronger."""
 STEPS, DAMPING, MAX_DAMPING, SMALLEST_GAIN = 40, 10.0, 1e9, 1e-3
 DIFFERENCE = 0.01
-"""Of logarithms, for the Jacobian: theory has kinks, which a smaller one would not look across."""
+"""The step, in logarithms, of the Jacobian's differences: theory has kinks, and a smaller step would not span them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,12 @@ def clock_alone(observed: Sequence[Observed], centre: Rates) -> Rates:
 
 
 def residuals(observed: Sequence[Observed], rates: Rates) -> Floats:
-    """By measurement the logarithm of the measured time over theory's."""
+    """The logarithm of the measured time over theory's, for each measurement."""
     return _Problem(observed, rates, ()).residuals_of(rates)
 
 
 def errors(observed: Sequence[Observed], rates: Rates) -> Floats:
-    """By measurement how far theory is off, as a share of the measured time."""
+    """How far theory is off at each measurement, as a share of the measured time."""
     return np.asarray(np.abs(np.expm1(-residuals(observed, rates))))
 
 

@@ -25,7 +25,7 @@ class DeviceKind:
     """How devices of one kind of target are calibrated."""
 
     probes: Callable[[Target, int, int], Iterator[Probe]]
-    """Of a target, a number of threads and a seed: batches in the order in which they are measured."""
+    """The batches for a target, a number of threads and a seed, in the order in which they are measured."""
     fitted: Sequence[str]
     """The rates that are fitted to the probes."""
     centre: Callable[[Levels | None, Target, int], Rates]

@@ -101,7 +101,7 @@ class Columns:
         return mean
 
     def _fastest(self, allowed: Bools) -> tuple[Ints, Floats]:
-        """Of the measured pairs those that are ``allowed``, at each instance the fastest."""
+        """The fastest kernel (or -1) and its latency (or NaN) at each instance, of the measured pairs ``allowed``."""
         kernel, instance, latency = (column[allowed] for column in self.medians)
         order = np.lexsort((latency, instance))
         measured, first = np.unique(instance[order], return_index=True)

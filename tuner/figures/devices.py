@@ -77,7 +77,7 @@ def _bars(spans: list[Span], looks: dict[str, Any]) -> go.Bar:
 
 
 def device_drift(readings: Sequence[Reading]) -> go.Figure:
-    """Per device how long its anchor took over time, in percent against its median: 0 is its usual speed."""
+    """The time of each device's anchor over time, in percent against its median: 0 is its usual speed."""
     usable = [reading for reading in readings if reading.anchor_s > 0]
     if not usable:
         return style.message("No device's speed has been measured yet.")

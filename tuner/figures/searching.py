@@ -19,7 +19,7 @@ from tuner.records import Baselines
 from tuner.search.summary import SearchSummary, Stage
 
 MAX_BARS = 200
-"""Where there are more rounds, each bar is of several."""
+"""Rounds that have a bar each; where there are more, each bar is of several."""
 WIDE = 20.0
 """Times whose ratio is above this are drawn on a logarithmic axis."""
 

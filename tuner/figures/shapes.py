@@ -111,8 +111,8 @@ def written_out(kernel: MicroKernel) -> list[str]:
 
 
 def served(view: SearchView) -> tuple[list[MicroKernel | None], Floats]:
-    """For each of the task's instances the kernel that the library runs there, and its measured latency in seconds
-    (NaN if it was not measured there). Without a library: the fastest measured."""
+    """The kernel that the library runs at each of the task's instances, and its measured latency in seconds (NaN if it
+    was not measured there). Without a library: the fastest measured."""
     columns, count = view.columns, len(view.task.instances)
     if view.dispatcher is None:
         fastest, times = columns.fastest

@@ -30,11 +30,11 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "triangle-down", "pentagon", "star", "hexagon")
 PATTERNS = ("", "/", "x", ".", "-", "\\")
 SCALE = "Cividis"
-"""Of areas. Even in lightness, also for colour-blind readers."""
+"""Colours of areas, even in lightness, also for colour-blind readers."""
 LINE_SCALE = ((0.0, "#b07800"), (0.5, NEUTRAL), (1.0, "#0072b2"))
-"""Of lines and dots, from slow and early to fast and late: from ochre to blue, of one lightness."""
+"""Colours of lines and dots, from slow and early to fast and late: from ochre to blue, of one lightness."""
 LOG_TICKS = 4
-"""So many that between powers of ten there are 2 and 5, and not every digit."""
+"""Ticks of a logarithmic axis: so few that between powers of ten there are 2 and 5, and not every digit."""
 
 OURS, DEFAULT, RIVALS = SERIES[0], SERIES[1], SERIES[2:5]
 
@@ -138,7 +138,7 @@ def plain(name: object) -> str:
 
 
 def rounded(values: Iterable[float], digits: int = 5) -> list[float | None]:
-    """To so many significant digits; None, a gap, for what is not finite."""
+    """Values rounded to ``digits`` significant digits; None, a gap, for what is not finite."""
     return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values]
 
 

@@ -22,7 +22,7 @@ CLASSES = (0.0, 0.4, 0.6, 0.8, 0.95)
 """The least share of the best's speed of each class of kernels."""
 WIDTHS = (0.75, 0.75, 1.0, 1.5, 2.5)
 MAX_LINES = 100
-"""Of one class: more could not be distinguished."""
+"""Lines of one class: more could not be distinguished."""
 TICKS = 12
 """Choices up to which an axis names each."""
 SPREAD = 0.6
@@ -86,7 +86,7 @@ def _order(speed: Floats) -> Floats:
 
 
 def _thinned(chosen: _Chosen, own: Ints) -> Ints:
-    """Which of a class are drawn."""
+    """The kernels of a class that are drawn."""
     return extremes(chosen.speed[own], max(4, min(MAX_LINES, MAX_POINTS // (len(chosen.axes) + 1))))
 
 

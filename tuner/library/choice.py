@@ -44,7 +44,7 @@ class Time:
 
 
 Times = Sequence[Time | None]
-"""Of one library at each point; None where nothing comparable is known."""
+"""The time of one library at each point; None where nothing comparable is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ def kernel_scripts(module: Any, count: int) -> list[str]:
 
 
 def toolchain() -> dict[str, str]:
-    """What builds binaries here: versions that a manifest carries."""
+    """The toolchain that builds binaries here: versions that a manifest carries."""
     return {"tvm": tvm.__version__, "llvm": str(tvm.target.codegen.llvm_version_major())}
 
 
@@ -142,7 +142,7 @@ tirx.register_tir_pipeline(LOWERING, _lowering)
 
 
 def _name(index: int) -> str:
-    """What ENTRY calls a kernel by."""
+    """The name by which ENTRY calls a kernel."""
     return f"{ENTRY}_{index}"
 
 

@@ -32,7 +32,7 @@ class ServedTable:
     """The dispatch table of one library. Kernels are in the form of the public interface (``kernel_json``)."""
 
     def __init__(self, dispatch: JsonObject) -> None:
-        """From the content of a dispatch.json. Raises ShapewrightError for a format that this version does not know."""
+        """Read the content of a dispatch.json. Raises ShapewrightError for a format that this version does not know."""
         if dispatch.get("format") != FORMAT:
             # Of an earlier release: its axes have to be translated.
             read = Dispatcher.from_json(dispatch)

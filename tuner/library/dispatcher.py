@@ -30,7 +30,7 @@ MAX_DEPTH = 16
 TOLERATED_REGRET = 0.002
 """Mean regret that a subtree may cost before it is worth its comparisons."""
 MAX_LEAVES = 256
-"""Of a whole tree: where more than that would be needed, the latencies are noisier than the tolerance is fine."""
+"""Leaves of a whole tree: where more would be needed, the latencies are noisier than the tolerance is fine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ class Dispatcher:
 
 
 def log_distance(one: Mapping[str, int], other: Mapping[str, int]) -> float:
-    """Between values of the same symbols. Far outside its range a size such as 200-T is negative: as good as 0."""
+    """Distance of values of the same symbols. Far outside its range a size such as 200-T is negative: as good as 0."""
     return sum(abs(math.log((max(size, 0) + 1) / (max(other[name], 0) + 1))) for name, size in one.items())
 
 
@@ -281,7 +281,7 @@ def made_for(task: SearchTask) -> Ranges:
 
 
 def symbols_of_axes(workload: Workload) -> dict[str, str]:
-    """By each axis of dynamic extent, as its operator calls it, the symbol that is its extent."""
+    """The symbol of each axis of dynamic extent, by the axis's name in its operator."""
     symbols = {expr: name for name, expr in workload.symbol_exprs.items()}
     return {axis: symbols[expr] for axis, expr in workload.extents if expr in symbols}
 

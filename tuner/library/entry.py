@@ -28,7 +28,7 @@ Expr = Any
 
 @dataclass(frozen=True)
 class _Size:
-    """Of dim ``position`` of an operand: what it must be, and the variable of what it is."""
+    """The size of dim ``position`` of an operand: what it must be, and the variable of what it is."""
 
     operand: str
     position: int
@@ -48,7 +48,7 @@ class EntryArguments:
         self._vars = symbol_vars(self.workload)
         self.symbols = dict(self._vars)
         self._sizes: list[_Size] = []
-        """Of every dim that is neither a constant nor a symbol."""
+        """The size of every dim that is neither a constant nor a symbol."""
 
     def declare(self) -> list[Expr]:
         """Declare a buffer argument for each operand, in call order."""

@@ -1,4 +1,4 @@
-"""From TVM's modules to shared objects for a target, also for one of another architecture than this machine's.
+"""Shared objects of TVM's modules for a target, also for one of another architecture than this machine's.
 
 Kernels call nothing that a linker would have to find: a loader gives them TVM's runtime and the C library. So code for
 another architecture needs a linker that knows it, and neither a compiler nor a C library for it. Imports TVM.
@@ -42,7 +42,7 @@ refused only for features that its target names, so its code goes without these.
 LINK_TRIES = 2
 """A linker that fails is started again: what it lacked for a moment, memory above all, is no fault of the code."""
 ROOM_BYTES = 1 << 16
-"""What linking needs beside twice its objects, at least: that there is no room for it says why it failed."""
+"""The least room that linking needs beside twice its objects: a lack of it says why it failed."""
 
 
 class NoLinker(MachineFailed):

@@ -19,7 +19,7 @@ AGAIN = "pull the library again"
 DIGEST = re.compile("[0-9a-f]{64}")
 NAME = re.compile(r"[\w.+-]{1,200}", re.ASCII)
 MALFORMED = (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError)
-"""What reading parsed JSON of another form may end with; InvalidInput is a ValueError."""
+"""Errors that reading parsed JSON of another form may raise; InvalidInput is a ValueError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def _is_range(value: object) -> bool:
 
 
 def _is_target(value: object) -> bool:
-    """As text: a later release may know features that this one does not."""
+    """Whether it has the form of a target. Features are any text: a later release may know more than this one."""
     if not isinstance(value, dict) or not isinstance(hardware := value.get("hardware"), dict):
         return False
     features = hardware.get("features")
@@ -105,7 +105,7 @@ FIELDS: Mapping[str, Field] = {
     "packed_layouts": Field("the layout of each packed constant", _maps_to(_is_layout), False),
     "packed_layout": Field("a layout, or null", _or_null(_is_layout), False),
 }
-"""By name; others are passed over, so that a later release may add some."""
+"""Fields by name; others are passed over, so that a later release may add some."""
 
 
 def check_fields(manifest: JsonObject, name: str) -> None:

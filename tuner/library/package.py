@@ -34,7 +34,7 @@ ENTRY = "kernel"
 FILES = (LIBRARY, DISPATCH, MANIFEST, IR, KERNELS)
 """Every file that a library may have."""
 MAX_BYTES = {".so": 1 << 30, ".json": 16 << 20, ".gz": 1 << 28}
-"""Of a file, by its suffix; libraries are a few MiB."""
+"""The largest size of a file, by its suffix; libraries are a few MiB."""
 MAX_INFLATED = 1 << 30
 
 
@@ -97,7 +97,7 @@ def package(
 
 
 def packed_layouts(manifest: JsonObject, workload: Workload) -> dict[str, Layout]:
-    """By constant tensor how a library wants it packed. Libraries of format 1 name the one layout of their constant."""
+    """The packed layout of each constant tensor, by name. Libraries of format 1 name the layout of their only one."""
     if "packed_layouts" in manifest:
         return {name: layout_from_json(data) for name, data in manifest["packed_layouts"].items()}
     data = manifest.get("packed_layout")
@@ -115,7 +115,7 @@ def seal_of(manifest: JsonObject) -> str:
 
 
 def kernel_scripts(files: Mapping[str, bytes]) -> dict[str, str]:
-    """By kernel id the TensorIR of a library's kernels as text; empty for a library that is too old to have it.
+    """The TensorIR of a library's kernels as text, by kernel id; empty for a library that is too old to have it.
 
     Raises ShapewrightError if the file is not what this version reads.
     """

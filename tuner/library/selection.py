@@ -21,9 +21,9 @@ WORTH = 1e-3
 """Relative gain below which one more kernel is not worth its code."""
 
 WORTH_RELATIVE = 3e-3
-"""The same for relative latencies."""
+"""Gain in relative latency below which one more kernel is not worth its code."""
 SAME_SUM = 0.01
-"""By how much more than the least a sum of latencies may be, as a share, and count as the same."""
+"""Sums of latencies that exceed the least one by no more than this share count as equal to it."""
 
 
 def select(latency_s: Floats, weights: Floats, limit: int, groups: Sequence[Hashable]) -> list[int]:

@@ -16,7 +16,7 @@ from tuner.records import Baselines, ErrorKind, MeasureResult
 from tuner.schedule.space import MicroKernel
 
 BASELINES_S = 2.0
-"""What baselines may take, about."""
+"""The time that baselines may take, about."""
 
 
 class WrongDevice(ShapewrightError):
@@ -81,7 +81,7 @@ class RunRequest:
     instances: tuple[WorkloadInstance, ...]
 
     def failed(self, kind: ErrorKind, error: str) -> list[MeasureResult]:
-        """The same failure at each instance."""
+        """This failure as the result at each instance."""
         build = self.build
         return [
             MeasureResult(build.kernel, instance, error_kind=kind, error=error, build_s=build.build_s)
@@ -129,7 +129,7 @@ class Runner(Protocol):
     def run(
         self, task: SearchTask, requests: Sequence[RunRequest], interrupted: Callable[[], bool] = never
     ) -> list[MeasureResult]:
-        """For each request one result per instance, in order; of an interrupted call those of the first requests, which
+        """One result per instance of each request, in order; of an interrupted call those of the first requests, which
         were done by then."""
 
     def verify(

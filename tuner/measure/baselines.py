@@ -22,7 +22,7 @@ LONGEST_S = 1.5
 MIN_CALLS = 3
 """Calls of a long product: a warm-up and two samples."""
 EXPECTED_SHARE = 0.5
-"""Of the peak that NumPy is expected to reach at most products."""
+"""The share of the peak that NumPy is expected to reach at most products."""
 BLAS = frozenset({"float32", "float64"})
 """The dtypes whose products NumPy hands to BLAS."""
 

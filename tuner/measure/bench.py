@@ -63,7 +63,7 @@ class Bench:
         self._appetite, self._own_before = Appetite(), 0
 
     def prepare(self) -> list[Case]:
-        """What every candidate is verified at."""
+        """The cases that every candidate is verified at, made at the first call."""
         if self._cases is None:
             self._cases = cases(self._task.workload, self._made)
             # What they take is no candidate's.

@@ -24,7 +24,7 @@ Link = Callable[[Dispatcher, str | None, Objects], LibraryFiles]
 """Links a library for a job of this id, and compiles what it has no object of. Raises whatever went wrong."""
 
 LIBRARY_S, KERNEL_S = 60.0, 10.0
-"""What compiling a library may take, and what each of its kernels adds."""
+"""The time that compiling a library may take, and that each of its kernels adds."""
 MAX_ERROR = 2000
 """Characters kept of a compiler's message; the end of it says what went wrong."""
 
@@ -92,5 +92,5 @@ def failed_build(kernel: MicroKernel, kind: ErrorKind, message: str, build_s: fl
 
 
 def _shortened(message: str) -> str:
-    """Its beginning says whose fault it is, its end what went wrong."""
+    """A message without its middle: its beginning says whose fault it is, its end what went wrong."""
     return message if len(message) <= MAX_ERROR else f"{message[: MAX_ERROR // 4]} ... {message[-MAX_ERROR // 2 :]}"

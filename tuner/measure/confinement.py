@@ -25,16 +25,16 @@ from tuner.errors import MAX_SHOWN, InvalidInput
 from tuner.measure import syscalls
 
 MEMORY_SHARE = 0.75
-"""Of the machine's memory, or of the control group's: what a session may map unless it is told."""
+"""The share of the machine's memory, or of the control group's, that a session may map by default."""
 FOLDER_BYTES = 512 * 2**20
-"""What a session may keep in its folder, and the size of one file."""
+"""The bytes that a session may keep in its folder, and in one file."""
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 MIN_BYTES = 64 * 2**20
 OPEN_FILES = 256
 THREADS = 256
-"""Of a user that candidates alone run as; for each core four more."""
+"""Threads of a user that candidates alone run as; for each core four more."""
 STACKS_BYTES = 136 * 2**20
-"""What a thread maps: its stack, and an arena of malloc."""
+"""The bytes that a thread maps: its stack, and an arena of malloc."""
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
 UNREACHABLE, NOT_CONFINED, NO_FILTER = 96, 97, 98
 """Exit codes of a process that is confined and cannot reach the folder of sessions, of one that could not be confined,
@@ -66,7 +66,7 @@ DEFAULT_LIMITS = Limits()
 
 
 def clean_environment(added: dict[str, str]) -> dict[str, str]:
-    """Of this process's environment what a device needs, and ``added``."""
+    """The part of this process's environment that a device needs, and ``added``."""
     return {name: value for name, value in os.environ.items() if name in KEPT or name in added} | added
 
 
@@ -148,7 +148,7 @@ def memory_of(limits: Limits) -> int:
 
 
 def mapped_bytes() -> int:
-    """What this process maps."""
+    """The bytes that this process maps."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
@@ -170,7 +170,7 @@ class Appetite:
         self._for_threads = len(os.sched_getaffinity(0)) * STACKS_BYTES
 
     def excess(self, own_bytes: int) -> str | None:
-        """In words, if more than half of what it may use is gone, beside ``own_bytes`` that are no candidate's."""
+        """A message if more than half of what it may use is gone, beside ``own_bytes`` that are no candidate's."""
         files = open_files()
         if 2 * files > resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
             return f"it holds {files} files open of the {OPEN_FILES} that a session may have"

@@ -30,7 +30,7 @@ HANDSHAKE_S = 10.0
 
 
 PROTOCOL_ERRORS = (RuntimeError, AttributeError, ValueError, LookupError, TypeError)
-"""What asking a server raises that is none of ours, or of another version."""
+"""Errors that a request to a server raises that is none of ours, or of another version."""
 
 
 class OutOfTime(ShapewrightError):

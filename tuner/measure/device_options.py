@@ -37,8 +37,8 @@ class DeviceOptions:
 
 
 def placed(options: DeviceOptions) -> DeviceOptions:
-    """The same with ``host`` and ``address`` filled in. Raises InvalidInput where the tracker's name is unknown, or no
-    network leads to it."""
+    """The options with ``host`` and ``address`` filled in. Raises InvalidInput where the tracker's name is unknown, or
+    no network leads to it."""
     if options.tracker is None:
         return replace(options, host=options.host or HERE)
     try:

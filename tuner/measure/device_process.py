@@ -52,11 +52,11 @@ LOOK_S = 0.2
 """How often the process looks whether it is still wanted."""
 FIRST_PORT, PORTS = 9091, 100
 KILLED = f"error code -{int(signal.SIGKILL)}"
-"""What TVM's server says of a session that was killed: by the kernel, when memory ran out."""
+"""The text by which TVM's server tells of a session that was killed: by the kernel, when memory ran out."""
 
 
 Ready = Callable[[DeviceOptions, int], None]
-"""What is told once a device listens: its options, all filled in, and its port."""
+"""Called once a device listens, with its options, all filled in, and its port."""
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ def _logged(what: str) -> Iterator[None]:
 
 
 def serve_until_stopped(options: DeviceOptions, ready: Ready) -> NoReturn:
-    """As ``serve``, until SIGTERM or SIGINT, or until the parent is gone; ends this process.
+    """Serve a device until SIGTERM or SIGINT, or until the parent is gone; ends this process.
 
     ``ready`` is called once the device listens. NumPy must have been loaded for DEVICE.
     """

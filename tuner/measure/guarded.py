@@ -24,8 +24,8 @@ POISON: Mapping[int, Any] = {
     4: np.uint32(0x7FC0BEEF),
     8: np.uint64(0x7FF8BEEF5EEDBEEF),
 }
-"""By bytes of an element. A quiet NaN of every float type, with a pattern of its own: computed with, it spreads;
-overwritten, it shows. A large number as an integer, neither true nor false as a bool."""
+"""The poison by bytes of an element. A quiet NaN of every float type, with a pattern of its own: computed with, it
+spreads; overwritten, it shows. A large number as an integer, neither true nor false as a bool."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ def _hiding(name: str, array: Array) -> Array:
 
 
 def random_array(name: str, shape: Sequence[int], dtype: str = "float32", domain: Domain = REALS) -> Array:
-    """The same values for the same name and shape in every process."""
+    """Random values, equal for equal names and shapes in every process."""
     rng = np.random.default_rng([zlib.crc32(name.encode()), *shape])
     if dtype == "bool":
         return rng.integers(0, 2, tuple(shape)).astype(np.bool_)

@@ -23,9 +23,9 @@ CLOCK = "clock"
 CLOCK_TURNS, CLOCK_CYCLES = 2**20, 2
 """Turns of its loop, of an addition and an exclusive or that wait for each other: each takes a cycle on any core."""
 TURNS, ROWS = 1024, 16
-"""Of the loops around an instruction; ROWS of operands stay in L1."""
+"""Iterations of the two loops around an instruction; ROWS of operands stay in L1."""
 PATTERN = 0x3F803F80
-"""In every word of the operands: about one as a float32, one twice as bfloat16, small numbers as integers."""
+"""The value of every word of the operands: about one as a float32, one twice as bfloat16, small numbers as integers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class Issued:
 
     @property
     def operands(self) -> tuple[int, int, int]:
-        """In so many steps so many operands, each of as many vectors as a tile has rows; those of down come first."""
+        """Steps, operands of a step (those of ``down`` first), and vectors of an operand, one for each row of a tile"""
         return ROWS, self.down + self.across, max(self.atom.rows, self.atom.steps)
 
     @property
     def totals(self) -> tuple[int, int]:
-        """So many totals, each of so many vectors."""
+        """The number of totals, and of the vectors of each."""
         return self.down * self.across, self.atom.rows
 
     @property

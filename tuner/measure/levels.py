@@ -17,7 +17,7 @@ from tuner.program.calibration import Level, Levels
 from tuner.program.target import Target
 
 SHARE = 0.5
-"""Of a level that is read at a time: it also holds what else the machine does."""
+"""The share of a level that is read at a time: it also holds what else the machine does."""
 BEYOND, MAX_BYTES = 4, 2**28
 """Memory is read in so many times what the last cache holds, as far as MAX_BYTES, by all threads together."""
 CALL_BYTES = 2**23

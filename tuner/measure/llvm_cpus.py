@@ -18,7 +18,7 @@ OF_LLVM = {"asimd": "neon", "asimdhp": "fullfp16", "asimddp": "dotprod"}
 
 
 def table() -> dict[str, Any]:
-    """By architecture and CPU the features that targets name, as Linux calls them."""
+    """The features that targets name, by architecture and CPU, as Linux calls them."""
     from tvm.target import codegen  # noqa: PLC0415 - only where the table is made
 
     cpus = {each: {name: _features(each, name) for name in _names(each)} for each in TRIPLES}

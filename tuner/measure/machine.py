@@ -18,13 +18,13 @@ _NUMBERS = frozenset(
 )
 VMSTAT = Path("/proc/vmstat")
 MACHINE = "the machine failed: "
-"""What a problem begins with that is told as text, where the machine is to blame for it."""
+"""The beginning of a problem's text where the machine is to blame for it."""
 _TEXTS = (
     MACHINE,
     *("No space left on device", "Disk quota exceeded"),
     *("MemoryError", "Unable to allocate", "Cannot allocate memory", "std::bad_alloc", "out of memory"),
 )
-"""What compilers and loaders say of it, who raise errors of their own."""
+"""Texts of compilers and loaders that blame the machine, in errors of their own."""
 
 
 def failure_kind(error: BaseException, otherwise: ErrorKind) -> ErrorKind:

@@ -14,17 +14,17 @@ from tuner.program.workload import Workload
 PRIMES = (37, 41, 43, 47)
 """Extents that no tile divides, within one block; a different one for each symbol."""
 FEWER = ((17, 19, 23, 29), (7, 11, 13, 17), (3, 5, 7, 11))
-"""The same for programs of so many symbols that PRIMES are too much work."""
+"""Smaller primes, for programs of so many symbols that PRIMES are too much work."""
 LARGER = (113, 127, 131, 137)
-"""Over several blocks."""
+"""Extents over several blocks that no tile divides."""
 BATCHES = (3, 5)
-"""In place of PRIMES and of LARGER for symbols that only count products: nothing tiles those, each repeats the work."""
+"""Stand for PRIMES and LARGER where a symbol only counts products: nothing tiles those, each repeats the work."""
 SUMS = (563, 1543)
-"""The same for a symbol that is reduced over, besides: sums done in parts."""
+"""Further extents of a symbol that is reduced over: sums done in parts."""
 MAX_WORK = 4e8
 """Operations that one ragged shape may take: the reference runs on the device's own CPU, too."""
 MAX_LADDER_WORK = 8 * MAX_WORK
-"""Of the first shape of primes, for windows of one symbol: a batch of large images is smaller beyond that."""
+"""The most work of the first shape of primes, for windows of one symbol: a batch of large images gets smaller ones."""
 POINT_WORK = 100
 """What one evaluation of an expression takes in the reference, in multiply-adds of a matrix product."""
 

@@ -58,7 +58,7 @@ def peak_call(module: Any, target: Target, threads: int = 1) -> Call:
 
 
 def read_bytes(target: Target, threads: int = 1) -> int:
-    """What one call of ``read_call`` reads: READ_BYTES or a little less, each thread its share."""
+    """The bytes that one call of ``read_call`` reads: READ_BYTES or a little less, each thread its share."""
     return 4 * threads * read_rows(target, threads) * READ_ACCUMULATORS * target.hardware.lanes()
 
 

@@ -39,7 +39,7 @@ def roof_binary(target: Target, threads: int) -> bytes:
 
 
 def levels_binary(target: Target, threads: int) -> bytes:
-    """The same with PEAK, CLOCK, and the names of ``sweeps`` and ``issued``."""
+    """The bytes of a shared object that exports PEAK, CLOCK, and the names of ``sweeps`` and ``issued``."""
     with _building:
         return _levels_built(target, threads)
 

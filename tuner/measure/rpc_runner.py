@@ -28,12 +28,12 @@ from tuner.records import Baselines, ErrorKind, MeasureResult
 
 RUN_TIMEOUT_S = 10.0
 SLOWEST_FLOPS = 5e9
-"""What a candidate must reach: slower ones run into their time limit."""
+"""The least speed of a candidate: slower ones run into their time limit."""
 CALLS = 6
 """Calls of a kernel that one instance takes at least: warm-up and samples (see tuner.measure.timing)."""
 VERIFY_TIMEOUT_S = 60.0
 LEVELS_S = 3.0
-"""What reading all levels of memory may take, about."""
+"""The time that reading all levels of memory may take, about."""
 WAIT_SHARE = 0.5
 """How much of what opening a session may take one may wait for cores with it: its life has room for all of that."""
 HOLD_S = 20.0

@@ -12,7 +12,7 @@ from tuner.program.workload import WorkloadInstance
 from tuner.records import Baselines, ErrorKind, MeasureResult
 
 PARTS = 2
-"""For each device, about: fewer leave some idle at the end of a call."""
+"""Parts of a call for each device, about: fewer leave some idle at the end of a call."""
 MACHINE_FAILED = (ErrorKind.MACHINE, ErrorKind.DEVICE)
 
 Observe = Callable[[Sequence[MeasureResult]], None]

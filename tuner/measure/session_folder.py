@@ -16,7 +16,7 @@ from tuner.measure.removal import remove
 log = logging.getLogger(__name__)
 
 BLOCK_BYTES = 4096
-"""What a file takes at least."""
+"""The least bytes that a file takes."""
 DEEPEST = 100
 """Levels of folders. No honest session makes any."""
 CLOSED = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG})

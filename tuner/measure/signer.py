@@ -70,7 +70,7 @@ class Signer:
                 return told | proved
 
     def close(self) -> None:
-        """In a session, before it loads anything: what comes then proves nothing."""
+        """Close the way to the signer, in a session before it loads anything: what comes then proves nothing."""
         if self._way is not None:
             self._way.close()
             self._way = None
@@ -99,7 +99,7 @@ def _start(credential: Credential) -> int:
 
 
 def _sign_until_closed(way: socket.socket, credential: Credential) -> NoReturn:
-    """Until nobody has the other end: the device and all its sessions have ended."""
+    """Sign until nobody has the other end: the device and all its sessions have ended."""
     try:
         # Of the same user, too, nobody reads its memory, nor the environment that the token may have been in.
         set_undumpable()

@@ -28,7 +28,7 @@ ANCHOR_S = 1e-5
 SPREAD = 0.3
 """Standard deviation of the logarithm of what a kernel takes, beside what theory expects of it."""
 DEVICE_SPREAD, NOISE = 0.005, 0.01
-"""The same between devices, and between two readings of one."""
+"""Relative spread of speed between devices, and of the readings of one device, which are only ever slower."""
 SAMPLES = 3
 LIMIT_S = 2.0
 HOLD_S = 5.0
@@ -66,7 +66,7 @@ class Faults:
 
 
 Model = Callable[[SearchTask, MicroKernel, Mapping[str, int]], float]
-"""What a kernel takes at a shape, in seconds."""
+"""The time of a kernel at a shape, in seconds."""
 
 
 def theory(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -> float:
@@ -110,7 +110,7 @@ class Fleet:
             self._free.put(number)
 
     def runner(self, observe: Observe = not_observed) -> RunnerPool:
-        """On all of its devices."""
+        """A runner on all of its devices."""
         members = {number: lambda: SimulatedRunner(self) for number in range(self.size)}
         return RunnerPool(lambda: members, observe=observe)
 
@@ -134,11 +134,11 @@ class Fleet:
             self.busy_s += seconds
 
     def latency_s(self, task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -> float:
-        """What the model says, times what is a kernel's own."""
+        """The latency that the model gives, times a factor of the kernel's own."""
         return self.model(task, kernel, shape) * math.exp(self.spread * _random(self.seed, kernel.id).gauss())
 
     def readings(self, task: SearchTask, request: RunRequest, device: int, rng: random.Random) -> list[MeasureResult]:
-        """What a device answers: the kernel's latency, times what is a device's own, and noise."""
+        """The results of a device: the kernel's latency, times a factor of the device's own, and noise."""
         kernel, speed = request.build.kernel, 1 + DEVICE_SPREAD * _random(self.seed, "device", device).gauss()
         speed *= self.faults.slowdown if device < self.faults.throttled else 1.0
         result = []

@@ -26,7 +26,7 @@ X32 = 0x40000000
 CLONE_THREAD = 0x10000
 
 SECCOMP, SET_MODE_FILTER, ALLOW_SPECULATION = 317, 1, 4
-"""Without the flag older kernels slow every load after a store down in a filtered process: latencies would change."""
+"""Seccomp's numbers. Without the flag older kernels slow each load after a store, which would change latencies."""
 KILL_PROCESS, ALLOW = 0x80000000, 0x7FFF0000
 NUMBER_AT, ARCHITECTURE_AT, ARGUMENT_AT = 0, 4, 16
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06

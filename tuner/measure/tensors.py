@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 _BFLOAT = 4
 """DLPack's code for bfloat16 among its kinds of types."""
 _DTYPE_OFFSET = 20
-"""Of the type's code in a DLTensor: after a pointer, a device of two int32 and the number of dims."""
+"""The offset of the type's code in a DLTensor: after a pointer, a device of two int32 and the number of dims."""
 
 
 def tensor_of(array: NDArray[Any]) -> Any:

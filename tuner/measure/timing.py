@@ -60,7 +60,7 @@ class Anchor:
         self._out = np.empty_like(self._square)
 
     def seconds(self) -> float:
-        """Of one product: the mean of ANCHOR_PRODUCTS, a millisecond or so."""
+        """The time of one product: the mean of ANCHOR_PRODUCTS, a millisecond or so."""
         before = time.perf_counter()
         for _ in range(ANCHOR_PRODUCTS):
             np.dot(self._square, self._square, out=self._out)
@@ -91,7 +91,7 @@ class Timer:
         return timed
 
     def _reading(self, sample: Sample, number: int, repeat: int) -> tuple[float, Timed]:
-        """What the anchor took in the median, and the latency."""
+        """The anchor's median time, and the latency."""
         anchors: list[float] = []
         samples = sample(number, repeat, lambda: anchors.append(self._anchor()))
         anchors.append(self._anchor())

@@ -30,13 +30,13 @@ START_S = 20.0
 TRIES = 5
 """Ports of the worker's host that are tried, where none was asked for."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
-"""Before SSH is started again: doubled each time, from the first again once it ran for the longest."""
+"""Waits before SSH is started again: doubled each time, from the first again once it ran for the longest."""
 STOP_S = 5.0
 SAID = 3
 """Lines of what SSH says that are kept."""
 LOOK_S = 0.1
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
-"""Of a host or a user: nothing that SSH could take for an option."""
+"""The name of a host or a user: nothing that SSH could take for an option."""
 OPTIONS = {
     "BatchMode": "yes",
     "ExitOnForwardFailure": "yes",

@@ -58,7 +58,7 @@ class Case:
 
 
 def _damaged_inputs(operands: Sequence[Guarded], inputs: Sequence[Array]) -> str | None:
-    """What has been done to the inputs, which no kernel may write to."""
+    """A message on damage to the inputs, which no kernel may write to; None without."""
     for index, (operand, given) in enumerate(zip(operands, inputs, strict=True)):
         if not np.array_equal(bits(operand.array), bits(given)):
             return f"input {index} was written to"

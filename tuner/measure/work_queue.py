@@ -1,4 +1,4 @@
-"""What the devices of a RunnerPool have to do: the items of several calls, which they take one after another."""
+"""The work of a RunnerPool's devices: the items of several calls, which they take one after another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tuner.measure._base import DeviceLost, Runner
 from tuner.program.task import SearchTask
 
 MAX_DEVICES = 2
-"""That fail, or are lost, over one item before it is given up."""
+"""Devices that may fail, or be lost, over one item before it is given up."""
 
 Health = tuple[bool, str | None]
 """Whether a device worked, and why its machine failed."""
@@ -39,7 +39,7 @@ class Call(Generic[Item, Answer]):
     lost: ShapewrightError | None = None
     """Why no device could do the rest."""
     raised: BaseException | None = None
-    """What else a device raised, which ends the call."""
+    """Any other error that a device raised, which ends the call."""
     done: threading.Event = field(default_factory=threading.Event)
     """Nothing of it is left, and nothing is under way."""
 
@@ -69,7 +69,7 @@ class WorkQueue:
     def __init__(self) -> None:
         self._left: deque[Work] = deque()
         self.calls: list[Call[Any, Any]] = []
-        """Those that are not done."""
+        """The calls that are not done."""
 
     def __len__(self) -> int:
         """Items that no device has taken."""

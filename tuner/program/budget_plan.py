@@ -15,11 +15,11 @@ from tuner.program.workload import Workload
 MIN_TRIALS, MIN_SECONDS = 16, 4.0
 """The least that a search is given at once: a round of it takes about that, of a workload of no great size."""
 LIBRARY_S = 3.0
-"""What a search of such a workload leaves for its library at least."""
+"""The least that a search of such a workload leaves for its library."""
 ROUND_SHAPES, LIBRARY_SHAPES = 4, 4
-"""At about so many shapes kernels are verified in a first round, and a library before it is handed out."""
+"""The number of shapes, about, that kernels are verified at in a first round, and a library before it is handed out."""
 ENOUGH_TRIALS, ENOUGH_S = 64, 30.0
-"""What is recommended for each workload: less finds little that theory does not (docs/performance.md, "Quality over
+"""The budget recommended for each workload: less finds little that theory does not (docs/performance.md, "Quality over
 tuning time")."""
 ENOUGH_ROUNDS = 3
 VERIFY_RATE = 6e9
@@ -28,9 +28,9 @@ ELEMENT_WORK, FEW_ELEMENTS = 200, 2**20
 """What an element of a tensor takes: to be drawn, packed, surrounded, compared, and its magnitude summed; and how many
 take no longer than what each shape adds."""
 FLOPS_PER_CYCLE, BYTES_PER_CYCLE = 32, TYPICAL.l3_bytes
-"""Of one core, where theory's estimate of a run is not at hand. Workloads are only compared with each other by it."""
+"""Rates of one core, where theory's estimate of a run is not at hand: they only compare workloads with each other."""
 ROUNDING_S = 1e-6
-"""What is left of a budget that was given out piece by piece is off by less."""
+"""The remainder of a budget that was given out piece by piece is off by less than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Cost:
 
     @staticmethod
     def of(task: SearchTask) -> Cost:
-        """By the size of the workload at the middle one of its instances."""
+        """The cost of a round by the work at the middle one of the instances, of a library by that at the least."""
         workload = task.workload
         works = sorted(verify_work(workload, workload.dims(each.shape)) for each in task.instances)
         least, middle = works[0] / VERIFY_RATE, works[len(works) // 2] / VERIFY_RATE

@@ -152,7 +152,7 @@ def _op_parts(op: Op, dims: Mapping[str, DimExpr], settings: Mapping[str, object
 
 @lru_cache(maxsize=256)
 def _op_program(text: str) -> Program:
-    """As it is written best: p + r for 1*p + 1*r - 0. Workloads of one operator share it."""
+    """The program, its indices in their normal form: p + r for 1*p + 1*r - 0. Workloads of one operator share it."""
     return Program.of(Program.parse(text).renamed({}, {}).stages)
 
 

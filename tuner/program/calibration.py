@@ -36,7 +36,7 @@ class Levels:
     clock_hz: float | None = None
     """None where a device of an earlier release did not tell."""
     issued_per_s: Mapping[str, float] = field(default_factory=dict)
-    """By the name of an instruction that multiplies and adds: so many of each thread, where they were told."""
+    """Multiply-add instructions per second of each thread, by the instruction's name, where they were measured."""
 
     def to_json(self) -> JsonObject:
         return asdict(self) | {"levels": [asdict(level) for level in self.levels]}

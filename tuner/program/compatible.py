@@ -34,8 +34,8 @@ def cores_by_fingerprint(target: Target) -> Mapping[str, int]:
 
 
 def other_cores(target: Target, fingerprints: Collection[str], threads: int = 1) -> list[tuple[str, int]]:
-    """Those of ``fingerprints`` that are ``target`` with other cores or by another name, each with its number of cores:
-    the nearest number first.
+    """The ``fingerprints`` that are ``target`` with other cores or by another name, each with its number of cores: the
+    nearest number first.
 
     Both have enough cores for ``threads``: none where ``target`` has not.
     """

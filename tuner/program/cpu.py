@@ -23,7 +23,7 @@ WIDTHS: Mapping[int, frozenset[str]] = {
     32: frozenset({"avx", "avx2", "avx512f"}),
     64: frozenset({"avx512f"}),
 }
-"""By the bytes of a vector: features of which a CPU must have one."""
+"""Features of which a CPU must have one, by the bytes of a vector."""
 SIZES: Mapping[str, range | tuple[int, ...]] = {
     "vector_bytes": tuple(WIDTHS),
     "vector_registers": (16, 32),
@@ -33,7 +33,7 @@ SIZES: Mapping[str, range | tuple[int, ...]] = {
     "l3_bytes": range(1, 2**36 + 1),
     "cores": range(1, MAX_CORES + 1),
 }
-"""What each number of a Hardware may be."""
+"""The range of each number of a Hardware."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,7 @@ class DimExpr:
 
 
 DimLike = DimExpr | int | str | object
-"""What a dim can be given as; ``object`` stands for a ShapeVar, which this module does not know."""
+"""The types that a dim can be given as; ``object`` stands for a ShapeVar, which this module does not know."""
 
 
 def parse_dim(source: str) -> DimExpr:

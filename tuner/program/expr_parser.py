@@ -32,7 +32,7 @@ MAX_DEPTH = 64
 MAX_INDEX_DEPTH = 24
 """Levels of one index."""
 MAX_NESTING = 2 * (MAX_DEPTH + 2 * MAX_INDEX_DEPTH) + 8
-"""Of brackets and signs, the brackets of calls and reads counted twice: what is accepted prints two for each level."""
+"""Depth of brackets and signs, those of calls and reads counted twice: what is accepted prints two for each level."""
 
 RESERVED = frozenset({*FUNCTIONS, *REDUCERS, "cast", "extent", "inf", "nan"})
 
@@ -47,7 +47,7 @@ class ExprParser:
         self._nodes = 0
         self._nesting = 0
         self._heights: dict[int, int] = {}
-        """By identity of a node that is part of the tree, or about to be."""
+        """The height of each node that is part of the tree, or about to be, by the node's ``id``."""
 
     def _expr(self, above: int) -> Expr:
         self._enter()

@@ -47,7 +47,7 @@ FUNCTIONS_OF_OTHERS: Mapping[str, str] = {
     "float": "cast(x[m], float32)",
     "int": "cast(floor(x[m]), int32)",
 }
-"""By name: what to write for a function that the notation does not have."""
+"""What to write for a function that the notation does not have, by the function's name."""
 
 WORDS_OF_OTHERS: Mapping[str, str] = {
     "and": "conditions are joined by &",
@@ -57,4 +57,4 @@ WORDS_OF_OTHERS: Mapping[str, str] = {
     "else": "where(condition, a, b)",
     "for": "axes are loops of their own: out[m] = sum(k) x[m, k]",
 }
-"""By name: what to write for a word of other languages."""
+"""What to write for a word of other languages, by the word."""

@@ -15,9 +15,9 @@ from tuner.program.expr import Axis, Binary, Const, Expr, Extent, Neg, Read, reb
 from tuner.program.notation import parse_stages
 
 MAX_TERMS = 16
-"""Of an index, multiplied out."""
+"""Terms of an index, multiplied out."""
 MAX_FACTORS = 4
-"""Of one term: an axis and extents."""
+"""Factors of one term: an axis and extents."""
 MAX_QUOTIENTS = 4
 """Levels of // and % in each other."""
 FORM = "sums of axes times constants or extents, // and % by constants, or an element of an integer tensor"

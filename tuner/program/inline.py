@@ -10,7 +10,7 @@ from tuner.program.program import Program
 from tuner.program.workload import Workload
 
 MAX_NODES = 1000
-"""Of one stage: a chain that reads each stage several times grows with every link."""
+"""Expression nodes of one stage: a chain that reads each stage several times grows with every link."""
 
 
 def inlined(workload: Workload) -> Program | None:

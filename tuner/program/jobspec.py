@@ -72,7 +72,7 @@ class JobSpec:
     """The URL that is told when the job has ended."""
 
     def on(self, target: Target) -> JobSpec:
-        """The same job with every ``native`` target filled in by ``target``."""
+        """A copy of the job with every ``native`` target filled in by ``target``."""
         return replace(self, tasks=tuple(task if task.target else task.on(target) for task in self.tasks))
 
 

@@ -36,6 +36,6 @@ def layers_of(source: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def items_of(source: Mapping[str, Any]) -> list[Any]:
-    """By search task, in order, what a job file that was checked says of its workload."""
+    """The workload of each search task, in order, as a job file that was checked gives it."""
     workloads, targets = source.get("workloads") or [source.get("workload")], source.get("targets") or ["native"]
     return [item for item in workloads for _ in targets]

@@ -21,7 +21,7 @@ from tuner.program.notation import Stage, parse_stages, refuse
 __all__ = ["CANONICAL_AXES", "MAX_AXES", "MAX_SIZES", "MAX_TENSORS", "Program", "Stage", "index_dim"]
 
 MAX_AXES = 16
-"""Of one stage, and dims of one tensor."""
+"""Axes of one stage, and dims of one tensor."""
 MAX_SIZES = 64
 """Axes of all stages together, and names in extent(...) that are no axis."""
 MAX_TENSORS = 48
@@ -113,7 +113,7 @@ class Program:
         refuse(self.text, node.at, problem, remedy)
 
     def renamed(self, axes: Mapping[str, str], tensors: Mapping[str, str]) -> Program:
-        """The same program with other names; index expressions in their normal form."""
+        """A copy of the program with other names; index expressions in their normal form."""
         named = {axes.get(axis, axis) for axis in self.axes}
 
         def normal(index: Expr) -> Expr:

@@ -10,7 +10,7 @@ from tuner.program.dims import MAX_DIM
 from tuner.program.spans import MAX_LISTED, Span, ends, span_of
 
 Ranges = Mapping[str, Span]
-"""By shape variable or symbol the sizes that are meant, or the least and the largest alone."""
+"""The sizes of each shape variable or symbol, by name, or the least and the largest alone."""
 
 FORM = "as in T=1..512, T=1..512,S=4, T=8..512:8 (in steps of 8) or T=1|2|4|8"
 _SIZE = r"\s*(\d{1,10})\s*"

@@ -15,7 +15,7 @@ from tuner.program.workload import ShapeVar, Workload, format_shape
 MAX_SHAPE_VARS = 8
 """Corners of the range double with each of them."""
 MAX_OPERAND_BYTES = 16 * 2**30
-"""Of one tensor at the largest shape of the range: more could not be measured, nor verified in float64."""
+"""Bytes of one tensor at the largest shape of the range: more could not be measured, nor verified in float64."""
 
 
 def shapes_of(variables: Sequence[ShapeVar], limit: int) -> list[dict[str, int]]:

@@ -133,7 +133,7 @@ class Shapes:
             self._program.refuse(index, f"the index is out of every range: {error.problem}", error.remedy)
 
     def _excess(self, index: Expr, needed: DimExpr, size: DimExpr) -> int | None:
-        """By how much a size that is needed passes another; None if values of the symbols decide."""
+        """How much a size that is needed exceeds another; None if values of the symbols decide."""
         try:
             return (needed - size).constant
         except InvalidInput as error:
@@ -188,7 +188,7 @@ class ElementTypes:
             self.of[stage.tensor] = named.get(stage.tensor, default)
 
     def with_tensor(self, name: str, dtype: str) -> ElementTypes:
-        """The same with one tensor more."""
+        """A copy with one tensor more."""
         types = copy(self)
         types.of = {**self.of, name: dtype}
         return types

@@ -16,7 +16,7 @@ from tuner.program.cpu_names import architecture_of
 __all__ = ["READERS", "Hardware", "Target", "native"]
 
 READERS: Mapping[str, Callable[[Mapping[str, Any]], tuple[str, Hardware]]] = {"llvm": cpu.read}
-"""By kind: from a target as JSON the name of the processor and its hardware. Raise InvalidInput."""
+"""Functions by kind that read the name of the processor and its hardware from a target as JSON. Raise InvalidInput."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Target:
 
     @property
     def architecture(self) -> str:
-        """As in ``cpu_names.TRIPLES``."""
+        """The architecture of ``mcpu``, a key of ``cpu_names.TRIPLES``."""
         return architecture_of(self.mcpu)
 
     @property

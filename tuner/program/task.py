@@ -45,7 +45,7 @@ SCATTERED_INSTANCES = 12
 FAR = 2.0
 """How many times as large as the least shape every instance must be for that one to be searched for, too."""
 MIN_SHAPE_WEIGHT = 0.25
-"""Its weight, beside the least of the instances'."""
+"""The weight of the least shape, relative to the least weight of the instances."""
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -107,15 +107,15 @@ class SearchTask:
         object.__setattr__(self, "rates", TYPICAL)
 
     def on(self, target: Target) -> Self:
-        """The same task for ``target``."""
+        """A copy of the task for ``target``."""
         return self._copy(target=target)
 
     def part(self, workload: Workload) -> Self:
-        """The same task for a workload that is a part of this one's, over the same symbols."""
+        """A copy of the task for a workload that is a part of this one's, over the same symbols."""
         return self._copy(workload=workload)
 
     def at_rates(self, rates: Rates) -> Self:
-        """The same task, the target's cores as they were measured."""
+        """A copy of the task with the rates that were measured of the target's cores."""
         return self._copy(rates=rates)
 
     def _copy(self, **changed: Any) -> Self:
@@ -142,7 +142,7 @@ class SearchTask:
         return task.at_rates(self.rates)
 
     def with_least_shape(self) -> SearchTask:
-        """The same task with the least shape of its range as an instance, at a small weight, if it is FAR from all.
+        """The task with the least shape of its range as a further instance, at a small weight, if it is FAR from all.
 
         Small shapes are bound by other things than large ones, so what is measured at those says little of it.
         """

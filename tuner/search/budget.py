@@ -53,7 +53,7 @@ class BudgetTracker:
 
     @property
     def whole_seconds(self) -> float:
-        """Those of the budget, what was used of them included; infinite where they are not limited."""
+        """The seconds of the budget, spent ones included; infinite where they are not limited."""
         return float("inf") if self.budget.seconds is None else self.budget.seconds
 
     def seconds_left(self, reserve_s: float = 0.0) -> float:

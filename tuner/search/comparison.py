@@ -26,7 +26,7 @@ from tuner.search.observations import at_reference_speed, reference_anchor_s
 from tuner.storage import Comparison
 
 COMPARE_S = 15.0
-"""What a comparison may take; it ends after the round in which that is over."""
+"""The time that a comparison may take; it ends after the round in which that is over."""
 ROUNDS, MIN_ROUNDS = 5, 3
 MIN_NOISE = 0.005
 """Relative: closer together two libraries are not told apart, however well their rounds agree."""

@@ -30,14 +30,14 @@ SAFETY_FACTOR = 1.3
 TIE_RATIO = 1.03
 """Finalists whose latencies are within this ratio of the fastest one's are timed once more."""
 CONTESTED_RATIO = 1.15
-"""The same for kernels of the best set, by their earlier readings, where there is no time for all at every instance."""
+"""Kernels of the best set within this ratio of the fastest, by earlier readings, are timed where time is short."""
 OVER_SHARE = 0.05
-"""Of the seconds, by how much verifying the floor of a library may pass their end."""
+"""The share of the seconds by which verifying the floor of a library may pass their end."""
 VERIFY_ROUNDS = 4
 VERIFY_BATCH = 16
 """Shapes verified between two checks of ``should_stop``, at most."""
 TURN_S = 1.0
-"""What is verified between two looks at the clock, and two signs of life, takes about that."""
+"""The time, about, of the verification between two looks at the clock, and two signs of life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class FinalSet:
         return [kernel for kernel, time in times.items() if time and time <= TIE_RATIO * least]
 
     def _time(self, points: Iterable[tuple[WorkloadInstance, Sequence[MicroKernel]]], reserve_s: float) -> None:
-        """These kernels at each instance, in this order, while more than ``reserve_s`` of the budget is left."""
+        """Time these kernels at each instance, in this order, while more than ``reserve_s`` of the budget is left."""
         suggestions = []
         for instance, kernels in points:
             predicted = self._model.predict(kernels, [instance.shape]).latency_s[:, 0]
@@ -260,8 +260,8 @@ class FinalSet:
         return [self._failure(kernel, problem) for kernel, problem in problems.items()]
 
     def _next_dims(self, todo: Sequence[Mapping[str, int]], *, least: int, floor: int) -> list[Mapping[str, int]]:
-        """As many of the next as take about TURN_S. What there is no time for is left out: for the first ``floor``
-        there is OVER_SHARE of the seconds more, and the first ``least`` are never left out."""
+        """The next shapes to verify, which take about TURN_S. Those that there is no time for are left out: the first
+        ``floor`` have OVER_SHARE of the seconds more, and the first ``least`` are never left out."""
         has_to, left_s = least > 0, self._trials.ends_in_s
         if floor > 0:
             left_s += OVER_SHARE * self._budget.whole_seconds

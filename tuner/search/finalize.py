@@ -1,4 +1,4 @@
-"""From a search's results to a library: select the set, and fit the dispatcher."""
+"""The library of a search's results: select the set, and fit the dispatcher."""
 
 from __future__ import annotations
 

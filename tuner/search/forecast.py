@@ -11,17 +11,17 @@ from tuner.schedule.space import MicroKernel
 from tuner.search.trials import Trials
 
 LINK_S, IR_SHARE = 0.5, 0.4
-"""What linking a library takes at least, or as long as a build if that takes longer: its ENTRY is compiled. And what
-writing down the IR of each of its kernels adds, as a part of its build."""
+"""The least time of linking a library (as long as a build if that takes longer: its ENTRY is compiled), and the share
+of each kernel's build that writing down its IR adds."""
 SHAPE_S = 0.02
-"""What each shape adds to a verification, before any was timed."""
+"""The time that each shape adds to a verification, before any was timed."""
 SAMPLE_WORK = 2e9
 """Operations (see Workload.work) of the instance that the time of a verification is learned from, at most."""
 SMALL_SHARE = 0.01
 """A shape of less than this part of the operations of the largest one, or of SAMPLE_WORK, tells what each shape adds,
 not the rate."""
 MIN_SHARE = 0.1
-"""Of the time of larger shapes, what their operations take at least."""
+"""The least share of the time of larger shapes that their operations are taken to need."""
 MARGIN = 1.15
 """How much longer than that it may take."""
 
@@ -60,7 +60,7 @@ class Forecast:
         return verify_work(self._task.workload, dims)
 
     def build_s(self, kernels: Sequence[MicroKernel]) -> float:
-        """Of those that are not built yet, one after another, as long as each took before or the mean."""
+        """The time to build those that are not built, one after another: as long as each took before, or the mean."""
         missing = (kernel for kernel in kernels if not self._builds.has(kernel))
         return MARGIN * sum(self._trials.build_s(kernel) for kernel in missing)
 
@@ -68,7 +68,7 @@ class Forecast:
         return self._link_s(sum(self._trials.build_s(kernel) for kernel in kernels))
 
     def largest_link_s(self) -> float:
-        """Of a library of as many kernels as the task allows."""
+        """The time to link a library of as many kernels as the task allows."""
         return self._link_s(self._task.max_kernels * self._trials.mean_build_s)
 
     def _link_s(self, builds_s: float) -> float:
@@ -76,5 +76,5 @@ class Forecast:
         return MARGIN * (max(LINK_S, self._trials.mean_build_s) + IR_SHARE * builds_s)
 
     def step_s(self) -> float:
-        """Of one more kernel of the search: what may have begun when the seconds are over."""
+        """The time of one more kernel of the search, which may have begun when the seconds are over."""
         return self._trials.trial_s if self._builds.beside else self._trials.step_s

@@ -113,7 +113,7 @@ def _dims(task: SearchTask, shapes: Sequence[Sequence[int]]) -> Mapping[str, int
 
 
 def _kernels(task: SearchTask, record: Tiled, dims: Mapping[str, int]) -> Iterator[MicroKernel]:
-    """Of each rule that tiles one axis for each role: the innermost tiles, and those with the loops around them."""
+    """Kernels of each rule that tiles one axis for each role: the innermost tiles, and those with the loops around."""
     for rule in rules_of(task):
         tiles = _tiles_by_role(task, rule, record, dims)
         if tiles is None:
@@ -158,7 +158,7 @@ def _nearest(task: SearchTask, rule: Rule, wanted: Mapping[str, int]) -> MicroKe
 
 
 def _distance(choice: int, wanted: int) -> float:
-    """Between sizes as ratios; 0 stands for all there is, and is near to nothing else."""
+    """The distance of sizes as ratios; 0 stands for the whole extent, and is near to nothing else."""
     if not choice or not wanted:
         return 0.0 if choice == wanted else math.inf
     return abs(math.log(choice / wanted))

@@ -89,7 +89,7 @@ class Measured:
 
     @property
     def finalists(self) -> list[MicroKernel]:
-        """Those that were timed side by side and never failed."""
+        """The kernels that were timed side by side and never failed."""
         timed = dict.fromkeys(kernel for kernel, _ in self._final)
         return [kernel for kernel in timed if kernel not in self.failed]
 
@@ -142,7 +142,7 @@ def median_latencies(pair: Ints, latency_s: Floats, final: Bools) -> tuple[Ints,
 
 
 def reference_anchor_s(results: Iterable[MeasureResult]) -> float | None:
-    """What the anchor took at the first successful result: the device's reference speed. None if none was timed."""
+    """The anchor's time at the first successful result: the device's reference speed. None if none was timed."""
     return next((result.anchor_s for result in results if result.ok and result.anchor_s), None)
 
 

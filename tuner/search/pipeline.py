@@ -26,14 +26,14 @@ TURNS = 3
 FASTEST_READINGS = 3
 """How often a kernel is measured that is the fastest at an instance: of many single readings the least is lucky."""
 OVERRUN_S = 2.0
-"""By how much a trial may pass the end of the budget's seconds, the reserve apart, before it is killed."""
+"""How far a trial may pass the end of the budget's seconds, the reserve apart, before it is killed."""
 READ_ONCE = (Phase.KNOWN, Phase.FINAL)
 """Phases whose fastest are not measured again: they were chosen for the median of many readings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a policy suggests next. ``reserve_s``: seconds of the budget that are kept for what comes after."""
+    """The next suggestions of a policy. ``reserve_s``: seconds of the budget that are kept for what comes after."""
 
     suggestions: Sequence[Suggestion]
     reserve_s: float
@@ -56,11 +56,11 @@ class TrialSink(Protocol):
         """Trials of the budget that are left, without ``reserve``."""
 
     def seconds_left(self, reserve_s: float) -> float:
-        """The same of its seconds."""
+        """Seconds of the budget that are left, without ``reserve_s``."""
 
     @property
     def step_s(self) -> float:
-        """What building and measuring a kernel takes, about."""
+        """The time to build and measure a kernel, about."""
 
     def check_stop(self) -> None:
         """Raises Cancelled, Finishing."""
@@ -99,7 +99,7 @@ class Pipeline:
         self._again: deque[Queued] = deque()
         """Readings of what leads, which come first."""
         self._is_recorded = True
-        """What was taken from the stream; False if that failed."""
+        """Whether what was taken from the stream is recorded; False if that failed."""
         self._stream = MeasureStream(task, runner, 1 if devices == 1 else self._most, self._interrupted)
 
     def run(self, suggestions: Sequence[Suggestion]) -> None:
@@ -216,7 +216,7 @@ class Pipeline:
                     self._again.append(Queued(again, queued.round))
 
     def _lacking(self, suggestion: Suggestion) -> dict[WorkloadInstance, int]:
-        """By instance, how many readings are missing and not on their way."""
+        """How many readings are missing and not on their way, by instance."""
         measured, kernel = self._ledger.measured, suggestion.kernel
         coming = Counter(
             at for each in (*self._stream.under_way, *self._again)

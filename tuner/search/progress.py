@@ -32,7 +32,7 @@ class Objectives:
 
     @property
     def speedup_vs_numpy(self) -> float | None:
-        """The same of NumPy's BLAS."""
+        """Weighted time of NumPy's BLAS over that of the best so far."""
         return _over(self.numpy_objective_s, self.objective_s)
 
 

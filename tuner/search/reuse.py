@@ -38,7 +38,7 @@ MAX_SHARED = 100_000
 EXTRA_KERNELS = 4
 """Known kernels that are timed beside the best set, and as many again of another packed layout."""
 NEAR = 1.05
-"""Those are timed where they are known to be within this ratio of the best."""
+"""Extra kernels are timed where they are known to be within this ratio of the best."""
 INSTANCES_PER_EXTRA = 2
 TOP = 8
 """The set is chosen from so many of the fastest at each instance."""
@@ -197,7 +197,7 @@ def _condemns(record: TuningRecord) -> bool:
 
 
 def _in_variables(task: SearchTask, results: Iterable[MeasureResult]) -> list[MeasureResult]:
-    """Those of the results whose shapes the task can name, in its variables."""
+    """The results whose shapes the task can name, in its variables."""
     named: dict[ShapeKey, WorkloadInstance] = {}
     for shape in (*task.shapes(), *(instance.shape for instance in task.instances)):
         named[tuple(sorted(task.workload.dims(shape).items()))] = WorkloadInstance.of(shape)

@@ -72,7 +72,7 @@ class MeasureStream:
         self._flights[flight] = self._threads.submit(self._measure, flight, requests)
 
     def take(self, at_least: int, at_most: int) -> list[InFlight]:
-        """What is done, in the order in which it was; waits until that are so many calls, or all."""
+        """The calls that are done, in the order in which they were; waits for ``at_least``, or for all."""
         taken: list[InFlight] = []
         while self._flights and (len(taken) < at_least or (len(taken) < at_most and not self._done.empty())):
             taken.append(self._done.get())

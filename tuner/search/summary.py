@@ -60,7 +60,7 @@ _ENDINGS: Mapping[str, str] = {
     EndedBy.NOTHING_HELPS: "no candidate was expected to help",
     EndedBy.CANCELLED: "cancelled",
 }
-"""What is said of a search that did not use all its trials."""
+"""Texts on a search that did not use all its trials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class JobSummary:
     tasks: Mapping[int, SearchSummary] = field(default_factory=dict)
 
     def replaced(self, position: int, summary: SearchSummary) -> JobSummary:
-        """The same with a new summary of one task."""
+        """A copy with a new summary of one task."""
         return replace(self, tasks={**self.tasks, position: summary})
 
     def outcome(self, counts: Sequence[int]) -> Outcome:

@@ -33,7 +33,7 @@ STAGES = {
 
 
 UNKNOWN_BUILD_S = 1.0
-"""What a build is expected to take before there was any."""
+"""The time that a build is expected to take before there was any."""
 
 
 class Recorder(Protocol):
@@ -164,7 +164,7 @@ class Trials:
 
     # -- what is known and what is left ---------------------------------------------------------------------------
     def defaults(self) -> dict[str, float]:
-        """By instance the default's latency: the fastest of the kernels that the theory phase measured there."""
+        """The default's latency by instance: the fastest of the kernels that the theory phase measured there."""
         latencies: dict[str, float] = {}
         for kernel, instance in self._default_pairs:
             latency = self.measured.latency_s(kernel, instance.values)
@@ -177,7 +177,7 @@ class Trials:
         return self._budget.trials_left(self.measured.trials, reserve)
 
     def seconds_left(self, reserve_s: float) -> float:
-        """The same of its seconds."""
+        """Seconds of the budget that are left, without ``reserve_s``."""
         return self._budget.seconds_left(reserve_s)
 
     def affordable(self, reserve_s: float) -> int:
@@ -193,7 +193,7 @@ class Trials:
 
     @property
     def mean_build_s(self) -> float:
-        """Of the kernels that were built, by this worker or an earlier one."""
+        """The mean build time of the kernels that were built, by this worker or an earlier one."""
         return sum(self._build_s.values()) / len(self._build_s) if self._build_s else UNKNOWN_BUILD_S
 
     def build_s(self, kernel: MicroKernel) -> float:
@@ -202,7 +202,7 @@ class Trials:
 
     @property
     def step_s(self) -> float:
-        """What building and measuring a kernel takes, about."""
+        """The time to build and measure a kernel, about."""
         return self.mean_build_s + self.trial_s
 
     def has_built(self, kernel: MicroKernel, build_s: float) -> None:
@@ -217,7 +217,7 @@ class Trials:
         return self._budget.seconds_left()
 
     def finish_within(self, seconds: float) -> None:
-        """From here on the search is ending, cancelled: what takes longer than that is given up."""
+        """End the search, which is cancelled: from here on what takes longer than ``seconds`` is given up."""
         self.ended_by, self._finish_by_s = EndedBy.CANCELLED, self._budget.elapsed_s + seconds
 
     def check_stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Where a library is verified: what is never left out, and what is added as far as time allows."""
+"""The shapes that a library is verified at: those that are never left out, and those added as far as time allows."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _wanted(dispatcher: Dispatcher, range_dims: list[dict[str, int]]) -> Iterabl
 
 
 def _least_served(dispatcher: Dispatcher, every: Iterable[Dims]) -> dict[int, Dims]:
-    """By kernel the least work that it is given, of what is defined there."""
+    """The shape of least work that is dispatched to each kernel, among those with any points, by the kernel's index."""
     workload = dispatcher.task.workload
     served: dict[int, Dims] = {}
     for dims in sorted((dims for dims in every if workload.is_consistent(dims)), key=workload.work):

@@ -92,7 +92,7 @@ class NewKey:
 
 PREFIX = "sw_"
 RANDOM_CHARACTERS = 43
-"""Of 32 random bytes, in base64."""
+"""Characters of 32 random bytes in base64."""
 
 
 def fresh_secret() -> str:

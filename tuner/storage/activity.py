@@ -64,10 +64,10 @@ class ActivityStorage(Protocol):
         """The last ``seconds`` in slots of ``slot_s``: of one device or of all that are registered."""
 
     def device_use(self, seconds: float) -> Mapping[str, DeviceUse]:
-        """By device, of those that measured anything in the last ``seconds``."""
+        """The use of each device that measured anything in the last ``seconds``, by device."""
 
     def queue_counts(self) -> Mapping[str, Mapping[JobState, int]]:
-        """By device key the jobs that wait or are worked on."""
+        """The number of jobs that wait or are worked on, by device key and state."""
 
     def newest_trials(self, device_id: str, limit: int = 20, failed: bool = False) -> tuple[TuningRecord, ...]:
         """The newest trials of a device, or the failed ones among its newest few thousand; newest first."""

@@ -56,7 +56,7 @@ class JoinKey:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """By which token a device joined, and which process of it (tuner.device_auth.Claim.server)."""
+    """The token by which a device joined, and which process of it (tuner.device_auth.Claim.server)."""
 
     token_id: str
     server: str
@@ -98,7 +98,7 @@ class DeviceTokenStorage(Protocol):
         """Forget that it was refused."""
 
     def list_refused_devices(self) -> tuple[RefusedDevice, ...]:
-        """Those of the last REFUSED_FOR_S, by key and id."""
+        """The devices that were refused in the last REFUSED_FOR_S, by key and id."""
 
 
 def checked_token(key: str, ttl_s: float, note: str) -> None:

@@ -14,9 +14,9 @@ from tuner.storage.device_tokens import Joined
 QUARANTINE_AFTER = 3
 """Failures in a row."""
 FIRST_QUARANTINE_S, LONGEST_QUARANTINE_S = 60.0, 3600.0
-"""Each is twice as long as the one before."""
+"""The first and the longest quarantine: each is twice as long as the one before."""
 MAX_CALIBRATIONS = 16
-"""Of one device. The oldest are forgotten: they can be made again."""
+"""Calibrations of one device. The oldest are forgotten: they can be made again."""
 
 
 class DeviceState(StrEnum):
@@ -117,7 +117,7 @@ class DeviceStorage(Protocol):
         """
 
     def list_devices(self) -> tuple[Device, ...]:
-        """In order of key and id."""
+        """All devices, in order of key and id."""
 
     def device_failed(self, device_id: str, reason: str) -> Device:
         """Count a failure: after QUARANTINE_AFTER in a row the device is quarantined for a while. Raises NotFound."""
@@ -144,4 +144,4 @@ class DeviceStorage(Protocol):
         """Every target that a device or a search task has had, in the order in which they came."""
 
     def device_readings(self, limit: int = 20_000, device_id: str | None = None) -> tuple[DeviceReading, ...]:
-        """Of the newest ``limit`` trials (of one device, if given) those whose device is known, oldest first."""
+        """Readings of the newest ``limit`` trials (of one device, if given) whose device is known, oldest first."""

@@ -37,7 +37,7 @@ class CorruptData(ShapewrightError):
 
 
 class Unreadable:
-    """In place of a stored value that cannot be read: an object, or an array, that says so to whoever looks at it."""
+    """Stands for a stored value that cannot be read: an object, or an array, that says so to whoever looks at it."""
 
     reason: str
 

@@ -54,7 +54,7 @@ class Job:
     priority: int = 0
     """Jobs of a higher one are leased first, whoever owns them."""
     failed_attempts: int = 0
-    """In a row, with no trial recorded in between."""
+    """Failed attempts in a row, with no trial recorded in between."""
     not_before: str | None = None
     """When a WAITING job may be tried again; None for at once."""
 
@@ -143,7 +143,7 @@ class JobStorage(EventStorage, Protocol):
         """Jobs by state, every state named, and ``trials``: those of all jobs together."""
 
     def search_tasks(self, job_id: str, first: int = 0, limit: int | None = None) -> tuple[SearchTaskRow, ...]:
-        """In order of position, from position ``first`` on, at most ``limit``. Raises NotFound, CorruptData."""
+        """Up to ``limit`` search tasks, by position, from ``first`` on. Raises NotFound, CorruptData."""
 
     def task_keys(self, job_id: str) -> tuple[str, ...]:
         """The workload's key of every search task, in order of position. Raises NotFound."""

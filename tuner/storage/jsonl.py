@@ -32,7 +32,7 @@ MAX_SAMPLES = 256
 MAX_INT = 2**53
 """Every reader of JSON keeps integers exact up to here."""
 MAX_COUNT = 2**31 - 1
-"""Of versions, rounds and attempts: every database keeps them."""
+"""The largest version, round and attempt: every database keeps integers up to here."""
 
 _MEMBERS = (
     *("workload", "workload_key", "target", "target_fingerprint", "threads", "protocol", "provenance"),

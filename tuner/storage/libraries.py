@@ -42,7 +42,7 @@ class Comparison:
 
     @property
     def timed(self) -> Mapping[str, tuple[float, bool]]:
-        """As a ``Candidate`` of tuner.library.choice has it."""
+        """The ratio, and whether the new library won, by the digest of the other: ``Candidate.timed`` of its choice."""
         return {self.against: (self.ratio, self.wins)}
 
     def to_json(self, verdict: Verdict) -> JsonObject:
@@ -230,7 +230,7 @@ class AliasStorage(Protocol):
         """
 
     def list_aliases(self, query: AliasQuery) -> tuple[Alias, ...]:
-        """In order of target, threads and name."""
+        """Aliases in order of target, threads and name."""
 
     def list_promotions(self, query: AliasQuery, cursor: str | None = None, limit: int = 50) -> Page[Promotion]:
         """The history of aliases, newest first."""
@@ -256,7 +256,7 @@ class LibraryStorage(AliasStorage, Protocol):
         """
 
     def serve(self, query: LibraryQuery) -> Artifact:
-        """The same library, without how it compares."""
+        """The library that ``served`` finds, without how it compares."""
 
     def incumbent(self, workload_key: str, target_fingerprint: str, threads: int, ranges: Ranges) -> Artifact | None:
         """What a new library for these ranges of the symbols has to win against; None if nothing covers them."""

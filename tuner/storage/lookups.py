@@ -18,7 +18,7 @@ from tuner.storage.libraries import Comparison
 
 @dataclass(frozen=True, slots=True)
 class LookupScope:
-    """What a lookup never crosses: a workload, a target and a number of threads.
+    """The bounds of a lookup: a workload, a target and a number of threads.
 
     ``job_id``: only what this job measured and built. Without a target, ``newest_tasks`` alone knows what is meant.
     """

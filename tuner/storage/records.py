@@ -17,8 +17,8 @@ class RecordStorage(Protocol):
         """Records of a job with ``seq`` (the row's number) above ``after``, in order. Raises NotFound."""
 
     def trials_as_json(self, job_id: str, after: int = 0, limit: int = 1000) -> tuple[list[str], int]:
-        """The same, each as a JSON object (of a record and its result), and the number of the last one: ``after`` if
-        there are none. Raises NotFound."""
+        """The records of ``list_trials``, each as a JSON object (of a record and its result), and the number of the
+        last one: ``after`` if there are none. Raises NotFound."""
 
     def records_of_task(self, search_task_id: int) -> tuple[TuningRecord, ...]:
         """Everything a policy needs to be rebuilt, in the order it was stored.

@@ -59,7 +59,7 @@ class WebhookStorage(Protocol):
         """
 
     def finish_delivery(self, delivery: Delivery) -> None:
-        """It was delivered."""
+        """Note that it was delivered."""
 
     def retry_delivery(self, delivery: Delivery, error: str, after_s: float | None) -> None:
-        """It was not: try again after so many seconds, or never (None)."""
+        """Note that it was not delivered: try again after ``after_s`` seconds, or never (None)."""

@@ -51,7 +51,7 @@ def compute(workload: Workload, inputs: Sequence[Array], dims: Mapping[str, int]
 
 
 def expected(workload: Workload, inputs: Sequence[Array], dims: Mapping[str, int]) -> tuple[Expected, ...]:
-    """The same with the tolerance of every element, for inputs that a kernel gets exactly as they are here.
+    """The outputs with the tolerance of every element, for inputs that a kernel gets exactly as they are here.
 
     It is the rounding of the output's dtype, and that of everything computed on the way: of 16-bit intermediates, of
     scalar functions, and of sums, by the magnitude of what is summed. Integers are exact unless floats decide them.

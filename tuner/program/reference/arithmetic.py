@@ -39,7 +39,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
 """The number below which kernels may flush to zero, the smallest normal one or (float32's exp) the next power of two;
 and the largest one."""
 FUNCTION_UNITS = 4.0
-"""The same for scalar functions, in UNITs: vectorised kernels approximate them by polynomials."""
+"""The error that a scalar function may have, in UNITs: vectorised kernels approximate them by polynomials."""
 SATURATING = frozenset({"tanh", "erf", "sigmoid", "sin", "cos", "log"})
 """Functions whose approximations are as good as their largest values: FUNCTION_UNITS also hold as an absolute bound."""
 SLOPES: Mapping[str, Callable[[Array], Array]] = {

@@ -12,7 +12,7 @@ MAX_ELEMENTS = 2**22
 """Elements of 8 bytes that the temporaries of a block, or the intermediates of a program, may take at a time."""
 
 Box = Mapping[str, tuple[int, int]]
-"""For each axis its first value and the one after its last."""
+"""The first value of each axis and the one after its last."""
 
 
 def lengths(box: Box, axes: Sequence[str]) -> list[int]:

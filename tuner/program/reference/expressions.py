@@ -73,7 +73,8 @@ class Expressions:
     def along(
         self, expr: Expr, box: Box, order: Sequence[str], always: Collection[str]
     ) -> tuple[Bounded, tuple[str, ...]]:
-        """The same over those axes of ``order`` along which its elements differ in the box, and over ``always``."""
+        """An expression over a box, and the axes of its array: those of ``order`` along which its elements differ, and
+        those of ``always``."""
         result, shape = self._evaluate(expr, box, order), lengths(box, order)
         own = [1] * (len(order) - result.value.ndim) + list(result.value.shape)
         if result.error is not None:
@@ -88,7 +89,7 @@ class Expressions:
         return Bounded(reduced(result.value), error), tuple(order[at] for at in kept)
 
     def _evaluate(self, expr: Expr, box: Box, order: Sequence[str]) -> Bounded:
-        """The same with 1 in place of axes that do not occur."""
+        """An expression over a box, with length 1 along the axes of ``order`` that do not occur in it."""
         match expr:
             case Const(value=value):
                 return self._arithmetic.constant(value, self.type_of(expr))
@@ -149,7 +150,7 @@ class Expressions:
 
 
 def _varying(indices: Array) -> Array:
-    """With 1 in place of the axes along which the indices are all the same: ``o // 8`` in a box of one group."""
+    """Indices with length 1 along the axes where they are all the same: ``o // 8`` in a box of one group."""
     for axis, size in enumerate(indices.shape):
         first = indices.take([0], axis=axis) if size > 1 else indices
         indices = first if bool((indices == first).all()) else indices

@@ -164,7 +164,7 @@ class Interpreter:
         return [value, size, total(grown)]
 
     def _products(self, stage: Stage, box: Box, dtype: str) -> list[Array]:
-        """The same for a product of all."""
+        """Over one box: the product of terms; with bounds that of their magnitudes, and of these with errors added."""
         term = self._arithmetic.converted(self._terms(stage, box), dtype)
         over = _reduced(stage)
         value = term.value.prod(axis=over)

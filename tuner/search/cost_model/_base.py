@@ -50,11 +50,11 @@ class CostModel(Protocol):
         measured; None before any was."""
 
     def at_speed(self, anchor_s: float) -> None:
-        """From here on latencies are at the speed at which the device's anchor takes ``anchor_s``; called before the
-        first update, if at all. What the model started from is taken to that speed."""
+        """Take latencies to be at the speed at which the device's anchor takes ``anchor_s`` from here on; called before
+        the first update, if at all. What the model started from is taken to that speed."""
 
     def update(self, results: Sequence[MeasureResult]) -> None:
         """Train on these results too. Failed ones are ignored."""
 
     def predict(self, kernels: Sequence[MicroKernel], shapes: Sequence[Mapping[str, int]]) -> Prediction:
-        """For every kernel at every shape (values of the shape variables)."""
+        """Predict the latency of every kernel at every shape (values of the shape variables)."""

@@ -61,8 +61,8 @@ def _scatter_free(observed: Sequence[Observed], rates: Rates) -> Floats:
 
 
 def _fitted(observed: Sequence[Observed], centre: Rates) -> Rates:
-    """With the scatter that these measurements have around theory, which other rules than products of matrices, and
-    noisy devices, have more of than a calibration."""
+    """Rates fitted with the scatter that these measurements have around theory, which is larger than a calibration's
+    for other rules than products of matrices, and on noisy devices."""
     rates, scatter = centre, float("inf")
     for _ in range(ROUNDS):
         left = float(np.median(_scatter_free(observed, rates))) / MEDIAN_SPREAD

@@ -26,9 +26,9 @@ PARAMETERS = {
 }
 ROUNDS = 80
 UNKNOWN_SPREAD = 0.3
-"""Of log latency, while there are no models that could disagree."""
+"""Standard deviation of log latency, while there are no models that could disagree."""
 MIN_SPREAD = 0.02
-"""Of log latency: what two readings of one kernel differ by, however much the models agree."""
+"""The least spread of log latency: two readings of one kernel differ by it, however much the models agree."""
 INTERVAL, INTERVAL_SPREADS = 0.8, 1.2816
 """The central interval of a normal distribution that holds this share of it, in standard deviations either side."""
 MIN_SURPRISES, MAX_SURPRISES = 12, 96

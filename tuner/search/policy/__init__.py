@@ -52,7 +52,7 @@ POLICIES: dict[str, PolicyFactory] = {
     "droplet": DropletSearch,
     "theory": TheoryAlone,
 }
-"""By the name that a job gives. tuner.program.jobspec.POLICIES has the names alone: it may not import this."""
+"""Policies by the name that a job gives. tuner.program.jobspec.POLICIES has the names alone: it may not import this."""
 
 
 def make_policy(

@@ -37,15 +37,15 @@ class AnnealingSettings:
 
     chains: int = 64
     steps: int = 40
-    """Of each chain in a round, a second of thinking: about what the default policy takes. AutoTVM has 128 chains and
-    up to 500 steps, for batches of 64."""
+    """Steps of each chain in a round, a second of computing: about what the default policy takes. AutoTVM has 128
+    chains and up to 500 steps, for batches of 64."""
     temperature: float = 0.2
-    """At the start of a round, in log seconds; it falls to nothing, evenly."""
+    """The temperature at the start of a round, in log seconds; it falls to nothing, evenly."""
     kernels_per_round: int = 8
     candidates_per_kernel: int = 8
-    """Of each that is measured, the best by their scores: the batch is picked among these."""
+    """Candidates for each kernel that is measured, the best by their scores: the batch is picked among these."""
     random_share: float = 0.1
-    """Of the batch; AutoTVM's is 0.05, of batches of 64."""
+    """The random share of the batch; AutoTVM's is 0.05, of batches of 64."""
     diversity: float = 0.02
     """What a kernel is worth all of whose values no other of the batch has, in log seconds."""
     patience: int = 64
@@ -65,7 +65,7 @@ class AnnealingSearch(BasePolicy):
         self._patience = Patience(task, self._settings.patience)
         turns = Turns(self._weights)
         self._instance_of = np.array([turns.next() for _ in range(self._settings.chains)])
-        """By chain the index of the instance that it belongs to."""
+        """The index of the instance that each chain belongs to, [chains]."""
         self._chains: list[MicroKernel] = []
 
     def update(self, results: Sequence[MeasureResult]) -> None:
@@ -98,8 +98,8 @@ class AnnealingSearch(BasePolicy):
         return [kernel for kernel in times if kernel not in tried]
 
     def _placed(self, failed: Collection[MicroKernel]) -> list[MicroKernel]:
-        """Where the chains begin: where they ended; at first, and where a kernel failed meanwhile, at random. One chain
-        of each instance begins at what is the fastest there."""
+        """The kernels where the chains begin: where they ended; at first, and where a kernel failed meanwhile, random
+        ones. One chain of each instance begins at what is the fastest there."""
         chains = self._chains or self._random(self._settings.chains)
         chains = [self._space.sample(self._rng) if kernel in failed else kernel for kernel in chains]
         for instance_index in np.unique(self._instance_of):

@@ -36,7 +36,7 @@ class DropletSettings:
     """When a kernel counts as faster, and how many are measured in a round."""
 
     threshold: float = 0.01
-    """By which share of its time a kernel must be faster than the centre."""
+    """The share of its time by which a kernel must be faster than the centre."""
     kernels_per_round: int = 8
     most_starts: int = 64
     """Kernels that may fail before a search that has nothing to start from ends."""
@@ -56,9 +56,9 @@ class Descents:
         self._threshold = threshold
         self.turns = Turns(weights)
         self._centres: dict[int, MicroKernel] = {}
-        """By instance; after a restart the fastest of what was measured."""
+        """The centre at each instance; after a restart the fastest kernel that was measured."""
         self._around: dict[int, list[MicroKernel]] = {}
-        """By instance the neighbours of the centre, in the order in which they are tried."""
+        """The neighbours of the centre at each instance, in the order in which they are tried."""
 
     def next(self, count: int, known: Collection[MicroKernel]) -> list[Pick]:
         """Up to ``count`` kernels beside the centres that are not ``known``, with the instances to measure them on;
@@ -75,7 +75,7 @@ class Descents:
         return [(kernel, sorted(indices)) for kernel, indices in picks.items()]
 
     def _neighbours(self, index: int, times: Mapping[MicroKernel, float]) -> list[MicroKernel]:
-        """Around the centre of one instance. ``times``: log seconds of the kernels that were measured there."""
+        """The neighbours of one instance's centre. ``times``: log seconds of the kernels that were measured there."""
         centre, fastest = self._centres.get(index), min(times, key=times.__getitem__)
         if centre is None or self._is_faster(times[fastest], times.get(centre, math.inf)):
             self._centres[index] = fastest

@@ -68,7 +68,7 @@ class EvolutionSettings:
     max_failed_tests: int = 4
     """Tests that may send the search back to evolution."""
     descent_threshold: float = 0.005
-    """By which share of its time a kernel must be faster to become the centre of a descent."""
+    """The share of its time by which a kernel must be faster to become the centre of a descent."""
 
 
 class EvolutionarySearch(BasePolicy):
@@ -200,7 +200,7 @@ class EvolutionarySearch(BasePolicy):
 
     # -- what is known --------------------------------------------------------------------------------------------
     def _usable(self, kernels: Sequence[MicroKernel]) -> list[MicroKernel]:
-        """Each once, without those that failed."""
+        """The kernels, each once, without those that failed."""
         failed = self._failed
         return [kernel for kernel in dict.fromkeys(kernels) if kernel not in failed]
 

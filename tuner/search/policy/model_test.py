@@ -24,7 +24,7 @@ PROMISING_LOSS, BAD_LOSS = 0.15, 0.5
 """How much slower than the best (log latency) the model may expect the kernels of a test to be: of one half, that it
 finds promising, and of the other, that it does not."""
 SURPRISING_SHARE = 0.25
-"""Of the kernels of a test: more that are faster than expected say that the model does not know them. A tenth of a
+"""The share of a test's kernels: more that are faster than expected say that the model does not know them. A tenth of a
 normal distribution is below its central 80 %."""
 
 
@@ -60,7 +60,7 @@ class ModelTest:
 
     @staticmethod
     def _chosen(pool: Sequence[MicroKernel], log_s: Floats, tried: Collection[MicroKernel], count: int) -> list[int]:
-        """By index; ``log_s`` [kernels]."""
+        """Indices of the chosen kernels of ``pool``; ``log_s`` [kernels]."""
         index_of = {kernel: index for index, kernel in enumerate(pool)}
         behind, chosen = log_s - log_s.min(), list[MicroKernel]()
         for loss, share in ((PROMISING_LOSS, count - count // 2), (BAD_LOSS, count // 2)):

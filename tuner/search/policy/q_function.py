@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 SWEEPS = 4
 RIDGE = 0.3
-"""Of the squares of all weights, beside the squared errors in log seconds."""
+"""The weight of the squares of all weights, beside the squared errors in log seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Transition:
 
 
 class QFunction:
-    """Of the kernels of one rule. ``shapes``: [instances, dims], where each instance stands among them, from 0 to 1."""
+    """A Q function of one rule's kernels. ``shapes``: [instances, dims], each dim scaled to 0..1 over the instances."""
 
     def __init__(self, space: KernelSpace, shapes: Floats, discount: float) -> None:
         self._space, self._shapes, self._discount = space, shapes, discount

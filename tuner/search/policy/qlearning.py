@@ -36,7 +36,7 @@ from tuner.search.policy.theory import TheorySettings
 from tuner.search.policy.theory_first import BasePolicy, kernels_of_round
 
 Standing = Sequence[Mapping[MicroKernel, float]]
-"""By instance the log seconds of the kernels that were measured there."""
+"""The log seconds of the kernels that were measured at each instance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class QLearningSettings:
     epsilon: float = 0.8
     """The share of random directions at the start."""
     epsilon_decay: float = 0.01
-    """Of a trial."""
+    """The exponential rate at which epsilon falls with each trial."""
     least_epsilon: float = 0.1
     failure: float = -1.0
     """The reward of a kernel that failed, in log seconds."""
@@ -71,7 +71,7 @@ class QLearningSearch(BasePolicy):
         self._patience, self._turns = Patience(task, self._settings.patience), Turns(self._weights)
         self._points = _scaled(log_points(task, self._shapes))
         self._steps: dict[MicroKernel, dict[Step, MicroKernel]] = {}
-        """Those of kernels that were measured."""
+        """The steps of kernels that were measured."""
 
     def update(self, results: Sequence[MeasureResult]) -> None:
         super().update(results)
@@ -122,7 +122,7 @@ class QLearningSearch(BasePolicy):
         return steps[int(value[start.rule].values(start, steps, index).argmax())]
 
     def _random_one(self, without: Collection[MicroKernel]) -> MicroKernel | None:
-        """Where nothing was measured that a step could be taken from."""
+        """A random kernel, for where nothing was measured that a step could be taken from."""
         return next(iter(self._drawn(1, without)), None)
 
     def _places(self, kernel: MicroKernel, index: int) -> list[int]:
@@ -132,7 +132,7 @@ class QLearningSearch(BasePolicy):
 
     # -- learning -------------------------------------------------------------------------------------------------
     def _fitted(self, standing: Standing) -> dict[str, QFunction]:
-        """By rule, of all steps that were measured at both ends."""
+        """Q functions by rule, fitted to all steps that were measured at both ends."""
         by_rule: dict[str, list[Transition]] = {}
         for each in self._transitions(standing):
             by_rule.setdefault(each.kernel.rule, []).append(each)

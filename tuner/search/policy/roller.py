@@ -32,7 +32,7 @@ from tuner.search.policy.theory_first import BasePolicy, kernels_of_round
 
 Floats = NDArray[np.float64]
 MAX_STEPS = 100
-"""From the smallest tile to a full one: more than any space has."""
+"""Steps from the smallest tile to a full one: more than any space has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class RollerSearch(BasePolicy):
         return [(tile, sorted(places[tile])) for tile in order]
 
     def _ranked(self) -> dict[int, list[MicroKernel]]:
-        """By instance that has a weight its first tiles."""
+        """The first tiles of each instance that has a weight, by its index."""
         weighted = [int(index) for index in np.flatnonzero(self._weights)]
         full = list(dict.fromkeys(tile for index in weighted for tile in self._full_tiles(index)))
         times = np.log(self._theory_s(full, range(len(self._shapes))))

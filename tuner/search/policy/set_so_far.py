@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 INSTANCES_PER_KERNEL = 2
 MIN_GAIN = 0.003
-"""Of log latency, weighted: what is worth a trial."""
+"""The weighted gain in log latency that is worth a trial."""
 OPTIMISM = 0.5
 """Standard deviations of log latency that a candidate is given the benefit of."""
 
@@ -67,7 +67,7 @@ class Incumbents:
         return sorted(times, key=lambda kernel: times[kernel])[:count]
 
     def standing(self) -> list[dict[MicroKernel, float]]:
-        """By instance the log of the measured seconds of each kernel, the penalty of its layout added."""
+        """The log of the measured seconds of each kernel, the penalty of its layout added, for each instance."""
         kernels = self._measured.kernels
         if not kernels:
             return [{} for _ in self._shapes]
@@ -79,7 +79,7 @@ class Incumbents:
         ]
 
     def _incumbents(self, layouts: Sequence[Hashable], predicted_s: Floats) -> tuple[Floats, Floats]:
-        """For each kernel of a pool: the set's time at each instance, and the penalty of its layout (log latency).
+        """The set's time at each instance, and the penalty of its layout (log latency), for each kernel of a pool.
 
         Kernels of another packed layout cannot join the set. Theirs is a set of its own, which takes over only when it
         is better as a whole.
@@ -94,7 +94,7 @@ class Incumbents:
         return np.stack([best[layout] for layout in layouts]), np.array([penalties[layout] for layout in layouts])
 
     def _best_by_layout(self) -> dict[Hashable, Floats]:
-        """By packed layout the least measured latency at each instance, infinite where there is none."""
+        """The least measured latency at each instance, infinite where there is none, by packed layout."""
         kernels = self._measured.kernels
         best: dict[Hashable, Floats] = {}
         for kernel, layout in zip(kernels, self._layouts(kernels), strict=True):
@@ -109,8 +109,8 @@ class Incumbents:
 
 
 def layout_penalties(best: dict[Hashable, Floats], weights: Floats) -> dict[Hashable, float]:
-    """By layout half of what the best times with it ([instances], seconds) are slower than those of the best layout, in
-    weighted log latency."""
+    """Penalties by layout: half of what its best times ([instances], seconds) are slower than those of the best layout,
+    in weighted log latency."""
     totals = {layout: float((np.log(times) * weights).sum()) for layout, times in best.items()}
     least = min(totals.values())
     return {layout: 0.5 * (total - least) for layout, total in totals.items()}

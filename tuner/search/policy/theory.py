@@ -55,7 +55,7 @@ def theory_set(
 def dispatched(
     task: SearchTask, model: CostModel, kernels: Sequence[MicroKernel], instances: Sequence[int]
 ) -> list[Pick]:
-    """Each of these kernels on those of ``instances`` (indices) where the model expects it to be the fastest."""
+    """Each kernel with those of ``instances`` (indices) where the model expects it to be the fastest."""
     serves = model.predict(kernels, [instance.shape for instance in task.instances]).latency_s.argmin(axis=0)
     picks = [(kernel, [at for at in instances if serves[at] == index]) for index, kernel in enumerate(kernels)]
     return [(kernel, indices) for kernel, indices in picks if indices]

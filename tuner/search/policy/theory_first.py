@@ -77,7 +77,7 @@ class BasePolicy(ABC):
 
     @property
     def _known(self) -> Set[MicroKernel]:
-        """Those that were tried, here or by an earlier search: what looks for something unknown passes them over."""
+        """Kernels that were tried, here or by an earlier search: the search for unknown ones passes them over."""
         return self._tried | self._timed
 
     # -- the space ------------------------------------------------------------------------------------------------

@@ -183,7 +183,7 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[JsonObject])
 def insert_returning(
     connection: Connection, table: Table, rows: Sequence[JsonObject], columns: Sequence[Column[Any]]
 ) -> Sequence[AnyRow]:
-    """As ``insert_new``: these columns of the rows that were inserted, in any order."""
+    """Insert rows as ``insert_new`` does; these columns of the rows that were inserted, in any order."""
     if not rows:
         return ()
     return connection.execute(_returning(connection.dialect.name, table, tuple(columns)), list(rows)).all()

@@ -21,7 +21,7 @@ from tuner.storage.sql.replacing import newest_of
 from tuner.storage.sql.schema import alias_history, artifacts, library_aliases, targets, workloads
 
 MAX_ALIASES = 64
-"""Of one workload on one target with one number of threads."""
+"""Aliases of one workload on one target with one number of threads."""
 MAX_REASON = 500
 MAX_PERCENT = 10_000.0
 MAX_CHAIN = 32
@@ -243,7 +243,7 @@ def _promotion_of(row: AnyRow) -> Promotion:
 
 
 def _fits(table: FromClause, query: AliasQuery) -> list[ColumnElement[bool]]:
-    """Of a table with names, joined with workloads and targets."""
+    """Conditions on a table with names, joined with workloads and targets."""
     conditions = [workloads.c.key == query.workload_key, *_on(table, query)]
     return conditions if query.name is None else [*conditions, table.c.name == query.name]
 

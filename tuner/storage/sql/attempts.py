@@ -13,7 +13,7 @@ from tuner.storage.sql._rows import AnyRow, end, set_state
 from tuner.storage.sql.columns import later
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
-"""Before the third attempt in a row, and before any: each wait is twice the one before. The second follows at once."""
+"""The wait before the third attempt in a row, and the longest: each is twice the one before. The second has none."""
 MAX_ERROR = 4000
 
 

@@ -24,7 +24,7 @@ def count_records(connection: Connection, workload_id: int, target_id: int, adde
 
 
 def count_each(connection: Connection, rows: Iterable[Any], each: int = 1) -> None:
-    """The same for rows with a ``workload_id`` and a ``target_id``, of any number of workloads and targets."""
+    """``count_records`` for rows with a ``workload_id`` and a ``target_id``, of any number of workloads and targets."""
     counted = Counter((row.workload_id, row.target_id) for row in rows)
     # In one order, as whatever several transactions update.
     for (workload_id, target_id), count in sorted(counted.items()):

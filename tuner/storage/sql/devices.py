@@ -158,7 +158,7 @@ def _what_for(calibration: JsonObject) -> tuple[Any, ...]:
 
 
 def _calibrations(stored: Sequence[JsonObject] | None) -> Iterator[Calibration]:
-    """Those that can be read. Any other is made again."""
+    """The calibrations that can be read. Any other is made again."""
     for each in stored or ():
         with suppress(KeyError, TypeError, ValueError):
             yield Calibration.from_json(each)
@@ -175,7 +175,7 @@ def _speed(row: AnyRow) -> DeviceSpeed | None:
 
 
 def target_of(row: AnyRow) -> Target:
-    """Of a row that has a target as ``target``. Raises CorruptData."""
+    """The target of a row that has one as ``target``. Raises CorruptData."""
     with reading(f"the target of row {row.id}", row.target):
         return Target.from_json(row.target)
 

@@ -33,9 +33,9 @@ CONNECT_S = 5
 POOL_S = 10
 """How long a thread waits for a connection when all are in use."""
 SQLITE_CONNECTIONS, POSTGRESQL_CONNECTIONS = 50, 10
-"""That one process keeps, opened as they are needed. A new connection has to read the schema and fill its page cache:
-one for each request takes several times as long as the request. A PostgreSQL server has a hundred for all, so there
-some more are opened for as long as they are needed."""
+"""Connections that one process keeps, opened as they are needed. A new one has to read the schema and fill its page
+cache: one for each request takes several times as long as the request. A PostgreSQL server has a hundred for all, so
+there some more are opened for as long as they are needed."""
 POSTGRESQL_LIMITS = (
     "-c statement_timeout=30s -c lock_timeout=20s -c idle_in_transaction_session_timeout=60s -c timezone=UTC"
 )

@@ -21,7 +21,7 @@ from tuner.storage.errors import CorruptData, reading
 _log = logging.getLogger(__name__)
 
 LABEL = "label"
-"""Beside the canonical form: what the job that came first with the workload called it."""
+"""The member beside the canonical form: what the job that came first with the workload called it."""
 
 
 def stored_workload(workload: Workload) -> JsonObject:
@@ -48,7 +48,7 @@ def symbols_text(task: SearchTask, instance: WorkloadInstance) -> str:
 
 @lru_cache(maxsize=256)
 def job_shapes(task: str) -> Mapping[str, Mapping[str, int]]:
-    """Of a search task, as JSON text: how records name its instances -> the values of its shape variables there.
+    """The shapes of a task given as JSON text: how records name its instances -> the values of its shape variables.
 
     The shape that a search adds by itself is among them.
     """
@@ -57,7 +57,7 @@ def job_shapes(task: str) -> Mapping[str, Mapping[str, int]]:
 
 
 def shapes_of(rows: Iterable[Row[Any]]) -> Mapping[int, Mapping[str, Mapping[str, int]]]:
-    """By search task, as ``job_shapes``, from rows with its JSON as ``text``.
+    """The ``job_shapes`` of each search task by number, from rows with its JSON as ``text``.
 
     One that cannot be read has none: its records stand in symbols.
     """

@@ -37,7 +37,7 @@ class Keys(Part):
             return add_key(connection, name, secret, made, actor), secret
 
     def list_keys(self) -> tuple[ApiKey, ...]:
-        """In the order of their creation, revoked ones included."""
+        """All keys in the order of their creation, revoked ones included."""
         with self._database.read() as connection:
             return tuple(map(_key_of, connection.execute(select(api_keys).order_by(api_keys.c.number))))
 

@@ -106,7 +106,7 @@ def known_rows(connection: Connection, query: Select[tuple[object, ...]]) -> lis
 
 
 def known_of(connection: Connection, rows: Sequence[Any]) -> list[Known]:
-    """Of those that can be read."""
+    """The libraries that can be read, with their aliases."""
     names = _aliases(connection, [row.id for row in rows])
     return list(readable("library", lambda row: _known(row, names.get(row.id, ())), rows))
 

@@ -42,7 +42,7 @@ from tuner.storage.sql.schema import (
 from tuner.storage.sql.values_table import Asking
 
 MAX_INSTANCES = 20_000
-"""That one call reads: a workload has hundreds, a call may ask about a thousand workloads."""
+"""Instances that one call reads: a workload has hundreds, a call may ask about a thousand workloads."""
 
 
 def _best(asked: Subquery) -> Select[Any]:
@@ -119,15 +119,15 @@ def _instances(asked: Subquery) -> Select[Any]:
 
 
 def _newest_tasks(asked: Subquery) -> Select[Any]:
-    """Of scopes that have a target. No condition on what is found: it would be computed once for that, and again for
-    the answer."""
+    """The newest search tasks of scopes that have a target. No condition on what is found: it would be computed once
+    for that, and again for the answer."""
     built, searched = (newest(asked, targets).scalar_subquery() for newest in (_newest_built, _newest_searched))
     columns = (asked.c.n, targets.c.fingerprint, built.label("built"), searched.label("searched"))
     return select(*columns).select_from(_of_scope(asked))
 
 
 def _newest_tasks_of_any(asked: Subquery) -> Select[Any]:
-    """Of scopes without a target: the newest of all targets."""
+    """The newest search tasks of scopes without a target: the newest of all targets."""
     built, searched = (newest(asked, None).scalar_subquery() for newest in (_newest_built, _newest_searched))
     known = asked.join(workloads, workloads.c.key == asked.c.workload)
     chosen = _once(select(asked.c.n, built.label("built"), searched.label("searched")).select_from(known))

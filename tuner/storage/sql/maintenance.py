@@ -62,7 +62,7 @@ def _remeasured() -> Select[Any]:
 
 
 def _names(connection: Connection) -> tuple[dict[int, tuple[str, str]], dict[int, str]]:
-    """Of every workload its key and its label, of every target its fingerprint, by number."""
+    """The key and the label of every workload, and the fingerprint of every target, by number."""
     stored = connection.execute(select(workloads.c.id, workloads.c.key, workloads.c.workload))
     result = {row.id: (row.key, split_label(row.workload)[1]) for row in stored}
     return result, {row.id: row.fingerprint for row in connection.execute(select(targets.c.id, targets.c.fingerprint))}
@@ -95,7 +95,7 @@ def _stale_of(row: AnyRow, names: Names, remeasured: bool) -> StaleKnowledge:
 
 
 def _stale_libraries(connection: Connection, names: Names) -> Iterator[StaleKnowledge]:
-    """Of each workload, target and threads the newest library that is served, if another toolchain built it than the
+    """The newest library that is served for each workload, target and threads, if another toolchain built it than the
     newest of all."""
     columns = (artifacts.c.workload_id, artifacts.c.target_id, artifacts.c.threads, artifacts.c.superseded_by)
     # The manifest as it is: a database that looks into it itself refuses the statement for one that is no JSON.

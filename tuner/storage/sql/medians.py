@@ -1,4 +1,4 @@
-"""What kernels were measured to take, across jobs: the median of the readings of each at one speed of the device."""
+"""Latencies of kernels across jobs: the median of the readings of each at one speed of the device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MEDIANS = select(_known.kernel_id, _known.instance, _known.latency_s).where(
 def medians_of(
     connection: Connection, workload_id: int, target_id: int, threads: int, wanted: Collection[tuple[str, str]]
 ) -> Medians:
-    """Of each (kernel id, instance in symbols) that is ``wanted`` and was measured."""
+    """The medians of each (kernel id, instance in symbols) that is ``wanted`` and was measured."""
     if not wanted:
         return {}
     same = {"workload_id": workload_id, "target_id": target_id, "threads": threads}

@@ -47,7 +47,7 @@ def check_schema(database: Database) -> None:
 
 
 def check_schema_in(connection: Connection) -> None:
-    """As ``check_schema``, in a transaction that is open: a worker of an earlier version changes nothing."""
+    """``check_schema`` in a transaction that is open: a worker of an earlier version changes nothing."""
     refuse_other(connection.scalar(_REVISION), connection.engine.url)
 
 
@@ -75,7 +75,7 @@ def head() -> str:
 
 
 def config() -> Config:
-    """What Alembic needs to know. Put a connection into ``attributes`` before a command that opens the database."""
+    """The configuration of Alembic. Put a connection into ``attributes`` before a command that opens the database."""
     made = Config()
     made.set_main_option("script_location", str(files("migrations")).replace("%", "%%"))
     return made

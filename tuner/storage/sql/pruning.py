@@ -124,7 +124,7 @@ def _delete_trials(connection: Connection, keys: Select[Any]) -> int:
 
 
 def _delete_artifacts(connection: Connection, keys: Select[Any]) -> int:
-    """With their files and tables. What one of them had replaced is replaced by what replaced it."""
+    """Delete libraries with their files and tables. What one of them had replaced is replaced by what replaced it."""
     numbers = connection.scalars(keys).all()
     for number in numbers:
         own = select(artifacts.c.superseded_by).where(artifacts.c.id == number)

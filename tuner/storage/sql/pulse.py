@@ -15,7 +15,7 @@ from tuner.storage.sql.columns import age_s
 from tuner.storage.sql.schema import devices, jobs, record_counts, tuning_records
 
 WINDOW_S = 60.0
-"""What a device's use is told of."""
+"""The window of a device's use that is shown."""
 NEWEST = 5000
 """The trials that are looked at for it: no more come in that time."""
 

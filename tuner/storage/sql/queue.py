@@ -26,7 +26,7 @@ who come at once serve two owners."""
 
 
 def _waiting(table: FromClause) -> ColumnElement[bool]:
-    """In the queue, and not put off after a failed attempt."""
+    """The condition that a job is in the queue, and not put off after a failed attempt."""
     is_due = or_(table.c.not_before.is_(None), table.c.not_before <= now())
     return and_(table.c.state == JobState.WAITING, is_due)
 
@@ -130,7 +130,7 @@ def next_job(connection: Connection, device_keys: Sequence[str] | None) -> str |
 
 
 def _candidates(connection: Connection, device_keys: Sequence[str] | None) -> Iterator[_Head]:
-    """Of every device the heads of its highest priority, and every job whose lease has expired."""
+    """The heads of the highest priority of every device, and every job whose lease has expired."""
     devices = connection.scalars(_DEVICES).all() if device_keys is None else device_keys
     for device in devices:
         highest = connection.scalar(_HIGHEST, {"device": device})

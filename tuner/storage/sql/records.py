@@ -132,7 +132,7 @@ def newest_record(search_task_id: ColumnElement[int]) -> ScalarSelect[int]:
 
 
 def _newer(connection: Connection, task: AnyRow, trials: Sequence[JsonObject]) -> list[JsonObject]:
-    """Those of the trials that were stored since ``task`` was read, each with the ``id`` of its row, in their order."""
+    """The trials that were stored since ``task`` was read, each with the ``id`` of its row, in their order."""
     # Asked for afterwards: an INSERT with RETURNING is a statement of its own for each number of rows, which takes
     # longer to compose and to parse than all else.
     rows = connection.execute(_NEWER, {"task": task.id, "newest": task.newest_record}).all()

@@ -1,4 +1,4 @@
-"""What becomes of a new library that was timed in turns with the one that was served."""
+"""Whether a new library, timed in turns with the served one, takes its place."""
 
 from __future__ import annotations
 

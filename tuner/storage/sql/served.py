@@ -1,4 +1,4 @@
-"""Which library is handed out."""
+"""The choice of the library that is handed out."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class ServedLibraries(Part):
         return asked, oldest_first[choose(compared.points, [compared.candidate(row) for row in oldest_first])]
 
     def _compare(self, connection: Connection, query: LibraryQuery, asked: Ranges, rows: Sequence[Known]) -> _Compared:
-        """What each of these libraries, of one workload, target and number of threads, takes."""
+        """The times of these libraries of one workload, target and number of threads."""
         tables = self._tables.get(connection, rows)
         # In the order of their digests: sums of floats depend on theirs.
         tasks = [tables[digest].task for digest in sorted(tables)]
@@ -103,7 +103,7 @@ class ServedLibraries(Part):
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """What libraries, by number, take at some points."""
+    """The times of libraries, by number, at some points."""
 
     points: tuple[Point, ...]
     times: Mapping[int, Times]
@@ -122,7 +122,7 @@ class _Compared:
 
 
 def _timed(row: Known) -> Mapping[str, tuple[float, bool]]:
-    """By the digest of the library that it was compared with on the device: the ratio, and whether it won."""
+    """The ratio, and whether it won, by the digest of the library that it was compared with on the device."""
     return row.comparison.timed if row.comparison else {}
 
 
@@ -187,7 +187,7 @@ def _beside(connection: Connection, chosen: Known) -> list[Known]:
 
 
 def _narrowed(query: LibraryQuery, rows: Sequence[Known]) -> list[Known]:
-    """Those of one target and one number of threads. Raises NotFound."""
+    """The libraries of one target and one number of threads. Raises NotFound."""
     if not rows:
         raise NotFound(_nothing_fits(query))
     target = rows[0].library.target_fingerprint

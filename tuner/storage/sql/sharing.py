@@ -113,7 +113,7 @@ def _forms_of(connection: Connection, keys: set[str]) -> dict[str, JsonObject]:
 
 
 def _shared_of(connection: Connection, rows: Sequence[AnyRow]) -> tuple[SharedRecord, ...]:
-    """Those that can be read."""
+    """The records that can be read."""
     result = records_of(rows)
     forms = _forms_of(connection, {row.workload_key for row in rows})
     query = select(targets.c.id, targets.c.target, targets.c.fingerprint)

@@ -22,14 +22,14 @@ _CONTENT = select(dispatchers).where(dispatchers.c.artifact_id.in_(bindparam("nu
 
 
 class Tables:
-    """The dispatchers that were asked for last. Safe to use from several threads."""
+    """A cache of the dispatchers that were read last. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, Dispatcher | None] = OrderedDict()
 
     def get(self, connection: Connection, rows: Sequence[Known]) -> Mapping[str, Dispatcher]:
-        """By digest; those that this version cannot read are left out."""
+        """Dispatchers by digest; those that this version cannot read are left out."""
         digests = {row.library.digest: row.number for row in rows}
         with self._lock:
             result = {digest: self._kept[digest] for digest in digests if digest in self._kept}

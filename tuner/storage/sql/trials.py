@@ -72,7 +72,7 @@ _KERNELS = select(micro_kernels.c.id, cast(micro_kernels.c.kernel, Text).label("
 
 @dataclass(frozen=True, slots=True)
 class TrialPage:
-    """Which records a page of a job's trials has: those of ``tasks`` with numbers above ``after``, up to ``last``."""
+    """The records on a page of a job's trials: those of ``tasks`` with numbers above ``after``, up to ``last``."""
 
     tasks: Sequence[int]
     after: int

@@ -36,7 +36,7 @@ class Asking:
         self._compiled: dict[str, str] = {}
 
     def rows(self, connection: Connection, questions: Sequence[Sequence[str | int | None]]) -> Sequence[AnyRow]:
-        """What the statement finds for the questions: the columns of each, those at the end may be left out."""
+        """The rows that the statement finds for the queries: the columns of each, those at the end may be left out."""
         kind = connection.dialect.name
         if kind not in self._compiled:
             self._compiled[kind] = self._compile(connection)
@@ -75,7 +75,7 @@ def _postgresql(columns: Sequence[str]) -> str:
 
 
 def _rows(connection: Connection, statement: str, parameters: Any) -> list[Any]:
-    """By the driver itself: what SQLAlchemy does beyond that takes longer than these statements."""
+    """The rows as the driver itself gives them: what SQLAlchemy does beyond that takes longer than these statements."""
     with closing(connection.connection.cursor()) as cursor:
         cursor.execute(statement, parameters)
         return list(starmap(_row_type(tuple(column[0] for column in cursor.description)), cursor.fetchall()))
