@@ -13,7 +13,7 @@ MIN_ROUNDS = 3
 BUDGET_S = 0.6
 
 Sampler = Callable[[int], float]
-"""Makes so many calls in a row and gives the mean seconds of one."""
+"""Makes a number of calls in a row and returns the mean seconds of one."""
 
 
 def sampler(call: Callable[[], object]) -> Sampler:

@@ -46,7 +46,7 @@ LARGEST = {"batch": 64, "length": 32}
 TOLERANCE = 1e-4
 """The tolerance of outputs, absolute and relative to the largest element."""
 MAX_LOST = 5
-"""Reasons that are told, those that cost the most first."""
+"""Reasons that are reported, those that cost the most first."""
 
 Row = dict[str, Any]
 
@@ -70,7 +70,7 @@ def missing() -> list[str]:
 
 
 def row_of(name: str, verify: bool) -> Row:
-    """One architecture. What a way in refuses is told in its place."""
+    """One architecture. What a frontend refuses is reported in its place."""
     ways: dict[str, Row] = {}
     found: dict[str, Lifting] = {}
     for way, lifted in (("export", _exported), ("dynamo", _compiled), ("onnx", _onnx)):

@@ -128,7 +128,7 @@ class DietCodeSearch:
 
     def run(self, builder: Builder, runner: Runner, trials: int) -> None:
         """Measure ``trials`` kernels, one instance each; fewer where the space has no more."""
-        # A small budget is spent in rounds, too, or the model would never be asked.
+        # A small budget is spent in rounds, too, or the model would never be used.
         batch = min(self._settings.measures_per_round, max(4, trials // 8))
         while (left := trials - self.trials) > 0:
             chosen = self.suggest(min(left, batch))

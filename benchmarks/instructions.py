@@ -47,7 +47,7 @@ SAID = {
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """``variables`` of the environment; ``said``: what each library told of its instruction set under them."""
+    """``variables`` of the environment; ``said``: what each library printed of its instruction set under them."""
 
     variables: Mapping[str, str]
     said: Mapping[str, str]

@@ -44,7 +44,7 @@ class Contender:
         return float(self._asked(("sample", number)))
 
     def facts(self) -> dict[str, Any]:
-        """What there is to tell of it once all is timed."""
+        """Facts for the document once all is timed."""
         answer: dict[str, Any] = self._asked(("facts",))
         return answer
 

@@ -143,7 +143,7 @@ def lengths_of(model: str, number: int) -> list[int]:
 
 # -- timing ---------------------------------------------------------------------------------------------------------
 def timed(model: str, threads: int, libraries: Path, number: int) -> tuple[list[Row], dict[str, Any]]:
-    """A row for each batch and length, and what else there is to tell."""
+    """A row for each batch and length, and further facts."""
     from benchmarks.model_zoo import MODELS  # noqa: PLC0415
 
     skipped: dict[str, str] = {}

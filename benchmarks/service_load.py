@@ -64,7 +64,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What clients ask about. ``pairs``: (workload key, target fingerprint); those with an even index of the workload
+    """What clients query. ``pairs``: (workload key, target fingerprint); those with an even index of the workload
     have libraries. ``large``: the same of the large workload, which has none, and the job of its records."""
 
     scale: Scale

@@ -34,7 +34,7 @@ class Inserted:
 
 
 def leased(storage: Storage, name: str) -> Lease:
-    """The only job for the device of that name, which no other worker asks for."""
+    """The only job for the device of that name, which no other worker requests."""
     lease = storage.lease_job(name, LEASE_S, [name])
     assert lease is not None
     return lease

@@ -25,7 +25,7 @@ MAX_SOURCES = 3
 
 
 class Stream:
-    """Calls that move bytes on ``target``, on so many threads of TVM's pool."""
+    """Calls that move bytes on ``target``, on ``threads`` threads of TVM's pool."""
 
     def __init__(self, target: Target, threads: int = 1) -> None:
         self._lanes, self._threads = target.hardware.lanes(), threads

@@ -37,7 +37,7 @@ IMPORTS = 2
 
 
 class EventStreams:
-    """The open event streams of one service. ``closing`` asks all of them to end."""
+    """The open event streams of one service. ``closing`` requests all of them to end."""
 
     def __init__(self, hub: EventHub) -> None:
         self.open = 0

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 
 class JsonResponse(Response):
-    """JSON without a model in between, for answers that are large or asked for often. NaN becomes null."""
+    """JSON without a model in between, for responses that are large or frequent. NaN becomes null."""
 
     media_type = "application/json"
 

@@ -48,7 +48,7 @@ class NotStarted(ShapewrightError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What every process of a service is told. ``storage_url`` may hold a password: it is on no command line."""
+    """What every process of a service is given. ``storage_url`` may hold a password: it is on no command line."""
 
     storage_url: str
     host: str

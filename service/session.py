@@ -56,7 +56,7 @@ def cross_site_reason(scope: Scope) -> str:
 
 
 def is_from_elsewhere(headers: Headers) -> bool:
-    """Whether a browser says that another site made it ask: by a link there, or by an image that nobody sees."""
+    """Whether a browser says that another site caused the request: by a link there, or by an image that nobody sees."""
     return headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
 
 

@@ -36,7 +36,7 @@ class Validation:
         self._limiter: CapacityLimiter | None = None
 
     async def run(self, request: Request, check: Callable[[Abandon], T]) -> T:
-        """``check`` in one of the threads. It is told whether the client has left, and raises Abandoned then.
+        """Run ``check`` in one of the threads. It can see whether the client has left, and raises Abandoned then.
 
         Raises HTTPException 503 where too many wait already, and what ``check`` raises.
         """

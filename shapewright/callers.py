@@ -24,9 +24,9 @@ class Pool(threading.local):
     """TVM's pool of the calling thread."""
 
     threads = 0
-    """How many threads it has been told to use; 0: there is none."""
+    """The number of threads that was set; 0: there is no pool."""
     is_allowed: bool | None = None
-    """Whether there may be one; None: nobody has asked."""
+    """Whether there may be a pool; None: not decided yet."""
 
 
 class _Call:
@@ -65,7 +65,7 @@ class Callers:
         self._calls: SimpleQueue[_Call] = SimpleQueue()
 
     def is_ready(self, threads: int) -> bool:
-        """Whether parallel loops that this thread starts run on so many threads from here on. If not, ``hand_over``."""
+        """Whether parallel loops that this thread starts run on ``threads`` from here on. If not, ``hand_over``."""
         if pool.is_allowed is None:
             with self._lock:
                 is_main = threading.get_ident() == threading.main_thread().ident
@@ -78,7 +78,7 @@ class Callers:
         return True
 
     def hand_over(self, call: Callable[[], object], threads: int) -> None:
-        """Have a thread that may have a pool of so many threads call, and wait for it. Raises what ``call`` does."""
+        """Have a thread that may have a pool of ``threads`` call, and wait for it. Raises what ``call`` does."""
         handed = _Call(call)
         with self._lock:
             self._waiting += 1
@@ -104,7 +104,7 @@ callers = Callers()
 
 
 def _size_pool(threads: int) -> None:
-    """Have parallel loops that this thread starts run on so many threads; TVM's own choice is half of the machine's.
+    """Have parallel loops that this thread starts run on ``threads``; TVM's own choice is half of the machine's.
 
     TVM reads the most that it may use from the environment when it makes a thread's pool, which ``configure`` does.
     """

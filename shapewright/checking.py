@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 MAX_PROBLEMS = 10
-"""Problems that are told of one library."""
+"""The most problems that are reported of one library."""
 FASTER, SLOWER, EQUAL = "faster", "slower", "equal"
 
 

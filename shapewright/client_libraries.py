@@ -106,7 +106,7 @@ class LibraryRequests:
         ranges: RangesLike | None = None,
         alias: str | None = None,
     ) -> JsonObject:
-        """The dispatch table of the library that ``served`` tells, for
+        """The dispatch table of the library that ``served`` names, for
         ``tuner.library.dispatcher.Dispatcher.from_json``."""
         result = self.served(workload, job, digest, target, threads=threads, ranges=ranges, alias=alias)
         return self._json("GET", f"/v1/workloads/{key_of(workload)}/dispatcher", params={"digest": result["digest"]})
@@ -124,7 +124,7 @@ class LibraryRequests:
         ranges: RangesLike | None = None,
         alias: str | None = None,
     ) -> JsonObject:
-        """Write the library that ``served`` tells into ``directory`` and return its manifest.
+        """Write the library that ``served`` names into ``directory`` and return its manifest.
 
         Everything is checked before anything is written. Raises BadDownload if a digest differs; the directory then
         holds what it held before.
@@ -160,7 +160,7 @@ class LibraryRequests:
         ranges: RangesLike | None = None,
         alias: str | None = None,
     ) -> Library:
-        """The library that ``served`` tells, loaded; its files are kept in ``directory`` if one is given.
+        """The library that ``served`` names, loaded; its files are kept in ``directory`` if one is given.
 
         Raises BadDownload, and ShapewrightError if this CPU lacks an instruction set that it uses.
         """

@@ -26,7 +26,7 @@ MAX_ANSWER = 64 << 20
 MAX_PROBLEM = 1 << 20
 """Bytes of an answer that says what is wrong."""
 PATIENCE_S, SLOWEST_BYTES_S = 60.0, 32 << 10
-"""An answer may take this long, and a second more for so many bytes."""
+"""The time that an answer may take, and the bytes for each of which it may take a second more."""
 
 
 def open_http(url: str, headers: dict[str, str]) -> httpx.Client:

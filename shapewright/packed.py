@@ -1,4 +1,4 @@
-"""Constants as a library's kernels read them, and what their packed form does not tell."""
+"""Constants as a library's kernels read them, and the facts that their packed form lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a client says what it asks about: a workload by its key or by what has one, shapes and ranges in symbols."""
+"""How a client states its query: a workload by its key or by what has one, shapes and ranges in symbols."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def library_query(
     digest: str | None = None,
     alias: str | None = None,
 ) -> JsonObject:
-    """The body that asks which library is served.
+    """The body of a query for the served library.
 
     A task or a job brings its own target, threads, range and instances, as far as they are not given. For the library
     of a job or a digest only what is given counts. Raises InvalidInput on field ``range``.

@@ -63,7 +63,7 @@ class ActorPool:
             self.give(slot)
 
     def take(self, wait_s: float) -> Slot | None:
-        """A slot with an actor, which may not have started yet; None if all are in use for so long.
+        """A slot with an actor, which may not have started yet; None if all are in use for that time.
 
         Raises BuilderLost if the cluster is gone.
         """

@@ -17,7 +17,7 @@ from tuner.program.jobspec import Budget
 GUARANTEED = 0.5
 """The part of the budget that is split evenly among what is searched, before anything is known of it."""
 STEPS = 16
-"""About so many pieces the budget is given out in, once each task has its minimum."""
+"""The number of pieces, about, in which the budget is given out once each task has its minimum."""
 MIN_MORE_S = 0.5
 """Less than that is not given to a search that has timed nothing yet."""
 RECENT = 0.5

@@ -27,7 +27,7 @@ class Cores:
 
     @contextmanager
     def taken(self, cores: int, interrupted: Callable[[], bool] = never) -> Iterator[None]:
-        """Have so many cores, all of them if there are fewer. Raises Interrupted."""
+        """Hold ``cores`` cores, all of them if there are fewer. Raises Interrupted."""
         taken = min(cores, self.count)
         self._take(taken, interrupted)
         try:
@@ -41,7 +41,7 @@ class Cores:
         return 1 + self.take_free(at_most - 1)
 
     def take_free(self, at_most: int) -> int:
-        """Take up to so many cores that nobody waits for; how many."""
+        """Take up to ``at_most`` cores that nobody waits for; how many."""
         with self._changed:
             taken = 0 if self._waiting else max(0, min(at_most, self._free))
             self._free -= taken

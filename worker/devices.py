@@ -60,8 +60,8 @@ class KnownDevice:
 class DeviceList:
     """Registers the devices of a tracker, and keeps account of those that fail.
 
-    A new device is asked for its description; of a known one only ``seen_at`` is renewed. A device that is busy when it
-    is first seen is asked later. ``refresh`` is called by one thread, the rest by any.
+    A new device is queried for its description; of a known one only ``seen_at`` is renewed. A device that is busy when
+    it is first seen is queried later. ``refresh`` is called by one thread, the rest by any.
     """
 
     storage: MemberStorage
@@ -70,7 +70,7 @@ class DeviceList:
     tokens: TokenRule = TokenRule.AUTO
     every_s: float = 10.0
     refused_s: float = 20.0
-    """How long a device that was refused is not asked again: one that takes its time must not hold up the others."""
+    """How long a device that was refused is left alone: one that takes its time must not hold up the others."""
     clock: Callable[[], float] = time.monotonic
     speeds: DeviceSpeeds = field(init=False)
     admission: Admission = field(init=False)
@@ -86,7 +86,7 @@ class DeviceList:
         self.admission = Admission(self.storage, self.tokens)
 
     def refresh(self, force: bool = False) -> Mapping[str, int]:
-        """How many devices each key has now; asks the tracker at most every ``every_s`` unless forced.
+        """How many devices each key has now; queries the tracker at most every ``every_s`` unless forced.
 
         Raises DeviceLost if the tracker cannot be reached, StorageUnavailable."""
         if force or self.clock() >= self._next_s:
@@ -107,7 +107,7 @@ class DeviceList:
         }
 
     def should_rest(self, address: Address) -> bool:
-        """Whether others are to be preferred to a device: it is throttled or noisy, and was asked a while ago."""
+        """Whether others are to be preferred to a device: it is throttled or noisy, and was queried a while ago."""
         known = self._known.get(address)
         return known is not None and self.speeds.should_rest(known.id)
 

@@ -33,7 +33,7 @@ class Heartbeat:
         self._thread = threading.Thread(target=context.run, args=(self._run,), name="heartbeat", daemon=True)
 
     def cancelling(self) -> bool:
-        """Whether someone asked for the job's cancellation."""
+        """Whether the job's cancellation was requested."""
         return self._cancelling.is_set()
 
     def lost(self) -> bool:

@@ -17,7 +17,7 @@ MAX_BYTES = 256 * 2**20
 
 class KeptBytes:
     """Bytes by number. Of more than ``most_bytes`` those that were kept first go to files of a temporary directory:
-    what was built last is asked for soonest. For use from several threads."""
+    what was built last is needed soonest. For use from several threads."""
 
     def __init__(self, most_bytes: int = MAX_BYTES) -> None:
         self._most_bytes = most_bytes

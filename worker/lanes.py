@@ -27,7 +27,7 @@ _RANKS: Mapping[type[Exception], int] = {
 }
 """Ranks of the errors that lanes raise: what decides most of the job's end has the highest."""
 DEFECT = 3
-"""The rank of any other error: it would come again, and is told even where the job is cancelled."""
+"""The rank of any other error: it would come again, and is reported even where the job is cancelled."""
 EXIT = 6
 """The rank of what is no error: the process ends."""
 

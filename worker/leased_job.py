@@ -102,7 +102,7 @@ class LeasedJob:
 
     @property
     def is_theory(self) -> bool:
-        """Whether it asks for the library that theory alone chooses: such a job reads no records."""
+        """Whether it is for the library that theory alone chooses: such a job reads no records."""
         return self.budget.trials == 0
 
     @property
@@ -114,7 +114,7 @@ class LeasedJob:
         return int(self.lease.job.spec.get("seed", 0))
 
     def cancelling(self) -> bool:
-        """Whether someone asked for the job's cancellation."""
+        """Whether the job's cancellation was requested."""
         return self.heartbeat.cancelling()
 
     def lost(self) -> bool:

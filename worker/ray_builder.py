@@ -102,7 +102,7 @@ class RayBuilder:
         with self._calling():
             answer = self._linked(dispatcher, job_id, objects, limit_s)
             if answer is None and time.monotonic() - began < limit_s:
-                # The actor may have died before it was asked.
+                # The actor may have died before it was called.
                 began = time.monotonic()
                 answer = self._linked(dispatcher, job_id, objects, limit_s)
         return linked(answer, dispatcher, time.monotonic() - began, is_killed=oom_kills() > kills)

@@ -31,7 +31,7 @@ from worker.search_messages import (
 )
 
 LOOK_S = 0.25
-"""How often a search is told whether to stop."""
+"""How often a search is informed whether to stop."""
 MAX_CALLS = 1024
 """Calls of one search that are carried out at once: two for each device. Threads are made as they are needed."""
 
@@ -47,7 +47,7 @@ class Link(Protocol):
         """Send, without waiting for an answer."""
 
     def poll(self, wait_s: float) -> Sequence[FromHost]:
-        """What it has to say; waits so long for a first message. Raises SearchLost."""
+        """Its messages; waits for a first one up to the given time. Raises SearchLost."""
 
     def close(self) -> None:
         """End the process."""
@@ -137,7 +137,7 @@ class SearchProcess:
 
 
 class RemoteSearch:
-    """Search, in a SearchProcess: what it asks of builder, runner and recorder is done here, in threads.
+    """Search, in a SearchProcess: its calls of builder, runner and recorder are carried out here, in threads.
 
     Methods raise SearchLost, but only once nothing that it asked for is under way any more: what it measured is
     recorded then, or never will be.
@@ -238,7 +238,7 @@ class RemoteSearch:
 
     def _answer(self, call: Call) -> None:
         outcome = self._calls.carry_out(call)
-        # Of a loss its methods tell.
+        # Its methods report a loss.
         with suppress(SearchLost):
             try:
                 self._process.deliver(Answer(call.id, outcome))

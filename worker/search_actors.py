@@ -25,16 +25,16 @@ log = logging.getLogger(__name__)
 CORES = 0.001
 """Cores of a search actor, as Ray counts them: it goes where there are cores that build, and never waits for one."""
 ENVIRONMENT = {"env_vars": {"RAY_worker_niceness": "0"}}
-"""Ray's processes have a niceness of 15: whatever else keeps the cores busy would stop all thinking. That of builders
+"""Ray's processes have a niceness of 15: whatever else keeps the cores busy would stop all searching. That of builders
 stays, since they run beside measurements."""
 SEARCHES_PER_ACTOR = 4
 """Searches of one job per actor. They share an interpreter; each process costs memory (docs/decisions/0035)."""
 START_S = 120.0
 """An actor's time to start, which takes a second or two where the cores are not busy."""
 SILENT_S = 60.0
-"""An actor that has not answered for so long is lost: native code keeps all of its threads from running."""
+"""The time without an answer after which an actor is lost: native code keeps all of its threads from running."""
 POLL_S = 5.0
-"""How long an actor waits for something to say."""
+"""How long an actor waits for a message to send."""
 GET_S = 10.0
 
 

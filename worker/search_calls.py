@@ -1,4 +1,4 @@
-"""What a search in another process asks the worker for, carried out."""
+"""Requests of a search in another process to the worker, carried out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worker.search_messages import Call, Handle, Outcome
 
 
 class Calls:
-    """Carries out what a search asks for. It keeps the bytes of what is built, for which the search has handles."""
+    """Carries out the requests of a search. It keeps the bytes of what is built, for which the search has handles."""
 
     def __init__(
         self, task: SearchTask, builder: Builder, runner: Runner, recorder: Recorder, should_stop: Callable[[], bool]

@@ -1,4 +1,4 @@
-"""The process in which searches think: it hosts them, and has the worker build, measure and record for them.
+"""The process in which searches run: it hosts them, and has the worker build, measure and record for them.
 
 Nothing here is of Ray: worker.search_actors runs it as an actor.
 """
@@ -26,9 +26,9 @@ from tuner.storage import NewEvent
 from worker.search_messages import Answer, Call, Do, Ended, FromHost, Interrupt, NewState, Outcome, State, ToHost
 
 ASK_EVERY_S = 0.1
-"""How often a search that waits for a measurement is asked whether it still wants it."""
+"""How often a search that waits for a measurement is checked for whether it still wants it."""
 SILENT_S = 120.0
-"""A worker that has not asked for messages for so long is gone."""
+"""The time without a request for messages after which a worker is gone."""
 
 
 class SearchHost:
@@ -55,7 +55,7 @@ class SearchHost:
                     self._begin(message)
 
     def messages(self, wait_s: float) -> list[FromHost]:
-        """What there is to say to the worker; waits so long for a first message."""
+        """Messages for the worker; waits for a first one up to the given time."""
         return self._outbox.take(wait_s)
 
     def _begin(self, message: Do) -> None:

@@ -51,7 +51,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a search is told of the worker: whether to stop, to finish, and how many devices its runner has.
+    """The state of the worker that a search knows: whether to stop, to finish, and how many devices its runner has.
 
     The one with the greatest ``serial`` is the newest."""
 

@@ -30,7 +30,7 @@ class SharedBudget:
         self._uncharged = Uncharged(began_s, spent_s, self._clock)
 
     def divide(self, count: int, spent_s: float) -> None:
-        """There are so many lanes from now on."""
+        """Have ``count`` lanes from now on."""
         self.count = count
         self._shared = lane_budget(self._whole, count, spent_s, self._wall.begin(count, spent_s))
         if self._wall.kept_s() is not None:

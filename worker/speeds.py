@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 RECENT, USUAL = 24, 480
 """Readings that say how fast a device is now, and how fast it usually is."""
 THROTTLED = 1.25
-"""A device whose work takes so many times as long as usual is throttled. Clocks that boost vary by less."""
+"""The slowdown from which a device counts as throttled. Clocks that boost vary by less."""
 NOISY = 0.2
 """A device is noisy whose middle half of recent readings is as wide as this part of their median."""
 HYSTERESIS = 0.6

@@ -22,7 +22,7 @@ class Tools(Protocol):
         """A new one, for the devices of a tracker key."""
 
     def parallel_builds(self, key: str, threads: int) -> int:
-        """How many kernels may be built while others are measured on those devices, on so many threads each."""
+        """How many kernels may be built while others are measured on those devices, on ``threads`` threads each."""
 
 
 class TaskSearch(Protocol):

@@ -1,1 +1,1 @@
-"""Who may do what: API keys, their scopes, how often they may ask, and the audit trail."""
+"""Who may do what: API keys, their scopes, their request rates, and the audit trail."""

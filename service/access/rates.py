@@ -1,4 +1,4 @@
-"""How often a key may ask, and an address may fail to: counted in this process, in windows of fixed length."""
+"""Rate limits of keys, and of failed attempts of addresses: counted in this process, in windows of fixed length."""
 
 from __future__ import annotations
 

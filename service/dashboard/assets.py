@@ -18,7 +18,7 @@ router = APIRouter(include_in_schema=False, dependencies=[READ])
 
 JAVASCRIPT = "text/javascript; charset=utf-8"
 REVALIDATE = {"Cache-Control": "no-cache"}
-"""A browser keeps what it has and asks each time, by its ETag, whether that is still current: names have no version."""
+"""A browser keeps what it has and checks each time, by ETag, whether that is still current: names have no version."""
 
 
 class Assets(StaticFiles):

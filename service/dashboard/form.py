@@ -1,4 +1,4 @@
-"""The job form's own route: what a job file would ask for, or what is wrong with it. Nothing is stored."""
+"""The job form's own route: the job that a job file would make, or what is wrong with it. Nothing is stored."""
 
 from __future__ import annotations
 

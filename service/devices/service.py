@@ -29,7 +29,7 @@ class DeviceHistory:
 def history_of(storage: FleetStorage, device_id: str, seconds: int) -> DeviceHistory:
     """Raises NotFound."""
     device = storage.get_device(device_id)
-    # At least the hour that utilisation is told of.
+    # At least the hour that utilisation is shown for.
     slot_s = seconds / FINEST_SLOTS
     activity = storage.device_activity(max(seconds, HOUR_S), slot_s, device_id)
     start_s = window_start_s(activity.now_s, seconds, slot_s)

@@ -156,7 +156,7 @@ SearchesDep = Annotated[Searches, Depends(_searches)]
 
 
 def levels_of(storage: DeviceStorage, job: Job, row: SearchTaskRow) -> Levels | None:
-    """What the calibrated devices of the job's key read from each level of memory, by the first that can tell."""
+    """What devices of the job's key read from each level of memory, by the first that has measured it."""
     devices = (device for device in storage.list_devices() if device.key == job.device)
     found = (device.calibration(row.task.known_target, row.task.threads) for device in devices)
     return next((each.levels for each in found if each is not None and each.levels is not None), None)

@@ -57,7 +57,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     }
 }
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-"""Headers of a stream. Proxies of the Nginx kind buffer what they are not told to pass on."""
+"""Headers of a stream. Proxies of the Nginx kind buffer a response unless a header says otherwise."""
 
 
 def start_after(last_event_id: str | None, after: int) -> int:

@@ -113,14 +113,14 @@ class EventHub:
             watch.close()
 
     def _wanted(self) -> list[str]:
-        """The jobs that have streams; with none left, the thread is told so and the next stream starts another."""
+        """The jobs that have streams; with none left, the thread is notified and the next stream starts another."""
         with self._lock:
             if not self._bells:
                 self._thread = None
             return list(self._bells)
 
     def _look(self, jobs: list[str]) -> None:
-        # Commits after this read are seen at the next look: the watch was asked before it.
+        # Commits after this read are seen at the next look: the watch was queried before it.
         newest = self._storage.last_events(jobs)
         with self._lock:
             news = [job_id for job_id, seq in newest.items() if job_id in self._bells and self._seen.get(job_id) != seq]

@@ -37,13 +37,13 @@ def query_of(
     digest: str | None,
     alias: str | None,
 ) -> LibraryQuery:
-    """What the parameters of a URL ask for. Raises InvalidInput, NotFound for a workload that is not known."""
+    """The query that the parameters of a URL make. Raises InvalidInput, NotFound for a workload that is not known."""
     ranges = symbol_ranges(storage, key, parse_ranges(range_text)) if range_text else None
     return LibraryQuery(key, fingerprint(target), threads, ranges, job, digest, alias)
 
 
 def asked_of(storage: ServingStorage, key: str, asked: ServedIn) -> LibraryQuery:
-    """What a body asks for. Raises InvalidInput, NotFound for a workload that is not known."""
+    """The query that a body makes. Raises InvalidInput, NotFound for a workload that is not known."""
     ranges = symbol_ranges(storage, key, asked.range) if asked.range else None
     points = _points(storage.latest_task(key).task, asked.instances) if asked.instances else ()
     target = fingerprint(asked.target)

@@ -41,7 +41,7 @@ class DescribedLookups:
         ]
 
     def _alike(self, asked: Sequence[Query | Described | ShapewrightError]) -> Mapping[str, Sequence[WorkloadForm]]:
-        """The workloads with the same program as each static one that is asked for, by the key of the program."""
+        """The workloads with the same program as each static one that is queried, by the key of the program."""
         static = [one.workload for one in asked if isinstance(one, Described) and not one.workload.symbols]
         return {
             program: self._storage.workloads_like(program, MAX_ALIKE)

@@ -1,4 +1,4 @@
-"""The lookup that is asked most, answered without the framework's routing and parameters, which take longer than it.
+"""The most frequent lookup, answered without the framework's routing and parameters, which take longer than it.
 
 Whatever is not a well-formed question goes on to the route (service/workloads/endpoints.py), which says what is wrong.
 A question that is refused is not asked again.

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class ProblemResponse(JSONResponse):
-    """A problem document; as a page for a browser that asks for one."""
+    """A problem document; as a page for a browser that accepts one."""
 
     media_type = MEDIA_TYPE
 

@@ -133,7 +133,7 @@ def _on_defect(request: Request, error: Exception) -> ProblemResponse:
 
 
 def _logged(request: Request, error: Exception, name: str, title: str, status: int = 500) -> ProblemResponse:
-    """The problem of an error that is none of the client's: it is told under which id the log has the rest."""
+    """The problem of an error that is none of the client's: it names the id under which the log has the rest."""
     number = secrets.token_hex(8)
     what = f"{request.method} {request.url.path}"
     _log.error("problem %s: %s: %s", number, what, error, exc_info=error)

@@ -155,7 +155,7 @@ class CSource:
 
     # -- the source -------------------------------------------------------------------------------------------------
     def source(self, kernels: bytes) -> str:
-        """``kernels``: the object file that it is linked with, which tells what of a runtime they call."""
+        """``kernels``: the object file that it is linked with, which says what of a runtime they call."""
         workload = self.workload
         dims = max(1, *(len(self._shape(each)) for each in workload.operands))
         defines = {

@@ -13,7 +13,7 @@ Library = Mapping[str, Any]
 TOLD = 3
 """Alternatives that `pull` prints; its JSON has all."""
 EQUAL = 0.005
-"""Ratios nearer to 1 than that are told as equal."""
+"""Ratios nearer to 1 than that are shown as equal."""
 
 
 def described_library(directory: Path, served: Library) -> str:

@@ -228,7 +228,7 @@ def panel(view: JobView) -> RenderableType:
 
 
 def _state(view: JobView) -> RenderableType:
-    """While it runs, what it is doing, beside something that moves: some parts tell nothing for seconds."""
+    """While it runs, what it is doing, beside something that moves: some parts report nothing for seconds."""
     from rich.spinner import Spinner  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 

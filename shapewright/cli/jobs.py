@@ -70,7 +70,7 @@ def hand_in(
     idempotency_key: str | None = None,
     more: Mapping[str, Any] | None = None,
 ) -> int:
-    """Submit a job, and wait for its end if asked; ``more`` are further members of what is emitted."""
+    """Submit a job, and wait for its end if requested; ``more`` are further members of what is emitted."""
     submitted = service.submit(job, idempotency_key)
     if wait:
         return _watch(service, submitted, timeout_s, json_output, more)

@@ -1,4 +1,4 @@
-"""What `keys create` was asked for, checked."""
+"""The options of `keys create`, checked."""
 
 from __future__ import annotations
 

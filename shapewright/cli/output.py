@@ -82,7 +82,7 @@ def emit(document: Document, json_output: bool, text: str) -> None:
 
 
 def say(message: str) -> None:
-    """A line of progress, for people: on stderr. One that nobody can be told ends nothing."""
+    """A line of progress, for people: on stderr. One that cannot be written ends nothing."""
     with suppress(OSError):
         click.echo(clean(message), err=True)
 

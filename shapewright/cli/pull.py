@@ -106,7 +106,7 @@ def _pulled(
     key: str | None,
     **chosen: Any,
 ) -> Pulled:
-    """Write what is asked for below ``directory``."""
+    """Write the requested libraries below ``directory``."""
     if locked is not None:
         _refuse({**chosen, "workload": workload, "lock": lock}, "the lock file says which libraries")
         return _pull_locked(locked, directory, source, url, key)

@@ -21,7 +21,7 @@ LONGEST_DELAY_S = 30.0
 STEADY_S = 60.0
 """After running this long a child counts as healthy: its next restart has the first delay again."""
 STOP_S = 15.0
-"""A part that was asked to end is killed after this; a worker may need most of it to give its job back."""
+"""The time after which a part that was told to end is killed; a worker may need most of it to give its job back."""
 TAIL_LINES = 5
 MAX_DEATHS = 5
 """Deaths in a row, before all parts were ready, after which `up` ends."""
@@ -52,7 +52,7 @@ class _Child:
     """Deaths in a row."""
 
     def cannot_start(self, code: int) -> bool:
-        """Whether it is no use to start it again: what it was told can never work, or it died each time."""
+        """Whether it is no use to start it again: its options can never work, or it died each time."""
         return self.part.essential or code == ExitCode.REFUSED or self.deaths >= MAX_DEATHS
 
 

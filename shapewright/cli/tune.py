@@ -35,7 +35,7 @@ UPDATE_S = 0.5
 LEASE_WAIT_S = 25.0
 """Longer than the lease of a run that was killed."""
 STOP_S = 60.0
-"""How long a search that was asked to stop may take to finish the measurement under way."""
+"""How long a search that was told to stop may take to finish the measurement under way."""
 CLOSED_S = 10.0
 
 
@@ -152,7 +152,7 @@ def _storage(directory: Path) -> Storage:
 
 
 def _lease(storage: Storage, spec: JobSpec, stop: threading.Event) -> Lease:
-    """The lease of a new job, or of an unfinished one that asks for the same. Raises KeyboardInterrupt on ``stop``."""
+    """The lease of a new job, or of an unfinished one for the same. Raises KeyboardInterrupt on ``stop``."""
     from worker.heartbeat import LEASE_S  # noqa: PLC0415  (keeps --help fast)
 
     job = _unfinished(storage, spec) or storage.create_job(spec)[0]

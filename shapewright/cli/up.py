@@ -35,7 +35,7 @@ HTTP_OK = 200
 LOOK_S = 0.25
 """How often the parts are checked."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that ask `up` to stop. SIGHUP comes when its terminal is closed."""
+"""Signals that stop `up`. SIGHUP comes when its terminal is closed."""
 
 
 @click.command()

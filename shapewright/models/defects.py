@@ -1,4 +1,4 @@
-"""Where a defect of our own ends: at the node that it was met at, never in what the user runs."""
+"""Where a defect of our own ends: at the node that it occurred at, never in what the user runs."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ PARTS = frozenset({
     SLICE, "aten.select.int", "aten.split.Tensor", "aten.split_with_sizes.default", "aten.unbind.int",
     "<built-in function getitem>",
 })  # fmt: skip
-"""Views of a part of a tensor: nothing is computed, and nothing is told about it."""
+"""Views of a part of a tensor: nothing is computed, and nothing is reported."""
 NUMBERS = {"aten.full.default": "fill_value", "aten.scalar_tensor.default": "s"}
 """Operators that make a tensor of one number; those without axes are read as the number."""
 

@@ -142,7 +142,7 @@ def _substituted(shape: Shape, dims: Mapping[str, DimExpr]) -> Shape:
 
 @dataclass(frozen=True)
 class Operation:
-    """A node beside its graph: what those who look at one node ask."""
+    """A node beside its graph, for those who look at one node."""
 
     graph: Graph
     node: Node

@@ -121,7 +121,7 @@ class _Reading:
         if not hasattr(binding.var.ty, "ndim") or kind == "ShapeExpr":
             return Node(name, "scalar", sources, {}, shape, dtype)
         if kind in ("TupleGetItem", *VARIABLES):
-            # Of a tuple; or one whose shape is told here, and was not known before.
+            # Of a tuple; or one whose shape is given here, and was not known before.
             return Node(name, "part", sources, {}, shape, dtype)
         called: Any = getattr(value, "op", None)
         op = str(called.name).removeprefix(PREFIX) if type(called).__name__ == "Op" else kind

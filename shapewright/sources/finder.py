@@ -1,4 +1,4 @@
-"""Which library serves a workload of a model: sources in turn, the number of threads, and what a build must be told."""
+"""Which library serves a workload of a model: sources in turn, the number of threads, and what a build must report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuner.program.target import Target, native
 from tuner.program.workload import Workload
 
 AWAY_S = 60.0
-"""How long a source that could not be asked is left alone: a model has many graphs, and each asks anew."""
+"""How long a source that could not be queried is left alone: a model has many graphs, and each queries anew."""
 
 MAX_TOLD = 5
 """Problems that one warning spells out."""
@@ -24,9 +24,9 @@ _away: dict[str, tuple[float, str]] = {}
 
 
 class Finder:
-    """Asks ``sources`` in turn. A source that is away is told once and asked no more; what was kept of earlier builds
-    takes its place. With ``strict`` it raises instead. A library that cannot be used is left out and told, the others
-    of its source serve.
+    """Queries ``sources`` in turn. A source that is away is reported once and queried no more; what was kept of earlier
+    builds takes its place. With ``strict`` it raises instead. A library that cannot be used is left out and reported,
+    the others of its source serve.
 
     ``notes``: what a report has to say about the sources, in order.
     """
@@ -58,7 +58,7 @@ class Finder:
         return match
 
     def _match(self, workload: Workload) -> Match | str:
-        """What the sources said when they were first asked."""
+        """The sources' answer to the first query for the workload."""
         if workload.key not in self._matches:
             self._matches[workload.key] = self._first(workload)
         return self._matches[workload.key]

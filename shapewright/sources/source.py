@@ -1,7 +1,7 @@
 """Where tuned libraries come from: a service, directories, snapshots. None of them can break a build.
 
-A source answers for one workload at a time: a loaded library, or why there is none. One that cannot be asked
-(``SourceAway``) is asked no more; what was kept on disk earlier takes its place.
+A source answers for one workload at a time: a loaded library, or why there is none. One that cannot be
+queried (``SourceAway``) is queried no more; what was kept on disk earlier takes its place.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from shapewright.library import Library
 
 SourceLike = str | Path | Sequence[str | Path]
-"""The URL of a service, a directory, a snapshot file; or several, which are asked in turn."""
+"""The URL of a service, a directory, a snapshot file; or several, which are queried in turn."""
 SOURCES = "the URL of a service, a directory of libraries, or a snapshot file"
 
 MAX_FOLDERS = 10_000
@@ -52,7 +52,7 @@ DEPTH = 2
 
 
 class SourceAway(ShapewrightError):
-    """A source that cannot be asked: a service that does not answer, a file that is damaged."""
+    """A source that cannot be queried: a service that does not answer, a file that is damaged."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Source(Protocol):
         """Why libraries that it has do not count, by what names them; more may be found with every workload."""
 
     def find(self, workload: Workload, threads: int) -> Match | str:
-        """The library for ``workload`` with so many threads, or why there is none. Raises SourceAway."""
+        """The library for ``workload`` with ``threads`` threads, or why there is none. Raises SourceAway."""
 
 
 class Listed(ABC):
@@ -203,7 +203,7 @@ class Service:
         except InvalidInput as error:
             if error.field == "url":
                 raise
-            # The environment is not what the build asked for: its libraries are missed, the build goes on.
+            # The environment is not what the build set: its libraries are missed, the build goes on.
             self._unusable = str(error)
 
     def find(self, workload: Workload, threads: int) -> Match | str:

@@ -125,7 +125,7 @@ def _left(
     report: Report,
     error: Exception,
 ) -> Compiled:
-    """PyTorch's own, since ``error`` came up on the way to ours. Raises it again where ``strict`` is asked for."""
+    """PyTorch's own, since ``error`` came up on the way to ours. Raises it again where ``strict`` is set."""
     if options.get("strict"):
         raise error
     # PyTorch's first: what it refuses itself is no fault of ours, and comes out as it always does.

@@ -83,7 +83,7 @@ class _Rewriting:
         self._graph = graph.graph
         self._nodes = {node.name: node for node in graph.graph.nodes}
         self._symbols: dict[str, fx.Node | tuple[fx.Node, int]] = {}
-        """Where the value of each symbol is at hand: an input, or a dim of one."""
+        """Where the value of each symbol is found: an input, or a dim of one."""
         for node in graph.graph.nodes:
             if node.op == "placeholder":
                 self._note_symbols(node)

@@ -135,7 +135,7 @@ class Packs:
             return entry.made
 
     def _check(self) -> None:
-        """Look at the values of what is asked for, at every call."""
+        """Compare the values of the tensors, at every call."""
         sums: dict[int, int] = {}
 
         def of(*tensors: torch.Tensor) -> Any:

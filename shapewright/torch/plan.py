@@ -105,7 +105,7 @@ class Call:
 
     def __init__(self, plan: Plan) -> None:
         self._library = library = library_of(plan.digest)
-        # What is packed here is the library's own: only sizes that nothing else tells are left to compare.
+        # What is packed here is the library's own: only sizes that nothing else determines are left to compare.
         self._run = (lambda operands: library(*operands)) if library.has_sized_constants else library.run
         self._view = plan.output
         self._rank = sum(map(len, plan.output))

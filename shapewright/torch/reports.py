@@ -32,7 +32,7 @@ _compiled: list[Report] = []
 
 
 def note_compiled(report: Report) -> None:
-    """What ``report`` tells of graphs that are compiled."""
+    """Set what ``report`` returns for graphs that are compiled."""
     _compiled[:] = [report]
 
 

@@ -20,11 +20,11 @@ from shapewright.models.lifting import lift_graph
 from shapewright.sources.finder import Finder
 
 ENOUGH = 0.9
-"""The part of the operations that have libraries as they are, from which on nothing is asked for other sizes."""
+"""The part of the operations that have libraries as they are, from which on no other sizes are tried."""
 MAX_FIXED = 2
 """Symbols that are read as constants at once. Height and width of a square image are one."""
 MAX_TRIED = 16
-"""Choices of symbols: for each the graph is lifted, and the sources are asked."""
+"""Choices of symbols: for each the graph is lifted, and the sources are queried."""
 
 
 def fix_sizes(
@@ -70,7 +70,7 @@ def agree(module: fx.GraphModule) -> None:
 
 
 def _hint(size: Any) -> int | None:
-    """What a size is at hand; None where that is not known."""
+    """The value of a size in this call; None where it is not known."""
     if not isinstance(size, torch.SymInt):
         return int(size)
     return int(size.node.hint) if size.node.has_hint() else None
@@ -112,7 +112,7 @@ def _tracked(module: fx.GraphModule) -> Sequence[Any]:
 
 
 def _replaced(lifting: Lifting, values: Mapping[str, int], finder: Finder) -> int:
-    """The floating-point operations that have libraries, at the sizes at hand."""
+    """The floating-point operations that have libraries, at the sizes of this call."""
     lifted = [op.workload for op in lifting.ops if op.workload.variables <= set(values)]
     found = [workload for workload in lifted if finder.has(workload)]
     return sum(workload.flops(workload.dims(values)) for workload in found)

@@ -22,7 +22,7 @@ COUNTS = {
 
 
 def flops_by_name(graph: fx.Graph) -> dict[str, int]:
-    """Operations of nodes that are products, convolutions or attention, at the sizes at hand; a multiply-add is two.
+    """Operations of nodes that are products, convolutions or attention, at the known sizes; a multiply-add is two.
 
     An operator of several outputs is known by the node that reads its first one, as lifting has it.
     """
@@ -44,7 +44,7 @@ def _flops(node: fx.Node) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """A value without symbols: tensors of sizes alone, and what numbers are at hand."""
+    """A value without symbols: tensors of sizes alone, and the numbers that are known."""
     if isinstance(value, torch.Tensor):
         return torch.empty([_plain(size) for size in value.shape], dtype=value.dtype, device="meta")
     if isinstance(value, list | tuple):

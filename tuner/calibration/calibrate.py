@@ -28,7 +28,7 @@ CALIBRATION_S = 60.0
 FIT_SHARE = 0.1
 """The share of that time which is left for the fit, and for a batch that is under way when the rest is over."""
 MIN_PROBES, MIN_PRODUCTS = 60, 3
-"""Measurements, and products that they are of: fewer do not tell twenty rates apart."""
+"""The least measurements, and products that they are of: fewer do not determine twenty rates."""
 KINDS: Mapping[str, DeviceKind] = {"llvm": CPU}
 """How devices are calibrated, by the kind of their target."""
 FOLDS = 3
@@ -38,10 +38,10 @@ log = logging.getLogger(__name__)
 
 
 class LevelRunner(Runner, Protocol):
-    """A runner of one device that can tell what it reads from each level of memory."""
+    """A runner of one device that can measure what it reads from each level of memory."""
 
     def levels(self, task: SearchTask, interrupted: Callable[[], bool] = never) -> Levels:
-        """Raises DeviceFailed if the device cannot tell, DeviceLost, WrongDevice, Interrupted."""
+        """Raises DeviceFailed if the device cannot measure it, DeviceLost, WrongDevice, Interrupted."""
 
 
 def calibrate(
@@ -55,7 +55,7 @@ def calibrate(
     seed: int = 0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Calibration | None:
-    """Measure and fit the device of ``runner`` for code of ``target`` on so many ``threads``.
+    """Measure and fit the device of ``runner`` for code of ``target`` on ``threads`` threads.
 
     Within ``within_s`` it ends, with what was measured by then; only a build that is under way takes longer. None, and
     a line in the log that says why, where too little was measured, or the caller interrupted it. Raises DeviceLost,

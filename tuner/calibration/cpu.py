@@ -1,4 +1,4 @@
-"""What is measured of a CPU, and which rates it tells.
+"""What is measured of a CPU, and which rates it determines.
 
 Kernels of matrix products at several sizes, drawn by seed, tell most of them. The multiply-adds and the other
 instructions that a core issues, its nearest cache and its memory are measured by themselves (``Levels``).
@@ -94,7 +94,7 @@ def _ranked(task: SearchTask, kernels: Sequence[MicroKernel]) -> list[MicroKerne
 
 
 def issuing(levels: Levels | None, target: Target, threads: int) -> Rates:
-    """The typical rates, with what the core issues in a cycle where the device told it."""
+    """The typical rates, with what the core issues in a cycle where the device measured it."""
     if levels is None or levels.clock_hz is None:
         return TYPICAL
     hardware = target.hardware
@@ -105,7 +105,7 @@ def issuing(levels: Levels | None, target: Target, threads: int) -> Rates:
 
 
 def reading(rates: Rates, levels: Levels | None, threads: int) -> Rates:
-    """Rates that products tell nothing of, but reading does: by core, in bytes per cycle."""
+    """Rates that products do not determine, but reading does: by core, in bytes per cycle."""
     read = {} if levels is None else {each.name: each.bytes_per_s / threads / rates.clock_hz for each in levels.levels}
     return replace(rates, l1_bytes=read.get("L1", rates.l1_bytes), memory_bytes=read.get("memory", rates.memory_bytes))
 

@@ -1,4 +1,4 @@
-"""What calibration asks of each kind of target."""
+"""What calibration needs of each kind of target."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ class DeviceKind:
     fitted: Sequence[str]
     """The rates that are fitted to the probes."""
     centre: Callable[[Levels | None, Target, int], Rates]
-    """The rates around which others are fitted: typical ones, but for what the device told of instructions."""
+    """The rates around which others are fitted: typical ones, but for what the device measured of instructions."""
     completed: Callable[[Rates, Levels | None, int], Rates]
-    """Fitted rates, with what probes tell nothing of, but the levels of memory do."""
+    """Fitted rates, completed with those that probes do not determine, but the levels of memory do."""

@@ -1,4 +1,4 @@
-"""The figures of a search by name: what pages, the HTTP interface, reports and notebooks ask for."""
+"""The figures of a search by name: for pages, the HTTP interface, reports and notebooks."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def _best_split(values: NDArray[np.int64], regret: NDArray[np.float64], dim: int
     right = (cumulative[-1] - cumulative[cuts]).min(axis=1)
     imbalance = np.abs(cuts + 1 - len(values) / 2)
     index = np.lexsort((imbalance, np.round(left + right, 12)))[0]
-    # Halfway between the two shapes that it parts: shapes in between were not asked about.
+    # Halfway between the two shapes that it parts: shapes in between were not fitted.
     threshold = int(ordered[cuts[index]] + ordered[cuts[index] + 1]) // 2
     return float(left[index] + right[index]), float(imbalance[index]), dim, threshold
 

@@ -51,7 +51,7 @@ class LookedUpIn(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BestAnswer:
-    """A kernel for a shape, told by the values of the workload's symbols. Kernels are in public form
+    """A kernel for a shape, which the values of the workload's symbols give. Kernels are in public form
     (``kernel_json``), latencies in seconds; None where nothing is known.
 
     ``latency_s`` was measured at this very shape: the median of ``readings`` readings. ``job_id`` is the job that

@@ -29,7 +29,7 @@ LLVM_FEATURES = {
     "asimddp": "+dotprod",
     "i8mm": "+i8mm",
 }
-"""Features that rules ask for, which a CPU may have beyond those of its ``mcpu``."""
+"""Features that rules need, which a CPU may have beyond those of its ``mcpu``."""
 UNNAMED = frozenset({
     "sse4a", "xop", "fma4", "tbm",
     "avxvnni", "avxvnniint8", "avxvnniint16", "avxifma", "avxneconvert", "avx10.1", "avx10.2",

@@ -124,7 +124,7 @@ class Runner(Protocol):
         """How many candidates it times at once: enough requests in a call keep all of its devices busy."""
 
     def ready(self, task: SearchTask, interrupted: Callable[[], bool] = never) -> None:
-        """Return once a device is at hand. Raises DeviceLost, WrongDevice, Interrupted."""
+        """Return once a device is available. Raises DeviceLost, WrongDevice, Interrupted."""
 
     def run(
         self, task: SearchTask, requests: Sequence[RunRequest], interrupted: Callable[[], bool] = never

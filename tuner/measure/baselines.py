@@ -18,7 +18,7 @@ from tuner.program.workload import Workload, WorkloadInstance
 from tuner.records import NUMPY, Baseline, Baselines, Roof
 
 LONGEST_S = 1.5
-"""No further product is begun after so long, nor one that would last past it."""
+"""The time after which no further product is begun, nor one that would last past it."""
 MIN_CALLS = 3
 """Calls of a long product: a warm-up and two samples."""
 EXPECTED_SHARE = 0.5

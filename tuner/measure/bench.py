@@ -71,7 +71,7 @@ class Bench:
         return self._cases
 
     def trial(self, kernel: MicroKernel, binary: bytes, shapes: Sequence[Mapping[str, int]]) -> list[JsonObject]:
-        """Verify a candidate and time it on each of ``shapes``: what MeasureResult wants to know of each."""
+        """Verify a candidate and time it on each of ``shapes``: the facts of a MeasureResult for each."""
         try:
             module = self._load(binary)
             layouts = layouts_of(self._task, kernel)

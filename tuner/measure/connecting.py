@@ -25,7 +25,7 @@ from tuner.measure.sockets import connections
 T = TypeVar("T")
 RETRY_S = 0.05
 ASK_EVERY_S = 0.25
-"""How often a call that can be interrupted asks whether it is."""
+"""How often a call that can be interrupted checks whether it is."""
 HANDSHAKE_S = 10.0
 
 

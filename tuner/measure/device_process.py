@@ -46,7 +46,7 @@ from tuner.program.workload import JsonObject
 log = logging.getLogger(__name__)
 
 SILENT_S = 3
-"""How long a new connection may take to say what it wants."""
+"""How long a new connection may take to send its request."""
 FOREVER = struct.pack("ll", 0, 0)
 LOOK_S = 0.2
 """How often the process looks whether it is still wanted."""

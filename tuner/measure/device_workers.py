@@ -18,9 +18,9 @@ DISCOVERY_S, POLL_S = 120.0, 0.5
 """How long a call waits for a first device where there is none: a tracker that was restarted learns of its devices
 within seconds."""
 IDLE_RELEASE_S = 1.0
-"""A device that has nothing left to do is given back after so long: others may wait for it."""
+"""The time after which a device with nothing left to do is given back: others may wait for it."""
 LOOK_S = 0.25
-"""How often a call that waits looks for devices, and asks whether it is still wanted."""
+"""How often a call that waits looks for devices, and checks whether it is still wanted."""
 REST_S = 10.0
 """How long a device is left alone that was lost, or whose machine failed, while others work."""
 TURN_S = 20.0
@@ -28,7 +28,7 @@ TURN_S = 20.0
 CLOSE_S = 20.0
 """How long closing waits for the devices to put down what they hold."""
 SPARE = 2
-"""Devices that are asked for each item, where there are more: some may be busy for others."""
+"""Devices that are requested for each item, where there are more: some may be busy for others."""
 
 Name = Any
 """Hashable."""
@@ -44,7 +44,7 @@ def no_report(name: Name, problem: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Idle:
-    """A device that is at hand and does nothing."""
+    """A device that is connected and idle."""
 
     runner: Runner
     since_s: float
@@ -65,7 +65,7 @@ class DeviceWorkers:
         self._changed = threading.Condition()
         self._queue = WorkQueue()
         self._idle: dict[Name, _Idle] = {}
-        """Devices at hand, the one that worked last at the end."""
+        """Connected idle devices, the one that worked last at the end."""
         self._looking: set[Name] = set()
         """Devices that wait to be handed out, or are about to take an item."""
         self._working: set[Name] = set()

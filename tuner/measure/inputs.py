@@ -36,7 +36,7 @@ FEW = Domain(-8, 8)
 DIVISORS = Domain(1, 8)
 SHIFTS = Domain(0, 7)
 HIDDEN, ALONE = 4, 0.125
-"""One of so many lines of a mask is hidden whole; the share of elements that are hidden in the others."""
+"""One in HIDDEN lines of a mask is hidden whole; ALONE is the share of elements that are hidden in the others."""
 
 
 Made = dict[tuple[str, Domain], Array]
@@ -123,7 +123,7 @@ def _indexed_sizes(workload: Workload, name: str, dims: Mapping[str, int]) -> It
 @dataclass(frozen=True, slots=True)
 class _Uses:
     """Inputs that must be positive, that are shifted by, and whose bits are taken apart; and those that hide elements
-    where the program asks whether all of them are hidden, that is, whether something is -inf."""
+    where the program tests whether all of them are hidden, that is, whether something is -inf."""
 
     positive: frozenset[str]
     shifts: frozenset[str]

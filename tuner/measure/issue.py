@@ -19,7 +19,7 @@ from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import ATOMS, FMA
 
 CLOCK = "clock"
-"""The name of the function that tells the clock."""
+"""The name of the function that measures the clock."""
 CLOCK_TURNS, CLOCK_CYCLES = 2**20, 2
 """Turns of its loop, of an addition and an exclusive or that wait for each other: each takes a cycle on any core."""
 TURNS, ROWS = 1024, 16

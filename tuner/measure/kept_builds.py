@@ -52,12 +52,12 @@ class KeptBuilds:
         return kernel in self._builds and bool(self._builds[kernel].code)
 
     def start(self, kernels: Sequence[MicroKernel]) -> None:
-        """Begin to build these, which ``build`` will be asked for next."""
+        """Begin to build these, which ``build`` will be called with next."""
         if self.beside:
             self._start([kernel for kernel in kernels if self._is_new(kernel)], self.beside)
 
     def drop(self) -> None:
-        """Forget what was started and is not begun: nobody will ask for it."""
+        """Forget what was started and is not begun: nobody needs it any more."""
         self._coming = {kernel: build for kernel, build in self._coming.items() if not build.cancel()}
 
     def close(self) -> None:

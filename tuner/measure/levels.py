@@ -19,9 +19,9 @@ from tuner.program.target import Target
 SHARE = 0.5
 """The share of a level that is read at a time: it also holds what else the machine does."""
 BEYOND, MAX_BYTES = 4, 2**28
-"""Memory is read in so many times what the last cache holds, as far as MAX_BYTES, by all threads together."""
+"""The buffer that memory is read in, in sizes of the last cache, and its largest size: of all threads together."""
 CALL_BYTES = 2**23
-"""Read in one call, at least: starting it must take no time beside."""
+"""The least bytes that one call reads: starting it must take no time beside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def _sweep(name: str, of_thread: float, target: Target, threads: int) -> Sweep:
 
 
 def measure_levels(module: Any, target: Target, threads: int, timer: Timer) -> Levels:
-    """A second or so. ``module`` is the loaded binary for this very target and so many threads."""
+    """A second or so. ``module`` is the loaded binary for this very target and number of threads."""
     peak = peak_call(module, target, threads)
     flops_per_s = peak_work(target, threads) / timer.measure(peak, sampling(peak)).latency_s
     found = (_level(module, each, target, threads, timer) for each in sweeps(target, threads))

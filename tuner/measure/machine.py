@@ -28,7 +28,7 @@ _TEXTS = (
 
 
 def failure_kind(error: BaseException, otherwise: ErrorKind) -> ErrorKind:
-    """MACHINE if ``error`` tells that memory, a disk or a process was not to be had; else ``otherwise``."""
+    """MACHINE if ``error`` says that memory, a disk or a process was not to be had; else ``otherwise``."""
     is_machine = (
         isinstance(error, (MemoryError, MachineFailed))
         or (isinstance(error, OSError) and error.errno in _NUMBERS)

@@ -37,7 +37,7 @@ def _empty(top: int) -> None:
     waiting, prefix, moved = _folders_alone(top), uuid.uuid4().hex, 0
     while waiting:
         name = waiting.pop()
-        # What cannot be removed is in the way of ``top``, too, and told then.
+        # What cannot be removed is in the way of ``top``, too, and reported then.
         with suppress(OSError):
             here = os.open(name, FOLDER, dir_fd=top)
             try:

@@ -30,7 +30,7 @@ READ_ACCUMULATORS = 8
 
 def measure_roof(module: Any, target: Target, threads: int, timer: Timer) -> Roof:
     """The roof of this machine, on as many threads of TVM's pool; some tenths of a second. ``module`` is the loaded
-    binary for this very target and so many threads."""
+    binary for this very target and number of threads."""
     rates = []
     for work, call in (
         (peak_work(target, threads), peak_call(module, target, threads)),
@@ -48,7 +48,7 @@ def peak_work(target: Target, threads: int = 1) -> float:
 
 
 def peak_call(module: Any, target: Target, threads: int = 1) -> Call:
-    """A millisecond's work at the float32 peak of one core, on each of so many threads."""
+    """A millisecond's work at the float32 peak of one core, on each of ``threads`` threads."""
     lanes = target.hardware.lanes()
     function = module[PEAK]
     # One half keeps every accumulator at one: no denormals, which are slow, and nothing overflows.

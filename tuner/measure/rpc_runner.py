@@ -37,11 +37,11 @@ LEVELS_S = 3.0
 WAIT_SHARE = 0.5
 """How much of what opening a session may take one may wait for cores with it: its life has room for all of that."""
 HOLD_S = 20.0
-"""A session is given up after so long, between two candidates: others may be waiting for the device."""
+"""The time after which a session is given up, between two candidates: others may be waiting for the device."""
 
 
 Cores = Callable[[int, Callable[[], bool]], AbstractContextManager[None]]
-"""Has so many cores of the machine for a while, and waits for them unless it is interrupted. Raises Interrupted."""
+"""Holds a number of the machine's cores for a while, and waits for them unless interrupted. Raises Interrupted."""
 
 
 def unshared(cores: int, interrupted: Callable[[], bool]) -> AbstractContextManager[None]:
@@ -138,7 +138,7 @@ class RpcRunner:
             self._session = None
 
     def _open(self, task: SearchTask, interrupted: Callable[[], bool] = never) -> Session:
-        """The session at hand, or a new one if it is old or prepared for another task.
+        """The open session, or a new one if it is old or prepared for another task.
 
         Raises DeviceLost, Interrupted.
         """
@@ -216,7 +216,7 @@ class RpcRunner:
                 return _results(request, session.device, answers, time.monotonic() - started)
 
     def _cause(self, session: Session, death: SessionDied) -> tuple[ErrorKind, str]:
-        """Why a session died, by what the device's next session tells, if there is one of the same process."""
+        """Why a session died, by what the device's next session reports, if there is one of the same process."""
         again = self._session
         if again is not None and again.server == session.server and again.killed > session.killed:
             return ErrorKind.MACHINE, f"the device's process was killed, as when memory runs out: {death}"

@@ -1,4 +1,4 @@
-"""A session with a device over RPC: opened for one search task, asked with deadlines, given up when it dies."""
+"""A session with a device over RPC: opened for one search task, called with deadlines, given up when it dies."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import JsonObject
 
 Connect = Callable[[float, Callable[[], bool]], Connected]
-"""Opens a session that the device ends after so many seconds, unless it is interrupted. Raises DeviceLost, Interrupted.
-"""
+"""Opens a session that the device ends after the given seconds, unless interrupted. Raises DeviceLost, Interrupted."""
 
 OPEN_TIMEOUT_S = 60.0
 GRACE_S = 10.0

@@ -114,7 +114,7 @@ def _sign_until_closed(way: socket.socket, credential: Credential) -> NoReturn:
             try:
                 asked = json.loads(message)
             except ValueError:
-                # Cut short, or no nonce of ours: whoever asked gets no answer.
+                # Cut short, or no nonce of ours: the sender gets no answer.
                 continue
             if claim is None:
                 claim = Claim(**asked)

@@ -32,7 +32,7 @@ DEVICE_SPREAD, NOISE = 0.005, 0.01
 SAMPLES = 3
 LIMIT_S = 2.0
 HOLD_S = 5.0
-"""A device is given up after so long, between two candidates: others may be waiting for it."""
+"""The time after which a device is given up, between two candidates: others may be waiting for it."""
 ASK_EVERY_S = 0.1
 WAIT_S = 120.0
 SLOWER_NUMPY = 1.5

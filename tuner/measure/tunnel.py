@@ -28,7 +28,7 @@ DEVICE_AT = "127.0.0.2"
 """Where the device listens: its port is the same at both ends, which may be one machine."""
 START_S = 20.0
 TRIES = 5
-"""Ports of the worker's host that are tried, where none was asked for."""
+"""Ports of the worker's host that are tried, where none was given."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
 """Waits before SSH is started again: doubled each time, from the first again once it ran for the longest."""
 STOP_S = 5.0
@@ -145,7 +145,7 @@ class Tunnel:
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             if self._opened.wait(LOOK_S):
-                # SSH asks for the port there before it passes anything on, and ends if that is refused.
+                # SSH requests the port there before it passes anything on, and ends if that is refused.
                 return ""
             if self._failed is not None:
                 return self._failed

@@ -1,1 +1,1 @@
-"""What is asked: dims, workloads, targets, search tasks, job files and the catalogue of operators."""
+"""The problem to tune: dims, workloads, targets, search tasks, job files and the catalogue of operators."""

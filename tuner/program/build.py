@@ -102,7 +102,7 @@ def _from_op(op: Op, args: object, dtype: object, epilogue: object, *, is_stored
             label=" + ".join([f"{op.name}({listed})", *names]), is_stored=is_stored,
         )  # fmt: skip
     except InvalidInput as error:
-        # What is wrong with sizes is told as of a program, which the user has not written.
+        # An error in sizes would be reported as of a program, which the user has not written.
         part, _, name = error.field.partition(".")
         field = "args" if part in ("", "program", "extents", "shapes") else error.field
         field = f"args.{name}" if part == "extents" and name in op.args else field
@@ -217,7 +217,7 @@ def _finished(
     )
     if is_stored and not workload.padding:
         return workload
-    # Infers every shape and checks every read: whatever is wrong with them is told now.
+    # Infers every shape and checks every read: errors in them are raised now.
     _ = workload.tensors, workload.inference.unproved
     solved_symbols(workload)
     workload = _without_idle_padding(workload)

@@ -28,13 +28,13 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """What a device does at best on so many threads: multiply-adds in registers (each counts as two operations), and
-    reading each level, the nearest first."""
+    """The best rates of a device on a number of threads: of multiply-adds in registers (each counts as two
+    operations), and of reading each level, the nearest first."""
 
     flops_per_s: float
     levels: tuple[Level, ...]
     clock_hz: float | None = None
-    """None where a device of an earlier release did not tell."""
+    """None where a device of an earlier release did not report it."""
     issued_per_s: Mapping[str, float] = field(default_factory=dict)
     """Multiply-add instructions per second of each thread, by the instruction's name, where they were measured."""
 
@@ -56,7 +56,7 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The rates of one device on so many threads, and how they were found."""
+    """The rates of one device on a number of threads, and how they were found."""
 
     version: int
     threads: int
@@ -64,7 +64,7 @@ class Calibration:
     """The fingerprint of what the probes were compiled for."""
     rates: Rates
     levels: Levels | None
-    """None where the device could not tell, as those of earlier releases cannot."""
+    """None where the device could not measure them, as those of earlier releases cannot."""
     probes: int
     """Measurements that the rates were fitted to."""
     error_before: float

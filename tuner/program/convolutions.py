@@ -129,6 +129,6 @@ def _shares(args: Mapping[str, DimExpr], settings: Values) -> tuple[str, str]:
 
 
 def _tensor(name: str, settings: Values, channel: str, spatial: str) -> str:
-    """``x[b, channel, spatial]``, in the layout that is asked for."""
+    """``x[b, channel, spatial]``, in the requested layout."""
     inner = f"{channel}, {spatial}" if settings["layout"] == "nchw" else f"{spatial}, {channel}"
     return f"{name}[b, {inner}]"

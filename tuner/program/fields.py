@@ -123,7 +123,7 @@ def _path(field: str, name: object) -> str:
 
 
 def _extents(program: Program, data: Mapping[str, Any], in_shapes: set[str]) -> dict[str, DimExpr]:
-    """The extent of every axis; of no other names than those, what extent(...) asks for, and what shapes name."""
+    """The extent of every axis; of no other names than those, the arguments of extent(...), and what shapes name."""
     given = _mapping(data, "extents", "as in {m: 16*T, n: 2304, k: 768}", None)
     if len(given) > MAX_EXTENTS:
         raise InvalidInput("extents", f"{len(given)} extents", f"at most {MAX_EXTENTS}")

@@ -69,7 +69,7 @@ class JobSpec:
     source: JsonObject
     priority: int = 0
     webhook: str | None = None
-    """The URL that is told when the job has ended."""
+    """The URL that is notified when the job has ended."""
 
     def on(self, target: Target) -> JobSpec:
         """A copy of the job with every ``native`` target filled in by ``target``."""

@@ -72,7 +72,7 @@ class Program:
 
     @cached_property
     def sizes(self) -> tuple[str, ...]:
-        """Names that ``extent(...)`` asks for and that are no axis."""
+        """Arguments of ``extent(...)`` that are no axis."""
         names = [node.name for stage in self.stages for node in walk(stage.body) if isinstance(node, Extent)]
         return tuple(dict.fromkeys(name for name in names if name not in self.axes))
 

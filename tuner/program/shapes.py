@@ -58,7 +58,7 @@ class Shapes:
 
     @cached_property
     def unproved(self) -> list[tuple[Read, int, DimExpr, DimExpr]]:
-        """(read, position, size that is needed, size that there is) where only values of the symbols can tell.
+        """(read, position, size that is needed, size that there is) where it depends on values of the symbols.
 
         Raises InvalidInput for a read that is out of bounds whatever they are.
         """

@@ -17,7 +17,8 @@ Span = tuple[int, int] | range | frozenset[int]
 """A set of sizes: a range with its step; a few listed ones; or the two ends alone, where nobody said which sizes in
 between are meant."""
 MAX_LISTED = 64
-"""Sizes that are told one by one. More that are not evenly spaced count as the evenly spaced ones that hold them."""
+"""The most sizes that are listed one by one. More that are not evenly spaced count as evenly spaced ones that hold
+them."""
 MAX_EVALUATED = 1024
 """Shapes at which an extent is evaluated to find its sizes."""
 

@@ -1,4 +1,4 @@
-"""How a job is queued, and whom it tells when it has ended: the fields ``priority`` and ``webhook`` of a job file."""
+"""How a job is queued, and who is notified of its end: the fields ``priority`` and ``webhook`` of a job file."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class Workload:
 
     @cached_property
     def inference(self) -> Shapes:
-        """Shapes of all tensors, over the symbols, and the bounds that only values of the symbols can tell."""
+        """Shapes of all tensors, over the symbols, and the bounds that depend on values of the symbols."""
         explicit = {name: tuple(map(self._in_symbols, shape)) for name, shape in self.shapes}
         return Shapes(self.program, self.sizes, explicit, dict(self.padding))
 

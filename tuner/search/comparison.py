@@ -29,7 +29,7 @@ COMPARE_S = 15.0
 """The time that a comparison may take; it ends after the round in which that is over."""
 ROUNDS, MIN_ROUNDS = 5, 3
 MIN_NOISE = 0.005
-"""Relative: closer together two libraries are not told apart, however well their rounds agree."""
+"""The least relative difference by which two libraries are told apart, however well their rounds agree."""
 FAILED_RATIO = 1000.0
 """The ratio to a library that computes wrongly or crashes."""
 

@@ -280,7 +280,7 @@ class FinalSet:
             problems = self._runner.verify(self._task, build, dims, self._trials.is_stopping)
         except Interrupted:
             self._trials.check_stop()
-            # The runner's side may know of a stop that this one has not been told of yet.
+            # The runner's side may know of a stop that this one has not heard of yet.
             raise Cancelled from None
         self._forecast.verified(dims, self._budget.elapsed_s - began_s)
         return problems

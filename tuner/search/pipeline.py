@@ -22,7 +22,7 @@ from tuner.search.stream import InFlight, MeasureStream, Queued
 BATCH = 3
 """Kernels for each device that are built, and then run, where nothing may be built beside measurements."""
 TURNS = 3
-"""Turns of so many kernels that there must be time for."""
+"""The number of steps of each kernel under way that there must be time for."""
 FASTEST_READINGS = 3
 """How often a kernel is measured that is the fastest at an instance: of many single readings the least is lucky."""
 OVERRUN_S = 2.0
@@ -228,7 +228,7 @@ class Pipeline:
         }
 
     def _plan(self) -> None:
-        """Have the next round thought out, now that all of this one is under way."""
+        """Have the next round planned, now that all of this one is under way."""
         if self._plan_next is None:
             return
         following = self._plan_next([queued.suggestion for queued in self._stream.under_way])

@@ -41,7 +41,7 @@ NEAR = 1.05
 """Extra kernels are timed where they are known to be within this ratio of the best."""
 INSTANCES_PER_EXTRA = 2
 TOP = 8
-"""The set is chosen from so many of the fastest at each instance."""
+"""The number of fastest kernels at each instance that the set is chosen from."""
 KNOWN_WEIGHT, WARM_WEIGHT, RELATED_WEIGHT = 0.6, 0.3, 0.1
 """How much the cost model makes of a pair of the workload, of another workload, and of a related target, beside 1 for a
 pair of the search itself."""

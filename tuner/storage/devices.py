@@ -90,7 +90,7 @@ class Device:
     """One for each target and number of threads that it was calibrated for, the newest last."""
 
     def calibration(self, target: Target, threads: int) -> Calibration | None:
-        """The one of this version for a target and so many threads."""
+        """The calibration of this version for a target and a number of threads."""
         return next((each for each in self.calibrations if each.serves(target, threads)), None)
 
 

@@ -56,4 +56,4 @@ class EventStorage(Protocol):
         """The seq of the newest event of each of these jobs; jobs that do not exist are left out."""
 
     def watch_commits(self) -> CommitWatch:
-        """Whoever waits for events asks this often, and ``last_events`` only when it says so."""
+        """Polled often by whoever waits for events, who calls ``last_events`` only when it says so."""

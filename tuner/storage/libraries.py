@@ -100,7 +100,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class LibraryQuery:
-    """Which library is asked for.
+    """A query for a library.
 
     ``ranges`` are of the workload's symbols; left out, they are those of the widest library. ``target_fingerprint``
     left out is that of the newest library, ``threads`` 1 or the only number that there is. With a job, a digest or an
@@ -119,13 +119,13 @@ class LibraryQuery:
 
     @property
     def is_named(self) -> bool:
-        """Whether one library is asked for, not the best."""
+        """Whether it names one library, rather than the best."""
         return any(name is not None for name in (self.job_id, self.digest, self.alias))
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another library that covers the range asked for.
+    """Another library that covers the requested range.
 
     ``ratio``: its time over that of the library served, above 1 the served one is faster; None where they cannot be
     compared. ``timed_in_turns``: on the device, side by side; by recorded latencies otherwise.

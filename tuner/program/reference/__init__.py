@@ -63,7 +63,7 @@ def expected(workload: Workload, inputs: Sequence[Array], dims: Mapping[str, int
 def _limit(output: Bounded) -> Array:
     if output.error is None:
         return np.zeros(output.value.shape)
-    # Beside a number no bound could be told; nothing but another NaN matches one.
+    # Beside a number no bound is known; nothing but another NaN matches a NaN.
     return np.where(np.isnan(output.error), np.where(_is_nan(output.value), 0.0, np.inf), output.error)
 
 

@@ -65,7 +65,7 @@ class PairCostModel:
         self._own = self._fitted_to = 0
         """Pairs of this search: there are, and the rates were last fitted to."""
         self._warm_anchor_s = reference_anchor_s(each.record.result for each in warm)
-        # Together where they can be: a rule asked of a thousand kernels takes hardly longer than of one.
+        # Together where they can be: a rule evaluates a thousand kernels in hardly more time than one.
         together: dict[tuple[Hashable, ...], list[WarmRecord]] = {}
         for each in warm[:MAX_WARM_PAIRS]:
             record = each.record
@@ -128,7 +128,7 @@ class PairCostModel:
         kernels = tuple(result.kernel for result in results)
         latency_s = np.array([result.latency_s for result in results], np.float64)
         pairs = _Pairs(task, kernels, results[0].instance.shape, latency_s, weight, is_own)
-        # A second reading of a pair tells nothing of how well it was predicted.
+        # A second reading of a pair says nothing about how well it was predicted.
         named = {(kernel, result.instance.values) for kernel, result in zip(kernels, results, strict=True)}
         self._enter(pairs, is_new=is_own and not named & self._known)
         self._known |= named if is_own else set()

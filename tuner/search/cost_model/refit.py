@@ -19,7 +19,7 @@ from tuner.program.rates import NUMBERS, Rates
 Floats = NDArray[np.float64]
 FIRST_PAIRS = 24
 GROWTH = 2.0
-"""Rates are fitted at so many pairs, and again whenever there are so many times as many."""
+"""The number of pairs at which rates are fitted, and the factor by which it grows until they are fitted again."""
 MAX_PAIRS = 1_000
 """A fit of more changes nothing and takes long."""
 ROUNDS = 2

@@ -86,7 +86,7 @@ class Residual:
     def predict(
         self, features: Callable[[], Features], shape: tuple[int, ...]
     ) -> tuple[Floats | float, Floats | float]:
-        """The residual and its spread, [kernels, shapes]; ``features()`` is asked for only where there are models."""
+        """The residual and its spread, [kernels, shapes]; ``features()`` is called only where there are models."""
         if self._stale:
             self._fit()
         if not self._boosters:

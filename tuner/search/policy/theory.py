@@ -17,7 +17,7 @@ from tuner.search.policy._base import Pick
 
 @dataclass(frozen=True, slots=True)
 class TheorySettings:
-    """How much of the space the model is asked about."""
+    """How much of the space is predicted."""
 
     samples: int = 3000
     generations: int = 6

@@ -54,7 +54,7 @@ class Part:
 
 def readable(what: str, make: Callable[[AnyRow], T], rows: Iterable[Any]) -> Iterator[T]:
     """What ``make`` makes of each row. One that is corrupt is left out, with an error in the log: it must not keep the
-    others from who asks for all."""
+    others from a caller that reads all."""
     for row in rows:
         try:
             yield make(row)

@@ -158,7 +158,7 @@ def _insert_content(connection: Connection, number: int, files: Mapping[str, byt
 
 
 def _compared(connection: Connection, number: int, comparison: Comparison | None) -> JsonObject:
-    """Decide what a comparison decides; what the event of the library tells of it."""
+    """Carry out what a comparison decides; the facts of it for the library's event."""
     if comparison is None:
         return {}
     row = ROWS.where(artifacts.c.id == number)

@@ -41,7 +41,7 @@ _TASK = (
         search_tasks.c.workload_id,
         search_tasks.c.target_id,
         search_tasks.c.threads,
-        # As text, which tells whether the task was parsed before.
+        # As text, by which a task that was parsed before is found.
         cast(search_tasks.c.task, Text).label("text"),
         targets.c.anchor_s,
         newest_record(search_tasks.c.id).label("newest_record"),

@@ -153,7 +153,7 @@ def _newest_searched(asked: Subquery, target: FromClause | None) -> Select[Any]:
 def _newest(
     query: Select[Any], table: FromClause, job_id: ColumnElement[Any], asked: Subquery, target: FromClause | None
 ) -> Select[Any]:
-    """The newest row of a table in the scope that is asked about."""
+    """The newest row of a table in the queried scope."""
     row = table.c
     query = query.where(row.workload_id == workloads.c.id, row.threads == asked.c.threads)
     query = query.where(or_(asked.c.job.is_(None), job_id == asked.c.job)).order_by(row.id.desc()).limit(1)
@@ -181,7 +181,7 @@ def _of_scope(asked: Subquery) -> FromClause:
 
 
 def _same(known: Any, asked: FromClause, workload_id: Any, target_id: Any) -> tuple[ColumnElement[bool], ...]:
-    """Latencies of the scope that is asked about, which may be compared with each other."""
+    """Latencies of the queried scope, which may be compared with each other."""
     return (
         known.workload_id == workload_id,
         known.target_id == target_id,
@@ -212,7 +212,7 @@ def _is_disqualified(known: Any) -> ColumnElement[bool]:
 
 
 def _was_measured_by(known: FromClause, asked: Subquery) -> ColumnElement[bool]:
-    """Whether the job that is asked about measured this kernel at this instance."""
+    """Whether the queried job measured this kernel at this instance."""
     record, task, its = tuning_records.alias("own").c, search_tasks.alias("own_task").c, known.c
     return (
         select(literal(1))

@@ -43,7 +43,7 @@ from tuner.storage.sql.schema import (
 )
 
 PRUNED_EVENTS = ("progress", "trials", "log")
-"""Kinds of events that tell how a search went; those of its states, its baselines and its libraries stay."""
+"""Kinds of events on the course of a search; those of its states, its baselines and its libraries stay."""
 PASSING = (ErrorKind.BUILD, ErrorKind.BUILD_TIMEOUT, ErrorKind.RUN_TIMEOUT, ErrorKind.DEVICE)
 """Failures that say nothing against what a kernel computes. A kernel that was wrong or crashed must stay known."""
 ENDED = tuple(state.value for state in JobState if state.ended)

@@ -1,4 +1,4 @@
-"""Figures for monitoring, read so that it costs little to ask for them often."""
+"""Figures for monitoring, read so that polling them costs little."""
 
 from __future__ import annotations
 

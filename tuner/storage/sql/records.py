@@ -31,7 +31,7 @@ from tuner.storage.sql.schema import (
 from tuner.storage.sql.trials import trial_page
 
 FASTEST = 8
-"""Kernels of each instance that a search is told of however old their readings are."""
+"""Kernels of each instance that a search starts from however old their readings are."""
 
 _record = tuning_records.c
 _NEWER = select(_record.id, _record.kernel_id, _record.instance, _record.attempt).where(

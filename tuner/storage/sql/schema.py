@@ -107,7 +107,7 @@ jobs = Table(
     # What the job may use at most, null without a limit: counted against quotas.
     Column("budget_trials", BigInt),
     Column("budget_seconds", Double),
-    # Whom to tell when the job has ended: {"url", "key"}, the key being the one whose secret signs.
+    # Whom to notify when the job has ended: {"url", "key"}, the key being the one whose secret signs.
     Column("webhook", Json(dict, optional=True, none_as_null=True)),
     UniqueConstraint("owner", "idempotency_key"),
     Index(None, "state", "number"),
@@ -299,7 +299,7 @@ artifacts = Table(
     Column("threads", Integer, nullable=False),
     Column("manifest", Json(dict), nullable=False),
     Column("created_at", Instant, nullable=False, default=now()),
-    # {symbol: [low, high]}. Null where an earlier version's worker stored it: the search task tells it then.
+    # {symbol: [low, high]}. Null where an earlier version's worker stored it: the search task has it then.
     Column("ranges", Json(dict, optional=True, none_as_null=True)),
     Column("protocol", SafeText),
     # The library that is served in place of this one; null is served.

@@ -72,7 +72,7 @@ class ServedLibraries(Part):
             return None
 
     def _choose(self, connection: Connection, query: LibraryQuery) -> tuple[Ranges, Known]:
-        """The range asked for and the library. Raises NotFound, InvalidInput."""
+        """The requested range and the library. Raises NotFound, InvalidInput."""
         result = _narrowed(query, _fitting(connection, query) or _withdrawn(connection, query))
         asked = _asked(query, result)
         covering = [row for row in result if covers(row.library.ranges, asked)]
@@ -140,7 +140,7 @@ def _fitting(connection: Connection, query: LibraryQuery) -> list[Known]:
 
 
 def _withdrawn(connection: Connection, query: LibraryQuery) -> list[Known]:
-    """Nothing, or NotFound that tells why no library is served any more."""
+    """Nothing, or NotFound with the reason why no library is served any more."""
     rows = [] if query.is_named else known_rows(connection, _named(query))
     unsound = [row for row in rows if row.library.wrong_kernel]
     if unsound:

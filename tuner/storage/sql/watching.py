@@ -1,4 +1,4 @@
-"""Whether anything was committed: what those ask often who wait for news."""
+"""Whether anything was committed: polled often by those who wait for news."""
 
 from __future__ import annotations
 
