@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from service.lookup.kept import Kept
+from service.lookup.lookup_cache import LookupCache
 from tuner.library import choice
 from tuner.library.choice import Candidate, Point, time_of
 from tuner.library.dispatch_table import ServedTable
@@ -22,16 +22,16 @@ Rival = tuple[BuiltLibrary, ServedTable]
 class LibrarySelection:
     """Chooses libraries. Safe to use from several threads."""
 
-    def __init__(self, storage: LookupStorage, kept: Kept) -> None:
+    def __init__(self, storage: LookupStorage, cache: LookupCache) -> None:
         self._storage = storage
-        self._kept = kept
+        self._cache = cache
 
     def libraries(self, asked: Sequence[Asked]) -> list[Rival | None]:
         """The best library for each shape, of those that cover it; None without any.
 
         Where none was made for the shape it is one with the shape between two of its own, else the newest.
         """
-        tables = self._kept.tables(library for _, _, libraries in asked for library in libraries[:LIBRARIES])
+        tables = self._cache.tables(library for _, _, libraries in asked for library in libraries[:LIBRARIES])
         rivals = [
             _covering(dims, [(each, tables[each.digest]) for each in libraries[:LIBRARIES]])
             for _, dims, libraries in asked

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from service.lookup.kept import Kept
 from service.lookup.library_selection import LibrarySelection
+from service.lookup.lookup_cache import LookupCache
 from service.lookup.neighbours import Neighbours
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import lookup
@@ -37,9 +37,9 @@ class Lookups:
 
     def __init__(self, storage: LookupStorage) -> None:
         self._storage = storage
-        self._kept = Kept(storage)
-        self._neighbours = Neighbours(storage, self._kept)
-        self._selection = LibrarySelection(storage, self._kept)
+        self._cache = LookupCache(storage)
+        self._neighbours = Neighbours(storage, self._cache)
+        self._selection = LibrarySelection(storage, self._cache)
 
     def answers(self, queries: Sequence[Query]) -> list[Answer]:
         """An answer or a refusal for each query, in their order."""
@@ -59,7 +59,7 @@ class Lookups:
 
     def _completed(self, queries: Sequence[Query]) -> list[Query | ShapewrightError]:
         """The queries with their targets, their shapes in symbols; or what is wrong with them."""
-        symbols = self._kept.symbols(query.scope.workload_key for query in queries)
+        symbols = self._cache.symbols(query.scope.workload_key for query in queries)
         incomplete_scopes = {
             query.scope: None
             for query in queries
@@ -79,7 +79,7 @@ class Lookups:
             if query.shape.keys() == symbols[scope.workload_key]:
                 return Query(scope, query.shape)
             try:
-                return Query(scope, lookup.dims_of(self._kept.tasks([task.number])[task.number].task, query.shape))
+                return Query(scope, lookup.dims_of(self._cache.tasks([task.number])[task.number].task, query.shape))
             except InvalidInput as error:
                 return error
 
@@ -90,7 +90,7 @@ class Lookups:
         known = self._storage.look_up([(query.scope, format_shape(query.shape)) for query in queries])
         asked = [(query.scope, query.shape, each.libraries) for query, each in zip(queries, known, strict=True)]
         libraries = self._selection.libraries(asked)
-        kernels = self._kept.kernels(each.best.kernel_id for each in known if each.best)
+        kernels = self._cache.kernels(each.best.kernel_id for each in known if each.best)
         answers: list[Answer | None] = []
         left: list[tuple[int, Query]] = []
         for index, (query, each, library) in enumerate(zip(queries, known, libraries, strict=True)):
@@ -116,7 +116,7 @@ class Lookups:
     def _unmeasured(self, queries: Sequence[Query]) -> list[Answer]:
         """Answers where no record and no library has one: the kernel of the nearest measured shape, or the default."""
         named = self._storage.newest_tasks([query.scope for query in queries])
-        tasks = self._kept.tasks(task.number for task in named if task)
+        tasks = self._cache.tasks(task.number for task in named if task)
         searched = [(query, tasks[task.number]) for query, task in zip(queries, named, strict=True) if task]
         result = iter(self._neighbours.answers([(query.scope, query.shape, task) for query, task in searched]))
         return [next(result) if task else no_task(query.scope) for query, task in zip(queries, named, strict=True)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from service.lookup.cache import Cache
-from service.lookup.kept import Kept, KnownTask, ShownKernel
+from service.lookup.lookup_cache import KnownTask, LookupCache, ShownKernel
 from tuner.library import lookup
 from tuner.library.dispatcher import is_within
 from tuner.library.lookup import BestAnswer, Expected, Match
@@ -31,9 +31,9 @@ class _Neighbour:
 class Neighbours:
     """Answers from what was measured near by. Safe to use from several threads."""
 
-    def __init__(self, storage: LookupStorage, kept: Kept) -> None:
+    def __init__(self, storage: LookupStorage, cache: LookupCache) -> None:
         self._storage = storage
-        self._kept = kept
+        self._cache = cache
         self._expected: Cache[tuple[object, ...], Expected] = Cache(16_384)
 
     def answers(self, asked: Sequence[Asked]) -> list[BestAnswer]:
@@ -42,7 +42,7 @@ class Neighbours:
         inside = [index for index, (_, dims, task) in enumerate(asked) if is_within(dims, task.bounds)]
         near = self._neighbours([asked[index] for index in inside])
         neighbours = dict(zip(inside, near, strict=True))
-        kernels = self._kept.kernels(each.best.kernel_id for each in near if each)
+        kernels = self._cache.kernels(each.best.kernel_id for each in near if each)
 
         def answer(index: int) -> BestAnswer:
             result, (scope, dims, task) = neighbours.get(index), asked[index]

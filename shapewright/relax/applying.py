@@ -19,7 +19,7 @@ from shapewright.models.relax_model import MAIN, read_function
 from shapewright.relax.calls import Calls
 from shapewright.relax.linking import Linkable, linkable
 from shapewright.sources.finder import Finder, finder_of
-from shapewright.sources.reports import Kept, Replaced, Report
+from shapewright.sources.reports import NotReplaced, Replaced, Report
 from shapewright.sources.source import Match, SourceLike
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.program.target import Target, native
@@ -124,14 +124,14 @@ class _Applying:
         except ShapewrightError:
             raise
         except Exception as error:  # a defect of ours must not end the build
-            self.report.kept.append(Kept(name, "a function", defect(error, name)))
+            self.report.kept.append(NotReplaced(name, "a function", defect(error, name)))
             return None
 
     def _changed(self, module: Any, name: str, function: Any, linked: dict[str, Any]) -> Any | None:
         prefix = "" if name == MAIN else f"{name}: "
         read = read_function(function)
         lifting = lift_graph(read.model.graph, self.target)
-        self.report.kept += [Kept(prefix + left.node, left.op, left.reason) for left in lifting.left]
+        self.report.kept += [NotReplaced(prefix + left.node, left.op, left.reason) for left in lifting.left]
         symbols = {read.sizes(variable): variable for variable in relax.analysis.defined_symbolic_vars(function)}
         calls = Calls(read.model.graph, read.values, symbols, read.scopes)
         chosen: list[_Chosen] = []
@@ -140,7 +140,7 @@ class _Applying:
             where = prefix + (op.output if len(op.nodes) == 1 else f"{op.nodes[0]}..{op.output}")
             matched = self._match(op, calls)
             if isinstance(matched, str):
-                self.report.kept.append(Kept(where, str(op.workload), matched, workload=op.workload))
+                self.report.kept.append(NotReplaced(where, str(op.workload), matched, workload=op.workload))
                 continue
             match, library = matched
             digest, threads = match.library.digest, match.library.manifest["threads"]

@@ -38,7 +38,7 @@ class Replaced:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class NotReplaced:
     """A part of the model that stays as it was, and the reason."""
 
     where: str
@@ -57,7 +57,7 @@ class Report:
     """
 
     replaced: list[Replaced] = field(default_factory=list)
-    kept: list[Kept] = field(default_factory=list)
+    kept: list[NotReplaced] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     rest: str = "PyTorch"
 

@@ -17,7 +17,7 @@ import torch
 from torch._dynamo.exc import RestartAnalysis, SkipFrame
 
 from shapewright.sources.finder import Finder, finder_of
-from shapewright.sources.reports import Kept, Replaced, Report
+from shapewright.sources.reports import NotReplaced, Replaced, Report
 from shapewright.torch.floats import read_as_constants
 from shapewright.torch.graphs import replace_lifted
 from shapewright.torch.lowering import register
@@ -132,7 +132,7 @@ def _left(
     compiled = compiler(graph, example_inputs, None)
     first, *_ = str(error).splitlines() or [""]
     reason = f"{type(error).__name__}: {first}"
-    report.kept.append(Kept("the whole graph", "a graph", reason))
+    report.kept.append(NotReplaced("the whole graph", "a graph", reason))
     logger.warning("a graph is left to PyTorch", exc_info=error)
     warnings.warn(f"shapewright: a graph is left to PyTorch: {reason}", stacklevel=2)
     return compiled

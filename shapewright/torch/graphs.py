@@ -12,7 +12,7 @@ from shapewright.models.fx import lift
 from shapewright.models.lifted import LiftedOp, Operand
 from shapewright.models.symbols import dim_of
 from shapewright.sources.finder import Finder
-from shapewright.sources.reports import Kept, Report
+from shapewright.sources.reports import NotReplaced, Report
 from shapewright.sources.source import Match
 from shapewright.torch.changing import integers_as_operands
 from shapewright.torch.op import call, prepared
@@ -43,16 +43,16 @@ def replace_lifted(graph: fx.GraphModule, constants: frozenset[str], finder: Fin
         lifting = lift(graph, constants)
     rewriting = _Rewriting(graph)
     rewriting.read_sizes_of_inputs()
-    report.kept += [Kept(left.node, left.op, left.reason, flops.get(left.node, 0)) for left in lifting.left]
+    report.kept += [NotReplaced(left.node, left.op, left.reason, flops.get(left.node, 0)) for left in lifting.left]
     for op in lifting.ops:
         where = op.output if len(op.nodes) == 1 else f"{op.nodes[0]}..{op.output}"
         text, key, count = str(op.workload), op.workload.key, sum(flops.get(name, 0) for name in op.nodes)
         if reason := rewriting.unfit(op):
-            report.kept.append(Kept(where, text, reason, count))
+            report.kept.append(NotReplaced(where, text, reason, count))
             continue
         match = finder.find(op.workload)
         if not isinstance(match, Match):
-            report.kept.append(Kept(where, text, match, count, op.workload))
+            report.kept.append(NotReplaced(where, text, match, count, op.workload))
             continue
         strided = rewriting.strided(op)
         plans = (rewriting.replace(op, match),)

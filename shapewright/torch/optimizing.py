@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from shapewright.sources.finder import Finder, finder_of
-from shapewright.sources.reports import Kept, Report
+from shapewright.sources.reports import NotReplaced, Report
 from shapewright.sources.source import Match, SourceLike
 from shapewright.torch import modules as tuned
 from shapewright.torch.reports import Replaced
@@ -99,14 +99,14 @@ def _swap(name: str, module: nn.Module, finder: Finder, report: Report, strict: 
         if bound:
             _become(module, SWAPS[base][0], bound, report)
     except Unfit as error:
-        found = Report(kept=[Kept(name, type(module).__name__, str(error))])
+        found = Report(kept=[NotReplaced(name, type(module).__name__, str(error))])
     except Exception as error:
         if strict:
             raise
         reason = f"{type(error).__name__}: {error}"
         finder.note(f"{name} stays as it was: {reason}")
         warnings.warn(f"shapewright: {name} stays as it was: {reason}", stacklevel=3)
-        found = Report(kept=[Kept(name, type(module).__name__, reason)])
+        found = Report(kept=[NotReplaced(name, type(module).__name__, reason)])
     report.kept += found.kept
     report.replaced += found.replaced
 
@@ -119,7 +119,7 @@ def _bound(name: str, module: nn.Module, base: type[nn.Module], finder: Finder, 
         where = name if len(parts) == 1 else f"{name}.{part.name}"
         matched = _match(part, finder)
         if isinstance(matched, str):
-            report.kept.append(Kept(where, str(part.workloads[0]), matched, workload=part.workloads[0]))
+            report.kept.append(NotReplaced(where, str(part.workloads[0]), matched, workload=part.workloads[0]))
             continue
         match, workload = matched
         bound[part.name] = part.bind(match.library.digest, workload)
@@ -203,7 +203,9 @@ def _no_copy(value: Any, memo: dict[int, Any]) -> Exception | None:
 
 
 def _note_shared(report: Report, where: str, value: Any, error: Exception) -> None:
-    report.kept.append(Kept(where, type(value).__name__, f"it cannot be copied, and is shared with the model: {error}"))
+    report.kept.append(
+        NotReplaced(where, type(value).__name__, f"it cannot be copied, and is shared with the model: {error}")
+    )
 
 
 def _match(part: Part, finder: Finder) -> tuple[Match, Workload] | str:

@@ -1,5 +1,5 @@
-"""What lookups are made of and what never changes, read once: kernels by their ids, dispatch tables by the digests of
-their libraries, search tasks by their numbers."""
+"""A cache of what lookups read and what never changes: kernels by their ids, dispatch tables by the digests of their
+libraries, search tasks by their numbers."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class KnownTask:
         return KnownTask(task, symbol_bounds(task), ShownKernel.of(default_kernel(task)))
 
 
-class Kept:
-    """Reads from one database what it has not kept. Safe to use from several threads."""
+class LookupCache:
+    """Values of one database, read where they are missing. Safe to use from several threads."""
 
     def __init__(self, storage: LookupStorage) -> None:
         self._storage = storage
