@@ -42,7 +42,7 @@ class Issued:
 
     @property
     def operands(self) -> tuple[int, int, int]:
-        """Steps, operands of a step (those of ``down`` first), and vectors of an operand, one for each row of a tile"""
+        """Steps, operands of a step (those of ``down`` first), and vectors of an operand: a tile's rows."""
         return ROWS, self.down + self.across, max(self.atom.rows, self.atom.steps)
 
     @property

@@ -27,7 +27,7 @@ from tuner.schedule.space import MicroKernel
 T = TypeVar("T")
 BUILD_TIMEOUT_S = 30.0
 BUILDS_PER_PROCESS = 200
-"""The builds after which a process is replaced: what a compiler leaks must not add up over a long search."""
+"""The number of builds after which a process is replaced: what a compiler leaks must not add up over a long search."""
 
 
 class LocalBuilder:

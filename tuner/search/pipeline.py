@@ -22,7 +22,7 @@ from tuner.search.stream import InFlight, MeasureStream, Queued
 BATCH = 3
 """Kernels for each device that are built, and then run, where nothing may be built beside measurements."""
 TURNS = 3
-"""The number of steps of each kernel under way that there must be time for."""
+"""The number of turns, of all kernels under way, that there must be time for."""
 FASTEST_READINGS = 3
 """How often a kernel is measured that is the fastest at an instance: of many single readings the least is lucky."""
 OVERRUN_S = 2.0

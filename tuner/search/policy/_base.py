@@ -13,7 +13,7 @@ from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import CostModel
 
 KERNELS_PER_DEVICE = 3
-"""The least trials of a round for each device: the next round is computed while these are measured."""
+"""The least kernels of a round for each device: the next round is computed while these are measured."""
 
 Pick = tuple[MicroKernel, list[int]]
 """A kernel and the indices of the task's instances to measure it on."""
