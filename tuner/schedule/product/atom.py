@@ -1,4 +1,4 @@
-"""An instruction that multiplies and adds, as the engine sees it: an entry of the table in ``atoms``."""
+"""An instruction that multiplies and adds, an entry of the table in ``atoms``, and the words that it takes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tuner.program.target import Hardware
+from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx, tvm
-from tuner.schedule.vector.dtypes import lanes_of, vector_type
+from tuner.schedule.vector.arithmetic import bound
+from tuner.schedule.vector.dtypes import cast, constant, element_type, lanes_of, loaded, stored_type, vector_type
+from tuner.schedule.vector.memory import Vectors
+
+SIGN, SIGNS = -128, 0x80808080 - 2**32
+"""Add 128 to a byte, and to each byte of a word, where it is flipped."""
 
 AddProducts = Callable[[TirExpr, TirExpr, TirExpr], TirExpr]
 """From a vector of totals, and the words of both operands in each lane, to the totals after that step."""
@@ -101,3 +107,99 @@ def imported(atom: Atom) -> Iterator[None]:
         return
     with I.attr(tirx.IntImm("int32", 0), "pragma_import_llvm", tvm.ir.StringImm(atom.code)):
         yield
+
+
+@dataclass(frozen=True)
+class Words:
+    """What one step of k takes of operands of dtypes ``left`` and ``right`` for ``atom``: a word of ``group``
+    neighbouring elements. In a register a word is a float32, or 32 bits of an int32."""
+
+    atom: Atom
+    left: str
+    right: str
+    vectors: Vectors
+
+    @property
+    def register(self) -> str:
+        """The dtype of a word of the left operand once it is loaded: that of rows that are packed at the call."""
+        return "float32" if self.atom.group == 1 else "int32"
+
+    @property
+    def width(self) -> int:
+        """Elements in a vector of words."""
+        return self.vectors.lanes * self.atom.group
+
+    @property
+    def compensation(self) -> int:
+        """Steps in front of a packed panel: one with what totals start from."""
+        return 1 if self.atom.offset and not self.atom.is_swapped else 0
+
+    @property
+    def row_compensation(self) -> int:
+        """The same of a packed row of the left operand, where the offset is added to the right one."""
+        return 1 if self.atom.offset and self.atom.is_swapped else 0
+
+    def start(self, before: TirExpr | None) -> TirExpr:
+        """The initial totals: zero, or ``before``, what stands in front of a panel, or of a row in every lane."""
+        if before is None:
+            return constant(0, self.atom.total, self.vectors.lanes)
+        if self.row_compensation:
+            return tirx.Broadcast(tirx.reinterpret(self.atom.total, before), self.vectors.lanes)
+        return tirx.reinterpret(vector_type(self.atom.total, self.vectors.lanes), before)
+
+    def element(self, value: TirExpr, dtype: str) -> TirExpr:
+        """Elements that were loaded from a tensor of ``dtype``, where each is a step: as float32."""
+        value = loaded(value, dtype)
+        return value if element_type(value) == self.register else cast(bound(value), self.register)
+
+    def narrowed(self, elements: TirExpr, is_shifted: int) -> TirExpr:
+        """Elements as they are stored in a tensor, as the instruction takes them; with its offset if they are what it
+        is added to."""
+        wanted = vector_type(self.atom.element, lanes_of(elements))
+        value = elements if str(elements.ty.dtype) == wanted else tirx.Cast(wanted, elements)
+        return tirx.bitwise_xor(value, constant(SIGN, self.atom.element, lanes_of(elements))) if is_shifted else value
+
+    # -- the left operand -----------------------------------------------------------------------------------------
+    def of_row(
+        self, buffer: TirExpr, place: Sequence[TirExpr], step: TirExpr, count: int = 1, limit: TirExpr | None = None
+    ) -> TirExpr:
+        """``count`` words of a row from ``step`` on; elements at and past ``limit`` are not touched and count as 0."""
+        group, number = self.atom.group, count * self.atom.group
+        first = step * i64(group)
+        elements = buffer[(*place, first)] if number == 1 else Vectors(number).load(buffer, place, first, limit)
+        if group == 1:
+            return self.element(elements, self.left)
+        elements = bound(elements)
+        if self.atom.element == "int16":
+            elements = tirx.Cast(vector_type("int16", number), elements)
+        word = tirx.reinterpret(vector_type("int32", count), elements)
+        return tirx.bitwise_xor(word, constant(SIGNS, "int32", count)) if self.compensation else word
+
+    # -- the right operand ----------------------------------------------------------------------------------------
+    def columns(self, column: int) -> TirExpr:
+        """The elements of a packed step for a vector of columns from ``column`` on."""
+        return tirx.Ramp(i64(column * self.atom.group), i64(1), self.width)
+
+    def widened(self, elements: TirExpr) -> TirExpr:
+        """A vector of the right operand, as it is stored or packed, as the instruction takes it."""
+        if self.atom.group == 1:
+            return self.element(elements, self.right)
+        if self.atom.element == stored_type(self.right):
+            return elements
+        return tirx.Cast(vector_type(self.atom.element, self.width), elements)
+
+    def of_columns(self, neighbours: Sequence[TirExpr]) -> TirExpr:
+        """Vectors of columns at the neighbours in k of a word, as they are stored, side by side."""
+        group, lanes = self.atom.group, self.vectors.lanes
+        if group == 1:
+            return self.element(neighbours[0], self.right)
+        parts = [I.Bind(self.narrowed(each, self.row_compensation)) for each in neighbours]
+        order = [j * lanes + lane for lane in range(lanes) for j in range(group)]
+        return tirx.Shuffle(parts, [tirx.IntImm("int32", lane) for lane in order])
+
+    def of_column(self, elements: TirExpr) -> TirExpr:
+        """A vector of words along k of one column, as it is stored: 32 bits in each lane."""
+        if self.atom.group == 1:
+            return self.element(elements, self.right)
+        narrowed = self.narrowed(I.Bind(elements), self.row_compensation)
+        return tirx.reinterpret(vector_type("int32", self.vectors.lanes), narrowed)

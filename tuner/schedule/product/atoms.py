@@ -25,6 +25,7 @@ SHORT_FLOATS = frozenset({"float16", "bfloat16"})
 FLOATS = SHORT_FLOATS | {"float32"}
 BYTES = frozenset({"int8", "uint8"})
 
+
 # -- the table --------------------------------------------------------------------------------------------------------
 def _of_bytes(name: str) -> AddProducts:
     """An intrinsic of LLVM that takes the totals and two vectors of bytes."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from tuner.program.task import SearchTask
 from tuner.schedule.function import KernelFunction
+from tuner.schedule.product.atom import Words
 from tuner.schedule.product.axes import atom_of
 from tuner.schedule.product.operand import Left, Result, Right
 from tuner.schedule.product.product import Product
-from tuner.schedule.product.words import Words
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import TirExpr, tirx

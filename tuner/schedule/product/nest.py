@@ -32,10 +32,10 @@ from tuner.schedule.loops.shares import Share, on_threads
 from tuner.schedule.product.axes import panels_of_strip
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.dots import dots
-from tuner.schedule.product.matrices import in_unit
+from tuner.schedule.product.matrices import MatrixTile, in_unit
 from tuner.schedule.product.panels import Each, PanelSource, panel_source
 from tuner.schedule.product.rows import RowReader, RowsInPlace, RowSource, row_source
-from tuner.schedule.product.tile import Tile
+from tuner.schedule.product.tile import VectorTile
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 
@@ -242,8 +242,10 @@ class Nest:
         """The full tiles of one block, each over all panels of a strip before the next one, then the ragged rest of
         the rows if the block ends them."""
 
+        kind = VectorTile if self.context.words.atom.unit is None else MatrixTile
+
         def tile(row: TirExpr, height: int, ordinal: TirExpr, valid: TirExpr | None = None) -> None:
-            strip(lambda panel: Tile(self.context, panel, chunk, rows, row, height, valid).emit(ordinal))
+            strip(lambda panel: kind(self.context, panel, chunk, rows, row, height, valid).emit(ordinal))
 
         with I.serial(i64(0), block.count) as ordinal:
             tile((block.start + ordinal) * i64(self.mr), self.mr, ordinal)

@@ -18,7 +18,7 @@ from tuner.program.expr import Read
 from tuner.program.notation import Stage
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK
-from tuner.schedule.product.packing import pack_panel, pack_rows, packed_panels, packed_rows
+from tuner.schedule.product.packing import pack_panel, pack_rows, room_for_panels, room_for_rows
 from tuner.schedule.tir import TirExpr
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Left(ABC):
 
     def room(self, context: EmitContext, rows: int, steps: TirExpr) -> AbstractContextManager[TirExpr]:
         """Memory for so many rows of so many steps that are packed at the call."""
-        return packed_rows(context, rows, steps)
+        return room_for_rows(context, rows, steps)
 
     def pack(self, context: EmitContext, rows: PackedRows, count: TirExpr, chunk: Chunk) -> None:
         """Fill ``count`` rows at these steps of k."""
@@ -93,7 +93,7 @@ class Right(ABC):
 
     def room(self, context: EmitContext, panels: TirExpr, steps: TirExpr) -> AbstractContextManager[TirExpr]:
         """Memory for so many panels of so many steps that are packed at the call."""
-        return packed_panels(context, panels, steps)
+        return room_for_panels(context, panels, steps)
 
     def pack(self, context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
         """Fill a panel at these steps of k."""
@@ -134,7 +134,7 @@ class Right(ABC):
     def packed_vector(self, context: EmitContext, panel: Panel, at: PackedSlice, row: TirExpr, v: int) -> TirExpr:
         """Vector ``v`` of a row of a panel of it, as the instruction takes it."""
         words = context.words
-        return words.right_words(at.buffer[(at.index, row, words.columns(v * context.vectors.lanes))])
+        return words.widened(at.buffer[(at.index, row, words.columns(v * context.vectors.lanes))])
 
 
 class Result(ABC):

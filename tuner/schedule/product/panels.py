@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,8 +25,8 @@ Each = Callable[[Callable[["Panel"], None]], None]
 
 
 # -- how a tile reads a panel -----------------------------------------------------------------------------------------
-class PanelReader(ABC):
-    """The right operand at the columns of one panel."""
+class PanelReader:
+    """The right operand at the columns of one panel: as it lies, where a subclass does not say otherwise."""
 
     def runs(self, tile: Tile) -> AbstractContextManager[Run] | None:
         """The runs of the tile's chunk that the operand lies in; None: it is one."""
@@ -41,30 +40,21 @@ class PanelReader(ABC):
         """The reader of one step."""
         return self
 
-    @abstractmethod
     def vector(self, tile: Tile, step: TirExpr, v: int) -> TirExpr:
         """Vector ``v`` at one step of the chunk, as the instruction takes it."""
+        buffer, place = tile.context.right.step(tile.context, tile.chunk.first + step)
+        value = tile.vectors.load(buffer, place, tile.panel.column + i64(v * tile.lanes), tile.panel.limit)
+        return tile.words.widened(value)
 
-    def head(self, tile: Tile, v: int) -> TirExpr | None:
+    def compensation(self, tile: Tile, v: int) -> TirExpr | None:
         """What stands in front of the steps of vector ``v``."""
         return None
 
-    def prefetch_step(self, tile: Tile, step: TirExpr) -> None:  # noqa: B027 - most need nothing
+    def prefetch_step(self, tile: Tile, step: TirExpr) -> None:
         """Ask for a later step of this panel (``near``)."""
 
-    def prefetch_next(self, tile: Tile, position: TirExpr) -> None:  # noqa: B027 - most need nothing
+    def prefetch_next(self, tile: Tile, position: TirExpr) -> None:
         """Ask for one row of the next panel (``ahead``)."""
-
-
-@dataclass(frozen=True)
-class PanelInPlace(PanelReader):
-    """The operand as it lies in its tensor."""
-
-    def vector(self, tile: Tile, step: TirExpr, v: int) -> TirExpr:
-        context, panel = tile.context, tile.panel
-        buffer, place = context.right.step(context, tile.chunk.first + step)
-        value = context.vectors.load(buffer, place, panel.column + i64(v * tile.lanes), panel.limit)
-        return context.words.right_words(value)
 
 
 @dataclass(frozen=True)
@@ -78,8 +68,8 @@ class PackedSlice(PanelReader):
     def vector(self, tile: Tile, step: TirExpr, v: int) -> TirExpr:
         return self.buffer[self._place(tile, step, tile.words.columns(v * tile.lanes))]
 
-    def head(self, tile: Tile, v: int) -> TirExpr | None:
-        if not tile.words.head:
+    def compensation(self, tile: Tile, v: int) -> TirExpr | None:
+        if not tile.words.compensation:
             return None
         return self.buffer[(self.index, i64(0), tile.words.columns(v * tile.lanes))]
 
@@ -99,8 +89,8 @@ class PackedSlice(PanelReader):
                 prefetch(self.buffer, [index + i64(panels_of_strip(tile.kernel)), place[0], self._line(tile, v)])
 
     def _place(self, tile: Tile, step: TirExpr, column: TirExpr) -> tuple[TirExpr, ...]:
-        head, row = tile.words.head, tile.chunk.first - self.first + step
-        return (self.index, row + i64(head) if head else row, column)
+        row = tile.chunk.first - self.first + step + i64(tile.words.compensation)
+        return (self.index, row, column)
 
     @staticmethod
     def _line(tile: Tile, v: int) -> TirExpr:
@@ -118,41 +108,29 @@ class PackedAhead(PackedSlice):
 
 
 # -- where a kernel takes panels from ---------------------------------------------------------------------------------
-class PanelSource(ABC):
-    """The panels of one product, as the kernel's ``pack`` says."""
+@dataclass
+class PanelSource:
+    """The panels of one product: as they lie, where a subclass does not say otherwise."""
 
-    def __init__(self, context: EmitContext) -> None:
-        self.context = context
+    context: EmitContext
 
     def groups(self, panels: Share, use: Callable[[Share], None]) -> None:
         """So many panels at a time as can be supplied together."""
         use(panels)
 
-    def prepare(self, each: Each, whole: Chunk) -> None:  # noqa: B027 - most need nothing
+    def prepare(self, each: Each, whole: Chunk) -> None:
         """What is done for all panels before the first row."""
 
     def opened(self, panel: Panel) -> Panel:
         """The panel before its first chunk."""
         return panel
 
-    def refill(self, each: Each, chunk: Chunk) -> None:  # noqa: B027 - most need nothing
+    def refill(self, each: Each, chunk: Chunk) -> None:
         """What is done for some panels before a block of rows goes over them."""
 
-    @abstractmethod
     def placed(self, panel: Panel, chunk: Chunk) -> Panel:
         """The panel with what reads it at a chunk."""
-
-    def pack(self, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
-        """Fill ``to`` with the panel's slice of the right operand at a chunk."""
-        self.context.right.pack(self.context, panel, to, chunk)
-        fill_panel(self.context, to, chunk)
-
-
-class FromPlace(PanelSource):
-    """Nothing is packed."""
-
-    def placed(self, panel: Panel, chunk: Chunk) -> Panel:
-        return replace(panel, reader=PanelInPlace())
+        return replace(panel, reader=PanelReader())
 
 
 class FromAhead(PanelSource):
@@ -164,37 +142,41 @@ class FromAhead(PanelSource):
         return replace(panel, reader=PackedAhead(self.context.right.packed(self.context), index, i64(0)))
 
 
+@dataclass
 class PackedByBlock(PanelSource):
     """Each panel is packed before the rows of a block use it."""
 
-    def __init__(self, context: EmitContext, buffer: TirExpr) -> None:
-        super().__init__(context)
-        self.buffer = buffer
+    buffer: TirExpr
 
     def refill(self, each: Each, chunk: Chunk) -> None:
-        each(lambda panel: self.pack(panel, self._slice(chunk), chunk))
+        each(lambda panel: self._pack(panel, chunk))
+
+    def _pack(self, panel: Panel, chunk: Chunk) -> None:
+        to = self.slice(panel, chunk)
+        self.context.right.pack(self.context, panel, to, chunk)
+        fill_panel(self.context, to, chunk)
 
     def placed(self, panel: Panel, chunk: Chunk) -> Panel:
-        return replace(panel, reader=self._slice(chunk))
+        return replace(panel, reader=self.slice(panel, chunk))
 
-    def _slice(self, chunk: Chunk) -> PackedSlice:
+    def slice(self, panel: Panel, chunk: Chunk) -> PackedSlice:
+        """Where the panel is packed."""
         return PackedSlice(self.buffer, i64(0), chunk.first)
 
 
-class PackedAtOnce(PanelSource):
-    """All panels of a share are packed before its rows are begun."""
+@dataclass
+class PackedAtOnce(PackedByBlock):
+    """All panels of a share, of which ``start`` is the first, are packed before its rows are begun."""
 
-    def __init__(self, context: EmitContext, buffer: TirExpr, start: TirExpr) -> None:
-        super().__init__(context)
-        self.buffer, self.start = buffer, start
+    start: TirExpr
 
     def prepare(self, each: Each, whole: Chunk) -> None:
-        each(lambda panel: self.pack(panel, self._slice(panel), whole))
+        super().refill(each, whole)
 
-    def placed(self, panel: Panel, chunk: Chunk) -> Panel:
-        return replace(panel, reader=self._slice(panel))
+    def refill(self, each: Each, chunk: Chunk) -> None:
+        """All is there."""
 
-    def _slice(self, panel: Panel) -> PackedSlice:
+    def slice(self, panel: Panel, chunk: Chunk) -> PackedSlice:
         return PackedSlice(self.buffer, panel.index - self.start, i64(0))
 
 
@@ -205,7 +187,7 @@ def panel_source(context: EmitContext, panels: Share, longest: TirExpr) -> Itera
     if right.is_packed_ahead:
         yield FromAhead(context)
     elif pack == IN_PLACE:
-        yield FromPlace(context)
+        yield PanelSource(context)
     elif pack == BY_BLOCK:
         with right.room(context, i64(1), longest) as buffer:
             yield PackedByBlock(context, buffer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from tuner.schedule.vector.arithmetic import bound
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from tuner.schedule.product.atom import Words
     from tuner.schedule.product.context import Chunk, EmitContext, Run
     from tuner.schedule.product.tile import Tile
 
@@ -25,25 +25,12 @@ Extent = Callable[[], tuple[TirExpr, TirExpr]]
 
 
 # -- how a tile reads rows --------------------------------------------------------------------------------------------
-class RowReader(ABC):
-    """The left operand at the rows of one tile."""
-
-    def first(self) -> TirExpr:
-        """The row that is row 0 here."""
-        return i64(0)
+class RowReader:
+    """The left operand at the rows of one tile: as it lies in its tensor, where a subclass does not say otherwise."""
 
     def places(self, tile: Tile) -> list[TirExpr]:
         """Where the tile's rows are here. Those past its last one repeat that."""
-        first = self.first()
-        own = self._own(tile.row, first)
-        index = [own + i64(number) for number in range(tile.height)]
-        if tile.valid is None:
-            return index
-        last = bound(tile.context.extent["m"] - i64(1) - first)
-        return [bound(tirx.min(each, last)) for each in index]
-
-    def _own(self, row: TirExpr, first: TirExpr) -> TirExpr:
-        return row
+        return places_from(tile, tile.row, tile.context.extent["m"] - i64(1))
 
     def runs(self, tile: Tile) -> AbstractContextManager[Run] | None:
         """The runs of the tile's chunk that the operand lies in; None: it is one."""
@@ -53,18 +40,14 @@ class RowReader(ABC):
         """The places for the steps of a run."""
         return places
 
-    @abstractmethod
     def word(self, tile: Tile, place: TirExpr, step: TirExpr) -> TirExpr:
         """The word of a row at one step of the chunk."""
+        buffer, indices = tile.context.left.row(tile.context, place)
+        return tile.words.of_row(buffer, indices, tile.chunk.first + step + i64(tile.words.row_compensation))
 
 
 class RowsInPlace(RowReader):
     """The operand as it lies in its tensor."""
-
-    def word(self, tile: Tile, place: TirExpr, step: TirExpr) -> TirExpr:
-        buffer, indices = tile.context.left.row(tile.context, place)
-        step = tile.chunk.first + step
-        return tile.words.left_word(buffer, indices, step + i64(1) if tile.words.row_head else step)
 
 
 @dataclass(frozen=True)
@@ -74,14 +57,24 @@ class PackedRows(RowReader):
     buffer: TirExpr
     row: TirExpr
 
-    def first(self) -> TirExpr:
-        return self.row
-
-    def _own(self, row: TirExpr, first: TirExpr) -> TirExpr:
-        return bound(row - first)
+    def places(self, tile: Tile) -> list[TirExpr]:
+        return places_from(tile, bound(tile.row - self.row), tile.context.extent["m"] - i64(1) - self.row)
 
     def word(self, tile: Tile, place: TirExpr, step: TirExpr) -> TirExpr:
         return tile.context.left.packed_word(tile.context, self.buffer, place, step)
+
+    def word_elements(self, words: Words) -> int:
+        """Elements of the buffer that are a word: that, or what it is made of."""
+        return 1 if str(self.buffer.dtype) == words.register else words.atom.group
+
+
+def places_from(tile: Tile, first: TirExpr, last: TirExpr) -> list[TirExpr]:
+    """The places of a tile's rows from ``first`` on, none of them past ``last``."""
+    index = [first + i64(number) for number in range(tile.height)]
+    if tile.valid is None:
+        return index
+    last = bound(last)
+    return [bound(tirx.min(each, last)) for each in index]
 
 
 # -- where a kernel takes rows from -----------------------------------------------------------------------------------

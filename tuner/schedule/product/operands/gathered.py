@@ -17,7 +17,8 @@ from tuner.schedule.product.operands.copied import column_copy
 from tuner.schedule.product.operands.gather import gather_panel, gather_rows
 from tuner.schedule.product.operands.image import image_rows
 from tuner.schedule.product.operands.word_panels import words_of_panel
-from tuner.schedule.product.operands.word_rows import room_for_rows, words_of_rows
+from tuner.schedule.product.operands.word_rows import words_of_rows
+from tuner.schedule.product.packing import room_for_rows
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import TirExpr, tirx
 
@@ -39,8 +40,7 @@ class GatheredRows(Factors, Left):
         raise NotImplementedError("rows are gathered")
 
     def room(self, context: EmitContext, rows: int, steps: TirExpr) -> AbstractContextManager[TirExpr]:
-        make = room_for_rows if context.words.atom.group > 1 else super().room
-        return make(context, rows, steps)
+        return room_for_rows(context, rows, steps, as_elements=context.words.atom.group > 1)
 
     def pack(self, context: EmitContext, rows: PackedRows, count: TirExpr, chunk: Chunk) -> None:
         gather = words_of_rows if context.words.atom.group > 1 else gather_rows

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 from tuner.program.expr import Axis, Read
 from tuner.program.notation import Stage
-from tuner.schedule.product.context import Chunk, EmitContext, Panel
+from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.operand import Left, Place, Result, Right
-from tuner.schedule.product.operands.word_panels import words_of_view
-from tuner.schedule.product.panels import PackedSlice
 from tuner.schedule.tir import TirExpr
 
 
@@ -36,12 +34,6 @@ class MatrixColumns(Right):
 
     def step(self, context: EmitContext, step: TirExpr) -> Place:
         return context.buffers[self.tensor], (*_batch(context), step)
-
-    def pack(self, context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
-        if context.words.atom.group > 1:
-            words_of_view(context, panel, to, chunk)
-        else:
-            super().pack(context, panel, to, chunk)
 
     def packed(self, context: EmitContext) -> TirExpr:
         return context.buffers[self.tensor]

@@ -10,12 +10,10 @@ from tuner.program.notation import Stage
 from tuner.schedule.product.indexing import by_role
 from tuner.schedule.product.match.factors import Factors
 from tuner.schedule.product.operand import Left, Place, Result, Right
-from tuner.schedule.product.operands.word_panels import words_of_view
 from tuner.schedule.tir import TirExpr
 
 if TYPE_CHECKING:
-    from tuner.schedule.product.context import Chunk, EmitContext, Panel
-    from tuner.schedule.product.panels import PackedSlice
+    from tuner.schedule.product.context import EmitContext
 
 
 @dataclass(frozen=True)
@@ -44,12 +42,6 @@ class ViewedColumns(Factors, Right):
     def step(self, context: EmitContext, step: TirExpr) -> Place:
         view = context.parts.views[f"{self.tensor} right"]
         return view.buffer, view.outer(by_role(context.outer, k=step, n=step))
-
-    def pack(self, context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
-        if context.words.atom.group > 1:
-            words_of_view(context, panel, to, chunk)
-        else:
-            super().pack(context, panel, to, chunk)
 
 
 @dataclass(frozen=True)

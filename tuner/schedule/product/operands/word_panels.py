@@ -9,66 +9,18 @@ from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.indexing import Values
 from tuner.schedule.product.match.factors import in_words
 from tuner.schedule.product.operands.gather import columns_in_vector, load_piece, runs_of_vector, strided_read
-from tuner.schedule.product.operands.word_rows import elements_of, narrowed, padding_of
-from tuner.schedule.product.packing import Place, transpose_tile
+from tuner.schedule.product.operands.word_rows import elements_of, padding_of
+from tuner.schedule.product.packing import store_columns
 from tuner.schedule.product.panels import PackedSlice
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
-from tuner.schedule.vector.dtypes import constant, stored_type, vector_type
-from tuner.schedule.vector.memory import Vectors
+from tuner.schedule.vector.dtypes import constant, stored_type
 
 
 def words_of_panel(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
     """A panel's slice of a right operand that is gathered."""
     write = _elements if strided_read(context) is None else _pieces
     write(context, panel, to, chunk)
-
-
-def words_of_view(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
-    """A panel's slice of a right operand that lies as a matrix."""
-    write = _from_rows if context.right.lies_along_n else _from_columns
-    write(context, panel, to, chunk)
-
-
-def _store(context: EmitContext, to: PackedSlice, place: TirExpr, v: TirExpr, neighbours: list[TirExpr]) -> None:
-    """Vectors of columns at the neighbours in k of one word, side by side."""
-    words, lanes = context.words, context.vectors.lanes
-    parts = [I.Bind(narrowed(words, value, bool(words.row_head))) for value in neighbours]
-    order = [j * lanes + lane for lane in range(lanes) for j in range(words.atom.group)]
-    word = tirx.Shuffle(parts, [tirx.IntImm("int32", lane) for lane in order])
-    columns = tirx.Ramp(v * i64(words.width), i64(1), words.width)
-    I.buffer_store(to.buffer, word, [to.index, place, columns])
-
-
-# -- what lies as a matrix, of whole words -----------------------------------------------------------------------------
-def _from_rows(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
-    """Of [k, n]."""
-    group, lanes = context.words.atom.group, context.vectors.lanes
-    with I.serial(i64(0), chunk.length) as step:
-        place = chunk.first - to.first + step
-        for v in range(panel.vectors):
-            neighbours = []
-            for j in range(group):
-                buffer, at = context.right.step(context, (chunk.first + step) * i64(group) + i64(j))
-                value = context.vectors.load(buffer, at, panel.column + i64(v * lanes), panel.limit)
-                neighbours.append(I.Bind(value))
-            _store(context, to, place, i64(v), neighbours)
-
-
-def _from_columns(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
-    """Of [n, k]: squares of lanes x lanes words, turned over in registers."""
-    words, lanes = context.words, context.vectors.lanes
-    with I.serial(i64(0), tirx.floordiv(chunk.length + i64(lanes - 1), i64(lanes))) as square:
-        step = I.Bind(square * i64(lanes))
-        first = (chunk.first + step) * i64(words.atom.group)
-
-        def of_column(buffer: TirExpr, outer: tuple[TirExpr, ...], first: TirExpr = first) -> TirExpr:
-            # Words past the chunk are those of the next one, or zero past k.
-            elements = I.Bind(Vectors(words.width).load(buffer, outer, first, context.depth))
-            return tirx.reinterpret(vector_type("int32", lanes), narrowed(words, elements, bool(words.row_head)))
-
-        with I.serial(i64(0), i64(panel.vectors)) as v:
-            transpose_tile(context, Place(panel, to, v, chunk.first - to.first + step), of_column)
 
 
 # -- what is gathered --------------------------------------------------------------------------------------------------
@@ -125,7 +77,7 @@ def _pieces(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -
 
                 over(piece)
                 neighbours.append(I.Bind(slot[every]))
-            _store(context, to, place, v, neighbours)
+            store_columns(context, to, place, v, context.words.of_columns(neighbours))
 
 
 def _elements(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
@@ -139,5 +91,5 @@ def _elements(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk)
                 value, inside, outside = elements_of(context, context.form.right, {**of_column, **values})
                 value = value if inside is None else tirx.if_then_else(inside, value, outside)
                 value = value if is_step is None else tirx.if_then_else(is_step, value, zero)
-                value = narrowed(words, I.Bind(value), bool(words.row_head))
+                value = words.narrowed(I.Bind(value), words.row_compensation)
                 I.buffer_store(to.buffer, value, [to.index, place, column * i64(group) + i64(j)])

@@ -5,49 +5,24 @@ Elements stay as small as they are in memory, or as an instruction takes them: w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from tuner.program.expr import Axis, Read
 from tuner.schedule.loops.reading import Reader
 from tuner.schedule.product.context import Chunk, EmitContext
 from tuner.schedule.product.indexing import Values
 from tuner.schedule.product.match.factors import Factors, is_contiguous
-from tuner.schedule.product.packing import padded
 from tuner.schedule.product.rows import PackedRows
-from tuner.schedule.product.words import Words
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
-from tuner.schedule.vector.dtypes import constant, lanes_of, stored, stored_type, vector_type
-from tuner.schedule.vector.memory import Vectors, workspace
+from tuner.schedule.vector.dtypes import constant, stored, stored_type
+from tuner.schedule.vector.memory import Vectors
 
 Place = Callable[[TirExpr], Values]
 """From a step of the last part of k to the values of all parts."""
 MIN_LANES = 8
 """Elements for which a run is copied in vectors that it is a multiple of."""
-SIGN = -128
-"""Adds 128 to a byte where it is flipped."""
-
-
-@contextmanager
-def room_for_rows(context: EmitContext, rows: int, steps: TirExpr) -> Iterator[TirExpr]:
-    """Room for so many rows of so many words, as elements. Rows start a cache line and more apart from a power of
-    two."""
-    group = i64(context.words.atom.group)
-    shape = i64(rows), (padded(context, steps) + i64(context.vectors.lanes)) * group
-    with workspace(shape, context.words.atom.element) as buffer:
-        yield buffer
-
-
-def narrowed(words: Words, elements: TirExpr, is_shifted: bool) -> TirExpr:
-    """Elements as they are stored in a tensor, as the instruction takes them; with its offset if they are what it is
-    added to."""
-    wanted = vector_type(words.atom.element, lanes_of(elements))
-    value = elements if str(elements.ty.dtype) == wanted else tirx.Cast(wanted, elements)
-    if not is_shifted:
-        return value
-    return tirx.bitwise_xor(value, constant(SIGN, words.atom.element, lanes_of(elements)))
 
 
 def elements_of(context: EmitContext, operand: Factors, values: Values) -> tuple[TirExpr, TirExpr | None, TirExpr]:
@@ -111,7 +86,7 @@ class _Copy:
         self.context, self.packed, self.words = context, packed, context.words
         self.operand, self.inner = context.form.left, context.form.k[-1]
         self.read = self.operand.read
-        self.is_shifted = bool(self.words.head)
+        self.is_shifted = self.words.compensation
         self.extent = context.form.parts[self.inner].extent.constant
 
     def run(self, at: Place, r: TirExpr, first: TirExpr, last: TirExpr, shift: TirExpr) -> None:
@@ -184,7 +159,7 @@ class _Copy:
         return value if inside is None else tirx.if_then_else(inside, value, outside)
 
     def _store(self, value: TirExpr, r: TirExpr, place: TirExpr, lanes: int = 1) -> None:
-        value = narrowed(self.words, I.Bind(value), self.is_shifted)
+        value = self.words.narrowed(I.Bind(value), self.is_shifted)
         I.buffer_store(self.packed, value, [r, tirx.Ramp(place, i64(1), lanes) if lanes > 1 else place])
 
 
