@@ -16,8 +16,7 @@ from tuner.schedule.product.operands.columns import COPY_OF_L2, Columns, copy_by
 from tuner.schedule.product.operands.copied import column_copy
 from tuner.schedule.product.operands.gather import gather_panel, gather_rows
 from tuner.schedule.product.operands.image import image_rows
-from tuner.schedule.product.operands.word_panels import words_of_panel
-from tuner.schedule.product.operands.word_rows import words_of_rows
+from tuner.schedule.product.operands.words import words_of_panel, words_of_rows
 from tuner.schedule.product.packing import room_for_rows
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import TirExpr, tirx
