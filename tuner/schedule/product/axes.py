@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 IN_PLACE, BY_BLOCK, AT_ONCE, IN_COPY = range(4)
 """Choices of ``pack`` for an operand that is new at every call: it is read as it lies, each panel is packed for each
 block of rows, all panels before the first one, or panels are read in a padded copy of the image they are windows of."""
+PACKINGS = (IN_PLACE, BY_BLOCK, AT_ONCE)
 
 ROWS_IN_PLACE, ROWS_PACKED, IN_IMAGE = range(3)
 """Choices of ``rows``: they are read as they lie, packed for each block, or read in a padded copy of an image."""

@@ -118,7 +118,7 @@ class Nest:
             source.refill(strip, chunk)
             self.write_tiles(lambda write: strip(lambda panel: write(source.placed(panel, chunk))), chunk, rows, block)
 
-        self.over_strips(panels, use)
+        self._over_strips(panels, panels_of_strip(self.kernel), use)
 
     def _panel_by_panel(self, block: Block, panels: Share, source: PanelSource, rows: RowSource) -> None:
         """All chunks of a panel before the next one, so that its results stay in cache."""
@@ -190,40 +190,35 @@ class Nest:
 
     def over(self, panels: Share, use: Callable[[Panel], None]) -> None:
         """Full panels, then the ragged one if this share holds it."""
-        full = tirx.floordiv(self.n, i64(self.context.nr))
-        with I.serial(panels[0], tirx.min(panels[1], full)) as index:
-            use(self._full(index))
-        self._over_ragged(panels, full, use)
+        self._over_strips(panels, 1, lambda strip: strip(use))
 
-    def over_strips(self, panels: Share, use: Callable[[Each], None]) -> None:
+    def _over_strips(self, panels: Share, nb: int, use: Callable[[Each], None]) -> None:
         """Full panels in strips of ``nb``, then the ragged one by itself."""
-        nb = panels_of_strip(self.kernel)
-        if nb == 1:
-            self.over(panels, lambda panel: use(single_panel(panel)))
-            return
         full = tirx.floordiv(self.n, i64(self.context.nr))
-        stop = I.Bind(tirx.min(panels[1], full))
-        strips = I.Bind(tirx.floordiv(tirx.max(stop - panels[0], i64(0)) + i64(nb - 1), i64(nb)))
-        with I.serial(i64(0), strips) as number:
-            start = I.Bind(panels[0] + number * i64(nb))
-            end = I.Bind(tirx.min(start + i64(nb), stop))
+        stop = tirx.min(panels[1], full)
+        if nb == 1:
+            with I.serial(panels[0], stop) as index:
+                use(single_panel(self._full(index)))
+        else:
+            stop = I.Bind(stop)
+            strips = I.Bind(tirx.floordiv(tirx.max(stop - panels[0], i64(0)) + i64(nb - 1), i64(nb)))
+            with I.serial(i64(0), strips) as number:
+                start = I.Bind(panels[0] + number * i64(nb))
+                end = I.Bind(tirx.min(start + i64(nb), stop))
 
-            def strip(each: Callable[[Panel], None]) -> None:
-                with I.serial(start, end) as index:
-                    each(self._full(index))
+                def strip(each: Callable[[Panel], None]) -> None:
+                    with I.serial(start, end) as index:
+                        each(self._full(index))
 
-            use(strip)
-        self._over_ragged(panels, full, lambda panel: use(single_panel(panel)))
-
-    def _full(self, index: TirExpr) -> Panel:
-        return Panel(index * i64(self.context.nr), None, self.kernel["nv"], index)
-
-    def _over_ragged(self, panels: Share, full: TirExpr, use: Callable[[Panel], None]) -> None:
-        """The ragged last panel if this share holds it. A share may be empty."""
+                use(strip)
+        # The ragged last panel. A share may be empty.
         here = tirx.And(panels[0] <= full, panels[1] > full)
         for vectors, condition in self._ragged(full):
             with I.If(tirx.And(here, condition)), I.Then():
-                use(Panel(full * i64(self.context.nr), self.n, vectors, full))
+                use(single_panel(Panel(full * i64(self.context.nr), self.n, vectors, full)))
+
+    def _full(self, index: TirExpr) -> Panel:
+        return Panel(index * i64(self.context.nr), None, self.kernel["nv"], index)
 
     def _ragged(self, full: TirExpr) -> list[tuple[int, TirExpr]]:
         """The widths in vectors that a ragged last panel may have, each with when it has."""

@@ -66,7 +66,7 @@ class PackedSlice(PanelReader):
     first: TirExpr
 
     def vector(self, tile: Tile, step: TirExpr, v: int) -> TirExpr:
-        return self.buffer[self._place(tile, step, tile.words.columns(v * tile.lanes))]
+        return self.buffer[(self.index, self._row(tile, step), tile.words.columns(v * tile.lanes))]
 
     def compensation(self, tile: Tile, v: int) -> TirExpr | None:
         if not tile.words.compensation:
@@ -74,37 +74,29 @@ class PackedSlice(PanelReader):
         return self.buffer[(self.index, i64(0), tile.words.columns(v * tile.lanes))]
 
     def prefetch_step(self, tile: Tile, step: TirExpr) -> None:
-        near = tile.kernel["near"]
-        if near:
-            for v in range(tile.panel.vectors):
-                prefetch(self.buffer, self._place(tile, step + i64(near), self._line(tile, v)))
+        if tile.kernel["near"]:
+            self._prefetch(tile, self.index, step + i64(tile.kernel["near"]))
 
     def prefetch_next(self, tile: Tile, position: TirExpr) -> None:
         """Spread the fetch of the next panel over the tiles of this one: one of its rows for each group of steps. The
         next one is that of the next strip. The last panel runs past the end of the buffer, which costs a wasted
         prefetch and no fault."""
         if tile.kernel["ahead"]:
-            index, *place = self._place(tile, position, i64(0))
-            for v in range(tile.panel.vectors):
-                prefetch(self.buffer, [index + i64(panels_of_strip(tile.kernel)), place[0], self._line(tile, v)])
+            self._prefetch(tile, self.index + i64(panels_of_strip(tile.kernel)), position)
 
-    def _place(self, tile: Tile, step: TirExpr, column: TirExpr) -> tuple[TirExpr, ...]:
-        row = tile.chunk.first - self.first + step + i64(tile.words.compensation)
-        return (self.index, row, column)
+    def _prefetch(self, tile: Tile, index: TirExpr, step: TirExpr) -> None:
+        for v in range(tile.panel.vectors):
+            prefetch(self.buffer, (index, self._row(tile, step), i64(v * tile.words.width)))
 
-    @staticmethod
-    def _line(tile: Tile, v: int) -> TirExpr:
-        """The first element of vector ``v`` in a step of a panel."""
-        return i64(v * tile.lanes * tile.words.atom.group)
+    def _row(self, tile: Tile, step: TirExpr) -> TirExpr:
+        return tile.chunk.first - self.first + step + i64(tile.words.compensation)
 
 
-@dataclass(frozen=True)
 class PackedAhead(PackedSlice):
     """A panel of an operand that was packed ahead of all calls."""
 
     def vector(self, tile: Tile, step: TirExpr, v: int) -> TirExpr:
-        row = self._place(tile, step, i64(0))[1]
-        return tile.context.right.packed_vector(tile.context, tile.panel, self, row, v)
+        return tile.context.right.packed_vector(tile.context, tile.panel, self, self._row(tile, step), v)
 
 
 # -- where a kernel takes panels from ---------------------------------------------------------------------------------
