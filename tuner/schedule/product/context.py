@@ -97,6 +97,18 @@ class EmitContext:
         """Whether vectors run along k, both operands being read in place (dots.py)."""
         return self.kernel["pack"] == self.product.pack_of_dots
 
+    def whole(self, steps: TirExpr) -> TirExpr:
+        """So many steps rounded up to whole vectors."""
+        lanes = self.vectors.lanes
+        return tirx.floordiv(steps + i64(lanes - 1), i64(lanes)) * i64(lanes)
+
+    def surplus(self, chunk: Chunk) -> list[tuple[TirExpr, TirExpr]]:
+        """The steps that the last multiplication of a chunk has beyond its length, if it may have any."""
+        steps, length = self.words.atom.steps, chunk.length
+        if steps == 1 or (isinstance(length, tirx.IntImm) and int(length) % steps == 0):
+            return []
+        return [(length, tirx.floordiv(length + i64(steps - 1), i64(steps)) * i64(steps))]
+
     def columns_in(self, panel: Panel) -> TirExpr:
         """How many columns a panel has."""
         width = i64(panel.vectors * self.vectors.lanes)

@@ -63,7 +63,7 @@ class MatrixTile(Tile):
         steps, lefts = self.atom.steps, self.down * self.across
         turns = tirx.floordiv(chunk.length + i64(steps - 1), i64(steps))
         first = I.Bind(self.row - rows.row)
-        word = i64(rows.word_elements(self.words))
+        word = i64(self.context.left.word_elements(self.context))
         with I.serial(i64(0), turns) as turn:
             step = I.Bind(turn * i64(steps))
             for i in range(self.down):

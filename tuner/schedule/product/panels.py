@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from tuner.schedule.loops.shares import Share
 from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK, IN_PLACE, panels_of_strip
-from tuner.schedule.product.packing import fill_panel
 from tuner.schedule.signature import i64
-from tuner.schedule.tir import TirExpr
+from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.vector.dtypes import constant, lanes_of
 from tuner.schedule.vector.memory import prefetch
 
 if TYPE_CHECKING:
@@ -84,6 +84,11 @@ class PackedSlice(PanelReader):
         if tile.kernel["ahead"]:
             self._prefetch(tile, self.index + i64(panels_of_strip(tile.kernel)), position)
 
+    def store(self, value: TirExpr, row: TirExpr, v: TirExpr) -> None:
+        """``value`` as vector ``v`` of a row."""
+        width = lanes_of(value)
+        I.buffer_store(self.buffer, value, [self.index, row, tirx.Ramp(v * i64(width), i64(1), width)])
+
     def _prefetch(self, tile: Tile, index: TirExpr, step: TirExpr) -> None:
         for v in range(tile.panel.vectors):
             prefetch(self.buffer, (index, self._row(tile, step), i64(v * tile.words.width)))
@@ -146,7 +151,11 @@ class PackedByBlock(PanelSource):
     def _pack(self, panel: Panel, chunk: Chunk) -> None:
         to = self.slice(panel, chunk)
         self.context.right.pack(self.context, panel, to, chunk)
-        fill_panel(self.context, to, chunk)
+        # Zeros behind the last steps, up to whole multiplications of a matrix unit.
+        for begin, end in self.context.surplus(chunk):
+            before, zero = chunk.first - to.first, constant(0, str(to.buffer.dtype), 1)
+            with I.serial(begin, end) as step, I.serial(i64(0), to.buffer.shape[-1]) as column:
+                I.buffer_store(to.buffer, zero, [to.index, before + step, column])
 
     def placed(self, panel: Panel, chunk: Chunk) -> Panel:
         return replace(panel, reader=self.slice(panel, chunk))

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tuner.schedule.product.axes import IN_IMAGE, ROWS_PACKED
-from tuner.schedule.product.packing import fill_rows
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
+from tuner.schedule.vector.dtypes import constant
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from tuner.schedule.product.atom import Words
     from tuner.schedule.product.context import Chunk, EmitContext, Run
     from tuner.schedule.product.tile import Tile
 
@@ -61,11 +60,10 @@ class PackedRows(RowReader):
         return places_from(tile, bound(tile.row - self.row), tile.context.extent["m"] - i64(1) - self.row)
 
     def word(self, tile: Tile, place: TirExpr, step: TirExpr) -> TirExpr:
-        return tile.context.left.packed_word(tile.context, self.buffer, place, step)
-
-    def word_elements(self, words: Words) -> int:
-        """Elements of the buffer that are a word: that, or what it is made of."""
-        return 1 if str(self.buffer.dtype) == words.register else words.atom.group
+        elements = tile.context.left.word_elements(tile.context)
+        if elements == 1:
+            return self.buffer[place, step]
+        return tirx.reinterpret("int32", self.buffer[place, tirx.Ramp(step * i64(elements), i64(1), elements)])
 
 
 def places_from(tile: Tile, first: TirExpr, last: TirExpr) -> list[TirExpr]:
@@ -93,7 +91,7 @@ class RowSource:
 
 @dataclass(frozen=True)
 class PackedByChunk(RowSource):
-    """The rows of a block are packed at each chunk."""
+    """The rows of a block are packed at each chunk, with zeros behind them up to whole multiplications of a unit."""
 
     context: EmitContext
     buffer: TirExpr
@@ -101,8 +99,12 @@ class PackedByChunk(RowSource):
     def at_chunk(self, reader: RowReader, extent: Extent, chunk: Chunk) -> RowReader:
         first, count = extent()
         rows = PackedRows(self.buffer, first)
-        self.context.left.pack(self.context, rows, count, chunk)
-        fill_rows(self.context, rows, count, chunk)
+        context, left = self.context, self.context.left
+        left.pack(context, rows, count, chunk)
+        for begin, end in context.surplus(chunk):
+            word, zero = i64(left.word_elements(context)), constant(0, str(self.buffer.dtype), 1)
+            with I.serial(i64(0), count) as r, I.serial(begin * word, end * word) as p:
+                I.buffer_store(self.buffer, zero, [r, p])
         return rows
 
 

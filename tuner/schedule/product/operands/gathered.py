@@ -17,9 +17,7 @@ from tuner.schedule.product.operands.copied import column_copy
 from tuner.schedule.product.operands.gather import gather_panel, gather_rows
 from tuner.schedule.product.operands.image import image_rows
 from tuner.schedule.product.operands.words import words_of_panel, words_of_rows
-from tuner.schedule.product.packing import room_for_rows
-from tuner.schedule.signature import i64
-from tuner.schedule.tir import TirExpr, tirx
+from tuner.schedule.tir import TirExpr
 
 if TYPE_CHECKING:
     from tuner.program.task import SearchTask
@@ -33,23 +31,14 @@ if TYPE_CHECKING:
 class GatheredRows(Factors, Left):
     """Rows that are gathered as a block of them is packed: as elements, if a step takes words of several."""
 
-    is_gathered, is_packed_ahead = True, False
+    is_gathered, is_packed_ahead, packs_elements = True, False, True
 
     def row(self, context: EmitContext, row: TirExpr) -> Place:
         raise NotImplementedError("rows are gathered")
 
-    def room(self, context: EmitContext, rows: int, steps: TirExpr) -> AbstractContextManager[TirExpr]:
-        return room_for_rows(context, rows, steps, as_elements=context.words.atom.group > 1)
-
     def pack(self, context: EmitContext, rows: PackedRows, count: TirExpr, chunk: Chunk) -> None:
         gather = words_of_rows if context.words.atom.group > 1 else gather_rows
         gather(context, rows, count, chunk)
-
-    def packed_word(self, context: EmitContext, packed: TirExpr, row: TirExpr, step: TirExpr) -> TirExpr:
-        group = context.words.atom.group
-        if group == 1:
-            return super().packed_word(context, packed, row, step)
-        return tirx.reinterpret("int32", packed[row, tirx.Ramp(step * i64(group), i64(1), group)])
 
     def in_image(self, context: EmitContext, first: TirExpr, count: TirExpr) -> AbstractContextManager[RowReader]:
         return image_rows(context, first, count)

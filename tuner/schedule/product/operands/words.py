@@ -22,7 +22,6 @@ from tuner.schedule.product.operands.gather import (
     runs_of_vector,
     strided_read,
 )
-from tuner.schedule.product.packing import store_columns
 from tuner.schedule.product.panels import PackedSlice
 from tuner.schedule.product.rows import PackedRows
 from tuner.schedule.signature import i64
@@ -176,7 +175,7 @@ def words_of_panel(context: EmitContext, panel: Panel, to: PackedSlice, chunk: C
         over = runs_of_vector(context, column)
         with _words(context, to, chunk) as (each, row):
             neighbours = [_vector(context, strided, over, values, is_step, valid) for values, is_step in each]
-            store_columns(context, to, row, v, context.words.of_columns(neighbours))
+            to.store(context.words.of_columns(neighbours), row, v)
 
 
 Step = tuple[Values, TirExpr | None]
