@@ -108,8 +108,8 @@ class Nest:
         """Every panel over the rows of one block at a chunk before the next one."""
         first, last = panels[0] * i64(self.context.nr), tirx.min(panels[1] * i64(self.context.nr), self.n)
         extent = partial(self.rows_of, block)
-        with self._results(block, (first, last - first), first), rows.of_block(extent) as reader:
-            self.chunks(lambda chunk: self.at_chunk(block, chunk, panels, source, rows.at_chunk(reader, extent, chunk)))
+        with self._results(block, (first, last - first), first), rows(extent) as reader_at:
+            self.chunks(lambda chunk: self.at_chunk(block, chunk, panels, source, reader_at(chunk)))
 
     def at_chunk(self, block: Block, chunk: Chunk, panels: Share, source: PanelSource, rows: RowReader) -> None:
         """Every panel over the rows of one block at one chunk."""

@@ -1,10 +1,11 @@
-"""Rows of the left operand: where a kernel takes them from (``RowSource``), and how a tile reads some of them."""
+"""Rows of the left operand: where a kernel takes them from, and how a tile reads some of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tuner.schedule.product.axes import IN_IMAGE, ROWS_PACKED
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 Extent = Callable[[], tuple[TirExpr, TirExpr]]
 """Writes which row of a block is its first, and how many it has."""
+RowSource = Callable[[Extent], "AbstractContextManager[Callable[[Chunk], RowReader]]"]
+"""From the rows of a block to what reads them at each chunk."""
 
 
 # -- how a tile reads rows --------------------------------------------------------------------------------------------
@@ -76,51 +79,6 @@ def places_from(tile: Tile, first: TirExpr, last: TirExpr) -> list[TirExpr]:
 
 
 # -- where a kernel takes rows from -----------------------------------------------------------------------------------
-class RowSource:
-    """Rows that are read as they lie."""
-
-    @contextmanager
-    def of_block(self, extent: Extent) -> Iterator[RowReader]:
-        """What reads the rows of a block, before its first chunk."""
-        yield RowsInPlace()
-
-    def at_chunk(self, reader: RowReader, extent: Extent, chunk: Chunk) -> RowReader:
-        """What reads them at one chunk."""
-        return reader
-
-
-@dataclass(frozen=True)
-class PackedByChunk(RowSource):
-    """The rows of a block are packed at each chunk, with zeros behind them up to whole multiplications of a unit."""
-
-    context: EmitContext
-    buffer: TirExpr
-
-    def at_chunk(self, reader: RowReader, extent: Extent, chunk: Chunk) -> RowReader:
-        first, count = extent()
-        rows = PackedRows(self.buffer, first)
-        context, left = self.context, self.context.left
-        left.pack(context, rows, count, chunk)
-        for begin, end in context.surplus(chunk):
-            word, zero = i64(left.word_elements(context)), constant(0, str(self.buffer.dtype), 1)
-            with I.serial(i64(0), count) as r, I.serial(begin * word, end * word) as p:
-                I.buffer_store(self.buffer, zero, [r, p])
-        return rows
-
-
-@dataclass(frozen=True)
-class InImage(RowSource):
-    """The rows of a block are windows of a copy of their part of the image, which is made once for all chunks."""
-
-    context: EmitContext
-
-    @contextmanager
-    def of_block(self, extent: Extent) -> Iterator[RowReader]:
-        first, count = extent()
-        with self.context.left.in_image(self.context, first, I.Bind(count)) as reader:
-            yield reader
-
-
 @contextmanager
 def row_source(context: EmitContext, longest: TirExpr) -> Iterator[RowSource]:
     """Where the kernel of ``context`` takes its rows from; ``longest``: steps of its longest chunk."""
@@ -129,6 +87,28 @@ def row_source(context: EmitContext, longest: TirExpr) -> Iterator[RowSource]:
         # A ragged rest has the rows of whole instructions.
         rest = mr - 1 if context.words.atom.rows == 1 else mr
         with context.left.room(context, context.kernel["mb"] * mr + rest, longest) as buffer:
-            yield PackedByChunk(context, buffer)
+            yield lambda extent: nullcontext(partial(_packed, context, buffer, extent))
+    elif rows == IN_IMAGE:
+        yield partial(_in_image, context)
     else:
-        yield InImage(context) if rows == IN_IMAGE else RowSource()
+        yield lambda extent: nullcontext(lambda chunk: RowsInPlace())
+
+
+def _packed(context: EmitContext, buffer: TirExpr, extent: Extent, chunk: Chunk) -> RowReader:
+    """Packed at each chunk, with zeros behind them up to whole multiplications of a matrix unit."""
+    (first, count), left = extent(), context.left
+    rows = PackedRows(buffer, first)
+    left.pack(context, rows, count, chunk)
+    for begin, end in context.surplus(chunk):
+        word, zero = i64(left.word_elements(context)), constant(0, str(buffer.dtype), 1)
+        with I.serial(i64(0), count) as r, I.serial(begin * word, end * word) as p:
+            I.buffer_store(buffer, zero, [r, p])
+    return rows
+
+
+@contextmanager
+def _in_image(context: EmitContext, extent: Extent) -> Iterator[Callable[[Chunk], RowReader]]:
+    """In a copy of their part of an image, which is made once for all chunks."""
+    first, count = extent()
+    with context.left.in_image(context, first, I.Bind(count)) as reader:
+        yield lambda chunk: reader
