@@ -24,16 +24,15 @@ AddProducts = Callable[[TirExpr, TirExpr, TirExpr], TirExpr]
 class MatrixUnit:
     """Registers that hold tiles of a matrix, and the statements that use them.
 
+    ``columns`` of a tile of totals: a divisor of the lanes of a vector. ``cycles`` from one multiplication to the next.
     ``load(register, pointer, stride)`` and ``store`` move a tile whose rows are ``stride`` bytes apart;
     ``multiply(total, left, right)`` adds a product of tiles to a tile of totals. ``begin`` and ``end`` are written
     around all that a thread does with the registers.
     """
 
     columns: int
-    """Of a tile of totals: a divisor of the lanes of a vector."""
     registers: int
     cycles: float
-    """From one multiplication to the next."""
     zero: Callable[[int], TirExpr]
     load: Callable[[int, TirExpr, TirExpr], TirExpr]
     store: Callable[[int, TirExpr, TirExpr], TirExpr]
@@ -44,12 +43,16 @@ class MatrixUnit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Atom:
-    """``group``: neighbouring elements of the sum that are one word of a step, 32 bits in a register.
+    """``group``: neighbouring elements of the sum that are one word of a step, 32 bits in a register; ``steps``: words
+    that are multiplied at once, a divisor of the lanes of a vector.
 
-    ``needs``: by the bytes of a vector the features without which there is no such instruction, no entry for vectors
-    that it does not have; empty: any vectors. ``element``: the dtype of an element in the registers that the
-    instruction takes. ``offset`` is added to every element of the left operand, and taken from the total again:
-    instructions that want it without sign, or with one.
+    ``element``: the dtype of an element in the registers that the instruction takes; ``widened``: by dtype of a tensor
+    the operations that make such elements of its own. ``needs``: by the bytes of a vector the features without which
+    there is no such instruction, no entry for vectors that it does not have; empty: any vectors. ``add`` and
+    ``operations``, of vectors for each step, are an instruction's of vectors; others have a ``unit``. ``offset`` is
+    added to every element of the left operand, and taken from the total again: instructions that want it without sign,
+    or with one. ``is_swapped``: what it calls left and right are the program's right and left operand. ``code``: LLVM's
+    of functions that it calls.
     """
 
     name: str
@@ -60,20 +63,14 @@ class Atom:
     element: str
     needs: Mapping[int, str] = field(default_factory=dict)
     add: AddProducts | None = None
-    """Of an instruction of vectors."""
     offset: int = 0
     operations: int = 1
-    """Vector operations for each step."""
     widened: Mapping[str, float] = field(default_factory=dict)
-    """By dtype of a tensor the operations that make of its elements what the instruction takes."""
     is_swapped: bool = False
-    """Whether what it calls left and right are the program's right and left operand."""
     rows: int = 1
     steps: int = 1
-    """Words of k that are multiplied at once: a divisor of the lanes of a vector."""
     unit: MatrixUnit | None = None
     code: str = ""
-    """LLVM's code of functions that it calls."""
 
     @property
     def depth(self) -> int:
@@ -153,8 +150,7 @@ class Words:
         return value if element_type(value) == self.register else cast(bound(value), self.register)
 
     def narrowed(self, elements: TirExpr, is_shifted: int) -> TirExpr:
-        """Elements as they are stored in a tensor, as the instruction takes them; with its offset if they are what it
-        is added to."""
+        """Stored elements as the instruction takes them; with its offset if they are what it is added to."""
         wanted = vector_type(self.atom.element, lanes_of(elements))
         value = elements if str(elements.ty.dtype) == wanted else tirx.Cast(wanted, elements)
         return tirx.bitwise_xor(value, constant(SIGN, self.atom.element, lanes_of(elements))) if is_shifted else value
@@ -176,10 +172,6 @@ class Words:
         return tirx.bitwise_xor(word, constant(SIGNS, "int32", count)) if self.compensation else word
 
     # -- the right operand ----------------------------------------------------------------------------------------
-    def columns(self, column: int) -> TirExpr:
-        """The elements of a packed step for a vector of columns from ``column`` on."""
-        return tirx.Ramp(i64(column * self.atom.group), i64(1), self.width)
-
     def widened(self, elements: TirExpr) -> TirExpr:
         """A vector of the right operand, as it is stored or packed, as the instruction takes it."""
         if self.atom.group == 1:

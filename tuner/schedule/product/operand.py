@@ -183,12 +183,10 @@ class Right(ABC):
 
     def packed_vector(self, context: EmitContext, panel: Panel, at: PackedSlice, row: TirExpr, v: int) -> TirExpr:
         """Vector ``v`` of a row of a panel of it, as the instruction takes it."""
-        words = context.words
-        return words.widened(at.buffer[(at.index, row, words.columns(v * context.vectors.lanes))])
+        return context.words.widened(at.load(context.words, row, v))
 
     def late(self, context: EmitContext) -> Late | None:
-        """The scale that is left out of ``packed_vector`` and applied to the partial sums of groups, if there is
-        one."""
+        """The scale, if there is one, that ``packed_vector`` leaves out, for the partial sums of groups."""
         return None
 
     # -- theory ---------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from tuner.schedule.vector.memory import prefetch
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from tuner.schedule.product.atom import Words
     from tuner.schedule.product.context import Chunk, EmitContext, Panel, Run
     from tuner.schedule.product.tile import Tile
 
@@ -65,29 +66,30 @@ class PackedSlice(PanelReader):
     index: TirExpr
     first: TirExpr
 
+    def load(self, words: Words, row: TirExpr, v: int) -> TirExpr:
+        """Vector ``v`` of a row."""
+        return self.buffer[(self.index, row, tirx.Ramp(i64(v * words.width), i64(1), words.width))]
+
+    def store(self, value: TirExpr, row: TirExpr, v: TirExpr) -> None:
+        """``value`` as vector ``v`` of a row."""
+        width = lanes_of(value)
+        I.buffer_store(self.buffer, value, [self.index, row, tirx.Ramp(v * i64(width), i64(1), width)])
+
     def vector(self, tile: Tile, step: TirExpr, v: int) -> TirExpr:
-        return self.buffer[(self.index, self._row(tile, step), tile.words.columns(v * tile.lanes))]
+        return self.load(tile.words, self._row(tile, step), v)
 
     def compensation(self, tile: Tile, v: int) -> TirExpr | None:
-        if not tile.words.compensation:
-            return None
-        return self.buffer[(self.index, i64(0), tile.words.columns(v * tile.lanes))]
+        return self.load(tile.words, i64(0), v) if tile.words.compensation else None
 
     def prefetch_step(self, tile: Tile, step: TirExpr) -> None:
         if tile.kernel["near"]:
             self._prefetch(tile, self.index, step + i64(tile.kernel["near"]))
 
     def prefetch_next(self, tile: Tile, position: TirExpr) -> None:
-        """Spread the fetch of the next panel over the tiles of this one: one of its rows for each group of steps. The
-        next one is that of the next strip. The last panel runs past the end of the buffer, which costs a wasted
-        prefetch and no fault."""
+        # Spread over the tiles of this panel: a row of that of the next strip for each group of steps. The last panel
+        # runs past the end of the buffer, which costs a wasted prefetch and no fault.
         if tile.kernel["ahead"]:
             self._prefetch(tile, self.index + i64(panels_of_strip(tile.kernel)), position)
-
-    def store(self, value: TirExpr, row: TirExpr, v: TirExpr) -> None:
-        """``value`` as vector ``v`` of a row."""
-        width = lanes_of(value)
-        I.buffer_store(self.buffer, value, [self.index, row, tirx.Ramp(v * i64(width), i64(1), width)])
 
     def _prefetch(self, tile: Tile, index: TirExpr, step: TirExpr) -> None:
         for v in range(tile.panel.vectors):
