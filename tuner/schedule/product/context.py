@@ -62,7 +62,6 @@ class EmitContext:
 
     @property
     def form(self) -> Form:
-        """How axes are grouped, where ``indexing`` says so."""
         return self.parts.form
 
     @property
@@ -148,8 +147,8 @@ class Chunk:
 
     first: TirExpr
     length: TirExpr
-    is_first: TirExpr | None
-    is_last: TirExpr | None
+    is_first: TirExpr | None = None
+    is_last: TirExpr | None = None
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,8 @@ from tuner.schedule.vector.memory import DTYPE
 
 
 def is_short(stages: Sequence[Stage]) -> bool:
-    """Whether an epilogue is worth its code beside every accumulator.
-
-    Transcendental functions unrolled into every variant of a tile would be most of a kernel's code.
-    """
+    """Whether an epilogue is worth its code beside every accumulator: transcendental functions unrolled into every
+    variant of a tile would be most of a kernel's code."""
     return not any(is_transcendental(stage.body) for stage in stages)
 
 
@@ -27,10 +25,7 @@ def through_epilogue(
     context: EmitContext, value: TirExpr, row: TirExpr, column: TirExpr, limit: TirExpr | None
 ) -> TirExpr:
     """``value``, the vector of the output at ``row`` from ``column`` on, after each stage of the epilogue in turn.
-
-    Further inputs are read before column ``limit`` (None: all of the vector's lanes are).
-    """
-
+    Further inputs are read before column ``limit`` (None: all of the vector's lanes are)."""
     tensors, known = context.task.workload.tensors, dict[str, TirExpr]()
 
     def read(node: Read) -> TirExpr:

@@ -56,7 +56,7 @@ class Nest:
     @property
     def whole(self) -> Chunk:
         """All of k."""
-        return Chunk(i64(0), self.k, None, None)
+        return Chunk(i64(0), self.k)
 
     # -- shares ---------------------------------------------------------------------------------------------------
     def body(self) -> None:
@@ -83,7 +83,8 @@ class Nest:
         if self.context.by_dots:
             dots(self.context, tiles, panels, is_last)
             return
-        before, longest = self.context, self.longest()
+        before, kc = self.context, self.kernel["kc"]
+        longest = tirx.min(self.k, i64(kc)) if kc else self.k
         with (
             in_unit(before) as self.context,
             panel_source(self.context, panels, longest) as source,
@@ -98,10 +99,6 @@ class Nest:
 
             source.groups(panels, some)
         self.context = before
-
-    def longest(self) -> TirExpr:
-        """Steps of k in the longest chunk."""
-        return tirx.min(self.k, i64(self.kernel["kc"])) if self.kernel["kc"] else self.k
 
     # -- orders ---------------------------------------------------------------------------------------------------
     def block(self, block: Block, panels: Share, source: PanelSource, rows: RowSource) -> None:
@@ -168,7 +165,7 @@ class Nest:
         """As many chunks as kc makes of k: of one length in whole vectors if k is fixed, or of kc but for the last."""
         kc, lanes, k = self.kernel["kc"], self.context.vectors.lanes, self.k
         if kc == 0 or (isinstance(k, tirx.IntImm) and int(k) <= kc):
-            use(Chunk(i64(0), k, None, None))
+            use(self.whole)
             return
         if isinstance(k, tirx.IntImm):
             chunks = -(-int(k) // kc)
@@ -254,14 +251,12 @@ class Nest:
             return
         height = self.context.words.atom.rows
         with I.If(block.ends), I.Then():
-            if height == 1:
-                for exact in range(1, self.mr):
-                    with I.If(rest == i64(exact)), I.Then():
-                        tile(row, exact, block.count)
-            else:
-                for most in range(height, self.mr + 1, height):
-                    with I.If(tirx.And(rest > i64(most - height), rest <= i64(most))), I.Then():
-                        tile(row, most, block.count, rest)
+            for exact in range(1, self.mr) if height == 1 else ():
+                with I.If(rest == i64(exact)), I.Then():
+                    tile(row, exact, block.count)
+            for most in range(height, self.mr + 1, height) if height > 1 else ():
+                with I.If(tirx.And(rest > i64(most - height), rest <= i64(most))), I.Then():
+                    tile(row, most, block.count, rest)
 
 
 @dataclass(frozen=True)

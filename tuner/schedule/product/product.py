@@ -19,27 +19,27 @@ UNSUPPORTED = frozenset(name for name, dtype in DTYPES.items() if dtype.bytes > 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Product:
-    """``out[m, n] = sum(k) left[m, k] * right[n, k]``, then elementwise stages; or a batch of such products."""
+    """``out[m, n] = sum(k) left[m, k] * right[n, k]``, then elementwise stages; or a batch of such products.
+
+    ``axes``: the program's axis of each role, where it is one; ``sizes``: from the extents of the program's axes to
+    those of the roles, where these are not one axis each. ``dynamic``: the roles whose extents are symbols; ``depth``:
+    the extent of k, None where it is dynamic. ``atoms``: the instructions that there are for it, by their depth.
+    ``pack_of_dots``: the choice of ``pack`` by which vectors run along the axis that is summed over, as both operands
+    do; None where they do not. ``is_by_panel``: whether a panel goes through all chunks of k before the next one, where
+    rows are read as they lie.
+    """
 
     axes: Mapping[str, str]
-    """The program's axis of each role, where it is one axis."""
     left: Left
     right: Right
     result: Result
     dynamic: frozenset[str]
-    """The roles whose extents are symbols."""
     depth: int | None
-    """The extent of k, None where it is dynamic."""
     atoms: Callable[[Hardware], Mapping[int, Atom]]
-    """The instructions that there are for it, by their depth."""
     has_batch: bool = False
     sizes: Callable[[Extents], Extents] | None = None
-    """From the extents of the program's axes to those of the roles, where these are not one axis each."""
     pack_of_dots: int | None = None
-    """The choice of ``pack`` by which vectors run along the axis that is summed over, as both operands do; None where
-    they do not."""
     is_by_panel: bool = False
-    """Whether a panel goes through all chunks of k before the next one, where rows are read as they lie."""
 
     def by_role(self, extents: Extents) -> Extents:
         """Extents of the program's axes by their roles here."""

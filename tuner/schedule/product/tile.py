@@ -81,8 +81,8 @@ class Tile(ABC):
         """Lines of the output are asked for before they are written, so that the stores do not wait."""
         for r in range(self.height):
             for v in range(self.panel.vectors):
-                buffer, place = self.context.result.row(self.context, self.row + i64(r))
-                prefetch(buffer, (*place, self.panel.column + i64(v * self.lanes)), write=True)
+                buffer, place, column = self._place(i64(r), i64(v))
+                prefetch(buffer, (*place, column), write=True)
 
     def _store(self) -> None:
         """Totals go through the epilogue: through a short one in registers, through a long one over the tile again
@@ -101,21 +101,22 @@ class Tile(ABC):
 
     def _result(self, value: TirExpr, r: TirExpr, v: TirExpr) -> TirExpr:
         """What of a total goes to the output."""
-        dtype = self.context.result.dtype
-        value = through_epilogue(self.context, value, self.row + r, self._column(v), self.panel.limit)
+        dtype, column = self.context.result.dtype, self.panel.column + v * i64(self.lanes)
+        value = through_epilogue(self.context, value, self.row + r, column, self.panel.limit)
         return value if dtype == DTYPE else stored_as(bound(value), dtype)
 
     def partial(self, r: TirExpr, v: TirExpr) -> TirExpr:
         """A vector of totals as ``_store_partial`` left it."""
-        buffer, place = self.context.result.row(self.context, self.row + r)
-        return as_bits(self.vectors.load(buffer, place, self._column(v), self.panel.limit), self.atom.total)
+        return as_bits(self.vectors.load(*self._place(r, v), self.panel.limit), self.atom.total)
 
     def _write(self, r: TirExpr, v: TirExpr, value: TirExpr) -> None:
-        buffer, place = self.context.result.row(self.context, self.row + r)
-        self.vectors.store(buffer, value, place, self._column(v), self.panel.limit)
+        buffer, place, column = self._place(r, v)
+        self.vectors.store(buffer, value, place, column, self.panel.limit)
 
-    def _column(self, v: TirExpr) -> TirExpr:
-        return self.panel.column + v * i64(self.lanes)
+    def _place(self, r: TirExpr, v: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...], TirExpr]:
+        """Where the output has vector ``v`` of row ``r``."""
+        buffer, place = self.context.result.row(self.context, self.row + r)
+        return buffer, place, self.panel.column + v * i64(self.lanes)
 
     @property
     def count(self) -> TirExpr:
