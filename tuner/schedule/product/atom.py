@@ -10,7 +10,7 @@ from tuner.program.target import Hardware
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx, tvm
 from tuner.schedule.vector.arithmetic import bound
-from tuner.schedule.vector.dtypes import cast, constant, element_type, lanes_of, loaded, stored_type, vector_type
+from tuner.schedule.vector.dtypes import cast, constant, element_type, lanes_of, loaded, vector_type
 from tuner.schedule.vector.memory import Vectors
 
 SIGN, SIGNS = -128, 0x80808080 - 2**32
@@ -144,16 +144,15 @@ class Words:
             return tirx.Broadcast(tirx.reinterpret(self.atom.total, before), self.vectors.lanes)
         return tirx.reinterpret(vector_type(self.atom.total, self.vectors.lanes), before)
 
-    def element(self, value: TirExpr, dtype: str) -> TirExpr:
-        """Elements that were loaded from a tensor of ``dtype``, where each is a step: as float32."""
-        value = loaded(value, dtype)
-        return value if element_type(value) == self.register else cast(bound(value), self.register)
-
-    def narrowed(self, elements: TirExpr, is_shifted: int) -> TirExpr:
-        """Stored elements as the instruction takes them; with its offset if they are what it is added to."""
-        wanted = vector_type(self.atom.element, lanes_of(elements))
-        value = elements if str(elements.ty.dtype) == wanted else tirx.Cast(wanted, elements)
-        return tirx.bitwise_xor(value, constant(SIGN, self.atom.element, lanes_of(elements))) if is_shifted else value
+    def taken(self, elements: TirExpr, dtype: str, is_shifted: int = 0) -> TirExpr:
+        """Elements that were loaded from a tensor of ``dtype`` as the instruction takes them: float32 where each is a
+        step; with its offset if they are what it is added to."""
+        if self.atom.group == 1:
+            value = loaded(elements, dtype)
+            return value if element_type(value) == self.register else cast(bound(value), self.register)
+        wanted, lanes = self.atom.element, lanes_of(elements)
+        value = elements if element_type(elements) == wanted else tirx.Cast(vector_type(wanted, lanes), elements)
+        return tirx.bitwise_xor(value, constant(SIGN, wanted, lanes)) if is_shifted else value
 
     # -- the left operand -----------------------------------------------------------------------------------------
     def of_row(
@@ -164,7 +163,7 @@ class Words:
         first = step * i64(group)
         elements = buffer[(*place, first)] if number == 1 else Vectors(number).load(buffer, place, first, limit)
         if group == 1:
-            return self.element(elements, self.left)
+            return self.taken(elements, self.left)
         elements = bound(elements)
         if self.atom.element == "int16":
             elements = tirx.Cast(vector_type("int16", number), elements)
@@ -172,26 +171,18 @@ class Words:
         return tirx.bitwise_xor(word, constant(SIGNS, "int32", count)) if self.compensation else word
 
     # -- the right operand ----------------------------------------------------------------------------------------
-    def widened(self, elements: TirExpr) -> TirExpr:
-        """A vector of the right operand, as it is stored or packed, as the instruction takes it."""
-        if self.atom.group == 1:
-            return self.element(elements, self.right)
-        if self.atom.element == stored_type(self.right):
-            return elements
-        return tirx.Cast(vector_type(self.atom.element, self.width), elements)
-
     def of_columns(self, neighbours: Sequence[TirExpr]) -> TirExpr:
         """Vectors of columns at the neighbours in k of a word, as they are stored, side by side."""
         group, lanes = self.atom.group, self.vectors.lanes
         if group == 1:
-            return self.element(neighbours[0], self.right)
-        parts = [I.Bind(self.narrowed(each, self.row_compensation)) for each in neighbours]
+            return self.taken(neighbours[0], self.right)
+        parts = [I.Bind(self.taken(each, self.right, self.row_compensation)) for each in neighbours]
         order = [j * lanes + lane for lane in range(lanes) for j in range(group)]
         return tirx.Shuffle(parts, [tirx.IntImm("int32", lane) for lane in order])
 
     def of_column(self, elements: TirExpr) -> TirExpr:
         """A vector of words along k of one column, as it is stored: 32 bits in each lane."""
         if self.atom.group == 1:
-            return self.element(elements, self.right)
-        narrowed = self.narrowed(I.Bind(elements), self.row_compensation)
-        return tirx.reinterpret(vector_type("int32", self.vectors.lanes), narrowed)
+            return self.taken(elements, self.right)
+        elements = self.taken(I.Bind(elements), self.right, self.row_compensation)
+        return tirx.reinterpret(vector_type("int32", self.vectors.lanes), elements)

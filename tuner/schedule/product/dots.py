@@ -46,7 +46,7 @@ def _tile(context: EmitContext, rows: Sequence[TirExpr], columns: Sequence[TirEx
     def step(p: TirExpr, limit: TirExpr | None) -> None:
         def load(place_of: PlaceOf, index: TirExpr, size: TirExpr, dtype: str) -> TirExpr:
             buffer, place = place_of(context, tirx.min(index, size - i64(1)))
-            return I.Bind(context.words.element(vectors.load(buffer, place, p, limit), dtype))
+            return I.Bind(context.words.taken(vectors.load(buffer, place, p, limit), dtype))
 
         right = [load(context.right.step, column, n, context.right.dtype) for column in columns]
         for row, line in zip(rows, slots, strict=True):

@@ -183,7 +183,7 @@ class Right(ABC):
 
     def packed_vector(self, context: EmitContext, panel: Panel, at: PackedSlice, row: TirExpr, v: int) -> TirExpr:
         """Vector ``v`` of a row of a panel of it, as the instruction takes it."""
-        return context.words.widened(at.load(context.words, row, v))
+        return context.words.taken(at.load(context.words, row, v), self.dtype)
 
     def late(self, context: EmitContext) -> Late | None:
         """The scale, if there is one, that ``packed_vector`` leaves out, for the partial sums of groups."""

@@ -45,7 +45,7 @@ class PanelReader:
         """Vector ``v`` at one step of the chunk, as the instruction takes it."""
         buffer, place = tile.context.right.step(tile.context, tile.chunk.first + step)
         value = tile.vectors.load(buffer, place, tile.panel.column + i64(v * tile.lanes), tile.panel.limit)
-        return tile.words.widened(value)
+        return tile.words.taken(value, tile.words.right)
 
     def compensation(self, tile: Tile, v: int) -> TirExpr | None:
         """What stands in front of the steps of vector ``v``."""

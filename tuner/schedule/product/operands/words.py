@@ -157,7 +157,7 @@ class _Copy:
 
     def _store(self, value: TirExpr, r: TirExpr, place: TirExpr, lanes: int = 1) -> None:
         words = self.context.words
-        value = words.narrowed(I.Bind(value), words.compensation)
+        value = words.taken(I.Bind(value), words.left, words.compensation)
         I.buffer_store(self.packed, value, [r, tirx.Ramp(place, i64(1), lanes) if lanes > 1 else place])
 
 
@@ -235,5 +235,5 @@ def _elements(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk)
             for j, (values, is_step) in enumerate(each):
                 value = _element(context, right.read, {**of_column, **values})
                 value = value if is_step is None else tirx.if_then_else(is_step, value, zero)
-                value = words.narrowed(I.Bind(value), words.row_compensation)
+                value = words.taken(I.Bind(value), words.right, words.row_compensation)
                 I.buffer_store(to.buffer, value, [to.index, row, column * i64(group) + i64(j)])
