@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tuner.schedule.product.context import EmitContext
-from tuner.schedule.product.epilogue import through_epilogue
-from tuner.schedule.product.operand import Place
+from tuner.schedule.product.product import Place
+from tuner.schedule.product.tile import through_epilogue
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.memory import DTYPE

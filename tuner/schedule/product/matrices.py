@@ -12,8 +12,7 @@ from dataclasses import replace
 
 from tuner.schedule.product.atom import registers_of
 from tuner.schedule.product.context import EmitContext
-from tuner.schedule.product.panels import PackedSlice
-from tuner.schedule.product.rows import PackedRows
+from tuner.schedule.product.readers import PackedRows, PackedSlice
 from tuner.schedule.product.tile import Tile, Use
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx

@@ -33,8 +33,7 @@ from tuner.schedule.product.axes import panels_of_strip
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.dots import dots
 from tuner.schedule.product.matrices import MatrixTile, in_unit
-from tuner.schedule.product.panels import Each, PanelSource, panel_source
-from tuner.schedule.product.rows import RowReader, RowsInPlace, RowSource, row_source
+from tuner.schedule.product.readers import Each, PanelSource, RowReader, RowSource, panel_source, row_source
 from tuner.schedule.product.tile import VectorTile
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
@@ -126,7 +125,7 @@ class Nest:
             def at_chunk(chunk: Chunk) -> None:
                 source.refill(single_panel(panel), chunk)
                 placed = source.placed(self.context.result.within(panel), chunk)
-                self.write_tiles(single_panel(placed), chunk, RowsInPlace(), block)
+                self.write_tiles(single_panel(placed), chunk, RowReader(), block)
 
             with self._results(block, (panel.column, self.context.columns_in(panel)), i64(0)):
                 self.chunks(at_chunk)

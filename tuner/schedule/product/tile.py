@@ -7,21 +7,61 @@ of a ``MatrixTile`` in the registers of a matrix unit (matrices.py).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tuner.program.expr import Read
+from tuner.program.notation import Stage
+from tuner.schedule.access import is_transcendental
 from tuner.schedule.product.context import Chunk, EmitContext, Panel, Run
-from tuner.schedule.product.epilogue import is_short, through_epilogue
-from tuner.schedule.product.operand import Late
-from tuner.schedule.product.product import can_hold_partial
-from tuner.schedule.product.rows import RowReader
+from tuner.schedule.product.product import Late, can_hold_partial
+from tuner.schedule.product.readers import RowReader
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
-from tuner.schedule.vector.dtypes import as_bits, stored_as
+from tuner.schedule.vector.dtypes import as_bits, cast, element_type, loaded, stored_as
+from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.memory import DTYPE, prefetch
+
+
+def is_short(stages: Sequence[Stage]) -> bool:
+    """Whether an epilogue is worth its code beside every accumulator: transcendental functions unrolled into every
+    variant of a tile would be most of a kernel's code."""
+    return not any(is_transcendental(stage.body) for stage in stages)
+
+
+def through_epilogue(
+    context: EmitContext, value: TirExpr, row: TirExpr, column: TirExpr, limit: TirExpr | None
+) -> TirExpr:
+    """``value``, the vector of the output at ``row`` from ``column`` on, after each stage of the epilogue in turn.
+    Further inputs are read before column ``limit`` (None: all of the vector's lanes are)."""
+    tensors, known = context.task.workload.tensors, dict[str, TirExpr]()
+
+    def read(node: Read) -> TirExpr:
+        if node.tensor in known:
+            return known[node.tensor]
+        buffer, outer, has_columns = context.result.read(context, node, row)
+        element = context.vectors.load(buffer, outer, column, limit) if has_columns else buffer[outer]
+        dtype = tensors[node.tensor].dtype
+        return element if dtype == DTYPE else bound(loaded(bound(element), dtype))
+
+    def unused(name: str) -> TirExpr:
+        raise NotImplementedError(f"the pattern admits no value of axis {name}")
+
+    evaluator = Evaluator(context.task.workload.element_types, context.vectors.lanes, read, unused, unused)
+    before = context.result.computed
+    for stage in context.result.epilogue:
+        known[before] = I.Bind(rounded(value, tensors[before].dtype))
+        value, before = evaluator.value(stage.body), stage.tensor
+    return value
+
+
+def rounded(value: TirExpr, dtype: str) -> TirExpr:
+    """``value`` as a tensor of ``dtype`` would hold it."""
+    return value if element_type(value) == dtype else cast(bound(value), dtype)
+
 
 Use = Callable[[TirExpr, TirExpr, TirExpr], None]
 """Writes what becomes of a vector of totals, of that row and that vector of a tile."""

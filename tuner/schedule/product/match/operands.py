@@ -12,7 +12,7 @@ from tuner.schedule.product.match.factors import MAX_WORD, dims_of, in_words, me
 from tuner.schedule.product.match.parts import Part, outer_role
 from tuner.schedule.product.operands.ahead import AheadColumns, AheadRows
 from tuner.schedule.product.operands.gathered import GatheredColumns, GatheredRows
-from tuner.schedule.product.operands.view import ViewedColumns, ViewedRows
+from tuner.schedule.product.operands.matrix import ViewedColumns, ViewedRows
 
 Side = TypeVar("Side")
 

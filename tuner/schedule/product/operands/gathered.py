@@ -11,20 +11,19 @@ import numpy as np
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.axes import IN_COPY
 from tuner.schedule.product.match.factors import Factors
-from tuner.schedule.product.operand import Left, Place, Right
 from tuner.schedule.product.operands.columns import COPY_OF_L2, Columns, copy_bytes
 from tuner.schedule.product.operands.copied import column_copy
 from tuner.schedule.product.operands.gather import gather_panel, gather_rows
 from tuner.schedule.product.operands.image import image_rows
 from tuner.schedule.product.operands.words import words_of_panel, words_of_rows
+from tuner.schedule.product.product import Left, Place, Right
 from tuner.schedule.tir import TirExpr
 
 if TYPE_CHECKING:
     from tuner.program.task import SearchTask
     from tuner.schedule.product.context import Chunk, EmitContext, Panel
     from tuner.schedule.product.estimate import Estimate
-    from tuner.schedule.product.panels import PackedSlice, PanelSource
-    from tuner.schedule.product.rows import PackedRows, RowReader
+    from tuner.schedule.product.readers import PackedRows, PackedSlice, PanelSource, RowReader
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 
 from tuner.program.expr import Axis, Read
 from tuner.schedule.loops.reading import Reader
-from tuner.schedule.product.context import Chunk, EmitContext, Panel
-from tuner.schedule.product.indexing import Values
+from tuner.schedule.product.context import Chunk, EmitContext, Panel, Values
 from tuner.schedule.product.match.factors import in_words, is_contiguous
 from tuner.schedule.product.operands.gather import (
     Piece,
@@ -22,8 +21,7 @@ from tuner.schedule.product.operands.gather import (
     runs_of_vector,
     strided_read,
 )
-from tuner.schedule.product.panels import PackedSlice
-from tuner.schedule.product.rows import PackedRows
+from tuner.schedule.product.readers import PackedRows, PackedSlice
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
