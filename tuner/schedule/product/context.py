@@ -14,7 +14,7 @@ from tuner.schedule.function import KernelFunction
 from tuner.schedule.product.atom import Words
 from tuner.schedule.product.axes import atom_of
 from tuner.schedule.product.match.parts import outer_role
-from tuner.schedule.product.product import Left, Product, Result, Right
+from tuner.schedule.product.product import Left, Product, Result, Right, ceil_div
 from tuner.schedule.signature import dim_expr, i64
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx
@@ -84,7 +84,7 @@ class Indexing:
         """The values of the program's axes; 0 for parts that are not given."""
         result: dict[str, TirExpr] = {}
         for name, part in self.form.parts.items():
-            own = values.get(name, i64(0)) * i64(part.step) if part.step != 1 else values.get(name, i64(0))
+            own = values.get(name, i64(0)) * i64(part.step)
             result[part.axis] = result[part.axis] + own if part.axis in result else own
         return result
 
@@ -105,8 +105,7 @@ class Indexing:
         if not outer:
             yield {}, first, I.Bind(first + length), i64(0) - first
             return
-        size = self.divisor(inner)
-        last = first + length
+        size, last = self.divisor(inner), first + length
         with I.serial(tirx.truncdiv(first, size), tirx.truncdiv(last + size - i64(1), size)) as run:
             values = self.decomposed(outer, run)
             start = I.Bind(run * size)
@@ -157,7 +156,7 @@ class EmitContext:
     @property
     def panels(self) -> TirExpr:
         """How many panels there are, the ragged one included."""
-        return tirx.floordiv(self.extent["n"] + i64(self.nr - 1), i64(self.nr))
+        return ceil_div(self.extent["n"], self.nr)
 
     @cached_property
     def vectors(self) -> Vectors:
@@ -186,17 +185,16 @@ class EmitContext:
         """Whether vectors run along k, both operands being read in place (dots.py)."""
         return self.kernel["pack"] == self.product.pack_of_dots
 
-    def whole(self, steps: TirExpr) -> TirExpr:
+    def whole_vectors(self, steps: TirExpr) -> TirExpr:
         """So many steps rounded up to whole vectors."""
-        lanes = self.vectors.lanes
-        return tirx.floordiv(steps + i64(lanes - 1), i64(lanes)) * i64(lanes)
+        return ceil_div(steps, self.vectors.lanes) * i64(self.vectors.lanes)
 
     def surplus(self, chunk: Chunk) -> list[tuple[TirExpr, TirExpr]]:
         """The steps that the last multiplication of a chunk has beyond its length, if it may have any."""
         steps, length = self.words.atom.steps, chunk.length
         if steps == 1 or (isinstance(length, tirx.IntImm) and int(length) % steps == 0):
             return []
-        return [(length, tirx.floordiv(length + i64(steps - 1), i64(steps)) * i64(steps))]
+        return [(length, ceil_div(length, steps) * i64(steps))]
 
     def columns_in(self, panel: Panel) -> TirExpr:
         """How many columns a panel has."""
@@ -211,9 +209,8 @@ def context_of(
     """The context of a kernel of ``product``, whose extents are ``extent``, by default those of the function's axes."""
     extent = extent or {role: function.extents[axis] for role, axis in product.axes.items()}
     group = atom_of(kernel, product.atoms(task.known_target.hardware)).group
-    steps = extent["k"] if group == 1 else tirx.floordiv(extent["k"] + i64(group - 1), i64(group))
     return EmitContext(
-        task, product, kernel, {**extent, "k": steps}, function, function.buffers,
+        task, product, kernel, {**extent, "k": ceil_div(extent["k"], group)}, function, function.buffers,
         product.left, product.right, product.result, depth=extent["k"],
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tuner.schedule.product.context import EmitContext
-from tuner.schedule.product.product import Place
+from tuner.schedule.product.product import Place, ceil_div
 from tuner.schedule.product.tile import through_epilogue
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
@@ -26,7 +26,7 @@ def dots(
     mr, nv = context.kernel["mr"], context.kernel["nv"]
     m, n = context.extent["m"], context.extent["n"]
     # The last share has the ragged rest of the rows, as one more tile.
-    rest = tirx.Select(is_last, tirx.floordiv(m + i64(mr - 1), i64(mr)) - tirx.floordiv(m, i64(mr)), i64(0))
+    rest = tirx.Select(is_last, ceil_div(m, mr) - tirx.floordiv(m, i64(mr)), i64(0))
     with I.serial(tiles[0], tiles[1] + rest) as tile:
         rows = [tile * i64(mr) + i64(r) for r in range(mr)]
         with I.serial(*panels) as panel:
@@ -72,8 +72,7 @@ def _through_epilogue(context: EmitContext, row: TirExpr, columns: tuple[TirExpr
     vectors = context.vectors
     height = tirx.min(i64(context.kernel["mr"]), context.extent["m"] - row)
     first, last = columns
-    count = tirx.floordiv(last - first + i64(vectors.lanes - 1), i64(vectors.lanes))
-    with I.serial(i64(0), height) as r, I.serial(i64(0), count) as v:
+    with I.serial(i64(0), height) as r, I.serial(i64(0), ceil_div(last - first, vectors.lanes)) as v:
         column = I.Bind(first + v * i64(vectors.lanes))
         buffer, place = context.result.row(context, row + r)
         value = vectors.load(buffer, place, column, last)

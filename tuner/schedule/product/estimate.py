@@ -94,14 +94,13 @@ class Words:
             return np.array([float(value(atom)) for atom in atoms.values()])[chosen]
 
         left, right = product.left.dtype, product.right.dtype
-        self.group = of(lambda atom: atom.group)
-        self.operations = of(lambda atom: atom.operations)
+        self.group, self.operations = of(lambda atom: atom.group), of(lambda atom: atom.operations)
         # Of matrix units.
         self.is_unit = of(lambda atom: atom.unit is not None) > 0
         self.rows, self.steps = of(lambda atom: atom.rows), of(lambda atom: atom.steps)
         self.columns = of(lambda atom: atom.unit.columns if atom.unit else 1)
         self.cycles = of(lambda atom: atom.unit.cycles if atom.unit else 0)
-        self.left_bytes, self.right_bytes = (of(lambda atom: atom.group) * BYTES[dtype] for dtype in (left, right))
+        self.left_bytes, self.right_bytes = (self.group * BYTES[dtype] for dtype in (left, right))
         self.left_widened = of(lambda atom: atom.widened.get(left, 0.0))
         self.right_widened = of(lambda atom: atom.widened.get(right, 0.0))
 

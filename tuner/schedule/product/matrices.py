@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from tuner.schedule.product.atom import registers_of
 from tuner.schedule.product.context import EmitContext
+from tuner.schedule.product.product import ceil_div
 from tuner.schedule.product.readers import PackedRows, PackedSlice
 from tuner.schedule.product.tile import Tile, Use
 from tuner.schedule.signature import i64
@@ -60,10 +61,9 @@ class MatrixTile(Tile):
         rows, panel, chunk, unit = self.rows, self.columns, self.chunk, self.unit
         assert isinstance(rows, PackedRows) and isinstance(panel, PackedSlice)
         steps, lefts = self.atom.steps, self.down * self.across
-        turns = tirx.floordiv(chunk.length + i64(steps - 1), i64(steps))
         first = I.Bind(self.row - rows.row)
         word = i64(self.context.left.word_elements(self.context))
-        with I.serial(i64(0), turns) as turn:
+        with I.serial(i64(0), ceil_div(chunk.length, steps)) as turn:
             step = I.Bind(turn * i64(steps))
             for i in range(self.down):
                 at = rows.buffer[first + i64(i * self.atom.rows), step * word]

@@ -33,6 +33,7 @@ from tuner.schedule.product.axes import panels_of_strip
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.dots import dots
 from tuner.schedule.product.matrices import MatrixTile, in_unit
+from tuner.schedule.product.product import ceil_div
 from tuner.schedule.product.readers import Each, PanelSource, RowReader, RowSource, panel_source, row_source
 from tuner.schedule.product.tile import VectorTile
 from tuner.schedule.signature import i64
@@ -151,7 +152,7 @@ class Nest:
         """
         mb = self.kernel["mb"]
         first, last = tiles
-        blocks = I.Bind(tirx.max(tirx.floordiv(last - first + i64(mb - 1), i64(mb)), i64(1)))
+        blocks = I.Bind(tirx.max(ceil_div(last - first, mb), i64(1)))
         left = last - first - (blocks - i64(2)) * i64(mb)
         final = I.Bind(tirx.Select(blocks > i64(1), tirx.floordiv(left, i64(2)), last - first))
         with I.serial(i64(0), blocks) as block:
@@ -167,12 +168,12 @@ class Nest:
             use(self.whole)
             return
         if isinstance(k, tirx.IntImm):
-            chunks = -(-int(k) // kc)
-            count, length = i64(chunks), i64(-(-int(k) // (chunks * lanes)) * lanes)
+            count = ceil_div(k, kc)
+            length = ceil_div(k, int(count) * lanes) * i64(lanes)
         else:
             # One at least: sums over nothing are zero, and must be written. No division by their number: what guards
             # it against zero may be simplified away where it is known, and the division moved out of there.
-            count, length = I.Bind(tirx.max(tirx.floordiv(k + i64(kc - 1), i64(kc)), i64(1))), i64(kc)
+            count, length = I.Bind(tirx.max(ceil_div(k, kc), i64(1))), i64(kc)
         with I.serial(i64(0), count) as index:
             first = I.Bind(index * length)
             even = isinstance(k, tirx.IntImm) and int(k) % int(length) == 0
@@ -197,7 +198,7 @@ class Nest:
                 use(single_panel(self._full(index)))
         else:
             stop = I.Bind(stop)
-            strips = I.Bind(tirx.floordiv(tirx.max(stop - panels[0], i64(0)) + i64(nb - 1), i64(nb)))
+            strips = I.Bind(ceil_div(tirx.max(stop - panels[0], i64(0)), nb))
             with I.serial(i64(0), strips) as number:
                 start = I.Bind(panels[0] + number * i64(nb))
                 end = I.Bind(tirx.min(start + i64(nb), stop))
@@ -277,7 +278,4 @@ def _part(total: TirExpr, index: TirExpr, parts: int) -> Share:
     if parts == 1:
         return i64(0), total
     # Rounded up: the last share, which has the ragged rest to do besides, gets no more than the others.
-    return (
-        tirx.floordiv(total * index + i64(parts - 1), i64(parts)),
-        tirx.floordiv(total * (index + i64(1)) + i64(parts - 1), i64(parts)),
-    )
+    return ceil_div(total * index, parts), ceil_div(total * (index + i64(1)), parts)

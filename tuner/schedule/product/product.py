@@ -77,6 +77,11 @@ def can_hold_partial(dtype: str) -> bool:
     return DTYPES[dtype].bytes == TOTAL_BYTES
 
 
+def ceil_div(value: TirExpr, by: int) -> TirExpr:
+    """``value / by``, rounded up."""
+    return tirx.floordiv(value + i64(by - 1), i64(by))
+
+
 Place = tuple[TirExpr, tuple[TirExpr, ...]]
 """A buffer, and the indices of an element but for the last one."""
 
@@ -97,7 +102,7 @@ class Left(ABC):
     def room(self, context: EmitContext, rows: int, steps: TirExpr) -> AbstractContextManager[TirExpr]:
         """Memory for so many rows of so many steps that are packed at the call. Rows start a cache line and more apart
         from a power of two, so that the rows of a tile do not fall on the same lines of a cache."""
-        columns = context.whole(steps) + i64(context.vectors.lanes)
+        columns = context.whole_vectors(steps) + i64(context.vectors.lanes)
         dtype = context.words.atom.element if self.packs_elements else context.words.register
         return workspace((i64(rows), columns * i64(self.word_elements(context))), dtype)
 
@@ -160,7 +165,7 @@ class Right(ABC):
     def room(self, context: EmitContext, panels: TirExpr, steps: TirExpr) -> AbstractContextManager[TirExpr]:
         """Memory for so many panels of so many steps that are packed at the call."""
         atom = context.words.atom
-        return workspace((panels, context.whole(steps), i64(context.nr * atom.group)), atom.element)
+        return workspace((panels, context.whole_vectors(steps), i64(context.nr * atom.group)), atom.element)
 
     def pack(self, context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
         """Fill a panel at these steps of k."""
@@ -184,7 +189,7 @@ class Right(ABC):
         lanes = context.vectors.lanes
         if context.words.atom.group > 1:
             # Words past the chunk are those of the next one, or zero past k.
-            with I.serial(i64(0), tirx.floordiv(chunk.length + i64(lanes - 1), i64(lanes))) as square:
+            with I.serial(i64(0), ceil_div(chunk.length, lanes)) as square:
                 self._squares(context, panel, to, chunk, I.Bind(square * i64(lanes)), context.depth)
             return
         whole = tirx.floordiv(chunk.length, i64(lanes))
