@@ -31,6 +31,8 @@ from tuner.schedule.vector.memory import Vectors, workspace
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from tuner.program.workload import Workload
+    from tuner.schedule.layout import PackLayout
     from tuner.schedule.loops.shares import Share
     from tuner.schedule.product.context import Chunk, EmitContext, Panel
     from tuner.schedule.product.estimate import Estimate
@@ -223,6 +225,10 @@ class Right(ABC):
         raise NotImplementedError(f"{type(self).__name__} is no window of an image")
 
     # -- packed ahead ---------------------------------------------------------------------------------------------
+    def layouts(self, workload: Workload, panels: PackLayout) -> Mapping[str, PackLayout]:
+        """How the tensors of it that are constants are packed; ``panels``: an operand that lies [n, k]."""
+        return {}
+
     def packed(self, context: EmitContext) -> TirExpr:
         """What was packed ahead: [panels, k, nr]."""
         raise NotImplementedError(f"{type(self).__name__} is not packed ahead")

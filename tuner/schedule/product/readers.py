@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from tuner.schedule.product.context import Chunk, EmitContext, Panel, Run
     from tuner.schedule.product.tile import Tile
 
-
 Extent = Callable[[], tuple[TirExpr, TirExpr]]
 """Writes which row of a block is its first, and how many it has."""
 RowSource = Callable[[Extent], "AbstractContextManager[Callable[[Chunk], RowReader]]"]
 """From the rows of a block to what reads them at each chunk."""
+Each = Callable[[Callable[["Panel"], None]], None]
+"""Writes something for each of neighbouring panels."""
 
 
 # -- how a tile reads rows --------------------------------------------------------------------------------------------
@@ -112,10 +113,6 @@ def _in_image(context: EmitContext, extent: Extent) -> Iterator[Callable[[Chunk]
     first, count = extent()
     with context.left.in_image(context, first, I.Bind(count)) as reader:
         yield lambda chunk: reader
-
-
-Each = Callable[[Callable[["Panel"], None]], None]
-"""Writes something for each of neighbouring panels."""
 
 
 # -- how a tile reads a panel -----------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from tuner.schedule.product import axes, estimate
 from tuner.schedule.product.atom import imported
 from tuner.schedule.product.context import context_of
 from tuner.schedule.product.nest import Nest
-from tuner.schedule.product.operands.matrix import MatrixColumns
 from tuner.schedule.product.product import Product, can_hold_partial
 from tuner.schedule.rule import Extents, Rule
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
@@ -70,13 +68,7 @@ class ProductRule(Rule):
         return PackLayout(kernel["nv"] * hardware.lanes(), atom.group, atom.offset, whole=atom.steps)
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
-        right, layout = self.product(task.workload).right, self.panels(task, kernel)
-        if not (isinstance(right, MatrixColumns) and right.is_packed_ahead):
-            return {}
-        if right.lies_along_n:
-            dims = tuple((dim.constant or 0,) for dim in task.workload.tensors[right.tensor].dims)
-            layout = replace(layout, dims=dims, rows=(1,), steps=(0,))
-        return {right.tensor: layout}
+        return self.product(task.workload).right.layouts(task.workload, self.panels(task, kernel))
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         product = self.product(task.workload)

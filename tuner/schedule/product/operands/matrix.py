@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from tuner.program.expr import Axis, Read
 from tuner.program.notation import Stage
+from tuner.program.workload import Workload
+from tuner.schedule.layout import PackLayout
 from tuner.schedule.product.context import EmitContext, by_role
 from tuner.schedule.product.match.factors import Factors
 from tuner.schedule.product.product import Left, Place, Result, Right
 from tuner.schedule.tir import TirExpr
-
-if TYPE_CHECKING:
-    from tuner.schedule.product.context import EmitContext
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,12 @@ class MatrixColumns(Right):
 
     def step(self, context: EmitContext, step: TirExpr) -> Place:
         return context.buffers[self.tensor], (*_batch(context), step)
+
+    def layouts(self, workload: Workload, panels: PackLayout) -> Mapping[str, PackLayout]:
+        if not self.is_packed_ahead:
+            return {}
+        dims = tuple((dim.constant or 0,) for dim in workload.tensors[self.tensor].dims)
+        return {self.tensor: replace(panels, dims=dims, rows=(1,), steps=(0,)) if self.lies_along_n else panels}
 
     def packed(self, context: EmitContext) -> TirExpr:
         return context.buffers[self.tensor]

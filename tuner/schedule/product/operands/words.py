@@ -13,14 +13,7 @@ from tuner.program.expr import Axis, Read
 from tuner.schedule.loops.reading import Reader
 from tuner.schedule.product.context import Chunk, EmitContext, Panel, Values
 from tuner.schedule.product.match.factors import in_words, is_contiguous
-from tuner.schedule.product.operands.gather import (
-    Piece,
-    Strided,
-    columns_in_vector,
-    load_piece,
-    runs_of_vector,
-    strided_read,
-)
+from tuner.schedule.product.operands import gather
 from tuner.schedule.product.readers import PackedRows, PackedSlice
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
@@ -163,14 +156,14 @@ class _Copy:
 def words_of_panel(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
     """A panel's slice of a right operand that is gathered: in vectors, each of which may go over several runs of the
     last axis of n, or element by element."""
-    strided, lanes = strided_read(context), context.vectors.lanes
+    strided, lanes = gather.strided_read(context), context.vectors.lanes
     if strided is None:
         _elements(context, panel, to, chunk)
         return
     with I.serial(i64(0), i64(panel.vectors)) as v:
         column = I.Bind(panel.column + v * i64(lanes))
-        valid = columns_in_vector(panel, column, lanes)
-        over = runs_of_vector(context, column)
+        valid = gather.columns_in_vector(panel, column, lanes)
+        over = gather.runs_of_vector(context, column)
         with _words(context, to, chunk) as (each, row):
             neighbours = [_vector(context, strided, over, values, is_step, valid) for values, is_step in each]
             to.store(context.words.of_columns(neighbours), row, v)
@@ -203,8 +196,8 @@ def _words(context: EmitContext, to: PackedSlice, chunk: Chunk) -> Iterator[tupl
 
 
 def _vector(
-    context: EmitContext, strided: Strided, over: Callable[[Piece], None], values: Values, is_step: TirExpr | None,
-    valid: TirExpr,
+    context: EmitContext, strided: gather.Strided, over: Callable[[gather.Piece], None], values: Values,
+    is_step: TirExpr | None, valid: TirExpr,
 ) -> TirExpr:  # fmt: skip
     """A vector of columns at one step, of which ``valid`` lanes are columns."""
     lanes, dtype = context.vectors.lanes, stored_type(str(context.form.right.read_dtype))
@@ -217,7 +210,7 @@ def _vector(
 
     def piece(of_run: Values, start: TirExpr, last: TirExpr, lane_zero: TirExpr) -> None:
         at = {**context.outer, **values, **of_run, context.form.n[-1]: lane_zero}
-        load_piece(context, strided, slot, at, start, tirx.min(last, valid))
+        gather.load_piece(context, strided, slot, at, start, tirx.min(last, valid))
 
     over(piece)
     return I.Bind(slot[every])
