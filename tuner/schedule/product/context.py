@@ -14,7 +14,7 @@ from tuner.schedule.function import KernelFunction
 from tuner.schedule.product.atom import Words
 from tuner.schedule.product.axes import atom_of
 from tuner.schedule.product.match.parts import outer_role
-from tuner.schedule.product.product import Left, Product, Result, Right, ceil_div
+from tuner.schedule.product.product import Left, Place, Product, Result, Right, ceil_div
 from tuner.schedule.signature import dim_expr, i64
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx
@@ -35,10 +35,6 @@ class View:
 
     buffer: TirExpr
     roles: tuple[str, ...]
-
-    def outer(self, values: Values) -> tuple[TirExpr, ...]:
-        """The indices of all dims but the last."""
-        return tuple(values[role] for role in self.roles[:-1])
 
 
 def by_role(outer: Values, **groups: TirExpr) -> Values:
@@ -152,6 +148,11 @@ class EmitContext:
     @property
     def form(self) -> Form:
         return self.parts.form
+
+    def in_view(self, name: str, **groups: TirExpr) -> Place:
+        """A line of a tensor with dims merged, at these values of groups."""
+        view, values = self.parts.views[name], by_role(self.outer, **groups)
+        return view.buffer, tuple(values[role] for role in view.roles[:-1])
 
     @property
     def panels(self) -> TirExpr:

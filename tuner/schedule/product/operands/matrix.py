@@ -82,8 +82,7 @@ class ViewedRows(Factors, Left):
     is_viewed = True
 
     def row(self, context: EmitContext, row: TirExpr) -> Place:
-        view = context.parts.views[f"{self.tensor} left"]
-        return view.buffer, view.outer(by_role(context.outer, m=row))
+        return context.in_view(f"{self.tensor} left", m=row)
 
 
 @dataclass(frozen=True)
@@ -98,8 +97,7 @@ class ViewedColumns(Factors, Right):
         return self.roles[-1] == "n"
 
     def step(self, context: EmitContext, step: TirExpr) -> Place:
-        view = context.parts.views[f"{self.tensor} right"]
-        return view.buffer, view.outer(by_role(context.outer, k=step, n=step))
+        return context.in_view(f"{self.tensor} right", k=step, n=step)
 
 
 @dataclass(frozen=True)
@@ -111,10 +109,8 @@ class ViewedResult(Result):
     epilogue: tuple[Stage, ...]
 
     def row(self, context: EmitContext, row: TirExpr) -> Place:
-        view = context.parts.views["out"]
-        return view.buffer, view.outer(by_role(context.outer, m=row))
+        return context.in_view("out", m=row)
 
     def read(self, context: EmitContext, read: Read, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...], bool]:
-        view = context.parts.views[read.tensor]
-        values = by_role(context.outer, m=row)
+        view, values = context.parts.views[read.tensor], by_role(context.outer, m=row)
         return view.buffer, tuple(values[role] for role in view.roles if role != "n"), "n" in view.roles
