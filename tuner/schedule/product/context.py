@@ -147,6 +147,7 @@ class EmitContext:
 
     @property
     def form(self) -> Form:
+        """How axes are grouped, where ``indexing`` says so."""
         return self.parts.form
 
     def in_view(self, name: str, **groups: TirExpr) -> Place:

@@ -233,7 +233,6 @@ class Nest:
     def write_tiles(self, strip: Each, chunk: Chunk, rows: RowReader, block: Block) -> None:
         """The full tiles of one block, each over all panels of a strip before the next one, then the ragged rest of
         the rows if the block ends them."""
-
         kind = VectorTile if self.context.words.atom.unit is None else MatrixTile
 
         def tile(row: TirExpr, height: int, ordinal: TirExpr, valid: TirExpr | None = None) -> None:
@@ -249,14 +248,17 @@ class Nest:
             with I.If(tirx.And(block.ends, rest > i64(0))), I.Then():
                 tile(row, self.mr, block.count, rest)
             return
-        height = self.context.words.atom.rows
+        whole = self.context.words.atom.rows
+        if whole == 1:
+            exact = [(height, rest == i64(height), None) for height in range(1, self.mr)]
+        else:
+            # As many rows as whole instructions have.
+            heights = range(whole, self.mr + 1, whole)
+            exact = [(most, tirx.And(rest > i64(most - whole), rest <= i64(most)), rest) for most in heights]
         with I.If(block.ends), I.Then():
-            for exact in range(1, self.mr) if height == 1 else ():
-                with I.If(rest == i64(exact)), I.Then():
-                    tile(row, exact, block.count)
-            for most in range(height, self.mr + 1, height) if height > 1 else ():
-                with I.If(tirx.And(rest > i64(most - height), rest <= i64(most))), I.Then():
-                    tile(row, most, block.count, rest)
+            for height, condition, valid in exact:
+                with I.If(condition), I.Then():
+                    tile(row, height, block.count, valid)
 
 
 @dataclass(frozen=True)
