@@ -34,9 +34,8 @@ from tuner.schedule.product.axes import ROWS_PACKED
 from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.match import plain
 from tuner.schedule.product.nest import Nest
-from tuner.schedule.product.operand import Place
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
-from tuner.schedule.product.product import DTYPE
+from tuner.schedule.product.product import DTYPE, Place
 from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.rule import Extents, Mismatch, NoMatch, need, pattern
 from tuner.schedule.signature import i64

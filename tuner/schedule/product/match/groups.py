@@ -25,7 +25,7 @@ from tuner.schedule.product.operands.ahead import AheadColumns, AheadRows
 from tuner.schedule.product.operands.columns import columns_of
 from tuner.schedule.product.operands.gathered import GatheredColumns, GatheredRows
 from tuner.schedule.product.operands.image import image_of
-from tuner.schedule.product.operands.view import ViewedColumns, ViewedRows
+from tuner.schedule.product.operands.matrix import ViewedColumns, ViewedRows
 from tuner.schedule.product.product import DTYPE, UNSUPPORTED
 from tuner.schedule.rule import Mismatch, NoMatch, matched, need, pattern
 

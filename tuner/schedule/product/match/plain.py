@@ -14,9 +14,8 @@ from tuner.program.workload import Tensor, Workload
 from tuner.schedule.access import axes_of_read, is_plain, values
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import FMA, atoms_of
-from tuner.schedule.product.operand import Right
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
-from tuner.schedule.product.product import DTYPE, UNSUPPORTED, Product
+from tuner.schedule.product.product import DTYPE, UNSUPPORTED, Product, Right
 from tuner.schedule.rule import Mismatch, need, pattern
 
 Columns = TypeVar("Columns", bound=Right)

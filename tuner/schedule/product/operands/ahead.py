@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tuner.schedule.product.indexing import by_role
+from tuner.schedule.product.context import by_role
 from tuner.schedule.product.match.factors import Factors
 from tuner.schedule.product.match.parts import outer_role
-from tuner.schedule.product.operand import Left, Place, Right
+from tuner.schedule.product.product import Left, Place, Right
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import TirExpr
 

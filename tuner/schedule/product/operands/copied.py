@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 
 from tuner.schedule.loops.reading import Reader
 from tuner.schedule.loops.shares import Share
-from tuner.schedule.product.context import Chunk, EmitContext, Panel, Run
-from tuner.schedule.product.indexing import Values
+from tuner.schedule.product.context import Chunk, EmitContext, Panel, Run, Values
 from tuner.schedule.product.operands.columns import Columns, copy_bytes
 from tuner.schedule.product.operands.padded import end_inside, lanes_inside, padded_vector, runs_of_chunk
-from tuner.schedule.product.panels import PanelReader, PanelSource
+from tuner.schedule.product.readers import PanelReader, PanelSource
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known

@@ -15,11 +15,10 @@ from tuner.program.dtypes import DTYPES
 from tuner.program.expr import Axis, Expr, Read
 from tuner.program.program import index_dim
 from tuner.program.workload import Workload
-from tuner.schedule.product.context import EmitContext, Run
-from tuner.schedule.product.indexing import Values
+from tuner.schedule.product.context import EmitContext, Run, Values
 from tuner.schedule.product.match.parts import Part
 from tuner.schedule.product.operands.padded import end_inside, lanes_inside, padded_vector, runs_of_chunk
-from tuner.schedule.product.rows import PackedRows
+from tuner.schedule.product.readers import PackedRows
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known

@@ -11,12 +11,11 @@ from tuner.program.notation import Stage
 from tuner.schedule.access import stride
 from tuner.schedule.access import values as values_of
 from tuner.schedule.loops.reading import Reader
-from tuner.schedule.product.context import EmitContext, Panel
-from tuner.schedule.product.epilogue import rounded
-from tuner.schedule.product.indexing import Values
-from tuner.schedule.product.operand import Place, Result
+from tuner.schedule.product.context import EmitContext, Panel, Values
 from tuner.schedule.product.operands.gather import MAX_STRIDE
-from tuner.schedule.product.rows import Extent
+from tuner.schedule.product.product import Place, Result
+from tuner.schedule.product.readers import Extent
+from tuner.schedule.product.tile import rounded
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound

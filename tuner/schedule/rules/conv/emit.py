@@ -30,8 +30,7 @@ from tuner.schedule.layout import CutLayout, Layout
 from tuner.schedule.loops.shares import Share, on_threads
 from tuner.schedule.product.atom import imported
 from tuner.schedule.product.axes import IN_IMAGE, atom_of
-from tuner.schedule.product.context import EmitContext
-from tuner.schedule.product.indexing import Indexing, View
+from tuner.schedule.product.context import EmitContext, Indexing, View
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import form_of, viewed
 from tuner.schedule.product.match.parts import outer_role

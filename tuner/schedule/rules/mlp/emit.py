@@ -31,8 +31,7 @@ from tuner.schedule.loops.shares import Share, in_shares, on_threads
 from tuner.schedule.product.context import Chunk, EmitContext, context_of
 from tuner.schedule.product.nest import Block, Nest
 from tuner.schedule.product.operands.matrix import MatrixColumns
-from tuner.schedule.product.panels import FromAhead, PackedAtOnce
-from tuner.schedule.product.rows import RowsInPlace
+from tuner.schedule.product.readers import FromAhead, PackedAtOnce, RowReader
 from tuner.schedule.rules.mlp.chain import Chain, chain_of, kept_width, whole_rows
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
@@ -154,7 +153,7 @@ class _Fused:
             own = index * i64(self.panels)
             first.product(tiles, (own, tirx.min(own + i64(self.panels), first.panels)), block.ends)
         second = _with(self.second, windows)
-        Nest(second).at_chunk(block, chunk, panels, FromAhead(second), RowsInPlace())
+        Nest(second).at_chunk(block, chunk, panels, FromAhead(second), RowReader())
 
 
 # -- all rows at a time -----------------------------------------------------------------------------------------------

@@ -23,11 +23,9 @@ from tuner.program.task import SearchTask
 from tuner.schedule.function import KernelFunction, kernel_function
 from tuner.schedule.layout import Layout
 from tuner.schedule.loops.shares import on_threads, share_of
-from tuner.schedule.product.context import EmitContext, Panel, context_of
-from tuner.schedule.product.indexing import Indexing
+from tuner.schedule.product.context import EmitContext, Indexing, Panel, context_of
 from tuner.schedule.product.nest import Block, Nest
-from tuner.schedule.product.panels import PackedAhead
-from tuner.schedule.product.rows import RowsInPlace
+from tuner.schedule.product.readers import PackedAhead, RowReader
 from tuner.schedule.rules.winograd.pattern import (
     POINTS,
     Convolution,
@@ -115,4 +113,4 @@ def _product(context: EmitContext, inputs: TirExpr, start: TirExpr, vectors: Tir
                 each(panel(full, width))
 
     rows = Block(i64(0), i64(int(nest.m) // nest.mr), tirx.IntImm("bool", 1))
-    nest.write_tiles(strip, nest.whole, RowsInPlace(), rows)
+    nest.write_tiles(strip, nest.whole, RowReader(), rows)

@@ -23,9 +23,8 @@ from tuner.schedule.product.axes import MAX_BLOCK
 from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import forms
-from tuner.schedule.product.operand import Left, Place, Result, Right
 from tuner.schedule.product.operands.columns import Columns
-from tuner.schedule.product.product import DTYPE, Product
+from tuner.schedule.product.product import DTYPE, Left, Place, Product, Result, Right
 from tuner.schedule.rule import Extents, NoMatch, matched
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import TirExpr

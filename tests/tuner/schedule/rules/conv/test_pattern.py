@@ -16,7 +16,7 @@ from tuner.schedule.product.operands.ahead import AheadColumns, AheadRows
 from tuner.schedule.product.operands.columns import Columns, are_in_two, positions
 from tuner.schedule.product.operands.gathered import GatheredColumns, GatheredRows
 from tuner.schedule.product.operands.image import Dim
-from tuner.schedule.product.operands.view import ViewedColumns
+from tuner.schedule.product.operands.matrix import ViewedColumns
 
 
 def op(name: str, **args: Any) -> Workload:
