@@ -17,9 +17,8 @@ from tuner.schedule.product.atoms import FMA, atoms_either_way
 from tuner.schedule.product.match.factors import in_words
 from tuner.schedule.product.match.parts import Part
 from tuner.schedule.product.match.phases import Phase
-from tuner.schedule.product.operands.ahead import AheadColumns, AheadRows
 from tuner.schedule.product.operands.columns import Columns, are_in_two
-from tuner.schedule.product.operands.gathered import GatheredColumns, GatheredRows
+from tuner.schedule.product.operands.gathered import AheadColumns, AheadRows, GatheredColumns, GatheredRows
 from tuner.schedule.product.operands.image import Image
 from tuner.schedule.product.operands.scatter import ScatteredResult
 from tuner.schedule.product.operands.view import ViewedColumns, ViewedResult, ViewedRows

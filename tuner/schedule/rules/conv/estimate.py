@@ -16,7 +16,6 @@ from tuner.schedule.product.match.factors import is_contiguous
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import form_of
 from tuner.schedule.product.operands.columns import Columns
-from tuner.schedule.product.operands.gathered import most_columns
 from tuner.schedule.product.operands.image import Image
 from tuner.schedule.rule import Extents
 from tuner.schedule.space import MicroKernel
@@ -108,7 +107,7 @@ def _copied(form: Form, image: Image, blocks: Floats, extents: Extents) -> Float
     reach below the last one's first."""
     line = form.part_size(image.channel, extents).astype(np.float64)
     lines, below = np.ones_like(line), np.zeros_like(line)
-    for dim in reversed(image.dims):
+    for dim in reversed((*image.rows, image.columns)):
         reach = np.zeros_like(line)
         if dim.window is not None:
             reach = (form.part_size(dim.window, extents).astype(np.float64) - 1.0) * dim.dilation
@@ -124,8 +123,9 @@ def _copied(form: Form, image: Image, blocks: Floats, extents: Extents) -> Float
 def _lines_copied(task: SearchTask, columns: Columns, kernels: Sequence[MicroKernel], n: Floats) -> Floats:
     """[kernels, shapes] elements of the copies of an image for the panels: each has what windows reach behind its last
     line, too."""
-    lanes = task.known_target.hardware.lanes()
-    copies = np.ceil(n / np.array([[most_columns(task, columns, kernel["nv"])] for kernel in kernels]))
+    hardware = task.known_target.hardware
+    lanes = hardware.lanes()
+    copies = np.ceil(n / np.array([[columns.most(kernel["nv"] * lanes, hardware)] for kernel in kernels]))
     line = columns.channels * np.ceil(columns.pitches[-1] / lanes) * lanes
     dense = n / columns.inner * np.prod(columns.pitches[:-1])
     return np.asarray(line * (dense + copies * columns.lines_below))

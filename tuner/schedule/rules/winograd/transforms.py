@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tuner.schedule.loops.reading import Reader
 from tuner.schedule.product.context import EmitContext
-from tuner.schedule.product.operands.padded import end_inside, lanes_inside, padded_vector
+from tuner.schedule.product.operands.gather import end_inside, lanes_inside, padded_read
 from tuner.schedule.product.operands.scatter import in_vectors, store_results
 from tuner.schedule.rules.winograd.pattern import OUTPUTS, POINTS, TILE, Convolution
 from tuner.schedule.signature import i64
@@ -67,13 +66,9 @@ class Transforms:
 
     def _line(self, channel: TirExpr, image: TirExpr, y: TirExpr, x: TirExpr, end: TirExpr) -> TirExpr:
         """A vector of a line of the image from ``x`` on, padded."""
-        context, columns = self.context, self.own.columns
-        mask = lanes_inside(x, end, self.lanes)
-        of_dims = dict(zip(columns.at, (image, y, context.vectors.ramp(x)), strict=True))
-        index = context.parts.index({columns.channel: channel})
-        places = Reader(context.task.workload, context.function, context.buffers, index, 1, None).indices(columns.read)
-        place = [of_dims.get(position, value) for position, value in enumerate(places)]
-        return bound(padded_vector(context, columns.read.tensor, context.buffers[columns.read.tensor], place, mask))
+        columns, mask = self.own.columns, lanes_inside(x, end, self.lanes)
+        at = dict(zip(columns.at, (image, y, self.context.vectors.ramp(x)), strict=True))
+        return bound(padded_read(self.context, columns.read, {columns.channel: channel}, at, mask))
 
     def _transform(self, picked: TirExpr, inputs: TirExpr, channel: TirExpr, vector: TirExpr) -> None:
         """B^T d B of a vector of tiles."""
