@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from tuner.program.expr import Read, axes_of, reads
 from tuner.program.notation import Stage
@@ -48,6 +49,10 @@ class Slide:
     def reach(self) -> int:
         """From the first element of a window to the last."""
         return self.dilation * (self.size - 1)
+
+    def span(self, positions: Any) -> Any:
+        """Elements that windows at so many neighbouring positions touch, one at least: numbers of any kind."""
+        return self.stride * (positions - 1) + (self.reach + 1)
 
     def step(self, tap: Tap) -> int:
         """Elements from the first one of the window to that of ``tap``."""
