@@ -6,7 +6,6 @@ costs. The loops, the register tile and the theory ask nothing else, so that cod
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,16 +33,16 @@ Place = tuple[TirExpr, tuple[TirExpr, ...]]
 """A buffer, and the indices of an element but for the last one."""
 
 
-class Left(ABC):
+class Left:
     """The rows of a product, ``left[m, k]``. ``dtype``: of its elements in memory."""
 
     dtype: str
     is_packed_ahead: bool
     """Whether it is packed before all calls."""
 
-    @abstractmethod
     def row(self, context: EmitContext, row: TirExpr) -> Place:
-        """A row, along k."""
+        """A row, along k, where rows are read as they lie."""
+        raise NotImplementedError(f"{type(self).__name__} are read where they are packed")
 
     def room(self, context: EmitContext, rows: int, steps: TirExpr) -> AbstractContextManager[TirExpr]:
         """Memory for so many rows of so many steps that are packed at the call."""
@@ -78,7 +77,7 @@ class Late:
     factor: Callable[[Panel, TirExpr, int], TirExpr]
 
 
-class Right(ABC):
+class Right:
     """The columns of a product, ``right[n, k]``. ``dtype``: of its elements in memory."""
 
     dtype: str
@@ -87,9 +86,9 @@ class Right(ABC):
     lies_along_n: bool
     """Whether neighbours in memory are columns, not steps of k."""
 
-    @abstractmethod
     def step(self, context: EmitContext, step: TirExpr) -> Place:
-        """One step of k, along n; or one column, along k, if that is how it lies."""
+        """One step of k, along n, where columns are read as they lie; or one column, along k, if that is how."""
+        raise NotImplementedError(f"{type(self).__name__} are read where they are packed")
 
     def room(self, context: EmitContext, panels: TirExpr, steps: TirExpr) -> AbstractContextManager[TirExpr]:
         """Memory for so many panels of so many steps that are packed at the call."""
@@ -99,7 +98,7 @@ class Right(ABC):
         """Fill a panel at these steps of k."""
         pack_panel(context, panel, to, chunk)
 
-    def widen(self, of: Estimate) -> None:  # noqa: B027 - most need nothing
+    def widen(self, of: Estimate) -> None:
         """Say what an element takes, if it is not read as it is stored: set ``of.words``."""
 
     def stream_cycles(self, of: Estimate, in_place: Floats) -> Floats:
@@ -137,7 +136,7 @@ class Right(ABC):
         return words.right_words(at.buffer[(at.index, row, words.columns(v * context.vectors.lanes))])
 
 
-class Result(ABC):
+class Result:
     """Where results are written. ``dtype``: of its elements; ``computed``: the tensor whose elements the sums are;
     ``epilogue``: the elementwise stages that they go through on their way."""
 
@@ -145,13 +144,13 @@ class Result(ABC):
     computed: str
     epilogue: tuple[Stage, ...]
 
-    @abstractmethod
     def row(self, context: EmitContext, row: TirExpr) -> Place:
-        """A row, along n."""
+        """A row, along n, where tiles write to it."""
+        raise NotImplementedError(f"{type(self).__name__} collects results in a buffer")
 
-    @abstractmethod
     def read(self, context: EmitContext, read: Read, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...], bool]:
         """What an epilogue reads at a row: its buffer, the indices, and whether n follows these."""
+        raise NotImplementedError(f"{type(self).__name__} has no epilogue")
 
     @contextmanager
     def collected(self, context: EmitContext, rows: Extent, columns: Share, skipped: TirExpr) -> Iterator[Result]:

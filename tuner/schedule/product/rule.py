@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout, PackLayout
+from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product import estimate
 from tuner.schedule.product.atom import imported
 from tuner.schedule.product.axes import (
@@ -101,3 +102,17 @@ class ProductRule(Rule):
             with imported(context.words.atom):
                 Nest(context).body()
         return function.get()
+
+
+def by_choice(
+    axis: str, kernels: Sequence[MicroKernel], of: Callable[[int, Sequence[MicroKernel]], Floats]
+) -> Floats:  # fmt: skip
+    """What ``of`` says of the kernels with the same choice of an axis, [kernels, ...] in the order of all kernels."""
+    choices, result = np.array([kernel[axis] for kernel in kernels]), None
+    for choice in np.unique(choices):
+        own = np.flatnonzero(choices == choice).tolist()
+        answer = of(int(choice), [kernels[number] for number in own])
+        result = np.empty((len(kernels), *answer.shape[1:])) if result is None else result
+        result[own] = answer
+    assert result is not None
+    return result

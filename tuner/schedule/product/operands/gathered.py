@@ -51,9 +51,6 @@ class AheadColumns(Factors, Right):
     is_packed_ahead = True
     lies_along_n = True
 
-    def step(self, context: EmitContext, step: TirExpr) -> Place:
-        raise NotImplementedError("the operand is packed")
-
     def packed(self, context: EmitContext) -> TirExpr:
         return context.buffers[self.tensor]
 
@@ -75,9 +72,6 @@ class GatheredRows(Factors, Left):
     """Rows that are gathered as a block of them is packed: as elements, if a step takes words of several."""
 
     is_gathered, is_packed_ahead = True, False
-
-    def row(self, context: EmitContext, row: TirExpr) -> Place:
-        raise NotImplementedError("rows are gathered")
 
     def room(self, context: EmitContext, rows: int, steps: TirExpr) -> AbstractContextManager[TirExpr]:
         make = room_for_rows if context.words.atom.group > 1 else super().room
@@ -106,9 +100,6 @@ class GatheredColumns(Factors, Right):
 
     columns: Columns | None = None
     is_gathered, is_packed_ahead, lies_along_n = True, False, True
-
-    def step(self, context: EmitContext, step: TirExpr) -> Place:
-        raise NotImplementedError("columns are gathered")
 
     def pack(self, context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
         gather = words_of_panel if context.words.atom.group > 1 else gather_panel

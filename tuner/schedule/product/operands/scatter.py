@@ -37,12 +37,6 @@ class ScatteredResult(Result):
     computed: str
     epilogue: tuple[Stage, ...] = ()
 
-    def row(self, context: EmitContext, row: TirExpr) -> Place:
-        raise NotImplementedError("results are collected in a buffer")
-
-    def read(self, context: EmitContext, read: Read, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...], bool]:
-        raise NotImplementedError("stages run as results are scattered")
-
     @contextmanager
     def collected(self, context: EmitContext, rows: Extent, columns: Range, skipped: TirExpr) -> Iterator[Result]:
         first, number = rows()
@@ -65,9 +59,6 @@ class BufferedResult(Result):
 
     def row(self, context: EmitContext, row: TirExpr) -> Place:
         return self.buffer, (row - self.first,)
-
-    def read(self, context: EmitContext, read: Read, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...], bool]:
-        raise NotImplementedError("stages run as results are scattered")
 
     def within(self, panel: Panel) -> Panel:
         """The panel by itself: the buffer holds it alone."""
