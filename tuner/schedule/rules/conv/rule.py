@@ -25,11 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel
-from tuner.program.expr import axes_of
 from tuner.program.target import Hardware, Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.layout import CutLayout, Layout, PackLayout
+from tuner.schedule.layout import Layout
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import best_of_vectors
 from tuner.schedule.product.axes import (
@@ -45,14 +44,12 @@ from tuner.schedule.product.axes import (
     thread_axes,
     tile_axes,
 )
-from tuner.schedule.product.match.factors import Factors, dims_of
 from tuner.schedule.product.match.form import Form
-from tuner.schedule.product.match.groups import form_of, forms, forms_of
-from tuner.schedule.product.match.parts import outer_role
+from tuner.schedule.product.match.groups import forms, forms_of
 from tuner.schedule.product.product import DTYPE
 from tuner.schedule.rule import Extents, NoMatch, Rule
 from tuner.schedule.rules.conv import estimate
-from tuner.schedule.rules.conv.emit import emit
+from tuner.schedule.rules.conv.emit import emit, layouts_of
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 
@@ -74,20 +71,21 @@ class X86Gathered(Rule):
         form = forms_of(task.workload)[-1]
         if form.right.is_packed_ahead or not form.left.is_gathered:
             return 0
-        sizes = form.by_role({axis: np.array([size]) for axis, size in _largest(task).items()})
+        largest = task.workload.axis_sizes(task.largest_dims)
+        sizes = form.by_role({axis: np.array([size]) for axis, size in largest.items()})
         return int(4 * task.threads * sizes["k"][0] * sizes["n"][0])
 
     def space(self, task: SearchTask) -> SearchSpace:
-        hardware, form = task.known_target.hardware, forms_of(task.workload)[0]
-        found = forms_of(task.workload)
+        hardware, found = task.known_target.hardware, forms_of(task.workload)
+        atoms = _atoms(hardware, found)
         axes = (
-            *tile_axes(form.steps, _atoms(hardware, found)),
-            Axis("rows", "rows of a block are gathered", _rows(hardware, found)),
+            *tile_axes(found[0].steps, atoms),
+            Axis("rows", "rows of a block are gathered", _rows(atoms, found)),
             # Code of phases is written once for each: not also for every width of the last panel.
             *ragged_axes(any("n" in form.dynamic and not form.phases for form in found)),
-            Axis("pack", "panels are gathered at each call", _packings(hardware, found)),
+            Axis("pack", "panels are gathered at each call", _packings(hardware, atoms, found)),
             *thread_axes(task.threads, any(form.outer for form in found)),
-            *atom_axes(_atoms(hardware, found)),
+            *atom_axes(atoms),
             Axis("join", "m and n hold all of their axes", tuple(sorted(int(form.joined) for form in found))),
         )
 
@@ -127,14 +125,10 @@ class X86Gathered(Rule):
         return estimate.features(task, kernels, extents)
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
-        form = form_of(task.workload, bool(kernel["join"]))
-        hardware = task.known_target.hardware
-        width, atom = kernel["nv"] * hardware.lanes(), atom_of(kernel, form.product.atoms(hardware))
-        parts = [_layouts(task.workload, own, width, atom) for own in form.each]
-        return parts[0] if not form.phases else _cut(task.workload, form, parts)
+        return layouts_of(task, kernel)
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        return emit(task, kernel, self.layouts(task, kernel), name)
+        return emit(task, kernel, name)
 
 
 def _check(
@@ -190,10 +184,6 @@ def _check_copy(kernel: MicroKernel, form: Form, hardware: Hardware) -> None:
         raise IllegalKernel(f"{text}, there are {hardware.vector_registers}")
 
 
-def _largest(task: SearchTask) -> Mapping[str, int]:
-    return task.workload.axis_sizes(task.largest_dims)
-
-
 def _atoms(hardware: Hardware, found: Sequence[Form]) -> dict[int, Atom]:
     """The instructions that there are for all forms."""
     every = [form.product.atoms(hardware) for each in found for form in each.each]
@@ -201,21 +191,16 @@ def _atoms(hardware: Hardware, found: Sequence[Form]) -> dict[int, Atom]:
     return {depth: atom for depth, atom in atoms.items() if all(depth in others for others in every)}
 
 
-def _has_unit(hardware: Hardware, found: Sequence[Form]) -> bool:
-    """Whether there is a matrix unit, whose operands are packed."""
-    return any(atom.unit is not None for atom in _atoms(hardware, found).values())
-
-
-def _rows(hardware: Hardware, found: Sequence[Form]) -> tuple[int, ...]:
-    """Choices of ``rows``."""
+def _rows(atoms: Mapping[int, Atom], found: Sequence[Form]) -> tuple[int, ...]:
+    """Choices of ``rows``. A matrix unit has operands that are packed."""
     in_image = (IN_IMAGE,) if any(form.image is not None for form in found) else ()
     left = found[0].left
     if left.is_packed_ahead:
-        return (0, 1) if _has_unit(hardware, found) else (0,)
+        return (0, 1) if any(atom.unit is not None for atom in atoms.values()) else (0,)
     return (1, *in_image) if left.is_gathered else (0, 1)
 
 
-def _packings(hardware: Hardware, found: Sequence[Form]) -> tuple[int, ...]:
+def _packings(hardware: Hardware, atoms: Mapping[int, Atom], found: Sequence[Form]) -> tuple[int, ...]:
     """Choices of ``pack``. A gathered panel that rows share is gathered once; all panels at the start where the rows of
     a block are gathered, too."""
     form = found[0]
@@ -227,51 +212,5 @@ def _packings(hardware: Hardware, found: Sequence[Form]) -> tuple[int, ...]:
         in_place = (0,) if form.total == DTYPE else ()
         return (*in_place, 2) if again else (*in_place, 1, 2)
     in_copy = (IN_COPY,) if any(form.copies_columns(hardware) for form in found) else ()
-    at_once = (2,) if _has_unit(hardware, found) else ()
+    at_once = (2,) if any(atom.unit is not None for atom in atoms.values()) else ()
     return (2,) if again else (1, *in_copy, *at_once)
-
-
-def _layouts(workload: Workload, form: Form, width: int, atom: Atom) -> dict[str, PackLayout]:
-    """How the constants of one form are packed; ``width``: columns of a panel."""
-    sides = ((form.left, form.m, 1), (form.right, form.n, width))
-    own = form.phase.workload if form.phase is not None else workload
-    return {
-        operand.tensor: _layout(own, form, operand, rows, panel, atom)
-        for operand, rows, panel in sides
-        if operand.is_packed_ahead
-    }
-
-
-def _cut(workload: Workload, form: Form, parts: Sequence[Mapping[str, PackLayout]]) -> dict[str, CutLayout]:
-    """How constants are packed of which each phase takes some taps."""
-
-    def taken(own: Form, tensor: str) -> tuple[tuple[int, int, int, int], ...]:
-        assert own.phase is not None
-        (read,) = (read for read in own.phase.workload.program.reads if read.tensor == tensor)
-        at = {axis: dim for dim, index in enumerate(read.indices) for axis in axes_of(index)}
-        return tuple(
-            (at[taps.axis], taps.last, taps.last - taps.step * taps.count, -taps.step)
-            for taps in own.phase.taps
-            if taps.axis in at
-        )
-
-    return {
-        tensor: CutLayout(
-            tuple((taken(own, tensor), part[tensor]) for own, part in zip(form.phases, parts, strict=True)),
-            tuple(dim.constant or 0 for dim in workload.tensors[tensor].dims),
-        )
-        for tensor in parts[0]
-    }
-
-
-def _layout(
-    workload: Workload, form: Form, operand: Factors, rows: tuple[str, ...], panel: int, atom: Atom
-) -> PackLayout:  # fmt: skip
-    read = next(read for read in workload.program.reads if read.tensor == operand.tensor)
-    dims = dims_of(workload, form.parts, read)
-    assert dims is not None
-    place = {name: at for at, name in enumerate(name for names in dims for name in names)}
-    sizes = tuple(tuple(form.parts[name].extent.constant or 0 for name in names) for names in dims)
-    outer = [name for role in operand.roles[:-2] for name in form.outer if outer_role(name) == role]
-    batch, own, steps = (tuple(place[name] for name in group) for group in (outer, rows, form.k))
-    return PackLayout(panel, atom.group, atom.offset, sizes, batch, own, steps, atom.steps)
