@@ -18,9 +18,14 @@ from tuner.schedule.product.match.factors import in_words
 from tuner.schedule.product.match.parts import Part
 from tuner.schedule.product.match.phases import Phase
 from tuner.schedule.product.operands.columns import Columns, are_in_two
-from tuner.schedule.product.operands.gathered import AheadColumns, AheadRows, GatheredColumns, GatheredRows
+from tuner.schedule.product.operands.gathered import (
+    AheadColumns,
+    AheadRows,
+    GatheredColumns,
+    GatheredRows,
+    ScatteredResult,
+)
 from tuner.schedule.product.operands.image import Image
-from tuner.schedule.product.operands.scatter import ScatteredResult
 from tuner.schedule.product.operands.view import ViewedColumns, ViewedResult, ViewedRows
 from tuner.schedule.product.product import DTYPE, Product, can_hold_partial
 from tuner.schedule.rule import Extents

@@ -6,6 +6,7 @@ element once for each window that it is in. A tile adds where its rows start to 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -109,10 +110,7 @@ class ImageRows(PackedRows):
         context, chunk = tile.context, tile.chunk
         parts, image, steps = context.parts, context.form.image, context.form.k
         assert image is not None
-        size: TirExpr = i64(1)
-        for name in image.run:
-            size = size * parts.size(name)
-        size = bound_unless_known(tirx.max(size, i64(1)))
+        size = bound_unless_known(tirx.max(math.prod(map(parts.size, image.run), start=i64(1)), i64(1)))
         with runs_of(chunk, size) as (run, begin, first, length):
             values = parts.decomposed(steps[: len(steps) - len(image.run)], run)
             place = number_of(behind(image.rows, values), _lines(context, image)) * self.pitch

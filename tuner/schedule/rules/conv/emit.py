@@ -17,6 +17,7 @@ the next one, so that its results stay in cache; they are written panel by panel
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -89,9 +90,7 @@ def _stretches(task: SearchTask, form: Form, function: KernelFunction) -> TirExp
     if form.phase is None or axis not in {places.axis for places in form.phase.places}:
         return None
     out = task.workload.tensors[form.out]
-    size: TirExpr = i64(DTYPES[out.dtype].bytes)
-    for dim in out.dims:
-        size = size * dim_expr(dim, function.symbols)
+    size = math.prod((dim_expr(dim, function.symbols) for dim in out.dims), start=i64(DTYPES[out.dtype].bytes))
     each = i64(task.threads * task.known_target.hardware.l2_bytes // 2)
     return I.Bind(tirx.floordiv(size + each - i64(1), each))
 
@@ -127,9 +126,7 @@ def _context(
 
 def _product(parts: Indexing, names: tuple[str, ...]) -> TirExpr:
     """The extent of a group."""
-    size: TirExpr = i64(1)
-    for name in names:
-        size = size * parts.size(name)
+    size = math.prod(map(parts.size, names), start=i64(1))
     return I.Bind(size) if not isinstance(size, tirx.IntImm) else size
 
 
@@ -200,8 +197,7 @@ def _cut(workload: Workload, form: Form, parts: Sequence[Mapping[str, PackLayout
 def _layout(
     workload: Workload, form: Form, operand: Factors, rows: tuple[str, ...], panel: int, atom: Atom
 ) -> PackLayout:  # fmt: skip
-    read = next(read for read in workload.program.reads if read.tensor == operand.tensor)
-    dims = dims_of(workload, form.parts, read)
+    dims = dims_of(workload, form.parts, operand.read)
     assert dims is not None
     place = {name: at for at, name in enumerate(name for names in dims for name in names)}
     sizes = tuple(tuple(form.parts[name].extent.constant or 0 for name in names) for names in dims)

@@ -27,7 +27,7 @@ from tuner.schedule.product.indexing import Indexing
 from tuner.schedule.product.nest import Block, Nest
 from tuner.schedule.product.operand import Left, Place, Result, Right
 from tuner.schedule.product.operands.gather import end_inside, lanes_inside, padded_read
-from tuner.schedule.product.operands.scatter import in_vectors, store_results
+from tuner.schedule.product.operands.gathered import in_vectors, store_results
 from tuner.schedule.product.panels import PackedAhead
 from tuner.schedule.product.product import DTYPE
 from tuner.schedule.product.rows import RowsInPlace

@@ -154,7 +154,7 @@ def match(workload: Workload) -> Convolution | NoMatch:
     padding = dict(workload.padding).get(columns.read.tensor, 0.0)
     if not math.isfinite(padding):
         return NoMatch(f"differences of a padding of {padding} are no numbers")
-    weight = next(read for read in workload.program.reads if read.tensor == form.left.tensor)
+    weight = form.left.read
     kernels = form.parts[form.m[0]].extent.constant or 0
     if not _is_whole(form, weight) or min(columns.channels, kernels) < MIN_CHANNELS:
         return NoMatch(f"fewer than {MIN_CHANNELS} channels, or groups of them")
