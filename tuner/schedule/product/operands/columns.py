@@ -175,12 +175,11 @@ class CopiedPanel(PanelReader):
     @contextmanager
     def runs(self, tile: Tile) -> Iterator[Run]:
         """The channels of one place in a window after those of another."""
-        parts, chunk = tile.context.parts, tile.chunk
-        columns, windows = parts.form.columns, parts.form.k[:-1]
+        parts, chunk, columns = tile.context.parts, tile.chunk, tile.context.form.columns
         assert columns is not None
         pitches = {dim.place: i64(pitch) for dim, pitch in zip(columns.dims, (1, *columns.pitches), strict=True)}
         with runs_of(chunk, i64(columns.channels)) as (run, begin, first, length):
-            window = number_of(behind(columns.dims, parts.decomposed(windows, run)), pitches)
+            window = number_of(behind(columns.dims, parts.decomposed(parts.form.k[:-1], run)), pitches)
             # Steps count from the chunk's first one.
             yield Run(first - chunk.first, length, bound(window + (chunk.first - begin) * i64(self.plane)))
 
@@ -223,21 +222,20 @@ class ColumnCopy(PanelSource):
 
     def _fill(self, panels: Share) -> None:
         """The lines that some panels need."""
-        context, columns, lanes = self.context, self.columns, self.lanes
+        context, columns, lanes, pitch = self.context, self.columns, self.lanes, self.columns.pitches[-1]
         first, width = bound_unless_known(panels[0] * i64(context.nr)), i64(context.nr)
         last = bound_unless_known(tirx.min(panels[1] * width, context.extent["n"]) - i64(1))
         self.start = self._line(first)
         lines = bound_unless_known(self._line(last) - self.start + i64(1 + columns.lines_below))
-        of_tensor, line_length = context.parts.sizes_of(columns.read.tensor), columns.pitches[-1]
-        sizes = [of_tensor[position] for position in columns.at]
+        sizes = [context.parts.sizes_of(columns.read.tensor)[position] for position in columns.at]
         with I.serial(i64(0), lines) as line:
             at = self._outer(bound_unless_known(self.start + line))
             end = end_inside(at, sizes[:-1], sizes[-1])
             # What is stored past a line is overwritten by the next one, or lies in the room behind.
-            with I.serial(i64(0), i64(-(-line_length // lanes))) as v:
+            with I.serial(i64(0), i64(-(-pitch // lanes))) as v:
                 element = bound_unless_known(v * i64(lanes) + i64(columns.dims[-1].first))
                 mask = lanes_inside(element, end, lanes)
-                to = bound_unless_known(line * i64(line_length) + v * i64(lanes))
+                to = bound_unless_known(line * i64(pitch) + v * i64(lanes))
                 of_dims = dict(zip(columns.at, (*at, context.vectors.ramp(element)), strict=True))
                 with I.serial(i64(0), i64(columns.channels)) as channel:
                     values = {**context.outer, columns.channel: channel}

@@ -59,7 +59,7 @@ def lanes_inside(element: TirExpr, end: TirExpr, lanes: int) -> TirExpr:
 
 def padded_vector(
     context: EmitContext, tensor: str, buffer: TirExpr, place: Sequence[TirExpr], mask: TirExpr
-) -> TirExpr:  # fmt: skip
+) -> TirExpr:
     """What a tensor has there as float32, and what it is padded with in the other lanes."""
     lanes, workload = context.vectors.lanes, context.task.workload
     dtype, padding = workload.tensors[tensor].dtype, dict(workload.padding).get(tensor, 0.0)
@@ -68,9 +68,7 @@ def padded_vector(
     return tirx.Select(mask, value, tirx.Broadcast(tirx.FloatImm(DTYPE, padding), lanes))
 
 
-def padded_read(
-    context: EmitContext, read: Read, values: Values, at: Mapping[int, TirExpr], mask: TirExpr
-) -> TirExpr:  # fmt: skip
+def padded_read(context: EmitContext, read: Read, values: Values, at: Mapping[int, TirExpr], mask: TirExpr) -> TirExpr:
     """The same of a read at ``values``, but that its indices ``at`` are given."""
     found = reader_at(context, values).indices(read)
     place = [at.get(position, value) for position, value in enumerate(found)]
@@ -124,36 +122,34 @@ def gather_rows(context: EmitContext, rows: PackedRows, count: TirExpr, chunk: C
 
 
 def gather_panel(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
-    """A panel's slice of the right operand."""
-    factors = context.form.right.factors
-    read = strided_read(context)
-    if read is not None:
-        _pieces(context, panel, to, chunk, read)
-    elif len(context.form.n) == 1 and is_contiguous(factors, context.form.n[0]):
-        _vectors(context, panel, to, chunk)
-    else:
-        _elements(context, panel, to, chunk)
-
-
-def _elements(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
-    """Element by element. Columns past the last one are left as they are: they are computed and not stored."""
-    with I.serial(i64(0), context.columns_in(panel)) as column:
-        of_column = {**context.outer, **context.parts.decomposed(context.form.n, panel.column + column)}
-        with _steps(context, panel, to, chunk) as (values, place):
-            value = product(context, context.form.right.factors, {**of_column, **values}, 1, None)
-            I.buffer_store(to.buffer, value, [to.index, place, column])
-
-
-def _vectors(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
-    """In vectors along n, which is one axis."""
-    (axis,), lanes = context.form.n, context.vectors.lanes
-    limit = context.extent["n"] if panel.limit is None else panel.limit
+    """A panel's slice of the right operand, in vectors along n where these can be loaded. Columns past the last one are
+    left as they are, or are anything: they are computed and not stored."""
+    lanes, n, factors, strided = (
+        context.vectors.lanes,
+        context.form.n,
+        context.form.right.factors,
+        strided_read(context),
+    )
+    if strided is None and not (len(n) == 1 and is_contiguous(factors, n[0])):
+        with I.serial(i64(0), context.columns_in(panel)) as column:
+            of_column = {**context.outer, **context.parts.decomposed(n, panel.column + column)}
+            with _steps(context, panel, to, chunk) as (values, place):
+                value = product(context, factors, {**of_column, **values}, 1, None)
+                I.buffer_store(to.buffer, value, [to.index, place, column])
+        return
     with I.serial(i64(0), i64(panel.vectors)) as v:
         column = bound(panel.column + v * i64(lanes))
+        load = _whole(context, panel, column) if strided is None else _pieces(context, panel, column, strided)
         with _steps(context, panel, to, chunk) as (values, place):
-            at = {**context.outer, **values, axis: column}
-            value = product(context, context.form.right.factors, at, lanes, axis, limit)
+            value = load({**context.outer, **values})
             I.buffer_store(to.buffer, value, [to.index, place, context.vectors.ramp(v * i64(lanes))])
+
+
+def _whole(context: EmitContext, panel: Panel, column: TirExpr) -> Callable[[Values], TirExpr]:
+    """How to load a vector of columns along n, which is one axis."""
+    (axis,), lanes, factors = context.form.n, context.vectors.lanes, context.form.right.factors
+    limit = context.extent["n"] if panel.limit is None else panel.limit
+    return lambda values: product(context, factors, {**values, axis: column}, lanes, axis, limit)
 
 
 @contextmanager
@@ -186,24 +182,24 @@ def strided_read(context: EmitContext) -> Strided | None:
     return Strided(factor, step) if 1 <= step <= MAX_STRIDE else None
 
 
-def _pieces(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk, strided: Strided) -> None:
-    """Vectors of columns, each of which may go over several runs of the last axis of n: a masked load for each."""
-    lanes = context.vectors.lanes
+def _pieces(context: EmitContext, panel: Panel, column: TirExpr, strided: Strided) -> Callable[[Values], TirExpr]:
+    """How to load a vector of columns that may go over several runs of the last axis of n: a masked load for each."""
+    lanes, every = context.vectors.lanes, context.vectors.ramp(0)
     padding = dict(context.task.workload.padding).get(strided.read.tensor, 0.0)
-    with I.serial(i64(0), i64(panel.vectors)) as v:
-        column = bound(panel.column + v * i64(lanes))
-        valid = columns_in_vector(panel, column, lanes)
-        over = runs_of_vector(context, column)
-        with _steps(context, panel, to, chunk) as (values, place):
-            slot, every = I.alloc_buffer((lanes,), DTYPE), tirx.Ramp(0, 1, lanes)
-            I.buffer_store(slot, tirx.Broadcast(tirx.FloatImm(DTYPE, padding), lanes), [every])
+    valid, over = columns_in_vector(panel, column, lanes), runs_of_vector(context, column)
 
-            def piece(of_run: Values, start: TirExpr, end: TirExpr, lane_zero: TirExpr) -> None:
-                at = {**context.outer, **values, **of_run, context.form.n[-1]: lane_zero}
-                load_piece(context, strided, slot, at, start, tirx.min(end, valid))
+    def load(values: Values) -> TirExpr:
+        slot = I.alloc_buffer((lanes,), DTYPE)
+        I.buffer_store(slot, tirx.Broadcast(tirx.FloatImm(DTYPE, padding), lanes), [every])
 
-            over(piece)
-            I.buffer_store(to.buffer, slot[every], [to.index, place, context.vectors.ramp(v * i64(lanes))])
+        def piece(of_run: Values, start: TirExpr, end: TirExpr, lane_zero: TirExpr) -> None:
+            at = {**values, **of_run, context.form.n[-1]: lane_zero}
+            load_piece(context, strided, slot, at, start, tirx.min(end, valid))
+
+        over(piece)
+        return slot[every]
+
+    return load
 
 
 def columns_in_vector(panel: Panel, column: TirExpr, lanes: int) -> TirExpr:
@@ -275,8 +271,7 @@ def load_piece(
     if step > 1:
         chosen = [tirx.IntImm("int32", lane * step) for lane in range(lanes)]
         loads = [I.Bind(tirx.Shuffle(loads, chosen))]
-    every = tirx.Ramp(0, 1, lanes)
-    mask = _between(_numbers(0, lanes), first, last)
+    every, mask = context.vectors.ramp(0), _between(_numbers(0, lanes), first, last)
     I.buffer_store(slot, tirx.Select(mask, loads[0], slot[every]), [every])
 
 

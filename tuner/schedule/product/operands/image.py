@@ -138,7 +138,10 @@ def image_rows(context: EmitContext, first: TirExpr, count: TirExpr) -> Iterator
     sizes = I.Bind(lines * copy.pitch + i64(context.vectors.lanes)), I.Bind(count + i64(1))
     with workspace(sizes[:1]) as packed, workspace(sizes[1:], "int64") as starts:
         copy.fill(packed, start, lines)
-        copy.note_starts(starts, start, first, count)
+        with context.parts.runs(m, first, count) as (values, begin, end, shift):
+            line = bound_unless_known((copy.line(values) - start) * copy.pitch)
+            with I.serial(begin, end) as column:
+                I.buffer_store(starts, line + column * (i64(copy.image.columns.step) * copy.channels), [column + shift])
         yield ImageRows(packed, first, starts, copy.pitch)
 
 
@@ -170,14 +173,6 @@ class _ImageCopy:
         """The line where a window begins at these values of the parts of m."""
         places = {dim.place: values[dim.place] * i64(dim.step) for dim in self.image.rows}
         return bound_unless_known(number_of(places, self.extents))
-
-    def note_starts(self, starts: TirExpr, start: TirExpr, first: TirExpr, count: TirExpr) -> None:
-        """Where in a copy from line ``start`` on so many rows begin."""
-        columns = self.image.columns
-        with self.context.parts.runs(self.context.form.m, first, count) as (values, begin, end, shift):
-            line = bound_unless_known((self.line(values) - start) * self.pitch)
-            with I.serial(begin, end) as column:
-                I.buffer_store(starts, line + column * (i64(columns.step) * self.channels), [column + shift])
 
     def fill(self, packed: TirExpr, start: TirExpr, lines: TirExpr) -> None:
         """So many lines from ``start`` on."""

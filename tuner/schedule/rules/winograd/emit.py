@@ -84,14 +84,15 @@ class PointSums(Result):
 
 
 def emit(
-    task: SearchTask, own: Convolution, kernel: MicroKernel, layouts: Mapping[str, Layout], name: str
+    task: SearchTask, own: Convolution, lines: int, kernel: MicroKernel, layouts: Mapping[str, Layout], name: str
 ) -> Any:  # fmt: skip
-    """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0."""
-    lines, nr = kernel["lines"], kernel["nv"] * task.known_target.hardware.lanes()
+    """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0. ``lines`` of a
+    block; ``kernel``: the engine's, by which products are computed."""
+    nr = kernel["nv"] * task.known_target.hardware.lanes()
     panels = -(-lines * own.tiles_in_row // nr)
     extent = {"m": i64(own.kernels), "n": i64(panels * nr), "k": i64(own.channels)}
     with kernel_function(task.workload, layouts, name) as function:
-        context = context_of(task, own.product(lines), own.engine_kernel(kernel, 1), function, extent)
+        context = context_of(task, own.product(lines), kernel, function, extent)
         context = replace(context, indexing=Indexing(own.form, function, task.workload, task.workload))
         rows = I.Bind(context.parts.size(own.form.n[0]) * i64(own.tile_rows))
         on_threads(task.threads, lambda thread: _share(context, own, lines, panels, rows, thread))
@@ -119,7 +120,7 @@ def _share(context: EmitContext, own: Convolution, lines: int, panels: int, rows
         transforms = _Transforms(context, own, panels, begin, end)
         transforms.forward(picked, inputs)
         with I.serial(i64(0), i64(POINTS)) as point:
-            left, result = PointRows(own.weight, point=point), PointSums(buffer=sums, point=point)
+            left, result = PointRows(own.form.left.tensor, point=point), PointSums(buffer=sums, point=point)
             at_point = replace(context, left=left, result=result)
             _product(at_point, inputs, point * i64(panels), transforms.vectors)
         transforms.backward(sums, picked)

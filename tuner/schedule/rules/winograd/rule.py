@@ -70,8 +70,8 @@ INPUT, OUTPUT = 60.0, 50.0
 
 @dataclass(frozen=True)
 class Convolution:
-    """``form``: the grouping of the axes. ``weight`` [axes of the program, as its dims are]; ``channels``
-    of the image, ``kernels`` of the output; ``height`` and ``width`` of an output image.
+    """``form``: the grouping of the axes, whose left operand is the weight. ``channels`` of the image, ``kernels`` of
+    the output; ``height`` and ``width`` of an output image.
 
     The products of blocks of ``lines`` rows of tiles are a batch of POINTS for each block, [kernels, channels] by
     [channels, tiles of a block].
@@ -79,8 +79,6 @@ class Convolution:
 
     form: Form
     columns: Columns
-    weight: str
-    axes: tuple[str, ...]
     channels: int
     kernels: int
     height: int
@@ -121,18 +119,11 @@ class Convolution:
 
     def product(self, lines: int) -> Product:
         """The products as the loops and the theory see them."""
+        left = PointRows(self.form.left.tensor)
         return Product(
-            axes={}, left=PointRows(self.weight), right=PointColumns(), result=PointSums(), dynamic=frozenset(),
-            depth=self.channels, atoms=only_fma, sizes=partial(self.by_role, lines),
+            axes={}, left=left, right=PointColumns(), result=PointSums(), dynamic=frozenset(), depth=self.channels,
+            atoms=only_fma, sizes=partial(self.by_role, lines),
         )  # fmt: skip
-
-    def engine_kernel(self, kernel: MicroKernel, threads: int) -> MicroKernel:
-        """The micro-kernel of the engine by which the products are computed: both operands packed, all of k at once,
-        exact code for a panel of fewer vectors. Threads share blocks."""
-        own = {name: kernel[name] for name in (*TILE_AXES, "tail")}
-        fixed = {"mb": MAX_BLOCK, "kc": 0, "near": 0, "ahead": 0, "fetch": 0, "rows": 0, "pack": 0}
-        ragged = {"edge": int(kernel["nv"] > 1), "tb": threads, "tn": 1}
-        return MicroKernel(kernel.rule, kernel.rule_version, tuple({**own, **fixed, **ragged}.items()))
 
 
 @lru_cache(maxsize=1024)
@@ -154,13 +145,12 @@ def match(workload: Workload) -> Convolution | NoMatch:
     padding = dict(workload.padding).get(columns.read.tensor, 0.0)
     if not math.isfinite(padding):
         return NoMatch(f"differences of a padding of {padding} are no numbers")
-    weight = form.left.read
     kernels = form.parts[form.m[0]].extent.constant or 0
-    if not _is_whole(form, weight) or min(columns.channels, kernels) < MIN_CHANNELS:
+    if not _is_whole(form, form.left.read) or min(columns.channels, kernels) < MIN_CHANNELS:
         return NoMatch(f"fewer than {MIN_CHANNELS} channels, or groups of them")
     sizes = columns.channels, kernels, *columns.sizes
     # Results go through a buffer: no stage runs within the products.
-    return Convolution(replace(form, out_roles=None), columns, weight.tensor, axes_of_read(weight), *sizes)
+    return Convolution(replace(form, out_roles=None), columns, *sizes)
 
 
 def _is_whole(form: Form, weight: Read) -> bool:
@@ -199,9 +189,9 @@ class X86Winograd(Rule):
         atoms = product.atoms(hardware)
 
         def legal(kernel: MicroKernel) -> None:
-            as_product = own.engine_kernel(kernel, 1)
-            check(as_product, product, atoms, 1, hardware)
-            check_turns(as_product, hardware)
+            own_kernel = _as_product(kernel, 1)
+            check(own_kernel, product, atoms, 1, hardware)
+            check_turns(own_kernel, hardware)
 
         def canonical(values: Mapping[str, int]) -> dict[str, int]:
             is_even = own.kernels % values["mr"] == 0
@@ -218,7 +208,7 @@ class X86Winograd(Rule):
         own = convolution_of(task.workload)
 
         def of(lines: int, some: Sequence[MicroKernel]) -> Floats:
-            some = [own.engine_kernel(kernel, task.threads) for kernel in some]
+            some = [_as_product(kernel, task.threads) for kernel in some]
             base = estimate.latency_s(task, own.product(lines), some, extents)
             return base + _transforms(task, own, lines, extents) / task.rates.clock_hz
 
@@ -229,7 +219,7 @@ class X86Winograd(Rule):
         own = convolution_of(task.workload)
 
         def of(lines: int, some: Sequence[MicroKernel]) -> Floats:
-            some = [own.engine_kernel(kernel, task.threads) for kernel in some]
+            some = [_as_product(kernel, task.threads) for kernel in some]
             base = estimate.features(task, own.product(lines), some, extents)
             cycles = _transforms(task, own, lines, extents)
             tiles = own.rows(extents) * own.tiles_in_row
@@ -242,14 +232,25 @@ class X86Winograd(Rule):
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         own = convolution_of(task.workload)
+        axes = axes_of_read(own.form.left.read)
         # By the image: the axes of a sum stand in any order.
         names = own.form.m[0], own.columns.channel, *(dim.window for dim in own.columns.dims[1:])
-        order = tuple(own.axes.index(name) for name in names if name is not None)
-        sizes = tuple(task.workload.sizes[name].constant or 0 for name in own.axes)
-        return {own.weight: filter_layout(sizes, order)}
+        order = tuple(axes.index(name) for name in names if name is not None)
+        sizes = tuple(task.workload.sizes[name].constant or 0 for name in axes)
+        return {own.form.left.tensor: filter_layout(sizes, order)}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        return emit(task, convolution_of(task.workload), kernel, self.layouts(task, kernel), name)
+        own, layouts = convolution_of(task.workload), self.layouts(task, kernel)
+        return emit(task, own, kernel["lines"], _as_product(kernel, 1), layouts, name)
+
+
+def _as_product(kernel: MicroKernel, threads: int) -> MicroKernel:
+    """The micro-kernel of the engine by which the products are computed: both operands packed, all of k at once,
+    exact code for a panel of fewer vectors. Threads share blocks."""
+    own = {name: kernel[name] for name in (*TILE_AXES, "tail")}
+    fixed = {"mb": MAX_BLOCK, "kc": 0, "near": 0, "ahead": 0, "fetch": 0, "rows": 0, "pack": 0}
+    ragged = {"edge": int(kernel["nv"] > 1), "tb": threads, "tn": 1}
+    return MicroKernel(kernel.rule, kernel.rule_version, tuple({**own, **fixed, **ragged}.items()))
 
 
 def _vectors(task: SearchTask, own: Convolution, lines: int, extents: Extents) -> Floats:
