@@ -7,6 +7,8 @@ are not are zero, or not looked at. A process has to ask Linux for the registers
 
 from __future__ import annotations
 
+from functools import partial
+
 from tuner.program.target import TILE_PERMISSION
 from tuner.schedule.product.atom import Atom, MatrixUnit
 from tuner.schedule.tir import TirExpr, tirx
@@ -15,20 +17,10 @@ ROWS, ROW_BYTES, REGISTERS = 16, 64, 8
 CYCLES = 16.0
 """From one multiplication of whole tiles to the next."""
 
-_PALETTE, _BYTES_AT, _ROWS_AT = 1, 16, 48
-"""Of a configuration: its first byte, where the bytes of a row of each tile stand (16 bits each), and their rows."""
-
-
-def _configuration() -> list[int]:
-    """All registers as whole tiles."""
-    config = [_PALETTE, *[0] * 63]
-    for register in range(REGISTERS):
-        config[_BYTES_AT + 2 * register], config[_ROWS_AT + register] = ROW_BYTES, ROWS
-    return config
-
-
+_CONFIGURATION = [1, *[0] * 15, *[ROW_BYTES, 0] * REGISTERS, *[0] * 16, *[ROWS] * REGISTERS, *[0] * 8]
+"""All registers as whole tiles: the palette, the bytes of a row of each (16 bits), and from byte 48 on their rows."""
 _BEGIN = "shapewright_amx_begin"
-_BYTES = ", ".join(f"i8 {each}" for each in _configuration())
+_BYTES = ", ".join(f"i8 {each}" for each in _CONFIGURATION)
 _ASKS = ", ".join(f"i64 {each}" for each in TILE_PERMISSION)
 _CODE = f"""
 @shapewright_amx_configuration = linkonce_odr constant [64 x i8] [{_BYTES}]
@@ -58,24 +50,15 @@ def _called(name: str, *operands: TirExpr | int) -> TirExpr:
     return tirx.call_llvm_intrin("int32", f"llvm.x86.{name}", *given)
 
 
-def _unit(name: str) -> MatrixUnit:
-    return MatrixUnit(
-        columns=16,
-        registers=REGISTERS,
-        cycles=CYCLES,
-        zero=lambda register: _called("tilezero", register),
-        load=lambda register, pointer, stride: _called("tileloadd64", register, pointer, stride),
-        store=lambda register, pointer, stride: _called("tilestored64", register, pointer, stride),
-        multiply=lambda total, left, right: _called(name, total, left, right),
-        begin=lambda: [tirx.call_extern("int32", _BEGIN)],
-        end=lambda: [_called("tilerelease")],
-    )
-
-
 def _entry(name: str, left: str, right: str, total: str, group: int, element: str, feature: str) -> Atom:
+    zero, load, store, multiply = (partial(_called, each) for each in ("tilezero", "tileloadd64", "tilestored64", name))
+    unit = MatrixUnit(
+        16, REGISTERS, CYCLES, zero, load, store, multiply,
+        begin=lambda: [tirx.call_extern("int32", _BEGIN)], end=lambda: [_called("tilerelease")],
+    )  # fmt: skip
     return Atom(
         name, frozenset({left}), frozenset({right}), total, group, element, {64: feature},
-        rows=ROWS, steps=ROW_BYTES // 4, unit=_unit(name), code=_CODE,
+        rows=ROWS, steps=ROW_BYTES // 4, unit=unit, code=_CODE,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""An instruction that multiplies and adds, as the engine sees it: an entry of the table in ``atoms``."""
+"""An instruction that multiplies and adds, an entry of the table in ``atoms``, and the words that it takes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tuner.program.target import Hardware
+from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx, tvm
-from tuner.schedule.vector.dtypes import lanes_of, vector_type
+from tuner.schedule.vector.arithmetic import bound
+from tuner.schedule.vector.dtypes import cast, constant, element_type, lanes_of, loaded, vector_type
+from tuner.schedule.vector.memory import Vectors
+
+SIGN, SIGNS = -128, 0x80808080 - 2**32
+"""Add 128 to a byte, and to each byte of a word, where it is flipped."""
 
 AddProducts = Callable[[TirExpr, TirExpr, TirExpr], TirExpr]
 """From a vector of totals, and the words of both operands in each lane, to the totals after that step."""
@@ -18,16 +24,15 @@ AddProducts = Callable[[TirExpr, TirExpr, TirExpr], TirExpr]
 class MatrixUnit:
     """Registers that hold tiles of a matrix, and the statements that use them.
 
+    ``columns`` of a tile of totals: a divisor of the lanes of a vector. ``cycles`` from one multiplication to the next.
     ``load(register, pointer, stride)`` and ``store`` move a tile whose rows are ``stride`` bytes apart;
     ``multiply(total, left, right)`` adds a product of tiles to a tile of totals. ``begin`` and ``end`` are written
     around all that a thread does with the registers.
     """
 
     columns: int
-    """Of a tile of totals: a divisor of the lanes of a vector."""
     registers: int
     cycles: float
-    """From one multiplication to the next."""
     zero: Callable[[int], TirExpr]
     load: Callable[[int, TirExpr, TirExpr], TirExpr]
     store: Callable[[int, TirExpr, TirExpr], TirExpr]
@@ -38,12 +43,16 @@ class MatrixUnit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Atom:
-    """``group``: neighbouring elements of the sum that are one word of a step, 32 bits in a register.
+    """``group``: neighbouring elements of the sum that are one word of a step, 32 bits in a register; ``steps``: words
+    that are multiplied at once, a divisor of the lanes of a vector.
 
-    ``needs``: by the bytes of a vector the features without which there is no such instruction, no entry for vectors
-    that it does not have; empty: any vectors. ``element``: the dtype of an element in the registers that the
-    instruction takes. ``offset`` is added to every element of the left operand, and taken from the total again:
-    instructions that want it without sign, or with one.
+    ``element``: the dtype of an element in the registers that the instruction takes; ``widened``: by dtype of a tensor
+    the operations that make such elements of its own. ``needs``: by the bytes of a vector the features without which
+    there is no such instruction, no entry for vectors that it does not have; empty: any vectors. ``add`` and
+    ``operations``, of vectors for each step, are an instruction's of vectors; others have a ``unit``. ``offset`` is
+    added to every element of the left operand, and taken from the total again: instructions that want it without sign,
+    or with one. ``is_swapped``: what it calls left and right are the program's right and left operand. ``code``: LLVM's
+    of functions that it calls.
     """
 
     name: str
@@ -54,20 +63,14 @@ class Atom:
     element: str
     needs: Mapping[int, str] = field(default_factory=dict)
     add: AddProducts | None = None
-    """Of an instruction of vectors."""
     offset: int = 0
     operations: int = 1
-    """Vector operations for each step."""
     widened: Mapping[str, float] = field(default_factory=dict)
-    """By dtype of a tensor the operations that make of its elements what the instruction takes."""
     is_swapped: bool = False
-    """Whether what it calls left and right are the program's right and left operand."""
     rows: int = 1
     steps: int = 1
-    """Words of k that are multiplied at once: a divisor of the lanes of a vector."""
     unit: MatrixUnit | None = None
     code: str = ""
-    """LLVM's code of functions that it calls."""
 
     @property
     def depth(self) -> int:
@@ -101,3 +104,85 @@ def imported(atom: Atom) -> Iterator[None]:
         return
     with I.attr(tirx.IntImm("int32", 0), "pragma_import_llvm", tvm.ir.StringImm(atom.code)):
         yield
+
+
+@dataclass(frozen=True)
+class Words:
+    """What one step of k takes of operands of dtypes ``left`` and ``right`` for ``atom``: a word of ``group``
+    neighbouring elements. In a register a word is a float32, or 32 bits of an int32."""
+
+    atom: Atom
+    left: str
+    right: str
+    vectors: Vectors
+
+    @property
+    def register(self) -> str:
+        """The dtype of a word of the left operand once it is loaded: that of rows that are packed at the call."""
+        return "float32" if self.atom.group == 1 else "int32"
+
+    @property
+    def width(self) -> int:
+        """Elements in a vector of words."""
+        return self.vectors.lanes * self.atom.group
+
+    @property
+    def compensation(self) -> int:
+        """Steps in front of a packed panel: one with what totals start from."""
+        return 1 if self.atom.offset and not self.atom.is_swapped else 0
+
+    @property
+    def row_compensation(self) -> int:
+        """The same of a packed row of the left operand, where the offset is added to the right one."""
+        return 1 if self.atom.offset and self.atom.is_swapped else 0
+
+    def start(self, before: TirExpr | None) -> TirExpr:
+        """The initial totals: zero, or ``before``, what stands in front of a panel, or of a row in every lane."""
+        if before is None:
+            return constant(0, self.atom.total, self.vectors.lanes)
+        if self.row_compensation:
+            return tirx.Broadcast(tirx.reinterpret(self.atom.total, before), self.vectors.lanes)
+        return tirx.reinterpret(vector_type(self.atom.total, self.vectors.lanes), before)
+
+    def taken(self, elements: TirExpr, dtype: str, is_shifted: int = 0) -> TirExpr:
+        """Elements that were loaded from a tensor of ``dtype`` as the instruction takes them: float32 where each is a
+        step; with its offset if they are what it is added to."""
+        if self.atom.group == 1:
+            value = loaded(elements, dtype)
+            return value if element_type(value) == self.register else cast(bound(value), self.register)
+        wanted, lanes = self.atom.element, lanes_of(elements)
+        value = elements if element_type(elements) == wanted else tirx.Cast(vector_type(wanted, lanes), elements)
+        return tirx.bitwise_xor(value, constant(SIGN, wanted, lanes)) if is_shifted else value
+
+    # -- the left operand -----------------------------------------------------------------------------------------
+    def of_row(
+        self, buffer: TirExpr, place: Sequence[TirExpr], step: TirExpr, count: int = 1, limit: TirExpr | None = None
+    ) -> TirExpr:
+        """``count`` words of a row from ``step`` on; elements at and past ``limit`` are not touched and count as 0."""
+        group, number = self.atom.group, count * self.atom.group
+        first = step * i64(group)
+        elements = buffer[(*place, first)] if number == 1 else Vectors(number).load(buffer, place, first, limit)
+        if group == 1:
+            return self.taken(elements, self.left)
+        elements = bound(elements)
+        if self.atom.element == "int16":
+            elements = tirx.Cast(vector_type("int16", number), elements)
+        word = tirx.reinterpret(vector_type("int32", count), elements)
+        return tirx.bitwise_xor(word, constant(SIGNS, "int32", count)) if self.compensation else word
+
+    # -- the right operand ----------------------------------------------------------------------------------------
+    def of_columns(self, neighbours: Sequence[TirExpr]) -> TirExpr:
+        """Vectors of columns at the neighbours in k of a word, as they are stored, side by side."""
+        group, lanes = self.atom.group, self.vectors.lanes
+        if group == 1:
+            return self.taken(neighbours[0], self.right)
+        parts = [I.Bind(self.taken(each, self.right, self.row_compensation)) for each in neighbours]
+        order = [j * lanes + lane for lane in range(lanes) for j in range(group)]
+        return tirx.Shuffle(parts, [tirx.IntImm("int32", lane) for lane in order])
+
+    def of_column(self, elements: TirExpr) -> TirExpr:
+        """A vector of words along k of one column, as it is stored: 32 bits in each lane."""
+        if self.atom.group == 1:
+            return self.taken(elements, self.right)
+        elements = self.taken(I.Bind(elements), self.right, self.row_compensation)
+        return tirx.reinterpret(vector_type("int32", self.vectors.lanes), elements)

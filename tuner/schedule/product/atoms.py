@@ -25,6 +25,7 @@ SHORT_FLOATS = frozenset({"float16", "bfloat16"})
 FLOATS = SHORT_FLOATS | {"float32"}
 BYTES = frozenset({"int8", "uint8"})
 
+
 # -- the table --------------------------------------------------------------------------------------------------------
 def _of_bytes(name: str) -> AddProducts:
     """An intrinsic of LLVM that takes the totals and two vectors of bytes."""
@@ -62,9 +63,7 @@ def _dpbf16ps(total: TirExpr, left: TirExpr, right: TirExpr) -> TirExpr:
 
 _INT8, _UINT8, _BF16 = frozenset({"int8"}), frozenset({"uint8"}), frozenset({"bfloat16"})
 _DPBUSD = _of_bytes("llvm.x86.avx512.vpdpbusd.512")
-_SDOT = _of_bytes("llvm.aarch64.neon.sdot.v4i32.v16i8")
-_UDOT = _of_bytes("llvm.aarch64.neon.udot.v4i32.v16i8")
-_USDOT = _of_bytes("llvm.aarch64.neon.usdot.v4i32.v16i8")
+_SDOT, _UDOT, _USDOT = (_of_bytes(f"llvm.aarch64.neon.{each}.v4i32.v16i8") for each in ("sdot", "udot", "usdot"))
 
 FMA = Atom(
     "fma", FLOATS, FLOATS | BYTES, "float32", 1, "float32", add=lambda total, left, right: total + left * right,
@@ -75,7 +74,15 @@ ATOMS: list[Atom] = [
     FMA,
     Atom("dpbf16ps", _BF16, _BF16, "float32", 2, "uint16", {64: "avx512_bf16"}, _dpbf16ps, code=_DPBF16_CODE),
     Atom(
-        "pmaddwd", BYTES, BYTES, "int32", 2, "int16", {64: "avx512bw", 32: "avx2"}, _pmaddwd, operations=2,
+        "pmaddwd",
+        BYTES,
+        BYTES,
+        "int32",
+        2,
+        "int16",
+        {64: "avx512bw", 32: "avx2"},
+        _pmaddwd,
+        operations=2,
         widened=dict.fromkeys(BYTES, 1.0),
     ),
     Atom("dpbusd", _UINT8, _INT8, "int32", 4, "int8", {64: "avx512_vnni"}, _DPBUSD),

@@ -4,7 +4,7 @@ beside others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tuner.errors import IllegalKernel
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 IN_PLACE, BY_BLOCK, AT_ONCE, IN_COPY = range(4)
 """Choices of ``pack`` for an operand that is new at every call: it is read as it lies, each panel is packed for each
 block of rows, all panels before the first one, or panels are read in a padded copy of the image they are windows of."""
+PACKINGS = (IN_PLACE, BY_BLOCK, AT_ONCE)
 
 ROWS_IN_PLACE, ROWS_PACKED, IN_IMAGE = range(3)
 """Choices of ``rows``: they are read as they lie, packed for each block, or read in a padded copy of an image."""
@@ -103,28 +104,34 @@ def thread_axes(threads: int, has_batch: bool) -> tuple[Axis, ...]:
 
 def canonicalised(values: Mapping[str, int], product: Product, atoms: Mapping[int, Atom]) -> dict[str, int]:
     """The values with one choice for axes that are don't-care beside the others. ``atoms``: the product's."""
-    canonical, pack = dict(values), values["pack"]
-    constant = product.right.is_packed_ahead
-    atom = atom_of(values, atoms)
+    constant, pack, atom = product.right.is_packed_ahead, values["pack"], atom_of(values, atoms)
     is_in_place = not constant and pack in (IN_PLACE, IN_COPY)
     if atom.unit is not None and not is_in_place and pack != product.pack_of_dots:
-        return {**canonical, **_of_unit(values, atom, constant)}
+        return {**values, **_of_unit(values, atom, constant)}
+    canonical = {**values, **{name: value for name, value, _ in _forced(values, product)}}
     if "group" in canonical and (is_in_place or atom.unit is not None):
         # What is not packed has no words, and is multiplied by vectors.
         canonical["group"] = 1 if 1 in atoms else best_of_vectors(atoms)
-    if pack == product.pack_of_dots:
-        canonical |= ALONG_K
-    if pack == BY_BLOCK:
-        canonical["mb"] = MAX_BLOCK
-    if not (constant or pack):
-        canonical["near"] = 0
-    if not (constant or pack == AT_ONCE):
-        canonical["ahead"] = 0
-    if values["mr"] == 1:
-        canonical["tail"] = 0
-    if values["nv"] == 1:
-        canonical["edge"] = 0
     return canonical
+
+
+def _forced(values: Mapping[str, int], product: Product) -> Iterator[tuple[str, int, str]]:
+    """What the other values leave no choice of: the axis, its value, and what is said of another one."""
+    constant, pack = product.right.is_packed_ahead, values["pack"]
+    if pack == BY_BLOCK:
+        yield "mb", MAX_BLOCK, f"pack=1 lets all rows share a panel: needs mb={MAX_BLOCK}, got {{mb}}"
+    if not (constant or pack):
+        yield "near", 0, "near={near} needs a packed operand to stream from"
+    if not (constant or pack == AT_ONCE):
+        yield "ahead", 0, "ahead={ahead} needs every panel packed"
+    if values["mr"] == 1:
+        yield "tail", 0, "tail=1 needs mr above 1: tiles of one row leave no ragged rest"
+    if values["nv"] == 1:
+        yield "edge", 0, "edge=1 needs nv above 1: panels of one vector leave no fewer"
+    if pack == product.pack_of_dots:
+        # Both operands are read in place, by vectors along k (dots.py).
+        for name, value in ALONG_K.items():
+            yield name, value, f"pack={pack} reads both operands along k: needs {name}={value}, got {{{name}}}"
 
 
 def _of_unit(values: Mapping[str, int], atom: Atom, constant: bool) -> dict[str, int]:
@@ -135,37 +142,41 @@ def _of_unit(values: Mapping[str, int], atom: Atom, constant: bool) -> dict[str,
     return {"mr": rows, "tail": tail, **dict.fromkeys(("near", "ahead", "fetch", "edge"), 0), "ku": 1, **supply}
 
 
-def _check_unit(kernel: MicroKernel, atom: Atom, constant: bool, hardware: Hardware) -> None:
-    for name, value in _of_unit(dict(kernel.values), atom, constant).items():
-        if kernel[name] != value:
-            raise IllegalKernel(f"{atom.name} needs {name}={value}, got {kernel[name]}")
-    *_, need = registers_of(atom, hardware.lanes(), kernel["mr"], kernel["nv"])
-    assert atom.unit is not None
-    if need > atom.unit.registers:
-        text = f"mr={kernel['mr']} nv={kernel['nv']} needs {need} registers of {atom.name}"
-        raise IllegalKernel(f"{text}, there are {atom.unit.registers}")
-
-
 def check(
     kernel: MicroKernel, product: Product, atoms: Mapping[int, Atom], threads: int, hardware: Hardware, copies: int = 1
 ) -> None:
     """Raises IllegalKernel for what the hardware cannot carry. ``atoms``: the product's; ``copies``: how often all of
     the code is written."""
-    atom, constant = atom_of(kernel, atoms), product.right.is_packed_ahead
+    values, atom, constant = dict(kernel.values), atom_of(kernel, atoms), product.right.is_packed_ahead
     if atom.unit is not None:
-        _check_unit(kernel, atom, constant, hardware)
+        _check_unit(values, atom, constant, hardware)
     else:
         _check_size(kernel, hardware, copies)
         if "k" in product.dynamic:
             _check_addresses(kernel, hardware)
-    _check_supply(kernel, constant)
-    if atom.group > 1 and not constant and kernel["pack"] == IN_PLACE:
+    mr, mb, ku, ahead = values["mr"], values["mb"], values["ku"], values["ahead"]
+    if values["rows"] and mb * mr > MAX_PACKED_ROWS:
+        raise IllegalKernel(f"mb={mb} mr={mr} packs {mb * mr} rows, limit {MAX_PACKED_ROWS}")
+    if atom.group > 1 and not constant and values["pack"] == IN_PLACE:
         raise IllegalKernel(f"group={atom.depth} multiplies words: needs the panels packed")
-    # Both operands are read in place, by vectors along k (dots.py).
-    if kernel["pack"] == product.pack_of_dots:
-        _check_dots(kernel)
-    if threads % (kernel["tb"] * kernel["tn"]):
-        raise IllegalKernel(f"tb={kernel['tb']} tn={kernel['tn']} do not divide {threads} threads")
+    for name, value, text in _forced(values, product):
+        if values[name] != value:
+            raise IllegalKernel(text.format(**values))
+    if 0 < ahead < ku:
+        raise IllegalKernel(f"ahead={ahead} needs whole turns of ku={ku} steps")
+    if threads % (values["tb"] * values["tn"]):
+        raise IllegalKernel(f"tb={values['tb']} tn={values['tn']} do not divide {threads} threads")
+
+
+def _check_unit(values: Mapping[str, int], atom: Atom, constant: bool, hardware: Hardware) -> None:
+    for name, value in _of_unit(values, atom, constant).items():
+        if values[name] != value:
+            raise IllegalKernel(f"{atom.name} needs {name}={value}, got {values[name]}")
+    *_, need = registers_of(atom, hardware.lanes(), values["mr"], values["nv"])
+    assert atom.unit is not None
+    if need > atom.unit.registers:
+        text = f"mr={values['mr']} nv={values['nv']} needs {need} registers of {atom.name}"
+        raise IllegalKernel(f"{text}, there are {atom.unit.registers}")
 
 
 def _check_size(kernel: MicroKernel, hardware: Hardware, copies: int) -> None:
@@ -178,10 +189,6 @@ def _check_size(kernel: MicroKernel, hardware: Hardware, copies: int) -> None:
     # The compiler loads rows of an unrolled loop ahead of their use: too many and it spills accumulators.
     if ku * nv > hardware.vector_registers:
         raise IllegalKernel(f"ku={ku} nv={nv} load {ku * nv} vectors in a turn, limit {hardware.vector_registers}")
-    if kernel["tail"] and mr == 1:
-        raise IllegalKernel("tail=1 needs mr above 1: tiles of one row leave no ragged rest")
-    if edge and nv == 1:
-        raise IllegalKernel("edge=1 needs nv above 1: panels of one vector leave no fewer")
     body = ku * mr * nv
     body = body * (mr + 1) // 2 if kernel["tail"] else 2 * body
     body = body * (nv + 3) // 2 if edge else body
@@ -208,28 +215,6 @@ def _check_addresses(kernel: MicroKernel, hardware: Hardware) -> None:
         raise IllegalKernel(f"{text}, limit {hardware.vector_registers}: {remedy}")
 
 
-def _check_supply(kernel: MicroKernel, constant: bool) -> None:
-    """Packing and prefetching."""
-    mr, mb, pack = kernel["mr"], kernel["mb"], kernel["pack"]
-    if kernel["rows"] and mb * mr > MAX_PACKED_ROWS:
-        raise IllegalKernel(f"mb={mb} mr={mr} packs {mb * mr} rows, limit {MAX_PACKED_ROWS}")
-    if pack == BY_BLOCK and mb != MAX_BLOCK:
-        raise IllegalKernel(f"pack=1 lets all rows share a panel: needs mb={MAX_BLOCK}, got {mb}")
-    if kernel["near"] and not (constant or pack):
-        raise IllegalKernel(f"near={kernel['near']} needs a packed operand to stream from")
-    if kernel["ahead"] and not (constant or pack == AT_ONCE):
-        raise IllegalKernel(f"ahead={kernel['ahead']} needs every panel packed")
-    if 0 < kernel["ahead"] < kernel["ku"]:
-        raise IllegalKernel(f"ahead={kernel['ahead']} needs whole turns of ku={kernel['ku']} steps")
-
-
-def _check_dots(kernel: MicroKernel) -> None:
-    for name, value in ALONG_K.items():
-        if kernel[name] != value:
-            given = f"pack={kernel['pack']} reads both operands along k"
-            raise IllegalKernel(f"{given}: needs {name}={value}, got {kernel[name]}")
-
-
 SPARE_REGISTERS = 8
 """Beside the accumulators, for a turn of two steps."""
 LONG_TURN = 4
@@ -244,9 +229,9 @@ def check_turns(kernel: MicroKernel, hardware: Hardware) -> None:
     an even number.
     """
     mr, nv, ku, ahead = kernel["mr"], kernel["nv"], kernel["ku"], kernel["ahead"]
-    is_short = max(ku, ahead) == 2 and mr * nv > hardware.vector_registers - SPARE_REGISTERS
-    if is_short and (ahead or nv % 2):
-        text = f"mr={mr} nv={nv} leaves {hardware.vector_registers - mr * nv} registers in turns of two steps"
+    spare = hardware.vector_registers - mr * nv
+    if max(ku, ahead) == 2 and spare < SPARE_REGISTERS and (ahead or nv % 2):
+        text = f"mr={mr} nv={nv} leaves {spare} registers in turns of two steps"
         raise IllegalKernel(f"{text}, which need {SPARE_REGISTERS}: ku=1 or 4, another ahead")
     if ku >= LONG_TURN and ahead == 2 * ku and nv % 2 == 0:
         raise IllegalKernel(f"ahead={ahead} ku={ku} nv={nv} spills accumulators: ahead={ku} or {4 * ku}")

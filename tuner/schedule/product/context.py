@@ -2,26 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
 from tuner.schedule.function import KernelFunction
+from tuner.schedule.product.atom import Words
 from tuner.schedule.product.axes import atom_of
-from tuner.schedule.product.operand import Left, Result, Right
-from tuner.schedule.product.product import Product
-from tuner.schedule.product.words import Words
-from tuner.schedule.signature import i64
+from tuner.schedule.product.match.parts import outer_role
+from tuner.schedule.product.product import Left, Product, Result, Right, ceil_div
+from tuner.schedule.signature import dim_expr, i64
 from tuner.schedule.space import MicroKernel
-from tuner.schedule.tir import TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.memory import Vectors
 
 if TYPE_CHECKING:
-    from tuner.schedule.product.indexing import Indexing
     from tuner.schedule.product.match.form import Form
-    from tuner.schedule.product.panels import PanelReader
+    from tuner.schedule.product.readers import PanelReader
+
+
+Values = Mapping[str, TirExpr]
+"""Values of parts, or of whole groups, by name."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor with dims merged: one for each of ``roles``."""
+
+    buffer: TirExpr
+    roles: tuple[str, ...]
+
+    def outer(self, values: Values) -> tuple[TirExpr, ...]:
+        """The indices of all dims but the last."""
+        return tuple(values[role] for role in self.roles[:-1])
+
+
+def by_role(outer: Values, **groups: TirExpr) -> Values:
+    """Values of dims by their roles, of those of outer parts."""
+    return {**{outer_role(name): value for name, value in outer.items()}, **groups}
+
+
+@dataclass(frozen=True)
+class Indexing:
+    """The parts of the axes of ``form`` in one function. ``views``: by tensor, and by its place in the product, tensors
+    with dims merged to groups. ``workload``: of the form, which may be a phase of ``whole``."""
+
+    form: Form
+    function: KernelFunction
+    workload: Workload
+    whole: Workload
+    views: dict[str, View] = field(default_factory=dict)
+
+    def size(self, name: str) -> TirExpr:
+        """The extent of a part."""
+        part = self.form.parts[name]
+        if part.extent.constant is None and self.form.phase is not None:
+            return dim_expr(part.extent, self.function.symbols)
+        return self.function.extents[part.axis] if part.extent.constant is None else i64(part.extent.constant)
+
+    def divisor(self, name: str) -> TirExpr:
+        """The same for divisions, which must not fail where there is nothing to divide."""
+        return tirx.max(self.size(name), i64(1))
+
+    def sizes_of(self, tensor: str) -> list[TirExpr]:
+        """The sizes of a tensor's dims."""
+        return [dim_expr(dim, self.function.symbols) for dim in self.workload.tensors[tensor].dims]
+
+    def decomposed(self, names: Sequence[str], flat: TirExpr) -> dict[str, TirExpr]:
+        """The values of the parts of a group at one value of its flattened index, 0 or more."""
+        values: dict[str, TirExpr] = {}
+        for name in reversed(names[1:]):
+            values[name] = I.Bind(tirx.truncmod(flat, self.divisor(name)))
+            flat = I.Bind(tirx.truncdiv(flat, self.divisor(name)))
+        return {**values, names[0]: flat} if names else {}
+
+    def index(self, values: Values) -> dict[str, TirExpr]:
+        """The values of the program's axes; 0 for parts that are not given."""
+        result: dict[str, TirExpr] = {}
+        for name, part in self.form.parts.items():
+            own = values.get(name, i64(0)) * i64(part.step)
+            result[part.axis] = result[part.axis] + own if part.axis in result else own
+        return result
+
+    def index_of_result(self, values: Values) -> dict[str, TirExpr]:
+        """The same of a result: of a phase, where it is in the whole output."""
+        index = self.index(values)
+        for places in self.form.phase.places if self.form.phase is not None else ():
+            index[places.axis] = index[places.axis] * i64(places.step) + i64(places.first)
+        return index
+
+    @contextmanager
+    def runs(
+        self, names: Sequence[str], first: TirExpr, length: TirExpr
+    ) -> Iterator[tuple[Values, TirExpr, TirExpr, TirExpr]]:
+        """The flattened indices from ``first`` on as runs of the last part: the values of the other parts, the run's
+        first value and the one past its last, and what is to be added for the place in the ``length`` elements."""
+        *outer, inner = names
+        if not outer:
+            yield {}, first, I.Bind(first + length), i64(0) - first
+            return
+        size, last = self.divisor(inner), first + length
+        with I.serial(tirx.truncdiv(first, size), tirx.truncdiv(last + size - i64(1), size)) as run:
+            values = self.decomposed(outer, run)
+            start = I.Bind(run * size)
+            ends = I.Bind(tirx.max(first - start, i64(0))), I.Bind(tirx.min(last - start, size))
+            yield values, *ends, I.Bind(start - first)
 
 
 @dataclass(frozen=True)
@@ -62,13 +151,12 @@ class EmitContext:
 
     @property
     def form(self) -> Form:
-        """How axes are grouped, where ``indexing`` says so."""
         return self.parts.form
 
     @property
     def panels(self) -> TirExpr:
         """How many panels there are, the ragged one included."""
-        return tirx.floordiv(self.extent["n"] + i64(self.nr - 1), i64(self.nr))
+        return ceil_div(self.extent["n"], self.nr)
 
     @cached_property
     def vectors(self) -> Vectors:
@@ -97,6 +185,17 @@ class EmitContext:
         """Whether vectors run along k, both operands being read in place (dots.py)."""
         return self.kernel["pack"] == self.product.pack_of_dots
 
+    def whole_vectors(self, steps: TirExpr) -> TirExpr:
+        """So many steps rounded up to whole vectors."""
+        return ceil_div(steps, self.vectors.lanes) * i64(self.vectors.lanes)
+
+    def surplus(self, chunk: Chunk) -> list[tuple[TirExpr, TirExpr]]:
+        """The steps that the last multiplication of a chunk has beyond its length, if it may have any."""
+        steps, length = self.words.atom.steps, chunk.length
+        if steps == 1 or (isinstance(length, tirx.IntImm) and int(length) % steps == 0):
+            return []
+        return [(length, ceil_div(length, steps) * i64(steps))]
+
     def columns_in(self, panel: Panel) -> TirExpr:
         """How many columns a panel has."""
         width = i64(panel.vectors * self.vectors.lanes)
@@ -110,9 +209,8 @@ def context_of(
     """The context of a kernel of ``product``, whose extents are ``extent``, by default those of the function's axes."""
     extent = extent or {role: function.extents[axis] for role, axis in product.axes.items()}
     group = atom_of(kernel, product.atoms(task.known_target.hardware)).group
-    steps = extent["k"] if group == 1 else tirx.floordiv(extent["k"] + i64(group - 1), i64(group))
     return EmitContext(
-        task, product, kernel, {**extent, "k": steps}, function, function.buffers,
+        task, product, kernel, {**extent, "k": ceil_div(extent["k"], group)}, function, function.buffers,
         product.left, product.right, product.result, depth=extent["k"],
     )  # fmt: skip
 
@@ -136,8 +234,8 @@ class Chunk:
 
     first: TirExpr
     length: TirExpr
-    is_first: TirExpr | None
-    is_last: TirExpr | None
+    is_first: TirExpr | None = None
+    is_last: TirExpr | None = None
 
 
 @dataclass(frozen=True)

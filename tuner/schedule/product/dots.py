@@ -6,16 +6,17 @@ costs more for each element of the output than packing does for many rows, and f
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 
 from tuner.schedule.product.context import EmitContext
-from tuner.schedule.product.epilogue import through_epilogue
+from tuner.schedule.product.product import Place, ceil_div
+from tuner.schedule.product.tile import through_epilogue
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.memory import DTYPE
 
-Place = Callable[[TirExpr], tuple[TirExpr, tuple[TirExpr, ...]]]
+PlaceOf = Callable[[EmitContext, TirExpr], Place]
+"""Where a row or a column lies along k."""
 
 
 def dots(
@@ -25,57 +26,45 @@ def dots(
     mr, nv = context.kernel["mr"], context.kernel["nv"]
     m, n = context.extent["m"], context.extent["n"]
     # The last share has the ragged rest of the rows, as one more tile.
-    rest = tirx.Select(is_last, tirx.floordiv(m + i64(mr - 1), i64(mr)) - tirx.floordiv(m, i64(mr)), i64(0))
+    rest = tirx.Select(is_last, ceil_div(m, mr) - tirx.floordiv(m, i64(mr)), i64(0))
     with I.serial(tiles[0], tiles[1] + rest) as tile:
         rows = [tile * i64(mr) + i64(r) for r in range(mr)]
         with I.serial(*panels) as panel:
-            _Dots(context, rows, [panel * i64(nv) + i64(c) for c in range(nv)]).emit()
+            _tile(context, rows, [panel * i64(nv) + i64(c) for c in range(nv)])
         if context.result.epilogue:
             _through_epilogue(context, tile * i64(mr), (panels[0] * i64(nv), tirx.min(panels[1] * i64(nv), n)))
 
 
-class _Dots:
-    """One tile."""
+def _tile(context: EmitContext, rows: Sequence[TirExpr], columns: Sequence[TirExpr]) -> None:
+    """The sums of these rows and columns."""
+    vectors, (m, n, k) = context.vectors, (context.extent[role] for role in "mnk")
+    lanes, every = vectors.lanes, vectors.ramp(0)
+    slots = [[I.alloc_buffer((lanes,), DTYPE) for _ in columns] for _ in rows]
+    for slot in (slot for line in slots for slot in line):
+        I.buffer_store(slot, vectors.zero(), [every])
 
-    def __init__(self, context: EmitContext, rows: list[TirExpr], columns: list[TirExpr]) -> None:
-        self.context, self.vectors = context, context.vectors
-        self.rows, self.columns = rows, columns
-        self.m, self.n, self.k = (context.extent[axis] for axis in "mnk")
-        self.acc = [[I.alloc_buffer((self.vectors.lanes,), DTYPE) for _ in columns] for _ in rows]
+    def step(p: TirExpr, limit: TirExpr | None) -> None:
+        def load(place_of: PlaceOf, index: TirExpr, size: TirExpr, dtype: str) -> TirExpr:
+            buffer, place = place_of(context, tirx.min(index, size - i64(1)))
+            return I.Bind(context.words.taken(vectors.load(buffer, place, p, limit), dtype))
 
-    def emit(self) -> None:
-        lanes = self.vectors.lanes
-        for accumulator in (vector for line in self.acc for vector in line):
-            I.buffer_store(accumulator, self.vectors.zero(), [self.vectors.ramp(0)])
-        whole = tirx.floordiv(self.k, i64(lanes))
-        with I.serial(i64(0), whole) as step:
-            self._step(step * i64(lanes), None)
-        with I.If(whole * i64(lanes) < self.k), I.Then():
-            self._step(whole * i64(lanes), self.k)
-        for row, line in zip(self.rows, self.acc, strict=True):
-            for column, accumulator in zip(self.columns, line, strict=True):
-                with I.If(tirx.And(row < self.m, column < self.n)), I.Then():
-                    total = self.vectors.total(accumulator[self.vectors.ramp(0)])
-                    buffer, place = self.context.result.row(self.context, row)
-                    I.buffer_store(buffer, total, [*place, column])
+        right = [load(context.right.step, column, n, context.right.dtype) for column in columns]
+        for row, line in zip(rows, slots, strict=True):
+            left = load(context.left.row, row, m, context.left.dtype)
+            for slot, column in zip(line, right, strict=True):
+                I.buffer_store(slot, slot[every] + left * column, [every])
 
-    def _step(self, p: TirExpr, limit: TirExpr | None) -> None:
-        words = self.context.words
-        right = [
-            self._load(partial(self.context.right.step, self.context), column, self.n, p, limit, words.right)
-            for column in self.columns
-        ]
-        for row, line in zip(self.rows, self.acc, strict=True):
-            value = self._load(partial(self.context.left.row, self.context), row, self.m, p, limit, words.left)
-            for accumulator, column in zip(line, right, strict=True):
-                total = accumulator[self.vectors.ramp(0)] + value * column
-                I.buffer_store(accumulator, total, [self.vectors.ramp(0)])
-
-    def _load(
-        self, along_k: Place, index: TirExpr, extent: TirExpr, p: TirExpr, limit: TirExpr | None, dtype: str
-    ) -> TirExpr:
-        buffer, place = along_k(tirx.min(index, extent - i64(1)))
-        return I.Bind(self.context.words.element(self.vectors.load(buffer, place, p, limit), dtype))
+    whole = tirx.floordiv(k, i64(lanes))
+    with I.serial(i64(0), whole) as turn:
+        step(turn * i64(lanes), None)
+    with I.If(whole * i64(lanes) < k), I.Then():
+        step(whole * i64(lanes), k)
+    for row, line in zip(rows, slots, strict=True):
+        for column, slot in zip(columns, line, strict=True):
+            with I.If(tirx.And(row < m, column < n)), I.Then():
+                total = vectors.total(slot[every])
+                buffer, place = context.result.row(context, row)
+                I.buffer_store(buffer, total, [*place, column])
 
 
 def _through_epilogue(context: EmitContext, row: TirExpr, columns: tuple[TirExpr, TirExpr]) -> None:
@@ -83,8 +72,7 @@ def _through_epilogue(context: EmitContext, row: TirExpr, columns: tuple[TirExpr
     vectors = context.vectors
     height = tirx.min(i64(context.kernel["mr"]), context.extent["m"] - row)
     first, last = columns
-    count = tirx.floordiv(last - first + i64(vectors.lanes - 1), i64(vectors.lanes))
-    with I.serial(i64(0), height) as r, I.serial(i64(0), count) as v:
+    with I.serial(i64(0), height) as r, I.serial(i64(0), ceil_div(last - first, vectors.lanes)) as v:
         column = I.Bind(first + v * i64(vectors.lanes))
         buffer, place = context.result.row(context, row + r)
         value = vectors.load(buffer, place, column, last)

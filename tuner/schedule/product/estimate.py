@@ -18,7 +18,7 @@ rates are those of the task: fitted to the device (docs/decisions/0046), or once
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,9 +40,9 @@ BYTES = {"int4": 0.5, **{name: float(dtype.bytes) for name, dtype in DTYPES.item
 """Of an element in memory. int4 is no dtype of tensors: two in a byte, x86_quantized."""
 
 
-@dataclass(frozen=True)
-class _Terms:
-    """The parts of the estimate in cycles, [kernels, shapes]."""
+class _Terms(NamedTuple):
+    """The parts of the estimate in cycles, [kernels, shapes]. ``useful``: if every multiply-add unit did useful work in
+    every cycle."""
 
     compute: Floats
     stream: Floats
@@ -50,7 +50,6 @@ class _Terms:
     packing: Floats
     total: Floats
     useful: Floats
-    """Cycles if every multiply-add unit did useful work in every cycle."""
 
 
 def latency_s(task: SearchTask, product: Product, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
@@ -95,14 +94,13 @@ class Words:
             return np.array([float(value(atom)) for atom in atoms.values()])[chosen]
 
         left, right = product.left.dtype, product.right.dtype
-        self.group = of(lambda atom: atom.group)
-        self.operations = of(lambda atom: atom.operations)
+        self.group, self.operations = of(lambda atom: atom.group), of(lambda atom: atom.operations)
         # Of matrix units.
         self.is_unit = of(lambda atom: atom.unit is not None) > 0
         self.rows, self.steps = of(lambda atom: atom.rows), of(lambda atom: atom.steps)
         self.columns = of(lambda atom: atom.unit.columns if atom.unit else 1)
         self.cycles = of(lambda atom: atom.unit.cycles if atom.unit else 0)
-        self.left_bytes, self.right_bytes = (of(lambda atom: atom.group) * BYTES[dtype] for dtype in (left, right))
+        self.left_bytes, self.right_bytes = (self.group * BYTES[dtype] for dtype in (left, right))
         self.left_widened = of(lambda atom: atom.widened.get(left, 0.0))
         self.right_widened = of(lambda atom: atom.widened.get(right, 0.0))
 
@@ -176,7 +174,8 @@ class Estimate:
         c = self.rates
         compute, output = self._compute(), self._output()
         stream = self.product.right.stream_cycles(self, self._stream())
-        packing = self.product.right.packing_cycles(self) + self._packing_rows()
+        packing = self.product.right.packing_cycles(self)
+        packing = packing + np.where(self.of["rows"] == 1, self.rows * self.k * c.copy, 0.0)
         if self.by_dots.any():
             compute = np.where(self.by_dots, self._dots(), compute)
         unaided = np.where(self.of["near"] > 0, c.near_exposed, c.stream_exposed)
@@ -278,6 +277,3 @@ class Estimate:
         again = self.rows * self.columns * 4
         again = again / np.where(again < self.hardware.l2_bytes, c.l2_bytes, c.l3_bytes)
         return np.asarray((self.chunks - 1) * again)
-
-    def _packing_rows(self) -> Floats:
-        return np.asarray(np.where(self.of["rows"] == 1, self.rows * self.k * self.rates.copy, 0.0))

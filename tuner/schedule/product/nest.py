@@ -32,10 +32,10 @@ from tuner.schedule.loops.shares import Share, on_threads
 from tuner.schedule.product.axes import panels_of_strip
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.dots import dots
-from tuner.schedule.product.matrices import in_unit
-from tuner.schedule.product.panels import Each, PanelSource, panel_source
-from tuner.schedule.product.rows import RowReader, RowsInPlace, RowSource, row_source
-from tuner.schedule.product.tile import Tile
+from tuner.schedule.product.matrices import MatrixTile, in_unit
+from tuner.schedule.product.product import ceil_div
+from tuner.schedule.product.readers import Each, PanelSource, RowReader, RowSource, panel_source, row_source
+from tuner.schedule.product.tile import VectorTile
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 
@@ -56,7 +56,7 @@ class Nest:
     @property
     def whole(self) -> Chunk:
         """All of k."""
-        return Chunk(i64(0), self.k, None, None)
+        return Chunk(i64(0), self.k)
 
     # -- shares ---------------------------------------------------------------------------------------------------
     def body(self) -> None:
@@ -83,7 +83,8 @@ class Nest:
         if self.context.by_dots:
             dots(self.context, tiles, panels, is_last)
             return
-        before, longest = self.context, self.longest()
+        before, kc = self.context, self.kernel["kc"]
+        longest = tirx.min(self.k, i64(kc)) if kc else self.k
         with (
             in_unit(before) as self.context,
             panel_source(self.context, panels, longest) as source,
@@ -99,17 +100,13 @@ class Nest:
             source.groups(panels, some)
         self.context = before
 
-    def longest(self) -> TirExpr:
-        """Steps of k in the longest chunk."""
-        return tirx.min(self.k, i64(self.kernel["kc"])) if self.kernel["kc"] else self.k
-
     # -- orders ---------------------------------------------------------------------------------------------------
     def block(self, block: Block, panels: Share, source: PanelSource, rows: RowSource) -> None:
         """Every panel over the rows of one block at a chunk before the next one."""
         first, last = panels[0] * i64(self.context.nr), tirx.min(panels[1] * i64(self.context.nr), self.n)
         extent = partial(self.rows_of, block)
-        with self._results(block, (first, last - first), first), rows.of_block(extent) as reader:
-            self.chunks(lambda chunk: self.at_chunk(block, chunk, panels, source, rows.at_chunk(reader, extent, chunk)))
+        with self._results(block, (first, last - first), first), rows(extent) as reader_at:
+            self.chunks(lambda chunk: self.at_chunk(block, chunk, panels, source, reader_at(chunk)))
 
     def at_chunk(self, block: Block, chunk: Chunk, panels: Share, source: PanelSource, rows: RowReader) -> None:
         """Every panel over the rows of one block at one chunk."""
@@ -118,7 +115,7 @@ class Nest:
             source.refill(strip, chunk)
             self.write_tiles(lambda write: strip(lambda panel: write(source.placed(panel, chunk))), chunk, rows, block)
 
-        self.over_strips(panels, use)
+        self._over_strips(panels, panels_of_strip(self.kernel), use)
 
     def _panel_by_panel(self, block: Block, panels: Share, source: PanelSource, rows: RowSource) -> None:
         """All chunks of a panel before the next one, so that its results stay in cache."""
@@ -129,7 +126,7 @@ class Nest:
             def at_chunk(chunk: Chunk) -> None:
                 source.refill(single_panel(panel), chunk)
                 placed = source.placed(self.context.result.within(panel), chunk)
-                self.write_tiles(single_panel(placed), chunk, RowsInPlace(), block)
+                self.write_tiles(single_panel(placed), chunk, RowReader(), block)
 
             with self._results(block, (panel.column, self.context.columns_in(panel)), i64(0)):
                 self.chunks(at_chunk)
@@ -155,7 +152,7 @@ class Nest:
         """
         mb = self.kernel["mb"]
         first, last = tiles
-        blocks = I.Bind(tirx.max(tirx.floordiv(last - first + i64(mb - 1), i64(mb)), i64(1)))
+        blocks = I.Bind(tirx.max(ceil_div(last - first, mb), i64(1)))
         left = last - first - (blocks - i64(2)) * i64(mb)
         final = I.Bind(tirx.Select(blocks > i64(1), tirx.floordiv(left, i64(2)), last - first))
         with I.serial(i64(0), blocks) as block:
@@ -168,15 +165,15 @@ class Nest:
         """As many chunks as kc makes of k: of one length in whole vectors if k is fixed, or of kc but for the last."""
         kc, lanes, k = self.kernel["kc"], self.context.vectors.lanes, self.k
         if kc == 0 or (isinstance(k, tirx.IntImm) and int(k) <= kc):
-            use(Chunk(i64(0), k, None, None))
+            use(self.whole)
             return
         if isinstance(k, tirx.IntImm):
-            chunks = -(-int(k) // kc)
-            count, length = i64(chunks), i64(-(-int(k) // (chunks * lanes)) * lanes)
+            count = ceil_div(k, kc)
+            length = ceil_div(k, int(count) * lanes) * i64(lanes)
         else:
             # One at least: sums over nothing are zero, and must be written. No division by their number: what guards
             # it against zero may be simplified away where it is known, and the division moved out of there.
-            count, length = I.Bind(tirx.max(tirx.floordiv(k + i64(kc - 1), i64(kc)), i64(1))), i64(kc)
+            count, length = I.Bind(tirx.max(ceil_div(k, kc), i64(1))), i64(kc)
         with I.serial(i64(0), count) as index:
             first = I.Bind(index * length)
             even = isinstance(k, tirx.IntImm) and int(k) % int(length) == 0
@@ -190,40 +187,35 @@ class Nest:
 
     def over(self, panels: Share, use: Callable[[Panel], None]) -> None:
         """Full panels, then the ragged one if this share holds it."""
-        full = tirx.floordiv(self.n, i64(self.context.nr))
-        with I.serial(panels[0], tirx.min(panels[1], full)) as index:
-            use(self._full(index))
-        self._over_ragged(panels, full, use)
+        self._over_strips(panels, 1, lambda strip: strip(use))
 
-    def over_strips(self, panels: Share, use: Callable[[Each], None]) -> None:
+    def _over_strips(self, panels: Share, nb: int, use: Callable[[Each], None]) -> None:
         """Full panels in strips of ``nb``, then the ragged one by itself."""
-        nb = panels_of_strip(self.kernel)
-        if nb == 1:
-            self.over(panels, lambda panel: use(single_panel(panel)))
-            return
         full = tirx.floordiv(self.n, i64(self.context.nr))
-        stop = I.Bind(tirx.min(panels[1], full))
-        strips = I.Bind(tirx.floordiv(tirx.max(stop - panels[0], i64(0)) + i64(nb - 1), i64(nb)))
-        with I.serial(i64(0), strips) as number:
-            start = I.Bind(panels[0] + number * i64(nb))
-            end = I.Bind(tirx.min(start + i64(nb), stop))
+        stop = tirx.min(panels[1], full)
+        if nb == 1:
+            with I.serial(panels[0], stop) as index:
+                use(single_panel(self._full(index)))
+        else:
+            stop = I.Bind(stop)
+            strips = I.Bind(ceil_div(tirx.max(stop - panels[0], i64(0)), nb))
+            with I.serial(i64(0), strips) as number:
+                start = I.Bind(panels[0] + number * i64(nb))
+                end = I.Bind(tirx.min(start + i64(nb), stop))
 
-            def strip(each: Callable[[Panel], None]) -> None:
-                with I.serial(start, end) as index:
-                    each(self._full(index))
+                def strip(each: Callable[[Panel], None]) -> None:
+                    with I.serial(start, end) as index:
+                        each(self._full(index))
 
-            use(strip)
-        self._over_ragged(panels, full, lambda panel: use(single_panel(panel)))
-
-    def _full(self, index: TirExpr) -> Panel:
-        return Panel(index * i64(self.context.nr), None, self.kernel["nv"], index)
-
-    def _over_ragged(self, panels: Share, full: TirExpr, use: Callable[[Panel], None]) -> None:
-        """The ragged last panel if this share holds it. A share may be empty."""
+                use(strip)
+        # The ragged last panel. A share may be empty.
         here = tirx.And(panels[0] <= full, panels[1] > full)
         for vectors, condition in self._ragged(full):
             with I.If(tirx.And(here, condition)), I.Then():
-                use(Panel(full * i64(self.context.nr), self.n, vectors, full))
+                use(single_panel(Panel(full * i64(self.context.nr), self.n, vectors, full)))
+
+    def _full(self, index: TirExpr) -> Panel:
+        return Panel(index * i64(self.context.nr), None, self.kernel["nv"], index)
 
     def _ragged(self, full: TirExpr) -> list[tuple[int, TirExpr]]:
         """The widths in vectors that a ragged last panel may have, each with when it has."""
@@ -242,8 +234,10 @@ class Nest:
         """The full tiles of one block, each over all panels of a strip before the next one, then the ragged rest of
         the rows if the block ends them."""
 
+        kind = VectorTile if self.context.words.atom.unit is None else MatrixTile
+
         def tile(row: TirExpr, height: int, ordinal: TirExpr, valid: TirExpr | None = None) -> None:
-            strip(lambda panel: Tile(self.context, panel, chunk, rows, row, height, valid).emit(ordinal))
+            strip(lambda panel: kind(self.context, panel, chunk, rows, row, height, valid).emit(ordinal))
 
         with I.serial(i64(0), block.count) as ordinal:
             tile((block.start + ordinal) * i64(self.mr), self.mr, ordinal)
@@ -257,14 +251,12 @@ class Nest:
             return
         height = self.context.words.atom.rows
         with I.If(block.ends), I.Then():
-            if height == 1:
-                for exact in range(1, self.mr):
-                    with I.If(rest == i64(exact)), I.Then():
-                        tile(row, exact, block.count)
-            else:
-                for most in range(height, self.mr + 1, height):
-                    with I.If(tirx.And(rest > i64(most - height), rest <= i64(most))), I.Then():
-                        tile(row, most, block.count, rest)
+            for exact in range(1, self.mr) if height == 1 else ():
+                with I.If(rest == i64(exact)), I.Then():
+                    tile(row, exact, block.count)
+            for most in range(height, self.mr + 1, height) if height > 1 else ():
+                with I.If(tirx.And(rest > i64(most - height), rest <= i64(most))), I.Then():
+                    tile(row, most, block.count, rest)
 
 
 @dataclass(frozen=True)
@@ -286,7 +278,4 @@ def _part(total: TirExpr, index: TirExpr, parts: int) -> Share:
     if parts == 1:
         return i64(0), total
     # Rounded up: the last share, which has the ragged rest to do besides, gets no more than the others.
-    return (
-        tirx.floordiv(total * index + i64(parts - 1), i64(parts)),
-        tirx.floordiv(total * (index + i64(1)) + i64(parts - 1), i64(parts)),
-    )
+    return ceil_div(total * index, parts), ceil_div(total * (index + i64(1)), parts)

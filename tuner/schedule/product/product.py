@@ -1,15 +1,42 @@
-"""A product as the loops around the register tile and their theory see it: ``out[m, n] = sum(k) left * right``."""
+"""A product as the loops around the register tile and their theory see it, and its parts: rows (``left``), columns
+(``right``) and results.
+
+A part says where its elements stand, how they are packed at a call, how one step of them is loaded, and what that
+costs. The loops, the register tile and the theory ask nothing else, so that code and theory cannot drift apart.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
 
 from tuner.program.dtypes import DTYPES
+from tuner.program.expr import Read
+from tuner.program.notation import Stage
 from tuner.program.target import Hardware
+from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.atom import Atom
-from tuner.schedule.product.operand import Left, Result, Right
+from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK
 from tuner.schedule.rule import Extents
+from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.vector.dtypes import vector_type
+from tuner.schedule.vector.memory import Vectors, workspace
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from tuner.program.workload import Workload
+    from tuner.schedule.layout import PackLayout
+    from tuner.schedule.loops.shares import Share
+    from tuner.schedule.product.context import Chunk, EmitContext, Panel
+    from tuner.schedule.product.estimate import Estimate
+    from tuner.schedule.product.readers import Extent, PackedRows, PackedSlice, PanelSource, RowReader
+
 
 DTYPE = "float32"
 TOTAL_BYTES = 4
@@ -19,27 +46,27 @@ UNSUPPORTED = frozenset(name for name, dtype in DTYPES.items() if dtype.bytes > 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Product:
-    """``out[m, n] = sum(k) left[m, k] * right[n, k]``, then elementwise stages; or a batch of such products."""
+    """``out[m, n] = sum(k) left[m, k] * right[n, k]``, then elementwise stages; or a batch of such products.
+
+    ``axes``: the program's axis of each role, where it is one; ``sizes``: from the extents of the program's axes to
+    those of the roles, where these are not one axis each. ``dynamic``: the roles whose extents are symbols; ``depth``:
+    the extent of k, None where it is dynamic. ``atoms``: the instructions that there are for it, by their depth.
+    ``pack_of_dots``: the choice of ``pack`` by which vectors run along the axis that is summed over, as both operands
+    do; None where they do not. ``is_by_panel``: whether a panel goes through all chunks of k before the next one, where
+    rows are read as they lie.
+    """
 
     axes: Mapping[str, str]
-    """The program's axis of each role, where it is one axis."""
     left: Left
     right: Right
     result: Result
     dynamic: frozenset[str]
-    """The roles whose extents are symbols."""
     depth: int | None
-    """The extent of k, None where it is dynamic."""
     atoms: Callable[[Hardware], Mapping[int, Atom]]
-    """The instructions that there are for it, by their depth."""
     has_batch: bool = False
     sizes: Callable[[Extents], Extents] | None = None
-    """From the extents of the program's axes to those of the roles, where these are not one axis each."""
     pack_of_dots: int | None = None
-    """The choice of ``pack`` by which vectors run along the axis that is summed over, as both operands do; None where
-    they do not."""
     is_by_panel: bool = False
-    """Whether a panel goes through all chunks of k before the next one, where rows are read as they lie."""
 
     def by_role(self, extents: Extents) -> Extents:
         """Extents of the program's axes by their roles here."""
@@ -49,3 +76,212 @@ class Product:
 def can_hold_partial(dtype: str) -> bool:
     """Whether a partial sum can be stored, bit by bit, in an output of that dtype."""
     return DTYPES[dtype].bytes == TOTAL_BYTES
+
+
+def ceil_div(value: TirExpr, by: int) -> TirExpr:
+    """``value / by``, rounded up."""
+    return tirx.floordiv(value + i64(by - 1), i64(by))
+
+
+Place = tuple[TirExpr, tuple[TirExpr, ...]]
+"""A buffer, and the indices of an element but for the last one."""
+
+
+class Left:
+    """The rows of a product, ``left[m, k]``. ``dtype``: of its elements in memory; ``is_packed_ahead``: whether it is
+    packed before all calls."""
+
+    dtype: str
+    is_packed_ahead: bool
+    packs_elements: ClassVar[bool] = False
+    """Whether rows that are packed at the call are the elements of words, and not these."""
+
+    def row(self, context: EmitContext, row: TirExpr) -> Place:
+        """A row, along k, where rows are read as they lie."""
+        raise NotImplementedError(f"{type(self).__name__} are read where they are packed")
+
+    def room(self, context: EmitContext, rows: int, steps: TirExpr) -> AbstractContextManager[TirExpr]:
+        """Memory for so many rows of so many steps that are packed at the call. Rows start a cache line and more apart
+        from a power of two, so that the rows of a tile do not fall on the same lines of a cache."""
+        columns = context.whole_vectors(steps) + i64(context.vectors.lanes)
+        dtype = context.words.atom.element if self.packs_elements else context.words.register
+        return workspace((i64(rows), columns * i64(self.word_elements(context))), dtype)
+
+    def word_elements(self, context: EmitContext) -> int:
+        """Elements of a packed row that are a word."""
+        return context.words.atom.group if self.packs_elements else 1
+
+    def pack(self, context: EmitContext, rows: PackedRows, count: TirExpr, chunk: Chunk) -> None:
+        """Fill ``count`` rows at these steps of k."""
+        lanes, words, group = context.vectors.lanes, context.words, context.words.atom.group
+        vectors = tirx.floordiv(chunk.length, i64(lanes))
+        if context.ragged_k is not None:
+            # The last word of k is not read as a whole: elements of the next row times zero are NaN if those are
+            # infinite.
+            elements = context.ragged_k - chunk.first * i64(group)
+            vectors = I.Bind(tirx.min(vectors, tirx.floordiv(elements, i64(lanes * group))))
+        with I.serial(i64(0), count) as r:
+            buffer, place = self.row(context, rows.row + r)
+            with I.serial(i64(0), vectors) as v:
+                value = words.of_row(buffer, place, chunk.first + v * i64(lanes), lanes)
+                I.buffer_store(rows.buffer, value, [r, context.vectors.ramp(v * i64(lanes))])
+            with I.serial(vectors * i64(lanes), chunk.length) as p:
+                value = words.of_row(buffer, place, chunk.first + p, limit=context.ragged_k)
+                I.buffer_store(rows.buffer, value, [r, p])
+
+    def in_image(self, context: EmitContext, first: TirExpr, count: TirExpr) -> AbstractContextManager[RowReader]:
+        """``count`` rows from ``first`` on, read in a padded copy of the image they are windows of."""
+        raise NotImplementedError(f"{type(self).__name__} is no window of an image")
+
+    def row_stride(self, of: Estimate) -> Floats:
+        """[kernels, shapes] bytes from a row to the next one where rows are read as they lie; 0: they are packed so
+        that they do not fall on one set of a cache."""
+        stride = np.asarray(of.k * of.words.left_bytes)
+        return np.zeros_like(stride) if self.is_packed_ahead else stride
+
+
+@dataclass(frozen=True)
+class Late:
+    """A scale that groups of ``steps`` neighbouring steps of k share, of ``depth`` in all: the partial sum of a group
+    is multiplied by ``factor(panel, step, v)``."""
+
+    depth: int
+    steps: int
+    factor: Callable[[Panel, TirExpr, int], TirExpr]
+
+
+class Right:
+    """The columns of a product, ``right[n, k]``. ``dtype``: of its elements in memory; ``is_packed_ahead``: whether it
+    is packed before all calls; ``lies_along_n``: whether neighbours in memory are columns, not steps of k."""
+
+    dtype: str
+    is_packed_ahead: bool
+    lies_along_n: bool
+
+    def step(self, context: EmitContext, step: TirExpr) -> Place:
+        """One step of k, along n, where columns are read as they lie; or one column, along k, if that is how."""
+        raise NotImplementedError(f"{type(self).__name__} are read where they are packed")
+
+    # -- packed at the call ---------------------------------------------------------------------------------------
+    def room(self, context: EmitContext, panels: TirExpr, steps: TirExpr) -> AbstractContextManager[TirExpr]:
+        """Memory for so many panels of so many steps that are packed at the call."""
+        atom = context.words.atom
+        return workspace((panels, context.whole_vectors(steps), i64(context.nr * atom.group)), atom.element)
+
+    def pack(self, context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
+        """Fill a panel at these steps of k."""
+        write = self._copy if self.lies_along_n else self._transpose
+        write(context, panel, to, chunk)
+
+    def _copy(self, context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
+        """Of [k, n]: a vector of columns at each of the neighbours of a word, side by side."""
+        group, lanes = context.words.atom.group, context.vectors.lanes
+        with I.serial(i64(0), chunk.length) as step:
+            for v in range(panel.vectors):
+                neighbours = []
+                for j in range(group):
+                    buffer, at = self.step(context, (chunk.first + step) * i64(group) + i64(j))
+                    value = context.vectors.load(buffer, at, panel.column + i64(v * lanes), panel.limit)
+                    neighbours.append(value if group == 1 else I.Bind(value))
+                to.store(context.words.of_columns(neighbours), chunk.first - to.first + step, i64(v))
+
+    def _transpose(self, context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
+        """Of [n, k]: squares of lanes x lanes words, turned over in registers."""
+        lanes = context.vectors.lanes
+        if context.words.atom.group > 1:
+            # Words past the chunk are those of the next one, or zero past k.
+            with I.serial(i64(0), ceil_div(chunk.length, lanes)) as square:
+                self._squares(context, panel, to, chunk, I.Bind(square * i64(lanes)), context.depth)
+            return
+        whole = tirx.floordiv(chunk.length, i64(lanes))
+        with I.serial(i64(0), whole) as square:
+            self._squares(context, panel, to, chunk, square * i64(lanes), None)
+        with I.If(whole * i64(lanes) < chunk.length), I.Then():
+            self._squares(context, panel, to, chunk, whole * i64(lanes), chunk.first + chunk.length)
+
+    def _squares(
+        self, context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk, step: TirExpr, limit: TirExpr | None
+    ) -> None:
+        """The squares of all columns from ``step`` of the chunk on; elements at and past ``limit`` are not touched."""
+        words, lanes, rows = context.words, context.vectors.lanes, chunk.first - to.first + step
+        packed = vector_type(words.atom.element, words.width)
+        first = (chunk.first + step) * i64(words.atom.group)
+        with I.serial(i64(0), i64(panel.vectors)) as v:
+            square = []
+            for lane in range(lanes):
+                column = panel.column + v * i64(lanes) + i64(lane)
+                if panel.limit is not None:
+                    # Surplus columns hold copies of the last valid one; they are computed and not stored.
+                    column = tirx.min(column, panel.limit - i64(1))
+                buffer, at = self.step(context, column)
+                square.append(I.Bind(words.of_column(Vectors(words.width).load(buffer, at, first, limit))))
+            for lane, turned in enumerate(context.vectors.transposed(square)):
+                value = turned if str(turned.ty.dtype) == packed else tirx.reinterpret(packed, turned)
+                to.store(value, rows + i64(lane), v)
+
+    def in_copy(self, context: EmitContext) -> AbstractContextManager[PanelSource]:
+        """Panels that are read in a padded copy of an image."""
+        raise NotImplementedError(f"{type(self).__name__} is no window of an image")
+
+    # -- packed ahead ---------------------------------------------------------------------------------------------
+    def layouts(self, workload: Workload, panels: PackLayout) -> Mapping[str, PackLayout]:
+        """How the tensors of it that are constants are packed; ``panels``: an operand that lies [n, k]."""
+        return {}
+
+    def packed(self, context: EmitContext) -> TirExpr:
+        """What was packed ahead: [panels, k, nr]."""
+        raise NotImplementedError(f"{type(self).__name__} is not packed ahead")
+
+    def first_panel(self, context: EmitContext) -> TirExpr | None:
+        """Where the panels of this batch begin in it; None: at 0."""
+        return None
+
+    def packed_vector(self, context: EmitContext, panel: Panel, at: PackedSlice, row: TirExpr, v: int) -> TirExpr:
+        """Vector ``v`` of a row of a panel of it, as the instruction takes it."""
+        return context.words.taken(at.load(context.words, row, v), self.dtype)
+
+    def late(self, context: EmitContext) -> Late | None:
+        """The scale, if there is one, that ``packed_vector`` leaves out, for the partial sums of groups."""
+        return None
+
+    # -- theory ---------------------------------------------------------------------------------------------------
+    def widen(self, of: Estimate) -> None:
+        """Say what an element takes, if it is not read as it is stored: set ``of.words``."""
+
+    def stream_cycles(self, of: Estimate, in_place: Floats) -> Floats:
+        """[kernels, shapes] cycles of bringing the operands from memory; ``in_place``: of panels as they are packed."""
+        return in_place
+
+    def packing_cycles(self, of: Estimate) -> Floats:
+        """[kernels, shapes] cycles of packing panels at the call."""
+        rates, size = of.rates, of.columns * of.k
+        element = rates.copy if self.lies_along_n else rates.transpose
+        each = size * (element + 4 / rates.l3_bytes * (size * 4 > of.hardware.l2_bytes))
+        times = np.where(of.of["pack"] == BY_BLOCK, of.blocks, np.where(of.of["pack"] == AT_ONCE, 1.0, 0.0))
+        return np.asarray(times * each)
+
+
+class Result:
+    """Where results are written. ``dtype``: of its elements; ``computed``: the tensor whose elements the sums are;
+    ``epilogue``: the elementwise stages that they go through on their way."""
+
+    dtype: str
+    computed: str
+    epilogue: tuple[Stage, ...]
+
+    def row(self, context: EmitContext, row: TirExpr) -> Place:
+        """A row, along n, where tiles write to it."""
+        raise NotImplementedError(f"{type(self).__name__} collects results in a buffer")
+
+    def read(self, context: EmitContext, read: Read, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...], bool]:
+        """What an epilogue reads at a row: its buffer, the indices, and whether n follows these."""
+        raise NotImplementedError(f"{type(self).__name__} has no epilogue")
+
+    @contextmanager
+    def collected(self, context: EmitContext, rows: Extent, columns: Share, skipped: TirExpr) -> Iterator[Result]:
+        """What the tiles of a block write to, which has these ``rows`` and so many ``columns`` from a first one on."""
+        yield self
+
+    def within(self, panel: Panel) -> Panel:
+        """The panel by its columns in what results are written to."""
+        return panel

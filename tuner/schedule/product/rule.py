@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,26 +14,10 @@ from tuner.program.workload import Workload
 from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.loops.estimates import Floats
-from tuner.schedule.product import estimate
+from tuner.schedule.product import axes, estimate
 from tuner.schedule.product.atom import imported
-from tuner.schedule.product.axes import (
-    AT_ONCE,
-    BY_BLOCK,
-    IN_PLACE,
-    ROWS_IN_PLACE,
-    ROWS_PACKED,
-    atom_axes,
-    atom_of,
-    canonicalised,
-    check,
-    default_values,
-    ragged_axes,
-    thread_axes,
-    tile_axes,
-)
 from tuner.schedule.product.context import context_of
 from tuner.schedule.product.nest import Nest
-from tuner.schedule.product.operands.matrix import MatrixColumns
 from tuner.schedule.product.product import Product, can_hold_partial
 from tuner.schedule.rule import Extents, Rule
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
@@ -42,9 +25,9 @@ from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 class ProductRule(Rule):
     """A rule for the programs that ``product`` takes. Its micro-kernels have the axes of the engine, of which ``rows``
-    has these choices."""
+    has these axes."""
 
-    rows: Sequence[int] = (ROWS_IN_PLACE, ROWS_PACKED)
+    rows: Sequence[int] = (axes.ROWS_IN_PLACE, axes.ROWS_PACKED)
 
     @abstractmethod
     def product(self, workload: Workload) -> Product:
@@ -53,26 +36,25 @@ class ProductRule(Rule):
     def space(self, task: SearchTask) -> SearchSpace:
         product, hardware = self.product(task.workload), task.known_target.hardware
         atoms = product.atoms(hardware)
-        packings = (IN_PLACE,) if product.right.is_packed_ahead else (IN_PLACE, BY_BLOCK, AT_ONCE)
-        axes = (
-            *tile_axes(product.depth if can_hold_partial(product.result.dtype) else 0, atoms),
+        every = (
+            *axes.tile_axes(product.depth if can_hold_partial(product.result.dtype) else 0, atoms),
             Axis("rows", "rows are packed at each call", tuple(self.rows)),
-            *ragged_axes("n" in product.dynamic),
-            Axis("pack", "panels are packed at each call", packings),
-            *thread_axes(task.threads, product.has_batch),
-            *atom_axes(atoms, is_optional=True),
+            *axes.ragged_axes("n" in product.dynamic),
+            Axis("pack", "panels are packed at each call", (0,) if product.right.is_packed_ahead else axes.PACKINGS),
+            *axes.thread_axes(task.threads, product.has_batch),
+            *axes.atom_axes(atoms, is_optional=True),
         )
         return SearchSpace(
             self.name,
             self.version,
-            axes,
-            check=lambda kernel: check(kernel, product, atoms, task.threads, hardware),
-            canonicalise=lambda values: canonicalised(values, product, atoms),
+            every,
+            check=lambda kernel: axes.check(kernel, product, atoms, task.threads, hardware),
+            canonicalise=lambda values: axes.canonicalised(values, product, atoms),
         )
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         product = self.product(task.workload)
-        return self.space(task).kernel(default_values(task, product.has_batch, rows=self.rows[0]))
+        return self.space(task).kernel(axes.default_values(task, product.has_batch, rows=self.rows[0]))
 
     def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
         return estimate.latency_s(task, self.product(task.workload), kernels, extents)
@@ -83,17 +65,11 @@ class ProductRule(Rule):
     def panels(self, task: SearchTask, kernel: MicroKernel) -> PackLayout:
         """How a right operand [n, k] is packed ahead."""
         hardware = task.known_target.hardware
-        atom = atom_of(kernel, self.product(task.workload).atoms(hardware))
+        atom = axes.atom_of(kernel, self.product(task.workload).atoms(hardware))
         return PackLayout(kernel["nv"] * hardware.lanes(), atom.group, atom.offset, whole=atom.steps)
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
-        right, layout = self.product(task.workload).right, self.panels(task, kernel)
-        if not (isinstance(right, MatrixColumns) and right.is_packed_ahead):
-            return {}
-        if right.lies_along_n:
-            dims = tuple((dim.constant or 0,) for dim in task.workload.tensors[right.tensor].dims)
-            layout = replace(layout, dims=dims, rows=(1,), steps=(0,))
-        return {right.tensor: layout}
+        return self.product(task.workload).right.layouts(task.workload, self.panels(task, kernel))
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         product = self.product(task.workload)

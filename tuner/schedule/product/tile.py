@@ -1,121 +1,293 @@
-"""The register tile: ``mr`` rows by ``nv`` vectors of totals over a chunk of k, and what becomes of them."""
+"""The register tile: ``mr`` rows by ``nv`` vectors of totals over a chunk of k, and what becomes of them.
+
+A ``Tile`` writes what comes before and behind the sums. The sums are those of a ``VectorTile``, in vector registers, or
+of a ``MatrixTile`` in the registers of a matrix unit (matrices.py).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import ClassVar
 
-from tuner.schedule.product.accumulators import Accumulators
-from tuner.schedule.product.context import Chunk, EmitContext, Panel
-from tuner.schedule.product.epilogue import is_short, through_epilogue
-from tuner.schedule.product.matrices import MatrixAccumulators
-from tuner.schedule.product.product import can_hold_partial
-from tuner.schedule.product.rows import RowReader
-from tuner.schedule.product.vectors import VectorAccumulators
+from tuner.program.expr import Read
+from tuner.program.notation import Stage
+from tuner.schedule.access import is_transcendental
+from tuner.schedule.product.context import Chunk, EmitContext, Panel, Run
+from tuner.schedule.product.product import Late, can_hold_partial
+from tuner.schedule.product.readers import RowReader
 from tuner.schedule.signature import i64
-from tuner.schedule.tir import I, TirExpr
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
-from tuner.schedule.vector.dtypes import as_bits, stored_as
+from tuner.schedule.vector.dtypes import as_bits, cast, element_type, loaded, stored_as
+from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.memory import DTYPE, prefetch
 
 
-class Tile:
+def is_short(stages: Sequence[Stage]) -> bool:
+    """Whether an epilogue is worth its code beside every accumulator: transcendental functions unrolled into every
+    variant of a tile would be most of a kernel's code."""
+    return not any(is_transcendental(stage.body) for stage in stages)
+
+
+def through_epilogue(
+    context: EmitContext, value: TirExpr, row: TirExpr, column: TirExpr, limit: TirExpr | None
+) -> TirExpr:
+    """``value``, the vector of the output at ``row`` from ``column`` on, after each stage of the epilogue in turn.
+    Further inputs are read before column ``limit`` (None: all of the vector's lanes are)."""
+    tensors, known = context.task.workload.tensors, dict[str, TirExpr]()
+
+    def read(node: Read) -> TirExpr:
+        if node.tensor in known:
+            return known[node.tensor]
+        buffer, outer, has_columns = context.result.read(context, node, row)
+        element = context.vectors.load(buffer, outer, column, limit) if has_columns else buffer[outer]
+        dtype = tensors[node.tensor].dtype
+        return element if dtype == DTYPE else bound(loaded(bound(element), dtype))
+
+    def unused(name: str) -> TirExpr:
+        raise NotImplementedError(f"the pattern admits no value of axis {name}")
+
+    evaluator = Evaluator(context.task.workload.element_types, context.vectors.lanes, read, unused, unused)
+    before = context.result.computed
+    for stage in context.result.epilogue:
+        known[before] = I.Bind(rounded(value, tensors[before].dtype))
+        value, before = evaluator.value(stage.body), stage.tensor
+    return value
+
+
+def rounded(value: TirExpr, dtype: str) -> TirExpr:
+    """``value`` as a tensor of ``dtype`` would hold it."""
+    return value if element_type(value) == dtype else cast(bound(value), dtype)
+
+
+Use = Callable[[TirExpr, TirExpr, TirExpr], None]
+"""Writes what becomes of a vector of totals, of that row and that vector of a tile."""
+
+
+@dataclass(eq=False)
+class Tile(ABC):
     """Writes the code of one tile: ``height`` rows from ``row`` on; only the first ``valid`` ones are stored."""
 
-    def __init__(
-        self, context: EmitContext, panel: Panel, chunk: Chunk, rows: RowReader, row: TirExpr, height: int,
-        valid: TirExpr | None = None,
-    ) -> None:  # fmt: skip
-        assert panel.reader is not None
-        self.context, self.panel, self.chunk, self.rows, self.columns = context, panel, chunk, rows, panel.reader
-        self.kernel, self.vectors, self.lanes = context.kernel, context.vectors, context.vectors.lanes
-        self.row, self.height, self.valid = row, height, valid
-        self.words, self.total, self.out_dtype = context.words, context.words.atom.total, context.result.dtype
-        self.epilogue = context.result.epilogue
-        self.accumulators: Accumulators = (
-            VectorAccumulators(self) if context.words.atom.unit is None else MatrixAccumulators(self)
-        )
+    context: EmitContext
+    panel: Panel
+    chunk: Chunk
+    rows: RowReader
+    row: TirExpr
+    height: int
+    valid: TirExpr | None = None
 
+    is_unrolled: ClassVar[bool]
+    """Whether ``each`` writes code for each vector."""
+
+    def __post_init__(self) -> None:
+        assert self.panel.reader is not None
+        self.columns, self.kernel, self.words = self.panel.reader, self.context.kernel, self.context.words
+        self.vectors, self.lanes, self.atom = self.context.vectors, self.context.vectors.lanes, self.words.atom
+
+    # -- the totals -----------------------------------------------------------------------------------------------
+    @abstractmethod
+    def clear(self) -> None:
+        """Begin with zero, or with what compensates an offset."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Begin with ``partial``."""
+
+    @abstractmethod
+    def reduce(self, ordinal: TirExpr) -> None:
+        """Add all products of the chunk of k. ``ordinal``: see ``emit``."""
+
+    @abstractmethod
+    def each(self, use: Use) -> None:
+        """Every vector of the valid rows."""
+
+    # -- before and behind ----------------------------------------------------------------------------------------
     def emit(self, ordinal: TirExpr) -> None:
         """``ordinal``: which of the tiles over this panel it is, for the share of the next panel that it prefetches."""
         # In a slot, as the first step of a turn is: put into every index, they would make up most of the time of
         # building a kernel.
         self.row = bound(self.row)
-        self._start()
-        self._fetch_output()
-        self.accumulators.reduce(ordinal)
-        self._finish()
-
-    # -- before ---------------------------------------------------------------------------------------------------
-    def _start(self) -> None:
-        """From zero; from what the output holds so far where k is split and this is not its first chunk."""
-        if self.chunk.is_first is None:
-            self.accumulators.clear()
-            return
-        with I.If(self.chunk.is_first):
-            with I.Then():
-                self.accumulators.clear()
-            with I.Else():
-                self.accumulators.resume()
+        _where(self.chunk.is_first, self.clear, self.resume)
+        if self.kernel["fetch"]:
+            self._fetch_output()
+        self.reduce(ordinal)
+        is_same = not self.context.result.epilogue and self.atom.total == self.context.result.dtype
+        _where(None if is_same else self.chunk.is_last, self._store, self._store_partial)
 
     def _fetch_output(self) -> None:
         """Lines of the output are asked for before they are written, so that the stores do not wait."""
-        if not self.kernel["fetch"]:
-            return
         for r in range(self.height):
             for v in range(self.panel.vectors):
-                buffer, place = self.context.result.row(self.context, self.row + i64(r))
-                prefetch(buffer, (*place, self.panel.column + i64(v * self.lanes)), write=True)
-
-    # -- after ----------------------------------------------------------------------------------------------------
-    def _finish(self) -> None:
-        """Write the totals; through the epilogue, and as the output's dtype, once k is done."""
-        if self.chunk.is_last is None or (not self.epilogue and self.total == self.out_dtype):
-            self._store()
-            return
-        with I.If(self.chunk.is_last):
-            with I.Then():
-                self._store()
-            with I.Else():
-                self._store_partial()
+                buffer, place, column = self._place(i64(r), i64(v))
+                prefetch(buffer, (*place, column), write=True)
 
     def _store(self) -> None:
-        """A short epilogue runs on the registers; a long one over the tile again while it is in L1."""
-        inline = is_short(self.epilogue) or not can_hold_partial(self.out_dtype) or not self.accumulators.is_unrolled
-        if not inline:
-            self._store_partial()
-            rows = self.valid if self.valid is not None else i64(self.height)
-            with I.serial(i64(0), rows) as r, I.serial(i64(0), i64(self.panel.vectors)) as v:
-                self._write(r, v, self._result(self.partial(r, v), r, v))
+        """Totals go through the epilogue: through a short one in registers, through a long one over the tile again
+        while it is in L1."""
+        result = self.context.result
+        if is_short(result.epilogue) or not can_hold_partial(result.dtype) or not self.is_unrolled:
+            self.each(lambda value, r, v: self._write(r, v, self._result(value, r, v)))
             return
-        self.accumulators.each(lambda value, r, v: self._write(r, v, self._result(value, r, v)))
+        self._store_partial()
+        with I.serial(i64(0), self.count) as r, I.serial(i64(0), i64(self.panel.vectors)) as v:
+            self._write(r, v, self._result(self.partial(r, v), r, v))
 
     def _store_partial(self) -> None:
-        """The totals as they are, in the place of the output."""
-        self.accumulators.each(lambda value, r, v: self._write(r, v, as_bits(value, self.out_dtype)))
+        """Totals as they are, in the place of the output."""
+        self.each(lambda value, r, v: self._write(r, v, as_bits(value, self.context.result.dtype)))
 
     def _result(self, value: TirExpr, r: TirExpr, v: TirExpr) -> TirExpr:
         """What of a total goes to the output."""
-        value = through_epilogue(self.context, value, self.row + r, self._column(v), self.panel.limit)
-        return value if self.out_dtype == DTYPE else stored_as(bound(value), self.out_dtype)
+        dtype, column = self.context.result.dtype, self.panel.column + v * i64(self.lanes)
+        value = through_epilogue(self.context, value, self.row + r, column, self.panel.limit)
+        return value if dtype == DTYPE else stored_as(bound(value), dtype)
 
     def partial(self, r: TirExpr, v: TirExpr) -> TirExpr:
         """A vector of totals as ``_store_partial`` left it."""
-        buffer, place = self.context.result.row(self.context, self.row + r)
-        return as_bits(self.vectors.load(buffer, place, self._column(v), self.panel.limit), self.total)
+        return as_bits(self.vectors.load(*self._place(r, v), self.panel.limit), self.atom.total)
 
     def _write(self, r: TirExpr, v: TirExpr, value: TirExpr) -> None:
-        buffer, place = self.context.result.row(self.context, self.row + r)
-        self.vectors.store(buffer, value, place, self._column(v), self.panel.limit)
+        buffer, place, column = self._place(r, v)
+        self.vectors.store(buffer, value, place, column, self.panel.limit)
 
-    def _column(self, v: TirExpr) -> TirExpr:
-        return self.panel.column + v * i64(self.lanes)
+    def _place(self, r: TirExpr, v: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...], TirExpr]:
+        """Where the output has vector ``v`` of row ``r``."""
+        buffer, place = self.context.result.row(self.context, self.row + r)
+        return buffer, place, self.panel.column + v * i64(self.lanes)
+
+    @property
+    def count(self) -> TirExpr:
+        """How many rows are valid."""
+        return i64(self.height) if self.valid is None else self.valid
+
+
+def _where(condition: TirExpr | None, write: Callable[[], None], otherwise: Callable[[], None]) -> None:
+    """``write`` where ``condition`` holds, or always if it is None."""
+    if condition is None:
+        write()
+        return
+    with I.If(condition):
+        with I.Then():
+            write()
+        with I.Else():
+            otherwise()
+
+
+class VectorTile(Tile):
+    """Totals in vector registers, a slot for each: every step of k is a word of a row times vectors of words."""
+
+    is_unrolled = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.every = self.vectors.ramp(0)
+        self.slots = self._allocated()
+
+    def _allocated(self) -> list[list[TirExpr]]:
+        # One buffer of one vector each: larger or `local` ones become a heap workspace, and with a prefetch in the
+        # loop every accumulator would be stored at each step.
+        vectors, total = range(self.panel.vectors), self.atom.total
+        return [[I.alloc_buffer((self.lanes,), total) for _ in vectors] for _ in range(self.height)]
+
+    def clear(self) -> None:
+        rows = self.rows.places(self) if self.words.row_compensation else [None] * self.height
+        for line, row in zip(self.slots, rows, strict=True):
+            for v, slot in enumerate(line):
+                I.buffer_store(slot, self.words.start(self._compensation(row, v)), [self.every])
+
+    def _compensation(self, row: TirExpr | None, v: int) -> TirExpr | None:
+        """What stands in front of a row, or of the panel for vector ``v``."""
+        if row is None:
+            return self.columns.compensation(self, v)
+        buffer, place = self.context.left.row(self.context, row)
+        return buffer[(*place, tirx.Ramp(i64(0), i64(1), self.atom.group))]
+
+    def resume(self) -> None:
+        self._each_slot(lambda slot, r, v: I.buffer_store(slot, self.partial(r, v), [self.every]))
+
+    def each(self, use: Use) -> None:
+        self._each_slot(lambda slot, r, v: use(slot[self.every], r, v))
+
+    def _each_slot(self, use: Use) -> None:
+        for r, line in enumerate(self.slots):
+            with self._if_valid(r):
+                for v, slot in enumerate(line):
+                    use(slot, i64(r), i64(v))
 
     @contextmanager
-    def if_valid(self, row: int) -> Iterator[None]:
-        """What is written here runs for the first ``valid`` rows of a tile, for all of them if that is None."""
+    def _if_valid(self, row: int) -> Iterator[None]:
         if self.valid is None:
             yield
             return
         with I.If(i64(row) < self.valid), I.Then():
             yield
+
+    # -- the loop over k ------------------------------------------------------------------------------------------
+    def reduce(self, ordinal: TirExpr) -> None:
+        late = self.context.right.late(self.context)
+        if late is not None:
+            self._in_groups(late)
+            return
+        places = self.rows.places(self)
+        runs = self.rows.runs(self) or self.columns.runs(self)
+        with runs or nullcontext(Run(i64(0), self.chunk.length)) as run:
+            self.columns = self.columns.in_run(run)
+            self._turns(self.rows.in_run(places, run), run, ordinal)
+
+    def _turns(self, rows: list[TirExpr], run: Run, ordinal: TirExpr) -> None:
+        """The steps of a run, which count from the chunk's first one."""
+        unroll, begin, length = self.kernel["ku"], run.begin, run.length
+        group = max(unroll, self.kernel["ahead"])
+        groups = tirx.floordiv(length, i64(group))
+        # Which of the groups of all tiles over this panel the first one here is.
+        before = ordinal * tirx.floordiv(self.chunk.length, i64(group)) + tirx.floordiv(begin, i64(group))
+        with I.serial(i64(0), groups) as turn:
+            with I.serial(i64(0), i64(group // unroll)) as part:
+                first = bound(begin + turn * i64(group) + part * i64(unroll))
+                for u in range(unroll):
+                    self._step(rows, first + i64(u))
+            self.columns.prefetch_next(self, before + turn)
+        if not (isinstance(length, tirx.IntImm) and int(length) % group == 0):
+            # Both bounds without ``begin``: TVM's analyzer fails on an extent that it reads as a minimum of itself.
+            with I.serial(groups * i64(group), length) as step:
+                self._step(rows, begin + step)
+
+    def _step(self, rows: list[TirExpr], step: TirExpr) -> None:
+        """One k: every accumulator takes one fused multiply-add."""
+        reader = self.columns.begin_step(step)
+        columns = [I.Bind(reader.vector(self, step, v)) for v in range(self.panel.vectors)]
+        reader.prefetch_step(self, step)
+        for line, row in zip(self.slots, rows, strict=True):
+            value = I.Bind(tirx.Broadcast(self.rows.word(self, row, step), self.lanes))
+            for slot, column in zip(line, columns, strict=True):
+                self._add(slot, value, column)
+
+    def _add(self, slot: TirExpr, left: TirExpr, right: TirExpr) -> None:
+        I.buffer_store(slot, self.atom.products(slot[self.every], left, right), [self.every])
+
+    def _in_groups(self, late: Late) -> None:
+        """All steps of k, where those of a group share a factor that their sums are multiplied by."""
+        rows, whole, rest = self.rows.places(self), late.depth // late.steps, late.depth % late.steps
+        with I.serial(i64(0), i64(whole)) as number:
+            self._group(late, rows, bound(number * i64(late.steps)), late.steps)
+        if rest:
+            self._group(late, rows, i64(whole * late.steps), rest)
+
+    def _group(self, late: Late, rows: list[TirExpr], first: TirExpr, steps: int) -> None:
+        """The totals after ``steps`` steps from ``first`` on, which share a factor."""
+        totals, unroll = self.slots, self.kernel["ku"]
+        self.slots = self._allocated()
+        self.clear()
+        with I.serial(i64(0), i64(steps // unroll)) as turn:
+            for u in range(unroll):
+                self._step(rows, first + turn * i64(unroll) + i64(u))
+        with I.serial(i64(steps // unroll * unroll), i64(steps)) as step:
+            self._step(rows, first + step)
+        sums, self.slots = self.slots, totals
+        for v in range(self.panel.vectors):
+            factor = I.Bind(late.factor(self.panel, first, v))
+            for total, part in zip(totals, sums, strict=True):
+                self._add(total[v], part[v][self.every], factor)

@@ -10,9 +10,8 @@ from tuner.program.target import Target
 from tuner.program.workload import Workload
 from tuner.schedule.product.atoms import only_fma
 from tuner.schedule.product.context import EmitContext
-from tuner.schedule.product.operand import Place
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
-from tuner.schedule.product.product import Product
+from tuner.schedule.product.product import Place, Product
 from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.rule import NoMatch, matched
 from tuner.schedule.signature import i64

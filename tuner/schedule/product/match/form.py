@@ -26,7 +26,7 @@ from tuner.schedule.product.operands.gathered import (
     ScatteredResult,
 )
 from tuner.schedule.product.operands.image import Image
-from tuner.schedule.product.operands.view import ViewedColumns, ViewedResult, ViewedRows
+from tuner.schedule.product.operands.matrix import ViewedColumns, ViewedResult, ViewedRows
 from tuner.schedule.product.product import DTYPE, Product, can_hold_partial
 from tuner.schedule.rule import Extents
 from tuner.schedule.vector.permutation import permutes

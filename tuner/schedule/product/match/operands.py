@@ -11,7 +11,7 @@ from tuner.program.workload import Workload
 from tuner.schedule.product.match.factors import MAX_WORD, dims_of, in_words, merged, total_of
 from tuner.schedule.product.match.parts import Part, outer_role
 from tuner.schedule.product.operands.gathered import AheadColumns, AheadRows, GatheredColumns, GatheredRows
-from tuner.schedule.product.operands.view import ViewedColumns, ViewedRows
+from tuner.schedule.product.operands.matrix import ViewedColumns, ViewedRows
 
 Side = TypeVar("Side")
 

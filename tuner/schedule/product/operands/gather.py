@@ -13,11 +13,9 @@ from functools import reduce
 from tuner.program.expr import Expr, Read
 from tuner.schedule.access import step_of
 from tuner.schedule.loops.reading import Reader
-from tuner.schedule.product.context import Chunk, EmitContext, Panel
-from tuner.schedule.product.indexing import Values
+from tuner.schedule.product.context import Chunk, EmitContext, Panel, Values
 from tuner.schedule.product.match.factors import is_contiguous
-from tuner.schedule.product.panels import PackedSlice
-from tuner.schedule.product.rows import PackedRows
+from tuner.schedule.product.readers import PackedRows, PackedSlice
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known

@@ -19,16 +19,15 @@ from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.loops.reading import Reader
 from tuner.schedule.loops.shares import Share, number_of
 from tuner.schedule.product.axes import IN_COPY
-from tuner.schedule.product.epilogue import rounded
-from tuner.schedule.product.indexing import Values, by_role
+from tuner.schedule.product.context import Values, by_role
 from tuner.schedule.product.match.factors import Factors
 from tuner.schedule.product.match.parts import outer_role
-from tuner.schedule.product.operand import Left, Place, Result, Right
 from tuner.schedule.product.operands.columns import COPY_OF_L2, ColumnCopy, Columns
 from tuner.schedule.product.operands.gather import MAX_STRIDE, gather_panel, gather_rows
 from tuner.schedule.product.operands.image import image_rows
-from tuner.schedule.product.operands.word_panels import words_of_panel
-from tuner.schedule.product.operands.word_rows import room_for_rows, words_of_rows
+from tuner.schedule.product.operands.words import words_of_panel, words_of_rows
+from tuner.schedule.product.product import Left, Place, Result, Right
+from tuner.schedule.product.tile import rounded
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
@@ -39,8 +38,7 @@ from tuner.schedule.vector.memory import Vectors, fenced_integers, workspace
 if TYPE_CHECKING:
     from tuner.schedule.product.context import Chunk, EmitContext, Panel
     from tuner.schedule.product.estimate import Estimate
-    from tuner.schedule.product.panels import PackedSlice, PanelSource
-    from tuner.schedule.product.rows import Extent, PackedRows, RowReader
+    from tuner.schedule.product.readers import Extent, PackedRows, PackedSlice, PanelSource, RowReader
 
 
 # -- packed ahead -----------------------------------------------------------------------------------------------------
@@ -81,21 +79,11 @@ def _outer(context: EmitContext, roles: tuple[str, ...]) -> TirExpr:
 class GatheredRows(Factors, Left):
     """Rows that are gathered as a block of them is packed: as elements, if a step takes words of several."""
 
-    is_gathered, is_packed_ahead = True, False
-
-    def room(self, context: EmitContext, rows: int, steps: TirExpr) -> AbstractContextManager[TirExpr]:
-        make = room_for_rows if context.words.atom.group > 1 else super().room
-        return make(context, rows, steps)
+    is_gathered, is_packed_ahead, packs_elements = True, False, True
 
     def pack(self, context: EmitContext, rows: PackedRows, count: TirExpr, chunk: Chunk) -> None:
         gather = words_of_rows if context.words.atom.group > 1 else gather_rows
         gather(context, rows, count, chunk)
-
-    def packed_word(self, context: EmitContext, packed: TirExpr, row: TirExpr, step: TirExpr) -> TirExpr:
-        group = context.words.atom.group
-        if group == 1:
-            return super().packed_word(context, packed, row, step)
-        return tirx.reinterpret("int32", packed[row, tirx.Ramp(step * i64(group), i64(1), group)])
 
     def in_image(self, context: EmitContext, first: TirExpr, count: TirExpr) -> AbstractContextManager[RowReader]:
         return image_rows(context, first, count)

@@ -17,11 +17,10 @@ from tuner.program.expr import Axis, Expr, Read
 from tuner.program.workload import Workload
 from tuner.schedule.access import Dim, dim_of
 from tuner.schedule.loops.shares import number_of
-from tuner.schedule.product.context import Chunk, EmitContext, Run
-from tuner.schedule.product.indexing import Values
+from tuner.schedule.product.context import Chunk, EmitContext, Run, Values
 from tuner.schedule.product.match.parts import Part
 from tuner.schedule.product.operands.gather import end_inside, lanes_inside, padded_vector
-from tuner.schedule.product.rows import PackedRows
+from tuner.schedule.product.readers import PackedRows
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known

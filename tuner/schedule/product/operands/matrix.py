@@ -1,15 +1,17 @@
-"""Matrices as they lie, or batches of them, each index one axis of the program."""
+"""Operands and results that lie as matrices, or in tensors whose dims are merged to such: nothing is moved."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from tuner.program.expr import Axis, Read
 from tuner.program.notation import Stage
-from tuner.schedule.product.context import Chunk, EmitContext, Panel
-from tuner.schedule.product.operand import Left, Place, Result, Right
-from tuner.schedule.product.operands.word_panels import words_of_view
-from tuner.schedule.product.panels import PackedSlice
+from tuner.program.workload import Workload
+from tuner.schedule.layout import PackLayout
+from tuner.schedule.product.context import EmitContext, by_role
+from tuner.schedule.product.match.factors import Factors
+from tuner.schedule.product.product import Left, Place, Result, Right
 from tuner.schedule.tir import TirExpr
 
 
@@ -37,11 +39,11 @@ class MatrixColumns(Right):
     def step(self, context: EmitContext, step: TirExpr) -> Place:
         return context.buffers[self.tensor], (*_batch(context), step)
 
-    def pack(self, context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
-        if context.words.atom.group > 1:
-            words_of_view(context, panel, to, chunk)
-        else:
-            super().pack(context, panel, to, chunk)
+    def layouts(self, workload: Workload, panels: PackLayout) -> Mapping[str, PackLayout]:
+        if not self.is_packed_ahead:
+            return {}
+        dims = tuple((dim.constant or 0,) for dim in workload.tensors[self.tensor].dims)
+        return {self.tensor: replace(panels, dims=dims, rows=(1,), steps=(0,)) if self.lies_along_n else panels}
 
     def packed(self, context: EmitContext) -> TirExpr:
         return context.buffers[self.tensor]
@@ -70,3 +72,49 @@ class MatrixResult(Result):
 
 def _batch(context: EmitContext) -> tuple[TirExpr, ...]:
     return () if context.batch is None else (context.batch,)
+
+
+@dataclass(frozen=True)
+class ViewedRows(Factors, Left):
+    """Rows of a tensor that lies along k."""
+
+    is_packed_ahead = False
+    is_viewed = True
+
+    def row(self, context: EmitContext, row: TirExpr) -> Place:
+        view = context.parts.views[f"{self.tensor} left"]
+        return view.buffer, view.outer(by_role(context.outer, m=row))
+
+
+@dataclass(frozen=True)
+class ViewedColumns(Factors, Right):
+    """Columns of a tensor whose last dims are k and n, in either order."""
+
+    is_packed_ahead = False
+    is_viewed = True
+
+    @property
+    def lies_along_n(self) -> bool:  # type: ignore[override]
+        return self.roles[-1] == "n"
+
+    def step(self, context: EmitContext, step: TirExpr) -> Place:
+        view = context.parts.views[f"{self.tensor} right"]
+        return view.buffer, view.outer(by_role(context.outer, k=step, n=step))
+
+
+@dataclass(frozen=True)
+class ViewedResult(Result):
+    """Results that are written where they belong, vector by vector."""
+
+    dtype: str
+    computed: str
+    epilogue: tuple[Stage, ...]
+
+    def row(self, context: EmitContext, row: TirExpr) -> Place:
+        view = context.parts.views["out"]
+        return view.buffer, view.outer(by_role(context.outer, m=row))
+
+    def read(self, context: EmitContext, read: Read, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...], bool]:
+        view = context.parts.views[read.tensor]
+        values = by_role(context.outer, m=row)
+        return view.buffer, tuple(values[role] for role in view.roles if role != "n"), "n" in view.roles

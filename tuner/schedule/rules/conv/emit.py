@@ -32,8 +32,7 @@ from tuner.schedule.layout import CutLayout, Layout, PackLayout
 from tuner.schedule.loops.shares import Share, on_threads
 from tuner.schedule.product.atom import Atom, imported
 from tuner.schedule.product.axes import IN_IMAGE, atom_of
-from tuner.schedule.product.context import EmitContext, context_of
-from tuner.schedule.product.indexing import Indexing, View
+from tuner.schedule.product.context import EmitContext, Indexing, View, context_of
 from tuner.schedule.product.match.factors import Factors, dims_of
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import form_of, viewed
@@ -119,7 +118,7 @@ def _context(
     parts = replace(parts, views=_views(parts, extent, buffers))
     context = context_of(own, form.product, kernel, function, extent)
     steps = context.extent["k"]
-    if steps is not extent["k"] and not isinstance(steps, tirx.IntImm):
+    if context.words.atom.group > 1 and not isinstance(steps, tirx.IntImm):
         steps = I.Bind(steps)
     return replace(context, extent={**extent, "k": steps}, buffers=buffers, indexing=parts)
 

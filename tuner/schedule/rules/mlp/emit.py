@@ -33,8 +33,7 @@ from tuner.schedule.loops.shares import Share, in_shares, on_threads
 from tuner.schedule.product.context import Chunk, EmitContext, context_of
 from tuner.schedule.product.nest import Block, Nest
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult
-from tuner.schedule.product.panels import FromAhead, PackedAtOnce
-from tuner.schedule.product.rows import RowsInPlace
+from tuner.schedule.product.readers import FromAhead, PackedAtOnce, RowReader
 from tuner.schedule.rules.mlp.kept import Kept, kept, kept_width, link_kernels, whole_rows
 from tuner.schedule.rules.mlp.pattern import chain_of
 from tuner.schedule.signature import i64
@@ -176,7 +175,7 @@ class _Fused:
             own = index * i64(self.chunks.panels)
             first.product(tiles, (own, tirx.min(own + i64(self.chunks.panels), first.panels)), block.ends)
         second = _into(self.second, windows)
-        Nest(second).at_chunk(block, chunk, panels, FromAhead(second), RowsInPlace())
+        Nest(second).at_chunk(block, chunk, panels, FromAhead(second), RowReader())
 
 
 # -- all rows at a time -----------------------------------------------------------------------------------------------

@@ -27,8 +27,8 @@ from tuner.schedule.loops.shares import on_threads
 from tuner.schedule.product.atom import imported
 from tuner.schedule.product.context import EmitContext, context_of
 from tuner.schedule.product.nest import Nest
-from tuner.schedule.product.operand import Place
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows
+from tuner.schedule.product.product import Place
 from tuner.schedule.rules.moe.pattern import Grouped, grouped_of
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel

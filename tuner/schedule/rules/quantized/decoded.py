@@ -23,8 +23,8 @@ from tuner.program.task import SearchTask
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.estimate import BYTES, REGISTER_BYTES
-from tuner.schedule.product.operand import Late, Place, Right
-from tuner.schedule.product.panels import PackedSlice
+from tuner.schedule.product.product import Late, Place, Right
+from tuner.schedule.product.readers import PackedSlice
 from tuner.schedule.rules.quantized.codes import CODES, Code, outside
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx

@@ -22,15 +22,12 @@ from tuner.program.task import SearchTask
 from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout
 from tuner.schedule.loops.shares import on_threads, share_of
-from tuner.schedule.product.context import EmitContext, Panel, context_of
-from tuner.schedule.product.indexing import Indexing
+from tuner.schedule.product.context import EmitContext, Indexing, Panel, context_of
 from tuner.schedule.product.nest import Block, Nest
-from tuner.schedule.product.operand import Left, Place, Result, Right
 from tuner.schedule.product.operands.gather import end_inside, lanes_inside, padded_read
 from tuner.schedule.product.operands.gathered import in_vectors, store_results
-from tuner.schedule.product.panels import PackedAhead
-from tuner.schedule.product.product import DTYPE
-from tuner.schedule.product.rows import RowsInPlace
+from tuner.schedule.product.product import DTYPE, Left, Place, Result, Right
+from tuner.schedule.product.readers import PackedAhead, RowReader
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx
@@ -146,7 +143,7 @@ def _product(context: EmitContext, inputs: TirExpr, start: TirExpr, vectors: Tir
                 each(panel(full, width))
 
     rows = Block(i64(0), i64(int(nest.m) // nest.mr), tirx.IntImm("bool", 1))
-    nest.write_tiles(strip, nest.whole, RowsInPlace(), rows)
+    nest.write_tiles(strip, nest.whole, RowReader(), rows)
 
 
 # -- transforms --------------------------------------------------------------------------------------------------------

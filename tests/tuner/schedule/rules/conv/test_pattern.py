@@ -15,7 +15,7 @@ from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import forms
 from tuner.schedule.product.operands.columns import Columns, are_in_two, positions
 from tuner.schedule.product.operands.gathered import AheadColumns, AheadRows, GatheredColumns, GatheredRows
-from tuner.schedule.product.operands.view import ViewedColumns
+from tuner.schedule.product.operands.matrix import ViewedColumns
 
 
 def op(name: str, **args: Any) -> Workload:
