@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tuner.program.expr import Axis, Binary, reads
 from tuner.program.notation import Stage
 from tuner.program.workload import Workload
 from tuner.schedule.access import values
 from tuner.schedule.rule import NoMatch
-from tuner.schedule.tir import TirExpr, tirx
+from tuner.schedule.tir import TirExpr
 from tuner.schedule.vector.arithmetic import bound, like, multiply_add
 from tuner.schedule.vector.dtypes import constant
 from tuner.schedule.vector.expression import Evaluator
@@ -60,15 +60,17 @@ def start_value(stage: Stage, dtype: str, lanes: int) -> TirExpr:
 
 
 def accumulated(
-    stage: Stage, dtype: str, evaluator: Evaluator, total: TirExpr, inside: TirExpr | None = None
-) -> TirExpr:
-    """``total`` and one value more of a reduction, in ``dtype``; lanes that are not ``inside`` stay. Bind ``total``."""
+    stage: Stage, dtype: str, evaluator: Evaluator, total: TirExpr,
+    within: Callable[[TirExpr, TirExpr], TirExpr] | None = None,
+) -> TirExpr:  # fmt: skip
+    """``total`` and one value more of a reduction, in ``dtype``. Bind ``total``. ``within``: of two vectors the first
+    one in the lanes that count, the second one in others."""
     body = stage.body
     if stage.reducer == "sum" and dtype.startswith("float") and isinstance(body, Binary) and body.operator == "*":
         left, right = (bound(evaluator.value(side, dtype)) for side in (body.left, body.right))
-        if inside is not None:
+        if within is not None:
             # Not the sum is masked: of a masked multiply-add LLVM may load an operand without its mask, past the row.
-            left, right = (bound(tirx.Select(inside, side, like(0, side))) for side in (left, right))
+            left, right = (within(side, like(0, side)) for side in (left, right))
         return multiply_add(left, right, total)
     value = COMBINE[str(stage.reducer)](bound(evaluator.value(body, dtype)), total)
-    return value if inside is None else bound(tirx.Select(inside, bound(value), total))
+    return value if within is None else within(bound(value), total)

@@ -7,7 +7,7 @@ import pytest
 from tests.tuner.schedule.rules.rows.programs import LOG_SOFTMAX, SOFTMAX, operator, task_of, workload
 from tuner.program.workload import Workload
 from tuner.schedule import NoMatch, rules_of
-from tuner.schedule.rules.rows.pattern import match, row_program_of
+from tuner.schedule.rules.rows.passes import match, row_program_of
 
 
 def _passes(which: Workload) -> list[tuple[set[str], set[str]]]:
