@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,10 +70,21 @@ def stream_rate(task: SearchTask, size: Floats) -> Floats:
     return np.where(in_l2, rates.l2_bytes, np.where(in_l3, rates.l3_bytes, rates.memory_bytes))
 
 
-def arithmetic_cycles(rates: Rates, nodes: Sequence[Expr]) -> float:
+def roofline(task: SearchTask, work: Floats, moved: Floats, parts: Floats | int, slower: Any = 1.0) -> Floats:
+    """[shapes] cycles of a call: of the work or of ``moved`` bytes, whichever takes longer, over parallel ``parts``;
+    ``slower``: how many times as long the bytes take."""
+    return np.asarray(np.maximum(work, moved / stream_rate(task, moved) * slower) / parts + call_cycles(task))
+
+
+def body_cycles(rates: Rates, nodes: Sequence[Expr]) -> float:
     """Of the nodes of an expression, on one vector."""
     called = sum(isinstance(node, Call) and node.function in TRANSCENDENTAL for node in nodes)
     return rates.operation * len(nodes) + rates.function * called
+
+
+def lanes_for(task: SearchTask, dtypes: Iterable[str]) -> int:
+    """Elements of a vector: of 8 bytes if any of the dtypes has so many, otherwise of 4."""
+    return task.known_target.hardware.lanes(8 if {"int64", "float64"} & set(dtypes) else 4)
 
 
 def thread_speedup(size: Floats, threads: int) -> Floats:

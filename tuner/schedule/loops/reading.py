@@ -10,9 +10,11 @@ from tuner.program.expr import Read, axes_of
 from tuner.program.notation import Stage
 from tuner.program.program import index_dim
 from tuner.program.shapes import ElementTypes
+from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.signature import dim_expr, i64
+from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import cast, constant, loaded, register_type, stored
@@ -23,6 +25,7 @@ Index = Mapping[str, TirExpr]
 """The value of each axis, int64."""
 Known = Mapping[str | Read, TirExpr]
 """Values of reads, or of tensors at their own indices."""
+NOTHING: Known = {}
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,12 @@ class Reader:
         else:
             Vectors(self.lanes).store(self.buffers[stage.tensor], result, at[:-1], at[-1], self.limit)
 
+    def within(self, value: TirExpr, otherwise: TirExpr) -> TirExpr:
+        """``value`` before the limit, ``otherwise`` in the lanes past it."""
+        if self.limit is None:
+            return value
+        return bound(tirx.Select(Vectors(self.lanes).mask(self.index[str(self.along)], self.limit), value, otherwise))
+
     def _index(self, read: Read, position: int) -> TirExpr:
         index = read.indices[position]
         if isinstance(index, Read):
@@ -118,6 +127,25 @@ def _loaded_inside(inside: TirExpr, buffer: TirExpr, at: list[TirExpr], lanes: i
     return tirx.if_then_else(inside, buffer[tuple(at)], tirx.Cast(str(buffer.dtype), tirx.IntImm("int32", 0)))
 
 
+def in_register(value: TirExpr, dtype: str) -> TirExpr:
+    """``value`` as an element of ``dtype``, computed once."""
+    return bound(cast(bound(value), dtype))
+
+
+class Nest:
+    """What the loops of a kernel are written with. ``spans``: of each axis as a whole."""
+
+    def __init__(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction, lanes: int) -> None:
+        self.workload, self.threads, self.kernel, self.function = task.workload, task.threads, kernel, function
+        self.types, self.lanes, self.vectors = task.workload.element_types, lanes, Vectors(lanes)
+        self.spans = {axis: (i64(0), extent) for axis, extent in function.extents.items()}
+
+    def reader(self, index: Index, lanes: int = 1, along: str | None = None, limit: TirExpr | None = None) -> Reader:
+        """One element at ``index``, or a vector ``along`` an axis."""
+        along = along if lanes > 1 else None
+        return Reader(self.workload, self.function, self.function.buffers, index, lanes, along, limit)
+
+
 def write_outputs(stages: Sequence[Stage], value: TirExpr, reader: Reader) -> None:
     """``value`` is what the first of ``stages`` computes, one element or a vector along its last axis; the others
     follow from it.
@@ -128,6 +156,6 @@ def write_outputs(stages: Sequence[Stage], value: TirExpr, reader: Reader) -> No
     evaluator = reader.evaluator(known)
     for stage in stages:
         result = evaluator.value(stage.body) if known else value
-        known[stage.tensor] = bound(cast(bound(result), reader.workload.tensors[stage.tensor].dtype))
+        known[stage.tensor] = in_register(result, reader.workload.tensors[stage.tensor].dtype)
         if stage.tensor in reader.buffers:
             reader.write(stage, known[stage.tensor])

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator
 
 from tuner.program.expr import Axis, Binary, reads
 from tuner.program.notation import Stage
+from tuner.program.shapes import ElementTypes
 from tuner.program.workload import Workload
 from tuner.schedule.access import values
 from tuner.schedule.rule import NoMatch
-from tuner.schedule.tir import TirExpr
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, like, multiply_add
 from tuner.schedule.vector.dtypes import constant
 from tuner.schedule.vector.expression import Evaluator
+from tuner.schedule.vector.memory import Vectors, rotated
 from tuner.schedule.vector.reducers import COMBINE, identity
 
 MIN_VECTOR = 4
@@ -74,3 +76,45 @@ def accumulated(
         return multiply_add(left, right, total)
     value = COMBINE[str(stage.reducer)](bound(evaluator.value(body, dtype)), total)
     return value if within is None else within(bound(value), total)
+
+
+class Accumulators:
+    """Vectors in which one reduction is accumulated, each in a buffer of its own, which LLVM turns into registers."""
+
+    def __init__(self, stage: Stage, types: ElementTypes, vectors: Vectors, count: int) -> None:
+        self.stage, self.dtype, self.vectors = stage, types.reduced_type(stage), vectors
+        self.combine = COMBINE[str(stage.reducer)]
+        self.buffers = [I.alloc_buffer((vectors.lanes,), self.dtype) for _ in range(count)]
+        for number in range(count):
+            self._put(number, start_value(stage, self.dtype, vectors.lanes))
+
+    def add(self, number: int, evaluator: Evaluator, within: Callable[[TirExpr, TirExpr], TirExpr]) -> None:
+        """One value more to accumulator ``number``; see ``accumulated``."""
+        before = bound(self._get(number))
+        self._put(number, accumulated(self.stage, self.dtype, evaluator, before, within))
+
+    def total(self) -> TirExpr:
+        """One scalar: pairs of accumulators, then halves of the last one.
+
+        By way of the buffers: the simplifier takes exponential time over a chain of names that are used several times
+        each.
+        """
+        count = len(self.buffers)
+        while count > 1:
+            for number in range(count // 2):
+                self._put(number, self.combine(bound(self._get(2 * number)), bound(self._get(2 * number + 1))))
+            if count % 2:
+                self._put(count // 2, self._get(count - 1))
+            count -= count // 2
+        span = self.vectors.lanes // 2
+        while span:
+            whole = bound(self._get(0))
+            self._put(0, self.combine(bound(rotated(whole, span)), whole))
+            span //= 2
+        return bound(tirx.Shuffle([bound(self._get(0))], [tirx.IntImm("int32", 0)]))
+
+    def _put(self, number: int, value: TirExpr) -> None:
+        I.buffer_store(self.buffers[number], value, [self.vectors.ramp(0)])
+
+    def _get(self, number: int) -> TirExpr:
+        return self.buffers[number][self.vectors.ramp(0)]

@@ -29,8 +29,8 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import lies_along, looked_up, reduced_order, stride, values
 from tuner.schedule.function import KernelFunction, kernel_function
-from tuner.schedule.loops.estimates import Floats, LoopRule, bytes_at, call_cycles, stream_rate, thread_speedup, volume
-from tuner.schedule.loops.reading import Index, Known, Reader, write_outputs
+from tuner.schedule.loops.estimates import Floats, LoopRule, bytes_at, lanes_for, roofline, thread_speedup, volume
+from tuner.schedule.loops.reading import Index, Known, Nest, Reader, write_outputs
 from tuner.schedule.loops.reductions import accumulated, one_reduction, start_value
 from tuner.schedule.loops.shares import Share, in_shares, over, position_of, product_of
 from tuner.schedule.rule import Extents, NoMatch, matched
@@ -38,7 +38,7 @@ from tuner.schedule.signature import i64
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
-from tuner.schedule.vector.memory import Vectors, workspace
+from tuner.schedule.vector.memory import workspace
 
 ROWS, STRIPS = (1, 2, 4, 8, 16), (1, 4, 16, 64, 256)
 GROUP_CYCLES = 12.0
@@ -49,16 +49,12 @@ TURN_CYCLES = 2.0
 
 @dataclass(frozen=True)
 class ColumnProgram:
-    """``rows``: the reduced axes as they lie in the tensor that has most of them, outermost first; ``outer``: the axes
-    of the output before ``column``; ``after``: elementwise stages on the result of ``stage``."""
+    """``rows``: the reduced axes as they lie in the tensor that has most of them, outermost first; ``after``:
+    elementwise stages on the result of ``stage``."""
 
     stage: Stage
     after: tuple[Stage, ...]
     rows: tuple[str, ...]
-
-    @property
-    def outer(self) -> tuple[str, ...]:
-        return self.stage.axes[:-1]
 
     @property
     def column(self) -> str:
@@ -95,10 +91,8 @@ def _program_of(task: SearchTask) -> ColumnProgram:
 
 
 def _lanes(task: SearchTask) -> int:
-    """Elements of a vector: of 8 bytes if the reduction or what is made of it has such."""
     program, types = _program_of(task), task.workload.element_types
-    computed = [types.reduced_type(program.stage), *(types.type_of(stage.body) for stage in program.after)]
-    return task.known_target.hardware.lanes(8 if any(dtype in ("int64", "float64") for dtype in computed) else 4)
+    return lanes_for(task, [types.reduced_type(program.stage), *(types.type_of(stage.body) for stage in program.after)])
 
 
 class ColumnReduction(LoopRule):
@@ -131,17 +125,15 @@ class ColumnReduction(LoopRule):
 
     def cycles(self, task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
         program, lanes = _program_of(task), _lanes(task)
-        columns, outer = volume((program.column,), extents), volume(program.outer, extents)
+        columns, outer = (volume(axes, extents) for axes in (program.stage.axes[-1:], program.stage.axes[:-1]))
         rows = volume(program.rows, extents)
         strips = outer * np.ceil(columns / (lanes * kernel["strip"]))
         each = 1.0 + task.rates.operation * (len(list(values(program.stage.body))) - 1)
         vectors = outer * np.ceil(columns / lanes)
         work = vectors * rows * (each + TURN_CYCLES / kernel["rows"]) + strips * rows / kernel["rows"] * GROUP_CYCLES
-        moved = _moved(task, extents)
         # A strip that is narrower than a page leaves the prefetchers of memory little to go by.
         narrow = 1.0 + 8.0 / kernel["strip"] * (columns > lanes * kernel["strip"])
-        work = np.maximum(work, moved / stream_rate(task, moved) * narrow) / thread_speedup(strips, task.threads)
-        return np.asarray(work + call_cycles(task))
+        return roofline(task, work, _moved(task, extents), thread_speedup(strips, task.threads), narrow)
 
     def sizes(self, task: SearchTask, extents: Extents) -> list[Floats]:
         program = _program_of(task)
@@ -157,21 +149,20 @@ class ColumnReduction(LoopRule):
 
 
 def _moved(task: SearchTask, extents: Extents) -> Floats:
-    """[shapes] bytes of every read and output."""
     program = _program_of(task)
     places = [(read.tensor, axes_of(read)) for read in program.reads]
     places += [(output.name, frozenset(program.stage.axes)) for output in task.workload.outputs]
     return bytes_at(places, task.workload, extents)
 
 
-class _Strips:
+class _Strips(Nest):
     """Writes the loop over strips of columns; each thread has a contiguous share of them."""
 
     def __init__(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
-        self.task, self.kernel, self.function, self.program = task, kernel, function, _program_of(task)
-        self.stage, self.column, self.vectors = self.program.stage, self.program.column, Vectors(_lanes(task))
-        self.computed = task.workload.element_types.reduced_type(self.stage)
-        self.width = i64(kernel["strip"] * self.vectors.lanes)
+        super().__init__(task, kernel, function, _lanes(task))
+        self.program = _program_of(task)
+        self.stage, self.column = self.program.stage, self.program.column
+        self.computed, self.width = self.types.reduced_type(self.stage), i64(kernel["strip"] * self.lanes)
 
     def emit(self) -> None:
         counts = {axis: self.function.extents[axis] for axis in self.stage.axes}
@@ -182,28 +173,27 @@ class _Strips:
                 index = position_of(number, counts)
                 self._strip(totals, {**index, self.column: I.Bind(index[self.column] * self.width)})
 
-        in_shares(product_of(counts), self.task.threads, strips)
+        in_shares(product_of(counts), self.threads, strips)
 
     def _strip(self, totals: TirExpr, index: Index) -> None:
         """``totals``: what is accumulated of the columns from ``index`` on."""
-        zero = start_value(self.stage, self.computed, self.vectors.lanes)
+        zero = start_value(self.stage, self.computed, self.lanes)
 
         def clear(column: TirExpr, limit: TirExpr | None) -> None:
             I.buffer_store(totals, zero, [self.vectors.ramp(column)])
 
         def finish(column: TirExpr, limit: TirExpr | None) -> None:
             total = totals[self.vectors.ramp(column)]
-            write_outputs((self.stage, *self.program.after), total, self._reader(index, column, limit))
+            write_outputs((self.stage, *self.program.after), total, self._at(index, column, limit))
 
         self._columns(index, clear)
         *outer, last = self.program.rows
-        spans = {axis: (i64(0), self.function.extents[axis]) for axis in outer}
-        over(outer, spans, lambda at: self._rows(totals, last, at), index)
+        over(outer, self.spans, lambda at: self._rows(totals, last, at), index)
         self._columns(index, finish)
 
     def _columns(self, index: Index, visit: Callable[[TirExpr, TirExpr | None], None]) -> None:
         """The vectors of a strip, by their offset from its start; the last one may reach past the columns."""
-        extent, lanes = self.function.extents[self.column], i64(self.vectors.lanes)
+        extent, lanes = self.function.extents[self.column], i64(self.lanes)
         size = tirx.min(extent - index[self.column], self.width)
         whole = I.Bind(tirx.truncdiv(size, lanes))
         with I.serial(i64(0), whole) as number:
@@ -212,7 +202,6 @@ class _Strips:
             visit(whole * lanes, extent)
 
     def _rows(self, totals: TirExpr, axis: str, index: Index) -> None:
-        """Groups of rows, then row by row."""
         size, count = self.function.extents[axis], self.kernel["rows"]
         groups = I.Bind(tirx.truncdiv(size, i64(count)))
         with I.serial(i64(0), groups) as group:
@@ -222,13 +211,12 @@ class _Strips:
                 self._add(totals, [{**index, axis: value}])
 
     def _add(self, totals: TirExpr, rows: Sequence[Index]) -> None:
-        """Some rows to all columns of the strip."""
         known = [self._known(row) for row in rows]
 
         def add(column: TirExpr, limit: TirExpr | None) -> None:
             total = bound(totals[self.vectors.ramp(column)])
             for row, held in zip(rows, known, strict=True):
-                evaluator = self._reader(row, column, limit).evaluator(held)
+                evaluator = self._at(row, column, limit).evaluator(held)
                 total = bound(accumulated(self.stage, self.computed, evaluator, total))
             I.buffer_store(totals, total, [self.vectors.ramp(column)])
 
@@ -238,11 +226,9 @@ class _Strips:
         """The reads that are the same for all columns."""
         chosen = [read for read in reads(self.stage.body) if self.column not in axes_of(read)]
         inner = {read for outer in chosen for read in looked_up(outer)}
-        reader = Reader(self.task.workload, self.function, self.function.buffers, row, 1, None)
+        reader = self.reader(row)
         return {read: reader.read(read) for read in dict.fromkeys(chosen) if read not in inner}
 
-    def _reader(self, index: Index, column: TirExpr, limit: TirExpr | None) -> Reader:
-        """Of a vector of columns, at an offset from the strip's start."""
-        at = {**index, self.column: index[self.column] + column}
-        workload, function, lanes = self.task.workload, self.function, self.vectors.lanes
-        return Reader(workload, function, function.buffers, at, lanes, self.column, limit)
+    def _at(self, index: Index, column: TirExpr, limit: TirExpr | None) -> Reader:
+        """A vector of columns, at an offset from the strip's start."""
+        return self.reader({**index, self.column: index[self.column] + column}, self.lanes, self.column, limit)

@@ -15,7 +15,7 @@ No choice depends on a shape.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -30,23 +30,14 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import looked_up, stride, vector_axis
 from tuner.schedule.function import KernelFunction, kernel_function
-from tuner.schedule.loops.estimates import (
-    Floats,
-    LoopRule,
-    arithmetic_cycles,
-    bytes_at,
-    call_cycles,
-    stream_rate,
-    volume,
-)
-from tuner.schedule.loops.reading import Index, Known, Reader, write_outputs
+from tuner.schedule.loops.estimates import Floats, LoopRule, body_cycles, bytes_at, lanes_for, roofline, volume
+from tuner.schedule.loops.reading import NOTHING, Index, Known, Nest, write_outputs
 from tuner.schedule.loops.shares import Share, in_split, in_vectors, over
 from tuner.schedule.rule import Extents, NoMatch, matched
 from tuner.schedule.signature import i64
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
-from tuner.schedule.vector.memory import Vectors
 
 MAX_SPLIT = 4
 ROW_CYCLES = 5.0
@@ -147,14 +138,12 @@ class Injective(LoopRule):
         for loops in outputs_of(task.workload):
             is_turned = bool(loops.turned) and kernel["tile"] >= lanes_of_vector
             lanes = lanes_of_vector if loops.in_vectors or is_turned else 1
-            each = arithmetic_cycles(task.rates, list(walk(loops.stage.body))) / lanes
+            each = body_cycles(task.rates, list(walk(loops.stage.body))) / lanes
             each += 4.0 if loops.crossed and not kernel["tile"] else 0.0
             each += 0.5 / (kernel["unroll"] * lanes) + TURN_CYCLES * is_turned
             axes = loops.stage.axes
             compute += volume(axes, extents) * each + volume(axes[:-1], extents) * ROW_CYCLES
-        moved = _moved(task, extents)
-        work = np.maximum(compute, moved / stream_rate(task, moved)) / task.threads
-        return np.asarray(work + call_cycles(task))
+        return roofline(task, compute, _moved(task, extents), parts=task.threads)
 
     def sizes(self, task: SearchTask, extents: Extents) -> list[Floats]:
         axes = [loops.stage.axes for loops in outputs_of(task.workload)]
@@ -165,91 +154,90 @@ class Injective(LoopRule):
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         with kernel_function(task.workload, {}, name) as function:
             for loops in outputs_of(task.workload):
-                nest = _Nest(task, kernel, function, loops)
-                in_split(loops.stage.axes, function.extents, kernel["split"], task.threads, nest.emit)
+                output = _Output(task, kernel, function, loops)
+                in_split(loops.stage.axes, function.extents, kernel["split"], task.threads, output.emit)
         return function.get()
 
 
 def _moved(task: SearchTask, extents: Extents) -> Floats:
-    """[shapes] bytes of every read and write."""
     stages = [loops.stage for loops in outputs_of(task.workload)]
     places = [(read.tensor, axes_of(read)) for stage in stages for read in dict.fromkeys(reads(stage.body))]
     return bytes_at([*places, *((stage.tensor, stage.axes) for stage in stages)], task.workload, extents)
 
 
-class _Nest:
+class _Output(Nest):
     """Writes the loops of one output."""
 
     def __init__(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction, loops: OutputLoops) -> None:
-        self.workload, self.kernel, self.function, self.loops = task.workload, kernel, function, loops
-        self.stage = loops.stage
-        is_wide = task.workload.element_types.type_of(loops.stage.body) in ("int64", "float64")
-        self.lanes = task.known_target.hardware.lanes(8 if is_wide else 4)
+        lanes = lanes_for(task, [task.workload.element_types.type_of(loops.stage.body)])
+        super().__init__(task, kernel, function, lanes)
+        self.loops, self.stage, self.last = loops, loops.stage, "".join(loops.stage.axes[-1:])
 
     def emit(self, spans: Mapping[str, Share]) -> None:
         """The loops over the output's axes in order; a transposed pair is walked in blocks, innermost."""
         crossed = self.loops.crossed if self.kernel["tile"] else None
+        outer = [axis for axis in self.stage.axes[:-1] if axis != crossed]
         if crossed is not None:
-            outer = [axis for axis in self.stage.axes[:-1] if axis != crossed]
-            over(outer, spans, lambda index: self._blocks(crossed, index, spans), {})
+            over(outer, spans, lambda index: self._blocks((crossed, self.last), index, spans), {})
         elif self.loops.in_vectors and self.lanes > 1:
-            over(self.stage.axes[:-1], spans, lambda index: self._vectors(index, spans), {})
+            over(outer, spans, lambda index: self._vectors(index, spans[self.last]), {})
         else:
-            over(self.stage.axes, spans, lambda index: self._compute(index, 1, {}), {})
+            over(self.stage.axes, spans, self._compute, {})
 
-    def _vectors(self, index: Index, spans: Mapping[str, Share]) -> None:
-        axis = self.stage.axes[-1]
-
+    def _vectors(self, index: Index, share: Share) -> None:
         def compute(start: TirExpr, lanes: int, number: int) -> None:
-            self._compute({**index, axis: start}, lanes, {})
+            self._compute({**index, self.last: start}, lanes)
 
-        in_vectors(spans[axis], self.lanes, self.kernel["unroll"], compute)
+        in_vectors(share, self.lanes, self.kernel["unroll"], compute)
 
-    # -- a transpose ----------------------------------------------------------------------------------------------
-    def _blocks(self, crossed: str, index: Index, spans: Mapping[str, Share]) -> None:
+    def _blocks(self, axes: tuple[str, str], index: Index, spans: Mapping[str, Share]) -> None:
         """Square blocks of the last axis and the one that a read is contiguous along."""
-        axes, tile, step = (crossed, self.stage.axes[-1]), i64(self.kernel["tile"]), i64(self.lanes)
-        counts = [tirx.floordiv(last - first + tile - i64(1), tile) for first, last in (spans[axis] for axis in axes)]
+        tile, step = i64(self.kernel["tile"]), i64(self.lanes)
+        sizes = {axis: last - first for axis, (first, last) in spans.items()}
+        counts = {axis: (i64(0), tirx.floordiv(sizes[axis] + tile - i64(1), tile)) for axis in axes}
 
-        def elements(rows: Share, columns: Share) -> None:
-            over(axes, dict(zip(axes, (rows, columns), strict=True)), lambda at: self._compute(at, 1, {}), index)
+        def elements(*shares: Share) -> None:
+            over(axes, dict(zip(axes, shares, strict=True)), self._compute, index)
 
-        with I.serial(i64(0), counts[0]) as row, I.serial(i64(0), counts[1]) as column:
-            starts = [I.Bind(spans[axis][0] + at * tile) for axis, at in zip(axes, (row, column), strict=True)]
+        def block(number: Index) -> None:
+            starts = [I.Bind(spans[axis][0] + number[axis] * tile) for axis in axes]
             ends = [tirx.min(start + tile, spans[axis][1]) for axis, start in zip(axes, starts, strict=True)]
             if not self.loops.turned or self.lanes == 1:
-                elements((starts[0], ends[0]), (starts[1], ends[1]))
+                elements(*zip(starts, ends, strict=True))
                 return
             wholes = [
                 I.Bind(start + tirx.truncdiv(end - start, step) * step) for start, end in zip(starts, ends, strict=True)
             ]
-            self._squares(axes, index, (starts[0], wholes[0]), (starts[1], wholes[1]))
+            self._squares(axes, index, starts, wholes)
             elements((starts[0], wholes[0]), (wholes[1], ends[1]))
             elements((wholes[0], ends[0]), (starts[1], ends[1]))
 
-    def _squares(self, axes: tuple[str, str], index: Index, rows: Share, columns: Share) -> None:
+        over(axes, counts, block, index)
+
+    def _squares(
+        self, axes: tuple[str, str], index: Index, starts: Sequence[TirExpr], ends: Sequence[TirExpr]
+    ) -> None:
         """Squares of one vector each way: what lies across is transposed in registers."""
-        step, (crossed, axis) = i64(self.lanes), axes
-        counts = [tirx.truncdiv(last - first, step) for first, last in (rows, columns)]
-        with I.serial(i64(0), counts[0]) as row, I.serial(i64(0), counts[1]) as column:
-            start = {**index, crossed: rows[0] + row * step, axis: columns[0] + column * step}
-            across = [
-                self._reader({**start, axis: start[axis] + i64(number)}, self.lanes, crossed)
-                for number in range(self.lanes)
-            ]
+        step, crossed = i64(self.lanes), axes[0]
+        counts = [(i64(0), tirx.truncdiv(end - start, step)) for start, end in zip(starts, ends, strict=True)]
+
+        def square(number: Index) -> None:
+            here = {axis: start + number[axis] * step for axis, start in zip(axes, starts, strict=True)}
+            rows, columns = (
+                [{**index, **here, axis: here[axis] + i64(lane)} for lane in range(self.lanes)] for axis in axes
+            )
+            readers = [self.reader(column, self.lanes, crossed) for column in columns]
             turned = {
-                read: Vectors(self.lanes).transposed([bound(reader.read(read)) for reader in across])
+                read: self.vectors.transposed([bound(reader.read(read)) for reader in readers])
                 for read in self.loops.turned
             }
-            for number in range(self.lanes):
-                known: Known = {read: vectors[number] for read, vectors in turned.items()}
-                self._compute({**start, crossed: start[crossed] + i64(number)}, self.lanes, known)
+            for lane, row in enumerate(rows):
+                known: Known = {read: vectors[lane] for read, vectors in turned.items()}
+                self._compute(row, self.lanes, known)
 
-    # -- values ---------------------------------------------------------------------------------------------------
-    def _compute(self, index: Index, lanes: int, known: Known) -> None:
-        """One element of the output at ``index``, or ``lanes`` of them along the last axis; ``known``: reads of it."""
-        reader = self._reader(index, lanes, self.stage.axes[-1] if lanes > 1 else None)
+        over(axes, dict(zip(axes, counts, strict=True)), square, index)
+
+    def _compute(self, index: Index, lanes: int = 1, known: Known = NOTHING) -> None:
+        """One element of the output, or ``lanes`` of them along the last axis; ``known``: reads of it."""
+        reader = self.reader(index, lanes, self.last)
         write_outputs((self.stage,), reader.evaluator(known).value(self.stage.body), reader)
-
-    def _reader(self, index: Index, lanes: int, along: str | None) -> Reader:
-        return Reader(self.workload, self.function, self.function.buffers, index, lanes, along)

@@ -14,8 +14,10 @@ It is right for every shape and tuned for none: a program that matters deserves 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,8 +30,8 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import vector_axis
 from tuner.schedule.function import KernelFunction, kernel_function
-from tuner.schedule.loops.estimates import Floats, LoopRule, thread_speedup, volume
-from tuner.schedule.loops.reading import Index, Reader, write_outputs
+from tuner.schedule.loops.estimates import Floats, LoopRule, lanes_for, thread_speedup, volume
+from tuner.schedule.loops.reading import NOTHING, Index, Nest, Reader, write_outputs
 from tuner.schedule.loops.reductions import start_value
 from tuner.schedule.loops.shares import Share, in_groups, in_split, in_vectors, over
 from tuner.schedule.rule import Extents, NoMatch
@@ -88,8 +90,10 @@ class Fallback(LoopRule):
             chosen = vector_axis(workload, stage) if kernel["vector"] else None
             rows = points / np.maximum(extents[chosen.name] if chosen else extents[axes[-1]] if axes else 1, 1)
             lanes = task.known_target.hardware.lanes() if chosen else 1
-            divided = stage.axes[min(kernel["split"], len(stage.axes) - 1)] if stage.axes else None
-            parts = thread_speedup(volume((divided,), extents), task.threads) if divided else 1.0
+            parts: Floats | float = 1.0
+            if task.threads > 1 and stage.axes:
+                divided = stage.axes[min(kernel["split"], len(stage.axes) - 1)]
+                parts = thread_speedup(volume((divided,), extents), task.threads)
             latency = task.rates.fma_latency / kernel["sums"] if stage.reducer else 0.0
             total = total + (points * max(work, latency) / lanes + rows * ROW_CYCLES) / parts
         return total
@@ -107,7 +111,7 @@ class Fallback(LoopRule):
                 shape = tuple(dim_expr(dim, function.symbols) for dim in tensor.dims)
                 buffers[tensor.name] = stack.enter_context(workspace(shape, stored_type(tensor.dtype)))
             for stage in workload.program.stages:
-                loops = _StageLoops(task, kernel, function, buffers, stage)
+                loops = _StageLoops(task, kernel, replace(function, buffers=buffers), stage)
                 in_split(stage.axes, function.extents, kernel["split"], task.threads, loops.emit)
         return function.get()
 
@@ -127,76 +131,64 @@ def _check(kernel: MicroKernel) -> None:
         raise IllegalKernel(f"sums={kernel['sums']} needs vector=1: one accumulator without vectors")
 
 
-class _StageLoops:
+class _StageLoops(Nest):
     """Writes the loop nest of one stage."""
 
-    def __init__(
-        self, task: SearchTask, kernel: MicroKernel, function: KernelFunction, buffers: Mapping[str, TirExpr],
-        stage: Stage,
-    ) -> None:  # fmt: skip
-        self.workload, self.kernel, self.function, self.buffers = task.workload, kernel, function, buffers
-        self.stage, types = stage, task.workload.element_types
+    def __init__(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction, stage: Stage) -> None:
+        types = task.workload.element_types
         self.computed = types.reduced_type(stage) if stage.reducer else types.type_of(stage.body)
-        self.lanes = task.known_target.hardware.lanes(8 if self.computed in ("float64", "int64") else 4)
-        self.axis = vector_axis(task.workload, stage) if kernel["vector"] and self.lanes > 1 else None
+        super().__init__(task, kernel, function, lanes_for(task, [self.computed]))
+        self.stage = stage
+        axis = vector_axis(task.workload, stage) if kernel["vector"] and self.lanes > 1 else None
+        self.reduced = axis.name if axis is not None and axis.is_reduced else None
+        self.last = stage.axes[-1] if axis is not None and not axis.is_reduced else None
 
     def emit(self, spans: Mapping[str, Share]) -> None:
         """The loops over the output's axes; the last one in vectors if they run along it."""
-        if self.axis is None or self.axis.is_reduced:
-            over(self.stage.axes, spans, self._element, {})
+        if self.last is None:
+            over(self.stage.axes, spans, self._store, {})
         else:
-            over(self.stage.axes[:-1], spans, lambda index: self._vectors(index, spans), {})
+            over(self.stage.axes[:-1], spans, partial(self._vectors, self.last, spans[self.last]), {})
 
-    def _vectors(self, index: Index, spans: Mapping[str, Share]) -> None:
-        """Whole vectors, then the rest element by element."""
-        axis = self.stage.axes[-1]
-        first, last = spans[axis]
-        whole = in_groups((first, last), self.lanes, lambda start: self._store({**index, axis: start}, self.lanes))
-        over((axis,), {axis: (first + whole * i64(self.lanes), last)}, self._element, index)
+    def _vectors(self, axis: str, share: Share, index: Index) -> None:
+        first, last = share
+        whole = in_groups(share, self.lanes, lambda start: self._store({**index, axis: start}, self.lanes))
+        over((axis,), {axis: (first + whole * i64(self.lanes), last)}, self._store, index)
 
-    def _element(self, index: Index) -> None:
-        self._store(index, 1)
-
-    def _store(self, index: Index, lanes: int) -> None:
-        """One element of the output, or a vector along its last axis."""
-        reader = self._reader(index, lanes, self.stage.axes[-1] if lanes > 1 else None)
-        if self.axis is not None and self.axis.is_reduced:
-            value = self._reduced_along(index, self.axis.name)
+    def _store(self, index: Index, lanes: int = 1) -> None:
+        reader = self.reader(index, lanes, self.last)
+        if self.reduced is not None:
+            value = self._reduced_along(index, self.reduced)
         else:
             value = self._reduced(reader) if self.stage.reducer else self._body(reader)
         write_outputs((self.stage,), value, reader)
 
-    # -- reductions -----------------------------------------------------------------------------------------------
     def _reduced(self, reader: Reader) -> TirExpr:
         total = self._accumulator(reader.lanes)
 
-        def add(inner: Index) -> None:
-            self._add(total, self._body(self._reader(inner, reader.lanes, reader.along)), reader.lanes)
+        def add(index: Index) -> None:
+            self._add(total, self._body(replace(reader, index=index)), reader.lanes)
 
-        self._over(self.stage.reduce_axes, reader.index, add)
+        over(self.stage.reduce_axes, self.spans, add, reader.index)
         return total[_ramp(reader.lanes)]
 
     def _reduced_along(self, index: Index, axis: str) -> TirExpr:
         """A reduction in vectors along ``axis``: several accumulators, then their lanes, then the rest of the axis."""
-        totals = [self._accumulator(self.lanes) for _ in range(self.kernel["sums"])]
-        scalar, whole = self._accumulator(1), (i64(0), self.function.extents[axis])
+        totals, scalar = [self._accumulator(self.lanes) for _ in range(self.kernel["sums"])], self._accumulator(1)
 
         def along(inner: Index) -> None:
             def add(value: TirExpr, lanes: int, number: int) -> None:
-                at = self._reader({**inner, axis: value}, lanes, axis if lanes > 1 else None)
-                self._add(totals[number] if lanes > 1 else scalar, self._body(at), lanes)
+                body = self._body(self.reader({**inner, axis: value}, lanes, axis))
+                self._add(totals[number] if lanes > 1 else scalar, body, lanes)
 
-            in_vectors(whole, self.lanes, len(totals), add)
+            in_vectors(self.spans[axis], self.lanes, len(totals), add)
 
-        self._over([other for other in self.stage.reduce_axes if other != axis], index, along)
+        over([other for other in self.stage.reduce_axes if other != axis], self.spans, along, index)
         for other in totals[1:]:
             self._add(totals[0], other[_ramp(self.lanes)], self.lanes)
         for lane in range(self.lanes):
             self._add(scalar, totals[0][tirx.IntImm("int32", lane)], 1)
         return scalar[_ramp(1)]
-
-    def _over(self, axes: Sequence[str], index: Index, visit: Callable[[Index], None]) -> None:
-        over(axes, {axis: (i64(0), self.function.extents[axis]) for axis in axes}, visit, index)
 
     def _accumulator(self, lanes: int) -> TirExpr:
         buffer = I.alloc_buffer((lanes,), self.computed)
@@ -207,12 +199,8 @@ class _StageLoops:
         value = I.Bind(value)
         I.buffer_store(total, COMBINE[str(self.stage.reducer)](total[_ramp(lanes)], value), [_ramp(lanes)])
 
-    # -- values ---------------------------------------------------------------------------------------------------
-    def _reader(self, index: Index, lanes: int, along: str | None) -> Reader:
-        return Reader(self.workload, self.function, self.buffers, index, lanes, along)
-
     def _body(self, reader: Reader) -> TirExpr:
-        return reader.evaluator({}).value(self.stage.body, self.computed)
+        return reader.evaluator(NOTHING).value(self.stage.body, self.computed)
 
 
 def _ramp(lanes: int) -> TirExpr:

@@ -100,7 +100,6 @@ def _prepared(workload: Workload, rank: int) -> list[Stage] | NoMatch:
 
 
 def _renamed(workload: Workload, stage: Stage, rows: tuple[str, ...], columns: tuple[str, ...]) -> Stage | NoMatch:
-    """The stage over the common axes."""
     own = (*stage.axes, *(reduced_order(stage) if stage.reducer else ()))
     common = rows + columns if stage.reducer or len(stage.axes) > len(rows) else rows
     if len(stage.axes) not in ((len(rows),) if stage.reducer else (len(rows), len(rows + columns))):
@@ -112,7 +111,6 @@ def _renamed(workload: Workload, stage: Stage, rows: tuple[str, ...], columns: t
     return replace(stage, body=body, axes=common[: len(stage.axes)], reduce_axes=columns if stage.reducer else ())
 
 
-# -- neighbouring axes as one -------------------------------------------------------------------------------------
 def _merged(workload: Workload, frame: Frame) -> Frame:
     for axes in (frame.columns, frame.rows):
         for outer, inner in reversed(list(pairwise(axes))):

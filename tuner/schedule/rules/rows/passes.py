@@ -123,7 +123,6 @@ def _problems(workload: Workload, frame: Frame) -> Iterator[str]:
             yield f"no tensor that stage {stage.tensor} reads lies along all its axes: it is a contraction"
 
 
-# -- what is the same along a row -----------------------------------------------------------------------------------
 def _hoisted(frame: Frame, types: ElementTypes) -> tuple[Frame, ElementTypes]:
     """The frame with further stages over rows, each before its first reader, and the dtypes of all tensors."""
     hoist = _Hoist(frame, types)
@@ -170,7 +169,6 @@ class _Hoist:
         return Binary("*", Binary("*", left, reciprocal), scale)
 
     def _stage(self, expr: Expr) -> Expr:
-        """A read of a stage over rows that computes ``expr``."""
         if expr not in self._reads:
             name = f"row.{len(self._reads)}"
             self.types = self.types.with_tensor(name, self.types.type_of(expr))
@@ -184,14 +182,12 @@ class _Hoist:
         return not is_along and not axes_of(expr) & set(self._columns)
 
 
-# -- passes -------------------------------------------------------------------------------------------------------
 class _Passes:
     """``level``: by stage how many passes must be over before its value is known (a row) or can be computed (a
     column)."""
 
     def __init__(self, workload: Workload, frame: Frame, types: ElementTypes) -> None:
-        self.workload, self.frame, self.types = workload, frame, types
-        self.level: dict[str, int] = {}
+        self.frame, self.types, self.level = frame, types, dict[str, int]()
         for stage in frame.stages:
             needed = max((self.level.get(read.tensor, 0) for read in reads(stage.body)), default=0)
             self.level[stage.tensor] = needed + 1 if stage.reducer else needed
@@ -207,21 +203,26 @@ class _Passes:
                 uses = [number for number in numbers if stage in self._evaluated(number)]
                 if len(uses) > 1:
                     self.homes[stage.tensor] = self._home(stage.tensor, uses[-1])
-        passes = [self._pass(number) for number in numbers]
+        passes = [
+            Pass(
+                reductions=tuple(stage for stage in self._known_after(number + 1) if stage.reducer),
+                written=tuple(stage for stage in self._known_after(number) if stage.tensor in self.homes),
+                after=self._of_rows(number + 1),
+                evaluated=self._evaluated(number),
+            )
+            for number in numbers
+        ]
         while not passes[-1].reductions and not passes[-1].written:
             passes.pop()
         return RowProgram(self.frame, self.types, self._of_rows(0), tuple(passes), self.homes)
 
-    def _pass(self, number: int) -> Pass:
-        stages, level = self.frame.stages, self.level
-        reductions = tuple(stage for stage in stages if stage.reducer and level[stage.tensor] == number + 1)
-        written = tuple(stage for stage in stages if stage.tensor in self.homes and level[stage.tensor] == number)
-        return Pass(reductions, written, self._of_rows(number + 1), self._evaluated(number))
+    def _known_after(self, passes: int) -> list[Stage]:
+        return [stage for stage in self.frame.stages if self.level[stage.tensor] == passes]
 
-    def _of_rows(self, level: int) -> tuple[Stage, ...]:
+    def _of_rows(self, passes: int) -> tuple[Stage, ...]:
         """Values of a row that are known after so many passes and are no reductions."""
-        stages = [stage for stage in self.frame.stages if stage.axes == self.frame.rows and not stage.reducer]
-        return tuple(stage for stage in stages if self.level[stage.tensor] == level)
+        known = self._known_after(passes)
+        return tuple(stage for stage in known if stage.axes == self.frame.rows and not stage.reducer)
 
     def _evaluated(self, number: int) -> tuple[Stage, ...]:
         """The stages whose bodies pass ``number`` computes for every column: what it needs and has not in memory."""
@@ -241,7 +242,6 @@ class _Passes:
 
     def _home(self, tensor: str, last_use: int) -> str | None:
         """An output of the same dtype that is not written before the last use, and holds nothing else."""
-        dtype = {name: each.dtype for name, each in self.workload.tensors.items()}
         taken = {home for guest, home in self.homes.items() if home != guest}
-        fits = (output for output in self.outputs if dtype[output] == dtype[tensor] and output not in taken)
-        return next((output for output in fits if self.level[output] >= last_use), None)
+        free = (output for output in self.outputs if output not in taken and self.level[output] >= last_use)
+        return next((output for output in free if self.types.of[output] == self.types.of[tensor]), None)

@@ -37,7 +37,7 @@ from tuner.schedule.function import kernel_function
 from tuner.schedule.loops.estimates import (
     Floats,
     LoopRule,
-    arithmetic_cycles,
+    body_cycles,
     bytes_at,
     call_cycles,
     stream_rate,
@@ -45,7 +45,7 @@ from tuner.schedule.loops.estimates import (
     volume,
 )
 from tuner.schedule.rule import Extents, NoMatch
-from tuner.schedule.rules.rows.emit import RowLoops
+from tuner.schedule.rules.rows.emit import RowNest
 from tuner.schedule.rules.rows.passes import Pass, RowProgram, lanes_of, match, row_program_of
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -71,7 +71,7 @@ NAN_CYCLES = 1.5
 
 
 class RowReduction(LoopRule):
-    """See the module's text for the axes; ``passes`` for what it takes, ``emit`` and ``block`` for the code."""
+    """See the module's text for the axes; ``passes`` for what it takes, ``emit`` for the code."""
 
     name = "row_reduction"
 
@@ -81,8 +81,8 @@ class RowReduction(LoopRule):
             return answer
         columns = {axis for stage in workload.program.stages for axis in stage.reduce_axes}
         rows = {axis for stage in workload.program.stages if stage.reducer for axis in stage.axes}
-        roles = {axis: "column" for axis in workload.program.axes if axis in columns}
-        return {axis: roles.get(axis, "row" if axis in rows else "elementwise") for axis in workload.program.axes}
+        roles = dict.fromkeys(rows, "row") | dict.fromkeys(columns, "column")
+        return {axis: roles.get(axis, "elementwise") for axis in workload.program.axes}
 
     def workspace_bytes(self, task: SearchTask) -> int:
         workload, program = task.workload, row_program_of(task.workload)
@@ -154,23 +154,18 @@ class RowReduction(LoopRule):
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         with kernel_function(task.workload, {}, name) as function:
-            RowLoops(task, kernel, function).emit()
+            RowNest(task, kernel, function).emit()
         return function.get()
 
 
 def _splits(task: SearchTask) -> tuple[int, ...]:
     """Choices of ``split``. Columns are divided where the partial results of the rows take little memory."""
-    program = row_program_of(task.workload)
     if task.threads == 1:
         return (0,)
-    return tuple(range(program.columns_choice + (_partial_bytes(task) <= MAX_PARTIAL_BYTES)))
-
-
-def _partial_bytes(task: SearchTask) -> float:
-    """Of what threads reduce of their columns, at most; infinite where columns cannot be divided."""
     program, sizes = row_program_of(task.workload), task.workload.axis_sizes(task.largest_dims)
     rows = math.prod(sizes[part] for part in program.frame.parts_of(program.frame.rows))
-    return 8 * task.threads * rows * program.most_reductions if program.divides_columns else math.inf
+    is_small = 8 * task.threads * rows * program.most_reductions <= MAX_PARTIAL_BYTES
+    return tuple(range(program.columns_choice + (program.divides_columns and is_small)))
 
 
 def _check(task: SearchTask) -> Callable[[MicroKernel], None]:
@@ -192,7 +187,7 @@ def _pass_cycles(rates: Rates, number: int, each: Pass, kernel: MicroKernel, vec
     """Of the whole vectors of one row in pass ``number``."""
     turns = kernel["unroll"] if each.is_heavy else kernel["acc"]
     nodes = [node for stage in each.evaluated for node in values(stage.body)]
-    arithmetic = arithmetic_cycles(rates, nodes) + rates.operation * 2 * len(each.written)
+    arithmetic = body_cycles(rates, nodes) + rates.operation * 2 * len(each.written)
     arithmetic += NAN_CYCLES * sum(stage.reducer in ("max", "min") for stage in each.reductions)
     arithmetic += PREFETCH_CYCLES if kernel["ahead"] and number else 0.0
     latency = rates.fma_latency / (turns * kernel["rows"]) if each.reductions else 0.0
@@ -201,7 +196,6 @@ def _pass_cycles(rates: Rates, number: int, each: Pass, kernel: MicroKernel, vec
 
 
 def _threads(task: SearchTask, kernel: MicroKernel, program: RowProgram, extents: Extents) -> Floats:
-    """By how much the threads speed it up."""
     frame = program.frame
     if _divides_columns(task, kernel, program):
         units = volume(frame.parts_of(frame.columns[:1]), extents) / (lanes_of(task) if len(frame.columns) == 1 else 1)
@@ -217,7 +211,6 @@ def _divides_columns(task: SearchTask, kernel: MicroKernel, program: RowProgram)
 
 
 def _moved(task: SearchTask, extents: Extents) -> Floats:
-    """[shapes] bytes of every input and output, each once."""
     frame = row_program_of(task.workload).frame
     axes = {stage.tensor: stage.axes for stage in frame.stages}
     places = [(read.tensor, frame.parts_of(axes_of(read))) for read in frame.input_reads]

@@ -110,6 +110,7 @@ def test_stages_that_prepare_an_input_are_put_into_their_readers() -> None:
         ("s[m] = sum(n) x[m, n]\nout[m, n] = x[m, n] * s[0]", "at another row"),
         ("s[m] = sum(n) x[m, n]\nout[k, m, n] = y[k, m, n] * s[m]", "neither over the rows"),
         ("s[m] = sum(n) x[m, n]\nout[n, m] = x[m, n] * s[m]", "other extents"),
+        ("s[m] = sum(k) k\nout[m] = x[m] * s[m]", "no tensor that stage s reads"),
     ],
 )
 def test_others_are_refused_with_the_reason(text: str, reason: str) -> None:
