@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from tuner.program.notation import Stage
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 
 Share = tuple[TirExpr, TirExpr]
 """The first value of a loop, and the one past the last."""
+MAX_SPLIT = 4
 
 
 def in_shares(size: TirExpr, threads: int, write: Callable[[Share], None]) -> None:
@@ -31,6 +33,12 @@ def on_threads(threads: int, write: Callable[[TirExpr], None]) -> None:
 def share_of(size: TirExpr, thread: TirExpr, threads: int) -> Share:
     """The share of 0 to ``size`` that a thread has."""
     return tirx.truncdiv(size * thread, i64(threads)), tirx.truncdiv(size * (thread + i64(1)), i64(threads))
+
+
+def splits(stages: Iterable[Stage], threads: int) -> tuple[int, ...]:
+    """Choices of the axis ``split`` of kernels, which ``in_split`` takes."""
+    rank = max(1, *(len(stage.axes) for stage in stages))
+    return tuple(range(min(rank, MAX_SPLIT))) if threads > 1 else (0,)
 
 
 def in_split(

@@ -32,14 +32,13 @@ from tuner.schedule.access import looked_up, stride, vector_axis
 from tuner.schedule.function import KernelFunction, kernel_function
 from tuner.schedule.loops.estimates import Floats, LoopRule, body_cycles, bytes_at, lanes_for, roofline, volume
 from tuner.schedule.loops.reading import NOTHING, Index, Known, Nest, write_outputs
-from tuner.schedule.loops.shares import Share, in_split, in_vectors, over
+from tuner.schedule.loops.shares import Share, in_split, in_vectors, over, splits
 from tuner.schedule.rule import Extents, NoMatch, matched
 from tuner.schedule.signature import i64
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
 
-MAX_SPLIT = 4
 ROW_CYCLES = 5.0
 TURN_CYCLES = 0.4
 """Of an element that is transposed in registers."""
@@ -117,14 +116,12 @@ class Injective(LoopRule):
 
     def space(self, task: SearchTask) -> SearchSpace:
         outputs = outputs_of(task.workload)
-        rank = max(1, *(len(loops.stage.axes) for loops in outputs))
-        splits = tuple(range(min(rank, MAX_SPLIT))) if task.threads > 1 else (0,)
         unrolls = (1, 2, 4, 8) if any(loops.in_vectors for loops in outputs) else (1,)
         tiles = (0, 8, 16, 32, 64) if any(loops.crossed for loops in outputs) else (0,)
         axes = (
             Axis("unroll", "vectors in a turn of the inner loop", unrolls),
             Axis("tile", "blocks of a transpose", tiles),
-            Axis("split", "the axis divided among threads", splits),
+            Axis("split", "the axis divided among threads", splits([loops.stage for loops in outputs], task.threads)),
         )
         return SearchSpace(self.name, self.version, axes, check=lambda kernel: None)
 
@@ -171,7 +168,8 @@ class _Output(Nest):
     def __init__(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction, loops: OutputLoops) -> None:
         lanes = lanes_for(task, [task.workload.element_types.type_of(loops.stage.body)])
         super().__init__(task, kernel, function, lanes)
-        self.loops, self.stage, self.last = loops, loops.stage, "".join(loops.stage.axes[-1:])
+        self.loops, self.stage = loops, loops.stage
+        self.last = self.stage.axes[-1] if self.stage.axes else ""
 
     def emit(self, spans: Mapping[str, Share]) -> None:
         """The loops over the output's axes in order; a transposed pair is walked in blocks, innermost."""

@@ -33,7 +33,7 @@ from tuner.schedule.function import KernelFunction, kernel_function
 from tuner.schedule.loops.estimates import Floats, LoopRule, lanes_for, thread_speedup, volume
 from tuner.schedule.loops.reading import NOTHING, Index, Nest, Reader, write_outputs
 from tuner.schedule.loops.reductions import start_value
-from tuner.schedule.loops.shares import Share, in_groups, in_split, in_vectors, over
+from tuner.schedule.loops.shares import Share, in_groups, in_split, in_vectors, over, splits
 from tuner.schedule.rule import Extents, NoMatch
 from tuner.schedule.signature import dim_expr, i64
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
@@ -42,7 +42,6 @@ from tuner.schedule.vector.dtypes import stored_type
 from tuner.schedule.vector.memory import workspace
 from tuner.schedule.vector.reducers import COMBINE
 
-MAX_SPLIT = 4
 SCALAR_CYCLES = 1.0
 """Of one operation of a stage's body, element by element."""
 READ_CYCLES = 0.7
@@ -65,12 +64,10 @@ class Fallback(LoopRule):
         return sum(tensor.bytes(task.largest_dims) for tensor in tensors)
 
     def space(self, task: SearchTask) -> SearchSpace:
-        rank = max(1, *(len(stage.axes) for stage in task.workload.program.stages))
-        splits = tuple(range(min(rank, MAX_SPLIT))) if task.threads > 1 else (0,)
         reduces = _reduces_in_vectors(task.workload)
         axes = (
             Axis("vector", "stages run in vectors where reads allow it", (0, 1)),
-            Axis("split", "the output axis divided among threads", splits),
+            Axis("split", "the output axis divided among threads", splits(task.workload.program.stages, task.threads)),
             Axis("sums", "vector accumulators of a reduction", (1, 2, 4, 8) if reduces else (1,)),
         )
         return SearchSpace(self.name, self.version, axes, check=_check, canonicalise=_canonicalise)
