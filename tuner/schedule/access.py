@@ -35,16 +35,18 @@ def vector_axis(workload: Workload, stage: Stage) -> VectorAxis | None:
 
 def _is_usable(workload: Workload, stage: Stage, axis: str) -> bool:
     size = workload.sizes[axis].constant
-    if size is not None and size < 4:
-        return False
-    if any(_is_scalar_only(workload, node, axis) for node in walk(stage.body)):
-        return False
-    return all(stride(read, axis) in (0, 1) for read in reads(stage.body))
+    is_short = size is not None and size < 4
+    return not is_short and all(lies_along(read, axis) for read in reads(stage.body))
 
 
-def _is_scalar_only(workload: Workload, node: Expr, axis: str) -> bool:
-    """Values of the axis itself outside indices are fine; an index tensor read along it is a gather."""
-    return isinstance(node, Read) and any(axis in axes_of(inner) for index in node.indices for inner in reads(index))
+def lies_along(read: Read, axis: str) -> bool:
+    """Whether vectors along ``axis`` are contiguous or invariant; an index tensor that is read along it is a gather."""
+    return stride(read, axis) in (0, 1) and not any(axis in axes_of(inner) for inner in looked_up(read))
+
+
+def looked_up(read: Read) -> list[Read]:
+    """The reads inside the indices of a read."""
+    return [inner for index in read.indices for inner in reads(index)]
 
 
 def stride(read: Read, axis: str) -> int | None:
@@ -69,6 +71,14 @@ def step_of(read: Read, axis: str) -> int | None:
     steps = [coefficient for monomial, coefficient in dim.terms if monomial == (axis,)]
     elsewhere = any(axis in names_in(monomial) for monomial, _ in dim.terms if monomial != (axis,))
     return steps[0] if len(steps) == 1 and not elsewhere else None
+
+
+def reduced_order(stage: Stage) -> tuple[str, ...]:
+    """The reduced axes as they lie in the tensor that has the most of them, outermost first."""
+    widest = max(reads(stage.body), key=lambda read: len(axes_of(read) & set(stage.reduce_axes)), default=None)
+    indices = () if widest is None else widest.indices
+    order = {axis: place for place, index in enumerate(indices) for axis in axes_of(index)}
+    return tuple(sorted(stage.reduce_axes, key=lambda axis: order.get(axis, -1)))
 
 
 def is_plain(read: Read) -> bool:

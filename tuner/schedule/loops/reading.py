@@ -1,30 +1,41 @@
-"""Reads of tensors at the indices of a program: clamped, padded, in vectors."""
+"""Reads and writes of tensors at the indices of a program: clamped, padded, in vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
-from tuner.program.expr import Expr as Ast
 from tuner.program.expr import Read, axes_of
+from tuner.program.notation import Stage
 from tuner.program.program import index_dim
+from tuner.program.shapes import ElementTypes
+from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.signature import dim_expr, i64
+from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
-from tuner.schedule.vector.dtypes import constant, loaded, register_type
+from tuner.schedule.vector.dtypes import cast, constant, loaded, register_type, stored
+from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.memory import Vectors, loaded_where
+
+Index = Mapping[str, TirExpr]
+"""The value of each axis, int64."""
+Known = Mapping[str | Read, TirExpr]
+"""Values of reads, or of tensors at their own indices."""
+NOTHING: Known = {}
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads at ``index`` (int64 by axis): one element, or ``lanes`` of them from there ``along`` an axis."""
+    """Reads and writes at ``index``: one element, or ``lanes`` of them from there ``along`` an axis."""
 
     workload: Workload
     function: KernelFunction
     buffers: Mapping[str, TirExpr]
-    index: Mapping[str, TirExpr]
+    index: Index
     lanes: int
     along: str | None
     limit: TirExpr | None = None
@@ -38,77 +49,113 @@ class Reader:
     def read(self, read: Read) -> TirExpr:
         """The element, or the vector, as it stands in a register."""
         dtype = self.workload.tensors[read.tensor].dtype
-        buffer = self.buffers[read.tensor]
-        at = self.indices(read)
+        buffer, at = self.buffers[read.tensor], self.indices(read)
         lanes = self.lanes if self.along in axes_of(read) else 1
         padding = dict(self.workload.padding).get(read.tensor)
-        value = self._plain(buffer, at, lanes) if padding is None else self._padded(read, buffer, at, lanes)
-        value = bound(loaded(I.Bind(value), dtype))
         if padding is None:
-            return value
+            return bound(loaded(I.Bind(self._plain(buffer, at, lanes)), dtype))
         inside = self._inside(read, at, lanes)
+        value = bound(loaded(I.Bind(_loaded_inside(inside, buffer, at, lanes)), dtype))
         return I.Bind(tirx.Select(inside, value, constant(padding, register_type(dtype), lanes)))
 
     def indices(self, read: Read) -> list[TirExpr]:
         """The indices of the element, or of the first one of the vector."""
-        return [self._index(read, position) for position in range(len(read.indices))]
+        return [I.Bind(self._index(read, position)) for position in range(len(read.indices))]
 
-    def _plain(self, buffer: TirExpr, at: list[TirExpr], lanes: int) -> TirExpr:
-        if lanes == 1 or self.limit is None:
-            return buffer[tuple(self._last(at, lanes))]
-        # The vector's last index may be an offset past the axis' own value.
-        limit = at[-1] + (self.limit - self.index[str(self.along)])
-        return Vectors(lanes).load(buffer, at[:-1], at[-1], limit)
+    def evaluator(self, known: Known, types: ElementTypes | None = None) -> Evaluator:
+        """Writes expressions at this index. ``known`` may grow later; ``types``: the workload's, if not given."""
 
-    def _last(self, at: list[TirExpr], lanes: int) -> list[TirExpr]:
-        return [*at[:-1], tirx.Ramp(at[-1], i64(1), lanes)] if lanes > 1 else at
+        def read(node: Read) -> TirExpr:
+            if node.tensor in known:
+                return known[node.tensor]
+            return known[node] if node in known else self.read(node)
+
+        extent = self.function.extents.__getitem__
+        return Evaluator(types or self.workload.element_types, self.lanes, read, self.axis, extent)
+
+    def write(self, stage: Stage, value: TirExpr) -> None:
+        """Store a stage's ``value`` in a register, of the tensor's dtype; it is used several times: bind it."""
+        result, at = stored(value, self.workload.tensors[stage.tensor].dtype), [self.index[axis] for axis in stage.axes]
+        if self.lanes == 1:
+            I.buffer_store(self.buffers[stage.tensor], result, at)
+        else:
+            Vectors(self.lanes).store(self.buffers[stage.tensor], result, at[:-1], at[-1], self.limit)
+
+    def within(self, value: TirExpr, otherwise: TirExpr) -> TirExpr:
+        """``value`` before the limit, ``otherwise`` in the lanes past it."""
+        if self.limit is None:
+            return value
+        return bound(tirx.Select(Vectors(self.lanes).mask(self.index[str(self.along)], self.limit), value, otherwise))
 
     def _index(self, read: Read, position: int) -> TirExpr:
-        """An index (of the first element of a vector) as int64."""
         index = read.indices[position]
         if isinstance(index, Read):
+            scalar = Reader(self.workload, self.function, self.buffers, self.index, 1, None)
             size = self._size(read, position)
-            element = tirx.Cast("int64", self._scalar(index))
-            return I.Bind(tirx.max(tirx.min(element, size - i64(1)), i64(0)))
-        return I.Bind(self._value(index))
-
-    def _value(self, index: Ast) -> TirExpr:
+            return tirx.max(tirx.min(tirx.Cast("int64", scalar.read(index)), size - i64(1)), i64(0))
         dim = index_dim(index)
         if dim is None:
             raise ValueError("the program's checks admit no such index")
         sizes = {f"extent({name})": value for name, value in self.function.extents.items()}
         return dim_expr(dim, {**sizes, **self.index})
 
-    def _scalar(self, read: Read) -> TirExpr:
-        """An element of an index tensor, itself read at plain indices."""
-        inner = Reader(self.workload, self.function, self.buffers, self.index, 1, None)
-        return inner.read(read)
-
     def _size(self, read: Read, position: int) -> TirExpr:
         return dim_expr(self.workload.tensors[read.tensor].dims[position], self.function.symbols)
 
-    # -- padding --------------------------------------------------------------------------------------------------
-    def _padded(self, read: Read, buffer: TirExpr, at: list[TirExpr], lanes: int) -> TirExpr:
-        """What is there where the indices are inside; nothing is touched where they are not."""
-        inside = self._inside(read, at, lanes)
-        if lanes > 1:
-            return loaded_where(inside, buffer, self._last(at, lanes))
-        nothing = tirx.Cast(str(buffer.dtype), tirx.IntImm("int32", 0))
-        return tirx.if_then_else(inside, buffer[tuple(at)], nothing)
+    def _plain(self, buffer: TirExpr, at: list[TirExpr], lanes: int) -> TirExpr:
+        if lanes == 1:
+            return buffer[tuple(at)]
+        # The vector's last index may be an offset past the axis' own value.
+        limit = None if self.limit is None else at[-1] + (self.limit - self.index[str(self.along)])
+        return Vectors(lanes).load(buffer, at[:-1], at[-1], limit)
 
     def _inside(self, read: Read, at: list[TirExpr], lanes: int) -> TirExpr:
         """Whether every index is within its dim: a bool, or a vector of them."""
-        conditions = []
-        for position, value in enumerate(at):
-            size = self._size(read, position)
-            if lanes > 1 and position == len(at) - 1:
-                lane = tirx.Ramp(value, i64(1), lanes)
-                low = lane >= tirx.Broadcast(i64(0), lanes)
-                conditions.append(tirx.And(low, lane < tirx.Broadcast(size, lanes)))
-            else:
-                scalar = tirx.And(value >= i64(0), value < size)
-                conditions.append(tirx.Broadcast(scalar, lanes) if lanes > 1 else scalar)
-        inside = conditions[0] if conditions else tirx.IntImm("bool", 1)
-        for condition in conditions[1:]:
-            inside = tirx.And(inside, condition)
-        return inside
+        sizes = [self._size(read, position) for position in range(len(at))]
+        inside = [tirx.And(value >= i64(0), value < size) for value, size in zip(at, sizes, strict=True)]
+        if lanes > 1:
+            lane, size = tirx.Ramp(at[-1], i64(1), lanes), tirx.Broadcast(sizes[-1], lanes)
+            along = tirx.And(lane >= tirx.Broadcast(i64(0), lanes), lane < size)
+            inside = [*(tirx.Broadcast(condition, lanes) for condition in inside[:-1]), along]
+        return reduce(tirx.And, inside) if inside else tirx.IntImm("bool", 1)
+
+
+def _loaded_inside(inside: TirExpr, buffer: TirExpr, at: list[TirExpr], lanes: int) -> TirExpr:
+    """What is there where the indices are inside; nothing is touched where they are not."""
+    if lanes > 1:
+        return loaded_where(inside, buffer, [*at[:-1], tirx.Ramp(at[-1], i64(1), lanes)])
+    return tirx.if_then_else(inside, buffer[tuple(at)], tirx.Cast(str(buffer.dtype), tirx.IntImm("int32", 0)))
+
+
+def in_register(value: TirExpr, dtype: str) -> TirExpr:
+    """``value`` as an element of ``dtype``, computed once."""
+    return bound(cast(bound(value), dtype))
+
+
+class Nest:
+    """What the loops of a kernel are written with. ``spans``: of each axis as a whole."""
+
+    def __init__(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction, lanes: int) -> None:
+        self.workload, self.threads, self.kernel, self.function = task.workload, task.threads, kernel, function
+        self.types, self.lanes, self.vectors = task.workload.element_types, lanes, Vectors(lanes)
+        self.spans = {axis: (i64(0), extent) for axis, extent in function.extents.items()}
+
+    def reader(self, index: Index, lanes: int = 1, along: str | None = None, limit: TirExpr | None = None) -> Reader:
+        """One element at ``index``, or a vector ``along`` an axis."""
+        along = along if lanes > 1 else None
+        return Reader(self.workload, self.function, self.function.buffers, index, lanes, along, limit)
+
+
+def write_outputs(stages: Sequence[Stage], value: TirExpr, reader: Reader) -> None:
+    """``value`` is what the first of ``stages`` computes, one element or a vector along its last axis; the others
+    follow from it.
+
+    ``reader`` stands there, and reads what else the stages need. Those of the stages that have a buffer are stored.
+    """
+    known: dict[str | Read, TirExpr] = {}
+    evaluator = reader.evaluator(known)
+    for stage in stages:
+        result = evaluator.value(stage.body) if known else value
+        known[stage.tensor] = in_register(result, reader.workload.tensors[stage.tensor].dtype)
+        if stage.tensor in reader.buffers:
+            reader.write(stage, known[stage.tensor])

@@ -1,12 +1,21 @@
-"""Programs of one reduction with elementwise stages on its result. No compiler needed."""
+"""Programs of one reduction with elementwise stages on its result, and what reductions accumulate."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from tuner.program.expr import Axis, Binary, reads
 from tuner.program.notation import Stage
+from tuner.program.shapes import ElementTypes
 from tuner.program.workload import Workload
 from tuner.schedule.access import values
 from tuner.schedule.rule import NoMatch
+from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.vector.arithmetic import bound, like, multiply_add
+from tuner.schedule.vector.dtypes import constant
+from tuner.schedule.vector.expression import Evaluator
+from tuner.schedule.vector.memory import Vectors, rotated
+from tuner.schedule.vector.reducers import COMBINE, identity
 
 MIN_VECTOR = 4
 """Extents of the last axis below this have no use for vectors."""
@@ -22,33 +31,90 @@ def one_reduction(workload: Workload) -> Parts | NoMatch:
         return NoMatch(f"it has {len(reductions)} reductions, not one")
     (stage,) = reductions
     after = tuple(other for other in workload.program.stages if other is not stage)
-    problem = _problem(workload, stage) or next(filter(None, (_after(stage, other, after) for other in after)), None)
+    problem = next(_problems(workload, stage, after), None)
     return NoMatch(problem) if problem else (stage, after)
 
 
-def _problem(workload: Workload, stage: Stage) -> str | None:
+def _problems(workload: Workload, stage: Stage, after: tuple[Stage, ...]) -> Iterator[str]:
     if not stage.axes:
-        return "the reduction leaves no axis"
+        yield "the reduction leaves no axis"
     size = workload.sizes[stage.axes[-1]].constant
     if size is not None and size < MIN_VECTOR:
-        return f"{stage.axes[-1]} is too short for vectors"
-    boolean = next((tensor.name for tensor in workload.tensors.values() if tensor.dtype == "bool"), None)
-    if boolean is not None:
-        return f"{boolean} is bool"
+        yield f"{stage.axes[-1]} is too short for vectors"
+    yield from (f"{tensor.name} is bool" for tensor in workload.tensors.values() if tensor.dtype == "bool")
     for other in workload.program.stages:
         # Lanes past the end of a row hold anything, zeros included.
         if any(isinstance(node, Binary) and node.operator in ("//", "%") for node in values(other.body)):
-            return f"stage {other.tensor} divides integers"
-    return None
+            yield f"stage {other.tensor} divides integers"
+    own, here = workload.program.stage, tuple(map(Axis, stage.axes))
+    for other in after:
+        if other.axes != stage.axes:
+            yield f"stage {other.tensor} has other axes than the reduction"
+        if any(read.tensor in own for read in reads(stage.body)):
+            yield f"stage {other.tensor} comes before the reduction"
+        if any(read.tensor in own and read.indices != here for read in reads(other.body)):
+            yield f"stage {other.tensor} reads another stage elsewhere than at its own indices"
 
 
-def _after(stage: Stage, other: Stage, after: tuple[Stage, ...]) -> str | None:
-    own = {stage.tensor, *(each.tensor for each in after)}
-    if other.axes != stage.axes:
-        return f"stage {other.tensor} has other axes than the reduction"
-    if any(read.tensor in own for read in reads(stage.body)):
-        return f"stage {other.tensor} comes before the reduction"
-    here = tuple(map(Axis, stage.axes))
-    if any(read.tensor in own and read.indices != here for read in reads(other.body)):
-        return f"stage {other.tensor} reads another stage elsewhere than at its own indices"
-    return None
+def start_value(stage: Stage, dtype: str, lanes: int) -> TirExpr:
+    """What a reduction gives over nothing."""
+    return constant(identity(str(stage.reducer), dtype), dtype, lanes)
+
+
+def accumulated(
+    stage: Stage, dtype: str, evaluator: Evaluator, total: TirExpr,
+    within: Callable[[TirExpr, TirExpr], TirExpr] | None = None,
+) -> TirExpr:  # fmt: skip
+    """``total`` and one value more of a reduction, in ``dtype``. Bind ``total``. ``within``: of two vectors the first
+    one in the lanes that count, the second one in others."""
+    body = stage.body
+    if stage.reducer == "sum" and dtype.startswith("float") and isinstance(body, Binary) and body.operator == "*":
+        left, right = (bound(evaluator.value(side, dtype)) for side in (body.left, body.right))
+        if within is not None:
+            # Not the sum is masked: of a masked multiply-add LLVM may load an operand without its mask, past the row.
+            left, right = (within(side, like(0, side)) for side in (left, right))
+        return multiply_add(left, right, total)
+    value = COMBINE[str(stage.reducer)](bound(evaluator.value(body, dtype)), total)
+    return value if within is None else within(bound(value), total)
+
+
+class Accumulators:
+    """Vectors in which one reduction is accumulated, each in a buffer of its own, which LLVM turns into registers."""
+
+    def __init__(self, stage: Stage, types: ElementTypes, vectors: Vectors, count: int) -> None:
+        self.stage, self.dtype, self.vectors = stage, types.reduced_type(stage), vectors
+        self.combine = COMBINE[str(stage.reducer)]
+        self.buffers = [I.alloc_buffer((vectors.lanes,), self.dtype) for _ in range(count)]
+        for number in range(count):
+            self._put(number, start_value(stage, self.dtype, vectors.lanes))
+
+    def add(self, number: int, evaluator: Evaluator, within: Callable[[TirExpr, TirExpr], TirExpr]) -> None:
+        """One value more to accumulator ``number``; see ``accumulated``."""
+        before = bound(self._get(number))
+        self._put(number, accumulated(self.stage, self.dtype, evaluator, before, within))
+
+    def total(self) -> TirExpr:
+        """One scalar: pairs of accumulators, then halves of the last one.
+
+        By way of the buffers: the simplifier takes exponential time over a chain of names that are used several times
+        each.
+        """
+        count = len(self.buffers)
+        while count > 1:
+            for number in range(count // 2):
+                self._put(number, self.combine(bound(self._get(2 * number)), bound(self._get(2 * number + 1))))
+            if count % 2:
+                self._put(count // 2, self._get(count - 1))
+            count -= count // 2
+        span = self.vectors.lanes // 2
+        while span:
+            whole = bound(self._get(0))
+            self._put(0, self.combine(bound(rotated(whole, span)), whole))
+            span //= 2
+        return bound(tirx.Shuffle([bound(self._get(0))], [tirx.IntImm("int32", 0)]))
+
+    def _put(self, number: int, value: TirExpr) -> None:
+        I.buffer_store(self.buffers[number], value, [self.vectors.ramp(0)])
+
+    def _get(self, number: int) -> TirExpr:
+        return self.buffers[number][self.vectors.ramp(0)]

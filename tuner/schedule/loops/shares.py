@@ -1,14 +1,16 @@
-"""Contiguous shares of a loop for threads, and numbers of tiles as positions."""
+"""Loops over axes: contiguous shares for threads, groups and a rest, numbers of tiles as positions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from tuner.program.notation import Stage
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 
 Share = tuple[TirExpr, TirExpr]
 """The first value of a loop, and the one past the last."""
+MAX_SPLIT = 4
 
 
 def in_shares(size: TirExpr, threads: int, write: Callable[[Share], None]) -> None:
@@ -31,6 +33,66 @@ def on_threads(threads: int, write: Callable[[TirExpr], None]) -> None:
 def share_of(size: TirExpr, thread: TirExpr, threads: int) -> Share:
     """The share of 0 to ``size`` that a thread has."""
     return tirx.truncdiv(size * thread, i64(threads)), tirx.truncdiv(size * (thread + i64(1)), i64(threads))
+
+
+def splits(stages: Iterable[Stage], threads: int) -> tuple[int, ...]:
+    """Choices of the axis ``split`` of kernels, which ``in_split`` takes."""
+    rank = max(1, *(len(stage.axes) for stage in stages))
+    return tuple(range(min(rank, MAX_SPLIT))) if threads > 1 else (0,)
+
+
+def in_split(
+    axes: Sequence[str], extents: Mapping[str, TirExpr], split: int, threads: int,
+    write: Callable[[Mapping[str, Share]], None],
+) -> None:  # fmt: skip
+    """``write`` the loops over the axes of an output, given the span of each: the axis of number ``split``, or the last
+    one, is divided among the threads."""
+    if not axes:
+        write({})
+        return
+    whole, divided = {axis: (i64(0), extents[axis]) for axis in axes}, axes[min(split, len(axes) - 1)]
+    in_shares(extents[divided], threads, lambda share: write({**whole, divided: share}))
+
+
+def over(
+    axes: Sequence[str], spans: Mapping[str, Share], visit: Callable[[dict[str, TirExpr]], None],
+    index: Mapping[str, TirExpr],
+) -> None:  # fmt: skip
+    """Serial loops over some axes, the first one outermost; ``visit`` is given ``index`` and their values."""
+    if not axes:
+        visit(dict(index))
+        return
+    with I.serial(*spans[axes[0]]) as value:
+        over(axes[1:], spans, visit, {**index, axes[0]: value})
+
+
+def in_groups(share: Share, size: int, visit: Callable[[TirExpr], None]) -> TirExpr:
+    """The first value of each whole group of ``size`` values; how many groups there are."""
+    first, last = share
+    groups = I.Bind(tirx.floordiv(last - first, i64(size)))
+    with I.serial(i64(0), groups) as group:
+        visit(first + group * i64(size))
+    return groups
+
+
+def in_vectors(share: Share, lanes: int, unroll: int, visit: Callable[[TirExpr, int, int], None]) -> None:
+    """Groups of ``unroll`` vectors, single ones, then the rest element by element.
+
+    ``visit``: the first value, the number of lanes, and which vector of a group it is.
+    """
+    first, last = share
+
+    def group(start: TirExpr) -> None:
+        for number in range(unroll):
+            visit(start + i64(number * lanes), lanes, number)
+
+    groups = in_groups(share, lanes * unroll, group)
+    whole = I.Bind(tirx.floordiv(last - first, i64(lanes)))
+    if unroll > 1:
+        with I.serial(groups * i64(unroll), whole) as vector:
+            visit(first + vector * i64(lanes), lanes, 0)
+    with I.serial(first + whole * i64(lanes), last) as value:
+        visit(value, 1, 0)
 
 
 def product_of(counts: Mapping[str, TirExpr]) -> TirExpr:

@@ -1,178 +1,301 @@
-"""TensorIR for row reductions: loops over blocks of rows, each block walked pass by pass."""
+"""TensorIR for row reductions: loops over blocks of rows, each walked pass by pass in vectors along the columns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any
+from operator import mul
 
 from tuner.program.dtypes import DTYPES
+from tuner.program.expr import Read, axes_of, reads
+from tuner.program.notation import Stage
 from tuner.program.task import SearchTask
-from tuner.schedule.function import KernelFunction, kernel_function
-from tuner.schedule.loops.shares import Share, in_shares, number_of, product_of, share_of
-from tuner.schedule.rules.rows.frame import Groups
-from tuner.schedule.rules.rows.pattern import RowProgram, columns_choice, lanes_of, row_program_of
-from tuner.schedule.rules.rows.points import Settings
-from tuner.schedule.rules.rows.rows import RowBlock
+from tuner.program.workload import Tensor
+from tuner.schedule.access import looked_up
+from tuner.schedule.function import KernelFunction
+from tuner.schedule.layout import LINE_BYTES
+from tuner.schedule.loops.reading import NOTHING, Index, Nest, in_register
+from tuner.schedule.loops.reductions import Accumulators
+from tuner.schedule.loops.shares import Share, in_groups, in_split, number_of, on_threads, over, product_of, share_of
+from tuner.schedule.rules.rows.passes import lanes_of, row_program_of
 from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound
-from tuner.schedule.vector.dtypes import stored_type
-from tuner.schedule.vector.memory import workspace
+from tuner.schedule.vector.dtypes import loaded, stored, stored_type
+from tuner.schedule.vector.memory import prefetch, workspace
 from tuner.schedule.vector.reducers import COMBINE
 
-
-def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-    """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0."""
-    program = row_program_of(task.workload)
-    with kernel_function(task.workload, {}, name) as function:
-        _Loops(task, kernel, _with_extents(function, program), program).emit()
-    return function.get()
-
-
-def _with_extents(function: KernelFunction, program: RowProgram) -> KernelFunction:
-    """The function with extents of the merged axes besides."""
-    extents = dict(function.extents)
-    for axis, parts in program.frame.parts.items():
-        extents[axis] = _product([function.extents[part] for part in parts])
-    return replace(function, extents=extents)
-
-
-def _product(factors: list[TirExpr]) -> TirExpr:
-    product = factors[0]
-    for factor in factors[1:]:
-        product = product * factor
-    return product
-
-
-class _Loops:
-    """Writes the loops over rows."""
-
-    def __init__(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction, program: RowProgram) -> None:
-        self.task, self.kernel, self.function, self.program = task, kernel, function, program
-        self.frame = program.frame
-        self.buffers = {
-            operand.name: self._merged(operand.name, operand.dtype, self.frame.groups[operand.name])
-            for operand in task.workload.operands
-        }
-
-    def _merged(self, tensor: str, dtype: str, groups: Groups) -> TirExpr:
-        """The buffer of an operand with the dims that are walked together as one."""
-        buffer = self.function.buffers[tensor]
-        if all(len(group) == 1 for group in groups):
-            return buffer
-        shape = [_product([buffer.shape[dim] for dim in group]) for group in groups]
-        return I.decl_buffer(shape, stored_type(dtype), data=buffer.data, align=DTYPES[dtype].bytes)
-
-    def emit(self) -> None:
-        rows = self.frame.rows
-        if self.task.threads > 1 and self.kernel["split"] == columns_choice(self.program):
-            with self._settings() as settings:
-                split_columns(settings, self.task.threads, lambda write: self._rows(write, rows, {}, {}))
-            return
-        if not rows:
-            self._share({})
-            return
-        split = rows[min(self.kernel["split"], len(rows) - 1)]
-        in_shares(self.function.extents[split], self.task.threads, lambda share: self._share({split: share}))
-
-    def _share(self, shares: Mapping[str, Share]) -> None:
-        """What one thread does."""
-        with self._settings() as settings:
-            self._rows(lambda rows: RowBlock(settings, rows).emit(), self.frame.rows, {}, shares)
-
-    @contextmanager
-    def _settings(self) -> Iterator[Settings]:
-        with ExitStack() as stack:
-            homes = {}
-            for tensor, home in self.program.homes.items():
-                if home is not None:
-                    homes[tensor] = self.buffers[home], False
-                else:
-                    columns = [self.function.extents[axis] for axis in self.frame.columns]
-                    dtype = stored_type(self.task.workload.tensors[tensor].dtype)
-                    homes[tensor] = stack.enter_context(workspace([i64(self.kernel["rows"]), *columns], dtype)), True
-            yield Settings(
-                self.task.workload, self.program, self.function, self.buffers, homes, lanes_of(self.task),
-                self.kernel["acc"], self.kernel["unroll"], bool(self.kernel["ahead"]),
-            )  # fmt: skip
-
-    def _rows(
-        self, write: WriteRows, axes: tuple[str, ...], index: Mapping[str, TirExpr], shares: Mapping[str, Share]
-    ) -> None:
-        """Loops over the row axes; the last one in blocks, then row by row."""
-        if not axes:
-            write([index])
-            return
-        axis, *rest = axes
-        first, last = shares.get(axis, (i64(0), self.function.extents[axis]))
-        if rest:
-            with I.serial(first, last) as value:
-                self._rows(write, tuple(rest), {**index, axis: value}, shares)
-            return
-        count = self.kernel["rows"]
-        if count > 1:
-            blocks = I.Bind(tirx.floordiv(last - first, i64(count)))
-            with I.serial(i64(0), blocks) as block:
-                start = I.Bind(first + block * i64(count))
-                write([{**index, axis: start + i64(number)} for number in range(count)])
-            first = first + blocks * i64(count)
-        with I.serial(first, last) as value:
-            write([{**index, axis: value}])
-
-
-WriteRows = Callable[[Sequence[Mapping[str, TirExpr]]], None]
+WriteRows = Callable[[Sequence[Index]], None]
 """Writes the code of a block of rows, given the index of each."""
 
 
-def split_columns(settings: Settings, threads: int, over_rows: Callable[[WriteRows], None]) -> None:
-    """The whole kernel of a program with a single pass that only reduces. ``over_rows``: writes the loops over rows."""
-    program = settings.program
-    (reducing,) = program.passes
-    shape = [i64(threads), product_of(_counts(settings))]
-    with ExitStack() as stack:
-        partial = {
-            stage.tensor: stack.enter_context(workspace(shape, program.types.reduced_type(stage)))
-            for stage in reducing.reductions
-        }
-        with I.parallel(i64(0), i64(threads)) as thread:
-            span = _span(settings, thread, threads)
-            over_rows(lambda rows: _reduce(RowBlock(settings, rows, span), partial, thread))
-        over_rows(lambda rows: _combine(RowBlock(settings, rows), partial, threads))
+class RowNest(Nest):
+    """Writes the loops over rows, for operands with merged dims. ``scratch``: by stage a workspace for its columns of
+    one block."""
+
+    def __init__(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
+        self.program = row_program_of(task.workload)
+        self.frame = self.program.frame
+        parts = self.frame.parts.items()
+        merged = {axis: reduce(mul, [function.extents[part] for part in names]) for axis, names in parts}
+        buffers = {operand.name: self._merged(operand, function) for operand in task.workload.operands}
+        function = replace(function, extents={**function.extents, **merged}, buffers=buffers)
+        super().__init__(task, kernel, function, lanes_of(task))
+        self.types, self.extents, self.buffers = self.program.types, function.extents, buffers
+        self.counts = {axis: self.extents[axis] for axis in self.frame.rows}
+        self.scratch: dict[str, TirExpr] = {}
+
+    def _merged(self, tensor: Tensor, function: KernelFunction) -> TirExpr:
+        """The buffer of an operand with the dims that are walked together as one."""
+        buffer, groups = function.buffers[tensor.name], self.frame.groups[tensor.name]
+        if all(len(group) == 1 for group in groups):
+            return buffer
+        shape = [reduce(mul, [buffer.shape[dim] for dim in group]) for group in groups]
+        return I.decl_buffer(shape, stored_type(tensor.dtype), data=buffer.data, align=DTYPES[tensor.dtype].bytes)
+
+    def emit(self) -> None:
+        if self.threads > 1 and self.kernel["split"] == self.program.columns_choice:
+            self._split_columns()
+        else:
+            in_split(self.frame.rows, self.extents, self.kernel["split"], self.threads, self._share)
+
+    def _share(self, spans: Mapping[str, Share]) -> None:
+        columns = [self.extents[axis] for axis in self.frame.columns]
+        with ExitStack() as stack:
+            for tensor in (tensor for tensor, home in self.program.homes.items() if home is None):
+                buffer = workspace([i64(self.kernel["rows"]), *columns], stored_type(self.types.of[tensor]))
+                self.scratch[tensor] = stack.enter_context(buffer)
+            self._rows(lambda rows: _Block(self, rows).emit(), spans)
+
+    def _rows(self, write: WriteRows, spans: Mapping[str, Share]) -> None:
+        """Loops over the row axes; the last one in blocks, then row by row."""
+        if not self.frame.rows:
+            write([{}])
+            return
+        *outer, axis = self.frame.rows
+        count, (first, last) = self.kernel["rows"], spans[axis]
+
+        def blocks(index: Index) -> None:
+            def block(start: TirExpr) -> None:
+                row = I.Bind(start)
+                write([{**index, axis: row + i64(number)} for number in range(count)])
+
+            rest = first + in_groups((first, last), count, block) * i64(count) if count > 1 else first
+            over((axis,), {axis: (rest, last)}, lambda row: write([row]), index)
+
+        over(outer, spans, blocks, {})
+
+    def _split_columns(self) -> None:
+        """A program with a single pass that only reduces: threads reduce their columns of all rows into a workspace."""
+        (only,) = self.program.passes
+        shape = [i64(self.threads), product_of(self.counts)]
+        partial: dict[str, TirExpr] = {}
+
+        def reduce_share(thread: TirExpr) -> None:
+            span = self._columns_of(thread)
+
+            def block(rows: Sequence[Index]) -> None:
+                for row, stage, total in _Block(self, rows, span).start().reduced(0):
+                    I.buffer_store(partial[stage.tensor], total, [thread, number_of(row.index, self.counts)])
+
+            self._rows(block, self.spans)
+
+        def combine(rows: Sequence[Index]) -> None:
+            block = _Block(self, rows).start()
+            for row in block.rows:
+                number = I.Bind(number_of(row.index, self.counts))
+                for stage in only.reductions:
+                    shares = [bound(partial[stage.tensor][i64(thread), number]) for thread in range(self.threads)]
+                    block.know(row, stage, reduce(COMBINE[str(stage.reducer)], shares))
+            block.evaluate(only.after)
+
+        with ExitStack() as stack:
+            for stage in only.reductions:
+                partial[stage.tensor] = stack.enter_context(workspace(shape, self.types.reduced_type(stage)))
+            on_threads(self.threads, reduce_share)
+            self._rows(combine, self.spans)
+
+    def _columns_of(self, thread: TirExpr) -> Share:
+        """A thread's share of the outermost column axis, in whole vectors if it is the one that vectors run along."""
+        axis, lanes = self.frame.columns[0], i64(self.lanes)
+        size = self.extents[axis]
+        if axis != self.frame.vector:
+            return share_of(size, thread, self.threads)
+        first, last = share_of(tirx.floordiv(size + lanes - i64(1), lanes), thread, self.threads)
+        return I.Bind(first * lanes), I.Bind(tirx.min(last * lanes, size))
 
 
-def _span(settings: Settings, thread: TirExpr, threads: int) -> Share:
-    """The share of a thread of the outermost column axis, in whole vectors if it is the one that vectors run along."""
-    axis = settings.program.frame.columns[0]
-    size = settings.function.extents[axis]
-    if axis != settings.program.frame.vector:
-        return share_of(size, thread, threads)
-    lanes = i64(settings.lanes)
-    first, last = share_of(tirx.floordiv(size + lanes - i64(1), lanes), thread, threads)
-    return I.Bind(first * lanes), I.Bind(tirx.min(last * lanes, size))
+@dataclass
+class _Row:
+    """One row of a block: its index, its number in the block, and the values that are known of it."""
+
+    index: Index
+    number: int
+    known: dict[str | Read, TirExpr] = field(default_factory=dict)
 
 
-def _reduce(block: RowBlock, partial: Mapping[str, TirExpr], thread: TirExpr) -> None:
-    """The columns of a share, into its place of the workspace."""
-    block.start()
-    for row, stage, total in block.reduced(0):
-        I.buffer_store(partial[stage.tensor], total, [thread, number_of(row.index, _counts(block.settings))])
+class _Block:
+    """Writes the code of a few rows that are walked together, over a ``span`` of the outermost column axis or all of
+    it."""
+
+    def __init__(self, nest: RowNest, rows: Sequence[Index], span: Share | None = None) -> None:
+        self.nest, self.frame, self.passes = nest, nest.frame, nest.program.passes
+        self.rows = [_Row(index, number) for number, index in enumerate(rows)]
+        self.spans = nest.spans if span is None else {**nest.spans, self.frame.columns[0]: span}
+
+    def emit(self) -> None:
+        self.start()
+        for number, each in enumerate(self.passes):
+            for row, stage, total in self.reduced(number):
+                self.know(row, stage, total)
+            self.evaluate(each.after)
+
+    def start(self) -> _Block:
+        """Write what is known of the rows before the first pass."""
+        along = set(self.frame.columns)
+        for row in self.rows:
+            reader = self.nest.reader(row.index)
+            row.known |= {read: reader.read(read) for read in self.frame.input_reads if not axes_of(read) & along}
+            self._evaluate(row, self.nest.program.before)
+        return self
+
+    def evaluate(self, stages: Sequence[Stage]) -> None:
+        for row in self.rows:
+            self._evaluate(row, stages)
+
+    def _evaluate(self, row: _Row, stages: Sequence[Stage]) -> None:
+        evaluator = self.nest.reader(row.index).evaluator(row.known, self.nest.types)
+        for stage in stages:
+            self.know(row, stage, evaluator.value(stage.body))
+
+    def know(self, row: _Row, stage: Stage, value: TirExpr) -> None:
+        """Keep a row's value of a stage, and store it if it is an output."""
+        row.known[stage.tensor] = in_register(value, self.nest.types.of[stage.tensor])
+        if stage.tensor in self.nest.buffers:
+            self.nest.reader(row.index).write(stage, row.known[stage.tensor])
+
+    def reduced(self, number: int) -> Iterator[tuple[_Row, Stage, TirExpr]]:
+        """Write the loop over the columns of pass ``number``; then the total of each reduction of each row."""
+        each, nest = self.passes[number], self.nest
+        unroll = nest.kernel["unroll" if each.is_heavy else "acc"]
+        pairs = [(row, stage) for row in self.rows for stage in each.reductions]
+        sums = [(row, stage, Accumulators(stage, nest.types, nest.vectors, unroll)) for row, stage in pairs]
+        earlier = {stage.tensor for before in self.passes[:number] for stage in before.written}
+        needed = sorted(earlier & {read.tensor for stage in each.evaluated for read in reads(stage.body)})
+        fetched = self._prefetched(number)
+
+        def visit(columns: Index, limit: TirExpr | None, turn: int) -> None:
+            shared: dict[Read, TirExpr] = {}
+            points = [_Point(nest, row, columns, limit, shared) for row in self.rows]
+            for read in fetched if limit is None else ():
+                self._prefetch(points, read, turn)
+            for point in points:
+                for tensor in needed:
+                    point.load(tensor)
+            for row, _, accumulators in sums:
+                accumulators.add(turn, points[row.number].evaluator, points[row.number].reader.within)
+            # What is written over a value that is kept there comes after all values.
+            results = [(point, stage, point.value(stage)) for point in points for stage in each.written]
+            for point, stage, value in results:
+                point.store(stage, value)
+
+        over(self.frame.columns[:-1], self.spans, lambda index: self._vectors(index, unroll, visit), {})
+        for row, stage, accumulators in sums:
+            yield row, stage, accumulators.total()
+
+    def _vectors(self, index: Index, unroll: int, visit: Callable[[Index, TirExpr | None, int], None]) -> None:
+        """Groups of ``unroll`` vectors, single ones, and one that is masked."""
+        lanes, (first, last) = self.nest.lanes, self.spans[self.frame.vector]
+        step, size = lanes * unroll, last - first
+        constant_size = int(size) if isinstance(size, tirx.IntImm) else None
+
+        def at(column: TirExpr, limit: TirExpr | None = None, turn: int = 0) -> None:
+            visit({**index, self.frame.vector: I.Bind(column)}, limit, turn)
+
+        def group(start: TirExpr) -> None:
+            for turn in range(unroll):
+                at(start + i64(turn * lanes), None, turn)
+
+        groups = in_groups((first, last), step, group)
+        if constant_size is not None and constant_size % step == 0:
+            return
+        whole = I.Bind(tirx.floordiv(size, i64(lanes)))
+        if unroll > 1 and (constant_size is None or constant_size // lanes % unroll):
+            with I.serial(groups * i64(unroll), whole) as vector:
+                at(first + vector * i64(lanes))
+        if constant_size is None or constant_size % lanes:
+            with I.If(whole * i64(lanes) < size), I.Then():
+                at(first + whole * i64(lanes), last)
+
+    def _prefetched(self, number: int) -> list[Read]:
+        """The reads that pass ``number`` prefetches: those along rows and columns, in the first costly pass."""
+        if not self.nest.kernel["ahead"] or len(self.passes) == 1 or not self.frame.rows:
+            return []
+        heavy = [place for place, each in enumerate(self.passes) if each.is_heavy and place]
+        if number != (heavy[0] if heavy else len(self.passes) - 1):
+            return []
+        streams = [read for read in self.frame.input_reads if not looked_up(read)]
+        return [read for read in streams if {self.frame.rows[-1], self.frame.vector} <= axes_of(read)]
+
+    def _prefetch(self, points: Sequence[_Point], read: Read, turn: int) -> None:
+        """One request for each cache line of the next block of rows."""
+        if turn % max(1, LINE_BYTES // (self.nest.lanes * DTYPES[self.nest.types.of[read.tensor]].bytes)) == 0:
+            for point in points:
+                index, row = dict(point.reader.index), self.frame.rows[-1]
+                index[row] = index[row] + i64(len(self.rows))
+                prefetch(self.nest.buffers[read.tensor], replace(point.reader, index=index).indices(read))
 
 
-def _combine(block: RowBlock, partial: Mapping[str, TirExpr], threads: int) -> None:
-    """The totals of whole rows, and what follows from them."""
-    block.start()
-    for row in block.rows:
-        number = I.Bind(number_of(row.index, _counts(block.settings)))
-        for stage in block.settings.program.passes[0].reductions:
-            shares = [bound(partial[stage.tensor][i64(thread), number]) for thread in range(threads)]
-            block.know(row, stage, reduce(COMBINE[str(stage.reducer)], shares))
-    block.finish(0)
+class _Point:
+    """One vector of columns of one row. ``columns``: the index of its first element; ``shared``: what is the same for
+    all rows of the block; ``limit``: where the row ends, if that is within the vector."""
 
+    def __init__(
+        self, nest: RowNest, row: _Row, columns: Index, limit: TirExpr | None, shared: dict[Read, TirExpr]
+    ) -> None:
+        self.nest, self.row, self.columns, self.shared, self.limit = nest, row, columns, shared, limit
+        self.column = columns[nest.frame.vector]
+        self.reader = nest.reader({**row.index, **columns}, nest.lanes, nest.frame.vector, limit)
+        self.evaluator = replace(self.reader.evaluator(NOTHING, nest.types), read=self._read)
+        self.own: dict[Read, TirExpr] = {}
+        self.values: dict[str, TirExpr] = {}
 
-def _counts(settings: Settings) -> Mapping[str, TirExpr]:
-    """The extents of the row axes."""
-    return {axis: settings.function.extents[axis] for axis in settings.program.frame.rows}
+    def value(self, stage: Stage) -> TirExpr:
+        """A stage over columns, in its tensor's dtype: from memory if an earlier pass wrote it, else computed once."""
+        if stage.tensor not in self.values:
+            value = self.evaluator.value(stage.body)
+            self.values[stage.tensor] = in_register(value, self.nest.types.of[stage.tensor])
+        return self.values[stage.tensor]
+
+    def _read(self, read: Read) -> TirExpr:
+        for key in (read.tensor, read):
+            if key in self.row.known:
+                return self.row.known[key]
+        frame = self.nest.frame
+        stage = next((stage for stage in frame.stages if stage.tensor == read.tensor), None)
+        if stage is not None:
+            return self.value(stage)
+        memory = self.own if axes_of(read) & set(frame.rows) else self.shared
+        if read not in memory:
+            memory[read] = self.reader.read(read)
+        return memory[read]
+
+    def load(self, tensor: str) -> None:
+        """Take a stage's value from where an earlier pass left it."""
+        value = I.Bind(self.nest.vectors.load(*self._home(tensor), self.column, self.limit))
+        self.values[tensor] = bound(loaded(value, self.nest.types.of[tensor]))
+
+    def store(self, stage: Stage, value: TirExpr) -> None:
+        (buffer, prefix), result = self._home(stage.tensor), stored(value, self.nest.types.of[stage.tensor])
+        self.nest.vectors.store(buffer, result, prefix, self.column, self.limit)
+
+    def _home(self, tensor: str) -> tuple[TirExpr, list[TirExpr]]:
+        """The buffer that holds a stage's columns, and the index of this vector in it without its last axis."""
+        home, frame = self.nest.program.homes[tensor], self.nest.frame
+        prefix = [self.columns[axis] for axis in frame.columns[:-1]]
+        if home is None:
+            return self.nest.scratch[tensor], [i64(self.row.number), *prefix]
+        return self.nest.buffers[home], [*(self.row.index[axis] for axis in frame.rows), *prefix]

@@ -27,18 +27,26 @@ from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel
 from tuner.program.dtypes import DTYPES
-from tuner.program.expr import TRANSCENDENTAL, Call, axes_of
+from tuner.program.expr import axes_of
 from tuner.program.rates import Rates
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import values
-from tuner.schedule.loops.estimates import Floats, call_cycles, stream_rate, thread_speedup, volume
-from tuner.schedule.loops.rule import LoopRule
+from tuner.schedule.function import kernel_function
+from tuner.schedule.loops.estimates import (
+    Floats,
+    LoopRule,
+    body_cycles,
+    bytes_at,
+    call_cycles,
+    stream_rate,
+    thread_speedup,
+    volume,
+)
 from tuner.schedule.rule import Extents, NoMatch
-from tuner.schedule.rules.rows.emit import emit
-from tuner.schedule.rules.rows.frame import Frame, input_reads
-from tuner.schedule.rules.rows.pattern import Pass, RowProgram, columns_choice, lanes_of, match, row_program_of
+from tuner.schedule.rules.rows.emit import RowNest
+from tuner.schedule.rules.rows.passes import Pass, RowProgram, lanes_of, match, row_program_of
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 MAX_ROWS = 8
@@ -63,7 +71,7 @@ NAN_CYCLES = 1.5
 
 
 class RowReduction(LoopRule):
-    """See the module's text for the axes; ``pattern`` for what it takes, ``emit`` and ``rows`` for the code."""
+    """See the module's text for the axes; ``passes`` for what it takes, ``emit`` for the code."""
 
     name = "row_reduction"
 
@@ -73,26 +81,25 @@ class RowReduction(LoopRule):
             return answer
         columns = {axis for stage in workload.program.stages for axis in stage.reduce_axes}
         rows = {axis for stage in workload.program.stages if stage.reducer for axis in stage.axes}
-        roles = {axis: "column" for axis in workload.program.axes if axis in columns}
-        return {axis: roles.get(axis, "row" if axis in rows else "elementwise") for axis in workload.program.axes}
+        roles = dict.fromkeys(rows, "row") | dict.fromkeys(columns, "column")
+        return {axis: roles.get(axis, "elementwise") for axis in workload.program.axes}
 
     def workspace_bytes(self, task: SearchTask) -> int:
         workload, program = task.workload, row_program_of(task.workload)
         sizes = workload.axis_sizes(task.largest_dims)
-        columns = math.prod(sizes[part] for axis in program.frame.columns for part in program.frame.parts[axis])
-        kept = [tensor for tensor, home in program.homes.items() if home is None]
-        row = columns * sum(DTYPES[workload.tensors[tensor].dtype].bytes for tensor in kept)
+        columns = math.prod(sizes[part] for part in program.frame.parts_of(program.frame.columns))
+        kept = [workload.tensors[tensor].dtype for tensor, home in program.homes.items() if home is None]
+        row = columns * sum(DTYPES[dtype].bytes for dtype in kept)
         partial = MAX_PARTIAL_BYTES if task.threads > 1 and program.divides_columns else 0
         return task.threads * (MAX_ROWS if program.frame.rows else 1) * row + partial
 
     def space(self, task: SearchTask) -> SearchSpace:
         program = row_program_of(task.workload)
         rank, is_single = len(program.frame.rows), len(program.passes) == 1
-        is_costly = program.is_heavy
         axes = (
             Axis("rows", "rows of a block", (1, 2, 4, MAX_ROWS) if rank else (1,)),
             Axis("acc", "vectors in a turn of a pass", (1, 2, 4, 8)),
-            Axis("unroll", "vectors in a turn of a pass of costly functions", (1, 2, 4) if is_costly else (1,)),
+            Axis("unroll", "vectors in a turn of a pass of costly functions", (1, 2, 4) if program.is_heavy else (1,)),
             Axis("ahead", "prefetch the next block of rows", (0, 1) if rank and not is_single else (0,)),
             Axis("split", "the axis of the rows divided among threads; the last: the columns", _splits(task)),
         )
@@ -109,19 +116,20 @@ class RowReduction(LoopRule):
     def cycles(self, task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
         program, lanes = row_program_of(task.workload), lanes_of(task)
         frame = program.frame
-        rows, inner = (_volume(frame, axes, extents) for axes in (frame.rows, (frame.vector,)))
-        outer = _volume(frame, frame.columns[:-1], extents)
-        vectors = np.floor(inner / lanes)
+        rows, outer, inner = (
+            volume(frame.parts_of(axes), extents) for axes in (frame.rows, frame.columns[:-1], (frame.vector,))
+        )
+        around = np.where(inner % lanes > 0, TAIL_CYCLES, 0.0) + PASS_CYCLES / kernel["rows"]
         per_row = np.zeros(len(rows))
         for number, each in enumerate(program.passes):
-            per_row += outer * (
-                _pass_cycles(task.rates, number, each, kernel, vectors) + np.where(inner % lanes > 0, TAIL_CYCLES, 0.0)
-            )
-            per_row += PASS_CYCLES * outer / kernel["rows"] + TOTAL_CYCLES * len(each.reductions)
-        moved = _bytes(task, program, extents)
+            per_row += outer * (_pass_cycles(task.rates, number, each, kernel, np.floor(inner / lanes)) + around)
+            per_row += TOTAL_CYCLES * len(each.reductions)
+        moved = _moved(task, extents)
         faster = AHEAD if kernel["ahead"] else 1.0
         faster *= SEVERAL if kernel["rows"] > 1 and len(program.passes) == 1 else 1.0
-        waits = moved / _rate(task, moved) / np.where(moved < task.known_target.hardware.l2_bytes, 1.0, faster)
+        hardware = task.known_target.hardware
+        rate = np.where(moved < hardware.l1d_bytes, task.rates.l1_bytes, stream_rate(task, moved))
+        waits = moved / rate / np.where(moved < hardware.l2_bytes, 1.0, faster)
         work = np.maximum(rows * per_row, waits) / _threads(task, kernel, program, extents)
         if _divides_columns(task, kernel, program):
             work += rows * TOTAL_CYCLES * program.most_reductions * task.threads
@@ -129,9 +137,10 @@ class RowReduction(LoopRule):
 
     def sizes(self, task: SearchTask, extents: Extents) -> list[Floats]:
         program = row_program_of(task.workload)
-        rows, columns = (_volume(program.frame, axes, extents) for axes in (program.frame.rows, program.frame.columns))
-        moved = _bytes(task, program, extents)
-        sizes = [np.log2(rows + 1), np.log2(columns + 1), columns % lanes_of(task), np.log2(moved + 1)]
+        frame = program.frame
+        rows, columns = (volume(frame.parts_of(axes), extents) for axes in (frame.rows, frame.columns))
+        sizes = [np.log2(rows + 1), np.log2(columns + 1), columns % lanes_of(task)]
+        sizes.append(np.log2(_moved(task, extents) + 1))
         counts = (len(program.passes), program.most_reductions, program.is_heavy)
         return sizes + [np.full(len(rows), count) for count in counts]
 
@@ -139,28 +148,24 @@ class RowReduction(LoopRule):
         """As of every rule of loops, and the rows that are left over of blocks, before the estimate."""
         *given, estimate = np.moveaxis(super().features(task, kernels, extents), 2, 0)
         program = row_program_of(task.workload)
-        rows = _volume(program.frame, program.frame.rows, extents)
+        rows = volume(program.frame.parts_of(program.frame.rows), extents)
         left_over = rows % np.array([[float(kernel["rows"])] for kernel in kernels])
         return np.stack([*given, np.broadcast_to(left_over, estimate.shape), estimate], axis=2).astype(np.float32)
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        return emit(task, kernel, name)
+        with kernel_function(task.workload, {}, name) as function:
+            RowNest(task, kernel, function).emit()
+        return function.get()
 
 
 def _splits(task: SearchTask) -> tuple[int, ...]:
     """Choices of ``split``. Columns are divided where the partial results of the rows take little memory."""
-    program = row_program_of(task.workload)
     if task.threads == 1:
         return (0,)
-    columns = columns_choice(program)
-    return tuple(range(columns + (_partial_bytes(task) <= MAX_PARTIAL_BYTES)))
-
-
-def _partial_bytes(task: SearchTask) -> float:
-    """Of what threads reduce of their columns, at most; infinite where columns cannot be divided."""
     program, sizes = row_program_of(task.workload), task.workload.axis_sizes(task.largest_dims)
-    rows = math.prod(sizes[part] for axis in program.frame.rows for part in program.frame.parts[axis])
-    return 8 * task.threads * rows * program.most_reductions if program.divides_columns else math.inf
+    rows = math.prod(sizes[part] for part in program.frame.parts_of(program.frame.rows))
+    is_small = 8 * task.threads * rows * program.most_reductions <= MAX_PARTIAL_BYTES
+    return tuple(range(program.columns_choice + (program.divides_columns and is_small)))
 
 
 def _check(task: SearchTask) -> Callable[[MicroKernel], None]:
@@ -182,8 +187,7 @@ def _pass_cycles(rates: Rates, number: int, each: Pass, kernel: MicroKernel, vec
     """Of the whole vectors of one row in pass ``number``."""
     turns = kernel["unroll"] if each.is_heavy else kernel["acc"]
     nodes = [node for stage in each.evaluated for node in values(stage.body)]
-    called = sum(isinstance(node, Call) and node.function in TRANSCENDENTAL for node in nodes)
-    arithmetic = rates.operation * (len(nodes) + 2 * len(each.written)) + rates.function * called
+    arithmetic = body_cycles(rates, nodes) + rates.operation * 2 * len(each.written)
     arithmetic += NAN_CYCLES * sum(stage.reducer in ("max", "min") for stage in each.reductions)
     arithmetic += PREFETCH_CYCLES if kernel["ahead"] and number else 0.0
     latency = rates.fma_latency / (turns * kernel["rows"]) if each.reductions else 0.0
@@ -192,39 +196,23 @@ def _pass_cycles(rates: Rates, number: int, each: Pass, kernel: MicroKernel, vec
 
 
 def _threads(task: SearchTask, kernel: MicroKernel, program: RowProgram, extents: Extents) -> Floats:
-    """By how much the threads speed it up."""
     frame = program.frame
     if _divides_columns(task, kernel, program):
-        units = _volume(frame, frame.columns[:1], extents) / (lanes_of(task) if len(frame.columns) == 1 else 1)
+        units = volume(frame.parts_of(frame.columns[:1]), extents) / (lanes_of(task) if len(frame.columns) == 1 else 1)
         return thread_speedup(np.ceil(units), task.threads)
     if task.threads == 1 or not frame.rows:
         return np.ones(1)
     split = frame.rows[min(kernel["split"], len(frame.rows) - 1)]
-    return thread_speedup(_volume(frame, (split,), extents), task.threads)
+    return thread_speedup(volume(frame.parts[split], extents), task.threads)
 
 
 def _divides_columns(task: SearchTask, kernel: MicroKernel, program: RowProgram) -> bool:
-    return task.threads > 1 and kernel["split"] == columns_choice(program)
+    return task.threads > 1 and kernel["split"] == program.columns_choice
 
 
-def _rate(task: SearchTask, moved: Floats) -> Floats:
-    """Bytes per cycle of the level that holds so many."""
-    in_l1 = moved < task.known_target.hardware.l1d_bytes
-    return np.where(in_l1, task.rates.l1_bytes, stream_rate(task, moved))
-
-
-def _bytes(task: SearchTask, program: RowProgram, extents: Extents) -> Floats:
-    """[shapes] bytes of every input and output, each once."""
-    frame, tensors = program.frame, task.workload.tensors
-    total = np.zeros(len(_volume(frame, (), extents)))
-    for read in input_reads(frame.stages):
-        total += DTYPES[tensors[read.tensor].dtype].bytes * _volume(frame, tuple(axes_of(read)), extents)
-    for output in task.workload.outputs:
-        stage = next(stage for stage in frame.stages if stage.tensor == output.name)
-        total += DTYPES[output.dtype].bytes * _volume(frame, stage.axes, extents)
-    return total
-
-
-def _volume(frame: Frame, axes: Sequence[str], extents: Extents) -> Floats:
-    """[shapes] how many points some axes of the frame have."""
-    return volume((part for axis in axes for part in frame.parts[axis]), extents)
+def _moved(task: SearchTask, extents: Extents) -> Floats:
+    frame = row_program_of(task.workload).frame
+    axes = {stage.tensor: stage.axes for stage in frame.stages}
+    places = [(read.tensor, frame.parts_of(axes_of(read))) for read in frame.input_reads]
+    places += [(output.name, frame.parts_of(axes[output.name])) for output in task.workload.outputs]
+    return bytes_at(places, task.workload, extents)

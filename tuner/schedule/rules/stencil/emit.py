@@ -16,8 +16,7 @@ from typing import Any
 from tuner.program.expr import Binary, Read, axes_of, reads
 from tuner.program.task import SearchTask
 from tuner.schedule.function import KernelFunction, kernel_function
-from tuner.schedule.loops.outputs import write_outputs
-from tuner.schedule.loops.reading import Reader
+from tuner.schedule.loops.reading import Reader, write_outputs
 from tuner.schedule.loops.shares import Share, in_shares, position_of, product_of
 from tuner.schedule.rules.stencil.pattern import Tap, WindowProgram, lanes_of, window_program_of
 from tuner.schedule.signature import dim_expr, i64

@@ -17,7 +17,7 @@ from tuner.program.expr import Read, axes_of, reads
 from tuner.program.notation import Stage
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.access import dim_of, stride
+from tuner.schedule.access import dim_of, lies_along
 from tuner.schedule.loops.reductions import one_reduction
 from tuner.schedule.rule import NoMatch, matched
 
@@ -162,8 +162,7 @@ def _other_problem(workload: Workload, stages: tuple[Stage, ...], windowed: Read
     for read in (read for stage in stages for read in reads(stage.body) if read != windowed):
         if read.tensor in padded:
             return f"{read.tensor} is padded and not read through windows"
-        looked_up = (inner for index in read.indices for inner in reads(index))
-        if stride(read, vector) not in (0, 1) or any(vector in axes_of(inner) for inner in looked_up):
+        if not lies_along(read, vector):
             return f"{read.tensor} does not lie along {vector}"
     return None
 

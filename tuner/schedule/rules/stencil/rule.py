@@ -30,8 +30,7 @@ from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import values
-from tuner.schedule.loops.estimates import Floats, call_cycles, stream_rate, thread_speedup, volume
-from tuner.schedule.loops.rule import LoopRule
+from tuner.schedule.loops.estimates import Floats, LoopRule, call_cycles, stream_rate, thread_speedup, volume
 from tuner.schedule.rule import Extents, NoMatch
 from tuner.schedule.rules.stencil.emit import emit
 from tuner.schedule.rules.stencil.pattern import Slide, WindowProgram, lanes_of, match, window_program_of

@@ -7,7 +7,7 @@ import pytest
 from tests.tuner.schedule.rules.rows.programs import LOG_SOFTMAX, SOFTMAX, operator, task_of, workload
 from tuner.program.workload import Workload
 from tuner.schedule import NoMatch, rules_of
-from tuner.schedule.rules.rows.pattern import match, row_program_of
+from tuner.schedule.rules.rows.passes import match, row_program_of
 
 
 def _passes(which: Workload) -> list[tuple[set[str], set[str]]]:
@@ -110,6 +110,7 @@ def test_stages_that_prepare_an_input_are_put_into_their_readers() -> None:
         ("s[m] = sum(n) x[m, n]\nout[m, n] = x[m, n] * s[0]", "at another row"),
         ("s[m] = sum(n) x[m, n]\nout[k, m, n] = y[k, m, n] * s[m]", "neither over the rows"),
         ("s[m] = sum(n) x[m, n]\nout[n, m] = x[m, n] * s[m]", "other extents"),
+        ("s[m] = sum(k) k\nout[m] = x[m] * s[m]", "no tensor that stage s reads"),
     ],
 )
 def test_others_are_refused_with_the_reason(text: str, reason: str) -> None:

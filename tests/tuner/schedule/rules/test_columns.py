@@ -16,7 +16,7 @@ from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.schedule import rules_of, space_of
 from tuner.schedule.rule import NoMatch
-from tuner.schedule.rules.columns.pattern import match
+from tuner.schedule.rules.columns import match
 
 AVX2 = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 BODIES = {

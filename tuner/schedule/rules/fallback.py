@@ -1,0 +1,204 @@
+"""The rule for any program: stage by stage, parallel outside, vectors inside where the reads allow it.
+
+Every stage is computed as a whole before the next; intermediates live in a workspace. Axes of a micro-kernel:
+
+==========  ===================================================================================================
+``vector``  1: a stage runs in vectors along an axis whose reads are all contiguous or invariant (access.py says which);
+            0: element by element
+``split``   which axis of each stage's output, counted from the outermost one, is divided among the threads
+``sums``    vector accumulators of a reduction, which hide the latency of its additions
+==========  ===================================================================================================
+
+It is right for every shape and tuned for none: a program that matters deserves a rule of its own (docs/extending.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tuner.errors import IllegalKernel
+from tuner.program.expr import reads
+from tuner.program.notation import Stage
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
+from tuner.schedule.access import vector_axis
+from tuner.schedule.function import KernelFunction, kernel_function
+from tuner.schedule.loops.estimates import Floats, LoopRule, lanes_for, thread_speedup, volume
+from tuner.schedule.loops.reading import NOTHING, Index, Nest, Reader, write_outputs
+from tuner.schedule.loops.reductions import start_value
+from tuner.schedule.loops.shares import Share, in_groups, in_split, in_vectors, over, splits
+from tuner.schedule.rule import Extents, NoMatch
+from tuner.schedule.signature import dim_expr, i64
+from tuner.schedule.space import Axis, MicroKernel, SearchSpace
+from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.vector.dtypes import stored_type
+from tuner.schedule.vector.memory import workspace
+from tuner.schedule.vector.reducers import COMBINE
+
+SCALAR_CYCLES = 1.0
+"""Of one operation of a stage's body, element by element."""
+READ_CYCLES = 0.7
+ROW_CYCLES = 6.0
+"""Of the loops around the innermost one."""
+
+
+class Fallback(LoopRule):
+    """See the module's text for the axes; ``tuner.schedule.access`` chooses vector axes."""
+
+    name = "fallback"
+    is_fallback = True
+
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
+        outputs = {axis for stage in workload.program.stages for axis in stage.axes}
+        return {axis: "parallel" if axis in outputs else "reduction" for axis in workload.program.axes}
+
+    def workspace_bytes(self, task: SearchTask) -> int:
+        tensors = (task.workload.tensors[name] for name in task.workload.program.intermediates)
+        return sum(tensor.bytes(task.largest_dims) for tensor in tensors)
+
+    def space(self, task: SearchTask) -> SearchSpace:
+        reduces = _reduces_in_vectors(task.workload)
+        axes = (
+            Axis("vector", "stages run in vectors where reads allow it", (0, 1)),
+            Axis("split", "the output axis divided among threads", splits(task.workload.program.stages, task.threads)),
+            Axis("sums", "vector accumulators of a reduction", (1, 2, 4, 8) if reduces else (1,)),
+        )
+        return SearchSpace(self.name, self.version, axes, check=_check, canonicalise=_canonicalise)
+
+    def default_kernel(self, task: SearchTask) -> MicroKernel:
+        reduces = _reduces_in_vectors(task.workload)
+        return self.space(task).kernel({"vector": 1, "split": 0, "sums": 4 if reduces else 1})
+
+    def cycles(self, task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
+        workload = task.workload
+        forks = len(workload.program.stages) if task.threads > 1 else 0
+        total: Floats = volume((), extents) * (task.rates.call + task.rates.fork * forks)
+        for stage in workload.program.stages:
+            axes = (*stage.axes, *stage.reduce_axes)
+            points = volume(axes, extents)
+            work = SCALAR_CYCLES * (len(list(reads(stage.body))) * READ_CYCLES + 1)
+            chosen = vector_axis(workload, stage) if kernel["vector"] else None
+            rows = points / np.maximum(extents[chosen.name] if chosen else extents[axes[-1]] if axes else 1, 1)
+            lanes = task.known_target.hardware.lanes() if chosen else 1
+            parts: Floats | float = 1.0
+            if task.threads > 1 and stage.axes:
+                divided = stage.axes[min(kernel["split"], len(stage.axes) - 1)]
+                parts = thread_speedup(volume((divided,), extents), task.threads)
+            latency = task.rates.fma_latency / kernel["sums"] if stage.reducer else 0.0
+            total = total + (points * max(work, latency) / lanes + rows * ROW_CYCLES) / parts
+        return total
+
+    def sizes(self, task: SearchTask, extents: Extents) -> list[Floats]:
+        volumes = [volume((*stage.axes, *stage.reduce_axes), extents) for stage in task.workload.program.stages]
+        sizes = [np.log2(sum(volumes) + 1.0), np.log2(np.max(volumes, axis=0) + 1.0)]
+        return [*sizes, np.full(len(volumes[0]), len(volumes))]
+
+    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
+        workload = task.workload
+        with kernel_function(workload, {}, name) as function, ExitStack() as stack:
+            buffers = dict(function.buffers)
+            for tensor in (workload.tensors[intermediate] for intermediate in workload.program.intermediates):
+                shape = tuple(dim_expr(dim, function.symbols) for dim in tensor.dims)
+                buffers[tensor.name] = stack.enter_context(workspace(shape, stored_type(tensor.dtype)))
+            for stage in workload.program.stages:
+                loops = _StageLoops(task, kernel, replace(function, buffers=buffers), stage)
+                in_split(stage.axes, function.extents, kernel["split"], task.threads, loops.emit)
+        return function.get()
+
+
+def _reduces_in_vectors(workload: Workload) -> bool:
+    axes = [vector_axis(workload, stage) for stage in workload.program.stages]
+    return any(axis is not None and axis.is_reduced for axis in axes)
+
+
+def _canonicalise(values: Mapping[str, int]) -> dict[str, int]:
+    """Without vectors there are no vector accumulators."""
+    return {**values, "sums": values["sums"] if values["vector"] else 1}
+
+
+def _check(kernel: MicroKernel) -> None:
+    if not kernel["vector"] and kernel["sums"] != 1:
+        raise IllegalKernel(f"sums={kernel['sums']} needs vector=1: one accumulator without vectors")
+
+
+class _StageLoops(Nest):
+    """Writes the loop nest of one stage."""
+
+    def __init__(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction, stage: Stage) -> None:
+        types = task.workload.element_types
+        self.computed = types.reduced_type(stage) if stage.reducer else types.type_of(stage.body)
+        super().__init__(task, kernel, function, lanes_for(task, [self.computed]))
+        self.stage = stage
+        axis = vector_axis(task.workload, stage) if kernel["vector"] and self.lanes > 1 else None
+        self.reduced = axis.name if axis is not None and axis.is_reduced else None
+        self.last = stage.axes[-1] if axis is not None and not axis.is_reduced else None
+
+    def emit(self, spans: Mapping[str, Share]) -> None:
+        """The loops over the output's axes; the last one in vectors if they run along it."""
+        if self.last is None:
+            over(self.stage.axes, spans, self._store, {})
+        else:
+            over(self.stage.axes[:-1], spans, partial(self._vectors, self.last, spans[self.last]), {})
+
+    def _vectors(self, axis: str, share: Share, index: Index) -> None:
+        first, last = share
+        whole = in_groups(share, self.lanes, lambda start: self._store({**index, axis: start}, self.lanes))
+        over((axis,), {axis: (first + whole * i64(self.lanes), last)}, self._store, index)
+
+    def _store(self, index: Index, lanes: int = 1) -> None:
+        reader = self.reader(index, lanes, self.last)
+        if self.reduced is not None:
+            value = self._reduced_along(index, self.reduced)
+        else:
+            value = self._reduced(reader) if self.stage.reducer else self._body(reader)
+        write_outputs((self.stage,), value, reader)
+
+    def _reduced(self, reader: Reader) -> TirExpr:
+        total = self._accumulator(reader.lanes)
+
+        def add(index: Index) -> None:
+            self._add(total, self._body(replace(reader, index=index)), reader.lanes)
+
+        over(self.stage.reduce_axes, self.spans, add, reader.index)
+        return total[_ramp(reader.lanes)]
+
+    def _reduced_along(self, index: Index, axis: str) -> TirExpr:
+        """A reduction in vectors along ``axis``: several accumulators, then their lanes, then the rest of the axis."""
+        totals, scalar = [self._accumulator(self.lanes) for _ in range(self.kernel["sums"])], self._accumulator(1)
+
+        def along(inner: Index) -> None:
+            def add(value: TirExpr, lanes: int, number: int) -> None:
+                body = self._body(self.reader({**inner, axis: value}, lanes, axis))
+                self._add(totals[number] if lanes > 1 else scalar, body, lanes)
+
+            in_vectors(self.spans[axis], self.lanes, len(totals), add)
+
+        over([other for other in self.stage.reduce_axes if other != axis], self.spans, along, index)
+        for other in totals[1:]:
+            self._add(totals[0], other[_ramp(self.lanes)], self.lanes)
+        for lane in range(self.lanes):
+            self._add(scalar, totals[0][tirx.IntImm("int32", lane)], 1)
+        return scalar[_ramp(1)]
+
+    def _accumulator(self, lanes: int) -> TirExpr:
+        buffer = I.alloc_buffer((lanes,), self.computed)
+        I.buffer_store(buffer, start_value(self.stage, self.computed, lanes), [_ramp(lanes)])
+        return buffer
+
+    def _add(self, total: TirExpr, value: TirExpr, lanes: int) -> None:
+        value = I.Bind(value)
+        I.buffer_store(total, COMBINE[str(self.stage.reducer)](total[_ramp(lanes)], value), [_ramp(lanes)])
+
+    def _body(self, reader: Reader) -> TirExpr:
+        return reader.evaluator(NOTHING).value(self.stage.body, self.computed)
+
+
+def _ramp(lanes: int) -> TirExpr:
+    return tirx.Ramp(0, 1, lanes) if lanes > 1 else tirx.IntImm("int32", 0)
