@@ -18,6 +18,7 @@ from tuner.program.notation import Stage
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import dim_of, lies_along
+from tuner.schedule.loops.estimates import lanes_for
 from tuner.schedule.loops.reductions import one_reduction
 from tuner.schedule.rule import NoMatch, matched
 
@@ -172,5 +173,4 @@ def lanes_of(task: SearchTask) -> int:
     program, types = window_program_of(task.workload), task.workload.element_types
     computed = [types.reduced_type(program.stage), *(types.type_of(stage.body) for stage in program.after)]
     computed.append(task.workload.tensors[program.read.tensor].dtype)
-    is_wide = any(dtype in ("int64", "float64") for dtype in computed)
-    return task.known_target.hardware.lanes(8 if is_wide else 4)
+    return lanes_for(task, computed)

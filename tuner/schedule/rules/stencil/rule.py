@@ -23,14 +23,13 @@ import numpy as np
 
 from tuner.errors import IllegalKernel
 from tuner.program.dtypes import DTYPES
-from tuner.program.expr import TRANSCENDENTAL, Call
 from tuner.program.notation import Stage
 from tuner.program.rates import Rates
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import values
-from tuner.schedule.loops.estimates import Floats, LoopRule, call_cycles, stream_rate, thread_speedup, volume
+from tuner.schedule.loops.estimates import Floats, LoopRule, body_cycles, roofline, thread_speedup, volume
 from tuner.schedule.rule import Extents, NoMatch
 from tuner.schedule.rules.stencil.emit import emit
 from tuner.schedule.rules.stencil.pattern import Slide, WindowProgram, lanes_of, match, window_program_of
@@ -117,9 +116,8 @@ class Windows(LoopRule):
         copied = rows * (vectors + beyond) * COPY_CYCLES * program.vector.stride + rows * chunks * ROW_CYCLES
         slower = np.where(held > task.known_target.hardware.l1d_bytes, OUTSIDE_L1, 1.0)
         computed = positions * vectors * _vector_cycles(task.rates, program, kernel)
-        moved = _bytes(task, program, extents)
-        work = np.maximum(tiles * TILE_CYCLES + (copied + computed) * slower, moved / stream_rate(task, moved))
-        return np.asarray(work / thread_speedup(tiles, task.threads) + call_cycles(task))
+        work = tiles * TILE_CYCLES + (copied + computed) * slower
+        return roofline(task, work, _bytes(task, program, extents), thread_speedup(tiles, task.threads))
 
     def sizes(self, task: SearchTask, extents: Extents) -> list[Floats]:
         program, lanes = window_program_of(task.workload), lanes_of(task)
@@ -167,9 +165,7 @@ def _vector_cycles(rates: Rates, program: WindowProgram, kernel: MicroKernel) ->
 
 def _operations(rates: Rates, stage: Stage) -> float:
     """Cycles of an elementwise body on one vector."""
-    nodes = list(values(stage.body))
-    called = sum(isinstance(node, Call) and node.function in TRANSCENDENTAL for node in nodes)
-    return rates.operation * (len(nodes) - 1) + rates.function * called
+    return body_cycles(rates, list(values(stage.body))) - rates.operation
 
 
 def _bytes(task: SearchTask, program: WindowProgram, extents: Extents) -> Floats:
