@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from tuner.program.expr import TRANSCENDENTAL, Axis, Call, Expr, Read, axes_of, children, reads, walk
@@ -52,6 +52,12 @@ def looked_up(read: Read) -> list[Read]:
 def stride(read: Read, axis: str) -> int | None:
     """Elements between reads at neighbouring values of ``axis``: 1 if it occurs once, as a term of the last index, 0 if
     not at all; None for anything else."""
+    step = step_of(read, axis)
+    return step if step in (0, 1) else None
+
+
+def step_of(read: Read, axis: str) -> int | None:
+    """The same, but of any number of elements."""
     if axis not in axes_of(read):
         return 0
     *outer, last = read.indices
@@ -64,7 +70,7 @@ def stride(read: Read, axis: str) -> int | None:
         return None
     steps = [coefficient for monomial, coefficient in dim.terms if monomial == (axis,)]
     elsewhere = any(axis in names_in(monomial) for monomial, _ in dim.terms if monomial != (axis,))
-    return 1 if steps == [1] and not elsewhere else None
+    return steps[0] if len(steps) == 1 and not elsewhere else None
 
 
 def reduced_order(stage: Stage) -> tuple[str, ...]:
@@ -103,3 +109,33 @@ def values(expr: Expr) -> Iterator[Expr]:
     if not isinstance(expr, Read):
         for child in children(expr):
             yield from values(child)
+
+
+@dataclass(frozen=True)
+class Dim:
+    """An index ``step * place + dilation * window + first``; ``window``: None if there is none."""
+
+    place: str
+    step: int
+    window: str | None
+    dilation: int
+    first: int
+
+
+def dim_of(index: Expr, places: Collection[str], windows: Collection[str]) -> Dim | None:
+    """An index as a place, and a step of a window; None for another."""
+    dim = index_dim(index)
+    if dim is None:
+        return None
+    place, step, window, dilation, first = "", 0, None, 1, 0
+    for monomial, coefficient in dim.terms:
+        name = monomial[0] if len(monomial) == 1 else None
+        if monomial == ():
+            first = coefficient
+        elif isinstance(name, str) and name in places and not place and coefficient > 0:
+            place, step = name, coefficient
+        elif isinstance(name, str) and name in windows and window is None and coefficient > 0:
+            window, dilation = name, coefficient
+        else:
+            return None
+    return Dim(place, step, window, dilation, first) if place else None

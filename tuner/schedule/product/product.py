@@ -7,7 +7,6 @@ costs. The loops, the register tile and the theory ask nothing else, so that cod
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -93,7 +92,7 @@ Place = tuple[TirExpr, tuple[TirExpr, ...]]
 """A buffer, and the indices of an element but for the last one."""
 
 
-class Left(ABC):
+class Left:
     """The rows of a product, ``left[m, k]``. ``dtype``: of its elements in memory; ``is_packed_ahead``: whether it is
     packed before all calls."""
 
@@ -102,9 +101,9 @@ class Left(ABC):
     packs_elements: ClassVar[bool] = False
     """Whether rows that are packed at the call are the elements of words, and not these."""
 
-    @abstractmethod
     def row(self, context: EmitContext, row: TirExpr) -> Place:
-        """A row, along k."""
+        """A row, along k, where rows are read as they lie."""
+        raise NotImplementedError(f"{type(self).__name__} are read where they are packed")
 
     def room(self, context: EmitContext, rows: int, steps: TirExpr) -> AbstractContextManager[TirExpr]:
         """Memory for so many rows of so many steps that are packed at the call. Rows start a cache line and more apart
@@ -156,7 +155,7 @@ class Late:
     factor: Callable[[Panel, TirExpr, int], TirExpr]
 
 
-class Right(ABC):
+class Right:
     """The columns of a product, ``right[n, k]``. ``dtype``: of its elements in memory; ``is_packed_ahead``: whether it
     is packed before all calls; ``lies_along_n``: whether neighbours in memory are columns, not steps of k."""
 
@@ -164,9 +163,9 @@ class Right(ABC):
     is_packed_ahead: bool
     lies_along_n: bool
 
-    @abstractmethod
     def step(self, context: EmitContext, step: TirExpr) -> Place:
-        """One step of k, along n; or one column, along k, if that is how it lies."""
+        """One step of k, along n, where columns are read as they lie; or one column, along k, if that is how."""
+        raise NotImplementedError(f"{type(self).__name__} are read where they are packed")
 
     # -- packed at the call ---------------------------------------------------------------------------------------
     def room(self, context: EmitContext, panels: TirExpr, steps: TirExpr) -> AbstractContextManager[TirExpr]:
@@ -251,7 +250,7 @@ class Right(ABC):
         return None
 
     # -- theory ---------------------------------------------------------------------------------------------------
-    def widen(self, of: Estimate) -> None:  # noqa: B027 - most need nothing
+    def widen(self, of: Estimate) -> None:
         """Say what an element takes, if it is not read as it is stored: set ``of.words``."""
 
     def stream_cycles(self, of: Estimate, in_place: Floats) -> Floats:
@@ -267,7 +266,7 @@ class Right(ABC):
         return np.asarray(times * each)
 
 
-class Result(ABC):
+class Result:
     """Where results are written. ``dtype``: of its elements; ``computed``: the tensor whose elements the sums are;
     ``epilogue``: the elementwise stages that they go through on their way."""
 
@@ -275,13 +274,13 @@ class Result(ABC):
     computed: str
     epilogue: tuple[Stage, ...]
 
-    @abstractmethod
     def row(self, context: EmitContext, row: TirExpr) -> Place:
-        """A row, along n."""
+        """A row, along n, where tiles write to it."""
+        raise NotImplementedError(f"{type(self).__name__} collects results in a buffer")
 
-    @abstractmethod
     def read(self, context: EmitContext, read: Read, row: TirExpr) -> tuple[TirExpr, tuple[TirExpr, ...], bool]:
         """What an epilogue reads at a row: its buffer, the indices, and whether n follows these."""
+        raise NotImplementedError(f"{type(self).__name__} has no epilogue")
 
     @contextmanager
     def collected(self, context: EmitContext, rows: Extent, columns: Share, skipped: TirExpr) -> Iterator[Result]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout, PackLayout
+from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product import axes, estimate
 from tuner.schedule.product.atom import imported
 from tuner.schedule.product.context import EmitContext, context_of
@@ -92,3 +93,16 @@ class ProductRule(Rule, Generic[Found]):
     def write(self, context: EmitContext) -> None:
         """The body of a kernel."""
         Nest(context).body()
+
+def by_choice(
+    axis: str, kernels: Sequence[MicroKernel], of: Callable[[int, Sequence[MicroKernel]], Floats]
+) -> Floats:  # fmt: skip
+    """What ``of`` says of the kernels with the same choice of an axis, [kernels, ...] in the order of all kernels."""
+    choices, result = np.array([kernel[axis] for kernel in kernels]), None
+    for choice in np.unique(choices):
+        own = np.flatnonzero(choices == choice).tolist()
+        answer = of(int(choice), [kernels[number] for number in own])
+        result = np.empty((len(kernels), *answer.shape[1:])) if result is None else result
+        result[own] = answer
+    assert result is not None
+    return result

@@ -17,12 +17,16 @@ from tuner.schedule.product.atoms import FMA, atoms_either_way
 from tuner.schedule.product.match.factors import in_words
 from tuner.schedule.product.match.parts import Part, size_of
 from tuner.schedule.product.match.phases import Phase
-from tuner.schedule.product.operands.ahead import AheadColumns, AheadRows
 from tuner.schedule.product.operands.columns import Columns, are_in_two
-from tuner.schedule.product.operands.gathered import GatheredColumns, GatheredRows
+from tuner.schedule.product.operands.gathered import (
+    AheadColumns,
+    AheadRows,
+    GatheredColumns,
+    GatheredRows,
+    ScatteredResult,
+)
 from tuner.schedule.product.operands.image import Image
 from tuner.schedule.product.operands.matrix import ViewedColumns, ViewedResult, ViewedRows
-from tuner.schedule.product.operands.scatter import ScatteredResult
 from tuner.schedule.product.product import DTYPE, Product, can_hold_partial
 from tuner.schedule.rule import Extents
 from tuner.schedule.vector.permutation import permutes

@@ -21,9 +21,8 @@ from tuner.schedule.product.match.factors import dims_of, factors_of, in_words, 
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.parts import Part, names_of, needed, outer_role, parts_of, size_of
 from tuner.schedule.product.match.phases import Phase, phases_of
-from tuner.schedule.product.operands.ahead import AheadColumns, AheadRows
 from tuner.schedule.product.operands.columns import columns_of
-from tuner.schedule.product.operands.gathered import GatheredColumns, GatheredRows
+from tuner.schedule.product.operands.gathered import AheadColumns, AheadRows, GatheredColumns, GatheredRows
 from tuner.schedule.product.operands.image import image_of
 from tuner.schedule.product.operands.matrix import ViewedColumns, ViewedRows
 from tuner.schedule.product.product import DTYPE, UNSUPPORTED

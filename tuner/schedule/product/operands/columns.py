@@ -1,22 +1,37 @@
 """Right operands whose columns are pixels: with channels outside, a vector of columns at a step of k is a part of the
 lines of an image, the same part for every step but for where it begins. So a copy of the image, padded, takes the place
-of gathered panels."""
+of gathered panels. A vector is picked from two vectors of the copy: it may go over the padding between lines.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.program.expr import Axis, Expr, Read, axes_of, reads
+from tuner.program.expr import Axis, Expr, Read, reads
 from tuner.program.target import Hardware
 from tuner.program.workload import Workload
+from tuner.schedule.access import Dim, dim_of
+from tuner.schedule.loops.shares import Share, number_of
+from tuner.schedule.product.context import Chunk, EmitContext, Panel, Run
 from tuner.schedule.product.match.parts import Part
-from tuner.schedule.product.operands.image import Dim, dim_of
+from tuner.schedule.product.operands.gather import end_inside, lanes_inside, padded_read
+from tuner.schedule.product.operands.image import behind, reach_of, runs_of
+from tuner.schedule.product.readers import PanelReader, PanelSource
+from tuner.schedule.signature import i64
+from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.vector.arithmetic import bound, bound_unless_known, like
+from tuner.schedule.vector.permutation import permuted
+
+if TYPE_CHECKING:
+    from tuner.schedule.product.tile import Tile
 
 MAX_COLUMNS = 2**16
 """Of one value of the outermost axis, for which it is looked through whether two vectors hold what one has."""
@@ -73,21 +88,16 @@ class Columns:
         return (-(-elements // lanes) | 1) * lanes
 
     @lru_cache(maxsize=1024)  # noqa: B019 - a few numbers, and the cache is bounded
-    def panels(self, width: int, lanes: int, limit: int) -> int:
-        """How many panels of ``width`` columns have a copy of no more than ``limit`` bytes; one at least."""
-        panels = 1
-        while panels < MAX_COLUMNS and self.channels * self.plane(2 * panels * width, lanes) * 4 <= limit:
-            panels *= 2
-        return panels
+    def most(self, width: int, hardware: Hardware) -> int:
+        """Columns of a copy that takes no more than its share of L2: of one panel of ``width`` columns, or several."""
+        columns, lanes, limit = width, hardware.lanes(), int(COPY_OF_L2 * hardware.l2_bytes)
+        while columns < MAX_COLUMNS * width and self.channels * self.plane(2 * columns, lanes) * 4 <= limit:
+            columns *= 2
+        return columns
 
     def is_straight(self, lanes: int) -> bool:
         """Whether vectors of columns are contiguous."""
         return self.sizes[-1] % lanes == 0
-
-
-def copy_bytes(hardware: Hardware) -> int:
-    """What a copy may take."""
-    return int(COPY_OF_L2 * hardware.l2_bytes)
 
 
 def columns_of(
@@ -108,22 +118,18 @@ def columns_of(
     if at[-1] != len(found) - 1 or any(dim.step != 1 for dim in dims):
         return None
     others = [(index, size) for index, size, dim in zip(read.indices, tensor.dims, found, strict=True) if dim is None]
-    if not all(isinstance(index, Axis) and workload.sizes[index.name] == size for index, size in others):
+    plain = [index.name for index, size in others if isinstance(index, Axis) and workload.sizes[index.name] == size]
+    if len(plain) < len(others) or channel not in plain:
         return None
-    if not any(channel in axes_of(index) for index, _ in others):
+    sizes = [parts[name].extent.constant or 0 for name in (channel, *n[1:])]
+    extents = [tensor.dims[position].constant or 0 for position in at[1:]]
+    reach = tuple(reach_of(dim, parts) for dim in dims)
+    if 0 in (*sizes, *extents) or -1 in reach:
         return None
-    sizes = [parts[name].extent.constant for name in (channel, *n[1:])]
-    taps = [1 if dim.window is None else parts[dim.window].extent.constant for dim in dims]
-    extents = [tensor.dims[position].constant for position in at[1:]]
-    if not all((*sizes, *taps, *extents)):
-        return None
-    channels, *known = (size or 0 for size in sizes)
-    reach = tuple(((tap or 0) - 1) * dim.dilation for tap, dim in zip(taps, dims, strict=True))
-    pitches = [
-        _pitch(dim.first, size, far, extent or 0)
-        for dim, size, far, extent in zip(dims[1:], known, reach[1:], extents, strict=True)
-    ]
-    return Columns(read, dims, at, channel, channels, tuple(known), tuple(pitches), reach)
+    channels, *known = sizes
+    each = zip(dims[1:], known, reach[1:], extents, strict=True)
+    pitches = tuple(_pitch(dim.first, size, far, extent) for dim, size, far, extent in each)
+    return Columns(read, dims, at, channel, channels, tuple(known), pitches, reach)
 
 
 def _pitch(first: int, size: int, reach: int, extent: int) -> int:
@@ -147,3 +153,148 @@ def are_in_two(columns: Columns, lanes: int) -> bool:
         return False
     places = positions(columns, np.arange(columns.inner * lanes).reshape(-1, lanes))
     return bool(np.all((places < places[:, :1] + lanes) | (places > places[:, -1:] - lanes)))
+
+
+# -- the copy ---------------------------------------------------------------------------------------------------------
+Source = tuple[TirExpr, TirExpr, TirExpr | None]
+"""Where a vector of columns is: lanes (int32) of the elements from one place and, from the number of lanes on, of those
+from another one; None: those from the first place on."""
+
+
+@dataclass(frozen=True)
+class CopiedPanel(PanelReader):
+    """A panel in ``copy``, whose channels are ``plane`` elements apart: a source for each of its vectors. ``place``:
+    where the step 0 of a chunk is in a run; ``at``: where the step at hand is."""
+
+    copy: TirExpr
+    plane: int
+    sources: tuple[Source, ...]
+    place: TirExpr = None
+    at: TirExpr = None
+
+    @contextmanager
+    def runs(self, tile: Tile) -> Iterator[Run]:
+        """The channels of one place in a window after those of another."""
+        parts, chunk, columns = tile.context.parts, tile.chunk, tile.context.form.columns
+        assert columns is not None
+        pitches = {dim.place: i64(pitch) for dim, pitch in zip(columns.dims, (1, *columns.pitches), strict=True)}
+        with runs_of(chunk, i64(columns.channels)) as (run, begin, first, length):
+            window = number_of(behind(columns.dims, parts.decomposed(parts.form.k[:-1], run)), pitches)
+            # Steps count from the chunk's first one.
+            yield Run(first - chunk.first, length, bound(window + (chunk.first - begin) * i64(self.plane)))
+
+    def in_run(self, run: Run) -> CopiedPanel:
+        return replace(self, place=run.place)
+
+    def begin_step(self, step: TirExpr) -> CopiedPanel:
+        return replace(self, at=bound(self.place + step * i64(self.plane)))
+
+    def vector(self, tile: Tile, step: TirExpr, v: int) -> TirExpr:
+        *places, lane = self.sources[v]
+        first, second = (self.copy[tile.vectors.ramp(place + self.at)] for place in places)
+        return first if lane is None else permuted(bound(first), bound(second), lane)
+
+
+class ColumnCopy(PanelSource):
+    """A copy of an image: of each channel a ``plane``, which is lines of padded columns from line ``start`` on."""
+
+    packed: TirExpr
+    start: TirExpr
+
+    def __init__(self, context: EmitContext) -> None:
+        super().__init__(context)
+        assert context.form.columns is not None
+        self.columns, self.lanes, n = context.form.columns, context.vectors.lanes, context.extent["n"]
+        panels = self.columns.most(context.nr, context.task.known_target.hardware) // context.nr
+        self.panels = min(panels, -(-int(n) // context.nr)) if isinstance(n, tirx.IntImm) else panels
+        self.plane = self.columns.plane(self.panels * context.nr, self.lanes)
+
+    def groups(self, panels: Share, use: Callable[[Share], None]) -> None:
+        """As many panels at a time as the copy has room for, about as many each time; the copy is filled for them."""
+        total = bound_unless_known(panels[1] - panels[0])
+        count = bound_unless_known(tirx.truncdiv(total + i64(self.panels - 1), i64(self.panels)))
+        most = tirx.max(count, i64(1))
+        with I.serial(i64(0), count) as group:
+            ends = group, group + i64(1)
+            first, last = (bound_unless_known(panels[0] + tirx.truncdiv(total * end, most)) for end in ends)
+            self._fill((first, last))
+            use((first, last))
+
+    def _fill(self, panels: Share) -> None:
+        """The lines that some panels need."""
+        context, columns, lanes, pitch = self.context, self.columns, self.lanes, self.columns.pitches[-1]
+        first, width = bound_unless_known(panels[0] * i64(context.nr)), i64(context.nr)
+        last = bound_unless_known(tirx.min(panels[1] * width, context.extent["n"]) - i64(1))
+        self.start = self._line(first)
+        lines = bound_unless_known(self._line(last) - self.start + i64(1 + columns.lines_below))
+        sizes = [context.parts.sizes_of(columns.read.tensor)[position] for position in columns.at]
+        with I.serial(i64(0), lines) as line:
+            at = self._outer(bound_unless_known(self.start + line))
+            end = end_inside(at, sizes[:-1], sizes[-1])
+            # What is stored past a line is overwritten by the next one, or lies in the room behind.
+            with I.serial(i64(0), i64(-(-pitch // lanes))) as v:
+                element = bound_unless_known(v * i64(lanes) + i64(columns.dims[-1].first))
+                mask = lanes_inside(element, end, lanes)
+                to = bound_unless_known(line * i64(pitch) + v * i64(lanes))
+                of_dims = dict(zip(columns.at, (*at, context.vectors.ramp(element)), strict=True))
+                with I.serial(i64(0), i64(columns.channels)) as channel:
+                    values = {**context.outer, columns.channel: channel}
+                    value = padded_read(context, columns.read, values, of_dims, mask)
+                    I.buffer_store(self.packed, value, [context.vectors.ramp(channel * i64(self.plane) + to)])
+
+    def _line(self, column: TirExpr) -> TirExpr:
+        """The line that a column's window begins in."""
+        (*sizes, width), pitches, inner = self.columns.sizes, self.columns.pitches[:-1], i64(self.columns.inner)
+        value, rest = (bound_unless_known(part(column, inner)) for part in (tirx.truncdiv, tirx.truncmod))
+        rest = bound(tirx.truncdiv(rest, i64(width))) if width > 1 else rest
+        return bound_unless_known(value * i64(math.prod(pitches)) + _spread(rest, sizes, pitches))
+
+    def _outer(self, line: TirExpr) -> list[TirExpr]:
+        """The indices of the tensor's dims that lines are of, at a line."""
+        indices = []
+        for dim, pitch in reversed(list(zip(self.columns.dims[1:-1], self.columns.pitches[:-1], strict=True))):
+            indices.append(bound_unless_known(tirx.truncmod(line, i64(pitch)) + i64(dim.first)))
+            line = bound_unless_known(tirx.truncdiv(line, i64(pitch)))
+        return [bound_unless_known(line + i64(self.columns.dims[0].first)), *reversed(indices)]
+
+    def opened(self, panel: Panel) -> Panel:
+        sources = tuple(self._source(panel, v) for v in range(panel.vectors))
+        return replace(panel, reader=CopiedPanel(self.packed, self.plane, sources))
+
+    def placed(self, panel: Panel, chunk: Chunk) -> Panel:
+        return panel
+
+    def _source(self, panel: Panel, v: int) -> Source:
+        columns, lanes = self.columns, self.lanes
+        # Where in a channel windows begin, of columns (int32) from one value of the outermost axis on.
+        position = partial(_spread, sizes=columns.sizes, pitches=columns.pitches)
+        column = panel.column + i64(v * lanes)
+        # Columns past the last one are that one again: they are computed and not stored.
+        beyond = i64(lanes - 1)
+        if panel.limit is not None:
+            column = tirx.min(column, panel.limit - i64(1))
+            beyond = tirx.min(beyond, panel.limit - i64(1) - column)
+        column, beyond = bound_unless_known(column), bound_unless_known(tirx.Cast("int32", beyond))
+        outer = tirx.truncdiv(column, i64(columns.inner)) * i64(math.prod(columns.pitches))
+        outer = outer - self.start * i64(columns.pitches[-1])
+        inner = bound_unless_known(tirx.Cast("int32", tirx.truncmod(column, i64(columns.inner))))
+        zero = bound_unless_known(position(inner))
+        first = bound_unless_known(outer + tirx.Cast("int64", zero))
+        if columns.is_straight(lanes):
+            return first, first, None
+        every = tirx.min(tirx.Ramp(tirx.IntImm("int32", 0), 1, lanes), tirx.Broadcast(beyond, lanes))
+        lane = bound(position(bound(tirx.Broadcast(inner, lanes) + every)) - tirx.Broadcast(zero, lanes))
+        # The second vector ends at the last lane's element.
+        shift = bound_unless_known(tirx.max(position(bound_unless_known(inner + beyond)) - zero - lanes + 1, 0))
+        in_second = lane - tirx.Broadcast(shift - lanes, lanes)
+        lane = bound(tirx.Select(lane < tirx.Broadcast(tirx.IntImm("int32", lanes), lanes), lane, in_second))
+        return first, bound_unless_known(first + tirx.Cast("int64", shift)), lane
+
+
+def _spread(column: TirExpr, sizes: Sequence[int], pitches: Sequence[int]) -> TirExpr:
+    """A flattened index whose last parts are of ``sizes``, as one whose parts have room for ``pitches``."""
+    result, scale = like(0, column), 1
+    for size, pitch in zip(reversed(sizes), reversed(pitches), strict=True):
+        result = result + tirx.truncmod(column, like(size, column)) * like(scale, column)
+        column, scale = bound(tirx.truncdiv(column, like(size, column))), scale * pitch
+    return bound(result + column * like(scale, column))

@@ -5,22 +5,21 @@ Padding is filled in here, so that the tile knows of none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 
-from tuner.program.expr import Expr as Ast
-from tuner.program.expr import Read, axes_of
-from tuner.program.program import index_dim
-from tuner.schedule.access import names_in
+from tuner.program.expr import Expr, Read
+from tuner.schedule.access import step_of
 from tuner.schedule.loops.reading import Reader
 from tuner.schedule.product.context import Chunk, EmitContext, Panel, Values
 from tuner.schedule.product.match.factors import is_contiguous
-from tuner.schedule.product.operands.padded import as_float32, between
 from tuner.schedule.product.readers import PackedRows, PackedSlice
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known
+from tuner.schedule.vector.dtypes import cast, lanes_of, loaded
 from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.memory import DTYPE, loaded_where
 
@@ -30,26 +29,77 @@ MIN_IN_RUN = 5
 """Columns in a run for which the pieces of a vector are written out."""
 
 
-def product(
-    context: EmitContext,
-    factors: tuple[Ast, ...],
-    values: Values,
-    lanes: int,
-    along: str | None,
-    limit: TirExpr | None = None,
+# -- what a tensor has, and what it is padded with --------------------------------------------------------------------
+def reader_at(
+    context: EmitContext, values: Values, lanes: int = 1, along: str | None = None, limit: TirExpr | None = None
+) -> Reader:
+    """Reads of the program at these values of the parts of its axes."""
+    workload, index = context.task.workload, context.parts.index(values)
+    return Reader(workload, context.function, context.buffers, index, lanes, along, limit)
+
+
+def end_inside(outer: Sequence[TirExpr], sizes: Sequence[TirExpr], length: TirExpr) -> TirExpr:
+    """Where a line ends whose outer indices are these: at ``length``, or at 0 where one of them is outside its size."""
+    inside: TirExpr = tirx.IntImm("bool", 1)
+    for value, size in zip(outer, sizes, strict=True):
+        inside = tirx.And(inside, tirx.And(value >= i64(0), value < size))
+    return bound_unless_known(tirx.Select(inside, length, i64(0)))
+
+
+def lanes_inside(element: TirExpr, end: TirExpr, lanes: int) -> TirExpr:
+    """Which lanes of the vector at ``element`` of a line are in it: not before 0, and before ``end``."""
+    limits = (i64(0) - element, end - element)
+    first, last = (
+        bound_unless_known(tirx.Cast("int32", tirx.max(tirx.min(limit, i64(lanes)), i64(0)))) for limit in limits
+    )
+    return _between(_numbers(0, lanes), first, last)
+
+
+def padded_vector(
+    context: EmitContext, tensor: str, buffer: TirExpr, place: Sequence[TirExpr], mask: TirExpr
 ) -> TirExpr:
+    """What a tensor has there as float32, and what it is padded with in the other lanes."""
+    lanes, workload = context.vectors.lanes, context.task.workload
+    dtype, padding = workload.tensors[tensor].dtype, dict(workload.padding).get(tensor, 0.0)
+    value = bound(loaded_where(mask, buffer, place))
+    value = value if dtype == DTYPE else _as_float32(value, dtype)
+    return tirx.Select(mask, value, tirx.Broadcast(tirx.FloatImm(DTYPE, padding), lanes))
+
+
+def padded_read(context: EmitContext, read: Read, values: Values, at: Mapping[int, TirExpr], mask: TirExpr) -> TirExpr:
+    """The same of a read at ``values``, but that its indices ``at`` are given."""
+    found = reader_at(context, values).indices(read)
+    place = [at.get(position, value) for position, value in enumerate(found)]
+    return padded_vector(context, read.tensor, context.buffers[read.tensor], place, mask)
+
+
+def _numbers(first: int, lanes: int) -> TirExpr:
+    return tirx.Ramp(tirx.IntImm("int32", first), 1, lanes)
+
+
+def _between(elements: TirExpr, first: TirExpr, last: TirExpr) -> TirExpr:
+    """Which of a vector of int32 are not before ``first`` and before ``last``."""
+    lanes = lanes_of(elements)
+    return tirx.And(elements >= tirx.Broadcast(first, lanes), elements < tirx.Broadcast(last, lanes))
+
+
+def _as_float32(value: TirExpr, dtype: str) -> TirExpr:
+    """``value``, read from a buffer of another ``dtype``. It is used several times: bind it."""
+    return bound(cast(bound(loaded(value, dtype)), DTYPE))
+
+
+def product(
+    context: EmitContext, factors: tuple[Expr, ...], values: Values, lanes: int, along: str | None,
+    limit: TirExpr | None = None,
+) -> TirExpr:  # fmt: skip
     """The product of some factors: of one element, or of ``lanes`` from there ``along`` an axis."""
-    index = context.parts.index(values)
-    reader = Reader(context.task.workload, context.function, context.buffers, index, lanes, along, limit)
-    extent = context.function.extents.__getitem__
+    reader, extent = reader_at(context, values, lanes, along, limit), context.function.extents.__getitem__
     evaluator = Evaluator(context.task.workload.element_types, lanes, reader.read, reader.axis, extent)
-    result = None
-    for factor in factors:
-        value = I.Bind(evaluator.value(factor, DTYPE))
-        result = value if result is None else I.Bind(result * value)
-    return result
+    each = (I.Bind(evaluator.value(factor, DTYPE)) for factor in factors)
+    return reduce(lambda result, value: I.Bind(result * value), each)
 
 
+# -- blocks -----------------------------------------------------------------------------------------------------------
 def gather_rows(context: EmitContext, rows: PackedRows, count: TirExpr, chunk: Chunk) -> None:
     """``count`` rows of the left operand; in vectors along the last axis of k where that is contiguous."""
     factors, lanes, inner = context.form.left.factors, context.vectors.lanes, context.form.k[-1]
@@ -70,36 +120,34 @@ def gather_rows(context: EmitContext, rows: PackedRows, count: TirExpr, chunk: C
 
 
 def gather_panel(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
-    """A panel's slice of the right operand."""
-    factors = context.form.right.factors
-    read = strided_read(context)
-    if read is not None:
-        _pieces(context, panel, to, chunk, read)
-    elif len(context.form.n) == 1 and is_contiguous(factors, context.form.n[0]):
-        _vectors(context, panel, to, chunk)
-    else:
-        _elements(context, panel, to, chunk)
-
-
-def _elements(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
-    """Element by element. Columns past the last one are left as they are: they are computed and not stored."""
-    with I.serial(i64(0), context.columns_in(panel)) as column:
-        of_column = {**context.outer, **context.parts.decomposed(context.form.n, panel.column + column)}
-        with _steps(context, panel, to, chunk) as (values, place):
-            value = product(context, context.form.right.factors, {**of_column, **values}, 1, None)
-            I.buffer_store(to.buffer, value, [to.index, place, column])
-
-
-def _vectors(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
-    """In vectors along n, which is one axis."""
-    (axis,), lanes = context.form.n, context.vectors.lanes
-    limit = context.extent["n"] if panel.limit is None else panel.limit
+    """A panel's slice of the right operand, in vectors along n where these can be loaded. Columns past the last one are
+    left as they are, or are anything: they are computed and not stored."""
+    lanes, n, factors, strided = (
+        context.vectors.lanes,
+        context.form.n,
+        context.form.right.factors,
+        strided_read(context),
+    )
+    if strided is None and not (len(n) == 1 and is_contiguous(factors, n[0])):
+        with I.serial(i64(0), context.columns_in(panel)) as column:
+            of_column = {**context.outer, **context.parts.decomposed(n, panel.column + column)}
+            with _steps(context, panel, to, chunk) as (values, place):
+                value = product(context, factors, {**of_column, **values}, 1, None)
+                I.buffer_store(to.buffer, value, [to.index, place, column])
+        return
     with I.serial(i64(0), i64(panel.vectors)) as v:
         column = bound(panel.column + v * i64(lanes))
+        load = _whole(context, panel, column) if strided is None else _pieces(context, panel, column, strided)
         with _steps(context, panel, to, chunk) as (values, place):
-            at = {**context.outer, **values, axis: column}
-            value = product(context, context.form.right.factors, at, lanes, axis, limit)
+            value = load({**context.outer, **values})
             I.buffer_store(to.buffer, value, [to.index, place, context.vectors.ramp(v * i64(lanes))])
+
+
+def _whole(context: EmitContext, panel: Panel, column: TirExpr) -> Callable[[Values], TirExpr]:
+    """How to load a vector of columns along n, which is one axis."""
+    (axis,), lanes, factors = context.form.n, context.vectors.lanes, context.form.right.factors
+    limit = context.extent["n"] if panel.limit is None else panel.limit
+    return lambda values: product(context, factors, {**values, axis: column}, lanes, axis, limit)
 
 
 @contextmanager
@@ -113,7 +161,7 @@ def _steps(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) ->
         yield {**values, names[-1]: step}, chunk.first - to.first + shift + step
 
 
-# -- strided reads --------------------------------------------------------------------------------------------------
+# -- strided reads ----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Strided:
     """A read whose last index alone goes along the last axis of n, by ``step`` elements."""
@@ -128,35 +176,28 @@ def strided_read(context: EmitContext) -> Strided | None:
     part = context.form.parts[name]
     if others or not isinstance(factor, Read) or part.step != 1 or part.axis != name:
         return None
-    *outer, last = factor.indices
-    dim = index_dim(last)
-    if dim is None or any(name in axes_of(index) for index in outer):
-        return None
-    steps = [coefficient for monomial, coefficient in dim.terms if monomial == (name,)]
-    elsewhere = any(name in names_in(monomial) for monomial, _ in dim.terms if monomial != (name,))
-    if len(steps) != 1 or elsewhere or not 1 <= steps[0] <= MAX_STRIDE:
-        return None
-    return Strided(factor, steps[0])
+    step = step_of(factor, name) or 0
+    return Strided(factor, step) if 1 <= step <= MAX_STRIDE else None
 
 
-def _pieces(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk, strided: Strided) -> None:
-    """Vectors of columns, each of which may go over several runs of the last axis of n: a masked load for each."""
-    lanes = context.vectors.lanes
+def _pieces(context: EmitContext, panel: Panel, column: TirExpr, strided: Strided) -> Callable[[Values], TirExpr]:
+    """How to load a vector of columns that may go over several runs of the last axis of n: a masked load for each."""
+    lanes, every = context.vectors.lanes, context.vectors.ramp(0)
     padding = dict(context.task.workload.padding).get(strided.read.tensor, 0.0)
-    with I.serial(i64(0), i64(panel.vectors)) as v:
-        column = bound(panel.column + v * i64(lanes))
-        valid = columns_in_vector(panel, column, lanes)
-        over = runs_of_vector(context, column)
-        with _steps(context, panel, to, chunk) as (values, place):
-            slot, every = I.alloc_buffer((lanes,), DTYPE), tirx.Ramp(0, 1, lanes)
-            I.buffer_store(slot, tirx.Broadcast(tirx.FloatImm(DTYPE, padding), lanes), [every])
+    valid, over = columns_in_vector(panel, column, lanes), runs_of_vector(context, column)
 
-            def piece(of_run: Values, start: TirExpr, end: TirExpr, lane_zero: TirExpr) -> None:
-                at = {**context.outer, **values, **of_run, context.form.n[-1]: lane_zero}
-                load_piece(context, strided, slot, at, start, tirx.min(end, valid))
+    def load(values: Values) -> TirExpr:
+        slot = I.alloc_buffer((lanes,), DTYPE)
+        I.buffer_store(slot, tirx.Broadcast(tirx.FloatImm(DTYPE, padding), lanes), [every])
 
-            over(piece)
-            I.buffer_store(to.buffer, slot[every], [to.index, place, context.vectors.ramp(v * i64(lanes))])
+        def piece(of_run: Values, start: TirExpr, end: TirExpr, lane_zero: TirExpr) -> None:
+            at = {**values, **of_run, context.form.n[-1]: lane_zero}
+            load_piece(context, strided, slot, at, start, tirx.min(end, valid))
+
+        over(piece)
+        return slot[every]
+
+    return load
 
 
 def columns_in_vector(panel: Panel, column: TirExpr, lanes: int) -> TirExpr:
@@ -175,26 +216,24 @@ def runs_of_vector(context: EmitContext, column: TirExpr) -> Callable[[Piece], N
         return lambda use: use({}, i64(0), i64(lanes), column)
     size, fixed = context.parts.divisor(name), context.form.parts[name].extent.constant
     run, at = bound(tirx.truncdiv(column, size)), bound(tirx.truncmod(column, size))
+
+    def piece(use: Piece, values: Values, before: TirExpr) -> None:
+        use(values, tirx.max(before, i64(0)), before + size, i64(0) - before)
+
     if fixed is not None and fixed >= MIN_IN_RUN:
         count = 1 if fixed % lanes == 0 else (lanes - 2) // fixed + 2
         of_runs = [_in_slots(context.parts.decomposed(outer, run + i64(number))) for number in range(count)]
 
         def unrolled(use: Piece) -> None:
             for number, values in enumerate(of_runs):
-                before = i64(number * fixed) - at
-                use(values, tirx.max(before, i64(0)), before + size, i64(0) - before)
+                piece(use, values, i64(number * fixed) - at)
 
         return unrolled
 
     def looped(use: Piece) -> None:
         with I.serial(i64(0), tirx.truncdiv(at + i64(lanes - 1), size) + i64(1)) as number:
             before = bound(number * size - at)
-            use(
-                _in_slots(context.parts.decomposed(outer, run + number)),
-                tirx.max(before, i64(0)),
-                before + size,
-                i64(0) - before,
-            )
+            piece(use, _in_slots(context.parts.decomposed(outer, run + number)), before)
 
     return looped
 
@@ -209,12 +248,11 @@ def load_piece(
 ) -> None:
     """Lanes ``first`` to ``last`` of ``slot``: what is read there, where it is inside the tensor, as float32, or as it
     is stored in a slot of that dtype."""
-    workload, lanes, step = context.task.workload, context.vectors.lanes, strided.step
-    buffer = context.buffers[strided.read.tensor]
-    reader = Reader(workload, context.function, context.buffers, context.parts.index(values), 1, None)
-    at = [bound_unless_known(index) for index in reader.indices(strided.read)]
-    if strided.read.tensor in dict(workload.padding):
-        sizes = context.parts.sizes_of(strided.read.tensor)
+    workload, lanes, step, tensor = context.task.workload, context.vectors.lanes, strided.step, strided.read.tensor
+    buffer, dtype = context.buffers[tensor], workload.tensors[tensor].dtype
+    at = [bound_unless_known(index) for index in reader_at(context, values).indices(strided.read)]
+    if tensor in dict(workload.padding):
+        sizes = context.parts.sizes_of(tensor)
         *outer, inside = [(value, size) for value, size in zip(at, sizes, strict=True)]
         first = tirx.max(first, _rounded_up(i64(0) - inside[0], step))
         last = tirx.min(last, _rounded_up(inside[1] - inside[0], step))
@@ -222,19 +260,16 @@ def load_piece(
             last = tirx.Select(tirx.And(value >= i64(0), value < size), last, i64(0))
     first, last = (bound(tirx.Cast("int32", tirx.min(end, i64(lanes)))) for end in (first, last))
     loads = []
-    dtype = workload.tensors[strided.read.tensor].dtype
     for part in range(step):
-        elements = tirx.Ramp(tirx.IntImm("int32", part * lanes), 1, lanes)
-        mask = between(elements, first * step, last * step - (step - 1))
+        mask = _between(_numbers(part * lanes, lanes), first * step, last * step - (step - 1))
         place = [*at[:-1], context.vectors.ramp(at[-1] + i64(part * lanes))]
         elements = I.Bind(loaded_where(mask, buffer, place))
         as_stored = str(slot.dtype) == str(buffer.dtype)
-        loads.append(elements if as_stored else as_float32(elements, dtype))
+        loads.append(elements if as_stored else _as_float32(elements, dtype))
     if step > 1:
         chosen = [tirx.IntImm("int32", lane * step) for lane in range(lanes)]
         loads = [I.Bind(tirx.Shuffle(loads, chosen))]
-    every = tirx.Ramp(0, 1, lanes)
-    mask = between(tirx.Ramp(tirx.IntImm("int32", 0), 1, lanes), first, last)
+    every, mask = context.vectors.ramp(0), _between(_numbers(0, lanes), first, last)
     I.buffer_store(slot, tirx.Select(mask, loads[0], slot[every]), [every])
 
 

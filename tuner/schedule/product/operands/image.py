@@ -6,6 +6,7 @@ element once for each window that it is in. A tile adds where its rows start to 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from tuner.program.dtypes import DTYPES
 from tuner.program.expr import Axis, Expr, Read
-from tuner.program.program import index_dim
 from tuner.program.workload import Workload
-from tuner.schedule.product.context import EmitContext, Run, Values
+from tuner.schedule.access import Dim, dim_of
+from tuner.schedule.loops.shares import number_of
+from tuner.schedule.product.context import Chunk, EmitContext, Run, Values
 from tuner.schedule.product.match.parts import Part
-from tuner.schedule.product.operands.padded import end_inside, lanes_inside, padded_vector, runs_of_chunk
+from tuner.schedule.product.operands.gather import end_inside, lanes_inside, padded_vector
 from tuner.schedule.product.readers import PackedRows
 from tuner.schedule.signature import i64
 from tuner.schedule.tir import I, TirExpr, tirx
@@ -29,17 +31,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Dim:
-    """An index ``step * place + dilation * window + first``; ``window``: None if there is none."""
-
-    place: str
-    step: int
-    window: str | None
-    dilation: int
-    first: int
-
-
-@dataclass(frozen=True)
 class Image:
     """``read`` at ``rows`` of ``columns`` of ``channel``: its dims, outermost first."""
 
@@ -47,10 +38,6 @@ class Image:
     rows: tuple[Dim, ...]
     columns: Dim
     channel: str
-
-    @property
-    def dims(self) -> tuple[Dim, ...]:
-        return (*self.rows, self.columns)
 
     @property
     def run(self) -> tuple[str, ...]:
@@ -70,39 +57,41 @@ def image_of(
     *others, last = factor.indices
     if not isinstance(last, Axis) or workload.tensors[factor.tensor].dims[-1] != workload.sizes[last.name]:
         return None
-    found = [dim_of(index, m, k) for index in others]
-    dims = tuple(dim for dim in found if dim is not None)
+    dims = tuple(dim for index in others if (dim := dim_of(index, m, k)) is not None)
     windows = tuple(dim.window for dim in dims if dim.window is not None)
-    is_whole = len(dims) == len(found) and tuple(dim.place for dim in dims) == m and (*windows, last.name) == k
-    is_dense = is_whole and windows and all(dim.step <= _reach(dim, parts) for dim in dims)
-    return Image(factor, dims[:-1], dims[-1], last.name) if is_dense else None
+    is_whole = len(dims) == len(others) and tuple(dim.place for dim in dims) == m and (*windows, last.name) == k
+    is_dense = windows and all(dim.step <= reach_of(dim, parts) + 1 for dim in dims)
+    return Image(factor, dims[:-1], dims[-1], last.name) if is_whole and is_dense else None
 
 
-def _reach(dim: Dim, parts: Mapping[str, Part]) -> int:
-    """How many indices a window goes over from its first one to its last; 0 where that is not known ahead."""
+# -- windows ----------------------------------------------------------------------------------------------------------
+def reach_of(dim: Dim, parts: Mapping[str, Part]) -> int:
+    """How far a window's last element is behind its first one; -1 where that is not known ahead."""
     size = 1 if dim.window is None else parts[dim.window].extent.constant
-    return 0 if size is None else dim.dilation * (size - 1) + 1
+    return dim.dilation * (size - 1) if size else -1
 
 
-def dim_of(index: Expr, m: Sequence[str], k: Sequence[str]) -> Dim | None:
-    """An index as a place among ``m`` and a step of a window among ``k``; None for another."""
-    dim = index_dim(index)
-    if dim is None:
-        return None
-    place, step, window, dilation, first = "", 0, None, 1, 0
-    for monomial, coefficient in dim.terms:
-        name = monomial[0] if len(monomial) == 1 else None
-        if monomial == ():
-            first = coefficient
-        elif isinstance(name, str) and name in m and not place and coefficient > 0:
-            place, step = name, coefficient
-        elif isinstance(name, str) and name in k and window is None and coefficient > 0:
-            window, dilation = name, coefficient
+@contextmanager
+def runs_of(chunk: Chunk, size: TirExpr) -> Iterator[tuple[TirExpr, TirExpr, TirExpr, TirExpr]]:
+    """The steps of a chunk as runs of ``size`` of them, cut where the chunk begins and ends: the run, the step that it
+    begins at if it is whole, the first one of it in the chunk, and how many there are."""
+    end = chunk.first + chunk.length
+    with I.serial(tirx.truncdiv(chunk.first, size), tirx.truncdiv(end + size - i64(1), size)) as run:
+        begin = run * size
+        if chunk.is_first is None:
+            first, length = begin, size
         else:
-            return None
-    return Dim(place, step, window, dilation, first) if place else None
+            first = bound_unless_known(tirx.max(begin, chunk.first))
+            length = bound_unless_known(tirx.min(begin + size, end) - first)
+        yield run, begin, first, length
 
 
+def behind(dims: Sequence[Dim], values: Values) -> Values:
+    """By place, how many indices behind the first one of its window a step lies."""
+    return {dim.place: i64(0) if dim.window is None else values[dim.window] * i64(dim.dilation) for dim in dims}
+
+
+# -- the copy ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class ImageRows(PackedRows):
     """``buffer``: the copy, of one dim; ``starts``: where in it row ``row`` and those behind begin; ``pitch``: elements
@@ -120,14 +109,10 @@ class ImageRows(PackedRows):
         context, chunk = tile.context, tile.chunk
         parts, image, steps = context.parts, context.form.image, context.form.k
         assert image is not None
-        outer = steps[: len(steps) - len(image.run)]
-        size: TirExpr = i64(1)
-        for name in image.run:
-            size = size * parts.size(name)
-        size = bound_unless_known(tirx.max(size, i64(1)))
-        with runs_of_chunk(chunk, size) as (run, begin, first, length):
-            values = parts.decomposed(outer, run)
-            place = window_line(context, image, values) * self.pitch
+        size = bound_unless_known(tirx.max(math.prod(map(parts.size, image.run), start=i64(1)), i64(1)))
+        with runs_of(chunk, size) as (run, begin, first, length):
+            values = parts.decomposed(steps[: len(steps) - len(image.run)], run)
+            place = number_of(behind(image.rows, values), _lines(context, image)) * self.pitch
             if len(image.run) == 1 and image.columns.window is not None:
                 shift = values[image.columns.window] * i64(image.columns.dilation) * parts.size(image.channel)
                 place = place + shift
@@ -144,53 +129,56 @@ class ImageRows(PackedRows):
 @contextmanager
 def image_rows(context: EmitContext, first: TirExpr, count: TirExpr) -> Iterator[ImageRows]:
     """The rows of the left operand from ``first`` on, ``count`` of them, in a copy of their part of the image."""
-    copy = _Copy(context)
-    start = copy.line(context.parts.decomposed(context.form.m, first))
-    last = copy.line(context.parts.decomposed(context.form.m, tirx.max(first + count - i64(1), first)))
+    copy, m = _ImageCopy(context), context.form.m
+    start = copy.line(context.parts.decomposed(m, first))
+    last = copy.line(context.parts.decomposed(m, tirx.max(first + count - i64(1), first)))
     lines = bound_unless_known(last - start + copy.height)
     # Neither is empty, whatever the extents are.
     sizes = I.Bind(lines * copy.pitch + i64(context.vectors.lanes)), I.Bind(count + i64(1))
     with workspace(sizes[:1]) as packed, workspace(sizes[1:], "int64") as starts:
         copy.fill(packed, start, lines)
-        copy.starts(starts, start, first, count)
+        with context.parts.runs(m, first, count) as (values, begin, end, shift):
+            line = bound_unless_known((copy.line(values) - start) * copy.pitch)
+            with I.serial(begin, end) as column:
+                I.buffer_store(starts, line + column * (i64(copy.image.columns.step) * copy.channels), [column + shift])
         yield ImageRows(packed, first, starts, copy.pitch)
 
 
-class _Copy:
+def _extent(context: EmitContext, dim: Dim) -> TirExpr:
+    """How many indices of a dim windows touch, from the first one to the last."""
+    reach = (context.parts.size(dim.place) - i64(1)) * i64(dim.step) + i64(1)
+    return reach if dim.window is None else reach + (context.parts.size(dim.window) - i64(1)) * i64(dim.dilation)
+
+
+def _lines(context: EmitContext, image: Image) -> Values:
+    """By place, the extents of the dims that the copy has lines of."""
+    return {dim.place: _extent(context, dim) for dim in image.rows}
+
+
+class _ImageCopy:
     """How an image lies in its copy: lines of padded columns, one for each value of the outer dims."""
 
     def __init__(self, context: EmitContext) -> None:
-        image = context.form.image
+        image, lanes = context.form.image, i64(context.vectors.lanes)
         assert image is not None
-        self.context, self.image = context, image
+        self.context, self.image, self.extents = context, image, _lines(context, image)
         self.channels = context.parts.size(image.channel)
-        self.width = bound_unless_known(extent_of(context, image.columns) * self.channels)
-        lanes = i64(context.vectors.lanes)
-        self.pitch = bound_unless_known(tirx.floordiv(self.width + lanes - i64(1), lanes) * lanes)
-        windows: Values = {
-            dim.window: context.parts.size(dim.window) - i64(1) for dim in image.rows if dim.window is not None
-        }
-        self.height = bound_unless_known(window_line(context, image, windows) + i64(1))
+        width = bound_unless_known(_extent(context, image.columns) * self.channels)
+        self.pitch = bound_unless_known(tirx.floordiv(width + lanes - i64(1), lanes) * lanes)
+        last = {dim.window: context.parts.size(dim.window) - i64(1) for dim in image.rows if dim.window is not None}
+        self.height = bound_unless_known(number_of(behind(image.rows, last), self.extents) + i64(1))
 
     def line(self, values: Values) -> TirExpr:
         """The line where a window begins at these values of the parts of m."""
-        places = [values[dim.place] * i64(dim.step) for dim in self.image.rows]
-        return bound_unless_known(_flattened(self.context, self.image, places))
-
-    def starts(self, starts: TirExpr, start: TirExpr, first: TirExpr, count: TirExpr) -> None:
-        columns = self.image.columns
-        with self.context.parts.runs(self.context.form.m, first, count) as (values, begin, end, shift):
-            line = bound_unless_known((self.line(values) - start) * self.pitch)
-            with I.serial(begin, end) as column:
-                I.buffer_store(starts, line + column * (i64(columns.step) * self.channels), [column + shift])
+        places = {dim.place: values[dim.place] * i64(dim.step) for dim in self.image.rows}
+        return bound_unless_known(number_of(places, self.extents))
 
     def fill(self, packed: TirExpr, start: TirExpr, lines: TirExpr) -> None:
-        context, read, lanes = self.context, self.image.read, self.context.vectors.lanes
-        sizes, source = context.parts.sizes_of(read.tensor), context.buffers[read.tensor]
-        dtype = context.task.workload.tensors[read.tensor].dtype
-        length = I.Bind(sizes[-2] * sizes[-1])
-        shape = [*sizes[:-2], length]
-        flat = I.decl_buffer(shape, source.dtype, data=source.data, align=DTYPES[dtype].bytes)
+        """So many lines from ``start`` on."""
+        context, tensor, lanes = self.context, self.image.read.tensor, self.context.vectors.lanes
+        sizes, source = context.parts.sizes_of(tensor), context.buffers[tensor]
+        length, align = I.Bind(sizes[-2] * sizes[-1]), DTYPES[context.task.workload.tensors[tensor].dtype].bytes
+        flat = I.decl_buffer([*sizes[:-2], length], source.dtype, data=source.data, align=align)
         before = i64(self.image.columns.first) * self.channels
         with I.serial(i64(0), lines) as line:
             at = self._outer(start + line)
@@ -198,39 +186,16 @@ class _Copy:
             with I.serial(i64(0), tirx.floordiv(self.pitch, i64(lanes))) as v:
                 element = bound_unless_known(v * i64(lanes) + before)
                 mask = lanes_inside(element, end, lanes)
-                value = padded_vector(context, read.tensor, flat, [*at, context.vectors.ramp(element)], mask)
+                value = padded_vector(context, tensor, flat, [*at, context.vectors.ramp(element)], mask)
                 I.buffer_store(packed, value, [context.vectors.ramp(line * self.pitch + v * i64(lanes))])
 
     def _outer(self, line: TirExpr) -> list[TirExpr]:
         """The outer indices of the tensor at a line."""
         indices: list[TirExpr] = []
-        for position, dim in reversed(list(enumerate(self.image.rows))):
-            if position == 0:
-                value = line
-            else:
-                extent = tirx.max(extent_of(self.context, dim), i64(1))
-                value, line = (
-                    bound_unless_known(tirx.truncmod(line, extent)),
-                    bound_unless_known(tirx.truncdiv(line, extent)),
-                )
+        for number, dim in reversed(list(enumerate(self.image.rows))):
+            value = line
+            if number:
+                extent = tirx.max(self.extents[dim.place], i64(1))
+                value, line = (bound_unless_known(part(line, extent)) for part in (tirx.truncmod, tirx.truncdiv))
             indices.append(bound_unless_known(value + i64(dim.first)))
         return indices[::-1]
-
-
-def extent_of(context: EmitContext, dim: Dim) -> TirExpr:
-    """How many indices of a dim windows touch, from the first one to the last."""
-    reach = (context.parts.size(dim.place) - i64(1)) * i64(dim.step) + i64(1)
-    return reach if dim.window is None else reach + (context.parts.size(dim.window) - i64(1)) * i64(dim.dilation)
-
-
-def window_line(context: EmitContext, image: Image, values: Values) -> TirExpr:
-    """How many lines below the first one of its window a step lies."""
-    below = [values[dim.window] * i64(dim.dilation) if dim.window is not None else i64(0) for dim in image.rows]
-    return _flattened(context, image, below)
-
-
-def _flattened(context: EmitContext, image: Image, indices: Sequence[TirExpr]) -> TirExpr:
-    flat: TirExpr = i64(0)
-    for dim, index in zip(image.rows, indices, strict=True):
-        flat = flat * extent_of(context, dim) + index
-    return flat

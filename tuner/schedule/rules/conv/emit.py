@@ -17,20 +17,23 @@ the next one, so that its results stay in cache; they are written panel by panel
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from tuner.program.dtypes import DTYPES
-from tuner.program.expr import reads
+from tuner.program.expr import axes_of, reads
 from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
 from tuner.schedule.function import KernelFunction, kernel_function
-from tuner.schedule.layout import CutLayout, Layout
+from tuner.schedule.layout import CutLayout, Layout, PackLayout
 from tuner.schedule.loops.shares import Share, on_threads
-from tuner.schedule.product.atom import imported
+from tuner.schedule.product.atom import Atom, imported
 from tuner.schedule.product.axes import IN_IMAGE, atom_of
-from tuner.schedule.product.context import EmitContext, Indexing, View
+from tuner.schedule.product.context import EmitContext, Indexing, View, context_of
+from tuner.schedule.product.match.factors import Factors, dims_of
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import form_of, viewed
 from tuner.schedule.product.match.parts import outer_role
@@ -41,9 +44,9 @@ from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.memory import part_of
 
 
-def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], name: str) -> Any:
+def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
     """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0."""
-    form = form_of(task.workload, bool(kernel["join"]))
+    form, layouts = form_of(task.workload, bool(kernel["join"])), layouts_of(task, kernel)
     with kernel_function(task.workload, layouts, name) as function:
         contexts = [
             _context(task, own, kernel, function, _buffers(function, layouts, number))
@@ -86,9 +89,7 @@ def _stretches(task: SearchTask, form: Form, function: KernelFunction) -> TirExp
     if form.phase is None or axis not in {places.axis for places in form.phase.places}:
         return None
     out = task.workload.tensors[form.out]
-    size: TirExpr = i64(DTYPES[out.dtype].bytes)
-    for dim in out.dims:
-        size = size * dim_expr(dim, function.symbols)
+    size = math.prod((dim_expr(dim, function.symbols) for dim in out.dims), start=i64(DTYPES[out.dtype].bytes))
     each = i64(task.threads * task.known_target.hardware.l2_bytes // 2)
     return I.Bind(tirx.floordiv(size + each - i64(1), each))
 
@@ -115,28 +116,16 @@ def _context(
     extent = {role: _product(parts, group) for role, group in form.groups.items()}
     # Views have elements.
     parts = replace(parts, views=_views(parts, extent, buffers))
-    group = atom_of(kernel, form.product.atoms(task.known_target.hardware)).group
-    product = form.product
-    return EmitContext(
-        own, product, kernel, {**extent, "k": _steps(extent["k"], group)}, function, buffers,
-        product.left, product.right, product.result, depth=extent["k"], indexing=parts,
-    )  # fmt: skip
-
-
-def _steps(elements: TirExpr, group: int) -> TirExpr:
-    """The words of k."""
-    if group == 1:
-        return elements
-    if isinstance(elements, tirx.IntImm):
-        return i64(-(-int(elements) // group))
-    return I.Bind(tirx.floordiv(elements + i64(group - 1), i64(group)))
+    context = context_of(own, form.product, kernel, function, extent)
+    steps = context.extent["k"]
+    if context.words.atom.group > 1 and not isinstance(steps, tirx.IntImm):
+        steps = I.Bind(steps)
+    return replace(context, extent={**extent, "k": steps}, buffers=buffers, indexing=parts)
 
 
 def _product(parts: Indexing, names: tuple[str, ...]) -> TirExpr:
     """The extent of a group."""
-    size: TirExpr = i64(1)
-    for name in names:
-        size = size * parts.size(name)
+    size = math.prod(map(parts.size, names), start=i64(1))
     return I.Bind(size) if not isinstance(size, tirx.IntImm) else size
 
 
@@ -162,3 +151,55 @@ def _views(parts: Indexing, extent: Mapping[str, TirExpr], buffers: Mapping[str,
         if read.tensor not in workload.program.stage and roles is not None:
             views[read.tensor] = declared(read.tensor, roles)
     return views
+
+
+# -- layouts ----------------------------------------------------------------------------------------------------------
+def layouts_of(task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
+    """How constants are packed."""
+    form = form_of(task.workload, bool(kernel["join"]))
+    hardware = task.known_target.hardware
+    width, atom = kernel["nv"] * hardware.lanes(), atom_of(kernel, form.product.atoms(hardware))
+    parts = []
+    for own in form.each:
+        workload = own.phase.workload if own.phase is not None else task.workload
+        sides = ((own.left, own.m, 1), (own.right, own.n, width))
+        parts.append({
+            operand.tensor: _layout(workload, own, operand, rows, panel, atom)
+            for operand, rows, panel in sides
+            if operand.is_packed_ahead
+        })  # fmt: skip
+    return parts[0] if not form.phases else _cut(task.workload, form, parts)
+
+
+def _cut(workload: Workload, form: Form, parts: Sequence[Mapping[str, PackLayout]]) -> dict[str, CutLayout]:
+    """How constants are packed of which each phase takes some taps."""
+
+    def taken(own: Form, tensor: str) -> tuple[tuple[int, int, int, int], ...]:
+        assert own.phase is not None
+        (read,) = (read for read in own.phase.workload.program.reads if read.tensor == tensor)
+        at = {axis: dim for dim, index in enumerate(read.indices) for axis in axes_of(index)}
+        return tuple(
+            (at[taps.axis], taps.last, taps.last - taps.step * taps.count, -taps.step)
+            for taps in own.phase.taps
+            if taps.axis in at
+        )
+
+    return {
+        tensor: CutLayout(
+            tuple((taken(own, tensor), part[tensor]) for own, part in zip(form.phases, parts, strict=True)),
+            tuple(dim.constant or 0 for dim in workload.tensors[tensor].dims),
+        )
+        for tensor in parts[0]
+    }
+
+
+def _layout(
+    workload: Workload, form: Form, operand: Factors, rows: tuple[str, ...], panel: int, atom: Atom
+) -> PackLayout:  # fmt: skip
+    dims = dims_of(workload, form.parts, operand.read)
+    assert dims is not None
+    place = {name: at for at, name in enumerate(name for names in dims for name in names)}
+    sizes = tuple(tuple(form.parts[name].extent.constant or 0 for name in names) for names in dims)
+    outer = [name for role in operand.roles[:-2] for name in form.outer if outer_role(name) == role]
+    batch, own, steps = (tuple(place[name] for name in group) for group in (outer, rows, form.k))
+    return PackLayout(panel, atom.group, atom.offset, sizes, batch, own, steps, atom.steps)

@@ -25,11 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel
-from tuner.program.expr import axes_of
 from tuner.program.target import Hardware, Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.layout import CutLayout, Layout, PackLayout
+from tuner.schedule.access import Dim
+from tuner.schedule.layout import Layout
+from tuner.schedule.loops.estimates import Floats
+from tuner.schedule.product import estimate
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import best_of_vectors
 from tuner.schedule.product.axes import (
@@ -45,19 +47,29 @@ from tuner.schedule.product.axes import (
     thread_axes,
     tile_axes,
 )
-from tuner.schedule.product.match.factors import Factors, dims_of
+from tuner.schedule.product.match.factors import is_contiguous
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import form_of, forms, forms_of
-from tuner.schedule.product.match.parts import outer_role
+from tuner.schedule.product.operands.image import Image
 from tuner.schedule.product.product import DTYPE
+from tuner.schedule.product.rule import by_choice
 from tuner.schedule.rule import Extents, NoMatch, Rule
-from tuner.schedule.rules.conv import estimate
-from tuner.schedule.rules.conv.emit import emit
+from tuner.schedule.rules.conv.emit import emit, layouts_of
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
+
+# Cycles, on one core of a Zen 4 server unless said otherwise.
+BY_VECTOR, BY_ELEMENT = 0.3, 4.0
+"""Of an element that is gathered in vectors, or alone."""
+SCATTERED = 0.5
+"""Of an element of the results that goes through a buffer."""
+STARTS = 1.2
+"""Of a row of which it is noted where its window starts; measured on one Zen 5 core."""
+PICKED = 0.02
+"""Of an element that is picked from two vectors of a copy, for each tile. A guess."""
 
 
 class X86Gathered(Rule):
-    """See the module's text for the axes; ``estimate`` for the theory, ``emit`` for the code."""
+    """See the module's text for the axes; ``emit`` for the code."""
 
     name = "x86_gathered"
 
@@ -74,23 +86,23 @@ class X86Gathered(Rule):
         form = forms_of(task.workload)[-1]
         if form.right.is_packed_ahead or not form.left.is_gathered:
             return 0
-        sizes = form.by_role({axis: np.array([size]) for axis, size in _largest(task).items()})
+        largest = task.workload.axis_sizes(task.largest_dims)
+        sizes = form.by_role({axis: np.array([size]) for axis, size in largest.items()})
         return int(4 * task.threads * sizes["k"][0] * sizes["n"][0])
 
     def space(self, task: SearchTask) -> SearchSpace:
-        hardware, form = task.known_target.hardware, forms_of(task.workload)[0]
-        found = forms_of(task.workload)
+        hardware, found = task.known_target.hardware, forms_of(task.workload)
+        atoms = _atoms(hardware, found)
         axes = (
-            *tile_axes(form.steps, _atoms(hardware, found)),
-            Axis("rows", "rows of a block are gathered", _rows(hardware, found)),
+            *tile_axes(found[0].steps, atoms),
+            Axis("rows", "rows of a block are gathered", _rows(atoms, found)),
             # Code of phases is written once for each: not also for every width of the last panel.
             *ragged_axes(any("n" in form.dynamic and not form.phases for form in found)),
-            Axis("pack", "panels are gathered at each call", _packings(hardware, found)),
+            Axis("pack", "panels are gathered at each call", _packings(hardware, atoms, found)),
             *thread_axes(task.threads, any(form.outer for form in found)),
-            *atom_axes(_atoms(hardware, found)),
+            *atom_axes(atoms),
             Axis("join", "m and n hold all of their axes", tuple(sorted(int(form.joined) for form in found))),
         )
-
         # Once: to look a workload up takes longer than all the rest of a check.
         of_join = {int(form.joined): (form, form.product.atoms(hardware)) for form in found}
         return SearchSpace(
@@ -103,47 +115,56 @@ class X86Gathered(Rule):
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers, k in chunks that stay in cache."""
-        space, form = self.space(task), forms_of(task.workload)[0]
+        space, form, hardware = self.space(task), forms_of(task.workload)[0], task.known_target.hardware
         choices = {axis.name: axis.choices for axis in space.axes}
         pack = choices["pack"][-1] if form.left.is_gathered else choices["pack"][0]
         values = default_values(
             task, bool(form.outer), mb=MAX_BLOCK if pack == 1 else 8, kc=256 if 256 in choices["kc"] else 0,
-            rows=0 if form.left.is_packed_ahead else min(1, choices["rows"][-1]), pack=pack, join=int(form.joined),
+            rows=0 if form.left.is_packed_ahead or pack == 1 else min(1, choices["rows"][-1]), pack=pack,
+            join=int(form.joined),
         )  # fmt: skip
-        if values["rows"] and pack == 1:
-            values["rows"] = 0
         if "group" in choices:
             in_place = pack == 0 and not form.right.is_packed_ahead
-            values["group"] = 1 if in_place else best_of_vectors(_atoms(task.known_target.hardware, [form]))
-        steps, group = form.steps, atom_of(values, form.product.atoms(task.known_target.hardware)).group
-        if not form.can_hold_partial or (steps is not None and values["kc"] * group >= steps):
+            values["group"] = 1 if in_place else best_of_vectors(_atoms(hardware, [form]))
+        group = atom_of(values, form.product.atoms(hardware)).group
+        if not form.can_hold_partial or (form.steps is not None and values["kc"] * group >= form.steps):
             values["kc"] = 0
         return space.kernel(values)
 
     def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
-        return estimate.latency_s(task, kernels, extents)
+        """The engine's estimate, and what gathering and scattering add."""
+
+        def of(join: int, some: Sequence[MicroKernel]) -> Floats:
+            total = np.zeros(())
+            for form in form_of(task.workload, bool(join)).each:
+                base = estimate.latency_s(task, form.product, some, extents)
+                total = total + base + _moving_cycles(task, form, some, extents) / task.rates.clock_hz
+            return total
+
+        return by_choice("join", kernels, of)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return estimate.features(task, kernels, extents)
+        """Those of every product, and the share of moving elements."""
+
+        def of(join: int, some: Sequence[MicroKernel]) -> Floats:
+            form = form_of(task.workload, bool(join))
+            base = estimate.features(task, form.product, some, extents)
+            moving = np.log2(sum(_moving_cycles(task, own, some, extents) for own in form.each) + 1.0)
+            return np.concatenate([base, moving[:, :, None]], axis=2)
+
+        return by_choice("join", kernels, of).astype(np.float32)
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
-        form = form_of(task.workload, bool(kernel["join"]))
-        hardware = task.known_target.hardware
-        width, atom = kernel["nv"] * hardware.lanes(), atom_of(kernel, form.product.atoms(hardware))
-        parts = [_layouts(task.workload, own, width, atom) for own in form.each]
-        return parts[0] if not form.phases else _cut(task.workload, form, parts)
+        return layouts_of(task, kernel)
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        return emit(task, kernel, self.layouts(task, kernel), name)
+        return emit(task, kernel, name)
 
 
-def _check(
-    kernel: MicroKernel, form: Form, atoms: Mapping[int, Atom], threads: int, hardware: Hardware
-) -> None:  # fmt: skip
+def _check(kernel: MicroKernel, form: Form, atoms: Mapping[int, Atom], threads: int, hardware: Hardware) -> None:
     """Raises IllegalKernel for what the hardware cannot carry, or the form does not have."""
     check(kernel, form.product, atoms, threads, hardware, copies=len(form.each))
     atom = atom_of(kernel, atoms)
-    group = atom.depth
     if kernel["kc"] and not form.can_hold_partial:
         raise IllegalKernel(f"kc={kernel['kc']}: an output of {form.out_dtype} needs kc=0, or join=1")
     if form.steps is not None and kernel["kc"] and kernel["kc"] * atom.group >= form.steps:
@@ -152,15 +173,13 @@ def _check(
         raise IllegalKernel(f"rows={kernel['rows']}: rows that are packed ahead are read as they lie")
     if kernel["rows"] == IN_IMAGE and form.image is None:
         raise IllegalKernel(f"rows={IN_IMAGE}: with join={kernel['join']} no rows are windows of one image")
-    if kernel["rows"] == IN_IMAGE and group > 1:
-        raise IllegalKernel(f"rows={IN_IMAGE}: a copy of an image has elements, group={group} words")
+    if kernel["rows"] == IN_IMAGE and atom.depth > 1:
+        raise IllegalKernel(f"rows={IN_IMAGE}: a copy of an image has elements, group={atom.depth} words")
     if kernel["pack"] == IN_COPY:
         _check_copy(kernel, form, hardware)
 
 
-def _canonical(
-    values: Mapping[str, int], form: Form, atoms: Mapping[int, Atom], hardware: Hardware
-) -> dict[str, int]:  # fmt: skip
+def _canonical(values: Mapping[str, int], form: Form, atoms: Mapping[int, Atom], hardware: Hardware) -> dict[str, int]:
     """The values with one choice for axes that are don't-care beside the others."""
     if values["pack"] == IN_COPY:
         is_copied = form.copies_columns(hardware) and values.get("group", 1) == 1
@@ -190,10 +209,6 @@ def _check_copy(kernel: MicroKernel, form: Form, hardware: Hardware) -> None:
         raise IllegalKernel(f"{text}, there are {hardware.vector_registers}")
 
 
-def _largest(task: SearchTask) -> Mapping[str, int]:
-    return task.workload.axis_sizes(task.largest_dims)
-
-
 def _atoms(hardware: Hardware, found: Sequence[Form]) -> dict[int, Atom]:
     """The instructions that there are for all forms."""
     every = [form.product.atoms(hardware) for each in found for form in each.each]
@@ -201,21 +216,16 @@ def _atoms(hardware: Hardware, found: Sequence[Form]) -> dict[int, Atom]:
     return {depth: atom for depth, atom in atoms.items() if all(depth in others for others in every)}
 
 
-def _has_unit(hardware: Hardware, found: Sequence[Form]) -> bool:
-    """Whether there is a matrix unit, whose operands are packed."""
-    return any(atom.unit is not None for atom in _atoms(hardware, found).values())
-
-
-def _rows(hardware: Hardware, found: Sequence[Form]) -> tuple[int, ...]:
-    """Choices of ``rows``."""
+def _rows(atoms: Mapping[int, Atom], found: Sequence[Form]) -> tuple[int, ...]:
+    """Choices of ``rows``. A matrix unit has operands that are packed."""
     in_image = (IN_IMAGE,) if any(form.image is not None for form in found) else ()
     left = found[0].left
     if left.is_packed_ahead:
-        return (0, 1) if _has_unit(hardware, found) else (0,)
+        return (0, 1) if any(atom.unit is not None for atom in atoms.values()) else (0,)
     return (1, *in_image) if left.is_gathered else (0, 1)
 
 
-def _packings(hardware: Hardware, found: Sequence[Form]) -> tuple[int, ...]:
+def _packings(hardware: Hardware, atoms: Mapping[int, Atom], found: Sequence[Form]) -> tuple[int, ...]:
     """Choices of ``pack``. A gathered panel that rows share is gathered once; all panels at the start where the rows of
     a block are gathered, too."""
     form = found[0]
@@ -227,51 +237,63 @@ def _packings(hardware: Hardware, found: Sequence[Form]) -> tuple[int, ...]:
         in_place = (0,) if form.total == DTYPE else ()
         return (*in_place, 2) if again else (*in_place, 1, 2)
     in_copy = (IN_COPY,) if any(form.copies_columns(hardware) for form in found) else ()
-    at_once = (2,) if _has_unit(hardware, found) else ()
+    at_once = (2,) if any(atom.unit is not None for atom in atoms.values()) else ()
     return (2,) if again else (1, *in_copy, *at_once)
 
 
-def _layouts(workload: Workload, form: Form, width: int, atom: Atom) -> dict[str, PackLayout]:
-    """How the constants of one form are packed; ``width``: columns of a panel."""
-    sides = ((form.left, form.m, 1), (form.right, form.n, width))
-    own = form.phase.workload if form.phase is not None else workload
-    return {
-        operand.tensor: _layout(own, form, operand, rows, panel, atom)
-        for operand, rows, panel in sides
-        if operand.is_packed_ahead
-    }
+# -- theory ------------------------------------------------------------------------------------------------------------
+def _moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
+    """[kernels, shapes] cycles that gathering and scattering take."""
+
+    def values(name: str) -> Floats:
+        return np.array([[float(kernel[name])] for kernel in kernels])
+
+    sizes, hardware = form.by_role(extents), task.known_target.hardware
+    one = np.ones((len(kernels), len(sizes["m"])))
+    b, m, n, k = (sizes.get(role, 1) * one for role in "bmnk")
+    mr, cycles = values("mr"), np.zeros_like(one)
+    blocks = np.maximum(np.ceil(m / (mr * values("mb"))), 1.0)
+    if form.left.is_gathered:
+        # Words are copied as they are, in vectors of so many more elements.
+        atoms = form.product.atoms(hardware)
+        groups = np.array([[float(atom_of(kernel, atoms).group)] for kernel in kernels])
+        gathered = b * m * k * (BY_VECTOR / groups if is_contiguous(form.left.factors, form.k[-1]) else BY_ELEMENT)
+        if form.image is not None:
+            copied = _copied(form, form.image, blocks, extents) * BY_VECTOR + b * m * STARTS
+            gathered = np.where(values("rows") == IN_IMAGE, copied, gathered)
+        cycles += gathered
+    if form.right.is_gathered:
+        each = BY_VECTOR if is_contiguous(form.right.factors, form.parts[form.n[-1]].axis) else 4 * BY_VECTOR
+        gathered = b * blocks * n * k * each
+        columns, lanes = form.columns, hardware.lanes()
+        if columns is not None:
+            most = np.array([[columns.most(kernel["nv"] * lanes, hardware)] for kernel in kernels])
+            # Each copy has what windows reach behind its last line, too.
+            lines = n / columns.inner * np.prod(columns.pitches[:-1]) + np.ceil(n / most) * columns.lines_below
+            line = columns.channels * np.ceil(columns.pitches[-1] / lanes) * lanes
+            picked = b * np.maximum(np.ceil(m / mr), 1.0) * n * k * PICKED
+            gathered = np.where(values("pack") == IN_COPY, b * line * lines * BY_VECTOR + picked, gathered)
+        cycles += gathered
+    if form.joined:
+        cycles += b * m * n * SCATTERED
+    return cycles / task.threads
 
 
-def _cut(workload: Workload, form: Form, parts: Sequence[Mapping[str, PackLayout]]) -> dict[str, CutLayout]:
-    """How constants are packed of which each phase takes some taps."""
+def _copied(form: Form, image: Image, blocks: Floats, extents: Extents) -> Floats:
+    """[kernels, shapes] elements of the copies of an image: each block has lines of its own, and all that its windows
+    reach below the last one's first."""
 
-    def taken(own: Form, tensor: str) -> tuple[tuple[int, int, int, int], ...]:
-        assert own.phase is not None
-        (read,) = (read for read in own.phase.workload.program.reads if read.tensor == tensor)
-        at = {axis: dim for dim, index in enumerate(read.indices) for axis in axes_of(index)}
-        return tuple(
-            (at[taps.axis], taps.last, taps.last - taps.step * taps.count, -taps.step)
-            for taps in own.phase.taps
-            if taps.axis in at
-        )
+    def size(name: str) -> Floats:
+        return form.part_size(name, extents).astype(np.float64)
 
-    return {
-        tensor: CutLayout(
-            tuple((taken(own, tensor), part[tensor]) for own, part in zip(form.phases, parts, strict=True)),
-            tuple(dim.constant or 0 for dim in workload.tensors[tensor].dims),
-        )
-        for tensor in parts[0]
-    }
+    def reach(dim: Dim) -> Floats | float:
+        return 0.0 if dim.window is None else (size(dim.window) - 1.0) * dim.dilation
 
+    def touched(dim: Dim) -> Floats:
+        return np.maximum((size(dim.place) - 1.0) * dim.step + reach(dim) + 1.0, 1.0)
 
-def _layout(
-    workload: Workload, form: Form, operand: Factors, rows: tuple[str, ...], panel: int, atom: Atom
-) -> PackLayout:  # fmt: skip
-    read = next(read for read in workload.program.reads if read.tensor == operand.tensor)
-    dims = dims_of(workload, form.parts, read)
-    assert dims is not None
-    place = {name: at for at, name in enumerate(name for names in dims for name in names)}
-    sizes = tuple(tuple(form.parts[name].extent.constant or 0 for name in names) for names in dims)
-    outer = [name for role in operand.roles[:-2] for name in form.outer if outer_role(name) == role]
-    batch, own, steps = (tuple(place[name] for name in group) for group in (outer, rows, form.k))
-    return PackLayout(panel, atom.group, atom.offset, sizes, batch, own, steps, atom.steps)
+    lines, below = np.ones(()), np.zeros(())
+    for dim in reversed(image.rows):
+        below = below + reach(dim) * lines
+        lines = lines * touched(dim)
+    return np.asarray(size(image.channel) * touched(image.columns) * (lines + blocks * (below + 1.0)))

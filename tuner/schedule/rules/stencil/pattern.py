@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
-from tuner.program.expr import Expr, Read, axes_of, reads
-from tuner.program.indices import index_dim
+from tuner.program.expr import Read, axes_of, reads
 from tuner.program.notation import Stage
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.access import stride
+from tuner.schedule.access import dim_of, lies_along
+from tuner.schedule.loops.estimates import lanes_for
 from tuner.schedule.loops.reductions import one_reduction
 from tuner.schedule.rule import NoMatch, matched
-from tuner.schedule.tir import TirExpr
 
 MAX_TAPS = 128
 """Positions of a window; all are unrolled."""
@@ -50,6 +50,10 @@ class Slide:
     def reach(self) -> int:
         """From the first element of a window to the last."""
         return self.dilation * (self.size - 1)
+
+    def span(self, positions: Any) -> Any:
+        """Elements that windows at so many neighbouring positions touch, one at least: numbers of any kind."""
+        return self.stride * (positions - 1) + (self.reach + 1)
 
     def step(self, tap: Tap) -> int:
         """Elements from the first one of the window to that of ``tap``."""
@@ -95,8 +99,13 @@ def match(workload: Workload) -> WindowProgram | NoMatch:
     parts = one_reduction(workload)
     if isinstance(parts, NoMatch):
         return parts
-    problem = _size_problem(workload, parts[0])
-    return NoMatch(problem) if problem else _windows(workload, *parts)
+    stage, after = parts
+    sizes = {axis: workload.sizes[axis].constant or 0 for axis in stage.reduce_axes}
+    if 0 in sizes.values():
+        return NoMatch("the extents of a window are not constant")
+    if math.prod(sizes.values()) > MAX_TAPS:
+        return NoMatch(f"a window of {math.prod(sizes.values())} elements is too large to be unrolled")
+    return _windows(workload, stage, after, sizes)
 
 
 def window_program_of(workload: Workload) -> WindowProgram:
@@ -104,27 +113,20 @@ def window_program_of(workload: Workload) -> WindowProgram:
     return matched(workload, match(workload))
 
 
-# -- what is refused ----------------------------------------------------------------------------------------------
-def _size_problem(workload: Workload, stage: Stage) -> str | None:
-    sizes = [workload.sizes[axis].constant for axis in stage.reduce_axes]
-    if any(size is None or size < 1 for size in sizes):
-        return "the extents of a window are not constant"
-    taps = math.prod(size or 0 for size in sizes)
-    return f"a window of {taps} elements is too large to be unrolled" if taps > MAX_TAPS else None
-
-
-# -- windows ------------------------------------------------------------------------------------------------------
-def _windows(workload: Workload, stage: Stage, after: tuple[Stage, ...]) -> WindowProgram | NoMatch:
-    moving = {axis for axis in stage.reduce_axes if workload.sizes[axis].constant != 1}
-    slid = {read: _slides(workload, stage, read, moving) for read in reads(stage.body)}
+def _windows(
+    workload: Workload, stage: Stage, after: tuple[Stage, ...], sizes: Mapping[str, int]
+) -> WindowProgram | NoMatch:  # fmt: skip
+    """``sizes`` of windows along the reduced axes."""
+    moving, vector = {axis for axis, size in sizes.items() if size != 1}, stage.axes[-1]
+    slid = {read: _slides(stage, read, sizes, moving) for read in reads(stage.body)}
     found = {read: slides for read, slides in slid.items() if slides}
     if len(found) != 1:
         return NoMatch(f"{len(found)} tensors are read through windows, not one")
     ((read, slides),) = found.items()
     if {slide.window for slide in slides} & moving != moving:
         return NoMatch(f"not every reduced axis moves a window over {read.tensor}: it is a contraction")
-    if slides[-1].axis != stage.axes[-1] or slides[-1].dim != len(read.indices) - 1:
-        return NoMatch(f"{read.tensor} does not lie along {stage.axes[-1]}")
+    if slides[-1].axis != vector or slides[-1].dim != len(read.indices) - 1:
+        return NoMatch(f"{read.tensor} does not lie along {vector}")
     if slides[-1].stride > MAX_STRIDE:
         return NoMatch(f"windows are more than {MAX_STRIDE} elements apart")
     problem = _other_problem(workload, (stage, *after), read)
@@ -132,44 +134,25 @@ def _windows(workload: Workload, stage: Stage, after: tuple[Stage, ...]) -> Wind
         return NoMatch(problem)
     tiled = {slide.axis for slide in slides}
     outer = tuple(axis for axis in stage.axes if axis not in tiled)
-    return WindowProgram(stage, after, read, slides, outer, tuple(_taps(workload, stage)))
+    taps = itertools.product(*map(range, sizes.values()))
+    return WindowProgram(stage, after, read, slides, outer, tuple(tuple(zip(sizes, tap, strict=True)) for tap in taps))
 
 
-def _slides(workload: Workload, stage: Stage, read: Read, moving: set[str]) -> tuple[Slide, ...]:
+def _slides(stage: Stage, read: Read, sizes: Mapping[str, int], moving: set[str]) -> tuple[Slide, ...]:
     """The dims of ``read`` that windows move over, and the one along the vectors; none if it is no such read."""
-    slides = []
-    for dim, index in enumerate(read.indices):
-        if not axes_of(index) & (moving | {stage.axes[-1]}):
+    slides, others = [], []
+    for number, index in enumerate(read.indices):
+        if not axes_of(index) & {*moving, stage.axes[-1]}:
+            others.append(index)
             continue
-        slide = _slide(workload, stage, dim, index)
-        if slide is None:
+        dim = dim_of(index, stage.axes, stage.reduce_axes)
+        if dim is None:
             return ()
-        slides.append(slide)
+        size = 1 if dim.window is None else sizes[dim.window]
+        slides.append(Slide(number, dim.place, dim.window, size, dim.step, dim.dilation, dim.first))
     axes = [slide.axis for slide in slides]
-    others = [index for dim, index in enumerate(read.indices) if all(slide.dim != dim for slide in slides)]
     is_apart = len(set(axes)) == len(axes) and not any(axes_of(index) & set(axes) for index in others)
     return tuple(slides) if is_apart and any(slide.window in moving for slide in slides) else ()
-
-
-def _slide(workload: Workload, stage: Stage, dim: int, index: Expr) -> Slide | None:
-    """``index`` as ``stride * axis + dilation * window + offset``, or None."""
-    position = index_dim(index)
-    if position is None:
-        return None
-    terms: dict[str, int] = {}
-    for monomial, coefficient in position.terms:
-        if len(monomial) > 1 or not all(isinstance(atom, str) and atom in _axes(stage) for atom in monomial):
-            return None
-        terms[str(monomial[0]) if monomial else ""] = coefficient
-    offset = terms.pop("", 0)
-    axes = [axis for axis in terms if axis in stage.axes]
-    windows = [axis for axis in terms if axis in stage.reduce_axes]
-    if len(axes) != 1 or len(windows) > 1 or min(terms.values()) < 1:
-        return None
-    if not windows:
-        return Slide(dim, axes[0], None, 1, terms[axes[0]], 1, offset)
-    size = workload.sizes[windows[0]].constant or 1
-    return Slide(dim, axes[0], windows[0], size, terms[axes[0]], terms[windows[0]], offset)
 
 
 def _other_problem(workload: Workload, stages: tuple[Stage, ...], windowed: Read) -> str | None:
@@ -180,32 +163,9 @@ def _other_problem(workload: Workload, stages: tuple[Stage, ...], windowed: Read
     for read in (read for stage in stages for read in reads(stage.body) if read != windowed):
         if read.tensor in padded:
             return f"{read.tensor} is padded and not read through windows"
-        if stride(read, vector) not in (0, 1) or any(vector in axes_of(inner) for inner in _looked_up(read)):
+        if not lies_along(read, vector):
             return f"{read.tensor} does not lie along {vector}"
     return None
-
-
-def _looked_up(read: Read) -> Iterator[Read]:
-    return itertools.chain.from_iterable(map(reads, read.indices))
-
-
-def _axes(stage: Stage) -> tuple[str, ...]:
-    return stage.axes + stage.reduce_axes
-
-
-def _taps(workload: Workload, stage: Stage) -> Iterator[tuple[tuple[str, int], ...]]:
-    sizes = [range(workload.sizes[axis].constant or 1) for axis in stage.reduce_axes]
-    for position in itertools.product(*sizes):
-        yield tuple(zip(stage.reduce_axes, position, strict=True))
-
-
-@dataclass(frozen=True)
-class Tile:
-    """``starts``: the index of every axis of the output at the tile's first element; ``sizes``: how many values the
-    axes take that the tile spans, less than a whole tile at the ends."""
-
-    starts: Mapping[str, TirExpr]
-    sizes: Mapping[str, TirExpr]
 
 
 def lanes_of(task: SearchTask) -> int:
@@ -213,5 +173,4 @@ def lanes_of(task: SearchTask) -> int:
     program, types = window_program_of(task.workload), task.workload.element_types
     computed = [types.reduced_type(program.stage), *(types.type_of(stage.body) for stage in program.after)]
     computed.append(task.workload.tensors[program.read.tensor].dtype)
-    is_wide = any(dtype in ("int64", "float64") for dtype in computed)
-    return task.known_target.hardware.lanes(8 if is_wide else 4)
+    return lanes_for(task, computed)

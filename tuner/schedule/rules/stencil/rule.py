@@ -1,8 +1,8 @@
 """Small windows that move over a tensor: pooling, depthwise convolution and stencils, on any number of axes.
 
-The output is cut into tiles. What a tile reads is copied first, with its padding and so that all loads are contiguous
-(scratch.py); then the windows are unrolled over a register block of a few positions and vectors (compute.py). Vectors
-run along the last axis, spatial or of channels. Axes of a micro-kernel:
+The output is cut into tiles. What a tile reads is copied first, with its padding and so that all loads are contiguous;
+then the windows are unrolled over a register block of a few positions and vectors. Vectors run along the last axis,
+spatial or of channels. Axes of a micro-kernel:
 
 ===========  ==========================================================================================================
 ``chunk``    vectors of a tile along the last axis
@@ -16,23 +16,22 @@ Threads share the tiles. No choice depends on a shape that is dynamic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from tuner.errors import IllegalKernel
 from tuner.program.dtypes import DTYPES
-from tuner.program.expr import TRANSCENDENTAL, Call
 from tuner.program.notation import Stage
 from tuner.program.rates import Rates
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import values
-from tuner.schedule.loops.estimates import Floats, LoopRule, call_cycles, stream_rate, thread_speedup, volume
+from tuner.schedule.loops.estimates import Floats, LoopRule, body_cycles, roofline, thread_speedup, volume
 from tuner.schedule.rule import Extents, NoMatch
-from tuner.schedule.rules.stencil.compute import emit
+from tuner.schedule.rules.stencil.emit import emit
 from tuner.schedule.rules.stencil.pattern import Slide, WindowProgram, lanes_of, match, window_program_of
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -73,20 +72,20 @@ class Windows(LoopRule):
         elements = (CHUNKS[-1] * lanes_of(task) + program.vector.reach + lanes_of(task)) * len(program.phases)
         for slide in program.slides[:-1]:
             size = min(sizes[slide.axis], BLOCKS[-1]) if slide is program.block else sizes[slide.axis]
-            elements *= slide.stride * max(size - 1, 0) + slide.reach + 1
+            elements *= slide.span(max(size, 1))
         dtype = task.workload.tensors[program.read.tensor].dtype
         return task.threads * elements * max(DTYPES[dtype].bytes, 4)
 
     def space(self, task: SearchTask) -> SearchSpace:
         program, lanes = window_program_of(task.workload), lanes_of(task)
-        has_rows = program.inner is not None
+        limit = task.known_target.hardware.vector_registers - RESERVED_REGISTERS
         axes = (
             Axis("chunk", "vectors of a tile", _choices(task, program.vector, CHUNKS, lanes)),
             Axis("block", "values of a tile's first axis", _choices(task, program.block, BLOCKS, 1)),
-            Axis("rows", "positions of a register block", (1, 2, 3, 4, 7, 8) if has_rows else (1,)),
+            Axis("rows", "positions of a register block", (1,) if program.inner is None else (1, 2, 3, 4, 7, 8)),
             Axis("vectors", "vectors of a register block", (1, 2, 4)),
         )
-        return SearchSpace(self.name, self.version, axes, check=_check(task, program))
+        return SearchSpace(self.name, self.version, axes, check=lambda kernel: _check(kernel, program, limit))
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         program, space = window_program_of(task.workload), self.space(task)
@@ -111,26 +110,20 @@ class Windows(LoopRule):
             blocks = np.ceil(size / kernel["block"]) if slide is program.block else np.ones(len(size))
             tiles = tiles * blocks
             positions = positions * size
-            held = held * (slide.stride * (np.ceil(size / blocks.clip(1)) - 1).clip(0) + slide.reach + 1)
+            held = held * slide.span(np.ceil(size / blocks.clip(1)).clip(1))
             rows = rows * (slide.stride * np.maximum(size - blocks, 0) + blocks * (slide.reach + 1))
         beyond = np.ceil(program.vector.reach / program.vector.stride / lanes) * chunks
         copied = rows * (vectors + beyond) * COPY_CYCLES * program.vector.stride + rows * chunks * ROW_CYCLES
         slower = np.where(held > task.known_target.hardware.l1d_bytes, OUTSIDE_L1, 1.0)
-        work = (
-            tiles * TILE_CYCLES + (copied + positions * vectors * _vector_cycles(task.rates, program, kernel)) * slower
-        )
-        moved = _bytes(task, program, extents)
-        work = np.maximum(work, moved / stream_rate(task, moved))
-        work = work / thread_speedup(tiles, task.threads)
-        return np.asarray(work + call_cycles(task))
+        computed = positions * vectors * _vector_cycles(task.rates, program, kernel)
+        work = tiles * TILE_CYCLES + (copied + computed) * slower
+        return roofline(task, work, _bytes(task, program, extents), thread_speedup(tiles, task.threads))
 
     def sizes(self, task: SearchTask, extents: Extents) -> list[Floats]:
-        program = window_program_of(task.workload)
-        lanes = lanes_of(task)
+        program, lanes = window_program_of(task.workload), lanes_of(task)
         row = volume((program.vector.axis,), extents)
         sizes = [np.log2(volume(program.stage.axes, extents) + 1), np.log2(_bytes(task, program, extents) + 1)]
-        sizes += [np.log2(row + 1), row % lanes, np.full(len(row), len(program.taps) / program.vector.stride)]
-        return sizes
+        return [*sizes, np.log2(row + 1), row % lanes, np.full(len(row), len(program.taps) / program.vector.stride)]
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         return emit(task, kernel, name)
@@ -144,22 +137,17 @@ def _choices(task: SearchTask, slide: Slide | None, choices: tuple[int, ...], un
     return tuple(choice for choice in choices if size is None or choice == 1 or choice * unit < 2 * size)
 
 
-def _check(task: SearchTask, program: WindowProgram) -> Callable[[MicroKernel], None]:
-    """Accumulators must fit into vector registers, and unrolled code into the cache of instructions."""
-    limit = task.known_target.hardware.vector_registers - RESERVED_REGISTERS
-
-    def check(kernel: MicroKernel) -> None:
-        held = kernel["rows"] * kernel["vectors"]
-        if held > limit:
-            raise IllegalKernel(f"{held} accumulators of {limit} vector registers: fewer rows or vectors")
-        if held > 1 and held * len(program.taps) > MAX_UNROLLED:
-            raise IllegalKernel(f"{held * len(program.taps)} unrolled of {MAX_UNROLLED}: fewer rows or vectors")
-        if kernel["vectors"] > kernel["chunk"]:
-            raise IllegalKernel(f"vectors={kernel['vectors']} of chunk={kernel['chunk']}")
-        if program.inner is program.block and kernel["rows"] > kernel["block"] > 1:
-            raise IllegalKernel(f"rows={kernel['rows']} of block={kernel['block']}")
-
-    return check
+def _check(kernel: MicroKernel, program: WindowProgram, limit: int) -> None:
+    """Accumulators must fit into ``limit`` vector registers, and unrolled code into the cache of instructions."""
+    held = kernel["rows"] * kernel["vectors"]
+    if held > limit:
+        raise IllegalKernel(f"{held} accumulators of {limit} vector registers: fewer rows or vectors")
+    if held > 1 and held * len(program.taps) > MAX_UNROLLED:
+        raise IllegalKernel(f"{held * len(program.taps)} unrolled of {MAX_UNROLLED}: fewer rows or vectors")
+    if kernel["vectors"] > kernel["chunk"]:
+        raise IllegalKernel(f"vectors={kernel['vectors']} of chunk={kernel['chunk']}")
+    if program.inner is program.block and kernel["rows"] > kernel["block"] > 1:
+        raise IllegalKernel(f"rows={kernel['rows']} of block={kernel['block']}")
 
 
 def _vector_cycles(rates: Rates, program: WindowProgram, kernel: MicroKernel) -> float:
@@ -167,24 +155,17 @@ def _vector_cycles(rates: Rates, program: WindowProgram, kernel: MicroKernel) ->
     held = kernel["rows"] * kernel["vectors"]
     nan = NAN_CYCLES if program.stage.reducer in ("max", "min") else 0.0
     tap = max(1.0 + nan + _operations(rates, program.stage) / 4, rates.fma_latency / held)
-    loads = len(program.taps) * _shared(program.inner, kernel["rows"])
+    loads, inner, rows = float(len(program.taps)), program.inner, kernel["rows"]
+    if inner is not None:
+        # Positions next to each other share loads of the copy.
+        loads *= min(inner.span(rows), rows * inner.size) / (rows * inner.size)
     after = sum(_operations(rates, stage) for stage in program.after)
     return len(program.taps) * tap + loads + after + 1.0 + GROUP_CYCLES / held
 
 
-def _shared(inner: Slide | None, rows: int) -> float:
-    """Loads of the copy for each that the windows of ``rows`` positions need."""
-    if inner is None:
-        return 1.0
-    distinct = min(inner.stride * (rows - 1) + inner.reach + 1, rows * inner.size)
-    return distinct / (rows * inner.size)
-
-
 def _operations(rates: Rates, stage: Stage) -> float:
     """Cycles of an elementwise body on one vector."""
-    nodes = list(values(stage.body))
-    called = sum(isinstance(node, Call) and node.function in TRANSCENDENTAL for node in nodes)
-    return rates.operation * (len(nodes) - 1) + rates.function * called
+    return body_cycles(rates, list(values(stage.body))) - rates.operation
 
 
 def _bytes(task: SearchTask, program: WindowProgram, extents: Extents) -> Floats:
@@ -192,6 +173,6 @@ def _bytes(task: SearchTask, program: WindowProgram, extents: Extents) -> Floats
     tensors = task.workload.tensors
     read = DTYPES[tensors[program.read.tensor].dtype].bytes * volume(program.outer, extents)
     for slide in program.slides:
-        read = read * (slide.stride * np.maximum(volume((slide.axis,), extents) - 1, 0) + slide.reach + 1)
+        read = read * slide.span(np.maximum(volume((slide.axis,), extents), 1))
     written = sum(DTYPES[tensor.dtype].bytes for tensor in task.workload.outputs)
     return np.asarray(read + written * volume(program.stage.axes, extents))

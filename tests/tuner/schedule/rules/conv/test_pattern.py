@@ -10,12 +10,11 @@ import pytest
 from tuner.program.build import workload_from_json
 from tuner.program.workload import Workload
 from tuner.schedule import NoMatch
+from tuner.schedule.access import Dim
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import forms
-from tuner.schedule.product.operands.ahead import AheadColumns, AheadRows
 from tuner.schedule.product.operands.columns import Columns, are_in_two, positions
-from tuner.schedule.product.operands.gathered import GatheredColumns, GatheredRows
-from tuner.schedule.product.operands.image import Dim
+from tuner.schedule.product.operands.gathered import AheadColumns, AheadRows, GatheredColumns, GatheredRows
 from tuner.schedule.product.operands.matrix import ViewedColumns
 
 

@@ -20,8 +20,7 @@ from tuner.schedule.layout import CutLayout
 from tuner.schedule.product.axes import IN_IMAGE
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import forms_of
-from tuner.schedule.product.operands.ahead import AheadRows
-from tuner.schedule.product.operands.gathered import GatheredColumns
+from tuner.schedule.product.operands.gathered import AheadRows, GatheredColumns
 from tuner.schedule.rules.conv import X86Gathered
 
 RULE = X86Gathered()

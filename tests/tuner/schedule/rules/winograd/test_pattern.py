@@ -14,8 +14,7 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule import NoMatch, extents_of
 from tuner.schedule.rules.winograd import X86Winograd
-from tuner.schedule.rules.winograd.pattern import Convolution, Products, match
-from tuner.schedule.rules.winograd.rule import LINES
+from tuner.schedule.rules.winograd.rule import LINES, Convolution, match
 
 SERVER = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
 
@@ -61,7 +60,7 @@ def test_others_are_refused(fields: dict[str, Any], reason: str) -> None:
 
 def test_products_are_of_blocks_of_about_the_same_size() -> None:
     workload = conv2d(pad=1)
-    extents = Products(taken(workload), 3).by_role(extents_of(workload, [{"T": 1}, {"T": 3}]))
+    extents = taken(workload).by_role(3, extents_of(workload, [{"T": 1}, {"T": 3}]))
     # 4 and 12 rows of 5 tiles, in 2 and 4 blocks.
     assert {role: sizes.tolist() for role, sizes in extents.items()} == {
         "b": [32, 64], "m": [18, 18], "n": [10, 15], "k": [16, 16],
