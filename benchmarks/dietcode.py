@@ -39,7 +39,7 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.schedule import layout_group
-from tuner.schedule.rules.matmul import X86Contraction
+from tuner.schedule.rules.matmul import Matmul
 from tuner.schedule.space import MicroKernel
 
 Floats = NDArray[np.float64]
@@ -115,7 +115,7 @@ class DietCodeSearch:
     def __init__(self, task: SearchTask, seed: int = 0, settings: Settings | None = None) -> None:
         self._task, self._settings = task, settings or Settings()
         contraction_of(task.workload)
-        self._space = X86Contraction().space(task)
+        self._space = Matmul().space(task)
         self._rng = np.random.default_rng(seed)
         self._model = KernelModel(seed)
         self._speeds: dict[MicroKernel, float] = {}

@@ -68,6 +68,9 @@ def disturbed(rates: Rates, draw: int, most: float) -> Rates:
     return replace(rates, **{name: getattr(rates, name) * by for name, by in zip(NUMBERS, factors, strict=True)})
 
 
+MAX_CYCLES = 1e6
+
+
 @contextmanager
 def disturbed_constants(draw: int, most: float) -> Iterator[int]:
     """Every number of cycles that a rule's theory names times a factor, while the context is open; their count."""
@@ -92,12 +95,12 @@ def _estimates() -> list[ModuleType]:
         *walk_packages(rules.__path__, "tuner.schedule.rules."),
         *walk_packages(product.__path__, "tuner.schedule.product."),
     ]
-    names = [each.name for each in found if each.name.rpartition(".")[2] in ("rule", "estimate", "decoded")]
-    return [import_module(name) for name in names]
+    return [import_module(each.name) for each in found]
 
 
 def _is_constant(name: str, value: object) -> bool:
-    return name.isupper() and isinstance(value, float)
+    """Whether it is a number of cycles, or a share: no limit of a dtype, and no address."""
+    return name.isupper() and isinstance(value, float) and 0 < value < MAX_CYCLES
 
 
 def _factors(number: int, draw: int, most: float) -> list[float]:

@@ -19,9 +19,10 @@ from tuner.program.dims import DimExpr
 from tuner.program.dtypes import DTYPES
 from tuner.program.expr import Read
 from tuner.program.workload import Tensor, Workload
+from tuner.schedule.function import dim_expr, operand_dims
+from tuner.schedule.function import symbols as symbol_vars
 from tuner.schedule.layout import Layout
-from tuner.schedule.signature import dim_expr, i64, operand_dims
-from tuner.schedule.signature import symbols as symbol_vars
+from tuner.schedule.tir import i64
 
 Expr = Any
 

@@ -19,16 +19,16 @@ from tuner.schedule.layout import Layout
 from tuner.schedule.rule import Extents, NoMatch, Rule
 from tuner.schedule.rules.attention import Attention
 from tuner.schedule.rules.columns import ColumnReduction
-from tuner.schedule.rules.conv import X86Gathered
-from tuner.schedule.rules.elementwise import Injective
+from tuner.schedule.rules.conv import Conv
+from tuner.schedule.rules.elementwise import Elementwise
 from tuner.schedule.rules.fallback import Fallback
-from tuner.schedule.rules.matmul import X86Contraction
-from tuner.schedule.rules.mlp import X86Chain
-from tuner.schedule.rules.moe import X86Grouped
-from tuner.schedule.rules.quantized import X86Quantized
+from tuner.schedule.rules.matmul import Matmul
+from tuner.schedule.rules.mlp import Mlp
+from tuner.schedule.rules.moe import Moe
+from tuner.schedule.rules.quantized import Quantized
 from tuner.schedule.rules.rows import RowReduction
-from tuner.schedule.rules.stencil import Windows
-from tuner.schedule.rules.winograd import X86Winograd
+from tuner.schedule.rules.stencil import Stencil
+from tuner.schedule.rules.winograd import Winograd
 from tuner.schedule.space import MicroKernel, UnionSpace
 from tuner.schedule.vector.elementary import fusing
 
@@ -36,17 +36,17 @@ MAX_WORKSPACE_BYTES = 8 * 2**30
 """Of a call's intermediates, at the largest shape of a range."""
 
 RULES: tuple[Rule, ...] = (
-    X86Contraction(),
-    X86Grouped(),
-    X86Chain(),
-    X86Quantized(),
+    Matmul(),
+    Moe(),
+    Mlp(),
+    Quantized(),
     Attention(),
     RowReduction(),
-    Windows(),
-    X86Gathered(),
-    X86Winograd(),
+    Stencil(),
+    Conv(),
+    Winograd(),
     ColumnReduction(),
-    Injective(),
+    Elementwise(),
     Fallback(),
 )
 """In the order of preference: the first that matches gives the default kernel."""

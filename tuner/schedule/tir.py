@@ -35,3 +35,8 @@ def function(name: str) -> Callable[..., TirExpr]:
         return getattr(tirx, name)(*operands)
 
     return call
+
+
+def i64(value: int) -> TirExpr:
+    """Every extent is int64: index arithmetic that mixes widths does not simplify."""
+    return tirx.IntImm("int64", value)

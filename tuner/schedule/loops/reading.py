@@ -12,10 +12,9 @@ from tuner.program.program import index_dim
 from tuner.program.shapes import ElementTypes
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.function import KernelFunction
-from tuner.schedule.signature import dim_expr, i64
+from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.space import MicroKernel
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import cast, constant, loaded, register_type, stored
 from tuner.schedule.vector.expression import Evaluator

@@ -14,8 +14,8 @@ from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, like, multiply_add
 from tuner.schedule.vector.dtypes import constant
 from tuner.schedule.vector.expression import Evaluator
+from tuner.schedule.vector.functions import COMBINE, identity
 from tuner.schedule.vector.memory import Vectors, rotated
-from tuner.schedule.vector.reducers import COMBINE, identity
 
 MIN_VECTOR = 4
 """Extents of the last axis below this have no use for vectors."""

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tuner.program.target import Hardware
-from tuner.schedule.signature import i64
-from tuner.schedule.tir import I, TirExpr, tirx, tvm
+from tuner.schedule.tir import I, TirExpr, i64, tirx, tvm
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import cast, constant, element_type, lanes_of, loaded, vector_type
 from tuner.schedule.vector.memory import Vectors

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.function import KernelFunction
+from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.product.atom import Words
 from tuner.schedule.product.axes import atom_of
 from tuner.schedule.product.match.parts import outer_role
 from tuner.schedule.product.product import Left, Place, Product, Result, Right, ceil_div
-from tuner.schedule.signature import dim_expr, i64
 from tuner.schedule.space import MicroKernel
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.memory import Vectors
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.product import Place, ceil_div
 from tuner.schedule.product.tile import through_epilogue
-from tuner.schedule.signature import i64
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.memory import DTYPE
 
 PlaceOf = Callable[[EmitContext, TirExpr], Place]

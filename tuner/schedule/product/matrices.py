@@ -15,8 +15,7 @@ from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.product import ceil_div
 from tuner.schedule.product.readers import PackedRows, PackedSlice
 from tuner.schedule.product.tile import Tile, Use
-from tuner.schedule.signature import i64
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.memory import bytes_of, workspace
 
 

@@ -36,8 +36,7 @@ from tuner.schedule.product.matrices import MatrixTile, in_unit
 from tuner.schedule.product.product import ceil_div
 from tuner.schedule.product.readers import Each, PanelSource, RowReader, RowSource, panel_source, row_source
 from tuner.schedule.product.tile import VectorTile
-from tuner.schedule.signature import i64
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 
 Write = Callable[["Nest", Share, Share, TirExpr], None]
 """Writes the tiles and panels of a share of one product; the last one says whether the ragged rest of rows is in it."""

@@ -22,8 +22,7 @@ from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK
 from tuner.schedule.rule import Extents
-from tuner.schedule.signature import i64
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.dtypes import vector_type
 from tuner.schedule.vector.memory import Vectors, workspace
 

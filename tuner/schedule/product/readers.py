@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from tuner.schedule.loops.shares import Share
 from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK, IN_IMAGE, IN_PLACE, ROWS_PACKED, panels_of_strip
-from tuner.schedule.signature import i64
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import constant, lanes_of
 from tuner.schedule.vector.memory import prefetch

@@ -18,8 +18,7 @@ from tuner.schedule.access import is_transcendental
 from tuner.schedule.product.context import Chunk, EmitContext, Panel, Run
 from tuner.schedule.product.product import Late, can_hold_partial
 from tuner.schedule.product.readers import RowReader
-from tuner.schedule.signature import i64
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import as_bits, cast, element_type, loaded, stored_as
 from tuner.schedule.vector.expression import Evaluator

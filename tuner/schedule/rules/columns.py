@@ -34,9 +34,8 @@ from tuner.schedule.loops.reading import Index, Known, Nest, Reader, write_outpu
 from tuner.schedule.loops.reductions import accumulated, one_reduction, start_value
 from tuner.schedule.loops.shares import Share, in_shares, over, position_of, product_of
 from tuner.schedule.rule import Extents, NoMatch, matched
-from tuner.schedule.signature import i64
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.memory import workspace
 

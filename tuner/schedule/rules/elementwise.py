@@ -34,9 +34,8 @@ from tuner.schedule.loops.estimates import Floats, LoopRule, body_cycles, bytes_
 from tuner.schedule.loops.reading import NOTHING, Index, Known, Nest, write_outputs
 from tuner.schedule.loops.shares import Share, in_split, in_vectors, over, splits
 from tuner.schedule.rule import Extents, NoMatch, matched
-from tuner.schedule.signature import i64
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 
 ROW_CYCLES = 5.0
@@ -101,7 +100,7 @@ def outputs_of(workload: Workload) -> tuple[OutputLoops, ...]:
     return matched(workload, match(workload))
 
 
-class Injective(LoopRule):
+class Elementwise(LoopRule):
     """See the module's text for the axes."""
 
     name = "injective"

@@ -29,18 +29,17 @@ from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import vector_axis
-from tuner.schedule.function import KernelFunction, kernel_function
+from tuner.schedule.function import KernelFunction, dim_expr, kernel_function
 from tuner.schedule.loops.estimates import Floats, LoopRule, lanes_for, thread_speedup, volume
 from tuner.schedule.loops.reading import NOTHING, Index, Nest, Reader, write_outputs
 from tuner.schedule.loops.reductions import start_value
 from tuner.schedule.loops.shares import Share, in_groups, in_split, in_vectors, over, splits
 from tuner.schedule.rule import Extents, NoMatch
-from tuner.schedule.signature import dim_expr, i64
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.dtypes import stored_type
+from tuner.schedule.vector.functions import COMBINE
 from tuner.schedule.vector.memory import workspace
-from tuner.schedule.vector.reducers import COMBINE
 
 SCALAR_CYCLES = 1.0
 """Of one operation of a stage's body, element by element."""

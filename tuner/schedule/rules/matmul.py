@@ -1,7 +1,7 @@
 """The rule for two-operand contractions ``out[m, n] = sum_k left[m, k] * right`` on vector units.
 
 The right operand is ``[k, n]`` or ``[n, k]``; all three may have a batch axis ``b`` in front. Axes of a micro-kernel
-(``X86Contraction.space`` lists their choices):
+(``Matmul.space`` lists their choices):
 
 ========  =====================================================================================================
 ``mr``    rows of the register tile
@@ -48,7 +48,7 @@ from tuner.schedule.rule import NoMatch
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 
-class X86Contraction(ProductRule[Matrices]):
+class Matmul(ProductRule[Matrices]):
     """See the module's text for the axes."""
 
     name = "x86_contraction"

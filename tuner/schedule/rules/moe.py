@@ -38,9 +38,8 @@ from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, 
 from tuner.schedule.product.product import DTYPE, Place
 from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.rule import Extents, Mismatch, NoMatch, need, pattern
-from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.memory import workspace
 
 GROUP, FIRST, ORDER = "group", "first", "order"
@@ -141,7 +140,7 @@ def match(workload: Workload) -> Grouped:
 
 
 # -- the rule ---------------------------------------------------------------------------------------------------------
-class X86Grouped(ProductRule[Grouped]):
+class Moe(ProductRule[Grouped]):
     """See the module's text."""
 
     name = "x86_grouped"

@@ -1,4 +1,4 @@
-"""The scalar functions of the program notation, by name, on vectors or scalars of any dtype."""
+"""The scalar functions and the reducers of the program notation, by name, on vectors or scalars of any dtype."""
 
 from __future__ import annotations
 
@@ -70,3 +70,25 @@ def _scalar_calls(name: str, x: TirExpr) -> TirExpr:
     if name not in _OF_THE_C_LIBRARY:
         raise ValueError(f"{name} of {element_type(x)} has no code")
     return calls(name, bound(x))
+
+
+COMBINE: Mapping[str, Callable[[TirExpr, TirExpr], TirExpr]] = {
+    "sum": lambda a, b: a + b,
+    "prod": lambda a, b: a * b,
+    "max": lambda a, b: maximum(bound(a), bound(b)),
+    "min": lambda a, b: minimum(bound(a), bound(b)),
+}
+"""By reducer. With the accumulated value second, the test for NaN is of the new one, off the chain of dependent
+instructions."""
+
+
+def identity(reducer: str, dtype: str) -> float | int:
+    """What a reduction over nothing gives."""
+    if reducer in ("sum", "prod"):
+        return int(reducer == "prod")
+    if dtype.startswith("float"):
+        return float("-inf") if reducer == "max" else float("inf")
+    if dtype == "bool":
+        return int(reducer == "min")
+    limit: int = 2**63 if dtype == "int64" else 2**31
+    return -limit if reducer == "max" else limit - 1

@@ -12,8 +12,7 @@ from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, 
 from tuner.schedule.product.product import Place, Product
 from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.rule import NoMatch
-from tuner.schedule.signature import i64
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from tuner.schedule.product.operands.image import Image
 from tuner.schedule.product.operands.matrix import ViewedColumns, ViewedResult, ViewedRows
 from tuner.schedule.product.product import DTYPE, Product, can_hold_partial
 from tuner.schedule.rule import Extents
-from tuner.schedule.vector.permutation import permutes
+from tuner.schedule.vector.memory import permutes
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,9 @@ from tuner.schedule.product.match.parts import Part
 from tuner.schedule.product.operands.gather import end_inside, lanes_inside, padded_read
 from tuner.schedule.product.operands.image import behind, reach_of, runs_of
 from tuner.schedule.product.readers import PanelReader, PanelSource
-from tuner.schedule.signature import i64
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known, like
-from tuner.schedule.vector.permutation import permuted
+from tuner.schedule.vector.memory import permuted
 
 if TYPE_CHECKING:
     from tuner.schedule.product.tile import Tile

@@ -16,8 +16,7 @@ from tuner.schedule.loops.reading import Reader
 from tuner.schedule.product.context import Chunk, EmitContext, Panel, Values
 from tuner.schedule.product.match.factors import is_contiguous
 from tuner.schedule.product.readers import PackedRows, PackedSlice
-from tuner.schedule.signature import i64
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known
 from tuner.schedule.vector.dtypes import cast, lanes_of, loaded
 from tuner.schedule.vector.expression import Evaluator

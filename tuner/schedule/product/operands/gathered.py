@@ -28,8 +28,7 @@ from tuner.schedule.product.operands.image import image_rows
 from tuner.schedule.product.operands.words import words_of_panel, words_of_rows
 from tuner.schedule.product.product import Left, Place, Result, Right
 from tuner.schedule.product.tile import rounded
-from tuner.schedule.signature import i64
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import cast, element_type, lanes_of, stored
 from tuner.schedule.vector.expression import Evaluator

@@ -21,8 +21,7 @@ from tuner.schedule.product.context import Chunk, EmitContext, Run, Values
 from tuner.schedule.product.match.parts import Part
 from tuner.schedule.product.operands.gather import end_inside, lanes_inside, padded_vector
 from tuner.schedule.product.readers import PackedRows
-from tuner.schedule.signature import i64
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known
 from tuner.schedule.vector.memory import workspace
 

@@ -15,8 +15,7 @@ from tuner.schedule.product.context import Chunk, EmitContext, Panel, Values
 from tuner.schedule.product.match.factors import in_words, is_contiguous
 from tuner.schedule.product.operands import gather
 from tuner.schedule.product.readers import PackedRows, PackedSlice
-from tuner.schedule.signature import i64
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import constant, stored, stored_type
 from tuner.schedule.vector.memory import Vectors

@@ -29,9 +29,8 @@ from tuner.program.task import SearchTask
 from tuner.schedule.function import kernel_function
 from tuner.schedule.loops.shares import Share
 from tuner.schedule.rules.attention.tile import Context, Tile, along_d, is_multiple, scores, up, values, write_rows
-from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound, combined
 from tuner.schedule.vector.dtypes import constant
 from tuner.schedule.vector.elementary import exp

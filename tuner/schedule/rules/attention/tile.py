@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from tuner.program.expr import Expr as Ast
 from tuner.program.expr import Read
 from tuner.program.task import SearchTask
-from tuner.schedule.function import KernelFunction
+from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.loops.reading import Reader
 from tuner.schedule.loops.shares import Share
 from tuner.schedule.rules.attention.chain import DOTS, QUOTIENT
 from tuner.schedule.rules.attention.pattern import chain_of
-from tuner.schedule.signature import dim_expr, i64
 from tuner.schedule.space import MicroKernel
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import cast, loaded, stored
 from tuner.schedule.vector.expression import Evaluator

@@ -1,5 +1,299 @@
-"""The rule for contractions of any form: convolutions, several axes in a role, products of many factors."""
+"""The rule for contractions of any form on vector units: convolutions, einsums, products of several factors.
 
-from tuner.schedule.rules.conv.rule import X86Gathered
+Axes of the program are grouped to m, n and k (``pattern``), and what a group is made of is walked as one flattened
+index. Operands that are not matrices as they lie are gathered, block by block, into what the register tile
+reads (im2col), or read in a padded copy; a constant one is packed once. A micro-kernel has the axes of
+every product, and:
 
-__all__ = ["X86Gathered"]
+========  =====================================================================================================
+``rows``  0 and 1 as there; 2: rows are read in a padded copy of the part of the image that a block's windows are in
+``pack``  0 to 2 as there; 3: panels are read in a padded copy of the part of the image that some of them are in
+``join``  1: m and n hold all of their axes, results go through a buffer; 0: they hold those that lie together in the
+          output, which is written in place, and others are walked outside
+``group`` elements of k in one step, where there are instructions for several (tuner/schedule/product/atoms.py)
+========  =====================================================================================================
+
+A transposed convolution with a stride is several without one (``phases``), with the same choices for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.errors import IllegalKernel
+from tuner.program.target import Hardware, Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
+from tuner.schedule.access import Dim
+from tuner.schedule.layout import Layout
+from tuner.schedule.loops.estimates import Floats
+from tuner.schedule.product import estimate
+from tuner.schedule.product.atom import Atom
+from tuner.schedule.product.atoms import best_of_vectors
+from tuner.schedule.product.axes import (
+    IN_COPY,
+    IN_IMAGE,
+    MAX_BLOCK,
+    atom_axes,
+    atom_of,
+    canonicalised,
+    check,
+    default_values,
+    ragged_axes,
+    thread_axes,
+    tile_axes,
+)
+from tuner.schedule.product.match.factors import is_contiguous
+from tuner.schedule.product.match.form import Form
+from tuner.schedule.product.match.groups import form_of, forms, forms_of
+from tuner.schedule.product.operands.image import Image
+from tuner.schedule.product.product import DTYPE
+from tuner.schedule.product.rule import by_choice
+from tuner.schedule.rule import Extents, NoMatch, Rule
+from tuner.schedule.rules.conv.emit import emit, layouts_of
+from tuner.schedule.space import Axis, MicroKernel, SearchSpace
+
+# Cycles, on one core of a Zen 4 server unless said otherwise.
+BY_VECTOR, BY_ELEMENT = 0.3, 4.0
+"""Of an element that is gathered in vectors, or alone."""
+SCATTERED = 0.5
+"""Of an element of the results that goes through a buffer."""
+STARTS = 1.2
+"""Of a row of which it is noted where its window starts; measured on one Zen 5 core."""
+PICKED = 0.02
+"""Of an element that is picked from two vectors of a copy, for each tile. A guess."""
+
+
+class Conv(Rule):
+    """See the module's text for the axes; ``emit`` for the code."""
+
+    name = "x86_gathered"
+
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
+        found = forms(workload)
+        if isinstance(found, NoMatch):
+            return found
+        if not found[0].dots(target.hardware):
+            return NoMatch(f"{target.mcpu} has no instruction that multiplies the operands as they are")
+        return found[0].roles
+
+    def workspace_bytes(self, task: SearchTask) -> int:
+        """Of a right operand that is gathered as a whole: all else is of one block."""
+        form = forms_of(task.workload)[-1]
+        if form.right.is_packed_ahead or not form.left.is_gathered:
+            return 0
+        largest = task.workload.axis_sizes(task.largest_dims)
+        sizes = form.by_role({axis: np.array([size]) for axis, size in largest.items()})
+        return int(4 * task.threads * sizes["k"][0] * sizes["n"][0])
+
+    def space(self, task: SearchTask) -> SearchSpace:
+        hardware, found = task.known_target.hardware, forms_of(task.workload)
+        atoms = _atoms(hardware, found)
+        axes = (
+            *tile_axes(found[0].steps, atoms),
+            Axis("rows", "rows of a block are gathered", _rows(atoms, found)),
+            # Code of phases is written once for each: not also for every width of the last panel.
+            *ragged_axes(any("n" in form.dynamic and not form.phases for form in found)),
+            Axis("pack", "panels are gathered at each call", _packings(hardware, atoms, found)),
+            *thread_axes(task.threads, any(form.outer for form in found)),
+            *atom_axes(atoms),
+            Axis("join", "m and n hold all of their axes", tuple(sorted(int(form.joined) for form in found))),
+        )
+        # Once: to look a workload up takes longer than all the rest of a check.
+        of_join = {int(form.joined): (form, form.product.atoms(hardware)) for form in found}
+        return SearchSpace(
+            self.name,
+            self.version,
+            axes,
+            check=lambda kernel: _check(kernel, *of_join[kernel["join"]], task.threads, hardware),
+            canonicalise=lambda values: _canonical(values, *of_join[values["join"]], hardware),
+        )
+
+    def default_kernel(self, task: SearchTask) -> MicroKernel:
+        """A square-ish tile, three quarters of the registers, k in chunks that stay in cache."""
+        space, form, hardware = self.space(task), forms_of(task.workload)[0], task.known_target.hardware
+        choices = {axis.name: axis.choices for axis in space.axes}
+        pack = choices["pack"][-1] if form.left.is_gathered else choices["pack"][0]
+        values = default_values(
+            task, bool(form.outer), mb=MAX_BLOCK if pack == 1 else 8, kc=256 if 256 in choices["kc"] else 0,
+            rows=0 if form.left.is_packed_ahead or pack == 1 else min(1, choices["rows"][-1]), pack=pack,
+            join=int(form.joined),
+        )  # fmt: skip
+        if "group" in choices:
+            in_place = pack == 0 and not form.right.is_packed_ahead
+            values["group"] = 1 if in_place else best_of_vectors(_atoms(hardware, [form]))
+        group = atom_of(values, form.product.atoms(hardware)).group
+        if not form.can_hold_partial or (form.steps is not None and values["kc"] * group >= form.steps):
+            values["kc"] = 0
+        return space.kernel(values)
+
+    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
+        """The engine's estimate, and what gathering and scattering add."""
+
+        def of(join: int, some: Sequence[MicroKernel]) -> Floats:
+            total = np.zeros(())
+            for form in form_of(task.workload, bool(join)).each:
+                base = estimate.latency_s(task, form.product, some, extents)
+                total = total + base + _moving_cycles(task, form, some, extents) / task.rates.clock_hz
+            return total
+
+        return by_choice("join", kernels, of)
+
+    def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
+        """Those of every product, and the share of moving elements."""
+
+        def of(join: int, some: Sequence[MicroKernel]) -> Floats:
+            form = form_of(task.workload, bool(join))
+            base = estimate.features(task, form.product, some, extents)
+            moving = np.log2(sum(_moving_cycles(task, own, some, extents) for own in form.each) + 1.0)
+            return np.concatenate([base, moving[:, :, None]], axis=2)
+
+        return by_choice("join", kernels, of).astype(np.float32)
+
+    def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
+        return layouts_of(task, kernel)
+
+    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
+        return emit(task, kernel, name)
+
+
+def _check(kernel: MicroKernel, form: Form, atoms: Mapping[int, Atom], threads: int, hardware: Hardware) -> None:
+    """Raises IllegalKernel for what the hardware cannot carry, or the form does not have."""
+    check(kernel, form.product, atoms, threads, hardware, copies=len(form.each))
+    atom = atom_of(kernel, atoms)
+    if kernel["kc"] and not form.can_hold_partial:
+        raise IllegalKernel(f"kc={kernel['kc']}: an output of {form.out_dtype} needs kc=0, or join=1")
+    if form.steps is not None and kernel["kc"] and kernel["kc"] * atom.group >= form.steps:
+        raise IllegalKernel(f"kc={kernel['kc']} is all of k: needs kc=0")
+    if kernel["rows"] and form.left.is_packed_ahead and atom.unit is None:
+        raise IllegalKernel(f"rows={kernel['rows']}: rows that are packed ahead are read as they lie")
+    if kernel["rows"] == IN_IMAGE and form.image is None:
+        raise IllegalKernel(f"rows={IN_IMAGE}: with join={kernel['join']} no rows are windows of one image")
+    if kernel["rows"] == IN_IMAGE and atom.depth > 1:
+        raise IllegalKernel(f"rows={IN_IMAGE}: a copy of an image has elements, group={atom.depth} words")
+    if kernel["pack"] == IN_COPY:
+        _check_copy(kernel, form, hardware)
+
+
+def _canonical(values: Mapping[str, int], form: Form, atoms: Mapping[int, Atom], hardware: Hardware) -> dict[str, int]:
+    """The values with one choice for axes that are don't-care beside the others."""
+    if values["pack"] == IN_COPY:
+        is_copied = form.copies_columns(hardware) and values.get("group", 1) == 1
+        values = {**values, "near": 0} if is_copied else {**values, "pack": 1}
+    result = canonicalised(values if form.can_hold_partial else {**values, "kc": 0}, form.product, atoms)
+    atom = atom_of(result, atoms)
+    if "group" in result and form.steps is not None and result["kc"] * atom.group >= form.steps:
+        result["kc"] = 0
+    if form.left.is_packed_ahead and atom.unit is None:
+        result["rows"] = 0
+    if result["rows"] == IN_IMAGE and (form.image is None or result.get("group", 1) > 1):
+        result["rows"] = 1
+    return result if form.outer else {**result, "tb": 1}
+
+
+def _check_copy(kernel: MicroKernel, form: Form, hardware: Hardware) -> None:
+    """Raises IllegalKernel where panels cannot be read in a copy of an image."""
+    if not form.copies_columns(hardware):
+        raise IllegalKernel(f"pack={IN_COPY}: with join={kernel['join']} no columns are windows of one image")
+    if kernel.get("group") > 1 or kernel["near"]:
+        given = f"group={kernel.get('group')} near={kernel['near']}"
+        raise IllegalKernel(f"pack={IN_COPY} reads elements of a copy: needs group=1 and near=0, got {given}")
+    # Beside the accumulators and what is multiplied, which lanes a vector takes.
+    need = kernel["mr"] * kernel["nv"] + 2 * kernel["nv"] + 1
+    if need > hardware.vector_registers:
+        text = f"pack={IN_COPY} mr={kernel['mr']} nv={kernel['nv']} needs {need} vector registers"
+        raise IllegalKernel(f"{text}, there are {hardware.vector_registers}")
+
+
+def _atoms(hardware: Hardware, found: Sequence[Form]) -> dict[int, Atom]:
+    """The instructions that there are for all forms."""
+    every = [form.product.atoms(hardware) for each in found for form in each.each]
+    atoms = found[0].product.atoms(hardware)
+    return {depth: atom for depth, atom in atoms.items() if all(depth in others for others in every)}
+
+
+def _rows(atoms: Mapping[int, Atom], found: Sequence[Form]) -> tuple[int, ...]:
+    """Choices of ``rows``. A matrix unit has operands that are packed."""
+    in_image = (IN_IMAGE,) if any(form.image is not None for form in found) else ()
+    left = found[0].left
+    if left.is_packed_ahead:
+        return (0, 1) if any(atom.unit is not None for atom in atoms.values()) else (0,)
+    return (1, *in_image) if left.is_gathered else (0, 1)
+
+
+def _packings(hardware: Hardware, atoms: Mapping[int, Atom], found: Sequence[Form]) -> tuple[int, ...]:
+    """Choices of ``pack``. A gathered panel that rows share is gathered once; all panels at the start where the rows of
+    a block are gathered, too."""
+    form = found[0]
+    if form.right.is_packed_ahead:
+        return (0,)
+    again = form.left.is_gathered
+    if form.right.is_viewed and form.right.lies_along_n and not any(form.joined for form in found):
+        # Words of integers are made of neighbours in k, which no vector in place has.
+        in_place = (0,) if form.total == DTYPE else ()
+        return (*in_place, 2) if again else (*in_place, 1, 2)
+    in_copy = (IN_COPY,) if any(form.copies_columns(hardware) for form in found) else ()
+    at_once = (2,) if any(atom.unit is not None for atom in atoms.values()) else ()
+    return (2,) if again else (1, *in_copy, *at_once)
+
+
+# -- theory ------------------------------------------------------------------------------------------------------------
+def _moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
+    """[kernels, shapes] cycles that gathering and scattering take."""
+
+    def values(name: str) -> Floats:
+        return np.array([[float(kernel[name])] for kernel in kernels])
+
+    sizes, hardware = form.by_role(extents), task.known_target.hardware
+    one = np.ones((len(kernels), len(sizes["m"])))
+    b, m, n, k = (sizes.get(role, 1) * one for role in "bmnk")
+    mr, cycles = values("mr"), np.zeros_like(one)
+    blocks = np.maximum(np.ceil(m / (mr * values("mb"))), 1.0)
+    if form.left.is_gathered:
+        # Words are copied as they are, in vectors of so many more elements.
+        atoms = form.product.atoms(hardware)
+        groups = np.array([[float(atom_of(kernel, atoms).group)] for kernel in kernels])
+        gathered = b * m * k * (BY_VECTOR / groups if is_contiguous(form.left.factors, form.k[-1]) else BY_ELEMENT)
+        if form.image is not None:
+            copied = _copied(form, form.image, blocks, extents) * BY_VECTOR + b * m * STARTS
+            gathered = np.where(values("rows") == IN_IMAGE, copied, gathered)
+        cycles += gathered
+    if form.right.is_gathered:
+        each = BY_VECTOR if is_contiguous(form.right.factors, form.parts[form.n[-1]].axis) else 4 * BY_VECTOR
+        gathered = b * blocks * n * k * each
+        columns, lanes = form.columns, hardware.lanes()
+        if columns is not None:
+            most = np.array([[columns.most(kernel["nv"] * lanes, hardware)] for kernel in kernels])
+            # Each copy has what windows reach behind its last line, too.
+            lines = n / columns.inner * np.prod(columns.pitches[:-1]) + np.ceil(n / most) * columns.lines_below
+            line = columns.channels * np.ceil(columns.pitches[-1] / lanes) * lanes
+            picked = b * np.maximum(np.ceil(m / mr), 1.0) * n * k * PICKED
+            gathered = np.where(values("pack") == IN_COPY, b * line * lines * BY_VECTOR + picked, gathered)
+        cycles += gathered
+    if form.joined:
+        cycles += b * m * n * SCATTERED
+    return cycles / task.threads
+
+
+def _copied(form: Form, image: Image, blocks: Floats, extents: Extents) -> Floats:
+    """[kernels, shapes] elements of the copies of an image: each block has lines of its own, and all that its windows
+    reach below the last one's first."""
+
+    def size(name: str) -> Floats:
+        return form.part_size(name, extents).astype(np.float64)
+
+    def reach(dim: Dim) -> Floats | float:
+        return 0.0 if dim.window is None else (size(dim.window) - 1.0) * dim.dilation
+
+    def touched(dim: Dim) -> Floats:
+        return np.maximum((size(dim.place) - 1.0) * dim.step + reach(dim) + 1.0, 1.0)
+
+    lines, below = np.ones(()), np.zeros(())
+    for dim in reversed(image.rows):
+        below = below + reach(dim) * lines
+        lines = lines * touched(dim)
+    return np.asarray(size(image.channel) * touched(image.columns) * (lines + blocks * (below + 1.0)))

@@ -27,7 +27,7 @@ from tuner.program.dtypes import DTYPES
 from tuner.program.expr import axes_of, reads
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.function import KernelFunction, kernel_function
+from tuner.schedule.function import KernelFunction, dim_expr, kernel_function
 from tuner.schedule.layout import CutLayout, Layout, PackLayout
 from tuner.schedule.loops.shares import Share, on_threads
 from tuner.schedule.product.atom import Atom, imported
@@ -38,9 +38,8 @@ from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import form_of, viewed
 from tuner.schedule.product.match.parts import outer_role
 from tuner.schedule.product.nest import Nest
-from tuner.schedule.signature import dim_expr, i64
 from tuner.schedule.space import MicroKernel
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.memory import part_of
 
 

@@ -50,7 +50,7 @@ BLOCKS = (128, 256, 384, 512, 768, 1024)
 """Choices of ``fb``, beside 0."""
 
 
-class X86Chain(Rule):
+class Mlp(Rule):
     """See the module's text for the axes."""
 
     name = "x86_chain"

@@ -33,9 +33,8 @@ from tuner.schedule.product.nest import Block, Nest
 from tuner.schedule.product.operands.matrix import MatrixColumns
 from tuner.schedule.product.readers import FromAhead, PackedAtOnce, RowReader
 from tuner.schedule.rules.mlp.chain import Chain, chain_of, kept_width, whole_rows
-from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.memory import DTYPE, workspace
 

@@ -34,7 +34,7 @@ WORD_BYTES = 4
 """Of a column that stand together in a panel of numbers of four bits: eight steps of k."""
 
 
-class X86Quantized(ProductRule[MatrixProduct[Decoded]]):
+class Quantized(ProductRule[MatrixProduct[Decoded]]):
     """See the module's text for the axes; decoded.py for the code and the theory of the weight."""
 
     name = "x86_quantized"

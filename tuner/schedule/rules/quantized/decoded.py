@@ -23,8 +23,7 @@ from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.estimate import BYTES, REGISTER_BYTES, Estimate
 from tuner.schedule.product.product import Late, Place, Right
 from tuner.schedule.product.readers import PackedSlice
-from tuner.schedule.signature import i64
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import cast, constant, loaded, vector_type
 from tuner.schedule.vector.expression import Evaluator

@@ -20,13 +20,12 @@ from tuner.schedule.loops.reading import NOTHING, Index, Nest, in_register
 from tuner.schedule.loops.reductions import Accumulators
 from tuner.schedule.loops.shares import Share, in_groups, in_split, number_of, on_threads, over, product_of, share_of
 from tuner.schedule.rules.rows.passes import lanes_of, row_program_of
-from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import loaded, stored, stored_type
+from tuner.schedule.vector.functions import COMBINE
 from tuner.schedule.vector.memory import prefetch, workspace
-from tuner.schedule.vector.reducers import COMBINE
 
 WriteRows = Callable[[Sequence[Index]], None]
 """Writes the code of a block of rows, given the index of each."""

@@ -15,18 +15,17 @@ from typing import Any
 
 from tuner.program.expr import Binary, Read, axes_of, reads
 from tuner.program.task import SearchTask
-from tuner.schedule.function import KernelFunction, kernel_function
+from tuner.schedule.function import KernelFunction, dim_expr, kernel_function
 from tuner.schedule.loops.reading import Reader, write_outputs
 from tuner.schedule.loops.shares import Share, in_shares, position_of, product_of
 from tuner.schedule.rules.stencil.pattern import Tap, WindowProgram, lanes_of, window_program_of
-from tuner.schedule.signature import dim_expr, i64
 from tuner.schedule.space import MicroKernel
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound, multiply_add
 from tuner.schedule.vector.dtypes import constant, loaded, register_type
 from tuner.schedule.vector.expression import Evaluator
+from tuner.schedule.vector.functions import COMBINE
 from tuner.schedule.vector.memory import Vectors, loaded_where, workspace
-from tuner.schedule.vector.reducers import COMBINE
 
 Values = Mapping[str, TirExpr]
 Known = Mapping[tuple[Read, tuple[int, ...]], TirExpr]

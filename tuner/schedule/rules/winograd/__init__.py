@@ -1,5 +1,269 @@
-"""The rule for convolutions of 3 x 3 taps by Winograd's minimal filtering."""
+"""The rule for convolutions of 3 x 3 taps by Winograd's minimal filtering, F(2 x 2, 3 x 3).
 
-from tuner.schedule.rules.winograd.rule import X86Winograd
+Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016), section 4: F(2 x 2, 3 x 3) computes
+four neighbouring outputs from a tile of 4 x 4 elements with 16 multiplications in place of 36. The tile and the taps
+are transformed, multiplied element by element and summed over the channels, which is a product of matrices for each of
+the 16 elements, and the sums are transformed back. The rule takes images with channels outside, windows of 3 x 3
+elements one element apart, and constant weights. A micro-kernel has these axes:
 
-__all__ = ["X86Winograd"]
+=========  ====================================================================================================
+``mr``     rows of the register tile: channels of the output
+``nv``     vectors in a row of it: tiles of the image
+``ku``     channels of the image unrolled
+``tail``   1: a ragged rest of rows has exact code
+``lines``  rows of tiles in a block: what is transformed at once, and should stay in L2
+=========  ====================================================================================================
+
+Sums are rounded otherwise than those of the convolution as it is written: within the same bounds, and verified against
+the same reference. An infinite element makes all outputs of its tiles NaN, not only those that its windows have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.program.expr import Read
+from tuner.program.target import Target
+from tuner.program.task import SearchTask
+from tuner.program.workload import Workload
+from tuner.schedule.access import axes_of_read, is_plain
+from tuner.schedule.layout import Layout, filter_layout
+from tuner.schedule.loops.estimates import Floats
+from tuner.schedule.product import estimate
+from tuner.schedule.product.atoms import only_fma
+from tuner.schedule.product.axes import MAX_BLOCK, check, check_turns, default_tile, tile_axes
+from tuner.schedule.product.match.form import Form
+from tuner.schedule.product.match.groups import forms
+from tuner.schedule.product.operands.columns import Columns
+from tuner.schedule.product.product import DTYPE, Product
+from tuner.schedule.product.rule import by_choice
+from tuner.schedule.rule import Extents, NoMatch, Rule, matched
+from tuner.schedule.rules.winograd.emit import OUTPUTS, POINTS, TAPS, PointColumns, PointRows, PointSums, emit
+from tuner.schedule.space import Axis, MicroKernel, SearchSpace
+
+IMAGE_DIMS = 3
+"""The images, and the rows and columns of one."""
+MIN_CHANNELS = 16
+"""With fewer, on either side, transforms cost more than the multiplications that are saved."""
+TILE_AXES = ("mr", "nv", "ku")
+LINES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+FEW_LINES = 4
+"""Of the default kernel, at most."""
+MAX_PANEL = 96
+"""Tiles, of which the last panel may have as many too many."""
+MAX_BLOCK_BYTES = 64 * 2**20
+"""Of the panels and the sums of a block of more than one row of tiles: far more than any L2."""
+
+# Cycles, on one core of a Zen 4 server whose clock was taken for that of two multiply-adds in a cycle.
+LINE = 40.0
+"""Of a vector of a row of tiles in one channel: its 16 elements are picked from four lines of the image."""
+INPUT, OUTPUT = 60.0, 50.0
+"""Of a vector of tiles in one channel of the image, and of the output."""
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """``form``: the grouping of the axes, whose left operand is the weight. ``channels`` of the image, ``kernels`` of
+    the output; ``height`` and ``width`` of an output image.
+
+    The products of blocks of ``lines`` rows of tiles are a batch of POINTS for each block, [kernels, channels] by
+    [channels, tiles of a block].
+    """
+
+    form: Form
+    columns: Columns
+    channels: int
+    kernels: int
+    height: int
+    width: int
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows of tiles of an image."""
+        return -(-self.height // OUTPUTS)
+
+    @property
+    def tiles_in_row(self) -> int:
+        """Tiles in a row of them."""
+        return -(-self.width // OUTPUTS)
+
+    @property
+    def lines(self) -> tuple[int, ...]:
+        """The rows of tiles that a block may have: one, or as many as MAX_BLOCK_BYTES holds."""
+        return tuple(lines for lines in LINES if lines == 1 or self.block_bytes(lines) <= MAX_BLOCK_BYTES)
+
+    def block_bytes(self, lines: int) -> int:
+        """Of the panels and the sums of so many rows of tiles, no less."""
+        return 4 * POINTS * (self.channels + self.kernels) * (lines * self.tiles_in_row + MAX_PANEL)
+
+    def rows(self, extents: Extents) -> NDArray[np.int64]:
+        """Rows of tiles of all images."""
+        return self.form.part_size(self.form.n[0], extents) * self.tile_rows
+
+    def blocks(self, lines: int, extents: Extents) -> NDArray[np.int64]:
+        """Blocks of all rows of tiles, one at least."""
+        return np.maximum(-(-self.rows(extents) // lines), 1)
+
+    def by_role(self, lines: int, extents: Extents) -> Extents:
+        """Extents by role; those of n are of a block of average size."""
+        blocks = self.blocks(lines, extents)
+        tiles, one = self.rows(extents) * self.tiles_in_row, np.ones_like(blocks)
+        return {"b": POINTS * blocks, "m": self.kernels * one, "n": -(-tiles // blocks), "k": self.channels * one}
+
+    def product(self, lines: int) -> Product:
+        """The products as the loops and the theory see them."""
+        left = PointRows(self.form.left.tensor)
+        return Product(
+            axes={}, left=left, right=PointColumns(), result=PointSums(), dynamic=frozenset(), depth=self.channels,
+            atoms=only_fma, sizes=partial(self.by_role, lines),
+        )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def match(workload: Workload) -> Convolution | NoMatch:
+    """The convolution that a workload is, or why it is none of these."""
+    found = forms(workload)
+    if isinstance(found, NoMatch):
+        return NoMatch(f"not a convolution: {found.reason}")
+    form = found[-1]
+    columns = form.columns
+    if form.phases or form.outer or columns is None or len(form.m) != 1 or len(columns.dims) != IMAGE_DIMS:
+        return NoMatch("not a convolution of images with channels outside, a step of 1 and constant weights")
+    images, *axes = columns.dims
+    taps = [form.parts[dim.window].extent.constant if dim.window is not None else None for dim in axes]
+    if images.window is not None or images.first or taps != [TAPS, TAPS] or any(dim.dilation != 1 for dim in axes):
+        return NoMatch(f"not windows of {TAPS} x {TAPS} neighbours")
+    if {workload.tensors[tensor].dtype for tensor in (columns.read.tensor, form.left.tensor)} != {DTYPE}:
+        return NoMatch(f"operands are not {DTYPE}")
+    padding = dict(workload.padding).get(columns.read.tensor, 0.0)
+    if not math.isfinite(padding):
+        return NoMatch(f"differences of a padding of {padding} are no numbers")
+    kernels = form.parts[form.m[0]].extent.constant or 0
+    if not _is_whole(form, form.left.read) or min(columns.channels, kernels) < MIN_CHANNELS:
+        return NoMatch(f"fewer than {MIN_CHANNELS} channels, or groups of them")
+    sizes = columns.channels, kernels, *columns.sizes
+    # Results go through a buffer: no stage runs within the products.
+    return Convolution(replace(form, out_roles=None), columns, *sizes)
+
+
+def _is_whole(form: Form, weight: Read) -> bool:
+    """Whether the weight has the four axes as its dims, none of them in parts."""
+    names = {form.m[0], *form.k}
+    return is_plain(weight) and set(axes_of_read(weight)) == names and all(form.parts[n].axis == n for n in names)
+
+
+def convolution_of(workload: Workload) -> Convolution:
+    """The convolution of a workload that the rule takes. Raises ValueError for another."""
+    return matched(workload, match(workload))
+
+
+class Winograd(Rule):
+    """See the module's text for the axes; ``emit`` for the code."""
+
+    name = "x86_winograd"
+
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
+        convolution = match(workload)
+        return convolution if isinstance(convolution, NoMatch) else convolution.form.roles
+
+    def workspace_bytes(self, task: SearchTask) -> int:
+        """What is kept of a block, in each thread."""
+        own = convolution_of(task.workload)
+        return task.threads * own.block_bytes(own.lines[-1])
+
+    def space(self, task: SearchTask) -> SearchSpace:
+        hardware, own = task.known_target.hardware, convolution_of(task.workload)
+        axes = (
+            *(axis for axis in tile_axes(own.channels) if axis.name in TILE_AXES),
+            Axis("tail", "ragged rows have exact code", (0, 1)),
+            Axis("lines", "rows of tiles in a block", own.lines),
+        )
+        product = own.product(1)
+        atoms = product.atoms(hardware)
+
+        def legal(kernel: MicroKernel) -> None:
+            own_kernel = _as_product(kernel, 1)
+            check(own_kernel, product, atoms, 1, hardware)
+            check_turns(own_kernel, hardware)
+
+        def canonical(values: Mapping[str, int]) -> dict[str, int]:
+            is_even = own.kernels % values["mr"] == 0
+            return {**values, "tail": 0 if is_even else values["tail"]}
+
+        return SearchSpace(self.name, self.version, axes, check=legal, canonicalise=canonical)
+
+    def default_kernel(self, task: SearchTask) -> MicroKernel:
+        """A square-ish tile, and about as many tiles in a block as keep it in L2."""
+        lines = max(lines for lines in convolution_of(task.workload).lines if lines <= FEW_LINES)
+        return self.space(task).kernel({**default_tile(task.known_target.hardware), "ku": 1, "tail": 0, "lines": lines})
+
+    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
+        own = convolution_of(task.workload)
+
+        def of(lines: int, some: Sequence[MicroKernel]) -> Floats:
+            some = [_as_product(kernel, task.threads) for kernel in some]
+            base = estimate.latency_s(task, own.product(lines), some, extents)
+            return base + _transforms(task, own, lines, extents) / task.rates.clock_hz
+
+        return by_choice("lines", kernels, of)
+
+    def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
+        """Those of every product, rows of tiles in a block, the transforms' cycles, and lanes for each tile."""
+        own = convolution_of(task.workload)
+
+        def of(lines: int, some: Sequence[MicroKernel]) -> Floats:
+            some = [_as_product(kernel, task.threads) for kernel in some]
+            base = estimate.features(task, own.product(lines), some, extents)
+            cycles = _transforms(task, own, lines, extents)
+            tiles = own.rows(extents) * own.tiles_in_row
+            lanes = _vectors(task, own, lines, extents) / np.maximum(tiles, 1)
+            further = np.log2(float(lines)), np.log2(cycles + 1.0), lanes
+            columns = [np.broadcast_to(column, base.shape[:2]) for column in further]
+            return np.concatenate([base, np.stack(columns, axis=2)], axis=2)
+
+        return by_choice("lines", kernels, of).astype(np.float32)
+
+    def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
+        own = convolution_of(task.workload)
+        axes = axes_of_read(own.form.left.read)
+        # By the image: the axes of a sum stand in any order.
+        names = own.form.m[0], own.columns.channel, *(dim.window for dim in own.columns.dims[1:])
+        order = tuple(axes.index(name) for name in names if name is not None)
+        sizes = tuple(task.workload.sizes[name].constant or 0 for name in axes)
+        return {own.form.left.tensor: filter_layout(sizes, order)}
+
+    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
+        own, layouts = convolution_of(task.workload), self.layouts(task, kernel)
+        return emit(task, own, kernel["lines"], _as_product(kernel, 1), layouts, name)
+
+
+def _as_product(kernel: MicroKernel, threads: int) -> MicroKernel:
+    """The micro-kernel of the engine by which the products are computed: both operands packed, all of k at once,
+    exact code for a panel of fewer vectors. Threads share blocks."""
+    own = {name: kernel[name] for name in (*TILE_AXES, "tail")}
+    fixed = {"mb": MAX_BLOCK, "kc": 0, "near": 0, "ahead": 0, "fetch": 0, "rows": 0, "pack": 0}
+    ragged = {"edge": int(kernel["nv"] > 1), "tb": threads, "tn": 1}
+    return MicroKernel(kernel.rule, kernel.rule_version, tuple({**own, **fixed, **ragged}.items()))
+
+
+def _vectors(task: SearchTask, own: Convolution, lines: int, extents: Extents) -> Floats:
+    """[shapes] lanes that blocks have, of which some are past their last tile."""
+    lanes, blocks = task.known_target.hardware.lanes(), own.blocks(lines, extents)
+    tiles = own.rows(extents) * own.tiles_in_row
+    return np.asarray(blocks * np.ceil(tiles / blocks / lanes) * lanes, np.float64)
+
+
+def _transforms(task: SearchTask, own: Convolution, lines: int, extents: Extents) -> Floats:
+    """[shapes] cycles."""
+    lanes = task.known_target.hardware.lanes()
+    vectors = _vectors(task, own, lines, extents) / lanes
+    of_rows = own.rows(extents) * -(-own.tiles_in_row // lanes)
+    cycles = own.channels * (of_rows * LINE + vectors * INPUT) + own.kernels * (vectors + of_rows) * OUTPUT
+    return np.asarray(cycles / task.threads, np.float64)

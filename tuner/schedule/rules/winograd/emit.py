@@ -28,14 +28,13 @@ from tuner.schedule.product.operands.gather import end_inside, lanes_inside, pad
 from tuner.schedule.product.operands.gathered import in_vectors, store_results
 from tuner.schedule.product.product import DTYPE, Left, Place, Result, Right
 from tuner.schedule.product.readers import PackedAhead, RowReader
-from tuner.schedule.signature import i64
 from tuner.schedule.space import MicroKernel
-from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known
 from tuner.schedule.vector.memory import workspace
 
 if TYPE_CHECKING:
-    from tuner.schedule.rules.winograd.rule import Convolution
+    from tuner.schedule.rules.winograd import Convolution
 
 TAPS, OUTPUTS = 3, 2
 """Along each axis: taps, and outputs of a tile."""

@@ -16,10 +16,10 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload
 from tuner.schedule import rule_of, rules_of
 from tuner.schedule.product.axes import IN_COPY, IN_IMAGE
-from tuner.schedule.rules.conv import X86Gathered
+from tuner.schedule.rules.conv import Conv
 from tuner.schedule.space import MicroKernel
 
-RULE = X86Gathered()
+RULE = Conv()
 
 
 def task_of(workload: Workload, threads: int = 1) -> SearchTask:

@@ -21,9 +21,9 @@ from tuner.schedule.product.axes import IN_IMAGE
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import forms_of
 from tuner.schedule.product.operands.gathered import AheadRows, GatheredColumns
-from tuner.schedule.rules.conv import X86Gathered
+from tuner.schedule.rules.conv import Conv
 
-RULE = X86Gathered()
+RULE = Conv()
 IMAGE: Mapping[str, Any] = {"b": "T", "c": 4, "h": 5, "w": 6, "o": 6, "r": 3, "s": 3}
 AXES = {1: (("w", "s"),), 2: (("h", "r"), ("w", "s")), 3: (("d", "t"), ("h", "r"), ("w", "s"))}
 

@@ -20,9 +20,9 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule import NoMatch, rules_of
 from tuner.schedule.product.match.groups import forms_of
-from tuner.schedule.rules.conv import X86Gathered
+from tuner.schedule.rules.conv import Conv
 
-RULE = X86Gathered()
+RULE = Conv()
 PAIRS = [("uint8", "int8"), ("int8", "int8"), ("int8", "uint8"), ("uint8", "uint8"), ("bfloat16", "bfloat16")]
 
 

@@ -19,10 +19,10 @@ from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload
 from tuner.schedule import NoMatch, layouts_of, rules_of
-from tuner.schedule.rules.matmul import X86Contraction
+from tuner.schedule.rules.matmul import Matmul
 from tuner.schedule.space import MicroKernel
 
-RULE = X86Contraction()
+RULE = Matmul()
 T = ShapeVar("T", range(65))
 DENSE = "out[m, n] = sum(k) x[m, k] * w[n, k]"
 SUMS = "z[m, n] = sum(k) x[m, k] * w[n, k]"

@@ -2,7 +2,7 @@
 
 ``tests/data/release-0.1-tensorir.json`` holds, for eight workloads, the default kernel and five random ones: the values
 of the space's axes in the order of ``axes``, and the hash. Kernels measured by that release mean the same only while
-this holds. A change of the code that is meant takes another ``X86Contraction.version``, unless what was measured and
+this holds. A change of the code that is meant takes another ``Matmul.version``, unless what was measured and
 verified stays true (lanes of masked loads that must be zero, and were by chance, are set to zero since). ``pytest
 --update-golden`` of this file then writes the hashes of the same kernels anew. Hashes are those of the TVM version that
 pyproject.toml pins.
@@ -19,7 +19,7 @@ import tvm_ffi
 
 from tuner.program.shape_vars import ShapeVar
 from tuner.program.task import SearchTask
-from tuner.schedule.rules.matmul import X86Contraction
+from tuner.schedule.rules.matmul import Matmul
 from tuner.schedule.space import MicroKernel
 
 FILE = Path(__file__).parents[4] / "data" / "release-0.1-tensorir.json"
@@ -28,7 +28,7 @@ RELEASE: dict[str, Any] = json.loads(FILE.read_text())
 
 def hashes_of(case: dict[str, Any]) -> list[str]:
     """The hash of each of a case's kernels, as this version generates it."""
-    rule = X86Contraction()
+    rule = Matmul()
     variables = [ShapeVar(name, range(1, 129)) for name in case["shape_vars"]]
     target = {"kind": "llvm", "mcpu": case["mcpu"], "num-cores": 2}
     task = SearchTask(

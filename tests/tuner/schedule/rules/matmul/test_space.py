@@ -20,10 +20,10 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar
 from tuner.schedule import NoMatch, extents_of, rules_for
 from tuner.schedule.layout import PackLayout
-from tuner.schedule.rules.matmul import X86Contraction
+from tuner.schedule.rules.matmul import Matmul
 from tuner.schedule.space import MicroKernel, SearchSpace
 
-RULE = X86Contraction()
+RULE = Matmul()
 T = ShapeVar("T", range(0, 129))
 WIDE = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
 NARROW = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})

@@ -17,9 +17,9 @@ from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload
 from tuner.schedule import NoMatch, extents_of, rules_of
-from tuner.schedule.rules.mlp import X86Chain, chain
+from tuner.schedule.rules.mlp import Mlp, chain
 
-RULE = X86Chain()
+RULE = Mlp()
 SERVER = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})
 PLAIN = "h[m, f] = sum(k) x[m, k] * w1[f, k]\nout[m, n] = sum(f) h[m, f] * w2[n, f]"
 

@@ -19,9 +19,9 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload
 from tuner.schedule import NoMatch, rules_of
 from tuner.schedule.layout import row_major
-from tuner.schedule.rules.moe import X86Grouped
+from tuner.schedule.rules.moe import Moe
 
-RULE = X86Grouped()
+RULE = Moe()
 MOE = "out[t, n] = sum(k) x[t, k] * w[expert[t], n, k]"
 
 

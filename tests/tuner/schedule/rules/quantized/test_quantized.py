@@ -17,11 +17,11 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload
 from tuner.schedule import NoMatch, rules_of
 from tuner.schedule.layout import PackLayout
-from tuner.schedule.rules.quantized import X86Quantized
+from tuner.schedule.rules.quantized import Quantized
 from tuner.schedule.rules.quantized.pattern import match
 from tuner.schedule.space import MicroKernel
 
-RULE = X86Quantized()
+RULE = Quantized()
 HALF = "(w[n, k // 2] >> (4 * (k % 2))) & 15"
 AVX2 = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1})
 AVX512 = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})

@@ -13,10 +13,10 @@ from tuner.program.shape_vars import ShapeVar
 from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.schedule import extents_of
-from tuner.schedule.rules.conv import X86Gathered
-from tuner.schedule.rules.winograd import X86Winograd
+from tuner.schedule.rules.conv import Conv
+from tuner.schedule.rules.winograd import Winograd
 
-RULE = X86Winograd()
+RULE = Winograd()
 SERVER = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})
 
 
@@ -58,7 +58,7 @@ def test_theory_expects_them_to_be_faster(channels: int, size: int) -> None:
     own = task(SERVER, c=channels, h=size, w=size, o=channels, pad=1)
     extents, rng = extents_of(own.workload, [{"T": 1}, {"T": 16}]), np.random.default_rng(0)
     best = []
-    for rule in (RULE, X86Gathered()):
+    for rule in (RULE, Conv()):
         space = rule.space(own)
         best.append(rule.estimate_s(own, [space.sample(rng) for _ in range(200)], extents).min(axis=0))
     assert np.all(best[0] < best[1])

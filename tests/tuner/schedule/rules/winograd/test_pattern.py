@@ -13,8 +13,7 @@ from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule import NoMatch, extents_of
-from tuner.schedule.rules.winograd import X86Winograd
-from tuner.schedule.rules.winograd.rule import LINES, Convolution, match
+from tuner.schedule.rules.winograd import LINES, Convolution, Winograd, match
 
 SERVER = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
 
@@ -69,7 +68,7 @@ def test_products_are_of_blocks_of_about_the_same_size() -> None:
 
 
 def test_blocks_of_wide_images_have_fewer_rows() -> None:
-    rule, narrow, wide = X86Winograd(), conv2d(pad=1), conv2d(pad=1, c=256, w=4096, o=256)
+    rule, narrow, wide = Winograd(), conv2d(pad=1), conv2d(pad=1, c=256, w=4096, o=256)
 
     def task(workload: Workload, threads: int = 1) -> SearchTask:
         return SearchTask(workload, shape_vars=(ShapeVar("T", (1, 2)),), target=SERVER, threads=threads)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tuner.program.build import make_workload, workload_from_json
+from tuner.schedule.function import dim_expr, extents, operand_dims, operand_shapes, symbols
 from tuner.schedule.layout import PackLayout
-from tuner.schedule.signature import dim_expr, extents, i64, operand_dims, operand_shapes, symbols
+from tuner.schedule.tir import i64
 
 
 def texts(shape: tuple[object, ...]) -> list[str]:
