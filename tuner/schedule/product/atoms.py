@@ -69,22 +69,15 @@ FMA = Atom(
     "fma", FLOATS, FLOATS | BYTES, "float32", 1, "float32", add=lambda total, left, right: total + left * right,
     widened={"bfloat16": 2.0, "float16": 1.0, "int8": 2.0, "uint8": 2.0},
 )  # fmt: skip
+PMADDWD = Atom(
+    "pmaddwd", BYTES, BYTES, "int32", 2, "int16", {64: "avx512bw", 32: "avx2"}, _pmaddwd, operations=2,
+    widened=dict.fromkeys(BYTES, 1.0),
+)  # fmt: skip
 
 ATOMS: list[Atom] = [
     FMA,
     Atom("dpbf16ps", _BF16, _BF16, "float32", 2, "uint16", {64: "avx512_bf16"}, _dpbf16ps, code=_DPBF16_CODE),
-    Atom(
-        "pmaddwd",
-        BYTES,
-        BYTES,
-        "int32",
-        2,
-        "int16",
-        {64: "avx512bw", 32: "avx2"},
-        _pmaddwd,
-        operations=2,
-        widened=dict.fromkeys(BYTES, 1.0),
-    ),
+    PMADDWD,
     Atom("dpbusd", _UINT8, _INT8, "int32", 4, "int8", {64: "avx512_vnni"}, _DPBUSD),
     Atom("dpbusd", _INT8, _INT8, "int32", 4, "int8", {64: "avx512_vnni"}, _DPBUSD, offset=128),
     Atom("sdot", _INT8, _INT8, "int32", 4, "int8", {16: "asimddp"}, _SDOT),

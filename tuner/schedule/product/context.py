@@ -13,7 +13,7 @@ from tuner.program.workload import Workload
 from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.product.atom import Words
 from tuner.schedule.product.axes import atom_of
-from tuner.schedule.product.match.parts import outer_role
+from tuner.schedule.product.match.factors import outer_role
 from tuner.schedule.product.product import Left, Place, Product, Result, Right, ceil_div
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, i64, tirx

@@ -141,7 +141,7 @@ class Left:
         """[kernels, shapes] bytes from a row to the next one where rows are read as they lie; 0: they are packed so
         that they do not fall on one set of a cache."""
         stride = np.asarray(of.k * of.words.left_bytes)
-        return np.zeros_like(stride) if self.is_packed_ahead else stride
+        return np.zeros_like(stride) if self.is_packed_ahead or self.packs_elements else stride
 
 
 @dataclass(frozen=True)
@@ -236,9 +236,9 @@ class Right:
         """What was packed ahead: [panels, k, nr]."""
         raise NotImplementedError(f"{type(self).__name__} is not packed ahead")
 
-    def first_panel(self, context: EmitContext) -> TirExpr | None:
-        """Where the panels of this batch begin in it; None: at 0."""
-        return None
+    def first_panel(self, context: EmitContext) -> TirExpr:
+        """Where the panels of this batch begin in it."""
+        return i64(0)
 
     def packed_vector(self, context: EmitContext, panel: Panel, at: PackedSlice, row: TirExpr, v: int) -> TirExpr:
         """Vector ``v`` of a row of a panel of it, as the instruction takes it."""

@@ -122,12 +122,8 @@ class PanelReader:
         """The runs of the tile's chunk that the operand lies in; None: it is one."""
         return None
 
-    def in_run(self, run: Run) -> PanelReader:
-        """The reader of the steps of a run."""
-        return self
-
-    def begin_step(self, step: TirExpr) -> PanelReader:
-        """The reader of one step."""
+    def at_step(self, run: Run, step: TirExpr) -> PanelReader:
+        """The reader of one step of a run."""
         return self
 
     def vector(self, tile: Tile, step: TirExpr, v: int) -> TirExpr:
@@ -225,22 +221,29 @@ class FromAhead(PanelSource):
     """All is packed, before all calls."""
 
     def placed(self, panel: Panel, chunk: Chunk) -> Panel:
-        first, index = self.context.right.first_panel(self.context), panel.index
-        index = index if first is None else index + first
-        return replace(panel, reader=PackedAhead(self.context.right.packed(self.context), index, i64(0)))
+        right, context = self.context.right, self.context
+        reader = PackedAhead(right.packed(context), panel.index + right.first_panel(context), i64(0))
+        return replace(panel, reader=reader)
 
 
 @dataclass
-class PackedByBlock(PanelSource):
-    """Each panel is packed before the rows of a block use it."""
+class PackedAtCall(PanelSource):
+    """Each panel is packed before the rows of a block use it; or, if there is a ``start``, all panels of a share from
+    that one on before its first row."""
 
     buffer: TirExpr
+    start: TirExpr | None = None
+
+    def prepare(self, each: Each, whole: Chunk) -> None:
+        if self.start is not None:
+            each(lambda panel: self._pack(panel, whole))
 
     def refill(self, each: Each, chunk: Chunk) -> None:
-        each(lambda panel: self._pack(panel, chunk))
+        if self.start is None:
+            each(lambda panel: self._pack(panel, chunk))
 
     def _pack(self, panel: Panel, chunk: Chunk) -> None:
-        to = self.slice(panel, chunk)
+        to = self._slice(panel, chunk)
         self.context.right.pack(self.context, panel, to, chunk)
         # Zeros behind the last steps, up to whole multiplications of a matrix unit.
         for begin, end in self.context.surplus(chunk):
@@ -249,26 +252,11 @@ class PackedByBlock(PanelSource):
                 I.buffer_store(to.buffer, zero, [to.index, before + step, column])
 
     def placed(self, panel: Panel, chunk: Chunk) -> Panel:
-        return replace(panel, reader=self.slice(panel, chunk))
+        return replace(panel, reader=self._slice(panel, chunk))
 
-    def slice(self, panel: Panel, chunk: Chunk) -> PackedSlice:
-        """Where the panel is packed."""
-        return PackedSlice(self.buffer, i64(0), chunk.first)
-
-
-@dataclass
-class PackedAtOnce(PackedByBlock):
-    """All panels of a share, of which ``start`` is the first, are packed before its rows are begun."""
-
-    start: TirExpr
-
-    def prepare(self, each: Each, whole: Chunk) -> None:
-        super().refill(each, whole)
-
-    def refill(self, each: Each, chunk: Chunk) -> None:
-        """All is there."""
-
-    def slice(self, panel: Panel, chunk: Chunk) -> PackedSlice:
+    def _slice(self, panel: Panel, chunk: Chunk) -> PackedSlice:
+        if self.start is None:
+            return PackedSlice(self.buffer, i64(0), chunk.first)
         return PackedSlice(self.buffer, panel.index - self.start, i64(0))
 
 
@@ -282,10 +270,10 @@ def panel_source(context: EmitContext, panels: Share, longest: TirExpr) -> Itera
         yield PanelSource(context)
     elif pack == BY_BLOCK:
         with right.room(context, i64(1), longest) as buffer:
-            yield PackedByBlock(context, buffer)
+            yield PackedAtCall(context, buffer)
     elif pack == AT_ONCE:
         with right.room(context, panels[1] - panels[0], context.extent["k"]) as buffer:
-            yield PackedAtOnce(context, buffer, panels[0])
+            yield PackedAtCall(context, buffer, panels[0])
     else:
         with right.in_copy(context) as source:
             yield source

@@ -94,6 +94,7 @@ class ProductRule(Rule, Generic[Found]):
         """The body of a kernel."""
         Nest(context).body()
 
+
 def by_choice(
     axis: str, kernels: Sequence[MicroKernel], of: Callable[[int, Sequence[MicroKernel]], Floats]
 ) -> Floats:  # fmt: skip

@@ -233,7 +233,6 @@ class VectorTile(Tile):
         places = self.rows.places(self)
         runs = self.rows.runs(self) or self.columns.runs(self)
         with runs or nullcontext(Run(i64(0), self.chunk.length)) as run:
-            self.columns = self.columns.in_run(run)
             self._turns(self.rows.in_run(places, run), run, ordinal)
 
     def _turns(self, rows: list[TirExpr], run: Run, ordinal: TirExpr) -> None:
@@ -247,16 +246,16 @@ class VectorTile(Tile):
             with I.serial(i64(0), i64(group // unroll)) as part:
                 first = bound(begin + turn * i64(group) + part * i64(unroll))
                 for u in range(unroll):
-                    self._step(rows, first + i64(u))
+                    self._step(rows, run, first + i64(u))
             self.columns.prefetch_next(self, before + turn)
         if not (isinstance(length, tirx.IntImm) and int(length) % group == 0):
             # Both bounds without ``begin``: TVM's analyzer fails on an extent that it reads as a minimum of itself.
             with I.serial(groups * i64(group), length) as step:
-                self._step(rows, begin + step)
+                self._step(rows, run, begin + step)
 
-    def _step(self, rows: list[TirExpr], step: TirExpr) -> None:
+    def _step(self, rows: list[TirExpr], run: Run, step: TirExpr) -> None:
         """One k: every accumulator takes one fused multiply-add."""
-        reader = self.columns.begin_step(step)
+        reader = self.columns.at_step(run, step)
         columns = [I.Bind(reader.vector(self, step, v)) for v in range(self.panel.vectors)]
         reader.prefetch_step(self, step)
         for line, row in zip(self.slots, rows, strict=True):
@@ -271,20 +270,20 @@ class VectorTile(Tile):
         """All steps of k, where those of a group share a factor that their sums are multiplied by."""
         rows, whole, rest = self.rows.places(self), late.depth // late.steps, late.depth % late.steps
         with I.serial(i64(0), i64(whole)) as number:
-            self._group(late, rows, bound(number * i64(late.steps)), late.steps)
+            self._group(late, rows, Run(bound(number * i64(late.steps)), late.steps))
         if rest:
-            self._group(late, rows, i64(whole * late.steps), rest)
+            self._group(late, rows, Run(i64(whole * late.steps), rest))
 
-    def _group(self, late: Late, rows: list[TirExpr], first: TirExpr, steps: int) -> None:
-        """The totals after ``steps`` steps from ``first`` on, which share a factor."""
-        totals, unroll = self.slots, self.kernel["ku"]
+    def _group(self, late: Late, rows: list[TirExpr], run: Run) -> None:
+        """The totals after the steps of ``run``, which share a factor."""
+        totals, unroll, (first, steps) = self.slots, self.kernel["ku"], (run.begin, run.length)
         self.slots = self._allocated()
         self.clear()
         with I.serial(i64(0), i64(steps // unroll)) as turn:
             for u in range(unroll):
-                self._step(rows, first + turn * i64(unroll) + i64(u))
+                self._step(rows, run, first + turn * i64(unroll) + i64(u))
         with I.serial(i64(steps // unroll * unroll), i64(steps)) as step:
-            self._step(rows, first + step)
+            self._step(rows, run, first + step)
         sums, self.slots = self.slots, totals
         for v in range(self.panel.vectors):
             factor = I.Bind(late.factor(self.panel, first, v))

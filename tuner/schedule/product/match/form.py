@@ -14,8 +14,7 @@ from tuner.program.notation import Stage
 from tuner.program.target import Hardware
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import FMA, atoms_either_way
-from tuner.schedule.product.match.factors import in_words
-from tuner.schedule.product.match.parts import Part, size_of
+from tuner.schedule.product.match.factors import Part, in_words, size_of
 from tuner.schedule.product.match.phases import Phase
 from tuner.schedule.product.operands.columns import Columns, are_in_two
 from tuner.schedule.product.operands.gathered import (

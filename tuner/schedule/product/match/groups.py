@@ -17,9 +17,21 @@ from tuner.program.workload import Workload
 from tuner.schedule.access import is_plain, values
 from tuner.schedule.product.atoms import FMA
 from tuner.schedule.product.match import plain
-from tuner.schedule.product.match.factors import dims_of, factors_of, in_words, merged, ordered_steps, total_of
+from tuner.schedule.product.match.factors import (
+    Part,
+    dims_of,
+    factors_of,
+    in_words,
+    merged,
+    names_of,
+    needed,
+    ordered_steps,
+    outer_role,
+    parts_of,
+    size_of,
+    total_of,
+)
 from tuner.schedule.product.match.form import Form
-from tuner.schedule.product.match.parts import Part, names_of, needed, outer_role, parts_of, size_of
 from tuner.schedule.product.match.phases import Phase, phases_of
 from tuner.schedule.product.operands.columns import columns_of
 from tuner.schedule.product.operands.gathered import AheadColumns, AheadRows, GatheredColumns, GatheredRows

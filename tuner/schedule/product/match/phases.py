@@ -19,8 +19,7 @@ from tuner.program.indices import index_dim, index_of
 from tuner.program.program import Program
 from tuner.program.workload import Workload
 from tuner.schedule.access import values
-from tuner.schedule.product.match.factors import multiplied
-from tuner.schedule.product.match.parts import atoms_in
+from tuner.schedule.product.match.factors import atoms_in, multiplied
 from tuner.schedule.rule import Mismatch, need
 
 MAX_PHASES = 9

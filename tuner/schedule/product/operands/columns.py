@@ -21,7 +21,7 @@ from tuner.program.workload import Workload
 from tuner.schedule.access import Dim, dim_of
 from tuner.schedule.loops.shares import Share, number_of
 from tuner.schedule.product.context import Chunk, EmitContext, Panel, Run
-from tuner.schedule.product.match.parts import Part
+from tuner.schedule.product.match.factors import Part
 from tuner.schedule.product.operands.gather import end_inside, lanes_inside, padded_read
 from tuner.schedule.product.operands.image import behind, reach_of, runs_of
 from tuner.schedule.product.readers import PanelReader, PanelSource
@@ -162,13 +162,12 @@ from another one; None: those from the first place on."""
 
 @dataclass(frozen=True)
 class CopiedPanel(PanelReader):
-    """A panel in ``copy``, whose channels are ``plane`` elements apart: a source for each of its vectors. ``place``:
-    where the step 0 of a chunk is in a run; ``at``: where the step at hand is."""
+    """A panel in ``copy``, whose channels are ``plane`` elements apart: a source for each of its vectors. ``at``: where
+    the step at hand is."""
 
     copy: TirExpr
     plane: int
     sources: tuple[Source, ...]
-    place: TirExpr = None
     at: TirExpr = None
 
     @contextmanager
@@ -182,11 +181,8 @@ class CopiedPanel(PanelReader):
             # Steps count from the chunk's first one.
             yield Run(first - chunk.first, length, bound(window + (chunk.first - begin) * i64(self.plane)))
 
-    def in_run(self, run: Run) -> CopiedPanel:
-        return replace(self, place=run.place)
-
-    def begin_step(self, step: TirExpr) -> CopiedPanel:
-        return replace(self, at=bound(self.place + step * i64(self.plane)))
+    def at_step(self, run: Run, step: TirExpr) -> CopiedPanel:
+        return replace(self, at=bound(run.place + step * i64(self.plane)))
 
     def vector(self, tile: Tile, step: TirExpr, v: int) -> TirExpr:
         *places, lane = self.sources[v]

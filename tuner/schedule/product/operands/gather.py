@@ -12,14 +12,13 @@ from functools import reduce
 
 from tuner.program.expr import Expr, Read
 from tuner.schedule.access import step_of
-from tuner.schedule.loops.reading import Reader
+from tuner.schedule.loops.reading import NOTHING, Reader
 from tuner.schedule.product.context import Chunk, EmitContext, Panel, Values
 from tuner.schedule.product.match.factors import is_contiguous
 from tuner.schedule.product.readers import PackedRows, PackedSlice
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known
 from tuner.schedule.vector.dtypes import cast, lanes_of, loaded
-from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.memory import DTYPE, loaded_where
 
 MAX_STRIDE = 4
@@ -92,8 +91,7 @@ def product(
     limit: TirExpr | None = None,
 ) -> TirExpr:  # fmt: skip
     """The product of some factors: of one element, or of ``lanes`` from there ``along`` an axis."""
-    reader, extent = reader_at(context, values, lanes, along, limit), context.function.extents.__getitem__
-    evaluator = Evaluator(context.task.workload.element_types, lanes, reader.read, reader.axis, extent)
+    evaluator = reader_at(context, values, lanes, along, limit).evaluator(NOTHING)
     each = (I.Bind(evaluator.value(factor, DTYPE)) for factor in factors)
     return reduce(lambda result, value: I.Bind(result * value), each)
 
@@ -121,12 +119,8 @@ def gather_rows(context: EmitContext, rows: PackedRows, count: TirExpr, chunk: C
 def gather_panel(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
     """A panel's slice of the right operand, in vectors along n where these can be loaded. Columns past the last one are
     left as they are, or are anything: they are computed and not stored."""
-    lanes, n, factors, strided = (
-        context.vectors.lanes,
-        context.form.n,
-        context.form.right.factors,
-        strided_read(context),
-    )
+    lanes, n, factors = context.vectors.lanes, context.form.n, context.form.right.factors
+    strided = strided_read(context)
     if strided is None and not (len(n) == 1 and is_contiguous(factors, n[0])):
         with I.serial(i64(0), context.columns_in(panel)) as column:
             of_column = {**context.outer, **context.parts.decomposed(n, panel.column + column)}
@@ -181,20 +175,12 @@ def strided_read(context: EmitContext) -> Strided | None:
 
 def _pieces(context: EmitContext, panel: Panel, column: TirExpr, strided: Strided) -> Callable[[Values], TirExpr]:
     """How to load a vector of columns that may go over several runs of the last axis of n: a masked load for each."""
-    lanes, every = context.vectors.lanes, context.vectors.ramp(0)
-    padding = dict(context.task.workload.padding).get(strided.read.tensor, 0.0)
+    lanes, padding = context.vectors.lanes, dict(context.task.workload.padding).get(strided.read.tensor, 0.0)
     valid, over = columns_in_vector(panel, column, lanes), runs_of_vector(context, column)
 
     def load(values: Values) -> TirExpr:
         slot = I.alloc_buffer((lanes,), DTYPE)
-        I.buffer_store(slot, tirx.Broadcast(tirx.FloatImm(DTYPE, padding), lanes), [every])
-
-        def piece(of_run: Values, start: TirExpr, end: TirExpr, lane_zero: TirExpr) -> None:
-            at = {**values, **of_run, context.form.n[-1]: lane_zero}
-            load_piece(context, strided, slot, at, start, tirx.min(end, valid))
-
-        over(piece)
-        return slot[every]
+        return loaded_runs(context, strided, slot, over, values, tirx.FloatImm(DTYPE, padding), valid)
 
     return load
 
@@ -205,9 +191,10 @@ def columns_in_vector(panel: Panel, column: TirExpr, lanes: int) -> TirExpr:
 
 
 Piece = Callable[[Values, TirExpr, TirExpr, TirExpr], None]
+Runs = Callable[[Piece], None]
 
 
-def runs_of_vector(context: EmitContext, column: TirExpr) -> Callable[[Piece], None]:
+def runs_of_vector(context: EmitContext, column: TirExpr) -> Runs:
     """How to go over the runs that a vector of columns from ``column`` on touches: the values of the outer parts of n,
     the first lane and the one past the last, and what the last axis would be in lane 0."""
     lanes, (*outer, name) = context.vectors.lanes, context.form.n
@@ -237,12 +224,27 @@ def runs_of_vector(context: EmitContext, column: TirExpr) -> Callable[[Piece], N
     return looped
 
 
+def loaded_runs(
+    context: EmitContext, strided: Strided, slot: TirExpr, over: Runs, values: Values, outside: TirExpr, valid: TirExpr
+) -> TirExpr:  # fmt: skip
+    """A vector of columns, of which ``valid`` lanes are columns: run after run into ``slot``, ``outside`` elsewhere."""
+    every = context.vectors.ramp(0)
+    I.buffer_store(slot, tirx.Broadcast(outside, context.vectors.lanes), [every])
+
+    def piece(of_run: Values, start: TirExpr, end: TirExpr, lane_zero: TirExpr) -> None:
+        at = {**values, **of_run, context.form.n[-1]: lane_zero}
+        _load_piece(context, strided, slot, at, start, tirx.min(end, valid))
+
+    over(piece)
+    return slot[every]
+
+
 def _in_slots(values: Values) -> Values:
     """Values kept in stack slots: TVM's simplifier substitutes bindings into every use, which takes long to build."""
     return {name: bound_unless_known(value) for name, value in values.items()}
 
 
-def load_piece(
+def _load_piece(
     context: EmitContext, strided: Strided, slot: TirExpr, values: Values, first: TirExpr, last: TirExpr
 ) -> None:
     """Lanes ``first`` to ``last`` of ``slot``: what is read there, where it is inside the tensor, as float32, or as it

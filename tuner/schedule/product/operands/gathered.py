@@ -20,8 +20,7 @@ from tuner.schedule.loops.reading import Reader
 from tuner.schedule.loops.shares import Share, number_of
 from tuner.schedule.product.axes import IN_COPY
 from tuner.schedule.product.context import Values, by_role
-from tuner.schedule.product.match.factors import Factors
-from tuner.schedule.product.match.parts import outer_role
+from tuner.schedule.product.match.factors import Factors, outer_role
 from tuner.schedule.product.operands.columns import COPY_OF_L2, ColumnCopy, Columns
 from tuner.schedule.product.operands.gather import MAX_STRIDE, gather_panel, gather_rows
 from tuner.schedule.product.operands.image import image_rows
@@ -31,7 +30,6 @@ from tuner.schedule.product.tile import rounded
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import cast, element_type, lanes_of, stored
-from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.memory import Vectors, fenced_integers, workspace
 
 if TYPE_CHECKING:
@@ -61,9 +59,7 @@ class AheadColumns(Factors, Right):
     def packed(self, context: EmitContext) -> TirExpr:
         return context.buffers[self.tensor]
 
-    def first_panel(self, context: EmitContext) -> TirExpr | None:
-        if len(self.roles) == 2:
-            return None
+    def first_panel(self, context: EmitContext) -> TirExpr:
         return _outer(context, self.roles) * context.panels
 
 
@@ -86,9 +82,6 @@ class GatheredRows(Factors, Left):
 
     def in_image(self, context: EmitContext, first: TirExpr, count: TirExpr) -> AbstractContextManager[RowReader]:
         return image_rows(context, first, count)
-
-    def row_stride(self, of: Estimate) -> Floats:
-        return np.zeros_like(super().row_stride(of))
 
 
 @dataclass(frozen=True)
@@ -206,12 +199,10 @@ def store_results(
     reader = Reader(workload, context.function, context.buffers, index, lanes, along, limit)
     result = buffer[place] if lanes == 1 else vectors.load(buffer, place[:1], place[1], place[1] + left)
 
-    def read(node: Read) -> TirExpr:
-        return result if node.tensor in workload.program.stage else reader.read(node)
-
-    evaluator = Evaluator(workload.element_types, lanes, read, reader.axis, context.function.extents.__getitem__)
+    known = dict[str | Read, TirExpr]()
+    evaluator = reader.evaluator(known)
     for before, stage in zip(workload.program.stages, context.form.stages, strict=False):
-        result = bound(rounded(result, workload.tensors[before.tensor].dtype))
+        known[before.tensor] = bound(rounded(result, workload.tensors[before.tensor].dtype))
         result = evaluator.value(stage.body)
     if element_type(result) != out_dtype:
         result = stored(bound(cast(bound(result), out_dtype)), out_dtype)
@@ -233,10 +224,8 @@ def _store_strided(out: TirExpr, value: TirExpr, at: Sequence[TirExpr], count: T
         places = [part * lanes + lane for lane in range(lanes)]
         spread = tirx.Shuffle([value], [tirx.IntImm("int32", place // step) for place in places])
         number = tirx.Ramp(tirx.IntImm("int32", part * lanes), 1, lanes)
-        here = tirx.Shuffle(
-            [tirx.IntImm("int32", int(place % step == 0)) for place in places],
-            [tirx.IntImm("int32", lane) for lane in range(lanes)],
-        )
+        is_here = [tirx.IntImm("int32", int(place % step == 0)) for place in places]
+        here = tirx.Shuffle(is_here, [tirx.IntImm("int32", lane) for lane in range(lanes)])
         mask = tirx.And(here != tirx.Broadcast(tirx.IntImm("int32", 0), lanes), number < tirx.Broadcast(valid, lanes))
         place = [*at[:-1], tirx.Ramp(at[-1] + i64(part * lanes), i64(1), lanes)]
         I.evaluate(tirx.op.masked_store(out, fenced_integers(spread), *place, mask))

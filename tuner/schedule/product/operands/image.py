@@ -18,7 +18,7 @@ from tuner.program.workload import Workload
 from tuner.schedule.access import Dim, dim_of
 from tuner.schedule.loops.shares import number_of
 from tuner.schedule.product.context import Chunk, EmitContext, Run, Values
-from tuner.schedule.product.match.parts import Part
+from tuner.schedule.product.match.factors import Part
 from tuner.schedule.product.operands.gather import end_inside, lanes_inside, padded_vector
 from tuner.schedule.product.readers import PackedRows
 from tuner.schedule.tir import I, TirExpr, i64, tirx

@@ -6,11 +6,10 @@ Elements stay as small as they are in memory, or as an instruction takes them: w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tuner.program.expr import Axis, Read
-from tuner.schedule.loops.reading import Reader
 from tuner.schedule.product.context import Chunk, EmitContext, Panel, Values
 from tuner.schedule.product.match.factors import in_words, is_contiguous
 from tuner.schedule.product.operands import gather
@@ -43,9 +42,7 @@ def _padding(context: EmitContext, read: Read) -> TirExpr:
 
 def _place(context: EmitContext, read: Read, values: Values) -> tuple[TirExpr, list[TirExpr], TirExpr | None]:
     """The buffer of a read, the indices of an element, and whether it is inside: None where nothing is outside."""
-    workload = context.task.workload
-    at = Reader(workload, context.function, context.buffers, context.parts.index(values), 1, None).indices(read)
-    inside = None
+    workload, at, inside = context.task.workload, gather.reader_at(context, values).indices(read), None
     if read.tensor in dict(workload.padding):
         dims = workload.tensors[read.tensor].dims
         for index, value, dim, size in zip(read.indices, at, dims, context.parts.sizes_of(read.tensor), strict=True):
@@ -195,24 +192,18 @@ def _words(context: EmitContext, to: PackedSlice, chunk: Chunk) -> Iterator[tupl
 
 
 def _vector(
-    context: EmitContext, strided: gather.Strided, over: Callable[[gather.Piece], None], values: Values,
+    context: EmitContext, strided: gather.Strided, over: gather.Runs, values: Values,
     is_step: TirExpr | None, valid: TirExpr,
 ) -> TirExpr:  # fmt: skip
     """A vector of columns at one step, of which ``valid`` lanes are columns."""
-    lanes, dtype = context.vectors.lanes, stored_type(str(context.form.right.read_dtype))
-    slot, every = I.alloc_buffer((lanes,), dtype), tirx.Ramp(0, 1, lanes)
+    dtype = stored_type(str(context.form.right.read_dtype))
+    slot = I.alloc_buffer((context.vectors.lanes,), dtype)
     outside = _padding(context, strided.read)
     if is_step is not None:
         outside = tirx.Select(is_step, outside, constant(0, dtype, 1))
         valid = I.Bind(tirx.Select(is_step, valid, i64(0)))
-    I.buffer_store(slot, tirx.Broadcast(outside, lanes), [every])
-
-    def piece(of_run: Values, start: TirExpr, last: TirExpr, lane_zero: TirExpr) -> None:
-        at = {**context.outer, **values, **of_run, context.form.n[-1]: lane_zero}
-        gather.load_piece(context, strided, slot, at, start, tirx.min(last, valid))
-
-    over(piece)
-    return I.Bind(slot[every])
+    values = {**context.outer, **values}
+    return I.Bind(gather.loaded_runs(context, strided, slot, over, values, outside, valid))
 
 
 def _elements(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:

@@ -33,10 +33,9 @@ from tuner.schedule.loops.shares import Share, on_threads
 from tuner.schedule.product.atom import Atom, imported
 from tuner.schedule.product.axes import IN_IMAGE, atom_of
 from tuner.schedule.product.context import EmitContext, Indexing, View, context_of
-from tuner.schedule.product.match.factors import Factors, dims_of
+from tuner.schedule.product.match.factors import Factors, dims_of, outer_role
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import form_of, viewed
-from tuner.schedule.product.match.parts import outer_role
 from tuner.schedule.product.nest import Nest
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, i64, tirx

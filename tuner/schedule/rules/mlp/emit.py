@@ -31,7 +31,7 @@ from tuner.schedule.loops.shares import Share, in_shares, on_threads
 from tuner.schedule.product.context import Chunk, EmitContext, context_of
 from tuner.schedule.product.nest import Block, Nest
 from tuner.schedule.product.operands.matrix import MatrixColumns
-from tuner.schedule.product.readers import FromAhead, PackedAtOnce, RowReader
+from tuner.schedule.product.readers import FromAhead, PackedAtCall, RowReader
 from tuner.schedule.rules.mlp.chain import Chain, chain_of, kept_width, whole_rows
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, i64, tirx
@@ -63,7 +63,7 @@ def _reading_panels(context: EmitContext) -> Iterator[EmitContext]:
         yield context
         return
     with weight.room(context, nest.panels, nest.k) as packed:
-        source = PackedAtOnce(context, packed, i64(0))
+        source = PackedAtCall(context, packed, i64(0))
 
         def pack(share: Share) -> None:
             source.prepare(lambda use: nest.over(share, use), nest.whole)
