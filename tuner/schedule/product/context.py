@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -247,3 +247,18 @@ class Run:
     begin: TirExpr
     length: TirExpr
     place: TirExpr = None
+
+
+def where(
+    condition: TirExpr | None, write: Callable[[], None], otherwise: Callable[[], None] | None = None
+) -> None:  # fmt: skip
+    """``write`` where ``condition`` holds, or always if it is None."""
+    if condition is None:
+        write()
+        return
+    with I.If(condition):
+        with I.Then():
+            write()
+        if otherwise is not None:
+            with I.Else():
+                otherwise()

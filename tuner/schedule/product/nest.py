@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tuner.schedule.loops.shares import Share, on_threads
+from tuner.schedule.loops.shares import Share
 from tuner.schedule.product.axes import panels_of_strip
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.dots import dots
@@ -58,9 +58,6 @@ class Nest:
         return Chunk(i64(0), self.k)
 
     # -- shares ---------------------------------------------------------------------------------------------------
-    def body(self) -> None:
-        on_threads(self.context.task.threads, self.share)
-
     def share(self, thread: TirExpr, write: Write | None = None) -> None:
         """What one thread does: threads form a grid of ``tb`` batch shares by row shares by ``tn`` column shares.
         ``write``: what is done of each product, its rows and panels of this share; by default ``product``."""

@@ -15,6 +15,7 @@ from tuner.program.workload import Workload
 from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.loops.estimates import Floats
+from tuner.schedule.loops.shares import on_threads
 from tuner.schedule.product import axes, estimate
 from tuner.schedule.product.atom import imported
 from tuner.schedule.product.context import EmitContext, context_of
@@ -92,7 +93,7 @@ class ProductRule(Rule, Generic[Found]):
 
     def write(self, context: EmitContext) -> None:
         """The body of a kernel."""
-        Nest(context).body()
+        on_threads(context.task.threads, Nest(context).share)
 
 
 def by_choice(

@@ -7,15 +7,16 @@ of a ``MatrixTile`` in the registers of a matrix unit (matrices.py).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from tuner.program.expr import Read
 from tuner.program.notation import Stage
 from tuner.schedule.access import is_transcendental
-from tuner.schedule.product.context import Chunk, EmitContext, Panel, Run
+from tuner.schedule.product.context import Chunk, EmitContext, Panel, Run, where
 from tuner.schedule.product.product import Late, can_hold_partial
 from tuner.schedule.product.readers import RowReader
 from tuner.schedule.tir import I, TirExpr, i64, tirx
@@ -109,12 +110,12 @@ class Tile(ABC):
         # In a slot, as the first step of a turn is: put into every index, they would make up most of the time of
         # building a kernel.
         self.row = bound(self.row)
-        _where(self.chunk.is_first, self.clear, self.resume)
+        where(self.chunk.is_first, self.clear, self.resume)
         if self.kernel["fetch"]:
             self._fetch_output()
         self.reduce(ordinal)
         is_same = not self.context.result.epilogue and self.atom.total == self.context.result.dtype
-        _where(None if is_same else self.chunk.is_last, self._store, self._store_partial)
+        where(None if is_same else self.chunk.is_last, self._store, self._store_partial)
 
     def _fetch_output(self) -> None:
         """Lines of the output are asked for before they are written, so that the stores do not wait."""
@@ -163,18 +164,6 @@ class Tile(ABC):
         return i64(self.height) if self.valid is None else self.valid
 
 
-def _where(condition: TirExpr | None, write: Callable[[], None], otherwise: Callable[[], None]) -> None:
-    """``write`` where ``condition`` holds, or always if it is None."""
-    if condition is None:
-        write()
-        return
-    with I.If(condition):
-        with I.Then():
-            write()
-        with I.Else():
-            otherwise()
-
-
 class VectorTile(Tile):
     """Totals in vector registers, a slot for each: every step of k is a word of a row times vectors of words."""
 
@@ -211,18 +200,12 @@ class VectorTile(Tile):
         self._each_slot(lambda slot, r, v: use(slot[self.every], r, v))
 
     def _each_slot(self, use: Use) -> None:
-        for r, line in enumerate(self.slots):
-            with self._if_valid(r):
-                for v, slot in enumerate(line):
-                    use(slot, i64(r), i64(v))
+        def line(r: int) -> None:
+            for v, slot in enumerate(self.slots[r]):
+                use(slot, i64(r), i64(v))
 
-    @contextmanager
-    def _if_valid(self, row: int) -> Iterator[None]:
-        if self.valid is None:
-            yield
-            return
-        with I.If(i64(row) < self.valid), I.Then():
-            yield
+        for r in range(self.height):
+            where(None if self.valid is None else i64(r) < self.valid, partial(line, r))
 
     # -- the loop over k ------------------------------------------------------------------------------------------
     def reduce(self, ordinal: TirExpr) -> None:

@@ -185,9 +185,7 @@ def in_words(parts: Mapping[str, Part], steps: Sequence[str], group: int = MAX_W
     return size is not None and size % group == 0
 
 
-def ordered_steps(
-    workload: Workload, first: Stage, left: Sequence[Expr], right: Sequence[Expr]
-) -> tuple[str, ...]:  # fmt: skip
+def ordered_steps(workload: Workload, first: Stage, left: Sequence[Expr], right: Sequence[Expr]) -> tuple[str, ...]:
     """The reduced axes, those of windows outermost, and innermost the one that gathering runs along.
 
     That is one along which the left operand is contiguous, else any that is an index by itself: what is outside the
@@ -197,7 +195,12 @@ def ordered_steps(
     of_left = [read for factor in left for read in reads(factor)]
     # As they lie in the left operand, so that it may be read in place.
     order = [index.name for read in of_left for index in read.indices if isinstance(index, Axis)]
-    plain_ones = [axis for axis in first.reduce_axes if not any(_is_of_window(read, axis) for read in new)]
+
+    def is_of_window(axis: str) -> bool:
+        indices = [index for read in new for index in read.indices if axis in axes_of(index)]
+        return any({atom for atom in atoms_in(index) if isinstance(atom, str)} != {axis} for index in indices)
+
+    plain_ones = [axis for axis in first.reduce_axes if not is_of_window(axis)]
     plain_ones.sort(key=lambda axis: order.index(axis) if axis in order else -1)
     is_new = any(read.tensor not in workload.constants for read in of_left)
     contiguous = [axis for axis in (*first.reduce_axes, *plain_ones) if is_new and is_contiguous(left, axis)]
@@ -212,11 +215,3 @@ def is_contiguous(factors: Sequence[Expr], axis: str) -> bool:
     indices = [index for factor in factors for read in reads(factor) for index in read.indices]
     is_indirect = any(axis in axes_of(inner) for index in indices for inner in reads(index))
     return not is_indirect and set(steps) in ({1}, {0, 1})
-
-
-def _is_of_window(read: Read, axis: str) -> bool:
-    """Whether an axis is one of several in an index."""
-    return any(
-        axis in axes_of(index) and {a for a in atoms_in(index) if isinstance(a, str)} != {axis}
-        for index in read.indices
-    )

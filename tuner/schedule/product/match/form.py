@@ -16,14 +16,8 @@ from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import FMA, atoms_either_way
 from tuner.schedule.product.match.factors import Part, in_words, size_of
 from tuner.schedule.product.match.phases import Phase
+from tuner.schedule.product.operands import gathered
 from tuner.schedule.product.operands.columns import Columns, are_in_two
-from tuner.schedule.product.operands.gathered import (
-    AheadColumns,
-    AheadRows,
-    GatheredColumns,
-    GatheredRows,
-    ScatteredResult,
-)
 from tuner.schedule.product.operands.image import Image
 from tuner.schedule.product.operands.matrix import ViewedColumns, ViewedResult, ViewedRows
 from tuner.schedule.product.product import DTYPE, Product, can_hold_partial
@@ -41,8 +35,8 @@ class Form:
     m: tuple[str, ...]
     n: tuple[str, ...]
     k: tuple[str, ...]
-    left: AheadRows | GatheredRows | ViewedRows
-    right: AheadColumns | GatheredColumns | ViewedColumns
+    left: gathered.AheadRows | gathered.GatheredRows | ViewedRows
+    right: gathered.AheadColumns | gathered.GatheredColumns | ViewedColumns
     out: str
     out_dtype: str
     out_roles: tuple[str, ...] | None
@@ -59,7 +53,7 @@ class Form:
     phase: Phase | None = None
     """What this is the form of, if that is not the whole workload."""
     phases: tuple[Form, ...] = ()
-    """Of a whole one that is done in phases: this is one of them, with the most steps."""
+    """All phases of a whole one; this is the one of them with the most steps."""
 
     @property
     def each(self) -> tuple[Form, ...]:
@@ -107,16 +101,17 @@ class Form:
 
     @cached_property
     def product(self) -> Product:
-        """It as the loops and the theory see it."""
+        """The form as the loops and the theory see it."""
         right = self.right
-        if isinstance(right, GatheredColumns):
+        if isinstance(right, gathered.GatheredColumns):
             right = replace(right, columns=self.columns)
+        scattered = gathered.ScatteredResult(self.total, self.out_dtype, self.computed)
         direct = ViewedResult(self.out_dtype, self.computed, self.stages)
         return Product(
             axes={},
             left=self.left,
             right=right,
-            result=ScatteredResult(self.total, self.out_dtype, self.computed) if self.joined else direct,
+            result=scattered if self.joined else direct,
             dynamic=self.dynamic,
             depth=self.steps,
             atoms=self.dots,

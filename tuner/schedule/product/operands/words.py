@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tuner.program.expr import Axis, Read
-from tuner.schedule.product.context import Chunk, EmitContext, Panel, Values
+from tuner.schedule.product.context import Chunk, EmitContext, Panel, Values, where
 from tuner.schedule.product.match.factors import in_words, is_contiguous
 from tuner.schedule.product.operands import gather
 from tuner.schedule.product.readers import PackedRows, PackedSlice
@@ -112,21 +112,14 @@ class _Copy:
     def _whole(self, at: Values, lanes: int, r: TirExpr, first: TirExpr, last: TirExpr, shift: TirExpr) -> None:
         buffer, place, inside = _place(self.context, self.read, {**at, self.inner: first})
 
-        def vectors(outside: TirExpr | None) -> None:
+        def vectors(outside: TirExpr | None = None) -> None:
             with I.serial(i64(0), tirx.truncdiv(last - first, i64(lanes))) as v:
                 step = v * i64(lanes)
                 there = buffer[(*place[:-1], tirx.Ramp(place[-1] + step, i64(1), lanes))]
                 self._store(there if outside is None else outside, r, first + shift + step, lanes)
 
-        if inside is None:
-            vectors(None)
-            return
-        padding = tirx.Broadcast(_padding(self.context, self.read), lanes)
-        with I.If(inside):
-            with I.Then():
-                vectors(None)
-            with I.Else():
-                vectors(padding)
+        padding = None if inside is None else tirx.Broadcast(_padding(self.context, self.read), lanes)
+        where(inside, vectors, lambda: vectors(padding))
 
     def _masked(self, at: Values, lanes: int, r: TirExpr, first: TirExpr, last: TirExpr, shift: TirExpr) -> None:
         """What is stored past a run is overwritten by the next one, or lies in the room between rows."""
