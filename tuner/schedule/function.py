@@ -95,12 +95,12 @@ def operand_shapes(
     workload: Workload, values: Mapping[str, TirExpr], layouts: Mapping[str, Layout]
 ) -> dict[str, tuple[TirExpr, ...]]:
     """The shape of every operand in call order, by name; constants as their layouts pack them."""
-    dims = operand_dims(workload, layouts)
-    return {operand: tuple(dim_expr(dim, values) for dim in shape) for operand, shape in dims.items()}
+    dims = operand_dims(workload, layouts).items()
+    return {operand: tuple(dim_expr(dim, values) for dim in shape) for operand, shape in dims}
 
 
 def operand_dims(workload: Workload, layouts: Mapping[str, Layout]) -> dict[str, tuple[DimExpr, ...]]:
-    """The same over the workload's symbols."""
+    """The dims of every operand in call order, by name, over the workload's symbols."""
     return {
         operand.name: tuple(map(DimExpr.of, layouts[operand.name].packed_shape(operand.dims)))
         if operand.name in layouts

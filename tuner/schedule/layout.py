@@ -82,7 +82,8 @@ class PackLayout:
         batch, rows, steps = self._sizes(shape)
         words = up(up(steps, self.group), self.whole) * self.whole + int(bool(self.offset))
         if self.has_rows:
-            return rows * batch, _row_elements(words) * self.group
+            # An odd number of cache lines apart.
+            return rows * batch, (up(words, LINE_ELEMENTS) | 1) * LINE_ELEMENTS * self.group
         return up(rows, self.panel) * batch, words, self.panel * self.group
 
     @property
@@ -159,7 +160,7 @@ class CutLayout:
 
     parts: tuple[tuple[tuple[tuple[int, int, int, int], ...], PackLayout], ...]
     sizes: tuple[int, ...]
-    """Of the weight."""
+    """The sizes of the weight."""
 
     def shape(self, number: int) -> tuple[int, ...]:
         """The shape of a part as it is packed."""
@@ -171,11 +172,8 @@ class CutLayout:
 
     def first(self, number: int) -> int:
         """The element where a part begins."""
-        return sum(self._room(before) for before in range(number))
-
-    def _room(self, number: int) -> int:
-        """Elements of a part, as many as fill cache lines even if each is one byte."""
-        return -(-math.prod(self.shape(number)) // LINE_BYTES) * LINE_BYTES
+        # Each part fills cache lines even if its elements are bytes.
+        return sum(up(math.prod(self.shape(before)), LINE_BYTES) * LINE_BYTES for before in range(number))
 
     def packed_shape(self, shape: Sequence[Size]) -> tuple[int, ...]:
         # Never empty: there is no pointer to a part of nothing.
@@ -200,11 +198,6 @@ class CutLayout:
 
 Layout = PackLayout | CutLayout
 """How a constant tensor is rearranged once, ahead of all calls. Values are frozen, hashable and ordered."""
-
-
-def _row_elements(elements: int) -> int:
-    """How far apart rows of so many elements are: an odd number of cache lines."""
-    return (-(-elements // LINE_ELEMENTS) | 1) * LINE_ELEMENTS
 
 
 def layout_from_json(data: Mapping[str, Any]) -> Layout:

@@ -21,7 +21,7 @@ from tuner.measure.verify import Case
 from tuner.program.target import native
 from tuner.program.task import SearchTask
 from tuner.schedule import rules_of
-from tuner.schedule.product.amx import AMX
+from tuner.schedule.product.atoms import AMX
 
 pytestmark = pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="there is no C compiler here")
 

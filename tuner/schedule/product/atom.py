@@ -105,35 +105,21 @@ def imported(atom: Atom) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
 class Words:
     """What one step of k takes of operands of dtypes ``left`` and ``right`` for ``atom``: a word of ``group``
-    neighbouring elements. In a register a word is a float32, or 32 bits of an int32."""
+    neighbouring elements. In a register a word is a float32, or 32 bits of an int32.
 
-    atom: Atom
-    left: str
-    right: str
-    vectors: Vectors
+    ``register``: the dtype of a word of the left operand once it is loaded; ``width``: elements in a vector of words.
+    ``compensation``: steps in front of a packed panel, one with what totals start from or none; ``row_compensation``:
+    steps in front of a packed row, where the offset is added to the right operand.
+    """
 
-    @property
-    def register(self) -> str:
-        """The dtype of a word of the left operand once it is loaded: that of rows that are packed at the call."""
-        return "float32" if self.atom.group == 1 else "int32"
-
-    @property
-    def width(self) -> int:
-        """Elements in a vector of words."""
-        return self.vectors.lanes * self.atom.group
-
-    @property
-    def compensation(self) -> int:
-        """Steps in front of a packed panel: one with what totals start from."""
-        return 1 if self.atom.offset and not self.atom.is_swapped else 0
-
-    @property
-    def row_compensation(self) -> int:
-        """The same of a packed row of the left operand, where the offset is added to the right one."""
-        return 1 if self.atom.offset and self.atom.is_swapped else 0
+    def __init__(self, atom: Atom, left: str, right: str, vectors: Vectors) -> None:
+        self.atom, self.left, self.right, self.vectors = atom, left, right, vectors
+        self.register = "float32" if atom.group == 1 else "int32"
+        self.width = vectors.lanes * atom.group
+        steps = 1 if atom.offset else 0
+        self.compensation, self.row_compensation = (0, steps) if atom.is_swapped else (steps, 0)
 
     def start(self, before: TirExpr | None) -> TirExpr:
         """The initial totals: zero, or ``before``, what stands in front of a panel, or of a row in every lane."""

@@ -13,17 +13,80 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
+from tuner.program.cpu import TILE_PERMISSION
 from tuner.program.target import Hardware
-from tuner.schedule.product.amx import AMX
-from tuner.schedule.product.atom import AddProducts, Atom
+from tuner.schedule.product.atom import AddProducts, Atom, MatrixUnit
 from tuner.schedule.tir import TirExpr, tirx
 from tuner.schedule.vector.dtypes import lanes_of, vector_type
 
 SHORT_FLOATS = frozenset({"float16", "bfloat16"})
 FLOATS = SHORT_FLOATS | {"float32"}
 BYTES = frozenset({"int8", "uint8"})
+
+
+# -- Intel's Advanced Matrix Extensions --------------------------------------------------------------------------------
+# A multiplication takes 16 rows by 16 words of 32 bits of the left operand, and 16 words by 16 columns of the other.
+# Rows and words that there are not are zero, or not looked at. A process asks Linux for the registers before it uses
+# them.
+AMX_ROWS, AMX_ROW_BYTES, AMX_REGISTERS = 16, 64, 8
+AMX_CYCLES = 16.0
+"""From one multiplication of whole tiles to the next."""
+
+_CONFIGURATION = [1, *[0] * 15, *[AMX_ROW_BYTES, 0] * AMX_REGISTERS, *[0] * 16, *[AMX_ROWS] * AMX_REGISTERS, *[0] * 8]
+"""All registers as whole tiles, once for all that a thread multiplies: the palette, the bytes of a row of each (16
+bits), and from byte 48 on their rows."""
+_BEGIN = "shapewright_amx_begin"
+_CONFIGURED = ", ".join(f"i8 {each}" for each in _CONFIGURATION)
+_ASKS = ", ".join(f"i64 {each}" for each in TILE_PERMISSION)
+_AMX_CODE = f"""
+@shapewright_amx_configuration = linkonce_odr constant [64 x i8] [{_CONFIGURED}]
+@shapewright_amx_asked = linkonce_odr global i8 0
+
+declare i64 @syscall(i64, ...)
+declare void @llvm.x86.ldtilecfg(ptr)
+
+define linkonce_odr i32 @{_BEGIN}() {{
+  %asked = load i8, ptr @shapewright_amx_asked
+  %known = icmp ne i8 %asked, 0
+  br i1 %known, label %configure, label %ask
+ask:
+  %answer = call i64 (i64, ...) @syscall({_ASKS})
+  store i8 1, ptr @shapewright_amx_asked
+  br label %configure
+configure:
+  call void @llvm.x86.ldtilecfg(ptr @shapewright_amx_configuration)
+  ret i32 0
+}}
+"""
+
+
+def _called(name: str, *operands: TirExpr | int) -> TirExpr:
+    """An intrinsic; registers are numbers that it holds."""
+    given = [tirx.IntImm("int8", each) if isinstance(each, int) else each for each in operands]
+    return tirx.call_llvm_intrin("int32", f"llvm.x86.{name}", *given)
+
+
+def _entry(name: str, left: str, right: str, total: str, group: int, element: str, feature: str) -> Atom:
+    zero, load, store, multiply = (partial(_called, each) for each in ("tilezero", "tileloadd64", "tilestored64", name))
+    unit = MatrixUnit(
+        16, AMX_REGISTERS, AMX_CYCLES, zero, load, store, multiply,
+        begin=lambda: [tirx.call_extern("int32", _BEGIN)], end=lambda: [_called("tilerelease")],
+    )  # fmt: skip
+    return Atom(
+        name, frozenset({left}), frozenset({right}), total, group, element, {64: feature},
+        rows=AMX_ROWS, steps=AMX_ROW_BYTES // 4, unit=unit, code=_AMX_CODE,
+    )  # fmt: skip
+
+
+AMX = (
+    _entry("tdpbf16ps", "bfloat16", "bfloat16", "float32", 2, "uint16", "amx_bf16"),
+    _entry("tdpbssd", "int8", "int8", "int32", 4, "int8", "amx_int8"),
+    _entry("tdpbsud", "int8", "uint8", "int32", 4, "int8", "amx_int8"),
+    _entry("tdpbusd", "uint8", "int8", "int32", 4, "int8", "amx_int8"),
+    _entry("tdpbuud", "uint8", "uint8", "int32", 4, "int8", "amx_int8"),
+)
 
 
 # -- the table --------------------------------------------------------------------------------------------------------
@@ -35,7 +98,7 @@ def _of_bytes(name: str) -> AddProducts:
 
 
 _MADD = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd"}
-"""By lanes of the total."""
+"""Names by lanes of the total."""
 
 
 def _pmaddwd(total: TirExpr, left: TirExpr, right: TirExpr) -> TirExpr:
@@ -105,7 +168,7 @@ def _atoms_of(left: str, right: str, total: str, hardware: Hardware, table: tupl
 
 
 def atoms_either_way(left: str, right: str, total: str, hardware: Hardware) -> tuple[Atom, ...]:
-    """The same, for operands that may also change places, which a product does not mind: several of a depth perhaps,
+    """``atoms_of`` for operands that may also change places, which a product does not mind: several of a depth perhaps,
     those without an offset first, and as they stand before swapped."""
     own = atoms_of(left, right, total, hardware).values()
     others = atoms_of(right, left, total, hardware).values()

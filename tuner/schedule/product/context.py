@@ -60,7 +60,7 @@ class Indexing:
         return self.function.extents[part.axis] if part.extent.constant is None else i64(part.extent.constant)
 
     def divisor(self, name: str) -> TirExpr:
-        """The same for divisions, which must not fail where there is nothing to divide."""
+        """The extent of a part for divisions, which must not fail where there is nothing to divide."""
         return tirx.max(self.size(name), i64(1))
 
     def sizes_of(self, tensor: str) -> list[TirExpr]:
@@ -84,7 +84,7 @@ class Indexing:
         return result
 
     def index_of_result(self, values: Values) -> dict[str, TirExpr]:
-        """The same of a result: of a phase, where it is in the whole output."""
+        """The values of the program's axes of a result: of a phase, where it is in the whole output."""
         index = self.index(values)
         for places in self.form.phase.places if self.form.phase is not None else ():
             index[places.axis] = index[places.axis] * i64(places.step) + i64(places.first)

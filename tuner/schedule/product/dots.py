@@ -14,9 +14,6 @@ from tuner.schedule.product.tile import through_epilogue
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.memory import DTYPE
 
-PlaceOf = Callable[[EmitContext, TirExpr], Place]
-"""Where a row or a column lies along k."""
-
 
 def dots(
     context: EmitContext, tiles: tuple[TirExpr, TirExpr], panels: tuple[TirExpr, TirExpr], is_last: TirExpr
@@ -43,7 +40,9 @@ def _tile(context: EmitContext, rows: Sequence[TirExpr], columns: Sequence[TirEx
         I.buffer_store(slot, vectors.zero(), [every])
 
     def step(p: TirExpr, limit: TirExpr | None) -> None:
-        def load(place_of: PlaceOf, index: TirExpr, size: TirExpr, dtype: str) -> TirExpr:
+        def load(
+            place_of: Callable[[EmitContext, TirExpr], Place], index: TirExpr, size: TirExpr, dtype: str
+        ) -> TirExpr:
             buffer, place = place_of(context, tirx.min(index, size - i64(1)))
             return I.Bind(context.words.taken(vectors.load(buffer, place, p, limit), dtype))
 

@@ -36,9 +36,9 @@ from tuner.schedule.space import DEFAULT_CHOICE, MicroKernel
 
 PAGE_BYTES = 4096
 REGISTER_BYTES = 4
-"""Of a word once it is loaded, or packed at the call."""
+"""A word once it is loaded, or packed at the call."""
 BYTES = {"int4": 0.5, **{name: float(dtype.bytes) for name, dtype in DTYPES.items()}}
-"""Of an element in memory. int4 is no dtype of tensors: two in a byte, x86_quantized."""
+"""An element in memory. int4 is no dtype of tensors: two in a byte, x86_quantized."""
 
 
 class _Terms(NamedTuple):
@@ -76,15 +76,15 @@ def features(
         np.log2(result.block_bytes / hardware.l2_bytes + 2**-10),
         *(value for name, value in result.of.items() if name != "group"),
         result.mr * result.nv,
-        # Of every workload, whether its kernels have the axis or not: searches learn from each other.
+        # Every workload has these, whether its kernels have the axis or not: searches learn from each other.
         np.log2(result.groups), np.log2(result.words.left_bytes), np.log2(result.words.right_bytes),
     ]  # fmt: skip
     return np.stack(np.broadcast_arrays(*columns, terms.total)[:-1], axis=2).astype(np.float32)
 
 
 class Words:
-    """By kernel, [kernels, 1], what a step of k takes of the operands: bytes in memory as they lie, and operations that
-    widen a vector of columns, or the word of a row, to what the instruction takes."""
+    """What a step of k takes of the operands, by kernel ([kernels, 1]): bytes in memory as they lie, and operations
+    that widen a vector of columns, or the word of a row, to what the instruction takes."""
 
     def __init__(self, product: Product, groups: Floats, hardware: Hardware, rates: Rates) -> None:
         atoms = product.atoms(hardware)

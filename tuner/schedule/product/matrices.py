@@ -84,8 +84,7 @@ def _stride(buffer: TirExpr) -> TirExpr:
 
 @contextmanager
 def in_unit(context: EmitContext) -> Iterator[EmitContext]:
-    """The context of what a thread does of one product: with memory for the totals of a tile, where they are in a
-    matrix unit."""
+    """The context of a thread's part of one product, with memory for totals where they are in a matrix unit."""
     atom = context.words.atom
     if atom.unit is None:
         yield context

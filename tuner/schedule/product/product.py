@@ -8,7 +8,7 @@ costs. The loops, the register tile and the theory ask nothing else, so that cod
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -27,8 +27,6 @@ from tuner.schedule.vector.dtypes import vector_type
 from tuner.schedule.vector.memory import Vectors, workspace
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from tuner.program.workload import Workload
     from tuner.schedule.layout import PackLayout
     from tuner.schedule.loops.shares import Share
@@ -178,7 +176,7 @@ class Right:
         write(context, panel, to, chunk)
 
     def _copy(self, context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
-        """Of [k, n]: a vector of columns at each of the neighbours of a word, side by side."""
+        """Columns that lie [k, n]: a vector of them at each of the neighbours of a word, side by side."""
         group, lanes = context.words.atom.group, context.vectors.lanes
         with I.serial(i64(0), chunk.length) as step:
             for v in range(panel.vectors):
@@ -190,7 +188,7 @@ class Right:
                 to.store(context.words.of_columns(neighbours), chunk.first - to.first + step, i64(v))
 
     def _transpose(self, context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
-        """Of [n, k]: squares of lanes x lanes words, turned over in registers."""
+        """Columns that lie [n, k]: squares of lanes x lanes words, transposed in registers."""
         lanes = context.vectors.lanes
         if context.words.atom.group > 1:
             # Words past the chunk are those of the next one, or zero past k.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,15 +16,13 @@ from tuner.schedule.vector.dtypes import constant, lanes_of
 from tuner.schedule.vector.memory import prefetch
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from tuner.schedule.product.atom import Words
     from tuner.schedule.product.context import Chunk, EmitContext, Panel, Run
     from tuner.schedule.product.tile import Tile
 
 Extent = Callable[[], tuple[TirExpr, TirExpr]]
 """Writes which row of a block is its first, and how many it has."""
-RowSource = Callable[[Extent], "AbstractContextManager[Callable[[Chunk], RowReader]]"]
+RowSource = Callable[[Extent], AbstractContextManager[Callable[["Chunk"], "RowReader"]]]
 """From the rows of a block to what reads them at each chunk."""
 Each = Callable[[Callable[["Panel"], None]], None]
 """Writes something for each of neighbouring panels."""

@@ -28,10 +28,10 @@ Found = TypeVar("Found", bound=Product)
 
 
 class ProductRule(Rule, Generic[Found]):
-    """A rule for the programs that ``product`` takes. Its micro-kernels have the axes of the engine, of which ``rows``
-    has these axes."""
+    """A rule for the programs that ``product`` takes. Its micro-kernels have the axes of the engine."""
 
     rows: Sequence[int] = (axes.ROWS_IN_PLACE, axes.ROWS_PACKED)
+    """Choices of the axis ``rows``."""
 
     @abstractmethod
     def find(self, workload: Workload) -> Found | NoMatch:

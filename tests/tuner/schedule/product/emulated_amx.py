@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tuner.schedule.product.amx import AMX, REGISTERS, ROWS
 from tuner.schedule.product.atom import Atom, MatrixUnit
+from tuner.schedule.product.atoms import AMX, AMX_REGISTERS, AMX_ROWS
 from tuner.schedule.tir import TirExpr, tirx
 
 
@@ -34,13 +34,16 @@ def _pairs(words: int) -> str:
             made = f"shl {i} %{side}, {splat(16)}" if half == "low" else f"and {i} %{side}, {splat(-65536)}"
             text += f"  %{side}{number}_bits = {made}\n" + flushed(f"{side}{number}")
         text += f"  %product{number} = fmul {f} %x{number}, %y{number}\n"
-    return text + f"""
+    return (
+        text
+        + f"""
   %first = fadd {f} %total, %product0
   %second = fadd {f} %first, %product1
   %sum_bits = bitcast {f} %second to {i}
 {flushed("sum")}
   %after = bitcast {f} %sum to {i}
 """
+    )
 
 
 def _bytes(kind: str, words: int) -> str:
@@ -68,7 +71,7 @@ def _code(kind: str, words: int) -> str:
     row = f"<{words} x i32>"
     picked = ", ".join(["i32 0"] * words)
     return f"""
-@emulated_tiles = internal thread_local global [{REGISTERS * ROWS} x {row}] zeroinitializer, align 64
+@emulated_tiles = internal thread_local global [{AMX_REGISTERS * AMX_ROWS} x {row}] zeroinitializer, align 64
 
 define linkonce_odr {row} @emulated_step({row} %before, i32 %word, {row} %y) noinline {{
   %one = insertelement {row} poison, i32 %word, i64 0
@@ -98,7 +101,7 @@ define linkonce_odr i32 @emulated_multiply(i32 %total, i32 %left, i32 %right) no
 def _tile(name: str, words: int) -> str:
     """Where the tile of a register begins."""
     return f"""  %{name}_wide = zext i32 %{name} to i64
-  %{name}_first = mul i64 %{name}_wide, {4 * ROWS * words}
+  %{name}_first = mul i64 %{name}_wide, {4 * AMX_ROWS * words}
   %{name}_tile = getelementptr i8, ptr @emulated_tiles, i64 %{name}_first
 """
 
@@ -107,7 +110,7 @@ def _zeros(words: int) -> str:
     return "".join(
         f"  %own{r} = getelementptr i8, ptr %register_tile, i64 {4 * r * words}\n"
         f"  store <{words} x i32> zeroinitializer, ptr %own{r}\n"
-        for r in range(ROWS)
+        for r in range(AMX_ROWS)
     )
 
 
@@ -119,7 +122,7 @@ def _moves(source: str, target: str, words: int) -> str:
         f"  %there{r} = getelementptr i8, ptr %memory, i64 %bytes{r}\n"
         f"  %value{r} = load <{words} x i32>, ptr %{source}{r}, align 1\n"
         f"  store <{words} x i32> %value{r}, ptr %{target}{r}, align 1\n"
-        for r in range(ROWS)
+        for r in range(AMX_ROWS)
     )
 
 
@@ -143,12 +146,15 @@ one_row:
         text += f"  %word{p} = load i32, ptr %word_at{p}\n"
         operands = f"{row} %total{p}, i32 %word{p}, {row} %y{p}"
         text += f"  %total{p + 1} = call {row} @emulated_step({operands})\n"
-    return text + f"""  store {row} %total{words}, ptr %total_at
+    return (
+        text
+        + f"""  store {row} %total{words}, ptr %total_at
   %next = add i64 %row, 1
-  %is_done = icmp eq i64 %next, {ROWS}
+  %is_done = icmp eq i64 %next, {AMX_ROWS}
   br i1 %is_done, label %done, label %one_row
 done:
 """
+    )
 
 
 def _called(name: str, *operands: TirExpr | int) -> TirExpr:
@@ -162,7 +168,7 @@ def emulated(lanes: int) -> list[Atom]:
         replace(
             atom, needs={}, steps=lanes, code=_code(atom.name, lanes),
             unit=MatrixUnit(
-                columns=lanes, registers=REGISTERS, cycles=16.0,
+                columns=lanes, registers=AMX_REGISTERS, cycles=16.0,
                 zero=lambda register: _called("zero", register),
                 load=lambda register, pointer, stride: _called("load", register, pointer, stride),
                 store=lambda register, pointer, stride: _called("store", register, pointer, stride),

@@ -37,8 +37,8 @@ def outer_role(name: str) -> str:
 
 
 def parts_of(workload: Workload, stage: Stage) -> Mapping[str, Part]:
-    """By name, in the order of the stage's axes: an axis of the output of which some operand reads ``o // w`` or
-    ``o % w`` alone (groups of a convolution) has two parts, ``o//`` and ``o%``; any other is one part."""
+    """The parts by name, in the order of the stage's axes. An axis of the output of which some operand reads ``o // w``
+    or ``o % w`` alone (groups of a convolution) has two, ``o//`` and ``o%``; any other is one part."""
     result: dict[str, Part] = {}
     for axis in (*stage.axes, *stage.reduce_axes):
         size, width = workload.sizes[axis], _width(stage, axis)

@@ -28,7 +28,7 @@ MAX_PHASES = 9
 
 @dataclass(frozen=True)
 class Places:
-    """Of an axis of the output, the values ``step * i + first``."""
+    """The values ``step * i + first`` of an axis of the output."""
 
     axis: str
     step: int

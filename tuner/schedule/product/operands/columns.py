@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +24,13 @@ from tuner.schedule.product.match.factors import Part
 from tuner.schedule.product.operands.gather import end_inside, lanes_inside, padded_read
 from tuner.schedule.product.operands.image import behind, reach_of, runs_of
 from tuner.schedule.product.readers import PanelReader, PanelSource
+from tuner.schedule.product.tile import Tile
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known, like
 from tuner.schedule.vector.memory import permuted
 
-if TYPE_CHECKING:
-    from tuner.schedule.product.tile import Tile
-
 MAX_COLUMNS = 2**16
-"""Of one value of the outermost axis, for which it is looked through whether two vectors hold what one has."""
+"""Columns of one value of the outermost axis up to which ``are_in_two`` looks."""
 COPY_OF_L2 = 0.5
 """The share of L2 that a copy may take."""
 
@@ -162,8 +159,7 @@ from another one; None: those from the first place on."""
 
 @dataclass(frozen=True)
 class CopiedPanel(PanelReader):
-    """A panel in ``copy``, whose channels are ``plane`` elements apart: a source for each of its vectors. ``at``: where
-    the step at hand is."""
+    """A panel in ``copy``, channels ``plane`` elements apart: a source for each vector. ``at``: where the step is."""
 
     copy: TirExpr
     plane: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 from tuner.program.expr import Expr, Read
 from tuner.schedule.access import step_of
@@ -22,7 +22,7 @@ from tuner.schedule.vector.dtypes import cast, lanes_of, loaded
 from tuner.schedule.vector.memory import DTYPE, loaded_where
 
 MAX_STRIDE = 4
-"""Of reads that are loaded as vectors of which every so-manieth lane is taken."""
+"""Elements between lanes of a read that is loaded as vectors of which some lanes are taken."""
 MIN_IN_RUN = 5
 """Columns in a run for which the pieces of a vector are written out."""
 
@@ -65,7 +65,7 @@ def padded_vector(
 
 
 def padded_read(context: EmitContext, read: Read, values: Values, at: Mapping[int, TirExpr], mask: TirExpr) -> TirExpr:
-    """The same of a read at ``values``, but that its indices ``at`` are given."""
+    """What a read has at ``values`` as ``padded_vector`` loads it, but that its indices ``at`` are given."""
     found = reader_at(context, values).indices(read)
     place = [at.get(position, value) for position, value in enumerate(found)]
     return padded_vector(context, read.tensor, context.buffers[read.tensor], place, mask)
@@ -87,7 +87,7 @@ def _as_float32(value: TirExpr, dtype: str) -> TirExpr:
 
 
 def product(
-    context: EmitContext, factors: tuple[Expr, ...], values: Values, lanes: int, along: str | None,
+    context: EmitContext, factors: tuple[Expr, ...], values: Values, lanes: int = 1, along: str | None = None,
     limit: TirExpr | None = None,
 ) -> TirExpr:  # fmt: skip
     """The product of some factors: of one element, or of ``lanes`` from there ``along`` an axis."""
@@ -106,7 +106,7 @@ def gather_rows(context: EmitContext, rows: PackedRows, count: TirExpr, chunk: C
         with context.parts.runs(context.form.k, chunk.first, chunk.length) as (values, first, last, shift):
             if along is None:
                 with I.serial(first, last) as step:
-                    value = product(context, factors, {**of_row, **values, inner: step}, 1, None)
+                    value = product(context, factors, {**of_row, **values, inner: step})
                     I.buffer_store(rows.buffer, value, [r, step + shift])
             else:
                 # What is stored past a run is overwritten by the next one, or lies in the room between rows.
@@ -124,27 +124,22 @@ def gather_panel(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chu
     if strided is None and not (len(n) == 1 and is_contiguous(factors, n[0])):
         with I.serial(i64(0), context.columns_in(panel)) as column:
             of_column = {**context.outer, **context.parts.decomposed(n, panel.column + column)}
-            with _steps(context, panel, to, chunk) as (values, place):
-                value = product(context, factors, {**of_column, **values}, 1, None)
+            with _steps(context, to, chunk) as (values, place):
+                value = product(context, factors, {**of_column, **values})
                 I.buffer_store(to.buffer, value, [to.index, place, column])
         return
+    limit = context.extent["n"] if panel.limit is None else panel.limit
+    along_n = partial(product, context, factors, lanes=lanes, along=n[-1], limit=limit)
     with I.serial(i64(0), i64(panel.vectors)) as v:
         column = bound(panel.column + v * i64(lanes))
-        load = _whole(context, panel, column) if strided is None else _pieces(context, panel, column, strided)
-        with _steps(context, panel, to, chunk) as (values, place):
-            value = load({**context.outer, **values})
+        load = along_n if strided is None else _pieces(context, panel, column, strided)
+        with _steps(context, to, chunk) as (values, place):
+            value = load({**context.outer, **values, n[-1]: column})
             I.buffer_store(to.buffer, value, [to.index, place, context.vectors.ramp(v * i64(lanes))])
 
 
-def _whole(context: EmitContext, panel: Panel, column: TirExpr) -> Callable[[Values], TirExpr]:
-    """How to load a vector of columns along n, which is one axis."""
-    (axis,), lanes, factors = context.form.n, context.vectors.lanes, context.form.right.factors
-    limit = context.extent["n"] if panel.limit is None else panel.limit
-    return lambda values: product(context, factors, {**values, axis: column}, lanes, axis, limit)
-
-
 @contextmanager
-def _steps(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> Iterator[tuple[Values, TirExpr]]:
+def _steps(context: EmitContext, to: PackedSlice, chunk: Chunk) -> Iterator[tuple[Values, TirExpr]]:
     """The steps of a chunk: the values of the parts of k, and the row of the packed panel."""
     names = context.form.k
     with (

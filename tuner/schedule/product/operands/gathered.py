@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,23 +18,20 @@ from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.loops.reading import Reader
 from tuner.schedule.loops.shares import Share, number_of
 from tuner.schedule.product.axes import IN_COPY
-from tuner.schedule.product.context import Values, by_role
+from tuner.schedule.product.context import Chunk, EmitContext, Panel, Values, by_role
+from tuner.schedule.product.estimate import Estimate
 from tuner.schedule.product.match.factors import Factors, outer_role
 from tuner.schedule.product.operands.columns import COPY_OF_L2, ColumnCopy, Columns
 from tuner.schedule.product.operands.gather import MAX_STRIDE, gather_panel, gather_rows
 from tuner.schedule.product.operands.image import image_rows
 from tuner.schedule.product.operands.words import words_of_panel, words_of_rows
 from tuner.schedule.product.product import Left, Place, Result, Right
+from tuner.schedule.product.readers import Extent, PackedRows, PackedSlice, PanelSource, RowReader
 from tuner.schedule.product.tile import rounded
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import cast, element_type, lanes_of, stored
 from tuner.schedule.vector.memory import Vectors, fenced_integers, workspace
-
-if TYPE_CHECKING:
-    from tuner.schedule.product.context import Chunk, EmitContext, Panel
-    from tuner.schedule.product.estimate import Estimate
-    from tuner.schedule.product.readers import Extent, PackedRows, PackedSlice, PanelSource, RowReader
 
 
 # -- packed ahead -----------------------------------------------------------------------------------------------------
@@ -116,8 +112,7 @@ class GatheredColumns(Factors, Right):
 # -- results -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class ScatteredResult(Result):
-    """Results that go through a buffer for each block, and from there to where they belong, through
-    the elementwise stages behind the product."""
+    """Results that go through a buffer for each block, and through the elementwise stages, to where they belong."""
 
     total: str
     dtype: str
@@ -195,25 +190,22 @@ def store_results(
     inner, out_dtype = context.form.n[-1], context.form.out_dtype
     axis, left = context.form.parts[inner].axis, last - values[inner]
     # Along an axis of two parts, what is past the last one of the run lies as much past it in the axis.
-    vectors, limit, along = Vectors(lanes), index[axis] + left, axis if lanes > 1 else None
+    limit, along = index[axis] + left, axis if lanes > 1 else None
     reader = Reader(workload, context.function, context.buffers, index, lanes, along, limit)
-    result = buffer[place] if lanes == 1 else vectors.load(buffer, place[:1], place[1], place[1] + left)
-
+    result = buffer[place] if lanes == 1 else Vectors(lanes).load(buffer, place[:1], place[1], place[1] + left)
     known = dict[str | Read, TirExpr]()
     evaluator = reader.evaluator(known)
     for before, stage in zip(workload.program.stages, context.form.stages, strict=False):
         known[before.tensor] = bound(rounded(result, workload.tensors[before.tensor].dtype))
         result = evaluator.value(stage.body)
     if element_type(result) != out_dtype:
-        result = stored(bound(cast(bound(result), out_dtype)), out_dtype)
-    *outer, last_index = (index[name] for name in workload.program.stages[0].axes)
-    out = context.buffers[context.form.out]
-    if lanes == 1:
-        I.buffer_store(out, result, [*outer, last_index])
-    elif step == 1:
-        vectors.store(out, result, outer, last_index, limit)
+        result = bound(cast(bound(result), out_dtype))
+    written = workload.program.stages[-1]
+    if lanes == 1 or step == 1:
+        reader.write(written, result)
     else:
-        _store_strided(out, bound(result), [*outer, last_index], left, step)
+        at = [index[name] for name in written.axes]
+        _store_strided(context.buffers[written.tensor], bound(stored(result, out_dtype)), at, left, step)
 
 
 def _store_strided(out: TirExpr, value: TirExpr, at: Sequence[TirExpr], count: TirExpr, step: int) -> None:

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tuner.program.dtypes import DTYPES
 from tuner.program.expr import Axis, Expr, Read
@@ -21,12 +20,10 @@ from tuner.schedule.product.context import Chunk, EmitContext, Run, Values
 from tuner.schedule.product.match.factors import Part
 from tuner.schedule.product.operands.gather import end_inside, lanes_inside, padded_vector
 from tuner.schedule.product.readers import PackedRows
+from tuner.schedule.product.tile import Tile
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known
 from tuner.schedule.vector.memory import workspace
-
-if TYPE_CHECKING:
-    from tuner.schedule.product.tile import Tile
 
 
 @dataclass(frozen=True)
@@ -86,7 +83,7 @@ def runs_of(chunk: Chunk, size: TirExpr) -> Iterator[tuple[TirExpr, TirExpr, Tir
 
 
 def behind(dims: Sequence[Dim], values: Values) -> Values:
-    """By place, how many indices behind the first one of its window a step lies."""
+    """How many indices behind the first one of its window a step lies, by place."""
     return {dim.place: i64(0) if dim.window is None else values[dim.window] * i64(dim.dilation) for dim in dims}
 
 
@@ -150,7 +147,7 @@ def _extent(context: EmitContext, dim: Dim) -> TirExpr:
 
 
 def _lines(context: EmitContext, image: Image) -> Values:
-    """By place, the extents of the dims that the copy has lines of."""
+    """The extents of the dims that the copy has lines of, by place."""
     return {dim.place: _extent(context, dim) for dim in image.rows}
 
 
