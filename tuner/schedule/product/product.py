@@ -263,13 +263,14 @@ class Right:
         return np.asarray(times * each)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """Where results are written. ``dtype``: of its elements; ``computed``: the tensor whose elements the sums are;
     ``epilogue``: the elementwise stages that they go through on their way."""
 
     dtype: str
     computed: str
-    epilogue: tuple[Stage, ...]
+    epilogue: tuple[Stage, ...] = ()
 
     def row(self, context: EmitContext, row: TirExpr) -> Place:
         """A row, along n, where tiles write to it."""

@@ -47,7 +47,9 @@ class TableProduct(ProductRule[Product]):
                     axes={"m": m, "n": n, "k": k},
                     left=TableRows(x, workload.tensors[x].dtype, index),
                     right=MatrixColumns(w, workload.tensors[w].dtype, lies_along_n=inner == n, is_packed_ahead=True),
-                    result=MatrixResult(stage.tensor, workload.tensors[stage.tensor].dtype, stage.tensor, (), m, n),
+                    result=MatrixResult(
+                        stage.tensor, m, n, dtype=workload.tensors[stage.tensor].dtype, computed=stage.tensor
+                    ),
                     dynamic=frozenset("m" if workload.sizes[m].constant is None else ""),
                     depth=workload.sizes[k].constant,
                     atoms=only_fma,

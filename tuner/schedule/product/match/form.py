@@ -105,8 +105,8 @@ class Form:
         right = self.right
         if isinstance(right, gathered.GatheredColumns):
             right = replace(right, columns=self.columns)
-        scattered = gathered.ScatteredResult(self.total, self.out_dtype, self.computed)
-        direct = ViewedResult(self.out_dtype, self.computed, self.stages)
+        scattered = gathered.ScatteredResult(self.total, dtype=self.out_dtype, computed=self.computed)
+        direct = ViewedResult(dtype=self.out_dtype, computed=self.computed, epilogue=self.stages)
         return Product(
             axes={},
             left=self.left,

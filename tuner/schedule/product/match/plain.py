@@ -43,12 +43,13 @@ def matrix_product(
     ``atoms``: by default all instructions that multiply elements of these dtypes."""
     (*batch, m, n), (k,) = sums.axes, sums.reduce_axes
     axes = {**({"b": batch[0]} if batch else {}), "m": m, "n": n, "k": k}
-    dtype, out = workload.tensors[left].dtype, workload.tensors[(sums, *epilogue)[-1].tensor]
+    dtype, stages = workload.tensors[left].dtype, tuple(epilogue)
+    out = workload.tensors[(sums, *stages)[-1].tensor]
     return MatrixProduct(
         axes=axes,
         left=MatrixRows(left, dtype),
         right=right,
-        result=MatrixResult(out.name, out.dtype, sums.tensor, tuple(epilogue), m, n, axes.get("b")),
+        result=MatrixResult(out.name, m, n, axes.get("b"), dtype=out.dtype, computed=sums.tensor, epilogue=stages),
         dynamic=frozenset(role for role, axis in axes.items() if workload.sizes[axis].constant is None),
         depth=workload.sizes[k].constant,
         atoms=atoms or partial(atoms_of, dtype, right.dtype, workload.element_types.reduced_type(sums)),

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tuner.program.expr import Axis, Read, reads
-from tuner.program.notation import Stage
 from tuner.schedule.access import stride
 from tuner.schedule.access import values as values_of
 from tuner.schedule.loops.estimates import Floats
@@ -115,9 +114,6 @@ class ScatteredResult(Result):
     """Results that go through a buffer for each block, and through the elementwise stages, to where they belong."""
 
     total: str
-    dtype: str
-    computed: str
-    epilogue: tuple[Stage, ...] = ()
 
     @contextmanager
     def collected(self, context: EmitContext, rows: Extent, columns: Share, skipped: TirExpr) -> Iterator[Result]:
@@ -125,7 +121,7 @@ class ScatteredResult(Result):
         count = I.Bind(number)
         width = I.Bind(tirx.max(skipped + columns[1], i64(0)) + i64(context.nr))
         with workspace((count, width), self.total) as buffer:
-            yield BufferedResult(buffer, first, self.total, self.computed)
+            yield BufferedResult(buffer, first, dtype=self.total, computed=self.computed)
             scatter(context, buffer, (first, count), columns, skipped)
 
 
@@ -135,9 +131,6 @@ class BufferedResult(Result):
 
     buffer: TirExpr
     first: TirExpr
-    dtype: str
-    computed: str
-    epilogue: tuple[Stage, ...] = ()
 
     def row(self, context: EmitContext, row: TirExpr) -> Place:
         return self.buffer, (row - self.first,)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tuner.program.expr import Axis, Read
-from tuner.program.notation import Stage
 from tuner.program.workload import Workload
 from tuner.schedule.layout import PackLayout
 from tuner.schedule.product.context import EmitContext, by_role
@@ -54,9 +53,6 @@ class MatrixResult(Result):
     """``tensor[(b,) m, n]``; ``axes``: the program's axis of each role."""
 
     tensor: str
-    dtype: str
-    computed: str
-    epilogue: tuple[Stage, ...]
     m: str
     n: str
     batch: str | None = None
@@ -103,10 +99,6 @@ class ViewedColumns(Factors, Right):
 @dataclass(frozen=True)
 class ViewedResult(Result):
     """Results that are written where they belong, vector by vector."""
-
-    dtype: str
-    computed: str
-    epilogue: tuple[Stage, ...]
 
     def row(self, context: EmitContext, row: TirExpr) -> Place:
         return context.in_view("out", m=row)
