@@ -63,7 +63,7 @@ configure:
 
 
 def _called(name: str, *operands: TirExpr | int) -> TirExpr:
-    """An intrinsic; registers are numbers that it holds."""
+    """An intrinsic, which takes registers as numbers."""
     given = [tirx.IntImm("int8", each) if isinstance(each, int) else each for each in operands]
     return tirx.call_llvm_intrin("int32", f"llvm.x86.{name}", *given)
 

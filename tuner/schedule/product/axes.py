@@ -180,7 +180,6 @@ def _check_unit(values: Mapping[str, int], atom: Atom, constant: bool, hardware:
 
 
 def _check_size(kernel: MicroKernel, hardware: Hardware, copies: int) -> None:
-    """Registers and code."""
     mr, nv, ku, edge = kernel["mr"], kernel["nv"], kernel["ku"], kernel["edge"]
     # Every accumulator and one row of the right operand are live at once, and a broadcast beside them.
     need = mr * nv + nv + 1

@@ -60,7 +60,7 @@ class Indexing:
         return self.function.extents[part.axis] if part.extent.constant is None else i64(part.extent.constant)
 
     def divisor(self, name: str) -> TirExpr:
-        """The extent of a part for divisions, which must not fail where there is nothing to divide."""
+        """The extent of a part to divide by: never 0."""
         return tirx.max(self.size(name), i64(1))
 
     def sizes_of(self, tensor: str) -> list[TirExpr]:

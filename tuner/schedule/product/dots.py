@@ -32,7 +32,6 @@ def dots(
 
 
 def _tile(context: EmitContext, rows: Sequence[TirExpr], columns: Sequence[TirExpr]) -> None:
-    """The sums of these rows and columns."""
     vectors, (m, n, k) = context.vectors, (context.extent[role] for role in "mnk")
     lanes, every = vectors.lanes, vectors.ramp(0)
     slots = [[I.alloc_buffer((lanes,), DTYPE) for _ in columns] for _ in rows]

@@ -33,7 +33,7 @@ class MatrixTile(Tile):
         self.spare = min(self.unit.registers - least + 1, self.across)
 
     def _each_total(self) -> Iterator[tuple[int, TirExpr, TirExpr]]:
-        """Each register of totals, where it is in memory, and the bytes from a row to the next."""
+        """Each register of totals, where it is in memory, and the bytes from a row to the next there."""
         for i in range(self.down):
             for j in range(self.across):
                 at = self.totals[i64(i * self.atom.rows), i64(j * self.unit.columns)]
@@ -78,7 +78,6 @@ class MatrixTile(Tile):
 
 
 def _stride(buffer: TirExpr) -> TirExpr:
-    """Bytes from a row of a buffer to the next."""
     return buffer.shape[-1] * i64(bytes_of(str(buffer.dtype)))
 
 

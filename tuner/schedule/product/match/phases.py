@@ -162,7 +162,6 @@ def _phase(workload: Workload, product: Expr, hits: Sequence[_Hit], firsts: Sequ
 
 
 def _taps(workload: Workload, hit: _Hit, first: int) -> Taps:
-    """The taps that meet the places that begin at ``first``."""
     size = workload.sizes[hit.tap].constant or 0
     least = (first + hit.shift) % hit.step
     count = max(-(-(size - least) // hit.step), 0)

@@ -212,7 +212,6 @@ class ColumnCopy(PanelSource):
             use((first, last))
 
     def _fill(self, panels: Share) -> None:
-        """The lines that some panels need."""
         context, columns, lanes, pitch = self.context, self.columns, self.lanes, self.columns.pitches[-1]
         first, width = bound_unless_known(panels[0] * i64(context.nr)), i64(context.nr)
         last = bound_unless_known(tirx.min(panels[1] * width, context.extent["n"]) - i64(1))
@@ -234,7 +233,6 @@ class ColumnCopy(PanelSource):
                     I.buffer_store(self.packed, value, [context.vectors.ramp(channel * i64(self.plane) + to)])
 
     def _line(self, column: TirExpr) -> TirExpr:
-        """The line that a column's window begins in."""
         (*sizes, width), pitches, inner = self.columns.sizes, self.columns.pitches[:-1], i64(self.columns.inner)
         value, rest = (bound_unless_known(part(column, inner)) for part in (tirx.truncdiv, tirx.truncmod))
         rest = bound(tirx.truncdiv(rest, i64(width))) if width > 1 else rest

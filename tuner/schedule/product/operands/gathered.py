@@ -59,7 +59,6 @@ class AheadColumns(Factors, Right):
 
 
 def _outer(context: EmitContext, roles: tuple[str, ...]) -> TirExpr:
-    """The flattened index of an operand's outer parts."""
     sizes = {outer_role(name): context.parts.size(name) for name in context.outer}
     return number_of(by_role(context.outer), {role: sizes[role] for role in roles[:-2]})
 

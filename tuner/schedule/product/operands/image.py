@@ -186,7 +186,6 @@ class _ImageCopy:
                 I.buffer_store(packed, value, [context.vectors.ramp(line * self.pitch + v * i64(lanes))])
 
     def _outer(self, line: TirExpr) -> list[TirExpr]:
-        """The outer indices of the tensor at a line."""
         indices: list[TirExpr] = []
         for number, dim in reversed(list(enumerate(self.image.rows))):
             value = line

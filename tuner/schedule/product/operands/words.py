@@ -25,14 +25,13 @@ MIN_LANES = 8
 
 # -- elements as they are stored ---------------------------------------------------------------------------------------
 def _element(context: EmitContext, read: Read, values: Values) -> TirExpr:
-    """One element of a tensor, or what stands outside of it."""
     buffer, at, inside = _place(context, read, values)
     outside = _padding(context, read)
     return buffer[tuple(at)] if inside is None else tirx.if_then_else(inside, buffer[tuple(at)], outside)
 
 
 def _padding(context: EmitContext, read: Read) -> TirExpr:
-    """What a tensor holds outside of its dims."""
+    """What a tensor is padded with, as it is stored."""
     workload = context.task.workload
     value, dtype = dict(workload.padding).get(read.tensor, 0.0), workload.tensors[read.tensor].dtype
     if dtype == "bfloat16":
