@@ -57,7 +57,7 @@ class Vectors:
             for first in range(self.lanes):
                 if not first & span:
                     pair = [rows[first], rows[first + span]]
-                    rows[first], rows[first + span] = (I.Bind(_shuffled(pair, lanes)) for lanes in (low, high))
+                    rows[first], rows[first + span] = (I.Bind(shuffled(pair, lanes)) for lanes in (low, high))
             span *= 2
         return rows
 
@@ -68,7 +68,7 @@ class Vectors:
             low = [lane if not lane & span else self.lanes + lane - span for lane in range(self.lanes)]
             high = [lane + span if not lane & span else self.lanes + lane for lane in range(self.lanes)]
             pairs = [rows[first : first + 2] for first in range(0, len(rows), 2)]
-            rows = [bound(_shuffled(pair, low) + _shuffled(pair, high)) for pair in pairs]
+            rows = [bound(shuffled(pair, low) + shuffled(pair, high)) for pair in pairs]
             span *= 2
         return rows[0]
 
@@ -113,10 +113,11 @@ def loaded_where(mask: TirExpr, buffer: TirExpr, place: Sequence[TirExpr]) -> Ti
 def rotated(value: TirExpr, span: int) -> TirExpr:
     """The lanes of a vector, ``span`` places nearer to the first. ``value`` is used once."""
     lanes = int(value.ty.dtype.lanes)
-    return _shuffled([value], [(lane + span) % lanes for lane in range(lanes)])
+    return shuffled([value], [(lane + span) % lanes for lane in range(lanes)])
 
 
-def _shuffled(vectors: Sequence[TirExpr], lanes: Sequence[int]) -> TirExpr:
+def shuffled(vectors: Sequence[TirExpr], lanes: Sequence[int]) -> TirExpr:
+    """The lanes of vectors laid one after the other."""
     return tirx.Shuffle(list(vectors), [tirx.IntImm("int32", lane) for lane in lanes])
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tuner.program.dims import DimExpr
 from tuner.program.expr import COMPARISONS, Axis, Binary, Call, Const, Expr, Neg, Read, axes_of, reads
 from tuner.program.indices import index_dim
 from tuner.program.workload import Workload
-from tuner.schedule.access import stride
+from tuner.schedule.access import lies_along, stride
 from tuner.schedule.product.atoms import FLOATS
+from tuner.schedule.rule import need
 
 DTYPE = "float32"
 DOTS, QUOTIENT = Read("attention.dots", ()), Read("attention.quotient", ())
@@ -129,35 +130,30 @@ def _step(dim: DimExpr, axis: str) -> int | None:
 
 
 # -- storage ----------------------------------------------------------------------------------------------------------
-def storage_problems(workload: Workload, chain: Chain) -> Iterator[str]:
-    """What of the operands' storage the rule's code does not do."""
+def need_storage(workload: Workload, chain: Chain) -> None:
+    """Raises Mismatch for operands that are stored as the rule's code does not read them."""
     for read, along in ((chain.q, ("i", "d")), (chain.k, ("j", "d")), (chain.v, ("j", "e"))):
         times = [sum(axis in axes_of(index) for index in read.indices) for axis in along]
-        if times != [1, 1] or not {Axis(axis) for axis in along} <= set(read.indices):
-            yield f"{read.tensor} is not read at plain {along[0]} and {along[1]}, each once"
-        if not axes_of(read) <= {*chain.batch, *along}:
-            yield f"{read.tensor} is read along axes that are not its own"
-        if read.tensor in dict(workload.padding):
-            yield f"{read.tensor} is padded"
-    yield from _dtype_problems(workload, chain)
-    if 1 not in (stride(chain.k, "d"), stride(chain.k, "j")):
-        yield f"{chain.k.tensor} lies along neither of its axes"
-    if stride(chain.v, "e") != 1 or chain.out_axes[-1] != "e":
-        yield "the values or the output do not lie along the axis of their own"
+        is_plain = times == [1, 1] and {Axis(axis) for axis in along} <= set(read.indices)
+        need(is_plain, f"{read.tensor} is not read at plain {along[0]} and {along[1]}, each once")
+        is_own = axes_of(read) <= {*chain.batch, *along}
+        need(is_own, f"{read.tensor} is read along axes that are not its own")
+        need(read.tensor not in dict(workload.padding), f"{read.tensor} is padded")
+    _need_dtypes(workload, chain)
+    need(1 in (stride(chain.k, "d"), stride(chain.k, "j")), f"{chain.k.tensor} lies along neither of its axes")
+    is_along_e = stride(chain.v, "e") == 1 and chain.out_axes[-1] == "e"
+    need(is_along_e, "the values or the output do not lie along the axis of their own")
     for expr, axis in ((chain.mask.score, "j"), (chain.out, "e")):
-        is_gathered = any(axis in axes_of(each) for read in reads(expr) for i in read.indices for each in reads(i))
-        if is_gathered or any(stride(read, axis) not in (0, 1) for read in reads(expr)):
-            yield "an elementwise part reads a tensor that does not lie along the vectors"
+        lies_along_vectors = all(lies_along(read, axis) for read in reads(expr))
+        need(lies_along_vectors, "an elementwise part reads a tensor that does not lie along the vectors")
 
 
-def _dtype_problems(workload: Workload, chain: Chain) -> Iterator[str]:
+def _need_dtypes(workload: Workload, chain: Chain) -> None:
     """Operands and the output may be short floats; everything between is float32."""
     dtypes = {name: tensor.dtype for name, tensor in workload.tensors.items()}
     for name in (chain.q.tensor, chain.k.tensor, chain.v.tensor, *workload.program.outputs):
-        if dtypes[name] not in FLOATS:
-            yield f"{name} is {dtypes[name]}, none of {', '.join(sorted(FLOATS))}"
+        need(dtypes[name] in FLOATS, f"{name} is {dtypes[name]}, none of {', '.join(sorted(FLOATS))}")
     for stage in (stage for stage in workload.program.stages if stage.reducer):
-        if dtypes[stage.tensor] != DTYPE and stage.tensor not in workload.program.outputs:
-            yield f"{stage.tensor} is {dtypes[stage.tensor]}, not {DTYPE}"
-        if workload.element_types.type_of(stage.body) != DTYPE:
-            yield f"{stage.tensor} is not computed in {DTYPE}"
+        is_right = dtypes[stage.tensor] == DTYPE or stage.tensor in workload.program.outputs
+        need(is_right, f"{stage.tensor} is {dtypes[stage.tensor]}, not {DTYPE}")
+        need(workload.element_types.type_of(stage.body) == DTYPE, f"{stage.tensor} is not computed in {DTYPE}")

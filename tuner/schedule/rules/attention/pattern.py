@@ -17,28 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
 
 from tuner.program.expr import Axis, Binary, Call, Const, Expr, Extent, Read, axes_of, reads, rebuild
 from tuner.program.inline import MAX_NODES, node_count, substituted
 from tuner.program.notation import Stage
 from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain
-from tuner.schedule.rule import NoMatch, matched
-from tuner.schedule.rules.attention.chain import DOTS, HIDDEN, QUOTIENT, Chain, mask_of, storage_problems
+from tuner.schedule.rule import Mismatch, matched, need, pattern
+from tuner.schedule.rules.attention.chain import DOTS, HIDDEN, QUOTIENT, Chain, mask_of, need_storage
 
 
-class _NoMatch(Exception):
-    """Why a program is no such chain."""
-
-
-@lru_cache(maxsize=1024)
-def match(workload: Workload) -> Chain | NoMatch:
-    """The chain of a workload, or why it is none."""
-    try:
-        return _Matching(workload).chain()
-    except _NoMatch as reason:
-        return NoMatch(str(reason))
+@pattern
+def match(workload: Workload) -> Chain:
+    """The chain of a workload."""
+    return _Matching(workload).chain()
 
 
 def chain_of(workload: Workload) -> Chain:
@@ -52,30 +44,30 @@ class _Matching:
 
     def __init__(self, workload: Workload) -> None:
         self.workload, self.sizes = workload, workload.sizes
-        _need(len(workload.program.outputs) == 1, "there is more than one output")
+        need(len(workload.program.outputs) == 1, "there is more than one output")
         padded = [stage.tensor for stage in workload.program.stages if stage.tensor in dict(workload.padding)]
-        _need(not padded, f"{', '.join(padded)} is a padded stage")
+        need(not padded, f"{', '.join(padded)} is a padded stage")
         stages = _without_elementwise(workload)
         self.inner, self.last = {stage.tensor for stage in stages}, stages[-1]
         reducing = [stage for stage in stages if stage.reducer]
-        _need(
+        need(
             sorted(str(stage.reducer) for stage in reducing) == ["max", "sum", "sum", "sum"]
             and all(len(stage.reduce_axes) == 1 for stage in reducing),
             "its reductions are not three sums and a maximum, each over one axis",
         )
         self.dots, self.top = reducing[0], next(stage for stage in reducing if stage.reducer == "max")
-        _need(self.dots is not self.top, "the maximum is not of the products of a first sum")
+        need(self.dots is not self.top, "the maximum is not of the products of a first sum")
         rest = (stage for stage in reducing if stage not in (self.dots, self.top))
         self.total, self.mixed = sorted(rest, key=lambda stage: len(stage.axes))
         is_one_longer = len(self.total.axes) <= len(self.top.axes) < len(self.mixed.axes)
-        _need(is_one_longer, "not one of the sums of exponentials has an axis more than the maximum")
+        need(is_one_longer, "not one of the sums of exponentials has an axis more than the maximum")
         self.j, self.peak = self.top.reduce_axes[0], _at_axes(self.top)
 
     def chain(self) -> Chain:
         dots = self._dots()
         exponential = Call("exp", (Binary("-", self.top.body, self.peak),))
         total = self._in_names_of_top(self.total)
-        _need(total.body == exponential, "the second sum is not of exp(scores - their maximum)")
+        need(total.body == exponential, "the second sum is not of exp(scores - their maximum)")
         mixed = self._in_names_of_top(self.mixed)
         v, is_divided, is_guarded = self._values(mixed.body, exponential, _at_axes(total))
         q, k = self._factors(dots)
@@ -84,10 +76,10 @@ class _Matching:
         if is_divided:
             out, is_zero_of_nothing = _put(out, _at_axes(mixed), QUOTIENT), True
         else:
-            _need(self.last is not self.mixed, "the sums are not divided by that of the exponentials")
+            need(self.last is not self.mixed, "the sums are not divided by that of the exponentials")
             quotient = Binary("/", _at_axes(mixed), _at_axes(total))
             out, is_zero_of_nothing, is_guarded = self._with_quotient(out, quotient)
-        _need(not {read.tensor for read in reads(out)} & self.inner, "the output is not made of the quotient alone")
+        need(not {read.tensor for read in reads(out)} & self.inner, "the output is not made of the quotient alone")
         own = {"<d>": self.dots.reduce_axes[0], "<e>": self.mixed.axes[mixed.axes.index("<e>")]}
         chain = Chain(
             axis={name: own.get(axis, axis) for axis, name in names.items()},
@@ -97,18 +89,17 @@ class _Matching:
             out=_renamed(out, names), out_axes=tuple(names[axis] for axis in out_axes),
             is_zero_of_nothing=is_zero_of_nothing, is_guarded=is_guarded,
         )  # fmt: skip
-        problem = next(storage_problems(self.workload, chain), None)
-        _need(problem is None, str(problem))
+        need_storage(self.workload, chain)
         return chain
 
     # -- the parts ----------------------------------------------------------------------------------------------------
     def _dots(self) -> Read:
         """How the scores read the products."""
         found = [read for read in reads(self.top.body) if read.tensor in self.inner]
-        _need(len(set(found)) == 1, "the scores do not read the products at one place")
-        _need(found[0].tensor == self.dots.tensor, "the maximum is not of the products")
+        need(len(set(found)) == 1, "the scores do not read the products at one place")
+        need(found[0].tensor == self.dots.tensor, "the maximum is not of the products")
         whole = {*self.top.axes, self.j}
-        _need(_is_plain(found[0]) and axes_of(found[0]) == whole, "the scores are not elementwise in the products")
+        need(_is_plain(found[0]) and axes_of(found[0]) == whole, "the scores are not elementwise in the products")
         return found[0]
 
     def _factors(self, dots: Read) -> tuple[Read, Read]:
@@ -118,25 +109,25 @@ class _Matching:
             case Binary("*", Read() as left, Read() as right):
                 left, right = _read_by(names, left), _read_by(names, right)
                 return (left, right) if self.j in axes_of(right) else (right, left)
-        raise _NoMatch("the first sum is not of a product of two tensors")
+        raise Mismatch("the first sum is not of a product of two tensors")
 
     def _values(self, body: Expr, exponential: Expr, total: Read) -> tuple[Read, bool, bool]:
         """v, whether the exponentials are divided by their sum first, and whether they are 0 in a hidden row."""
         match body:
             case Binary("*", Read() as v, weight) | Binary("*", weight, Read() as v):
-                _need(v.tensor not in self.inner, "the last sum is not of exponentials times a tensor")
+                need(v.tensor not in self.inner, "the last sum is not of exponentials times a tensor")
             case Binary("*"):
-                raise _NoMatch("the last sum is not of exponentials times a tensor")
+                raise Mismatch("the last sum is not of exponentials times a tensor")
             case _:
-                raise _NoMatch("the last sum is not of a product")
+                raise Mismatch("the last sum is not of a product")
         guarded = self._unless_hidden(weight)
         weight = guarded or weight
         is_divided = isinstance(weight, Binary) and weight.operator == "/"
         if isinstance(weight, Binary) and is_divided:
-            _need(weight.right == total, "the exponentials are divided otherwise")
+            need(weight.right == total, "the exponentials are divided otherwise")
             weight = weight.left
-        _need(weight == exponential, "the last sum is not of exp(scores - their maximum)")
-        _need(is_divided or guarded is None, "exponentials are 0 where a row is hidden, and so is their sum")
+        need(weight == exponential, "the last sum is not of exp(scores - their maximum)")
+        need(is_divided or guarded is None, "exponentials are 0 where a row is hidden, and so is their sum")
         return v, is_divided, guarded is not None
 
     def _output(self, mixed: Stage) -> tuple[Expr, tuple[str, ...]]:
@@ -144,12 +135,12 @@ class _Matching:
         if self.last is self.mixed:
             return _at_axes(mixed), mixed.axes
         found = [read for read in reads(self.last.body) if read.tensor == mixed.tensor]
-        _need(self.last.reducer is None and bool(found), "the last stage does not read the last sum")
+        need(self.last.reducer is None and bool(found), "the last stage does not read the last sum")
         is_elementwise = _is_plain(found[0]) and axes_of(found[0]) == set(self.last.axes)
-        _need(is_elementwise, "the output is not elementwise in the sums")
+        need(is_elementwise, "the output is not elementwise in the sums")
         outer = axes_of_read(found[0])
         has_sizes = all(self.sizes[axis] == self.sizes[own] for axis, own in zip(outer, self.mixed.axes, strict=True))
-        _need(has_sizes, "the output has axes of other extents than the sums")
+        need(has_sizes, "the output has axes of other extents than the sums")
         names = dict(zip(outer, mixed.axes, strict=True))
         return _renamed(self.last.body, names), tuple(names[axis] for axis in self.last.axes)
 
@@ -179,21 +170,21 @@ class _Matching:
     def _in_names_of_top(self, stage: Stage) -> Stage:
         """A stage in the maximum's names, by how it reads the maximum."""
         found = [read for read in reads(stage.body) if read.tensor == self.top.tensor]
-        _need(bool(found) and _is_plain(found[0]), f"stage {stage.tensor} does not read the maximum row by row")
+        need(bool(found) and _is_plain(found[0]), f"stage {stage.tensor} does not read the maximum row by row")
         names = dict(zip(axes_of_read(found[0]), self.top.axes, strict=True))
-        _need(names.keys() <= set(stage.axes), f"stage {stage.tensor} reads the maximum of other rows")
+        need(names.keys() <= set(stage.axes), f"stage {stage.tensor} reads the maximum of other rows")
         own = [axis for axis in stage.axes if axis not in names]
-        _need(len(own) <= 1, "the values have several axes of their own")
+        need(len(own) <= 1, "the values have several axes of their own")
         names[stage.reduce_axes[0]] = self.j
         same = all(self.sizes[axis] == self.sizes[name] for axis, name in names.items())
-        _need(same, f"stage {stage.tensor} has axes of other extents than the maximum")
+        need(same, f"stage {stage.tensor} has axes of other extents than the maximum")
         names |= dict.fromkeys(own, "<e>")
         return replace(stage, axes=tuple(names[axis] for axis in stage.axes), body=_renamed(stage.body, names))
 
     def _names(self, k: Read, v: Read) -> Mapping[str, str]:
         """The chain's names by those of the maximum."""
         rows = [axis for axis in self.top.axes if axis not in axes_of(k) | axes_of(v)]
-        _need(bool(rows), "k or v depends on every row: there is none that shares them with another")
+        need(bool(rows), "k or v depends on every row: there is none that shares them with another")
         batch = [axis for axis in self.top.axes if axis != rows[-1]]
         names = {axis: f"b{number}" for number, axis in enumerate(batch)}
         return {**names, rows[-1]: "i", self.j: "j", "<d>": "d", "<e>": "e"}
@@ -206,9 +197,9 @@ def _without_elementwise(workload: Workload) -> list[Stage]:
     for stage in workload.program.stages:
         inner = [read for read in reads(stage.body) if read.tensor in workload.program.stage]
         is_looked_up = any(reads(index) for read in inner for index in read.indices)
-        _need(not is_looked_up, f"stage {stage.tensor} looks an intermediate up by elements of a tensor")
+        need(not is_looked_up, f"stage {stage.tensor} looks an intermediate up by elements of a tensor")
         whole = replace(stage, body=rebuild(stage.body, lambda node: substituted(node, bodies, workload)))
-        _need(node_count(whole.body) <= MAX_NODES, f"stage {stage.tensor} grows too long with those before it in it")
+        need(node_count(whole.body) <= MAX_NODES, f"stage {stage.tensor} grows too long with those before it in it")
         if stage.reducer or stage.tensor in workload.program.outputs:
             kept.append(whole)
         else:
@@ -237,8 +228,3 @@ def _put(expr: Expr, old: Expr, new: Expr, part: Callable[[Expr], Expr | None] =
 def _is_plain(read: Read) -> bool:
     """Whether every index is an axis of its own."""
     return is_plain(read) and len(set(read.indices)) == len(read.indices)
-
-
-def _need(condition: bool, reason: str) -> None:
-    if not condition:
-        raise _NoMatch(reason)

@@ -1,8 +1,9 @@
-"""The rule for products with weights that are computed from packed constants, ``out[m, n] = sum(k) x[m, k] * weight``.
+"""The rule for products with weights that are computed: ``out[m, n] = sum(k) left[m, k] * weight``.
 
-Constants stay as they are in panels, four bits for each element if the program packs two in a byte, and become float32
-on their way into the register tile. A micro-kernel has the axes of that rule; ``near`` and ``ahead``
-are 0, and ``pack`` is
+Elementwise stages may follow. ``weight`` is any elementwise expression of n and k over tensors that are read at
+``[n, k]``, ``[n, k // g]``, ``[k // g, n]`` or ``[n]``; it may stand in stages of its own. One of them may hold two
+numbers of four bits in a byte (``code_in``). Constants stay as they are in panels, and become float32 on their way into
+the register tile (decoded.py). A micro-kernel has the axes of every product; ``near`` and ``ahead`` are 0, ``pack`` is
 
 1: a panel is unpacked to memory before the tiles of a block use it, 0: by every tile, in registers, as it is needed.
 
@@ -13,25 +14,46 @@ One axis more is of this rule alone, ``late``,
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel
+from tuner.program.dims import DimExpr
+from tuner.program.dtypes import FLOATS
+from tuner.program.expr import Axis, Binary, Call, Const, Expr, Extent, Read, axes_of, children, reads, rebuild, walk
+from tuner.program.inline import MAX_NODES, node_count, substituted
+from tuner.program.notation import Stage
+from tuner.program.program import Program
+from tuner.program.reference import compute
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
+from tuner.schedule.access import values as values_of
 from tuner.schedule.layout import Layout, PackLayout
+from tuner.schedule.product.atoms import FMA, only_fma
 from tuner.schedule.product.axes import canonicalised, check, default_values, ragged_axes, thread_axes, tile_axes
 from tuner.schedule.product.context import EmitContext
-from tuner.schedule.product.match.plain import MatrixProduct
+from tuner.schedule.product.match.factors import factors_of, multiplied
+from tuner.schedule.product.match.plain import MatrixProduct, matrix_product, need_chain, need_dtypes, need_whole
 from tuner.schedule.product.product import can_hold_partial
 from tuner.schedule.product.rule import ProductRule
-from tuner.schedule.rule import NoMatch
-from tuner.schedule.rules.quantized.decoded import Decoded
-from tuner.schedule.rules.quantized.pattern import match
-from tuner.schedule.space import Axis, MicroKernel, SearchSpace
+from tuner.schedule.rule import Mismatch, NoMatch, need, pattern
+from tuner.schedule.rules.quantized.decoded import CODE, Code, Decoded, Grouped
+from tuner.schedule.space import Axis as KernelAxis
+from tuner.schedule.space import MicroKernel, SearchSpace
 
 WORD_BYTES = 4
 """Of a column that stand together in a panel of numbers of four bits: eight steps of k."""
+SIGN = 8
+"""The bit of four that two's complement takes for the sign."""
+EXACT = frozenset({"where", "min", "max"})
+"""Functions of small integers that are exact."""
+MIN_GROUP = 16
+"""Steps of k whose sums are worth being multiplied by what they share."""
 
 
 class Quantized(ProductRule[MatrixProduct[Decoded]]):
@@ -48,12 +70,12 @@ class Quantized(ProductRule[MatrixProduct[Decoded]]):
         atoms = product.atoms(hardware)
         tile = tile_axes(product.depth if can_hold_partial(product.result.dtype) else 0)
         axes = (
-            *(Axis(axis.name, axis.doc, (0,)) if axis.name in ("near", "ahead") else axis for axis in tile),
-            Axis("rows", "rows are packed at each call", (0, 1)),
+            *(KernelAxis(axis.name, axis.doc, (0,)) if axis.name in ("near", "ahead") else axis for axis in tile),
+            KernelAxis("rows", "rows are packed at each call", (0, 1)),
             *ragged_axes(False),
-            Axis("pack", "panels are unpacked before they are used", (0, 1)),
+            KernelAxis("pack", "panels are unpacked before they are used", (0, 1)),
             *thread_axes(task.threads, False),
-            Axis("late", "shared factors are multiplied by sums", (0, 1) if product.right.grouped else (0,)),
+            KernelAxis("late", "shared factors are multiplied by sums", (0, 1) if product.right.grouped else (0,)),
         )
 
         def checked(kernel: MicroKernel) -> None:
@@ -81,3 +103,170 @@ class Quantized(ProductRule[MatrixProduct[Decoded]]):
         kernel, right = context.kernel, self.product(context.task.workload).right
         right = replace(right, is_packed_ahead=not kernel["pack"], grouped=right.grouped if kernel["late"] else None)
         super().write(replace(context, right=right))
+
+
+# -- the pattern ------------------------------------------------------------------------------------------------------
+@pattern
+def match(workload: Workload) -> MatrixProduct[Decoded]:
+    """The product that a workload is."""
+    sums, rest = _sums(workload)
+    need(len(sums.axes) == 2 and len(sums.reduce_axes) == 1, "the sum is not over one axis, leaving two")
+    (m, n), (k,) = sums.axes, sums.reduce_axes
+    factors = factors_of(sums.body)
+    rows = [factor for factor in factors if m in axes_of(factor)]
+    columns = [factor for factor in factors if m not in axes_of(factor)]
+    left = rows[0] if len(rows) == 1 else None
+    if not isinstance(left, Read) or left.indices != (Axis(m), Axis(k)):
+        raise Mismatch("there is not one factor [m, k] beside those of the weight")
+    need(bool(columns), "there is no weight")
+    need(not isinstance(multiplied(columns), Read), "the weight is read as it is, and not computed")
+    need(workload.element_types.type_of(sums.body) == "float32", "sums are not float32")
+    right = _decoded(workload, multiplied(columns), n, k)
+    _need_storage(workload, left.tensor, right, (m, n, k))
+    need_chain(workload, sums, rest, (left.tensor, *right.constants))
+    return matrix_product(workload, sums, left.tensor, right, rest, only_fma)
+
+
+def _sums(workload: Workload) -> tuple[Stage, list[Stage]]:
+    """The sum with the stages before it put into it, and the stages behind it."""
+    bodies: dict[str, Stage] = {}
+    for number, stage in enumerate(workload.program.stages):
+        whole = replace(stage, body=rebuild(stage.body, lambda node: substituted(node, bodies, workload)))
+        need(node_count(whole.body) <= MAX_NODES, f"stage {stage.tensor} grows too long with those before it in it")
+        if stage.reducer:
+            need(stage.reducer == "sum", "the first reduction is no sum")
+            rest = list(workload.program.stages[number + 1 :])
+            again = [read.tensor for later in rest for read in reads(later.body) if read.tensor in bodies]
+            need(not again and not set(bodies) & set(workload.program.outputs), "the weight is used besides")
+            return whole, rest
+        bodies[stage.tensor] = whole
+    raise Mismatch("there is no sum")
+
+
+def _decoded(workload: Workload, weight: Expr, n: str, k: str) -> Decoded:
+    """The weight, and how each tensor is read in it."""
+    tensors, depth = workload.tensors, workload.sizes[k].constant
+    bits, code = code_in(workload, weight, n, k) or (None, None)
+    packed, plain = dict[Read, int](), dict[Read, int]()
+    for node in values_of(_put(weight, bits)):
+        if node == CODE:
+            continue
+        need(not isinstance(node, Axis | Extent), "the weight is computed with the values of axes")
+        if isinstance(node, Read):
+            steps = [_step(index) for index in node.indices]
+            groups, names = dict(steps), [axis for axis, _ in steps]
+            need(groups.get(n, 1) == 1, f"{node.tensor} is shared by columns")
+            is_packed = names == [n, k] and node.tensor in workload.constants
+            is_known = is_packed or names in ([n], [k, n], [])
+            need(is_known, f"{node.tensor} is read neither along n, nor a constant along k")
+            (packed if is_packed else plain)[node] = groups.get(k, 1)
+    constants = [read.tensor for read in packed] + ([code.tensor] if code else [])
+    is_read_once = len(set(constants)) == len(constants) and not {read.tensor for read in plain} & set(constants)
+    need(is_read_once, "a tensor of the weight is read in two ways")
+    need(code is None or code.tensor in workload.constants, "the weight is not constant")
+    need(code is not None or 1 in packed.values(), "no constant of the weight is read at [n, k]")
+    if depth is None or workload.sizes[n].constant is None:
+        raise Mismatch("the sizes of the weight are dynamic")
+    dtype = "int4" if code else max(tensors[read.tensor].dtype for read, group in packed.items() if group == 1)
+    grouped = _grouped(workload, weight, bits, k, depth)
+    return Decoded(_put(weight, bits), grouped, code, tuple(packed.items()), tuple(plain.items()), dtype)
+
+
+def _put(weight: Expr, bits: Expr | None) -> Expr:
+    """A part of the weight with CODE in the place of ``bits``."""
+    return rebuild(weight, lambda node: CODE if node == bits else node)
+
+
+def _step(index: Expr) -> tuple[str, int]:
+    """The axis of an index ``axis`` or ``axis // group``, and the group."""
+    match index:
+        case Axis(name=name):
+            return name, 1
+        case Binary(operator="//", left=Axis(name=name), right=Const(value=int() as group)):
+            return name, group
+        case _:
+            raise Mismatch("an index of the weight is neither an axis nor a part of one")
+
+
+def _grouped(workload: Workload, weight: Expr, bits: Expr | None, k: str, depth: int) -> Grouped | None:
+    """The weight without the factors that many steps share."""
+    factors = [(factor, _shared_steps(factor, bits, k, depth)) for factor in factors_of(weight)]
+    each = [factor for factor, steps in factors if steps == 1]
+    shared = [(factor, steps) for factor, steps in factors if steps > 1]
+    # Only floats: products of integers may wrap, and are other numbers in another order.
+    types = [workload.element_types.type_of(factor) for factor, _ in shared]
+    if len(each) != 1 or not shared or any(of not in FLOATS for of in types):
+        return None
+    least = min(steps for _, steps in shared)
+    if least < MIN_GROUP or any(steps % least and steps != depth for _, steps in shared):
+        return None
+    return Grouped(_put(each[0], bits), multiplied([factor for factor, _ in shared]), least)
+
+
+def _shared_steps(factor: Expr, bits: Expr | None, k: str, depth: int) -> int:
+    """How many neighbouring steps of k a factor is the same for."""
+    if bits is not None and bits in walk(factor):
+        return 1
+    groups = {group for read in reads(factor) for axis, group in map(_step, read.indices) if axis == k}
+    return min(*groups, depth) if len(groups) == 1 else 1 if groups else depth
+
+
+def _need_storage(workload: Workload, left: str, right: Decoded, axes: tuple[str, str, str]) -> None:
+    m, n, k = axes
+    need(not workload.padding, "a tensor is padded")
+    need_dtypes(workload.operands)
+    dtype = workload.tensors[left].dtype
+    need(dtype in FMA.left and left not in workload.constants, f"{left} is {dtype}, or constant")
+    need_whole(workload, {left: (m, k)})
+    for name in right.constants:
+        first, *rest = workload.tensors[name].dims
+        is_whole = first == workload.sizes[n] and all(dim.constant is not None for dim in rest)
+        need(is_whole, f"{name} is larger than what is read of it, or dynamic")
+
+
+# -- numbers of four bits, found by what they compute ------------------------------------------------------------------
+def code_in(workload: Workload, expr: Expr, n: str, k: str) -> tuple[Expr, Code] | None:
+    """The largest part of ``expr`` that is nothing but four bits of a byte as a number."""
+    found = ((node, _code(workload, node, n, k)) for node in walk(expr))
+    return next(((node, code) for node, code in found if code is not None), None)
+
+
+def _code(workload: Workload, expr: Expr, n: str, k: str) -> Code | None:
+    found, place = reads(expr), (Axis(n), Binary("//", Axis(k), Const(2)))
+    if not found or any(read.tensor != found[0].tensor or read.indices != place for read in found):
+        return None
+    tensor = found[0].tensor
+    if workload.tensors[tensor].dtype not in ("uint8", "int8") or not _asks_parity_alone(expr, k):
+        return None
+    values = _values(workload, expr, tensor, n, k)
+    if not np.isfinite(values).all():
+        return None
+    bits = np.arange(256)[:, None] >> [0, 4]
+    for high_first, flipped in itertools.product((False, True), (0, SIGN)):
+        numbers = ((bits[:, ::-1] if high_first else bits) & 15) ^ flipped
+        offset = float(values[0, 0]) - numbers[0, 0]
+        if offset == int(offset) and np.array_equal(values, numbers + offset):
+            return Code(workload.element_types.type_of(expr), tensor, high_first, flipped, int(offset))
+    return None
+
+
+def _asks_parity_alone(expr: Expr, k: str) -> bool:
+    """Whether the value of k does not matter beyond ``k % 2``, in arithmetic that is exact."""
+    if expr == Binary("%", Axis(k), Const(2)) or isinstance(expr, Read):
+        return True
+    if isinstance(expr, Axis | Extent) or (isinstance(expr, Call) and expr.function not in EXACT):
+        return False
+    return all(_asks_parity_alone(child, k) for child in children(expr))
+
+
+def _values(workload: Workload, expr: Expr, tensor: str, n: str, k: str) -> NDArray[Any]:
+    """[256, 2]: what an expression of a byte is, by the byte and by ``k % 2``."""
+    name, dtype = f"{tensor} decoded", workload.tensors[tensor].dtype
+    every = Workload(
+        Program((Stage(name, (n, k), expr),), (name,)),
+        extents=((n, DimExpr.of(256)), (k, DimExpr.of(2))),
+        dtypes=((tensor, dtype), (name, workload.element_types.type_of(expr))),
+        shapes=((tensor, (DimExpr.of(256), DimExpr.of(1))),),
+    )
+    (result,) = compute(every, [np.arange(256, dtype=np.uint8).view(dtype)[:, None]], {})
+    return result

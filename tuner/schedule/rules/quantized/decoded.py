@@ -10,30 +10,31 @@ float32 in cache then, and the constants are read while the panel is unpacked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.program.expr import TRANSCENDENTAL, Axis, Call, Const, Expr, Extent, Read, rebuild, walk
+from tuner.program.expr import TRANSCENDENTAL, Axis, Call, Const, Expr, Extent, Read
 from tuner.program.task import SearchTask
 from tuner.schedule.access import values
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.estimate import BYTES, REGISTER_BYTES, Estimate
-from tuner.schedule.product.product import Late, Place, Right
+from tuner.schedule.product.product import Late, Right
 from tuner.schedule.product.readers import PackedSlice
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
-from tuner.schedule.vector.dtypes import cast, constant, loaded, vector_type
+from tuner.schedule.vector.dtypes import constant, loaded, vector_type
 from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.memory import DTYPE
 
+CODE = Read("decoded.code", ())
+"""What a weight reads in the place of the number that four bits are."""
 CODES = 8
 """Four-bit numbers in a word of 32 bits."""
 MAGIC, MAGIC_BITS = 2**23, 0x4B000000
 """As a float32 whose lowest bits are those of a small integer that is added to it."""
-CODE, SHIFT = 3.0, 2.0
+UNPACKED, SHIFT = 3.0, 2.0
 """Operations of a vector of four-bit numbers, and what a shift by a number of steps takes beyond one by a constant."""
 WIDENED = 2.0
 """Of a vector of elements that are not float32."""
@@ -43,10 +44,10 @@ BESIDE = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """``expr`` is ``(four bits of tensor[n, k // 2] ^ flipped) + offset``: the lower half of the byte where k is even,
-    the upper one where it is odd; the other way round if ``high_first``."""
+    """A number is ``(four bits of tensor[n, k // 2] ^ flipped) + offset``: the lower half of the byte where k is even,
+    the upper one where it is odd; the other way round if ``high_first``. It is computed in ``dtype``."""
 
-    expr: Expr
+    dtype: str
     tensor: str
     high_first: bool
     flipped: int
@@ -64,7 +65,7 @@ class Grouped:
 
 @dataclass(frozen=True)
 class Decoded(Right):
-    """The right operand ``weight``, an expression of n and k.
+    """The right operand ``weight``, an expression of n and k that reads CODE where it has four-bit numbers.
 
     ``packed_reads``: the constants in it that lie along k, ``plain_reads``: all else; each with the steps of k that
     share an element of it. ``grouped``: None where no factor is shared by many steps, and while code is written that
@@ -87,9 +88,6 @@ class Decoded(Right):
         return (*([self.code.tensor] if self.code else []), *(read.tensor for read, _ in self.packed_reads))
 
     # -- code ---------------------------------------------------------------------------------------------------------
-    def step(self, context: EmitContext, step: TirExpr) -> Place:
-        raise NotImplementedError("the operand is packed")
-
     def packed(self, context: EmitContext) -> TirExpr:
         return context.buffers[self.constants[0]]
 
@@ -129,6 +127,8 @@ class Decoded(Right):
         packed, groups = dict(self.packed_reads), dict((*self.packed_reads, *self.plain_reads))
 
         def read(node: Read) -> TirExpr:
+            if self.code is not None and node == CODE:
+                return _numbers(context, self.code, index, step, first)
             row = (tirx.floordiv(step, i64(groups[node])),)
             if node in packed:
                 value = buffers[node.tensor][(index, *row, context.vectors.ramp(first))]
@@ -139,8 +139,10 @@ class Decoded(Right):
                 value = context.vectors.load(buffers[node.tensor], outer, panel.column + first, panel.limit)
             return bound(loaded(bound(value), tensors[node.tensor].dtype))
 
-        types, numbers = context.task.workload.element_types, lambda code: _numbers(context, code, index, step, first)
-        return _Weights(types, lanes, read, _no_value, _no_value, self.code, numbers).value(expr, DTYPE)
+        types = context.task.workload.element_types
+        if self.code is not None:
+            types = types.with_tensor(CODE.tensor, self.code.dtype)
+        return Evaluator(types, lanes, read, _no_value, _no_value).value(expr, DTYPE)
 
     # -- theory -------------------------------------------------------------------------------------------------------
     def widen(self, of: Estimate) -> None:
@@ -180,28 +182,17 @@ class Decoded(Right):
 
     def _operations(self, task: SearchTask, part: Expr) -> float:
         """Of making a vector of a part of the weight."""
-        code = self.code
-        count = CODE if code is not None and code.expr in walk(part) else 0.0
-        for node in outside(part, code):
+        nodes = list(values(part))
+        count = UNPACKED if CODE in nodes else 0.0
+        for node in nodes:
+            if node == CODE:
+                continue
             if isinstance(node, Read):
                 count += 0.0 if task.workload.tensors[node.tensor].dtype == "float32" else WIDENED
             elif not isinstance(node, Const | Axis | Extent):
                 is_long = isinstance(node, Call) and node.function in TRANSCENDENTAL
                 count += task.rates.function if is_long else 1.0
         return count
-
-
-@dataclass(frozen=True)
-class _Weights(Evaluator):
-    """Writes the value of a weight, its code by ``numbers``."""
-
-    code: Code | None
-    numbers: Callable[[Code], TirExpr]
-
-    def value(self, expr: Expr, dtype: str | None = None) -> TirExpr:
-        if self.code is None or expr != self.code.expr:
-            return super().value(expr, dtype)
-        return cast(self.numbers(self.code), dtype or self.types.type_of(expr))
 
 
 def _numbers(context: EmitContext, code: Code, index: TirExpr, step: TirExpr, first: TirExpr) -> TirExpr:
@@ -220,13 +211,6 @@ def _numbers(context: EmitContext, code: Code, index: TirExpr, step: TirExpr, fi
     bits = tirx.bitwise_xor(bits, constant(MAGIC_BITS | code.flipped, "uint32", lanes))
     large = bound(tirx.reinterpret(vector_type(DTYPE, lanes), bits))
     return bound(large - constant(MAGIC - code.offset, DTYPE, lanes))
-
-
-def outside(weight: Expr, code: Code | None) -> list[Expr]:
-    """The nodes of the weight outside its code and outside of indices."""
-    if code is not None:
-        weight = rebuild(weight, lambda node: Const(0) if node == code.expr else node)
-    return list(values(weight))
 
 
 def _no_value(name: str) -> TirExpr:

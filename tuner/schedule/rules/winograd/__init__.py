@@ -23,17 +23,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.program.expr import Read
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain
+from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout, filter_layout
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product import estimate
@@ -44,8 +44,8 @@ from tuner.schedule.product.match.groups import forms
 from tuner.schedule.product.operands.columns import Columns
 from tuner.schedule.product.product import DTYPE, Product
 from tuner.schedule.product.rule import by_choice
-from tuner.schedule.rule import Extents, NoMatch, Rule, matched
-from tuner.schedule.rules.winograd.emit import OUTPUTS, POINTS, TAPS, PointColumns, PointRows, PointSums, emit
+from tuner.schedule.rule import Extents, Mismatch, NoMatch, Rule, matched, need, pattern
+from tuner.schedule.rules.winograd.emit import OUTPUTS, POINTS, TAPS, PointColumns, PointRows, PointSums, write
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 IMAGE_DIMS = 3
@@ -126,37 +126,32 @@ class Convolution:
         )  # fmt: skip
 
 
-@lru_cache(maxsize=1024)
-def match(workload: Workload) -> Convolution | NoMatch:
-    """The convolution that a workload is, or why it is none of these."""
+@pattern
+def match(workload: Workload) -> Convolution:
+    """The convolution that a workload is."""
     found = forms(workload)
     if isinstance(found, NoMatch):
-        return NoMatch(f"not a convolution: {found.reason}")
+        raise Mismatch(f"not a convolution: {found.reason}")
     form = found[-1]
-    columns = form.columns
+    columns, weight = form.columns, form.left
     if form.phases or form.outer or columns is None or len(form.m) != 1 or len(columns.dims) != IMAGE_DIMS:
-        return NoMatch("not a convolution of images with channels outside, a step of 1 and constant weights")
+        raise Mismatch("not a convolution of images with channels outside, a step of 1 and constant weights")
     images, *axes = columns.dims
     taps = [form.parts[dim.window].extent.constant if dim.window is not None else None for dim in axes]
-    if images.window is not None or images.first or taps != [TAPS, TAPS] or any(dim.dilation != 1 for dim in axes):
-        return NoMatch(f"not windows of {TAPS} x {TAPS} neighbours")
-    if {workload.tensors[tensor].dtype for tensor in (columns.read.tensor, form.left.tensor)} != {DTYPE}:
-        return NoMatch(f"operands are not {DTYPE}")
+    is_tile = images.window is None and not images.first and taps == [TAPS, TAPS]
+    need(is_tile and all(dim.dilation == 1 for dim in axes), f"not windows of {TAPS} x {TAPS} neighbours")
+    dtypes = {workload.tensors[tensor].dtype for tensor in (columns.read.tensor, weight.tensor)}
+    need(dtypes == {DTYPE}, f"operands are not {DTYPE}")
     padding = dict(workload.padding).get(columns.read.tensor, 0.0)
-    if not math.isfinite(padding):
-        return NoMatch(f"differences of a padding of {padding} are no numbers")
-    kernels = form.parts[form.m[0]].extent.constant or 0
-    if not _is_whole(form, form.left.read) or min(columns.channels, kernels) < MIN_CHANNELS:
-        return NoMatch(f"fewer than {MIN_CHANNELS} channels, or groups of them")
-    sizes = columns.channels, kernels, *columns.sizes
+    need(math.isfinite(padding), f"differences of a padding of {padding} are no numbers")
+    # The weight has the four axes as its dims, none of them in parts.
+    names, kernels = {form.m[0], *form.k}, form.parts[form.m[0]].extent.constant or 0
+    is_whole = is_plain(weight.read) and set(axes_of_read(weight.read)) == names
+    is_whole = is_whole and all(form.parts[name].axis == name for name in names)
+    has_channels = is_whole and min(columns.channels, kernels) >= MIN_CHANNELS
+    need(has_channels, f"fewer than {MIN_CHANNELS} channels, or groups of them")
     # Results go through a buffer: no stage runs within the products.
-    return Convolution(replace(form, out_roles=None), columns, *sizes)
-
-
-def _is_whole(form: Form, weight: Read) -> bool:
-    """Whether the weight has the four axes as its dims, none of them in parts."""
-    names = {form.m[0], *form.k}
-    return is_plain(weight) and set(axes_of_read(weight)) == names and all(form.parts[n].axis == n for n in names)
+    return Convolution(replace(form, out_roles=None), columns, columns.channels, kernels, *columns.sizes)
 
 
 def convolution_of(workload: Workload) -> Convolution:
@@ -209,8 +204,8 @@ class Winograd(Rule):
 
         def of(lines: int, some: Sequence[MicroKernel]) -> Floats:
             some = [_as_product(kernel, task.threads) for kernel in some]
-            base = estimate.latency_s(task, own.product(lines), some, extents)
-            return base + _transforms(task, own, lines, extents) / task.rates.clock_hz
+            cycles, _ = _transforms(task, own, lines, extents)
+            return estimate.latency_s(task, own.product(lines), some, extents) + cycles / task.rates.clock_hz
 
         return by_choice("lines", kernels, of)
 
@@ -221,9 +216,7 @@ class Winograd(Rule):
         def of(lines: int, some: Sequence[MicroKernel]) -> Floats:
             some = [_as_product(kernel, task.threads) for kernel in some]
             base = estimate.features(task, own.product(lines), some, extents)
-            cycles = _transforms(task, own, lines, extents)
-            tiles = own.rows(extents) * own.tiles_in_row
-            lanes = _vectors(task, own, lines, extents) / np.maximum(tiles, 1)
+            cycles, lanes = _transforms(task, own, lines, extents)
             further = np.log2(float(lines)), np.log2(cycles + 1.0), lanes
             columns = [np.broadcast_to(column, base.shape[:2]) for column in further]
             return np.concatenate([base, np.stack(columns, axis=2)], axis=2)
@@ -240,30 +233,24 @@ class Winograd(Rule):
         return {own.form.left.tensor: filter_layout(sizes, order)}
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        own, layouts = convolution_of(task.workload), self.layouts(task, kernel)
-        return emit(task, own, kernel["lines"], _as_product(kernel, 1), layouts, name)
+        with kernel_function(task.workload, self.layouts(task, kernel), name) as function:
+            write(task, convolution_of(task.workload), kernel["lines"], _as_product(kernel, 1), function)
+        return function.get()
 
 
 def _as_product(kernel: MicroKernel, threads: int) -> MicroKernel:
     """The micro-kernel of the engine by which the products are computed: both operands packed, all of k at once,
     exact code for a panel of fewer vectors. Threads share blocks."""
     own = {name: kernel[name] for name in (*TILE_AXES, "tail")}
-    fixed = {"mb": MAX_BLOCK, "kc": 0, "near": 0, "ahead": 0, "fetch": 0, "rows": 0, "pack": 0}
-    ragged = {"edge": int(kernel["nv"] > 1), "tb": threads, "tn": 1}
-    return MicroKernel(kernel.rule, kernel.rule_version, tuple({**own, **fixed, **ragged}.items()))
+    own |= {**dict.fromkeys(("kc", "near", "ahead", "fetch", "rows", "pack"), 0), "mb": MAX_BLOCK}
+    own |= {"edge": int(kernel["nv"] > 1), "tb": threads, "tn": 1}
+    return MicroKernel(kernel.rule, kernel.rule_version, tuple(own.items()))
 
 
-def _vectors(task: SearchTask, own: Convolution, lines: int, extents: Extents) -> Floats:
-    """[shapes] lanes that blocks have, of which some are past their last tile."""
-    lanes, blocks = task.known_target.hardware.lanes(), own.blocks(lines, extents)
-    tiles = own.rows(extents) * own.tiles_in_row
-    return np.asarray(blocks * np.ceil(tiles / blocks / lanes) * lanes, np.float64)
-
-
-def _transforms(task: SearchTask, own: Convolution, lines: int, extents: Extents) -> Floats:
-    """[shapes] cycles."""
-    lanes = task.known_target.hardware.lanes()
-    vectors = _vectors(task, own, lines, extents) / lanes
-    of_rows = own.rows(extents) * -(-own.tiles_in_row // lanes)
+def _transforms(task: SearchTask, own: Convolution, lines: int, extents: Extents) -> tuple[Floats, Floats]:
+    """[shapes] cycles, and lanes for each tile: some lanes of a block are past its last tile."""
+    lanes, blocks, rows = task.known_target.hardware.lanes(), own.blocks(lines, extents), own.rows(extents)
+    tiles, of_rows = rows * own.tiles_in_row, rows * -(-own.tiles_in_row // lanes)
+    vectors = blocks * np.ceil(tiles / blocks / lanes)
     cycles = own.channels * (of_rows * LINE + vectors * INPUT) + own.kernels * (vectors + of_rows) * OUTPUT
-    return np.asarray(cycles / task.threads, np.float64)
+    return cycles / task.threads, vectors * lanes / np.maximum(tiles, 1)

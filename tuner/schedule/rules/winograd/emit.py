@@ -13,14 +13,13 @@ for block of `lines` rows of tiles:             threads have contiguous shares o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tuner.program.task import SearchTask
-from tuner.schedule.function import kernel_function
-from tuner.schedule.layout import Layout
+from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.shares import on_threads, share_of
 from tuner.schedule.product.context import EmitContext, Indexing, Panel, context_of
 from tuner.schedule.product.nest import Block, Nest
@@ -31,7 +30,7 @@ from tuner.schedule.product.readers import PackedAhead, RowReader
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known
-from tuner.schedule.vector.memory import workspace
+from tuner.schedule.vector.memory import shuffled, workspace
 
 if TYPE_CHECKING:
     from tuner.schedule.rules.winograd import Convolution
@@ -79,20 +78,15 @@ class PointSums(Result):
         return self.buffer, (self.point * context.extent["m"] + row,)
 
 
-def emit(
-    task: SearchTask, own: Convolution, lines: int, kernel: MicroKernel, layouts: Mapping[str, Layout], name: str
-) -> Any:  # fmt: skip
-    """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0. ``lines`` of a
-    block; ``kernel``: the engine's, by which products are computed."""
+def write(task: SearchTask, own: Convolution, lines: int, kernel: MicroKernel, function: KernelFunction) -> None:
+    """The body of a kernel. ``lines`` of a block; ``kernel``: the engine's, by which products are computed."""
     nr = kernel["nv"] * task.known_target.hardware.lanes()
     panels = -(-lines * own.tiles_in_row // nr)
     extent = {"m": i64(own.kernels), "n": i64(panels * nr), "k": i64(own.channels)}
-    with kernel_function(task.workload, layouts, name) as function:
-        context = context_of(task, own.product(lines), kernel, function, extent)
-        context = replace(context, indexing=Indexing(own.form, function, task.workload, task.workload))
-        rows = I.Bind(context.parts.size(own.form.n[0]) * i64(own.tile_rows))
-        on_threads(task.threads, lambda thread: _share(context, own, lines, panels, rows, thread))
-    return function.get()
+    context = context_of(task, own.product(lines), kernel, function, extent)
+    context = replace(context, indexing=Indexing(own.form, function, task.workload, task.workload))
+    rows = I.Bind(context.parts.size(own.form.n[0]) * i64(own.tile_rows))
+    on_threads(task.threads, lambda thread: _share(context, own, lines, panels, rows, thread))
 
 
 def _share(context: EmitContext, own: Convolution, lines: int, panels: int, rows: TirExpr, thread: TirExpr) -> None:
@@ -127,12 +121,10 @@ def _product(context: EmitContext, inputs: TirExpr, start: TirExpr, vectors: Tir
     ``vectors`` from panel ``start`` on."""
     nest, nv = Nest(context), context.kernel["nv"]
     full = I.Bind(tirx.truncdiv(vectors, i64(nv)))
-    rest = I.Bind(vectors - full * i64(nv))
-    base = I.Bind(start)
+    rest, base = I.Bind(vectors - full * i64(nv)), I.Bind(start)
 
     def panel(index: TirExpr, width: int) -> Panel:
-        reader = PackedAhead(inputs, base + index, i64(0))
-        return Panel(index * i64(context.nr), None, width, index, reader)
+        return Panel(index * i64(context.nr), None, width, index, PackedAhead(inputs, base + index, i64(0)))
 
     def strip(each: Callable[[Panel], None]) -> None:
         with I.serial(i64(0), full) as index:
@@ -184,7 +176,7 @@ class _Transforms:
                     x = bound_unless_known(v * i64(OUTPUTS * self.lanes) + i64(j + first_column))
                     pair = [self._line(channel, image, y, x + i64(half * self.lanes), end) for half in range(2)]
                     for odd in range(OUTPUTS):
-                        value = _shuffled(pair, [2 * lane + odd for lane in range(self.lanes)])
+                        value = bound(shuffled(pair, [2 * lane + odd for lane in range(self.lanes)]))
                         I.buffer_store(picked, value, [i64(i * TILE + j + odd), to])
 
     def _line(self, channel: TirExpr, image: TirExpr, y: TirExpr, x: TirExpr, end: TirExpr) -> TirExpr:
@@ -223,7 +215,8 @@ class _Transforms:
             pair = results[half * OUTPUTS : (half + 1) * OUTPUTS]
             for part in range(OUTPUTS):
                 taken = [lane // OUTPUTS + part * self.lanes // OUTPUTS for lane in range(self.lanes)]
-                value = _shuffled(pair, [tile + lane % OUTPUTS * self.lanes for lane, tile in enumerate(taken)])
+                lanes = [tile + lane % OUTPUTS * self.lanes for lane, tile in enumerate(taken)]
+                value = bound(shuffled(pair, lanes))
                 place = ramp((vector * i64(OUTPUTS) + i64(part)) * i64(self.lanes))
                 I.buffer_store(lines, value, [i64(half * HALF), place])
 
@@ -259,11 +252,6 @@ def _each(count: int) -> Iterator[TirExpr]:
         return
     with I.serial(i64(0), i64(count)) as number:
         yield number
-
-
-def _shuffled(vectors: Sequence[TirExpr], lanes: Sequence[int]) -> TirExpr:
-    """The lanes of vectors laid one after the other."""
-    return bound(tirx.Shuffle(list(vectors), [tirx.IntImm("int32", lane) for lane in lanes]))
 
 
 def _both(square: Sequence[Sequence[TirExpr]], along: Callable[[Sequence[TirExpr]], list[TirExpr]]) -> list[TirExpr]:

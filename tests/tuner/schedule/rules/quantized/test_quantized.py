@@ -17,8 +17,7 @@ from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload
 from tuner.schedule import NoMatch, rules_of
 from tuner.schedule.layout import PackLayout
-from tuner.schedule.rules.quantized import Quantized
-from tuner.schedule.rules.quantized.pattern import match
+from tuner.schedule.rules.quantized import Quantized, match
 from tuner.schedule.space import MicroKernel
 
 RULE = Quantized()
