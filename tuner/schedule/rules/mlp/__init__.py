@@ -1,8 +1,13 @@
-"""The rule for chains of products on vector units: feed-forward layers, gated ones too (chain.py).
+"""The rule for chains of products on vector units: feed-forward layers, gated ones too.
 
-Both products run by the engine's loops and register tile, from packed weights. What lies between them,
-the intermediate, is kept for a block of rows, or for all rows: fused or not is a choice of the search. Axes that other
-products do not have, or that mean something else here:
+    h1[m, f]  = sum(k) x[m, k] * w1[f, k]         one such product, or several
+    g[m, f]   = any elementwise stages on these
+    y[m, n]   = sum(f) g[m, f] * w2[n, f]
+    out[m, n] = any elementwise stages on y
+
+Weights lie either way round, and have constant dims; they are constant, or new at every call. What lies between the
+products, the intermediate, is kept for a block of rows, or for all rows: fused or not is a choice of the search. Axes
+that other products do not have, or that mean something else here:
 
 =========  ====================================================================================================
 ``nv``     vectors in a row of the register tile of the first products; ``nv * lanes`` columns are a panel
@@ -21,26 +26,30 @@ products do not have, or that mean something else here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel
+from tuner.program import expr
+from tuner.program.notation import Stage
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import is_transcendental
+from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.loops.estimates import Floats, feature_table
-from tuner.schedule.product.axes import HEIGHTS, default_tile, thread_axes, tile_axes
-from tuner.schedule.product.axes import check as check_product
+from tuner.schedule.product.atoms import only_fma
+from tuner.schedule.product.axes import HEIGHTS, check, default_tile, thread_axes, tile_axes
 from tuner.schedule.product.estimate import BYTES, Estimate
-from tuner.schedule.product.product import TOTAL_BYTES, can_hold_partial
-from tuner.schedule.rule import Extents, NoMatch, Rule
-from tuner.schedule.rules.mlp.chain import chain_of, kept_width, match, whole_rows
-from tuner.schedule.rules.mlp.emit import emit
+from tuner.schedule.product.match import plain
+from tuner.schedule.product.product import DTYPE, TOTAL_BYTES, can_hold_partial
+from tuner.schedule.rule import Extents, Mismatch, NoMatch, Rule, matched, need, pattern
+from tuner.schedule.rules.mlp.emit import kept_width, whole_rows, write
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 MAX_ROWS = 512
@@ -50,6 +59,110 @@ BLOCKS = (128, 256, 384, 512, 768, 1024)
 """Choices of ``fb``, beside 0."""
 
 
+@dataclass(frozen=True)
+class Chain:
+    """``firsts``: the products that the intermediate is made of, which has its elementwise stages behind the last one;
+    ``second``: the product of the intermediate."""
+
+    firsts: tuple[plain.Matrices, ...]
+    second: plain.Matrices
+
+    @property
+    def products(self) -> tuple[plain.Matrices, ...]:
+        return (*self.firsts, self.second)
+
+    @property
+    def roles(self) -> Mapping[str, str]:
+        """The role of each axis of the program."""
+        names = {"m": "m", "n": "n", "k": "f"}, *[{"m": "m", "n": "f", "k": "k"}] * len(self.firsts)
+        each = zip((self.second, *self.firsts), names, strict=True)
+        return {axis: of[role] for product, of in each for role, axis in product.axes.items()}
+
+    def kernels(self, kernel: MicroKernel) -> Iterator[MicroKernel]:
+        """What the engine calls the kernel of each product, in their order."""
+        of = dict(kernel.values)
+        for product in self.products:
+            is_second = product is self.second
+            own = {"nv": of["ev" if is_second else "nv"], "kc": of["fb" if is_second else "kc"]}
+            own |= {"rows": 0, "fetch": of["fetch"]} if is_second else {"rows": of["rows"], "fetch": 0}
+            own |= {"edge": 0, "pack": 0 if product.right.is_packed_ahead else 2, "tb": 1}
+            shared = {name: of[name] for name in ("mr", "mb", "ku", "near", "ahead", "tail", "tn")}
+            yield MicroKernel(kernel.rule, kernel.rule_version, tuple({**shared, **own}.items()))
+
+
+# -- the pattern ------------------------------------------------------------------------------------------------------
+@pattern
+def match(workload: Workload) -> Chain:
+    """The chain of a workload."""
+    stages = workload.program.stages
+    sums = [position for position, stage in enumerate(stages) if stage.reducer]
+    need(len(sums) >= 2, "there are no two products")
+    between = [stage for stage in stages[: sums[-1]] if stage.reducer is None]
+    behind = [*[()] * (len(sums) - 2), between, stages[sums[-1] + 1 :]]
+    *firsts, second = (_product(workload, stages[at], own) for at, own in zip(sums, behind, strict=True))
+    chain = Chain(tuple(firsts), second)
+    _need_links(workload, chain)
+    _need_storage(workload, chain)
+    return chain
+
+
+def chain_of(workload: Workload) -> Chain:
+    """The chain of a workload that the rule takes. Raises ValueError for another."""
+    return matched(workload, match(workload))
+
+
+def _product(workload: Workload, sums: Stage, behind: Sequence[Stage]) -> plain.Matrices:
+    """A stage as a product of rows with a matrix, whichever operand it names first."""
+    for left, right in plain.operands_of(sums, f"stage {sums.tensor}"):
+        (m, n), (k,) = map(expr.Axis, sums.axes), map(expr.Axis, sums.reduce_axes)
+        if left.indices == (m, k) and right.indices in ((n, k), (k, n)):
+            columns = plain.matrix_columns(workload, right, n.name)
+            return plain.matrix_product(workload, sums, left.tensor, columns, behind, only_fma)
+    raise Mismatch(f"the operands of stage {sums.tensor} are not [m, k] and [n, k] or [k, n]")
+
+
+def _need_links(workload: Workload, chain: Chain) -> None:
+    first, second, sizes = chain.firsts[-1], chain.second, workload.sizes
+    weights, lefts = {each.right.tensor for each in chain.products}, {each.left.tensor for each in chain.firsts}
+    need(not workload.padding, "a tensor is padded")
+    is_apart = len(weights) == len(chain.products) and not weights & lefts
+    need(is_apart and weights | lefts <= set(workload.program.inputs), "the operands are not different inputs")
+    for each in chain.firsts:
+        is_alike = (each.result.m, each.result.n) == (first.result.m, first.result.n)
+        need(is_alike, f"stages {each.result.computed} and {first.result.computed} do not have the same axes")
+        need(each.left.tensor not in workload.constants, f"the left operand {each.left.tensor} is constant")
+    _need_elementwise(workload, first, [each.result.computed for each in chain.firsts], weights)
+    # The intermediate is what was computed last, and nothing but the second product reads it.
+    read, written = second.left.tensor, first.result.tensor
+    need(read == written, f"the last product is of {read}, not of {written}")
+    is_whole = [sizes[first.axes[axis]] for axis in "mn"] == [sizes[second.axes[axis]] for axis in "mk"]
+    need(is_whole, f"{read} is read at other axes than it is computed at")
+    _need_elementwise(workload, second, [second.result.computed], weights)
+    need(workload.program.outputs == (second.result.tensor,), "an intermediate is an output, too")
+
+
+def _need_elementwise(workload: Workload, product: plain.Matrices, known: list[str], weights: set[str]) -> None:
+    """Of the stages behind a product, each of which reads those before it."""
+    for stage in product.result.epilogue:
+        plain.need_elementwise(workload, stage, (product.result.m, product.result.n), known, weights)
+        known = [*known, stage.tensor]
+
+
+def _need_storage(workload: Workload, chain: Chain) -> None:
+    plain.need_dtypes(workload.tensors.values())
+    for product in chain.products:
+        left, right, sums, (m, n, k) = product.left, product.right, product.result.computed, product.axes.values()
+        plain.need_fma(product)
+        total = workload.element_types.reduced_type(workload.program.stage[sums])
+        need(total == DTYPE, f"sums of stage {sums} are not {DTYPE}")
+        need(product.dynamic <= {"m"}, f"the dims of {right.tensor} depend on shape variables")
+        plain.need_whole(workload, {right.tensor: (k, n) if right.lies_along_n else (n, k), left.tensor: (m, k)})
+    for stage in workload.program.stages:
+        dtype = workload.tensors[stage.tensor].dtype
+        need(stage.tensor == chain.second.result.tensor or dtype == DTYPE, f"{stage.tensor} is {dtype}, not {DTYPE}")
+
+
+# -- the rule ---------------------------------------------------------------------------------------------------------
 class Mlp(Rule):
     """See the module's text for the axes."""
 
@@ -94,12 +207,20 @@ class Mlp(Rule):
             thread_axes(task.threads, False)[1],
         )
 
-        def check(kernel: MicroKernel) -> None:
-            _check_order(kernel)
+        def legal(kernel: MicroKernel) -> None:
+            rows = kernel["mb"] * kernel["mr"]
+            if not kernel["whole"] and rows > MAX_ROWS:
+                raise IllegalKernel(f"mb={kernel['mb']} mr={kernel['mr']} keep {rows} rows, limit {MAX_ROWS}")
+            if not kernel["whole"] and kernel["tn"] != 1:
+                raise IllegalKernel(f"whole=0 has threads share the rows: needs tn=1, got {kernel['tn']}")
             for product, own in zip(chain.products, chain.kernels(kernel), strict=True):
-                check_product(own, product, product.atoms(hardware), task.threads, hardware)
+                check(own, product, product.atoms(hardware), task.threads, hardware)
 
-        return SearchSpace(self.name, self.version, axes, check, _canonicalised)
+        def canonical(values: Mapping[str, int]) -> dict[str, int]:
+            tail, threads = values["tail"] if values["mr"] > 1 else 0, values["tn"] if values["whole"] else 1
+            return {**values, "tail": tail, "tn": threads}
+
+        return SearchSpace(self.name, self.version, axes, legal, canonical)
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers; several threads share columns too, where rows are few."""
@@ -116,36 +237,21 @@ class Mlp(Rule):
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         chain, lanes = chain_of(task.workload), task.known_target.hardware.lanes()
-        layouts = {}
-        for right in (product.right for product in chain.products if product.right.is_packed_ahead):
-            dims = tuple((dim.constant or 0,) for dim in task.workload.tensors[right.tensor].dims)
-            rows, steps = ((1,), (0,)) if right.lies_along_n else ((0,), (1,))
-            panel = kernel["ev" if right is chain.second.right else "nv"] * lanes
-            layouts[right.tensor] = PackLayout(panel, dims=dims, rows=rows, steps=steps)
+        layouts: dict[str, Layout] = {}
+        for product, own in zip(chain.products, chain.kernels(kernel), strict=True):
+            dims = tuple((dim.constant or 0,) for dim in task.workload.tensors[product.right.tensor].dims)
+            layouts |= product.right.layouts(task.workload, PackLayout(own["nv"] * lanes, dims=dims))
         return layouts
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        return emit(task, kernel, self.layouts(task, kernel), name)
-
-
-def _canonicalised(values: Mapping[str, int]) -> dict[str, int]:
-    """The values with one choice for axes that are don't-care beside the others."""
-    tail, threads = values["tail"] if values["mr"] > 1 else 0, values["tn"] if values["whole"] else 1
-    return {**values, "tail": tail, "tn": threads}
-
-
-def _check_order(kernel: MicroKernel) -> None:
-    """Raises IllegalKernel for blocks of too many rows, and for threads that do not share these alone."""
-    rows = kernel["mb"] * kernel["mr"]
-    if not kernel["whole"] and rows > MAX_ROWS:
-        raise IllegalKernel(f"mb={kernel['mb']} mr={kernel['mr']} keep {rows} rows, limit {MAX_ROWS}")
-    if not kernel["whole"] and kernel["tn"] != 1:
-        raise IllegalKernel(f"whole=0 has threads share the rows: needs tn=1, got {kernel['tn']}")
+        with kernel_function(task.workload, self.layouts(task, kernel), name) as function:
+            write(task, chain_of(task.workload), kernel, function)
+        return function.get()
 
 
 class _Estimate:
-    """The estimates of the products, each as if it stood alone, and what is different where they do not. Sizes are
-    [1, shapes], a kernel's values [kernels, 1]."""
+    """The products' estimates as if each stood alone, and what differs where they do not. Sizes are [1, shapes], a
+    kernel's values [kernels, 1]."""
 
     def __init__(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> None:
         self.task, self.hardware, self.kernels = task, task.known_target.hardware, kernels
@@ -156,50 +262,38 @@ class _Estimate:
         self.products = [of.terms().total / task.rates.clock_hz for of in each]
         self.whole = np.array([[float(kernel["whole"])] for kernel in kernels])
         self.rows, self.f = np.ceil(self.second.m / task.threads), self.second.k
-        self.kept = self._kept()
-        self.moved = self._moved()
+        # Bytes of the intermediates that are kept at a time, by one thread.
+        block, columns = np.minimum(self.second.mr * self.second.of["mb"], self.rows), self.second.of["kc"]
+        columns = np.where(columns > 0, np.minimum(columns, self.f), self.f)
+        kept = np.where(self.whole > 0, self.rows * self.f, block * columns)
+        self.kept = len(self.chain.firsts) * kept * TOTAL_BYTES
+        # Cycles in which they are written and read again. The second product's own theory has its rows come from L3.
+        rates, l2, l3 = task.rates, self.hardware.l2_bytes, self.hardware.l3_bytes / max(task.threads, 1)
+        in_l3 = np.where(self.kept < 0.6 * l3, rates.l3_bytes, rates.memory_bytes)
+        rate, size = np.where(self.kept < 0.6 * l2, rates.l2_bytes, in_l3), self.rows * self.f * TOTAL_BYTES
+        self.moved = 2 * len(self.chain.firsts) * size / rate - size / rates.l3_bytes
 
     def latency_s(self) -> Floats:
         """[kernels, shapes] seconds."""
         # Each product's theory has its own call, and its own waking of the threads: here once, or twice if whole.
         rates, further = self.task.rates, len(self.chain.firsts)
         wakes = (further - self.whole) * (rates.fork if self.task.threads > 1 else 0.0)
-        cycles = self.moved + self._elementwise() - rates.call * further - wakes
+        # Of a vector in the stages behind the first products, and behind the second one.
+        inner, outer = (
+            sum(rates.function if is_transcendental(stage.body) else rates.operation for stage in each.result.epilogue)
+            for each in (self.chain.firsts[-1], self.chain.second)
+        )
+        elementwise = self.rows * (self.f * inner + self.second.n * outer) / self.hardware.lanes()
+        cycles = self.moved + elementwise - rates.call * further - wakes
         return np.asarray(np.maximum(sum(self.products) + cycles / rates.clock_hz, 1e-9))
 
     def features(self) -> NDArray[np.float32]:
         """[kernels, shapes, features]: extents, how rows and panels are cut, what is kept, values, the estimate."""
         latency, first, second, level = self.latency_s(), self.first, self.second, self.hardware
-        sizes = [np.log2(np.broadcast_to(each, latency.shape) + 1.0) for each in (second.m, second.n, self.f, first.k)]
+        sizes = [np.log2(each + 1.0) for each in (second.m, second.n, self.f, first.k)]
         cut = [second.m % second.mr, second.m % (second.mr * second.of["mb"])]
         cut += [-self.f % first.nr / first.nr, -second.n % second.nr / second.nr]
         kept = [np.log2(self.kept / size + 2.0**-10) for size in (level.l1d_bytes, level.l2_bytes)]
         parts = [self.products[-1] / latency, self.moved / self.task.rates.clock_hz / latency]
         fixed = [len(self.chain.firsts), *(BYTES[of.product.right.dtype] for of in (first, second))]
-        constants = [np.full((1, 1), float(value)) for value in fixed]
-        return feature_table([*sizes, *cut, *kept, *parts, *constants], self.kernels, latency)
-
-    def _kept(self) -> Floats:
-        """Bytes of the intermediates that are kept at a time, by one thread."""
-        block, columns = np.minimum(self.second.mr * self.second.of["mb"], self.rows), self.second.of["kc"]
-        columns = np.where(columns > 0, np.minimum(columns, self.f), self.f)
-        kept = np.where(self.whole > 0, self.rows * self.f, block * columns)
-        return np.asarray(len(self.chain.firsts) * kept * TOTAL_BYTES)
-
-    def _moved(self) -> Floats:
-        """Cycles in which the intermediates are written and read again."""
-        rates, l2, l3 = self.task.rates, self.hardware.l2_bytes, self.hardware.l3_bytes / max(self.task.threads, 1)
-        in_l3 = np.where(self.kept < 0.6 * l3, rates.l3_bytes, rates.memory_bytes)
-        rate = np.where(self.kept < 0.6 * l2, rates.l2_bytes, in_l3)
-        size = self.rows * self.f * TOTAL_BYTES
-        # The second product's own theory has its rows come from L3.
-        return np.asarray(2 * len(self.chain.firsts) * size / rate - size / rates.l3_bytes)
-
-    def _elementwise(self) -> Floats:
-        """Cycles of the stages behind the first products and behind the second one."""
-        rates, lanes = self.task.rates, self.hardware.lanes()
-        inner, outer = (
-            sum(rates.function if is_transcendental(stage.body) else rates.operation for stage in each.result.epilogue)
-            for each in (self.chain.firsts[-1], self.chain.second)
-        )
-        return np.asarray(self.rows * (self.f * inner + self.second.n * outer) / lanes)
+        return feature_table([*sizes, *cut, *kept, *parts, *map(np.asarray, fixed)], self.kernels, latency)

@@ -22,36 +22,48 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tuner.program.task import SearchTask
-from tuner.schedule.function import kernel_function
-from tuner.schedule.layout import Layout
+from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.shares import Share, in_shares, on_threads
 from tuner.schedule.product.context import Chunk, EmitContext, context_of
 from tuner.schedule.product.nest import Block, Nest
 from tuner.schedule.product.operands.matrix import MatrixColumns
+from tuner.schedule.product.product import TOTAL_BYTES
 from tuner.schedule.product.readers import FromAhead, PackedAtCall, RowReader
-from tuner.schedule.rules.mlp.chain import Chain, chain_of, kept_width, whole_rows
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.memory import DTYPE, workspace
 
+if TYPE_CHECKING:
+    from tuner.schedule.rules.mlp import Chain
+
+WHOLE_BYTES = 2**30
+"""The most that is kept of the intermediates of all rows at a time."""
 Windows = Callable[[TirExpr, TirExpr], Mapping[str, TirExpr]]
 """By tensor windows on what is kept of the intermediates, of which the block from this row and column on is kept."""
 
 
-def emit(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], name: str) -> Any:
-    """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0."""
-    chain = chain_of(task.workload)
-    with kernel_function(task.workload, layouts, name) as function, ExitStack() as stack:
+def kept_width(columns: int, lanes: int) -> int:
+    """Elements in a row of what is kept: whole vectors, rows a vector and more apart from a power of two, so that those
+    of a tile do not fall on the same lines of a cache."""
+    return -(-columns // lanes) * lanes + lanes
+
+
+def whole_rows(products: int, width: int, mr: int) -> int:
+    """Rows, in whole tiles, of which no more than WHOLE_BYTES are kept at a time."""
+    return max(WHOLE_BYTES // (products * width * TOTAL_BYTES * mr), 1) * mr
+
+
+def write(task: SearchTask, chain: Chain, kernel: MicroKernel, function: KernelFunction) -> None:
+    """The body of a kernel."""
+    with ExitStack() as stack:
         each = zip(chain.products, chain.kernels(kernel), strict=True)
         contexts = [context_of(task, product, own, function) for product, own in each]
         second, *firsts = [stack.enter_context(_reading_panels(context)) for context in reversed(contexts)]
-        write = _whole if kernel["whole"] else _blocks
-        write(chain, kernel, firsts[::-1], second)
-    return function.get()
+        (_whole if kernel["whole"] else _blocks)(chain, kernel, firsts[::-1], second)
 
 
 @contextmanager
@@ -138,18 +150,17 @@ class _Fused:
             self._chunk(nest, block, panels, i64(0), nest.whole)
             return
         with I.serial(i64(0), i64(self.count)) as index:
-            first = I.Bind(index * i64(self.length))
-            even = int(nest.k) % self.length == 0
-            own = i64(self.length) if even else I.Bind(tirx.min(i64(self.length), nest.k - first))
+            first, length = I.Bind(index * i64(self.length)), i64(self.length)
+            own = length if int(nest.k) % self.length == 0 else I.Bind(tirx.min(length, nest.k - first))
             chunk = Chunk(first, own, index == i64(0), index == i64(self.count - 1))
             self._chunk(nest, block, panels, index, chunk)
 
     def _chunk(self, nest: Nest, block: Block, panels: Share, index: TirExpr, chunk: Chunk) -> None:
         windows = self.windows(block.start * i64(nest.mr), chunk.first)
         tiles = (block.start, I.Bind(block.start + block.count))
+        own = index * i64(self.panels)
         for context in self.firsts:
             first = Nest(_with(context, windows))
-            own = index * i64(self.panels)
             first.product(tiles, (own, tirx.min(own + i64(self.panels), first.panels)), block.ends)
         second = _with(self.second, windows)
         Nest(second).at_chunk(block, chunk, panels, FromAhead(second), RowReader())

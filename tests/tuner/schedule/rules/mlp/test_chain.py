@@ -17,7 +17,7 @@ from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.program.workload import ShapeVar, Workload
 from tuner.schedule import NoMatch, extents_of, rules_of
-from tuner.schedule.rules.mlp import Mlp, chain
+from tuner.schedule.rules.mlp import Mlp, emit
 
 RULE = Mlp()
 SERVER = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})
@@ -51,11 +51,11 @@ def test_kernels_of_any_sizes_are_right(text: str, f: int, n: int, k: int, seed:
 def test_rows_whose_intermediate_is_too_large_come_in_parts(
     threads: int, fb: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chain, "WHOLE_BYTES", 24_000)
+    monkeypatch.setattr(emit, "WHOLE_BYTES", 24_000)
     task = task_of(workload_of(PLAIN, f=300), threads)
     values = dict(RULE.default_kernel(task).values)
     kernel = RULE.space(task).kernel({**values, "mr": 4, "whole": 1, "mb": 2, "fb": fb})
-    assert chain.whole_rows(1, chain.kept_width(300, 16), 4) == 16
+    assert emit.whole_rows(1, emit.kept_width(300, 16), 4) == 16
     shapes = [task.workload.dims({"T": size}) for size in (0, 3, 16, 17, 64, 71)]
     assert built_problems(task, kernel, shapes) == []
 
@@ -136,4 +136,4 @@ def test_theory_keeps_a_block_in_cache_where_the_whole_does_not_fit() -> None:
 
 def test_room_is_bounded_however_many_rows_there_are() -> None:
     rooms = [RULE.workspace_bytes(task_of(workload_of(f=4096), most=most)) for most in (10**5, 10**6)]
-    assert rooms[0] == rooms[1] < 2 * chain.WHOLE_BYTES
+    assert rooms[0] == rooms[1] < 2 * emit.WHOLE_BYTES
