@@ -18,7 +18,7 @@ A transposed convolution with a stride is several without one (``phases``), with
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from tuner.program.target import Hardware, Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import Dim
+from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product import estimate
@@ -54,7 +55,7 @@ from tuner.schedule.product.operands.image import Image
 from tuner.schedule.product.product import DTYPE
 from tuner.schedule.product.rule import by_choice
 from tuner.schedule.rule import Extents, NoMatch, Rule
-from tuner.schedule.rules.conv.emit import emit, layouts_of
+from tuner.schedule.rules.conv.emit import layouts_of, write
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 # Cycles, on one core of a Zen 4 server unless said otherwise.
@@ -106,12 +107,10 @@ class Conv(Rule):
         # Once: to look a workload up takes longer than all the rest of a check.
         of_join = {int(form.joined): (form, form.product.atoms(hardware)) for form in found}
         return SearchSpace(
-            self.name,
-            self.version,
-            axes,
+            self.name, self.version, axes,
             check=lambda kernel: _check(kernel, *of_join[kernel["join"]], task.threads, hardware),
             canonicalise=lambda values: _canonical(values, *of_join[values["join"]], hardware),
-        )
+        )  # fmt: skip
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers, k in chunks that stay in cache."""
@@ -158,23 +157,19 @@ class Conv(Rule):
         return layouts_of(task, kernel)
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        return emit(task, kernel, name)
+        layouts = self.layouts(task, kernel)
+        with kernel_function(task.workload, layouts, name) as function:
+            write(task, kernel, layouts, function)
+        return function.get()
 
 
 def _check(kernel: MicroKernel, form: Form, atoms: Mapping[int, Atom], threads: int, hardware: Hardware) -> None:
     """Raises IllegalKernel for what the hardware cannot carry, or the form does not have."""
     check(kernel, form.product, atoms, threads, hardware, copies=len(form.each))
-    atom = atom_of(kernel, atoms)
-    if kernel["kc"] and not form.can_hold_partial:
-        raise IllegalKernel(f"kc={kernel['kc']}: an output of {form.out_dtype} needs kc=0, or join=1")
-    if form.steps is not None and kernel["kc"] and kernel["kc"] * atom.group >= form.steps:
-        raise IllegalKernel(f"kc={kernel['kc']} is all of k: needs kc=0")
-    if kernel["rows"] and form.left.is_packed_ahead and atom.unit is None:
-        raise IllegalKernel(f"rows={kernel['rows']}: rows that are packed ahead are read as they lie")
-    if kernel["rows"] == IN_IMAGE and form.image is None:
-        raise IllegalKernel(f"rows={IN_IMAGE}: with join={kernel['join']} no rows are windows of one image")
-    if kernel["rows"] == IN_IMAGE and atom.depth > 1:
-        raise IllegalKernel(f"rows={IN_IMAGE}: a copy of an image has elements, group={atom.depth} words")
+    values = dict(kernel.values)
+    for name, value, text in _forced(values, form, atoms):
+        if values[name] != value:
+            raise IllegalKernel(text.format(**values))
     if kernel["pack"] == IN_COPY:
         _check_copy(kernel, form, hardware)
 
@@ -184,15 +179,24 @@ def _canonical(values: Mapping[str, int], form: Form, atoms: Mapping[int, Atom],
     if values["pack"] == IN_COPY:
         is_copied = form.copies_columns(hardware) and values.get("group", 1) == 1
         values = {**values, "near": 0} if is_copied else {**values, "pack": 1}
-    result = canonicalised(values if form.can_hold_partial else {**values, "kc": 0}, form.product, atoms)
-    atom = atom_of(result, atoms)
-    if "group" in result and form.steps is not None and result["kc"] * atom.group >= form.steps:
-        result["kc"] = 0
-    if form.left.is_packed_ahead and atom.unit is None:
-        result["rows"] = 0
-    if result["rows"] == IN_IMAGE and (form.image is None or result.get("group", 1) > 1):
-        result["rows"] = 1
+    result = canonicalised(values, form.product, atoms)
+    result |= {name: value for name, value, _ in _forced(result, form, atoms)}
     return result if form.outer else {**result, "tb": 1}
+
+
+def _forced(values: Mapping[str, int], form: Form, atoms: Mapping[int, Atom]) -> Iterator[tuple[str, int, str]]:
+    """What form and instruction leave no choice of: the axis, its value, and what is said of another one."""
+    atom = atom_of(values, atoms)
+    if not form.can_hold_partial:
+        yield "kc", 0, f"kc={{kc}}: an output of {form.out_dtype} needs kc=0, or join=1"
+    if form.steps is not None and values["kc"] * atom.group >= form.steps:
+        yield "kc", 0, "kc={kc} is all of k: needs kc=0"
+    if form.left.is_packed_ahead and atom.unit is None:
+        yield "rows", 0, "rows={rows}: rows that are packed ahead are read as they lie"
+    elif values["rows"] == IN_IMAGE and form.image is None:
+        yield "rows", 1, "rows={rows}: with join={join} no rows are windows of one image"
+    elif values["rows"] == IN_IMAGE and atom.depth > 1:
+        yield "rows", 1, "rows={rows}: a copy of an image has elements, group={group} words"
 
 
 def _check_copy(kernel: MicroKernel, form: Form, hardware: Hardware) -> None:
@@ -245,22 +249,19 @@ def _packings(hardware: Hardware, atoms: Mapping[int, Atom], found: Sequence[For
 def _moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
     """[kernels, shapes] cycles that gathering and scattering take."""
 
-    def values(name: str) -> Floats:
-        return np.array([[float(kernel[name])] for kernel in kernels])
-
     sizes, hardware = form.by_role(extents), task.known_target.hardware
+    atoms, names = form.product.atoms(hardware), ("mr", "mb", "rows", "pack")
+    mr, mb, rows, pack = (np.array([[float(kernel[name])] for kernel in kernels]) for name in names)
     one = np.ones((len(kernels), len(sizes["m"])))
     b, m, n, k = (sizes.get(role, 1) * one for role in "bmnk")
-    mr, cycles = values("mr"), np.zeros_like(one)
-    blocks = np.maximum(np.ceil(m / (mr * values("mb"))), 1.0)
+    blocks, cycles = np.maximum(np.ceil(m / (mr * mb)), 1.0), np.zeros_like(one)
     if form.left.is_gathered:
         # Words are copied as they are, in vectors of so many more elements.
-        atoms = form.product.atoms(hardware)
         groups = np.array([[float(atom_of(kernel, atoms).group)] for kernel in kernels])
         gathered = b * m * k * (BY_VECTOR / groups if is_contiguous(form.left.factors, form.k[-1]) else BY_ELEMENT)
         if form.image is not None:
             copied = _copied(form, form.image, blocks, extents) * BY_VECTOR + b * m * STARTS
-            gathered = np.where(values("rows") == IN_IMAGE, copied, gathered)
+            gathered = np.where(rows == IN_IMAGE, copied, gathered)
         cycles += gathered
     if form.right.is_gathered:
         each = BY_VECTOR if is_contiguous(form.right.factors, form.parts[form.n[-1]].axis) else 4 * BY_VECTOR
@@ -272,7 +273,7 @@ def _moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel],
             lines = n / columns.inner * np.prod(columns.pitches[:-1]) + np.ceil(n / most) * columns.lines_below
             line = columns.channels * np.ceil(columns.pitches[-1] / lanes) * lanes
             picked = b * np.maximum(np.ceil(m / mr), 1.0) * n * k * PICKED
-            gathered = np.where(values("pack") == IN_COPY, b * line * lines * BY_VECTOR + picked, gathered)
+            gathered = np.where(pack == IN_COPY, b * line * lines * BY_VECTOR + picked, gathered)
         cycles += gathered
     if form.joined:
         cycles += b * m * n * SCATTERED

@@ -21,13 +21,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from tuner.program.dtypes import DTYPES
 from tuner.program.expr import axes_of, reads
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.function import KernelFunction, dim_expr, kernel_function
+from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.layout import CutLayout, Layout, PackLayout
 from tuner.schedule.loops.shares import Share, on_threads
 from tuner.schedule.product.atom import Atom, imported
@@ -42,32 +41,26 @@ from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.memory import part_of
 
 
-def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-    """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0."""
-    form, layouts = form_of(task.workload, bool(kernel["join"])), layouts_of(task, kernel)
-    with kernel_function(task.workload, layouts, name) as function:
-        contexts = [
-            _context(task, own, kernel, function, _buffers(function, layouts, number))
-            for number, own in enumerate(form.each)
-        ]
-        with imported(contexts[0].words.atom):
-            _write(task, [Nest(context) for context in contexts], _stretches(task, form, function))
-    return function.get()
-
-
-def _write(task: SearchTask, nests: Sequence[Nest], stretches: TirExpr | None) -> None:
+def write(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], function: KernelFunction) -> None:
     """The loops of every form: over all of its panels, or over one stretch of them after the other."""
+    form = form_of(task.workload, bool(kernel["join"]))
+    nests = [
+        Nest(_context(task, own, kernel, function, _buffers(function, layouts, number)))
+        for number, own in enumerate(form.each)
+    ]
+    with imported(nests[0].context.words.atom):
+        stretches = _stretches(task, form, function)
 
-    def share(thread: TirExpr) -> None:
-        if stretches is None:
-            for nest in nests:
-                nest.share(thread)
-            return
-        with I.serial(i64(0), stretches) as number:
-            for nest in nests:
-                nest.share(thread, partial(_stretch, number, stretches))
+        def share(thread: TirExpr) -> None:
+            if stretches is None:
+                for nest in nests:
+                    nest.share(thread)
+                return
+            with I.serial(i64(0), stretches) as number:
+                for nest in nests:
+                    nest.share(thread, partial(_stretch, number, stretches))
 
-    on_threads(task.threads, share)
+        on_threads(task.threads, share)
 
 
 def _stretch(number: TirExpr, count: TirExpr, nest: Nest, tiles: Share, panels: Share, is_last: TirExpr) -> None:
@@ -94,11 +87,8 @@ def _stretches(task: SearchTask, form: Form, function: KernelFunction) -> TirExp
 
 def _buffers(function: KernelFunction, layouts: Mapping[str, Layout], number: int) -> dict[str, TirExpr]:
     """The operands as phase ``number`` takes them: of one that is packed for all phases, its part."""
-    result = dict(function.buffers)
-    for tensor, layout in layouts.items():
-        if isinstance(layout, CutLayout):
-            result[tensor] = part_of(result[tensor], layout.first(number), layout.shape(number))
-    return result
+    whole, cut = function.buffers, {name: own for name, own in layouts.items() if isinstance(own, CutLayout)}
+    return {**whole, **{name: part_of(whole[name], own.first(number), own.shape(number)) for name, own in cut.items()}}
 
 
 def _context(
@@ -111,20 +101,19 @@ def _context(
         if kernel["rows"] == IN_IMAGE and form.image is None:
             kernel = replace(kernel, values=tuple({**dict(kernel.values), "rows": 1}.items()))
     parts = Indexing(form, function, own.workload, task.workload)
-    extent = {role: _product(parts, group) for role, group in form.groups.items()}
+    sizes = {role: math.prod(map(parts.size, group), start=i64(1)) for role, group in form.groups.items()}
+    extent = {role: _named(size) for role, size in sizes.items()}
     # Views have elements.
     parts = replace(parts, views=_views(parts, extent, buffers))
     context = context_of(own, form.product, kernel, function, extent)
     steps = context.extent["k"]
-    if context.words.atom.group > 1 and not isinstance(steps, tirx.IntImm):
-        steps = I.Bind(steps)
+    if context.words.atom.group > 1:
+        steps = _named(steps)
     return replace(context, extent={**extent, "k": steps}, buffers=buffers, indexing=parts)
 
 
-def _product(parts: Indexing, names: tuple[str, ...]) -> TirExpr:
-    """The extent of a group."""
-    size = math.prod(map(parts.size, names), start=i64(1))
-    return I.Bind(size) if not isinstance(size, tirx.IntImm) else size
+def _named(size: TirExpr) -> TirExpr:
+    return size if isinstance(size, tirx.IntImm) else I.Bind(size)
 
 
 def _views(parts: Indexing, extent: Mapping[str, TirExpr], buffers: Mapping[str, TirExpr]) -> dict[str, View]:
