@@ -19,12 +19,14 @@ from tuner.errors import IllegalKernel
 from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
+from tuner.schedule.function import kernel_function
 from tuner.schedule.loops.estimates import Floats, call_cycles, feature_table, thread_speedup, volume
 from tuner.schedule.product.axes import default_tile
 from tuner.schedule.rule import Extents, NoMatch, Rule
 from tuner.schedule.rules.attention.chain import Chain
-from tuner.schedule.rules.attention.emit import emit
+from tuner.schedule.rules.attention.emit import write
 from tuner.schedule.rules.attention.pattern import chain_of, match
+from tuner.schedule.rules.attention.tile import Context
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 MAX_BODY = 512
@@ -85,7 +87,9 @@ class Attention(Rule):
         return feature_table(sizes, kernels, of.cycles() / task.rates.clock_hz)
 
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        return emit(task, kernel, name)
+        with kernel_function(task.workload, {}, name) as function:
+            write(Context(task, kernel, function))
+        return function.get()
 
 
 def _widths(task: SearchTask, chain: Chain) -> tuple[int, ...]:

@@ -15,8 +15,8 @@ from tuner.schedule.product.atoms import FLOATS
 from tuner.schedule.rule import need
 
 DTYPE = "float32"
-DOTS, QUOTIENT = Read("attention.dots", ()), Read("attention.quotient", ())
-"""What ``score`` and ``out`` read in the places of the products and of mixed / z."""
+COMPUTED = Read("attention.computed", ())
+"""What ``score`` reads in the place of the products, and ``out`` in that of mixed / z."""
 HIDDEN = (Neg(Const(math.inf)), Const(-math.inf))
 """The score of what is hidden, as it may be written."""
 

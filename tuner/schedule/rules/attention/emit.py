@@ -23,13 +23,19 @@ import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-from tuner.program.task import SearchTask
-from tuner.schedule.function import kernel_function
 from tuner.schedule.loops.shares import Share
-from tuner.schedule.rules.attention.tile import Context, Tile, along_d, is_multiple, scores, up, values, write_rows
-from tuner.schedule.space import MicroKernel
+from tuner.schedule.product.product import ceil_div
+from tuner.schedule.rules.attention.tile import (
+    Context,
+    Tile,
+    along_d,
+    is_multiple,
+    scores_in_place,
+    scores_of_panel,
+    values,
+    write_rows,
+)  # fmt: skip
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound, combined
 from tuner.schedule.vector.dtypes import constant
@@ -40,18 +46,10 @@ LOWEST = -3.4028234663852886e38
 """The lowest finite float32."""
 
 
-def emit(task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-    """A private PrimFunc: a pointer for every operand in call order, then every symbol; returns 0."""
-    with kernel_function(task.workload, {}, name) as function:
-        _in_shares(Context(task, kernel, function))
-    return function.get()
-
-
-# -- shares -----------------------------------------------------------------------------------------------------------
-def _in_shares(context: Context) -> None:
-    """A contiguous share of the blocks of rows of the whole batch for each thread."""
+def write(context: Context) -> None:
+    """The body of a kernel: each thread has a contiguous share of the blocks of rows of the whole batch."""
     threads, batch = context.task.threads, context.chain.batch
-    total = blocks = up(context.extent["i"], context.height)
+    total = blocks = ceil_div(context.extent["i"], context.height)
     if threads == 1:
         with context.allocated() as own, ExitStack() as stack:
             index = {axis: stack.enter_context(I.serial(i64(0), context.extent[axis])) for axis in batch}
@@ -87,14 +85,13 @@ def _rows(context: Context, first: TirExpr, end: TirExpr) -> None:
         row = I.Bind(block * height)
         rows = I.Bind(tirx.min(height, size - row))
         columns = context.visible(row, row + rows - i64(1))
-        write = _online if context.kernel["cols"] else _columns
-        write(context, row, rows, columns)
+        (_online if context.kernel["cols"] else _columns)(context, row, rows, columns)
 
 
 def _pack_keys(context: Context, columns: Share) -> None:
     """Panels of k that hold ``columns`` as [d, nr] each; surplus columns repeat the last one, or are zero."""
     nr, lanes, k, j = context.nr, context.lanes, context.chain.k, context.extent["j"]
-    panels = tirx.floordiv(columns[0], i64(nr)), up(columns[1], nr)
+    panels = tirx.floordiv(columns[0], i64(nr)), ceil_div(columns[1], nr)
     with I.serial(*panels) as panel, I.serial(i64(0), i64(context.kernel["nv"])) as v:
         column, place = I.Bind(panel * i64(nr) + v * i64(lanes)), context.vectors.ramp(v * i64(lanes))
         if context.chain.j_is_last:
@@ -116,9 +113,9 @@ def _online(context: Context, row: TirExpr, rows: TirExpr, columns: Share) -> No
     with I.serial(i64(0), rows) as local:
         I.buffer_store(room["top"], constant(-math.inf, DTYPE, 1), [local])
         I.buffer_store(room["total"], constant(0, DTYPE, 1), [local])
-        with I.serial(i64(0), up(context.extent["e"], lanes)) as v:
+        with I.serial(i64(0), ceil_div(context.extent["e"], lanes)) as v:
             I.buffer_store(room["mixed"], vectors.zero(), [local, vectors.ramp(v * i64(lanes))])
-    with I.serial(i64(0), up(columns[1] - columns[0], width)) as block:
+    with I.serial(i64(0), ceil_div(columns[1] - columns[0], width)) as block:
         start = I.Bind(columns[0] + block * i64(width))
         _columns(context, row, rows, (start, I.Bind(tirx.min(start + i64(width), columns[1]))))
     _invert_totals(context, rows)
@@ -130,7 +127,7 @@ def _columns(context: Context, row: TirExpr, rows: TirExpr, columns: Share) -> N
     _scores(context, row, rows, columns)
     mr = context.kernel["mr"]
     # One piece of code for tiles of every height.
-    with I.serial(i64(0), up(rows, mr)) as number:
+    with I.serial(i64(0), ceil_div(rows, mr)) as number:
         local = I.Bind(number * i64(mr))
         tile = Tile(row + local, local, mr, I.Bind(tirx.min(i64(mr), rows - local)))
         with _needed(context, tile, columns) as own, I.serial(i64(0), tile.count) as each:
@@ -144,7 +141,8 @@ def _columns(context: Context, row: TirExpr, rows: TirExpr, columns: Share) -> N
 
 def _scores(context: Context, row: TirExpr, rows: TirExpr, columns: Share) -> None:
     """Products for ``columns`` of all tiles, panel by panel: a panel stays in L1 while the tiles go by."""
-    with I.serial(tirx.floordiv(columns[0], i64(context.nr)), up(columns[1], context.nr)) as panel:
+    scores = scores_of_panel if context.kernel["pack"] else scores_in_place
+    with I.serial(tirx.floordiv(columns[0], i64(context.nr)), ceil_div(columns[1], context.nr)) as panel:
         column = panel * i64(context.nr)
         for tile in _tiles(context, row, rows):
             with ExitStack() as stack:
@@ -262,7 +260,7 @@ class _Row:
     def _parts(self) -> list[tuple[TirExpr, TirExpr, bool]]:
         """Vectors, and whether all of their columns are visible."""
         context, lanes, row, end = self.context, self.context.lanes, self.context.index["i"], self.end
-        whole, last = tirx.floordiv(self.first, i64(lanes)), I.Bind(up(self.end, lanes))
+        whole, last = tirx.floordiv(self.first, i64(lanes)), I.Bind(ceil_div(self.end, lanes))
         if context.bounds:
             end = tirx.max(tirx.min(context.bound(row, is_upper=True), end), self.first)
         elif is_multiple(context.extent["j"], lanes):
@@ -271,7 +269,7 @@ class _Row:
             inside = I.Bind(tirx.floordiv(end, i64(lanes)))
             return [(whole, inside, True), (inside, last, False)]
         first = tirx.max(tirx.min(context.bound(row, is_upper=False), self.end), self.first)
-        visible = I.Bind(up(first, lanes))
+        visible = I.Bind(ceil_div(first, lanes))
         inside = I.Bind(tirx.max(tirx.floordiv(end, i64(lanes)), visible))
         return [(whole, visible, False), (visible, inside, True), (inside, last, False)]
 
@@ -281,7 +279,7 @@ class _Row:
         total = I.alloc_buffer((lanes,), DTYPE)
         I.buffer_store(total, context.vectors.zero(), [context.every])
         tops = bound(tirx.Broadcast(top, lanes))
-        with I.serial(tirx.floordiv(self.first, i64(lanes)), up(self.end, lanes)) as number:
+        with I.serial(tirx.floordiv(self.first, i64(lanes)), ceil_div(self.end, lanes)) as number:
             place = self._place(number * i64(lanes))
             value = bound(exp(combined("-", bound(scores[place]), tops)))
             I.buffer_store(scores, value, list(place))

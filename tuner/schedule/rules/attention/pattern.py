@@ -24,7 +24,7 @@ from tuner.program.notation import Stage
 from tuner.program.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain
 from tuner.schedule.rule import Mismatch, matched, need, pattern
-from tuner.schedule.rules.attention.chain import DOTS, HIDDEN, QUOTIENT, Chain, mask_of, need_storage
+from tuner.schedule.rules.attention.chain import COMPUTED, HIDDEN, Chain, mask_of, need_storage
 
 
 @pattern
@@ -74,7 +74,7 @@ class _Matching:
         names = self._names(k, v)
         out, out_axes = self._output(mixed)
         if is_divided:
-            out, is_zero_of_nothing = _put(out, _at_axes(mixed), QUOTIENT), True
+            out, is_zero_of_nothing = _put(out, _at_axes(mixed), COMPUTED), True
         else:
             need(self.last is not self.mixed, "the sums are not divided by that of the exponentials")
             quotient = Binary("/", _at_axes(mixed), _at_axes(total))
@@ -85,7 +85,7 @@ class _Matching:
             axis={name: own.get(axis, axis) for axis, name in names.items()},
             batch=tuple(name for name in names.values() if name not in ("i", "j", "d", "e")),
             q=_read_by(names, q), k=_read_by(names, k), v=_read_by(names, v),
-            mask=mask_of(_renamed(_put(self.top.body, dots, DOTS), names)),
+            mask=mask_of(_renamed(_put(self.top.body, dots, COMPUTED), names)),
             out=_renamed(out, names), out_axes=tuple(names[axis] for axis in out_axes),
             is_zero_of_nothing=is_zero_of_nothing, is_guarded=is_guarded,
         )  # fmt: skip
@@ -146,11 +146,11 @@ class _Matching:
 
     def _with_quotient(self, out: Expr, quotient: Expr) -> tuple[Expr, bool, bool]:
         """The output as it is made of the quotient; whether that is 0 where j is empty, and where a row is hidden."""
-        guarded = _put(out, quotient, QUOTIENT, self._unless_hidden)
+        guarded = _put(out, quotient, COMPUTED, self._unless_hidden)
         if guarded != out:
             return guarded, False, True
-        some = _put(out, quotient, QUOTIENT, self._unless_empty)
-        return (some, True, False) if some != out else (_put(out, quotient, QUOTIENT), False, False)
+        some = _put(out, quotient, COMPUTED, self._unless_empty)
+        return (some, True, False) if some != out else (_put(out, quotient, COMPUTED), False, False)
 
     def _unless_hidden(self, expr: Expr) -> Expr | None:
         """The second value of ``where(top == -inf, 0, value)``; None for what is none."""

@@ -14,13 +14,13 @@ from tuner.program.task import SearchTask
 from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.loops.reading import Reader
 from tuner.schedule.loops.shares import Share
-from tuner.schedule.rules.attention.chain import DOTS, QUOTIENT
+from tuner.schedule.product.product import ceil_div
+from tuner.schedule.rules.attention.chain import COMPUTED
 from tuner.schedule.rules.attention.pattern import chain_of
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import cast, loaded, stored
-from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.memory import DTYPE, Vectors, workspace
 
 Slots = list[list[TirExpr]]
@@ -78,15 +78,15 @@ class Context:
         the ``total`` of exponentials of each row. Where columns are gone through in several blocks also ``mixed``
         [rows, e], the sums so far, and the ``factor`` that scales them."""
         rows, lanes, cols, ev = i64(self.height), self.lanes, self.kernel["cols"], self.kernel["ev"] * self.lanes
-        panels = up(self.extent["j"], self.nr)
+        panels = ceil_div(self.extent["j"], self.nr)
         # Rows of scores start a vector and more apart from a power of two: those of a tile are read side by side.
         width = (i64(cols * self.nr) if cols else panels * i64(self.nr)) + i64(lanes)
         shapes: dict[str, tuple[TirExpr, ...]] = {}
         if self.kernel["pack"]:
-            shapes["keys"] = panels, up(self.extent["d"], lanes) * i64(lanes), i64(self.nr)
+            shapes["keys"] = panels, ceil_div(self.extent["d"], lanes) * i64(lanes), i64(self.nr)
         shapes |= {"scores": (rows, width), "top": (rows,), "total": (rows,)}
         if cols:
-            shapes |= {"factor": (rows,), "mixed": (rows, up(self.extent["e"], ev) * i64(ev))}
+            shapes |= {"factor": (rows,), "mixed": (rows, ceil_div(self.extent["e"], ev) * i64(ev))}
         with ExitStack() as stack:
             other = copy(self)
             other.room = {name: stack.enter_context(workspace(shape)) for name, shape in shapes.items()}
@@ -105,12 +105,8 @@ class Context:
         """An elementwise part in vectors ``along`` an axis, with ``instead`` where it reads what was computed."""
         workload, function = self.task.workload, self.function
         reader = Reader(workload, function, function.buffers, self.index, self.lanes, along, limit)
-        types = workload.element_types.with_tensor(DOTS.tensor, DTYPE).with_tensor(QUOTIENT.tensor, DTYPE)
-
-        def read(node: Read) -> TirExpr:
-            return instead if node in (DOTS, QUOTIENT) else reader.read(node)
-
-        return Evaluator(types, self.lanes, read, reader.axis, function.extents.__getitem__).value(expr, DTYPE)
+        types = workload.element_types.with_tensor(COMPUTED.tensor, DTYPE)
+        return reader.evaluator({COMPUTED: instead}, types).value(expr, DTYPE)
 
     # -- columns ------------------------------------------------------------------------------------------------------
     def bound(self, row: TirExpr, is_upper: bool) -> TirExpr:
@@ -140,11 +136,6 @@ class Context:
 
 
 # -- loops ------------------------------------------------------------------------------------------------------------
-def up(value: TirExpr, step: int) -> TirExpr:
-    """How many steps hold ``value`` elements."""
-    return tirx.floordiv(value + i64(step - 1), i64(step))
-
-
 def is_multiple(value: TirExpr, step: int) -> bool:
     """Whether there is known to be no ragged rest."""
     return isinstance(value, tirx.IntImm) and int(value) % step == 0
@@ -166,28 +157,23 @@ def _along_e(context: Context) -> Iterator[tuple[list[TirExpr], TirExpr | None]]
     lanes, ev, e = context.lanes, context.kernel["ev"], context.extent["e"]
     width = ev * lanes
     whole = I.Bind(tirx.floordiv(e, i64(width)))
+
+    def vectors(first: TirExpr, count: int) -> list[TirExpr]:
+        return [first + i64(v * lanes) for v in range(count)]
+
     if not (isinstance(e, tirx.IntImm) and int(e) < width):
         with I.serial(i64(0), whole) as panel:
-            yield _vectors(I.Bind(panel * i64(width)), ev, lanes), None
+            yield vectors(I.Bind(panel * i64(width)), ev), None
     if not isinstance(e, tirx.IntImm):
         with I.If(whole * i64(width) < e), I.Then():
-            yield _vectors(I.Bind(whole * i64(width)), ev, lanes), e
+            yield vectors(I.Bind(whole * i64(width)), ev), e
     elif rest := int(e) % width:
-        yield _vectors(i64(int(e) - rest), -(-rest // lanes), lanes), e if rest % lanes else None
-
-
-def _vectors(first: TirExpr, count: int, lanes: int) -> list[TirExpr]:
-    return [first + i64(v * lanes) for v in range(count)]
+        yield vectors(i64(int(e) - rest), -(-rest // lanes)), e if rest % lanes else None
 
 
 # -- a register tile --------------------------------------------------------------------------------------------------
-def scores(context: Context, tile: Tile, panel: TirExpr, column: TirExpr) -> None:
-    """Scores for the columns of a panel of k, to ``column`` of a block and those behind it."""
-    (_from_panel if context.kernel["pack"] else _from_rows)(context, tile, panel, column)
-
-
-def _from_panel(context: Context, tile: Tile, panel: TirExpr, column: TirExpr) -> None:
-    """From rows of q and a packed panel."""
+def scores_of_panel(context: Context, tile: Tile, panel: TirExpr, column: TirExpr) -> None:
+    """Scores of rows of q and a packed panel of k, to ``column`` of a block and those behind it."""
     vectors, lanes, nv, keys = context.vectors, context.lanes, context.kernel["nv"], context.room["keys"]
     sums = _slots(context, tile.height, nv)
     rows = [tile.row + i64(number) for number in range(tile.height)]
@@ -202,8 +188,8 @@ def _from_panel(context: Context, tile: Tile, panel: TirExpr, column: TirExpr) -
             I.buffer_store(context.room["scores"], slot[context.every], place)
 
 
-def _from_rows(context: Context, tile: Tile, panel: TirExpr, column: TirExpr) -> None:
-    """As many columns as a vector has lanes, each by vectors along d: for few rows, which packing does not pay for."""
+def scores_in_place(context: Context, tile: Tile, panel: TirExpr, column: TirExpr) -> None:
+    """Scores of as many columns as a vector has lanes, each by vectors along d: packing does not pay for few rows."""
     lanes, every, j = context.lanes, context.every, context.extent["j"]
     columns = [tirx.min(panel * i64(lanes) + i64(lane), j - i64(1)) for lane in range(lanes)]
     with I.serial(i64(0), tile.count) as row:
