@@ -81,9 +81,8 @@ class Matmul(ProductRule[Matrices]):
             engine.check(kernel, product, atoms, task.threads, hardware)
             engine.check_turns(kernel, hardware)
             if dict(kernel.values) != _in_words(dict(kernel.values), product, atoms):
-                text = f"kc={kernel['kc']} rows={kernel['rows']} group={kernel.get('group')}"
-                needs = f"an output of {product.result.dtype} needs kc=0, a ragged last word rows=1"
-                raise IllegalKernel(f"{text}: {needs}")
+                text = f"kc={kernel['kc']} rows={kernel['rows']} group={kernel.get('group')}: an output of"
+                raise IllegalKernel(f"{text} {product.result.dtype} needs kc=0, a ragged last word rows=1")
             if engine.panels_of_strip(kernel) > 1 and not _has_strips(kernel, product):
                 text = f"nb={kernel['nb']} pack={kernel['pack']} mb={kernel['mb']}"
                 raise IllegalKernel(f"{text}: strips need all panels packed, or read along n, and mb above 1")
@@ -132,8 +131,7 @@ def _has_strips(values: Mapping[str, int] | MicroKernel, product: Matrices) -> b
 
 
 def _in_words(values: Mapping[str, int], product: Matrices, atoms: Mapping[int, Atom]) -> dict[str, int]:
-    """The values with rows packed where the last word of k may be ragged, and k unsplit where the output cannot hold
-    partial sums."""
+    """Rows are packed where the last word of k may be ragged, k is whole where the output cannot hold partial sums."""
     canonical, depth = dict(values), product.depth
     if "group" in canonical and values["pack"] == product.pack_of_dots:
         canonical["group"] = 1

@@ -161,21 +161,20 @@ class Moe(ProductRule[Grouped]):
     def write(self, context: EmitContext) -> None:
         grouped = self.product(context.task.workload)
         with _sorted_rows(grouped, context) as (order, ends):
-            on_threads(context.task.threads, lambda thread: _groups(grouped, context, order, ends, thread))
+
+            def share(thread: TirExpr) -> None:
+                with I.serial(i64(0), i64(grouped.groups)) as number:
+                    before = ends[tirx.max(number - i64(1), i64(0))]
+                    first = I.Bind(tirx.Select(number > i64(0), before, i64(0)))
+                    count = I.Bind(ends[number] - first)
+                    with I.If(count > i64(0)), I.Then():
+                        outer, extent = {GROUP: number, FIRST: first, ORDER: order}, {**context.extent, "m": count}
+                        Nest(replace(context, extent=extent, outer=outer)).share(thread)
+
+            on_threads(context.task.threads, share)
 
 
 # -- code -------------------------------------------------------------------------------------------------------------
-def _groups(grouped: Grouped, context: EmitContext, order: TirExpr, ends: TirExpr, thread: TirExpr) -> None:
-    """What one thread does of all groups."""
-    with I.serial(i64(0), i64(grouped.groups)) as number:
-        before = ends[tirx.max(number - i64(1), i64(0))]
-        first = I.Bind(tirx.Select(number > i64(0), before, i64(0)))
-        count = I.Bind(ends[number] - first)
-        with I.If(count > i64(0)), I.Then():
-            outer, extent = {GROUP: number, FIRST: first, ORDER: order}, {**context.extent, "m": count}
-            Nest(replace(context, extent=extent, outer=outer)).share(thread)
-
-
 @contextmanager
 def _sorted_rows(grouped: Grouped, context: EmitContext) -> Iterator[tuple[TirExpr, TirExpr]]:
     """The numbers of all rows, those of one group together and in order; and by group where its rows end."""

@@ -82,20 +82,15 @@ def mask_of(score: Expr) -> Mask:
     conditions: list[Expr] = []
     inside = score
     while isinstance(inside, Call) and inside.function == "where" and inside.args[2] in HIDDEN:
-        conditions += _conjuncts(inside.args[0])
-        inside = inside.args[1]
+        condition, inside, _ = inside.args
+        operands = _operands(condition)
+        are_comparisons = all(isinstance(each, Binary) and each.operator in COMPARISONS for each in operands)
+        conditions += operands if are_comparisons else [condition]
     bounds = [_bound(condition) for condition in conditions]
     for condition, bound in zip(reversed(conditions), reversed(bounds), strict=True):
         if bound is None:
             inside = Call("where", (condition, inside, Const(-math.inf)))
     return Mask(score, inside, tuple(bound for bound in bounds if bound is not None))
-
-
-def _conjuncts(condition: Expr) -> list[Expr]:
-    """The comparisons that ``&`` joins; the condition as it is where one of its operands is of another kind."""
-    operands = _operands(condition)
-    are_comparisons = all(isinstance(each, Binary) and each.operator in COMPARISONS for each in operands)
-    return operands if are_comparisons else [condition]
 
 
 def _operands(condition: Expr) -> list[Expr]:

@@ -75,7 +75,6 @@ def write(context: Context) -> None:
 
 # -- blocks -----------------------------------------------------------------------------------------------------------
 def _rows(context: Context, first: TirExpr, end: TirExpr) -> None:
-    """Blocks of rows of one element of the batch."""
     height, size = i64(context.height), context.extent["i"]
     if context.kernel["pack"]:
         with I.If(first < end), I.Then():
@@ -123,7 +122,6 @@ def _online(context: Context, row: TirExpr, rows: TirExpr, columns: Share) -> No
 
 
 def _columns(context: Context, row: TirExpr, rows: TirExpr, columns: Share) -> None:
-    """All rows of a block over one block of columns."""
     _scores(context, row, rows, columns)
     mr = context.kernel["mr"]
     # One piece of code for tiles of every height.

@@ -94,7 +94,6 @@ class _Matching:
 
     # -- the parts ----------------------------------------------------------------------------------------------------
     def _dots(self) -> Read:
-        """How the scores read the products."""
         found = [read for read in reads(self.top.body) if read.tensor in self.inner]
         need(len(set(found)) == 1, "the scores do not read the products at one place")
         need(found[0].tensor == self.dots.tensor, "the maximum is not of the products")
@@ -103,7 +102,6 @@ class _Matching:
         return found[0]
 
     def _factors(self, dots: Read) -> tuple[Read, Read]:
-        """q and k."""
         names = {**dict(zip(self.dots.axes, axes_of_read(dots), strict=True)), self.dots.reduce_axes[0]: "<d>"}
         match self.dots.body:
             case Binary("*", Read() as left, Read() as right):

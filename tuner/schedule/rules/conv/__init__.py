@@ -164,18 +164,26 @@ class Conv(Rule):
 
 
 def _check(kernel: MicroKernel, form: Form, atoms: Mapping[int, Atom], threads: int, hardware: Hardware) -> None:
-    """Raises IllegalKernel for what the hardware cannot carry, or the form does not have."""
     check(kernel, form.product, atoms, threads, hardware, copies=len(form.each))
     values = dict(kernel.values)
     for name, value, text in _forced(values, form, atoms):
         if values[name] != value:
             raise IllegalKernel(text.format(**values))
-    if kernel["pack"] == IN_COPY:
-        _check_copy(kernel, form, hardware)
+    if kernel["pack"] != IN_COPY:
+        return
+    if not form.copies_columns(hardware):
+        raise IllegalKernel(f"pack={IN_COPY}: with join={kernel['join']} no columns are windows of one image")
+    if kernel.get("group") > 1 or kernel["near"]:
+        given = f"group={kernel.get('group')} near={kernel['near']}"
+        raise IllegalKernel(f"pack={IN_COPY} reads elements of a copy: needs group=1 and near=0, got {given}")
+    # Beside the accumulators and what is multiplied, which lanes a vector takes.
+    need = kernel["mr"] * kernel["nv"] + 2 * kernel["nv"] + 1
+    if need > hardware.vector_registers:
+        text = f"pack={IN_COPY} mr={kernel['mr']} nv={kernel['nv']} needs {need} vector registers"
+        raise IllegalKernel(f"{text}, there are {hardware.vector_registers}")
 
 
 def _canonical(values: Mapping[str, int], form: Form, atoms: Mapping[int, Atom], hardware: Hardware) -> dict[str, int]:
-    """The values with one choice for axes that are don't-care beside the others."""
     if values["pack"] == IN_COPY:
         is_copied = form.copies_columns(hardware) and values.get("group", 1) == 1
         values = {**values, "near": 0} if is_copied else {**values, "pack": 1}
@@ -199,20 +207,6 @@ def _forced(values: Mapping[str, int], form: Form, atoms: Mapping[int, Atom]) ->
         yield "rows", 1, "rows={rows}: a copy of an image has elements, group={group} words"
 
 
-def _check_copy(kernel: MicroKernel, form: Form, hardware: Hardware) -> None:
-    """Raises IllegalKernel where panels cannot be read in a copy of an image."""
-    if not form.copies_columns(hardware):
-        raise IllegalKernel(f"pack={IN_COPY}: with join={kernel['join']} no columns are windows of one image")
-    if kernel.get("group") > 1 or kernel["near"]:
-        given = f"group={kernel.get('group')} near={kernel['near']}"
-        raise IllegalKernel(f"pack={IN_COPY} reads elements of a copy: needs group=1 and near=0, got {given}")
-    # Beside the accumulators and what is multiplied, which lanes a vector takes.
-    need = kernel["mr"] * kernel["nv"] + 2 * kernel["nv"] + 1
-    if need > hardware.vector_registers:
-        text = f"pack={IN_COPY} mr={kernel['mr']} nv={kernel['nv']} needs {need} vector registers"
-        raise IllegalKernel(f"{text}, there are {hardware.vector_registers}")
-
-
 def _atoms(hardware: Hardware, found: Sequence[Form]) -> dict[int, Atom]:
     """The instructions that there are for all forms."""
     every = [form.product.atoms(hardware) for each in found for form in each.each]
@@ -230,8 +224,7 @@ def _rows(atoms: Mapping[int, Atom], found: Sequence[Form]) -> tuple[int, ...]:
 
 
 def _packings(hardware: Hardware, atoms: Mapping[int, Atom], found: Sequence[Form]) -> tuple[int, ...]:
-    """Choices of ``pack``. A gathered panel that rows share is gathered once; all panels at the start where the rows of
-    a block are gathered, too."""
+    """Choices of ``pack``. Panels are gathered once for all rows; at the start where rows are gathered, too."""
     form = found[0]
     if form.right.is_packed_ahead:
         return (0,)
@@ -281,8 +274,7 @@ def _moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel],
 
 
 def _copied(form: Form, image: Image, blocks: Floats, extents: Extents) -> Floats:
-    """[kernels, shapes] elements of the copies of an image: each block has lines of its own, and all that its windows
-    reach below the last one's first."""
+    """[kernels, shapes] elements of the copies of an image: a block's own lines, and what its windows reach below."""
 
     def size(name: str) -> Floats:
         return form.part_size(name, extents).astype(np.float64)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -52,13 +53,9 @@ def write(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], 
         stretches = _stretches(task, form, function)
 
         def share(thread: TirExpr) -> None:
-            if stretches is None:
+            with nullcontext() if stretches is None else I.serial(i64(0), stretches) as number:
                 for nest in nests:
-                    nest.share(thread)
-                return
-            with I.serial(i64(0), stretches) as number:
-                for nest in nests:
-                    nest.share(thread, partial(_stretch, number, stretches))
+                    nest.share(thread, None if stretches is None else partial(_stretch, number, stretches))
 
         on_threads(task.threads, share)
 
@@ -94,7 +91,6 @@ def _buffers(function: KernelFunction, layouts: Mapping[str, Layout], number: in
 def _context(
     task: SearchTask, form: Form, kernel: MicroKernel, function: KernelFunction, buffers: Mapping[str, TirExpr]
 ) -> EmitContext:
-    """What the loops of one form are written by."""
     own = task
     if form.phase is not None:
         own = task.part(form.phase.workload)

@@ -87,7 +87,6 @@ def _reading_panels(context: EmitContext) -> Iterator[EmitContext]:
 
 
 def _with(context: EmitContext, buffers: Mapping[str, TirExpr]) -> EmitContext:
-    """The context with other buffers for some tensors."""
     return replace(context, buffers={**context.buffers, **buffers})
 
 
@@ -144,7 +143,6 @@ class _Fused:
         nest.blocks(tiles, is_last, lambda block: self._columns(nest, block, panels))
 
     def _columns(self, nest: Nest, block: Block, panels: Share) -> None:
-        """A block of rows, one chunk of the intermediate after the other."""
         block = Block(bound(block.start), bound(block.count), block.ends)
         if self.count == 1:
             self._chunk(nest, block, panels, i64(0), nest.whole)
@@ -183,7 +181,6 @@ def _whole(chain: Chain, kernel: MicroKernel, firsts: list[EmitContext], second:
 
 
 def _share_all(nests: Sequence[Nest], part: Block, thread: TirExpr) -> None:
-    """Products of a part of the rows, which threads share."""
 
     def product(nest: Nest, tiles: Share, panels: Share, is_last: TirExpr) -> None:
         first, last = (I.Bind(part.start + tile) for tile in tiles)

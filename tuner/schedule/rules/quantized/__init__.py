@@ -144,7 +144,6 @@ def _sums(workload: Workload) -> tuple[Stage, list[Stage]]:
 
 
 def _decoded(workload: Workload, weight: Expr, n: str, k: str) -> Decoded:
-    """The weight, and how each tensor is read in it."""
     tensors, depth = workload.tensors, workload.sizes[k].constant
     bits, code = code_in(workload, weight, n, k) or (None, None)
     packed, plain = dict[Read, int](), dict[Read, int]()

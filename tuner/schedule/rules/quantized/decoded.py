@@ -92,7 +92,8 @@ class Decoded(Right):
         return context.buffers[self.constants[0]]
 
     def packed_vector(self, context: EmitContext, panel: Panel, at: PackedSlice, row: TirExpr, v: int) -> TirExpr:
-        return self._weight(context, panel, row, v)
+        """Vector ``v`` of the weights of a panel at one step of k, without what is multiplied later."""
+        return self._part(context, self.grouped.each if self.grouped else self.weight, panel, row, v)
 
     def pack(self, context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
         """The weights of a panel at these steps of k, as float32; eight steps of a turn share what they load."""
@@ -101,7 +102,7 @@ class Decoded(Right):
         def unpack(step: TirExpr) -> None:
             for v in range(panel.vectors):
                 columns = context.vectors.ramp(i64(v * context.vectors.lanes))
-                value = self._weight(context, panel, chunk.first + step, v)
+                value = self.packed_vector(context, panel, to, chunk.first + step, v)
                 I.buffer_store(to.buffer, value, [to.index, chunk.first - to.first + step, columns])
 
         with I.serial(i64(0), whole) as turn:
@@ -115,10 +116,6 @@ class Decoded(Right):
             return None
         shared, steps = self.grouped.shared, self.grouped.steps
         return Late(int(context.depth), steps, lambda panel, step, v: self._part(context, shared, panel, step, v))
-
-    def _weight(self, context: EmitContext, panel: Panel, step: TirExpr, v: int) -> TirExpr:
-        """Vector ``v`` of the weights of a panel at one step of k, without what is multiplied later."""
-        return self._part(context, self.grouped.each if self.grouped else self.weight, panel, step, v)
 
     def _part(self, context: EmitContext, expr: Expr, panel: Panel, step: TirExpr, v: int) -> TirExpr:
         """Vector ``v`` of a part of the weight, as float32."""
@@ -181,7 +178,7 @@ class Decoded(Right):
         return np.where(of.of["pack"] > 0, panels, 0.0)
 
     def _operations(self, task: SearchTask, part: Expr) -> float:
-        """Of making a vector of a part of the weight."""
+        """What making a vector of a part of the weight takes."""
         nodes = list(values(part))
         count = UNPACKED if CODE in nodes else 0.0
         for node in nodes:
@@ -196,7 +193,6 @@ class Decoded(Right):
 
 
 def _numbers(context: EmitContext, code: Code, index: TirExpr, step: TirExpr, first: TirExpr) -> TirExpr:
-    """A vector of four-bit numbers as float32."""
     lanes = context.vectors.lanes
     bytes_of = tirx.Ramp(first * i64(4), i64(1), 4 * lanes)
     elements = context.buffers[code.tensor][(index, tirx.floordiv(step, i64(CODES)), bytes_of)]

@@ -161,8 +161,7 @@ class _Transforms:
                 self._transform(picked, inputs, channel, vector)
 
     def _pick(self, picked: TirExpr, channel: TirExpr, row: TirExpr) -> None:
-        """The elements of a row of tiles. What is stored past its last tile is overwritten by the next row, or lies in
-        the space behind."""
+        """The elements of a row of tiles. The next row overwrites what is stored past its last tile, or it is spare."""
         image, down = self._of_row(row)
         columns, sizes = self.own.columns, self.context.parts.sizes_of(self.own.columns.read.tensor)
         at = [sizes[position] for position in columns.at]
@@ -180,7 +179,6 @@ class _Transforms:
                         I.buffer_store(picked, value, [i64(i * TILE + j + odd), to])
 
     def _line(self, channel: TirExpr, image: TirExpr, y: TirExpr, x: TirExpr, end: TirExpr) -> TirExpr:
-        """A vector of a line of the image from ``x`` on, padded."""
         columns, mask = self.own.columns, lanes_inside(x, end, self.lanes)
         at = dict(zip(columns.at, (image, y, self.context.vectors.ramp(x)), strict=True))
         return bound(padded_read(self.context, columns.read, {columns.channel: channel}, at, mask))
@@ -221,7 +219,6 @@ class _Transforms:
                 I.buffer_store(lines, value, [i64(half * HALF), place])
 
     def _write(self, lines: TirExpr, kernel: TirExpr, row: TirExpr) -> None:
-        """The two lines of a row of tiles, through the elementwise stages."""
         context, own = self.context, self.own
         (of_kernels,), (of_images, of_lines, of_columns) = own.form.m, own.form.n
         image, down = self._of_row(row)
