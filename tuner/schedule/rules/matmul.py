@@ -97,16 +97,14 @@ class Matmul(ProductRule[Matrices]):
         """A square-ish tile, three quarters of the registers, small blocks: good at every size, best at few."""
         product, hardware = self.product(task.workload), task.known_target.hardware
         atoms = product.atoms(hardware)
-        if not product.right.is_packed_ahead:
-            values = engine.default_values(task, product.has_batch, mb=engine.MAX_BLOCK, pack=BY_BLOCK)
-        else:
-            values = engine.default_values(task, product.has_batch)
-            values |= {axis.name: best_of_vectors(atoms) for axis in engine.atom_axes(atoms)}
-            along_k = product.pack_of_dots
+        values, along_k = engine.default_values(task, product.has_batch, pack=BY_BLOCK), product.pack_of_dots
+        if product.right.is_packed_ahead:
+            values |= {"pack": IN_PLACE, "group": best_of_vectors(atoms)}
             if along_k is not None and along_k in _packings(task, product):
                 square = 4 if hardware.vector_registers >= 32 else 3
-                values |= {**engine.ALONG_K, "mr": square, "nv": square, "pack": along_k}
-        return self.space(task).kernel(_in_words(values, product, atoms))
+                values |= {"mr": square, "nv": square, "pack": along_k}
+        space = self.space(task)
+        return space.kernel(space.canonicalise(values))
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         is_as_it_lies = kernel["pack"] == self.product(task.workload).pack_of_dots

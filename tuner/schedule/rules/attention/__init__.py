@@ -109,8 +109,8 @@ def _check(kernel: MicroKernel, registers: int) -> None:
     # Every accumulator and one row of vectors are live at once, and a broadcast beside them.
     need = mr * widest + widest + 1
     if need > registers:
-        text = f"mr={mr} nv={kernel['nv']} ev={kernel['ev']}"
-        raise IllegalKernel(f"{text} needs {need} vector registers, there are {registers}")
+        text = f"mr={mr} nv={kernel['nv']} ev={kernel['ev']} needs {need} vector registers"
+        raise IllegalKernel(f"{text}, there are {registers}")
     if ku * widest > registers:
         raise IllegalKernel(f"ku={ku} loads {ku * widest} vectors in a turn, limit {registers}")
     if kernel["tail"] and mr == 1:
@@ -124,13 +124,13 @@ def _check(kernel: MicroKernel, registers: int) -> None:
 
 
 TILE_CYCLES = 20.0
-"""Of starting a register tile and storing it, beside its stores."""
+"""A register tile takes them to start and to end, beside its stores."""
 SCORE_CYCLES = 18.0
-"""Of the maximum, the exponential and the sum of one vector."""
+"""The maximum, the exponential and the sum of one vector take them."""
 ROW_CYCLES = 90.0
-"""Of the softmax of a row in a block of columns: two loops, and lanes combined."""
+"""The softmax of a row takes them in each block of columns: two loops, and lanes combined."""
 PACK_CYCLES = 0.5
-"""Of one element of k that is turned over; a fifth of that where it is copied."""
+"""An element of k takes them to be turned over; a fifth of that where it is copied."""
 CROWDED, SPILLED = 0.7, 1.35
 """The share of the registers beyond which accumulators are spilled, and what arithmetic takes then."""
 SAMPLED_ROWS = 8
@@ -148,10 +148,8 @@ class _Estimate:
         self.i, self.j, self.d, self.e = (np.asarray(extents[self.chain.axis[axis]], np.float64) for axis in "ijde")
         self.batch = volume((self.chain.axis[axis] for axis in self.chain.batch), extents)
         self.seen = self._visible(extents)
-        whole = np.floor(self.i / self.mr)
-        rest = self.i - whole * self.mr
-        self.padded = whole * self.mr + np.where(self.of["tail"] > 0, rest, np.where(rest > 0, self.mr, 0.0))
-        self.tiles = whole + (rest > 0)
+        self.tiles = np.ceil(self.i / self.mr)
+        self.padded = np.where(self.of["tail"] > 0, self.i, self.tiles * self.mr)
         self.height = self.padded / np.maximum(self.tiles, 1.0)
         self.blocks = np.ceil(self.i / (self.mr * self.of["rows"]))
         self.is_blocked = self.of["cols"] > 0
@@ -177,18 +175,24 @@ class _Estimate:
 
     def cycles(self) -> Floats:
         """[kernels, shapes]."""
-        scores = np.where(self.of["pack"] > 0, self._packed(), self._in_place())
-        work = self.batch * (scores + self._softmax() + self._values())
+        vectors = np.ceil(self.seen / self.lanes)
+        # Scores are written, read and written as exponentials, and read once more.
+        moved = 3 * self.i * self.seen * 4 / self._rate(self.kept)
+        softmax = self.i * (vectors * SCORE_CYCLES + self.passes * ROW_CYCLES) + moved
+        # By vectors along d: as many sums as a vector of columns has lanes, which are combined at the end.
+        each = np.ceil(self.d / self.lanes) / self.rates.loads * 1.2 + 3.0
+        in_place = self.i * vectors * self.lanes * each
+        scores = np.where(self.of["pack"] > 0, self._packed(), in_place)
+        work = self.batch * (scores + softmax + self._values())
         return np.asarray(work / thread_speedup(self.batch * self.blocks, self.task.threads) + call_cycles(self.task))
 
     def _step(self, vectors: Floats) -> Floats:
-        """Of one step of a register tile: arithmetic, loads, or the latency of its accumulators."""
+        """One step of a register tile: arithmetic, loads, or the latency of its accumulators."""
         # The compiler keeps addresses and constants in registers beside the accumulators, and spills some of these.
         crowded = self.mr * vectors + vectors > CROWDED * self.hardware.vector_registers
         work = self.height * vectors / self.rates.fma_per_cycle(self.hardware) * np.where(crowded, SPILLED, 1.0)
-        return np.asarray(
-            np.maximum(np.maximum(work, (self.height + vectors) / self.rates.loads), self.rates.fma_latency)
-        )
+        work = np.maximum(work, (self.height + vectors) / self.rates.loads)
+        return np.asarray(np.maximum(work, self.rates.fma_latency))
 
     def _packed(self) -> Floats:
         """Scores by register tiles, from panels of k."""
@@ -199,20 +203,8 @@ class _Estimate:
         packing = self.j * self.d * PACK_CYCLES * (0.2 if self.chain.j_is_last else 1.0)
         return np.asarray(self.tiles * panels * tile + moved + packing)
 
-    def _in_place(self) -> Floats:
-        """Scores by vectors along d: as many sums as a vector of columns has lanes, which are combined at the end."""
-        columns = np.ceil(self.seen / self.lanes) * self.lanes
-        return np.asarray(self.i * columns * (np.ceil(self.d / self.lanes) / self.rates.loads * 1.2 + 3.0))
-
-    def _softmax(self) -> Floats:
-        vectors = np.ceil(self.seen / self.lanes)
-        # Scores are written, read and written as exponentials, and read once more.
-        moved = 3 * self.i * self.seen * 4 / self._rate(self.kept)
-        return np.asarray(self.i * (vectors * SCORE_CYCLES + self.passes * ROW_CYCLES) + moved)
-
     def _values(self) -> Floats:
-        ev = self.of["ev"]
-        width = ev * self.lanes
+        ev, width = self.of["ev"], self.of["ev"] * self.lanes
         whole, rest = np.floor(self.e / width), np.ceil(self.e % width / self.lanes)
         step = whole * self._step(ev) + np.where(rest > 0, self._step(np.maximum(rest, 1.0)), 0.0)
         tiles = self.tiles * (self.seen * step + self.passes * (whole + (rest > 0)) * TILE_CYCLES)

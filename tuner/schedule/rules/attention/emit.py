@@ -210,8 +210,8 @@ def _invert_totals(context: Context, rows: TirExpr) -> None:
 # -- the softmax of a row ---------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class _Row:
-    """Row i of ``context``, ``local`` in its block; of its columns from ``first`` to ``end``, in a block that starts at
-    ``start``. Scores become exponentials, with their maximum and sum."""
+    """Scores of row i of ``context`` become exponentials, with their maximum and sum. It is row ``local`` of a block;
+    columns are ``first`` to ``end``, of a block from ``start`` on."""
 
     context: Context
     local: TirExpr

@@ -38,7 +38,6 @@ from tuner.schedule.product.atoms import best_of_vectors
 from tuner.schedule.product.axes import (
     IN_COPY,
     IN_IMAGE,
-    MAX_BLOCK,
     atom_axes,
     atom_of,
     canonicalised,
@@ -118,27 +117,18 @@ class Conv(Rule):
         choices = {axis.name: axis.choices for axis in space.axes}
         pack = choices["pack"][-1] if form.left.is_gathered else choices["pack"][0]
         values = default_values(
-            task, bool(form.outer), mb=MAX_BLOCK if pack == 1 else 8, kc=256 if 256 in choices["kc"] else 0,
-            rows=0 if form.left.is_packed_ahead or pack == 1 else min(1, choices["rows"][-1]), pack=pack,
-            join=int(form.joined),
+            task, bool(form.outer), kc=256 if 256 in choices["kc"] else 0, pack=pack, join=int(form.joined),
+            rows=0 if pack == 1 else min(1, choices["rows"][-1]), group=best_of_vectors(_atoms(hardware, [form])),
         )  # fmt: skip
-        if "group" in choices:
-            in_place = pack == 0 and not form.right.is_packed_ahead
-            values["group"] = 1 if in_place else best_of_vectors(_atoms(hardware, [form]))
-        group = atom_of(values, form.product.atoms(hardware)).group
-        if not form.can_hold_partial or (form.steps is not None and values["kc"] * group >= form.steps):
-            values["kc"] = 0
-        return space.kernel(values)
+        return space.kernel(space.canonicalise(values))
 
     def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
         """The engine's estimate, and what gathering and scattering add."""
 
         def of(join: int, some: Sequence[MicroKernel]) -> Floats:
-            total = np.zeros(())
-            for form in form_of(task.workload, bool(join)).each:
-                base = estimate.latency_s(task, form.product, some, extents)
-                total = total + base + _moving_cycles(task, form, some, extents) / task.rates.clock_hz
-            return total
+            each = form_of(task.workload, bool(join)).each
+            moving = sum(_moving_cycles(task, form, some, extents) for form in each) / task.rates.clock_hz
+            return np.asarray(moving + sum(estimate.latency_s(task, form.product, some, extents) for form in each))
 
         return by_choice("join", kernels, of)
 

@@ -44,7 +44,7 @@ from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.loops.estimates import Floats, feature_table
 from tuner.schedule.product.atoms import only_fma
-from tuner.schedule.product.axes import HEIGHTS, check, default_tile, thread_axes, tile_axes
+from tuner.schedule.product.axes import HEIGHTS, check, default_tile, default_values, thread_axes, tile_axes
 from tuner.schedule.product.estimate import BYTES, Estimate
 from tuner.schedule.product.match import plain
 from tuner.schedule.product.product import DTYPE, TOTAL_BYTES, can_hold_partial
@@ -224,10 +224,8 @@ class Mlp(Rule):
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers; several threads share columns too, where rows are few."""
-        tile = default_tile(task.known_target.hardware)
-        values = {**tile, "ev": tile["nv"], "whole": int(task.threads > 1), "mb": 8, "fb": 0, "kc": 0, "ku": 1}
-        values |= {"near": 0, "ahead": 0, "rows": 0, "fetch": 0, "tail": 0, "tn": task.threads}
-        return self.space(task).kernel(values)
+        vectors, whole = default_tile(task.known_target.hardware)["nv"], int(task.threads > 1)
+        return self.space(task).kernel(default_values(task, False, ev=vectors, whole=whole, fb=0))
 
     def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
         return _Estimate(task, kernels, extents).latency_s()

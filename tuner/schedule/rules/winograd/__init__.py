@@ -184,13 +184,12 @@ class Winograd(Rule):
         atoms = product.atoms(hardware)
 
         def legal(kernel: MicroKernel) -> None:
-            own_kernel = _as_product(kernel, 1)
-            check(own_kernel, product, atoms, 1, hardware)
-            check_turns(own_kernel, hardware)
+            kernel = _as_product(kernel, 1)
+            check(kernel, product, atoms, 1, hardware)
+            check_turns(kernel, hardware)
 
         def canonical(values: Mapping[str, int]) -> dict[str, int]:
-            is_even = own.kernels % values["mr"] == 0
-            return {**values, "tail": 0 if is_even else values["tail"]}
+            return {**values, "tail": values["tail"] if own.kernels % values["mr"] else 0}
 
         return SearchSpace(self.name, self.version, axes, check=legal, canonicalise=canonical)
 

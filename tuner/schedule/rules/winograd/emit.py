@@ -162,8 +162,8 @@ class _Transforms:
 
     def _pick(self, picked: TirExpr, channel: TirExpr, row: TirExpr) -> None:
         """The elements of a row of tiles. The next row overwrites what is stored past its last tile, or it is spare."""
-        image, down = self._of_row(row)
-        columns, sizes = self.own.columns, self.context.parts.sizes_of(self.own.columns.read.tensor)
+        (image, down), columns = self._of_row(row), self.own.columns
+        sizes = self.context.parts.sizes_of(columns.read.tensor)
         at = [sizes[position] for position in columns.at]
         _, first_line, first_column = (dim.first for dim in columns.dims)
         for i in range(TILE):
